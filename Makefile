@@ -1,0 +1,128 @@
+# The one entry for people and for continuous integration. `make` alone lists the targets.
+# Needs nothing but make and Python with venv and pip; every tool comes from requirements/dev.txt.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+SHELL := /bin/sh
+
+PYTHON ?= python3
+WORKERS ?= 2
+
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check --no-input
+STAMP := $(VENV)/.installed
+
+##@ Everyday
+
+.PHONY: help
+help: ## List the targets
+	@awk 'BEGIN { FS = ":.*## " } \
+	    /^##@ / { printf "\n%s\n", substr($$0, 5) } \
+	    /^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+.PHONY: setup
+setup: $(STAMP) ## Create .venv with the pinned tools and Corral itself (again only when they changed)
+
+.PHONY: test
+test: setup lint types imports ## Everything that must hold before a commit
+	$(PY) -m pytest -n $(WORKERS) tests
+
+.PHONY: format
+format: setup ## Rewrite the code in the house style
+	$(PY) -m ruff check --fix-only .
+	$(PY) -m ruff format .
+
+.PHONY: demo
+demo: setup ## Watch one day of a small cluster
+	$(PY) examples/one_day.py
+
+##@ The parts of `make test`
+
+.PHONY: lint
+lint: setup ## Style (ruff)
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+.PHONY: types
+types: setup ## Types (mypy --strict)
+	$(PY) -m mypy src tests $(wildcard examples)
+
+.PHONY: imports
+imports: setup ## Direction of imports, purity of what decides, declared dependencies
+	$(VENV)/bin/lint-imports --no-logo
+	$(PY) -m deptry src
+
+##@ Longer
+
+.PHONY: bench-engine
+bench-engine: setup ## Time the engine; QUICK=1 for a short run
+	$(PY) tests/bench/engine.py $(if $(QUICK),--quick)
+
+.PHONY: soak
+soak: setup ## Run seeds with faults until told to stop
+	$(PY) -m tests.simulation.soak
+
+.PHONY: mutants
+mutants: setup ## Plant bugs on purpose and see that a named test catches each
+	$(PY) tests/mutants/run.py
+
+.PHONY: coverage
+coverage: setup ## Which lines and branches the tests reach
+	$(PY) -m coverage erase
+	$(PY) -m coverage run -m pytest -q tests
+	$(PY) -m coverage combine -q
+	$(PY) -m coverage report
+
+##@ Upkeep
+
+.PHONY: accept
+accept: setup ## Rewrite the golden scenarios with what the engine now does (then read the diff)
+	$(PY) -m pytest tests/scenarios --accept
+
+.PHONY: lock
+lock: ## Compile requirements/dev.txt anew (needs uv); UPGRADE=1 takes newer versions
+	@command -v uv >/dev/null || { echo "make lock needs uv on the PATH" >&2; exit 1; }
+	uv pip compile pyproject.toml requirements/dev.in --output-file requirements/dev.txt --quiet \
+	    --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url \
+	    --no-emit-find-links $(if $(UPGRADE),--upgrade)
+
+.PHONY: clean
+clean: ## Remove caches and build output (keeps .venv)
+	rm -rf build dist htmlcov .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache \
+	    .pytest_cache .ruff_cache
+	find src tests $(wildcard examples) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- the environment ---------------------------------------------------------------------------------
+
+# The stamp is written last, so an interrupted installation is taken up again by the next call.
+$(STAMP): requirements/dev.txt pyproject.toml
+	@$(check-python)
+	@$(check-venv)
+	@$(PIP) --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	$(PIP) install --quiet --require-hashes -r requirements/dev.txt
+	$(PIP) install --quiet --no-deps --no-build-isolation -e .
+	@$(PIP) check
+	@touch $@
+
+define check-python
+command -v $(PYTHON) >/dev/null || { \
+    echo "Corral needs Python 3.11 or newer, and '$(PYTHON)' was not found; say make PYTHON=..." >&2; exit 1; }; \
+$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+    echo "Corral needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) -V 2>&1); say make PYTHON=..." >&2; \
+    exit 1; }
+endef
+
+# Debian and Ubuntu ship ensurepip in a package of its own, named after the version of Python.
+define check-venv
+has_venv() { $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null; }; \
+package=$$($(PYTHON) -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])'); \
+if ! has_venv && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+    echo "installing $$package, which '$(PYTHON) -m venv' needs"; \
+    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$package; \
+fi; \
+has_venv || { \
+    echo "'$(PYTHON) -m venv' does not work because ensurepip is missing." >&2; \
+    echo "On Debian or Ubuntu: apt-get install $$package; elsewhere install Python with venv and pip." >&2; \
+    exit 1; }
+endef
