@@ -1,0 +1,122 @@
+"""What the pages promise is there, and no file tells on the machine it was written on."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.repository import ROOT, markdown_pages, texts
+
+FENCE = re.compile(r"^(?P<mark>```+|~~~+)[^\n]*\n(?P<code>.*?)^(?P=mark)[ \t]*$", re.MULTILINE | re.DOTALL)
+SPAN = re.compile(r"(?P<mark>`+)(?P<code>[^`\n]+)(?P=mark)")
+LINK = re.compile(r"\]\(\s*<?(?P<inline>[^)\s>]+)|^\s*\[[^\]]+\]:\s+<?(?P<reference>[^\s>]+)", re.MULTILINE)
+HTML_LINK = re.compile(r"""<(?:a|img)\s[^>]*?(?:href|src)=["'](?P<html>[^"']+)""")
+ELSEWHERE = re.compile(r"[a-z][a-z0-9+.-]*:|//|#", re.IGNORECASE)
+
+MAKE = re.compile(r"\bmake(?:\s+[A-Z]+=\S+)*\s+(?P<target>[a-z][a-z-]*)")
+TARGET = re.compile(r"^(?P<target>[a-z][a-z-]*):", re.MULTILINE)
+
+PAGES = markdown_pages()
+PAGE_NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
+
+
+# --- links ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES, ids=PAGE_NAMES)
+def test_relative_links_lead_somewhere(page):
+    broken = [
+        target for target in relative_links(page.read_text(encoding="utf-8")) if not leads(page, target)
+    ]
+    assert not broken, f"{page.relative_to(ROOT)} links to what is not there: {', '.join(broken)}"
+
+
+def relative_links(markdown: str) -> Iterator[str]:
+    prose = SPAN.sub("", FENCE.sub("", markdown))
+    for pattern in (LINK, HTML_LINK):
+        for found in pattern.finditer(prose):
+            target = next(group for group in found.groups() if group)
+            if not ELSEWHERE.match(target):
+                yield target.partition("#")[0]
+
+
+def leads(page: Path, target: str) -> bool:
+    """To a file of the repository, that is: a path from the root of the disk leads astray elsewhere."""
+    if target.startswith("/"):
+        return False
+    path = (page.parent / target).resolve()
+    return path.is_relative_to(ROOT) and path.exists()
+
+
+def test_links_are_found_in_every_spelling():
+    markdown = (
+        "[a](docs/a.md) ![b](<b.png>) [c](c.md#part) <img src='d.svg'> [e][1]\n"
+        "[f](https://example.org/f) [g](#g)\n"
+        "`[h](h.md)`\n\n```\n[i](i.md)\n```\n\n[1]: e.md\n"
+    )
+    assert sorted(relative_links(markdown)) == ["b.png", "c.md", "d.svg", "docs/a.md", "e.md"]
+
+
+# --- commands ------------------------------------------------------------------------------------------
+
+
+def test_readme_mentions_only_targets_that_exist():
+    targets = {found["target"] for found in TARGET.finditer((ROOT / "Makefile").read_text(encoding="utf-8"))}
+    mentioned = set(make_targets((ROOT / "README.md").read_text(encoding="utf-8")))
+    assert mentioned <= targets, f"no such target: {', '.join(sorted(mentioned - targets))}"
+
+
+def make_targets(markdown: str) -> Iterator[str]:
+    """Targets in code, not in prose, where one may well make room for a friend."""
+    blocks = [found["code"] for found in FENCE.finditer(markdown)]
+    spans = [found["code"] for found in SPAN.finditer(FENCE.sub("", markdown))]
+    for line in "\n".join(blocks + spans).splitlines():
+        for found in MAKE.finditer(line.partition("#")[0]):
+            yield found["target"]
+
+
+def test_targets_are_found_in_code_only():
+    markdown = (
+        "Corral can make room. Say `make demo` or `make QUICK=1 bench-engine`.\n\n"
+        "```\n$ make test  # make sure\nsmall makes room\n```\n"
+    )
+    assert sorted(make_targets(markdown)) == ["bench-engine", "demo", "test"]
+
+
+# --- nothing tells on a machine --------------------------------------------------------------------------
+
+PACKAGE_INDEX = re.compile(r"https?://[\w.@:-]*(?:pypi|pythonhosted|devpi|artifactory|nexus)", re.IGNORECASE)
+INDEX_OPTION = r"^\s*(?:--(?:extra-)?index-url|--find-links|--trusted-host|-i|-f)\b"
+WHERE_FROM = re.compile(rf"://| @ |{INDEX_OPTION}", re.MULTILINE)
+
+# Folders in which a checkout may lie and which say nothing about the machine.
+ORDINARY_FOLDERS = {"/", "/home", "/mnt", "/opt", "/root", "/srv", "/tmp", "/usr/src", "/var", "/var/tmp"}
+
+
+def test_no_file_names_the_place_of_the_checkout():
+    places = {str(ROOT), str(ROOT.parent)} - ORDINARY_FOLDERS
+    pattern = re.compile(r"(?<![\w./-])(?:" + "|".join(map(re.escape, sorted(places))) + r")(?![\w-])")
+    assert not files_with(pattern)
+
+
+def test_no_file_names_a_package_index():
+    assert not files_with(PACKAGE_INDEX)
+
+
+def files_with(pattern: re.Pattern[str]) -> list[str]:
+    return [
+        f"{path.relative_to(ROOT)}: {found[0]}" for path, text in texts() if (found := pattern.search(text))
+    ]
+
+
+@pytest.mark.parametrize("lock", sorted((ROOT / "requirements").iterdir()), ids=lambda path: path.name)
+def test_requirement_files_do_not_say_where_packages_come_from(lock):
+    assert not WHERE_FROM.findall(lock.read_text(encoding="utf-8"))
+
+
+def test_package_indexes_are_recognised():
+    assert PACKAGE_INDEX.search("see https:" + "//py" + "pi.org/simple")
+    assert not PACKAGE_INDEX.search("see https://example.org/nexus")
+    assert WHERE_FROM.search("--extra-index-url x")
+    assert WHERE_FROM.search("corral @ file")
