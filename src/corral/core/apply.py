@@ -1,0 +1,233 @@
+"""How an event changes the state: nodes, queues and jobs here, gangs in apply_gangs. The only code that changes it.
+
+Nothing is decided here. An event that does not belong is a bug of whoever emitted it and is met by an assertion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from corral.core import events as e
+from corral.core.apply_gangs import FOLD_GANGS, enter_line, leave_line, unblock
+from corral.core.lifecycle import may_follow
+from corral.core.model import Blocker, Gang, Health, Job, JobSpec, Node, Profile
+from corral.core.state import State, healthy_gpus, is_leaving, is_open, node_total
+
+
+def apply(state: State, event: e.Event) -> None:
+    """Change the state by one event."""
+    state.version += 1
+    state.now_ms = max(state.now_ms, event.at_ms)
+    kind = type(event)
+    fold = FOLD_GANGS.get(kind)
+    if fold is None:
+        FOLDS[kind](state, event)
+    else:
+        gang = state.gangs[event.gang]  # type: ignore[union-attr]
+        assert may_follow(gang.state, kind), f"{kind.__name__} in state {gang.state} of {gang.id}"
+        fold(state, gang, event)
+    state.drop_stale_timers()
+
+
+def _node_added(state: State, event: e.NodeAdded) -> None:
+    known = state.nodes.get(event.spec.name)
+    if known is None:
+        state.nodes[event.spec.name] = Node(event.spec)
+        state.tenants[event.spec.name] = {}
+    else:
+        _count(state, known, -1)
+        known.spec = event.spec
+    _count(state, state.nodes[event.spec.name], 1)
+    state.nodes_changed()
+
+
+def _node_removed(state: State, event: e.NodeRemoved) -> None:
+    _count(state, state.nodes.pop(event.node), -1)
+    del state.tenants[event.node]
+    state.draining.pop(event.node, None)
+    state.nodes_changed()
+
+
+def _node_lost(state: State, event: e.NodeLost) -> None:
+    _count(state, state.nodes[event.node], -1)
+    state.nodes[event.node].lost = True
+    _node_refreshed(state, event.node)
+
+
+def _node_returned(state: State, event: e.NodeReturned) -> None:
+    state.nodes[event.node].lost = False
+    _count(state, state.nodes[event.node], 1)
+    _node_refreshed(state, event.node)
+
+
+def _count(state: State, node: Node, sign: int) -> None:
+    """Add a node to what the cluster has, or take it off; a lost node counts for nothing."""
+    if not node.lost:
+        total = state.queues.total
+        for name, amount in node_total(node.spec).items():
+            total[name] = total.get(name, 0) + sign * amount
+
+
+def _node_health(state: State, event: e.NodeHealthChanged) -> None:
+    state.nodes[event.node].health = event.health
+    _node_refreshed(state, event.node)
+
+
+def _gpu_health(state: State, event: e.GpuHealthChanged) -> None:
+    state.nodes[event.node].gpu_health[event.gpu] = event.health
+    _node_refreshed(state, event.node)
+
+
+def _node_drained(state: State, event: e.NodeDrained | e.NodeUndrained) -> None:
+    state.nodes[event.node].drained = isinstance(event, e.NodeDrained)
+    _node_refreshed(state, event.node)
+
+
+def _node_refreshed(state: State, name: str) -> None:
+    node = state.nodes[name]
+    state.capacity.set_up(state.topology.number[name], is_open(node), healthy_gpus(node))
+    if is_leaving(node) or Health.DRAINING in node.gpu_health.values():
+        state.draining[name] = None
+    else:
+        state.draining.pop(name, None)
+
+
+def _queue_set(state: State, event: e.QueueSet) -> None:
+    state.queues.put(event.spec)
+
+
+def _queue_removed(state: State, event: e.QueueRemoved) -> None:
+    state.queues.drop(event.queue)
+
+
+def _job_submitted(state: State, event: e.JobSubmitted) -> None:
+    spec = event.spec
+    job = Job(event.job, spec, event.user, event.at_ms, spec.priority, held=spec.held)
+    state.jobs[job.id] = job
+    blockers = _blockers_at_birth(state, job, event.at_ms)
+    for index in spec.array or (None,):
+        for gang_spec in spec.gangs:
+            _make_gang(state, job, gang_id(job.id, gang_spec.role, index), gang_spec.demand, blockers)
+    job.unfinished = len(job.gangs)
+    if spec.array and spec.array_parallel is not None:
+        _park_excess(state, job)
+    queue = state.queues.queues[spec.queue]
+    queue.jobs += 1
+    queue.user_jobs[event.user] = queue.user_jobs.get(event.user, 0) + 1
+    if spec.name:
+        state.namesakes.setdefault((event.user, spec.name), []).append(job.id)
+    for name in job.gangs:
+        gang = state.gangs[name]
+        if not gang.blockers:
+            enter_line(state, gang)
+
+
+def _blockers_at_birth(state: State, job: Job, now_ms: int) -> int:
+    spec, blockers = job.spec, Blocker.NONE
+    if spec.held:
+        blockers |= Blocker.HELD
+    if spec.begin_ms is not None and spec.begin_ms > now_ms:
+        blockers |= Blocker.BEGIN
+    for dependency in spec.after:
+        if not state.jobs[dependency.job].is_over:
+            state.dependents.setdefault(dependency.job, []).append(job.id)
+            blockers |= Blocker.DEPENDENCY
+    if spec.singleton and state.namesakes.get((job.user, spec.name)):
+        blockers |= Blocker.DEPENDENCY
+    return int(blockers)
+
+
+def _make_gang(state: State, job: Job, name: str, demand: Any, blockers: int) -> None:
+    spec: JobSpec = job.spec
+    gang = Gang(
+        id=name,
+        job=job.id,
+        queue=spec.queue,
+        user=job.user,
+        priority=spec.priority,
+        rank=state.next_rank,
+        profile=Profile(demand, spec.expected_ms),
+        submitted_ms=job.submitted_ms,
+        waiting_since_ms=job.submitted_ms,
+        blockers=blockers,
+    )
+    state.next_rank += 1
+    state.gangs[name] = gang
+    job.gangs.append(name)
+    if blockers & Blocker.BEGIN:
+        state.set_timer(spec.begin_ms or 0, gang)
+    if spec.deadline_ms is not None:
+        state.set_timer(spec.deadline_ms - (spec.expected_ms or 0), gang)
+
+
+def _park_excess(state: State, job: Job) -> None:
+    """Array elements beyond array_parallel stay out of line until an earlier one is over."""
+    abreast = (job.spec.array_parallel or 0) * len(job.spec.gangs)
+    job.active = min(abreast, len(job.gangs))
+    job.parked = job.gangs[:abreast - 1:-1] if abreast else job.gangs[::-1]
+    for name in job.parked:
+        state.gangs[name].blockers |= Blocker.ARRAY
+
+
+def gang_id(job: str, role: str, index: int | None) -> str:
+    return f"{job}/{role}" if index is None else f"{job}[{index}]/{role}"
+
+
+def _job_cancelled(state: State, event: e.JobCancelled) -> None:
+    state.jobs[event.job].cancelled = True
+
+
+def _job_held(state: State, event: e.JobHeld) -> None:
+    job = state.jobs[event.job]
+    job.held = True
+    for name in job.gangs:
+        gang = state.gangs[name]
+        if not gang.is_over:
+            leave_line(state, gang)
+            gang.blockers |= Blocker.HELD
+
+
+def _job_released(state: State, event: e.JobReleased) -> None:
+    job = state.jobs[event.job]
+    job.held = False
+    for name in job.gangs:
+        gang = state.gangs[name]
+        if not gang.is_over:
+            unblock(state, gang, Blocker.HELD)
+
+
+def _job_ended(state: State, event: e.JobEnded) -> None:
+    del state.loose[event.job]
+    state.dependents.pop(event.job, None)
+
+
+def _priority_changed(state: State, event: e.PriorityChanged) -> None:
+    job = state.jobs[event.job]
+    job.priority = event.priority
+    for name in job.gangs:
+        gang = state.gangs[name]
+        was_in_line = leave_line(state, gang)
+        gang.priority = event.priority
+        if was_in_line:
+            enter_line(state, gang)
+
+
+FOLDS: dict[type, Callable[[State, Any], None]] = {
+    e.NodeAdded: _node_added,
+    e.NodeRemoved: _node_removed,
+    e.NodeLost: _node_lost,
+    e.NodeReturned: _node_returned,
+    e.NodeHealthChanged: _node_health,
+    e.GpuHealthChanged: _gpu_health,
+    e.NodeDrained: _node_drained,
+    e.NodeUndrained: _node_drained,
+    e.QueueSet: _queue_set,
+    e.QueueRemoved: _queue_removed,
+    e.JobSubmitted: _job_submitted,
+    e.JobCancelled: _job_cancelled,
+    e.JobHeld: _job_held,
+    e.JobReleased: _job_released,
+    e.JobEnded: _job_ended,
+    e.PriorityChanged: _priority_changed,
+}

@@ -1,0 +1,302 @@
+"""How an event changes a gang: its place in line, its seats, what its queue is charged and metered.
+
+Called by apply after the table in lifecycle has allowed the event. Decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from corral.core import events as e
+from corral.core.model import QUICK_MS, TERMINAL, Blocker, Eviction, Gang, GangState
+from corral.core.state import State, deadlines, seated
+
+HEAD = 1 << 60  # taken off the rank of a gang that goes to the head of its line
+
+
+# ---- the line ------------------------------------------------------------------------------------------------------
+
+
+def enter_line(state: State, gang: Gang) -> None:
+    state.backlog.add(gang)
+
+
+def is_in_line(gang: Gang) -> bool:
+    return gang.state is GangState.WAITING and not gang.blockers and not gang.claim
+
+
+def leave_line(state: State, gang: Gang) -> bool:
+    """Take a gang out of its line. Says whether it was in one."""
+    was_in_line = is_in_line(gang)
+    if was_in_line:
+        state.backlog.remove(gang)
+    return was_in_line
+
+
+def unblock(state: State, gang: Gang, blocker: int) -> None:
+    """One thing less that keeps the gang out of line."""
+    was_in_line = is_in_line(gang)
+    gang.blockers &= ~blocker
+    if not was_in_line and is_in_line(gang):
+        state.backlog.add(gang)
+
+
+def _awoke(state: State, gang: Gang, event: e.GangAwoke) -> None:
+    if event.blocker & Blocker.ARRAY:
+        job = state.jobs[gang.job]
+        job.parked.remove(gang.id)
+        job.active += 1
+        state.loose.pop(job.id, None)
+    unblock(state, gang, event.blocker)
+
+
+# ---- seats ---------------------------------------------------------------------------------------------------------
+
+
+def _placed(state: State, gang: Gang, event: e.GangPlaced) -> None:
+    assert event.attempt == gang.attempt + 1, "attempts increase by one"
+    if gang.claim:
+        _unclaim(state, gang)
+    else:
+        leave_line(state, gang)
+    assert not gang.blockers, "a gang that is kept out of line was placed"
+    _sit(state, gang, event)
+    _set_charge(state, gang, gang.metered)
+    expected = gang.profile.expected_ms or state.settings.default_expected_ms
+    gang.committed_gpu_ms = gang.gpu_milli * expected // 1000
+    state.queues.commit_budget(gang.queue, gang.committed_gpu_ms)
+
+
+def _repaired(state: State, gang: Gang, event: e.GangRepaired) -> None:
+    assert event.attempt == gang.attempt + 1, "attempts increase by one"
+    _account_for_run(state, gang, event.at_ms)
+    gang.done_ms += _saved_part(gang)
+    if not gang.saved_ms and (not gang.started_ms or event.at_ms - gang.started_ms < QUICK_MS):
+        gang.quick_failures += 1
+    _rise(state, gang, event.at_ms)
+    _sit(state, gang, event)
+    _set_charge(state, gang, gang.metered)
+
+
+def _sit(state: State, gang: Gang, event: e.GangPlaced | e.GangRepaired) -> None:
+    state.broken.pop(gang.id, None)
+    gang.state, gang.attempt = GangState.STARTING, event.attempt
+    gang.seats, gang.spares = event.seats, event.spares
+    gang.started = gang.ended = gang.lost = gang.exit_code = gang.saved_ms = gang.started_ms = 0
+    gang.placed_ms = event.at_ms
+    state.holders[gang.id] = gang
+    capacity, wanted = state.capacity, gang.amounts
+    for n, seat in seated(state.topology, gang.all_seats):
+        capacity.take(n, seat.gpus, seat.slice_mib, wanted)
+        state.tenants[seat.node][gang.id] = None
+    gang.metered = state.charge_for(gang.demand.task, gang.all_seats)
+    state.queues.meter(gang.queue, gang.user, gang.metered, 1, event.at_ms)
+    for when in deadlines(state, gang):
+        state.set_timer(when, gang)
+
+
+def _rise(state: State, gang: Gang, now_ms: int) -> None:
+    """Give all seats back."""
+    capacity, wanted = state.capacity, gang.amounts
+    for n, seat in seated(state.topology, gang.all_seats):
+        if gang.state is GangState.STOPPING:
+            capacity.pledge(n, wanted, 1)
+        capacity.give_back(n, seat.gpus, seat.slice_mib, wanted)
+        state.tenants[seat.node].pop(gang.id, None)
+    state.queues.meter(gang.queue, gang.user, gang.metered, -1, now_ms)
+    del state.holders[gang.id]
+    state.broken.pop(gang.id, None)
+    state.spent.pop(gang.id, None)
+    gang.metered = gang.seats = gang.spares = ()
+
+
+def _claimed(state: State, gang: Gang, event: e.GangClaimed) -> None:
+    leave_line(state, gang)
+    gang.claim = event.seats
+    state.claimants[gang.id] = gang
+    for n, seat in seated(state.topology, event.seats):
+        state.capacity.claim(n, seat.gpus, gang.amounts)
+    _set_charge(state, gang, state.charge_for(gang.demand.task, event.seats))
+
+
+def _claim_dropped(state: State, gang: Gang, event: e.ClaimDropped) -> None:
+    _unclaim(state, gang)
+    _set_charge(state, gang, ())
+    if is_in_line(gang):
+        state.backlog.add(gang)
+
+
+def _unclaim(state: State, gang: Gang) -> None:
+    for n, seat in seated(state.topology, gang.claim):
+        state.capacity.unclaim(n, seat.gpus, gang.amounts)
+    gang.claim = ()
+    del state.claimants[gang.id]
+
+
+def _set_charge(state: State, gang: Gang, amounts: tuple[tuple[str, int], ...]) -> None:
+    state.queues.charge(gang.queue, gang.user, gang.charged, -1)
+    state.queues.charge(gang.queue, gang.user, amounts, 1)
+    gang.charged = amounts
+
+
+# ---- running -------------------------------------------------------------------------------------------------------
+
+
+def _tasks_started(state: State, gang: Gang, event: e.TasksStarted) -> None:
+    gang.started |= event.tasks
+
+
+def _started(state: State, gang: Gang, event: e.GangStarted) -> None:
+    gang.state, gang.started, gang.started_ms = GangState.RUNNING, gang.everyone, event.at_ms
+    for when in deadlines(state, gang):
+        state.set_timer(when, gang)
+
+
+def _checkpointed(state: State, gang: Gang, event: e.CheckpointCommitted) -> None:
+    gang.saved_ms, gang.saved_step = event.at_ms, event.step
+    gang.quick_failures = 0
+
+
+def _tasks_ended(state: State, gang: Gang, event: e.TasksEnded) -> None:
+    gang.ended |= event.tasks
+    gang.exit_code = gang.exit_code or event.exit_code
+    _note_if_spent(state, gang)
+
+
+def _tasks_lost(state: State, gang: Gang, event: e.TasksLost) -> None:
+    gang.lost |= event.tasks
+    gang.ended |= event.tasks
+    if gang.state is not GangState.STOPPING:
+        gang.state = GangState.BROKEN
+        state.broken[gang.id] = gang
+    _note_if_spent(state, gang)
+
+
+def _note_if_spent(state: State, gang: Gang) -> None:
+    if gang.state is GangState.STOPPING and gang.ended == gang.everyone:
+        state.spent[gang.id] = gang
+
+
+def _evicted(state: State, gang: Gang, event: e.GangEvicted) -> None:
+    gang.eviction = Eviction(
+        event.cause, event.at_ms, event.deadline_ms, event.beneficiary, event.failure, event.exit_code, event.node
+    )
+    gang.state, gang.grace_over = GangState.STOPPING, False
+    state.broken.pop(gang.id, None)
+    for n, _ in seated(state.topology, gang.all_seats):
+        state.capacity.pledge(n, gang.amounts, -1)
+    _set_charge(state, gang, ())
+    state.set_timer(event.deadline_ms, gang)
+    _note_if_spent(state, gang)
+
+
+def _grace_ended(state: State, gang: Gang, event: e.GraceEnded) -> None:
+    gang.grace_over = True
+
+
+# ---- the end -------------------------------------------------------------------------------------------------------
+
+
+def _stopped(state: State, gang: Gang, event: e.GangStopped) -> None:
+    _account_for_run(state, gang, event.at_ms)
+    _account_for_loss(state, gang, event.lost_gpu_ms)
+    state.queues.commit_budget(gang.queue, -gang.committed_gpu_ms)
+    gang.committed_gpu_ms = 0
+    _rise(state, gang, event.at_ms)
+    if not gang.claim:
+        _set_charge(state, gang, ())
+    gang.state, gang.blockers = GangState.WAITING, gang.blockers | Blocker.STOPPED
+    gang.done_ms, gang.eviction, gang.grace_over = event.done_ms, None, False
+    gang.waiting_since_ms = event.at_ms
+
+
+def _account_for_run(state: State, gang: Gang, now_ms: int) -> None:
+    gpu_ms = gang.gpu_milli * (now_ms - gang.placed_ms) // 1000
+    gang.served_gpu_ms += gpu_ms
+    state.queues.spend(gang.queue, gpu_ms, now_ms)
+
+
+def _account_for_loss(state: State, gang: Gang, lost_gpu_ms: int) -> None:
+    """Work lost to a preemption is written against the queue for whose sake it was lost."""
+    if not lost_gpu_ms or gang.eviction is None or not gang.eviction.beneficiary:
+        return
+    beneficiary = state.gangs.get(gang.eviction.beneficiary)
+    if beneficiary is not None and beneficiary.id != gang.id:
+        state.queues.queues[beneficiary.queue].loss_caused_gpu_ms += lost_gpu_ms
+        state.queues.queues[gang.queue].loss_suffered_gpu_ms += lost_gpu_ms
+
+
+def _saved_part(gang: Gang) -> int:
+    """The running time of the present attempt that a checkpoint has made safe."""
+    return max(0, gang.saved_ms - gang.started_ms) if gang.started_ms and gang.saved_ms else 0
+
+
+def _requeued(state: State, gang: Gang, event: e.GangRequeued) -> None:
+    gang.blockers &= ~Blocker.STOPPED
+    if event.counted is not None:
+        gang.retries[event.counted] = gang.retries.get(event.counted, 0) + 1
+    gang.quick_failures = gang.quick_failures + 1 if event.is_quick else gang.quick_failures
+    if event.profile is not None:
+        gang.profile = event.profile
+    if event.at_head and gang.rank > 0:
+        gang.rank -= HEAD
+    gang.not_before_ms = event.not_before_ms
+    if event.not_before_ms > event.at_ms:
+        gang.blockers |= Blocker.BACKOFF
+        state.set_timer(event.not_before_ms, gang)
+    if is_in_line(gang):
+        state.backlog.add(gang)
+    deadline = state.jobs[gang.job].spec.deadline_ms
+    if deadline is not None:
+        state.set_timer(deadline - (gang.profile.expected_ms or 0), gang)
+
+
+def _finished(state: State, gang: Gang, event: e.GangFinished) -> None:
+    assert event.state in TERMINAL
+    leave_line(state, gang)
+    if gang.claim:
+        _unclaim(state, gang)
+        _set_charge(state, gang, ())
+    gang.state, gang.blockers = event.state, 0
+    job = state.jobs[gang.job]
+    job.unfinished -= 1
+    job.failed += event.state is not GangState.SUCCEEDED
+    if gang.id in job.parked:
+        job.parked.remove(gang.id)
+    else:
+        job.active -= 1
+    if job.unfinished:
+        if job.parked:
+            state.loose[job.id] = None
+        return
+    state.loose[job.id] = None
+    queue = state.queues.queues[gang.queue]
+    queue.jobs -= 1
+    queue.user_jobs[job.user] -= 1
+    if not queue.user_jobs[job.user]:
+        del queue.user_jobs[job.user]
+    if job.spec.name:
+        namesakes = state.namesakes[job.user, job.spec.name]
+        namesakes.remove(job.id)
+        if not namesakes:
+            del state.namesakes[job.user, job.spec.name]
+
+
+FOLD_GANGS: dict[type, Callable[[State, Gang, Any], None]] = {
+    e.GangAwoke: _awoke,
+    e.GangPlaced: _placed,
+    e.TasksStarted: _tasks_started,
+    e.GangStarted: _started,
+    e.CheckpointCommitted: _checkpointed,
+    e.TasksEnded: _tasks_ended,
+    e.TasksLost: _tasks_lost,
+    e.GangEvicted: _evicted,
+    e.GraceEnded: _grace_ended,
+    e.GangClaimed: _claimed,
+    e.ClaimDropped: _claim_dropped,
+    e.GangRepaired: _repaired,
+    e.GangStopped: _stopped,
+    e.GangRequeued: _requeued,
+    e.GangFinished: _finished,
+}

@@ -1,0 +1,1 @@
+"""The machines: what they have, how they are connected, what is free, and what fits."""

@@ -1,0 +1,200 @@
+"""What is free where: columns indexed by node number, with aggregates per domain kept as they change.
+
+The same columns serve the state (which changes them by events) and a draft (a copy with an undo log, for asking
+"what if"). Knows seats and masks; knows nothing of gangs, queues, policies or time.
+
+A GPU is free when it is up, not used and not claimed. A claim may lie on a GPU whose user is leaving: when the user
+has left, the GPU is free for nobody but the claimant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from corral.core.cluster.resources import Amounts, TaskDemand
+from corral.core.cluster.topology import Topology
+
+
+class Capacity:
+    """Columns over one topology. Everything that changes is an element of a list or a dict and goes through _put."""
+
+    def __init__(self, topology: Topology) -> None:
+        nodes, kinds, sizes = len(topology.nodes), len(topology.layouts), topology.gpus_max + 1
+        self.topology = topology
+        self.open: list[bool] = [False] * nodes  # may the node take new tasks at all
+        self.up: list[int] = [0] * nodes  # masks: GPUs that are healthy on a node that takes new tasks
+        self.used: list[int] = [0] * nodes
+        self.claimed: list[int] = [0] * nodes
+        self.free: list[int] = [0] * nodes  # up & ~used & ~claimed
+        #: vram[(node, gpu)]: MiB left on a GPU that is shared by slices; absent for all others
+        self.vram: dict[tuple[int, int], int] = {}
+        #: left[name][node]: amount not used; None where the node does not say what it has
+        self.left: dict[str, list[int | None]] = _amount_columns(topology)
+        #: pledged[(name, node)]: claimed minus held by those who are leaving
+        self.pledged: dict[tuple[str, int], int] = {}
+        #: rooms[kind][g]: the nodes of a kind with exactly g free GPUs, as a bit set
+        self.rooms: list[list[int]] = [[0] * sizes for _ in range(kinds)]
+        #: counts[kind][g][domain]: how many such nodes each domain has
+        self.counts: list[list[list[int]]] = [[[0] * len(topology.domains) for _ in range(sizes)] for _ in range(kinds)]
+        self._log: list[tuple[Any, Any, Any]] | None = None
+        for n, kind in enumerate(topology.kind):
+            self.rooms[kind][0] |= 1 << n
+            for domain in topology.above[n]:
+                self.counts[kind][0][domain] += 1
+
+    # ---- asking ------------------------------------------------------------------------------------------------
+
+    def amount_left(self, node: int, name: str) -> int | None:
+        """What a newcomer may take: not used, and not promised to a claimant beyond what the leaving will give back."""
+        column = self.left.get(name)
+        left = None if column is None else column[node]
+        if left is None or not self.pledged:
+            return left
+        return left - max(0, self.pledged.get((name, node), 0))
+
+    def tasks_by_amounts(self, node: int, wanted: Amounts, most: int) -> int:
+        """How many tasks the named amounts allow on a node, up to ``most``; an unknown capacity allows none."""
+        for name, each in wanted:
+            left = self.amount_left(node, name)
+            if left is None or left < each:
+                return 0
+            if each and left // each < most:
+                most = left // each
+        return most
+
+    def shared_slots(self, task: TaskDemand) -> Iterator[tuple[int, int, int]]:
+        """(MiB left, node, GPU) of every GPU that is shared already and has room for the slice."""
+        accepted = self.topology.accepted(task)
+        for (n, gpu), left in self.vram.items():
+            bit = 1 << gpu
+            if left >= task.slice_mib and bit & accepted[self.topology.kind[n]] & self.up[n] & ~self.claimed[n]:
+                yield left, n, gpu
+
+    # ---- changing ----------------------------------------------------------------------------------------------
+
+    def take(self, node: int, gpus: int, slice_mib: int, wanted: Amounts) -> None:
+        if slice_mib:
+            self._take_slice(node, gpus, slice_mib)
+        elif gpus:
+            self._put(self.used, node, self.used[node] | gpus)
+        self._use(node, wanted, 1)
+        self._refresh(node)
+
+    def give_back(self, node: int, gpus: int, slice_mib: int, wanted: Amounts) -> None:
+        if slice_mib:
+            self._return_slice(node, gpus, slice_mib)
+        elif gpus:
+            self._put(self.used, node, self.used[node] & ~gpus)
+        self._use(node, wanted, -1)
+        self._refresh(node)
+
+    def claim(self, node: int, gpus: int, wanted: Amounts) -> None:
+        self._put(self.claimed, node, self.claimed[node] | gpus)
+        self.pledge(node, wanted, 1)
+        self._refresh(node)
+
+    def unclaim(self, node: int, gpus: int, wanted: Amounts) -> None:
+        self._put(self.claimed, node, self.claimed[node] & ~gpus)
+        self.pledge(node, wanted, -1)
+        self._refresh(node)
+
+    def pledge(self, node: int, wanted: Amounts, sign: int) -> None:
+        """+1: claimed for someone, or no longer leaving; -1: the claim is gone, or the holder is now leaving."""
+        for name, each in wanted:
+            key = (name, node)
+            self._put(self.pledged, key, self.pledged.get(key, 0) + sign * each)
+
+    def set_up(self, node: int, is_open: bool, healthy: int) -> None:
+        """Whether the node takes new tasks, and which of its GPUs are healthy."""
+        self._put(self.open, node, is_open)
+        self._put(self.up, node, healthy if is_open else 0)
+        self._refresh(node)
+
+    # ---- what if -----------------------------------------------------------------------------------------------
+
+    def copy(self) -> Capacity:
+        """An independent copy with an undo log of its own."""
+        twin = object.__new__(Capacity)
+        twin.topology = self.topology
+        twin.open, twin.up, twin.used = self.open.copy(), self.up.copy(), self.used.copy()
+        twin.claimed, twin.free = self.claimed.copy(), self.free.copy()
+        twin.vram, twin.pledged = self.vram.copy(), self.pledged.copy()
+        twin.left = {name: column.copy() for name, column in self.left.items()}
+        twin.rooms = [by_size.copy() for by_size in self.rooms]
+        twin.counts = [[column.copy() for column in by_size] for by_size in self.counts]
+        twin._log = []
+        return twin
+
+    def mark(self) -> int:
+        """A point to come back to. Only a copy has one: the state itself is never rolled back."""
+        assert self._log is not None, "only a draft can be undone"
+        return len(self._log)
+
+    def undo(self, mark: int) -> None:
+        log = self._log
+        assert log is not None
+        while len(log) > mark:
+            column, key, old = log.pop()
+            if old is _ABSENT:
+                column.pop(key, None)
+            else:
+                column[key] = old
+
+    # ---- one place that writes ---------------------------------------------------------------------------------
+
+    def _put(self, column: Any, key: Any, value: Any) -> None:
+        if self._log is not None:
+            self._log.append((column, key, column.get(key, _ABSENT) if type(column) is dict else column[key]))
+        if value is _ABSENT:
+            column.pop(key, None)
+        else:
+            column[key] = value
+
+    def _use(self, node: int, wanted: Amounts, sign: int) -> None:
+        for name, each in wanted:
+            column = self.left[name]
+            left = column[node]
+            assert left is not None, "a demand was placed on a capacity nobody knows"
+            self._put(column, node, left - sign * each)
+
+    def _take_slice(self, node: int, gpus: int, slice_mib: int) -> None:
+        key = (node, gpus.bit_length() - 1)
+        whole = self.topology.nodes[node].gpus[key[1]].vram_mib
+        self._put(self.vram, key, self.vram.get(key, whole) - slice_mib)
+        self._put(self.used, node, self.used[node] | gpus)
+
+    def _return_slice(self, node: int, gpus: int, slice_mib: int) -> None:
+        key = (node, gpus.bit_length() - 1)
+        left = self.vram[key] + slice_mib
+        is_whole = left == self.topology.nodes[node].gpus[key[1]].vram_mib
+        self._put(self.vram, key, _ABSENT if is_whole else left)
+        if is_whole:
+            self._put(self.used, node, self.used[node] & ~gpus)
+
+    def _refresh(self, node: int) -> None:
+        free = self.up[node] & ~self.used[node] & ~self.claimed[node]
+        old = self.free[node]
+        if free == old:
+            return
+        self._put(self.free, node, free)
+        was, now = old.bit_count(), free.bit_count()
+        if was == now:
+            return
+        kind, bit = self.topology.kind[node], 1 << node
+        rooms, counts = self.rooms[kind], self.counts[kind]
+        self._put(rooms, was, rooms[was] ^ bit)
+        self._put(rooms, now, rooms[now] ^ bit)
+        fewer, more = counts[was], counts[now]
+        for domain in self.topology.above[node]:
+            self._put(fewer, domain, fewer[domain] - 1)
+            self._put(more, domain, more[domain] + 1)
+
+
+_ABSENT: Any = object()
+
+
+def _amount_columns(topology: Topology) -> dict[str, list[int | None]]:
+    names = sorted({name for node in topology.nodes for name, _ in node.amounts})
+    stated = [dict(node.amounts) for node in topology.nodes]
+    return {name: [have.get(name) for have in stated] for name in names}

@@ -1,0 +1,123 @@
+"""What work asks for and what machines have: GPUs as devices, everything else as named integer amounts.
+
+Knows units and arithmetic. Knows nothing of nodes in use, queues or time. A name that is absent is *unknown*,
+never zero: an unknown capacity satisfies no demand, an unknown quota bounds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+
+#: Named integer amounts, sorted by name. Units are part of the name: ``cpu_milli``, ``memory_mib``, ``disk_mib``.
+Amounts = tuple[tuple[str, int], ...]
+
+GPU_MILLI = "gpu_milli"
+CPU_MILLI = "cpu_milli"
+MEMORY_MIB = "memory_mib"
+
+#: The dimensions in which a share of the cluster is measured; the largest of them is the dominant one.
+SHARE_DIMENSIONS = (GPU_MILLI, CPU_MILLI, MEMORY_MIB)
+
+
+def amounts(named: Mapping[str, int] | Iterable[tuple[str, int]] = ()) -> Amounts:
+    """The canonical form of named amounts: sorted, so that equal amounts are equal values."""
+    return tuple(sorted(dict(named).items()))
+
+
+def amount_of(stated: Amounts, name: str) -> int | None:
+    """The stated amount, or None where nothing is stated (unknown)."""
+    for key, value in stated:
+        if key == name:
+            return value
+    return None
+
+
+def times(stated: Amounts, count: int) -> Amounts:
+    return tuple((name, value * count) for name, value in stated)
+
+
+def plus(left: Mapping[str, int], right: Mapping[str, int]) -> dict[str, int]:
+    """The sum over the names of both sides. What only one side states counts as that side states it."""
+    total = dict(left)
+    for name, value in right.items():
+        total[name] = total.get(name, 0) + value
+    return total
+
+
+class Gpu(Struct, frozen=True, gc=False):
+    """One device. ``island`` numbers the NVLink island within its node: GPUs of one island reach each other fast."""
+
+    uuid: str
+    model: str
+    vram_mib: int
+    island: int = 0
+
+
+class TaskDemand(Struct, frozen=True, gc=False, cache_hash=True):
+    """What one task takes: whole GPUs, or a VRAM slice of one GPU, and named amounts."""
+
+    gpus: int = 0
+    slice_mib: int = 0
+    models: tuple[str, ...] = ()
+    vram_mib_min: int = 0
+    vram_mib_max: int | None = None
+    amounts: Amounts = ()
+
+    @property
+    def wants_gpu(self) -> bool:
+        return self.gpus > 0 or self.slice_mib > 0
+
+    def accepts(self, gpu: Gpu) -> bool:
+        """Whether this device is of a kind the task may run on (its present use is not considered)."""
+        return (
+            (not self.models or gpu.model in self.models)
+            and gpu.vram_mib >= max(self.vram_mib_min, self.slice_mib)
+            and (self.vram_mib_max is None or gpu.vram_mib <= self.vram_mib_max)
+        )
+
+
+class Demand(Struct, frozen=True, gc=False, cache_hash=True, kw_only=True):
+    """What a gang asks of the cluster: how many tasks, what each takes, and how they must lie in the topology.
+
+    Two gangs with equal demands are interchangeable for placement; this is the key by which the engine
+    remembers what does not fit.
+    """
+
+    task: TaskDemand
+    tasks: int = 1
+    tasks_min: int = 0  # 0: not elastic
+    step: int = 1
+    spares: int = 0
+    tp: int = 1
+    within: str = ""
+    prefer: str = ""
+    prefer_wait_ms: int = 0
+    spread: str = ""
+    spread_max: int = 1
+
+    @property
+    def is_elastic(self) -> bool:
+        return 0 < self.tasks_min < self.tasks
+
+    @property
+    def smallest(self) -> int:
+        return self.tasks_min or self.tasks
+
+    def sizes(self) -> Iterable[int]:
+        """The numbers of tasks it may run with, largest first."""
+        return range(self.tasks, self.smallest - 1, -self.step)
+
+    @property
+    def chunk(self) -> int:
+        """How many consecutive tasks one tensor-parallel group spans (1: a group lies inside a task)."""
+        return max(1, self.tp // max(1, self.task.gpus))
+
+
+class Seat(Struct, frozen=True, gc=False):
+    """Where one task sits: a node, the GPUs it owns there as a bit mask, and the slice if the GPU is shared."""
+
+    node: str
+    gpus: int = 0
+    slice_mib: int = 0

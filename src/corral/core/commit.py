@@ -1,0 +1,254 @@
+"""From a plan to events: each decision is checked against the state as it is now, and what no longer holds is dropped.
+
+A plan may be as old as it likes. Committing it never overcommits anything, never splits a gang, never revives an old
+attempt, and never takes a queue over its bounds. A plan made from the present commits in full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from corral.core import events as e
+from corral.core.cluster.resources import Seat
+from corral.core.model import Cause, Gang, GangState
+from corral.core.plan import Decision, DropClaim, Evict, Grow, MakeRoom, Place, Plan, Repair
+from corral.core.snapshot import Draft, Snapshot
+from corral.core.state import State
+
+EVICTABLE = (GangState.STARTING, GangState.RUNNING, GangState.BROKEN)
+
+
+def commit(state: State, plan: Plan, now_ms: int) -> list[e.Event]:
+    """The events of all decisions that still hold, in the order of the plan."""
+    if not plan.decisions:
+        return []
+    draft = Draft(Snapshot(state, now_ms))
+    found: list[e.Event] = []
+    for decision in plan.decisions:
+        found += commit_one(draft, decision)
+    return found
+
+
+def commit_one(draft: Draft, decision: Decision) -> list[e.Event]:
+    """The events of one decision, or none if it does not hold any more. The draft then contains it."""
+    gang = draft.state.gangs.get(decision.gang)
+    if gang is None or gang.id in draft.served or gang.id in draft.leaving:
+        return []
+    return _COMMIT[type(decision)](draft, gang, decision)
+
+
+def _place(draft: Draft, gang: Gang, decision: Place) -> list[e.Event]:
+    if gang.state is not GangState.WAITING or gang.blockers or gang.attempt + 1 != decision.attempt:
+        return []
+    seats = decision.seats + decision.spares
+    if not _is_whole(gang, decision.seats, decision.spares):
+        return []
+    if gang.claim:
+        if not _same_gpus(gang.claim, seats) or not _are_free(draft, gang, seats, own_claim=True):
+            return []
+        draft.place_on_claim(gang, seats)
+    else:
+        if not _are_free(draft, gang, seats) or not _is_allowed(draft, gang, seats):
+            return []
+        charge = draft.state.charge_for(gang.demand.task, seats)
+        draft.place(gang, seats, charge, _gpu_ms(draft, gang, charge))
+    return [e.GangPlaced(draft.now_ms, gang.id, decision.attempt, decision.seats, decision.spares)]
+
+
+def _make_room(draft: Draft, gang: Gang, decision: MakeRoom) -> list[e.Event]:
+    if gang.state is not GangState.WAITING or gang.blockers or gang.claim or gang.attempt + 1 != decision.attempt:
+        return []
+    victims = [(draft.state.gangs.get(victim.gang), victim) for victim in decision.victims]
+    for victim, told in victims:
+        if victim is None or victim.state not in EVICTABLE or victim.attempt != told.attempt:
+            return []
+        if victim.id in draft.leaving or victim.id in draft.served or not set(told.keep) <= set(victim.seats):
+            return []
+    mark, charges = draft.capacity.mark(), [victim.charged for victim, _ in victims if victim is not None]
+    kept: list[e.Event] = []
+    found: list[e.Event] = []
+    for victim, told in victims:
+        assert victim is not None
+        draft.evict(victim)
+        deadline = draft.now_ms + draft.snapshot.job(victim).spec.grace_ms
+        found.append(
+            e.GangEvicted(draft.now_ms, victim.id, victim.attempt, told.cause, deadline, gang.id, told.price_gpu_ms)
+        )
+        if told.keep:
+            draft.claim(victim, told.keep, draft.state.charge_for(victim.demand.task, told.keep))
+            kept.append(e.GangClaimed(draft.now_ms, victim.id, victim.attempt, told.keep))
+    if not _can_claim(draft, gang, decision.seats) or not _is_allowed(draft, gang, decision.seats):
+        _take_back(draft, mark, victims, charges)
+        return []
+    draft.claim(gang, decision.seats, draft.state.charge_for(gang.demand.task, decision.seats))
+    return [*found, *kept, e.GangClaimed(draft.now_ms, gang.id, gang.attempt, decision.seats)]
+
+
+def _take_back(draft: Draft, mark: int, victims: Sequence[Any], charges: Sequence[Any]) -> None:
+    draft.capacity.undo(mark)
+    for (victim, told), charged in zip(victims, charges, strict=True):
+        draft.leaving.pop(victim.id)
+        draft.queues.charge(victim.queue, victim.user, charged, 1)
+        if told.keep:
+            draft.served.pop(victim.id)
+            kept = draft.state.charge_for(victim.demand.task, told.keep)
+            draft.queues.charge(victim.queue, victim.user, kept, -1)
+
+
+def _repair(draft: Draft, gang: Gang, decision: Repair) -> list[e.Event]:
+    if gang.state is not GangState.BROKEN or gang.attempt + 1 != decision.attempt:
+        return []
+    seats = decision.seats + decision.spares
+    if not _is_whole(gang, decision.seats, decision.spares, is_repair=True):
+        return []
+    mark = draft.capacity.mark()
+    charge = draft.state.charge_for(gang.demand.task, seats)
+    draft.move(gang, (), ())
+    if not _are_free(draft, gang, seats, kept=gang.all_seats):
+        draft.capacity.undo(mark)
+        draft.queues.charge(gang.queue, gang.user, gang.charged, 1)
+        del draft.served[gang.id]
+        return []
+    draft.capacity.undo(mark)
+    draft.queues.charge(gang.queue, gang.user, gang.charged, 1)
+    draft.move(gang, seats, charge)
+    return [e.GangRepaired(draft.now_ms, gang.id, decision.attempt, decision.seats, decision.spares)]
+
+
+def _grow(draft: Draft, gang: Gang, decision: Grow) -> list[e.Event]:
+    if gang.state is not GangState.RUNNING or gang.attempt != decision.attempt:
+        return []
+    extra = tuple(seat for seat in decision.seats if seat not in set(gang.seats))
+    if len(decision.seats) not in gang.demand.sizes() or not set(gang.seats) <= set(decision.seats):
+        return []
+    if not _are_free(draft, gang, extra) or not _is_allowed(draft, gang, extra):
+        return []
+    deadline = draft.now_ms + draft.snapshot.job(gang).spec.grace_ms
+    draft.evict(gang)
+    draft.claim(gang, decision.seats, draft.state.charge_for(gang.demand.task, decision.seats))
+    return [
+        e.GangEvicted(draft.now_ms, gang.id, gang.attempt, Cause.GROW, deadline, gang.id),
+        e.GangClaimed(draft.now_ms, gang.id, gang.attempt, decision.seats),
+    ]
+
+
+def _evict(draft: Draft, gang: Gang, decision: Evict) -> list[e.Event]:
+    if gang.state not in EVICTABLE or gang.attempt != decision.attempt:
+        return []
+    draft.evict(gang)
+    deadline = draft.now_ms + draft.snapshot.job(gang).spec.grace_ms
+    return [e.GangEvicted(draft.now_ms, gang.id, gang.attempt, decision.cause, deadline, failure=decision.failure)]
+
+
+def _drop_claim(draft: Draft, gang: Gang, decision: DropClaim) -> list[e.Event]:
+    if not gang.claim or gang.attempt != decision.attempt:
+        return []
+    draft.drop_claim(gang)
+    return [e.ClaimDropped(draft.now_ms, gang.id, gang.attempt)]
+
+
+_COMMIT: dict[type, Callable[[Draft, Gang, Any], list[e.Event]]] = {
+    Place: _place,
+    MakeRoom: _make_room,
+    Repair: _repair,
+    Grow: _grow,
+    Evict: _evict,
+    DropClaim: _drop_claim,
+}
+
+
+# ---- does it still hold --------------------------------------------------------------------------------------------
+
+
+def _is_whole(gang: Gang, seats: Sequence[Seat], spares: Sequence[Seat], is_repair: bool = False) -> bool:
+    """All of the gang or none: the right number of seats, each of the right size. A repair may have used up spares."""
+    demand = gang.demand
+    if len(seats) not in demand.sizes() or (len(spares) != demand.spares and not is_repair):
+        return False
+    task = demand.task
+    if task.slice_mib:
+        return all(seat.gpus.bit_count() == 1 and seat.slice_mib == task.slice_mib for seat in seats)
+    return all(seat.gpus.bit_count() == task.gpus and not seat.slice_mib for seat in (*seats, *spares))
+
+
+def _same_gpus(claim: Sequence[Seat], seats: Sequence[Seat]) -> bool:
+    return [(seat.node, seat.gpus) for seat in claim] == [(seat.node, seat.gpus) for seat in seats]
+
+
+def _are_free(
+    draft: Draft, gang: Gang, seats: Sequence[Seat], own_claim: bool = False, kept: Sequence[Seat] = ()
+) -> bool:
+    """Whether the gang could sit down on all of these seats at once, now. Leaves the draft as it was."""
+    capacity, task = draft.capacity, gang.demand.task
+    accepted, number = capacity.topology.accepted(task), capacity.topology.number
+    mark = capacity.mark()
+    if own_claim:
+        for seat in gang.claim:
+            n = number.get(seat.node)
+            if n is not None:
+                capacity.unclaim(n, seat.gpus, gang.amounts)
+    fits = True
+    for seat in seats:
+        n = number.get(seat.node)
+        if n is None or not _has_room(draft, gang, n, seat, accepted[capacity.topology.kind[n]], seat in kept):
+            fits = False
+            break
+        capacity.take(n, seat.gpus, seat.slice_mib, gang.amounts)
+    capacity.undo(mark)
+    return fits
+
+
+def _has_room(draft: Draft, gang: Gang, n: int, seat: Seat, accepted: int, is_kept: bool) -> bool:
+    """A seat that the gang has already may stay even where nothing new is placed (a node that is being drained)."""
+    capacity = draft.capacity
+    if not capacity.open[n] and not (is_kept and not draft.state.nodes[seat.node].lost):
+        return False
+    if seat.gpus & ~accepted:
+        return False
+    if seat.slice_mib:
+        key = (n, seat.gpus.bit_length() - 1)
+        left = capacity.vram.get(key)
+        is_free = seat.gpus & capacity.free[n] if left is None else left >= seat.slice_mib and seat.gpus & capacity.up[n]
+        if not is_free or (left is not None and seat.gpus & capacity.claimed[n]):
+            return False
+    elif is_kept:
+        if seat.gpus & (capacity.used[n] | capacity.claimed[n]):
+            return False
+    elif seat.gpus & ~capacity.free[n]:
+        return False
+    return capacity.tasks_by_amounts(n, gang.amounts, 1) == 1 if gang.amounts else True
+
+
+def _can_claim(draft: Draft, gang: Gang, seats: Sequence[Seat]) -> bool:
+    """Whether these seats are free, or will be once everyone who is leaving has left."""
+    capacity, task = draft.capacity, gang.demand.task
+    accepted, number = capacity.topology.accepted(task), capacity.topology.number
+    leaving = draft.leaving_masks({seat.node: None for seat in seats})
+    taken: dict[int, int] = {}
+    tasks: dict[int, int] = {}
+    for seat in seats:
+        n = number.get(seat.node)
+        if n is None or not capacity.open[n]:
+            return False
+        blocked = capacity.claimed[n] | capacity.used[n] & ~leaving[seat.node] | taken.get(n, 0)
+        if task.wants_gpu and seat.gpus & ~(capacity.up[n] & accepted[capacity.topology.kind[n]] & ~blocked):
+            return False
+        taken[n] = taken.get(n, 0) | seat.gpus
+        tasks[n] = tasks.get(n, 0) + 1
+    return len(seats) >= gang.demand.smallest and all(
+        (left := capacity.left[name][n]) is not None and left - capacity.pledged.get((name, n), 0) >= each * count
+        for n, count in tasks.items()
+        for name, each in gang.amounts
+    )
+
+
+def _is_allowed(draft: Draft, gang: Gang, seats: Sequence[Seat]) -> bool:
+    """Whether the queue may be charged for these seats."""
+    charge = draft.state.charge_for(gang.demand.task, seats)
+    gpu_ms = _gpu_ms(draft, gang, charge)
+    return next(draft.queues.shortfalls(gang.queue, gang.user, dict(charge), gpu_ms, draft.now_ms), None) is None
+
+
+def _gpu_ms(draft: Draft, gang: Gang, charge: Sequence[tuple[str, int]]) -> int:
+    return dict(charge).get("gpu_milli", 0) * draft.snapshot.expected_ms(gang) // 1000

@@ -1,0 +1,212 @@
+"""The loop that both drivers turn: facts become events, events change the state, the state gives plan and effects.
+
+``react`` and ``cycle`` are pure; ``Engine`` strings them together in the one order that loses nothing: write, then know,
+then act. It is told how to write; it does not know whether it is live or simulated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import assert_never
+
+from corral.core import events as e
+from corral.core import facts as f
+from corral.core.apply import apply
+from corral.core.commit import commit
+from corral.core.effects import Effect, effects
+from corral.core.intake.commands import evict
+from corral.core.model import (
+    INFRASTRUCTURE,
+    Blocker,
+    Cause,
+    FailureClass,
+    Gang,
+    GangState,
+    Health,
+)
+from corral.core.plan import Plan
+from corral.core.settle import follow_up, settle
+from corral.core.snapshot import Snapshot
+from corral.core.state import State
+
+Policy = Callable[[Snapshot], Plan]
+Write = Callable[[Sequence[e.Event]], None]
+
+
+class Engine:
+    """State, policy and where events are written."""
+
+    def __init__(self, state: State, policy: Policy, write: Write) -> None:
+        self.state, self.policy, self.write = state, policy, write
+
+    def take(self, events: Sequence[e.Event], now_ms: int) -> list[Effect]:
+        """Write events, apply them and all that follows from them; what is owed for the gangs they touched."""
+        touched: dict[str, None] = {}
+        while events:
+            self.write(events)
+            for event in events:
+                apply(self.state, event)
+                if isinstance(event, e.GangEvent):
+                    touched[event.gang] = None
+            events = follow_up(self.state, now_ms)
+        return effects(self.state, touched)
+
+    def tell(self, fact: f.Fact, now_ms: int) -> list[Effect]:
+        """A fact from the world."""
+        return self.take(react(self.state, fact, now_ms), now_ms)
+
+    def cycle(self, now_ms: int) -> tuple[Plan, list[Effect]]:
+        """Plan once and carry the plan into the state."""
+        plan, events = cycle(self.state, self.policy, now_ms)
+        return plan, self.take(events, now_ms)
+
+
+def cycle(state: State, policy: Policy, now_ms: int) -> tuple[Plan, list[e.Event]]:
+    plan = policy(Snapshot(state, now_ms))
+    return plan, commit(state, plan, now_ms)
+
+
+def react(state: State, fact: f.Fact, now_ms: int) -> list[e.Event]:
+    """What a fact changes. A fact that is old, repeated or about nothing known changes nothing."""
+    match fact:
+        case f.Ticked():
+            return [event for gang in state.due(now_ms) for event in _due(state, gang, now_ms)]
+        case f.TasksUp():
+            return _tasks_up(state, fact, now_ms)
+        case f.TasksDown():
+            return _tasks_down(state, fact, now_ms)
+        case f.Saved():
+            return _saved(state, fact, now_ms)
+        case f.NodeGone():
+            return _node_gone(state, fact.node, now_ms)
+        case f.NodeBack():
+            node = state.nodes.get(fact.node)
+            return [e.NodeReturned(now_ms, fact.node)] if node is not None and node.lost else []
+        case f.NodeObserved():
+            return _node_observed(state, fact, now_ms)
+        case f.GpuObserved():
+            return _gpu_observed(state, fact, now_ms)
+        case _:
+            assert_never(fact)
+
+
+def _current(state: State, name: str, attempt: int) -> Gang | None:
+    """The gang, if the attempt is the one under way."""
+    gang = state.gangs.get(name)
+    return gang if gang is not None and gang.attempt == attempt and gang.holds_seats else None
+
+
+def _tasks_up(state: State, fact: f.TasksUp, now_ms: int) -> list[e.Event]:
+    gang = _current(state, fact.gang, fact.attempt)
+    if gang is None or gang.state is not GangState.STARTING:
+        return []
+    news = fact.tasks & gang.everyone & ~gang.started & ~gang.ended
+    if not news:
+        return []
+    if gang.started | gang.ended | news == gang.everyone:
+        return [e.GangStarted(now_ms, gang.id, gang.attempt)]
+    return [e.TasksStarted(now_ms, gang.id, gang.attempt, news)]
+
+
+def _tasks_down(state: State, fact: f.TasksDown, now_ms: int) -> list[e.Event]:
+    gang = _current(state, fact.gang, fact.attempt)
+    news = 0 if gang is None else fact.tasks & gang.everyone & ~gang.ended
+    if gang is None or not news:
+        return []
+    is_last = gang.ended | news == gang.everyone
+    spec = state.jobs[gang.job].spec
+    failed = fact.failure is not None or fact.exit_code not in (0, spec.requeue_exit)
+    if gang.state is GangState.BROKEN:
+        return [e.TasksEnded(now_ms, gang.id, gang.attempt, news, fact.exit_code)]
+    if fact.failure in INFRASTRUCTURE and gang.state is not GangState.STOPPING:
+        assert fact.failure is not None
+        return [e.TasksLost(now_ms, gang.id, gang.attempt, news, fact.node, fact.failure)]
+    if is_last:
+        return settle(state, gang, now_ms, fact.exit_code, fact.failure, fact.node)
+    ended = e.TasksEnded(now_ms, gang.id, gang.attempt, news, fact.exit_code)
+    if not failed or gang.state is GangState.STOPPING:
+        return [ended]
+    failure = fact.failure or FailureClass.USER_ERROR
+    deadline = now_ms + spec.grace_ms
+    return [
+        ended,
+        e.GangEvicted(
+            now_ms, gang.id, gang.attempt, Cause.FAILURE, deadline, failure=failure, exit_code=fact.exit_code, node=fact.node
+        ),
+    ]
+
+
+def _saved(state: State, fact: f.Saved, now_ms: int) -> list[e.Event]:
+    gang = _current(state, fact.gang, fact.attempt)
+    if gang is None or gang.state is GangState.STARTING or not gang.started_ms or fact.step <= gang.saved_step:
+        return []
+    return [e.CheckpointCommitted(now_ms, gang.id, gang.attempt, fact.step)]
+
+
+def _node_gone(state: State, name: str, now_ms: int) -> list[e.Event]:
+    node = state.nodes.get(name)
+    if node is None or node.lost:
+        return []
+    found: list[e.Event] = [e.NodeLost(now_ms, name)]
+    for gang_id in state.tenants[name]:
+        gang = state.gangs[gang_id]
+        here = sum(1 << task for task, seat in enumerate(gang.seats) if seat.node == name) & ~gang.ended
+        if not here:
+            continue
+        if gang.state is GangState.STOPPING and gang.ended | here == gang.everyone:
+            found += settle(state, gang, now_ms, 0, FailureClass.NODE_LOST, name)
+        else:
+            found.append(e.TasksLost(now_ms, gang.id, gang.attempt, here, name, FailureClass.NODE_LOST))
+    return found
+
+
+def _node_observed(state: State, fact: f.NodeObserved, now_ms: int) -> list[e.Event]:
+    node = state.nodes.get(fact.node)
+    if node is None or node.health is fact.health:
+        return []
+    return [e.NodeHealthChanged(now_ms, fact.node, fact.health)]
+
+
+def _gpu_observed(state: State, fact: f.GpuObserved, now_ms: int) -> list[e.Event]:
+    node = state.nodes.get(fact.node)
+    if node is None or not 0 <= fact.gpu < len(node.spec.gpus):
+        return []
+    if node.gpu_health.get(fact.gpu, Health.HEALTHY) is fact.health:
+        return []
+    found: list[e.Event] = [e.GpuHealthChanged(now_ms, fact.node, fact.gpu, fact.health)]
+    if fact.health is Health.FAILED:
+        for gang_id in state.tenants[fact.node]:
+            gang = state.gangs[gang_id]
+            owns = any(seat.node == fact.node and seat.gpus >> fact.gpu & 1 for seat in gang.seats)
+            if owns and gang.state is not GangState.STOPPING:
+                deadline = now_ms + state.jobs[gang.job].spec.grace_ms
+                found.append(
+                    e.GangEvicted(
+                        now_ms, gang.id, gang.attempt, Cause.FAILURE, deadline,
+                        failure=FailureClass.GPU_FAULT, node=fact.node,
+                    )
+                )  # fmt: skip
+    return found
+
+
+def _due(state: State, gang: Gang, now_ms: int) -> list[e.Event]:
+    """What time has done to a gang."""
+    spec = state.jobs[gang.job].spec
+    if gang.state is GangState.WAITING:
+        latest = None if spec.deadline_ms is None else spec.deadline_ms - (spec.expected_ms or 0)
+        if latest is not None and now_ms >= latest:
+            why = "could no longer end before its deadline"
+            return [e.GangFinished(now_ms, gang.id, gang.attempt, GangState.CANCELLED, why)]
+        over = 0
+        if gang.blockers & Blocker.BEGIN and spec.begin_ms is not None and now_ms >= spec.begin_ms:
+            over |= Blocker.BEGIN
+        if gang.blockers & Blocker.BACKOFF and now_ms >= gang.not_before_ms:
+            over |= Blocker.BACKOFF
+        return [e.GangAwoke(now_ms, gang.id, gang.attempt, over)] if over else []
+    if gang.state is GangState.STARTING and now_ms >= gang.placed_ms + spec.start_timeout_ms:
+        return evict(state, gang, Cause.START_TIMEOUT, now_ms)
+    if gang.state is GangState.RUNNING and spec.time_limit_ms is not None and now_ms >= gang.started_ms + spec.time_limit_ms:
+        return evict(state, gang, Cause.TIME_LIMIT, now_ms)
+    if gang.state is GangState.STOPPING and gang.eviction is not None and now_ms >= gang.eviction.deadline_ms:
+        return [] if gang.grace_over else [e.GraceEnded(now_ms, gang.id, gang.attempt)]
+    return []

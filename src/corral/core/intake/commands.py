@@ -1,0 +1,281 @@
+"""What people ask for: each command is checked against the state and becomes events, or a refusal that says why.
+
+Who may ask is not decided here. Nothing here changes the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from corral.core import events as e
+from corral.core.model import Cause, Gang, GangState, JobSpec, QueueSpec, is_hopeless
+from corral.core.queues.quota import ROOT
+from corral.core.intake.refusal import Refusal
+from corral.core.cluster.resources import Amounts
+from corral.core.state import State
+from corral.core.intake.submission import faults_of, why_never
+from corral.core.cluster.topology import NodeSpec
+
+Answer = list[e.Event] | Refusal
+
+
+def submit(state: State, job_id: str, spec: JobSpec, user: str, now_ms: int) -> Answer:
+    return submit_many(state, {job_id: spec}, user, now_ms)
+
+
+def submit_many(state: State, specs: Mapping[str, JobSpec], user: str, now_ms: int) -> Answer:
+    """All of them or none. Jobs may depend on each other, but not in a circle."""
+    extra: dict[str, int] = {}
+    for job_id, spec in specs.items():
+        refusal = _why_not(state, job_id, spec, specs, user, extra, now_ms)
+        if refusal is not None:
+            return refusal
+        extra[spec.queue] = extra.get(spec.queue, 0) + 1
+    ordered = _by_dependency(specs)
+    if ordered is None:
+        return Refusal("dependency_cycle", "the jobs wait for each other in a circle", field="after")
+    return [e.JobSubmitted(now_ms, job_id, specs[job_id], user) for job_id in ordered]
+
+
+def _why_not(
+    state: State, job_id: str, spec: JobSpec, batch: Mapping[str, JobSpec], user: str, extra: Mapping[str, int], now_ms: int
+) -> Refusal | None:
+    if job_id in state.jobs:
+        return Refusal("job_exists", f"there is a job {job_id} already")
+    fault = next(faults_of(spec), None)
+    if fault is not None:
+        return fault
+    if spec.queue == ROOT or spec.queue not in state.queues.queues:
+        return Refusal("no_such_queue", f"there is no queue {spec.queue!r}", field="queue")
+    for dependency in spec.after:
+        if dependency.job not in state.jobs and dependency.job not in batch:
+            return Refusal("no_such_job", f"there is no job {dependency.job!r} to wait for", field="after")
+        if dependency.job in state.jobs and is_hopeless(state.jobs[dependency.job], dependency.after):
+            return Refusal("dependency_failed", f"job {dependency.job} is over and did not end {dependency.after}", field="after")
+    if spec.deadline_ms is not None and spec.deadline_ms <= now_ms:
+        return Refusal("deadline_passed", "the deadline is in the past", field="deadline_ms")
+    refusal = _queue_refuses(state, spec, user, extra.get(spec.queue, 0))
+    if refusal is not None:
+        return refusal
+    for gang in spec.gangs:
+        never = why_never(state, gang.demand) or _over_hard_limit(state, spec, gang.demand.task.gpus * gang.demand.smallest)
+        if never is not None:
+            return never
+    return None
+
+
+def _queue_refuses(state: State, spec: JobSpec, user: str, extra: int) -> Refusal | None:
+    queue = state.queues.queues[spec.queue]
+    for name in state.queues.path(spec.queue):
+        ceiling = state.queues.queues[name].spec.priority_ceiling
+        if ceiling is not None and spec.priority > ceiling:
+            return Refusal("priority_too_high", f"queue {name or 'cluster'} allows priority up to {ceiling}", field="priority")
+    if queue.spec.max_jobs is not None and queue.jobs + extra >= queue.spec.max_jobs:
+        return Refusal("queue_full", f"queue {spec.queue} has its {queue.spec.max_jobs} jobs", "wait for one to end", "queue")
+    mine = queue.user_jobs.get(user, 0)
+    if queue.spec.max_jobs_per_user is not None and mine + extra >= queue.spec.max_jobs_per_user:
+        return Refusal("too_many_jobs", f"{user} has {mine} jobs in {spec.queue} already", "wait for one to end", "queue")
+    return None
+
+
+def _over_hard_limit(state: State, spec: JobSpec, gpus: int) -> Refusal | None:
+    """A gang larger than a limit that no scheduled change will lift could never start."""
+    queues = state.queues.queues
+    bounds = [(name, queues[name].spec) for name in state.queues.path(spec.queue)]
+    for name, terms in bounds:
+        stated = dict(terms.limit).get("gpu_milli")
+        if stated is not None:
+            raised = stated + sum(max(0, dict(change.limit).get("gpu_milli", 0)) for change in terms.changes)
+            if gpus * 1000 > raised:
+                return Refusal("over_queue_limit", f"{gpus} GPUs are more than the limit of queue {name}: {stated // 1000}", field="queue")
+    mine = dict(queues[spec.queue].spec.user_limit).get("gpu_milli")
+    if mine is not None and gpus * 1000 > mine:
+        return Refusal("over_user_limit", f"{gpus} GPUs are more than a user may have in {spec.queue}: {mine // 1000}", field="queue")
+    return None
+
+
+def _by_dependency(specs: Mapping[str, JobSpec]) -> list[str] | None:
+    """The jobs with every job after those it waits for, otherwise in the given order; None if that cannot be."""
+    ordered: list[str] = []
+    waiting = dict(specs)
+    while waiting:
+        ready = [j for j, spec in waiting.items() if not any(d.job in waiting for d in spec.after)]
+        if not ready:
+            return None
+        for job_id in ready:
+            ordered.append(job_id)
+            del waiting[job_id]
+    return ordered
+
+
+def cancel(state: State, job_id: str, now_ms: int) -> Answer:
+    job = state.jobs.get(job_id)
+    if job is None:
+        return _no_job(job_id)
+    if job.is_over or job.cancelled:
+        return Refusal("job_over", f"job {job_id} is over already" if job.is_over else f"job {job_id} is being cancelled")
+    found: list[e.Event] = [e.JobCancelled(now_ms, job_id)]
+    for name in job.gangs:
+        found += _cancel_gang(state, state.gangs[name], now_ms)
+    return found
+
+
+def _cancel_gang(state: State, gang: Gang, now_ms: int) -> list[e.Event]:
+    if gang.is_over:
+        return []
+    if gang.state is GangState.WAITING:
+        return [e.GangFinished(now_ms, gang.id, gang.attempt, GangState.CANCELLED, "cancelled")]
+    return evict(state, gang, Cause.CANCEL, now_ms)
+
+
+def evict(state: State, gang: Gang, cause: Cause, now_ms: int) -> list[e.Event]:
+    """Ask a gang that holds seats to leave, unless it is leaving already."""
+    if gang.state is GangState.STOPPING:
+        return []
+    deadline = now_ms + state.jobs[gang.job].spec.grace_ms
+    return [e.GangEvicted(now_ms, gang.id, gang.attempt, cause, deadline)]
+
+
+def hold(state: State, job_id: str, now_ms: int) -> Answer:
+    """Keep a job from starting. What runs goes on."""
+    job = state.jobs.get(job_id)
+    if job is None:
+        return _no_job(job_id)
+    if job.is_over or job.held:
+        return Refusal("cannot_hold", f"job {job_id} is {'over' if job.is_over else 'held'} already")
+    drops = [state.gangs[name] for name in job.gangs if state.gangs[name].claim]
+    dropped: list[e.Event] = [e.ClaimDropped(now_ms, gang.id, gang.attempt) for gang in drops]
+    return [*dropped, e.JobHeld(now_ms, job_id)]
+
+
+def release(state: State, job_id: str, now_ms: int) -> Answer:
+    job = state.jobs.get(job_id)
+    if job is None:
+        return _no_job(job_id)
+    if not job.held:
+        return Refusal("not_held", f"job {job_id} is not held")
+    return [e.JobReleased(now_ms, job_id)]
+
+
+def requeue(state: State, job_id: str, now_ms: int) -> Answer:
+    """Stop what runs of a job, with grace, and let it wait again."""
+    job = state.jobs.get(job_id)
+    if job is None:
+        return _no_job(job_id)
+    holding = [state.gangs[name] for name in job.gangs if state.gangs[name].holds_seats]
+    if not holding:
+        return Refusal("not_running", f"nothing of job {job_id} runs")
+    return [event for gang in holding for event in evict(state, gang, Cause.REQUEUE, now_ms)]
+
+
+def change_priority(state: State, job_id: str, priority: int, now_ms: int) -> Answer:
+    job = state.jobs.get(job_id)
+    if job is None:
+        return _no_job(job_id)
+    if job.is_over:
+        return Refusal("job_over", f"job {job_id} is over")
+    for name in state.queues.path(job.spec.queue):
+        ceiling = state.queues.queues[name].spec.priority_ceiling
+        if ceiling is not None and priority > ceiling:
+            return Refusal("priority_too_high", f"queue {name or 'cluster'} allows priority up to {ceiling}", field="priority")
+    return [e.PriorityChanged(now_ms, job_id, priority)]
+
+
+def _no_job(job_id: str) -> Refusal:
+    return Refusal("no_such_job", f"there is no job {job_id!r}")
+
+
+def set_queue(state: State, spec: QueueSpec, now_ms: int) -> Answer:
+    """Make a queue or change its terms. Guarantees below one queue may not sum to more than its own."""
+    refusal = _queue_fault(state, spec)
+    return [e.QueueSet(now_ms, spec)] if refusal is None else refusal
+
+
+def _queue_fault(state: State, spec: QueueSpec) -> Refusal | None:
+    if not spec.name or any(not part for part in spec.name.split("/")):
+        return Refusal("bad_name", f"{spec.name!r} is not a queue name", "use org/team/project", "name")
+    if spec.parent not in state.queues.queues:
+        return Refusal("no_such_queue", f"there is no queue {spec.parent!r} to put {spec.name!r} under", field="name")
+    stated: dict[str, Amounts] = {
+        "guarantee": spec.guarantee, "limit": spec.limit, "lend": spec.lend, "user_limit": spec.user_limit
+    }  # fmt: skip
+    for field, given in stated.items():
+        if any(value < 0 for _, value in given):
+            return Refusal("negative_amount", f"{field} has a negative amount", field=field)
+    if spec.weight < 1:
+        return Refusal("bad_weight", f"weight is {spec.weight}, it must be at least 1", field="weight")
+    if spec.budget is not None and (spec.budget.gpu_ms < 0 or spec.budget.window_ms <= 0):
+        return Refusal("bad_budget", "a budget needs a window and cannot be negative", field="budget")
+    if any(change.until_ms <= change.from_ms for change in spec.changes):
+        return Refusal("bad_change", "a scheduled change ends before it begins", field="changes")
+    limits = dict(spec.limit)
+    for name, promised in spec.guarantee:
+        if name in limits and promised > limits[name]:
+            return Refusal("guarantee_over_limit", f"the guarantee of {name} is above the limit", field="guarantee")
+        refusal = _promises_too_much(state, spec, name, promised)
+        if refusal is not None:
+            return refusal
+    return None
+
+
+def _promises_too_much(state: State, spec: QueueSpec, name: str, promised: int) -> Refusal | None:
+    tree = state.queues
+    siblings = [child for child in tree.queues[spec.parent].children if child != spec.name]
+    together = promised + sum(dict(tree.queues[child].spec.guarantee).get(name, 0) for child in siblings)
+    bound = dict(tree.queues[spec.parent].spec.guarantee).get(name)
+    if bound is not None and together > bound:
+        return Refusal("guarantees_exceed_parent", f"guarantees of {name} under {spec.parent} would be {together} of {bound}", field="guarantee")
+    known = tree.queues.get(spec.name)
+    below = sum(dict(tree.queues[child].spec.guarantee).get(name, 0) for child in known.children) if known else 0
+    if below > promised:
+        return Refusal("guarantees_exceed_parent", f"queues under {spec.name} are promised {below} of {name} already", field="guarantee")
+    return None
+
+
+def remove_queue(state: State, name: str, now_ms: int) -> Answer:
+    queue = state.queues.queues.get(name)
+    if queue is None or name == ROOT:
+        return Refusal("no_such_queue", f"there is no queue {name!r}")
+    if queue.children or queue.jobs:
+        return Refusal("queue_not_empty", f"queue {name} has {queue.jobs} jobs and {len(queue.children)} queues below it")
+    return [e.QueueRemoved(now_ms, name)]
+
+
+def add_node(state: State, spec: NodeSpec, now_ms: int) -> Answer:
+    """A machine joins, or tells of itself anew. A changed description waits until nothing runs on it."""
+    known = state.nodes.get(spec.name)
+    if known is not None and known.spec != spec and state.tenants[spec.name]:
+        return Refusal("node_in_use", f"node {spec.name} changed while gangs hold seats on it", "drain it first")
+    if len(spec.path) != len(state.settings.levels):
+        return Refusal("bad_path", f"node {spec.name} names {len(spec.path)} domains, the topology has {len(state.settings.levels)} levels", field="path")
+    if any(amount < 0 for _, amount in spec.amounts) or any(gpu.vram_mib <= 0 for gpu in spec.gpus):
+        return Refusal("negative_amount", f"node {spec.name} has an amount that cannot be", field="amounts")
+    return [e.NodeAdded(now_ms, spec)]
+
+
+def remove_node(state: State, name: str, now_ms: int) -> Answer:
+    if name not in state.nodes:
+        return _no_node(name)
+    if state.tenants[name] or any(seat.node == name for gang in state.claimants.values() for seat in gang.claim):
+        return Refusal("node_in_use", f"gangs hold seats on node {name}", "drain it first")
+    return [e.NodeRemoved(now_ms, name)]
+
+
+def drain(state: State, name: str, now_ms: int) -> Answer:
+    if name not in state.nodes:
+        return _no_node(name)
+    if state.nodes[name].drained:
+        return Refusal("already_drained", f"node {name} is being drained already")
+    return [e.NodeDrained(now_ms, name)]
+
+
+def undrain(state: State, name: str, now_ms: int) -> Answer:
+    if name not in state.nodes:
+        return _no_node(name)
+    if not state.nodes[name].drained:
+        return Refusal("not_drained", f"node {name} is not drained")
+    return [e.NodeUndrained(now_ms, name)]
+
+
+def _no_node(name: str) -> Refusal:
+    return Refusal("no_such_node", f"there is no node {name!r}")

@@ -1,0 +1,145 @@
+"""Whether a job may be accepted: is it well formed, does what it names exist, could it ever run here.
+
+Every fault is a typed refusal. Nothing is corrected silently and nothing is accepted that would wait for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from corral.core.cluster.capacity import Capacity
+from corral.core.model import JobSpec
+from corral.core.intake.refusal import Refusal
+from corral.core.cluster.resources import Demand, TaskDemand
+from corral.core.cluster.slots import NODE_LEVEL, describe, fits, room_by_domain, slots
+from corral.core.state import State
+
+
+def faults_of(spec: JobSpec) -> Iterator[Refusal]:
+    """What is wrong with the job in itself, whatever the cluster looks like."""
+    if not spec.gangs:
+        yield Refusal("no_gangs", "the job has no gang", "name at least one gang", "gangs")
+    roles = [gang.role for gang in spec.gangs]
+    if len(set(roles)) != len(roles):
+        yield Refusal("duplicate_role", "two gangs have the same role", "give each gang a role of its own", "gangs")
+    if len(set(spec.array)) != len(spec.array) or any(index < 0 for index in spec.array):
+        yield Refusal("bad_array", "array indices must be different and not negative", field="array")
+    if spec.array_parallel is not None and spec.array_parallel < 1:
+        yield Refusal("bad_array", "array_parallel must be at least 1", field="array_parallel")
+    if spec.singleton and not spec.name:
+        yield Refusal("singleton_without_name", "a singleton job needs a name", "set the job's name", "name")
+    for field in ("time_limit_ms", "estimate_ms"):
+        value = getattr(spec, field)
+        if value is not None and value <= 0:
+            yield Refusal("bad_duration", f"{field} is {value}, it must be positive", field=field)
+    for field in ("min_runtime_ms", "grace_ms", "start_timeout_ms", "restart_cost_ms"):
+        if getattr(spec, field) < 0:
+            yield Refusal("negative_amount", f"{field} is negative", field=field)
+    if spec.deadline_ms is not None and spec.begin_ms is not None and spec.deadline_ms <= spec.begin_ms:
+        yield Refusal("deadline_before_begin", "the deadline is not after the begin time", field="deadline_ms")
+    for gang in spec.gangs:
+        for refusal in demand_faults(gang.demand):
+            yield Refusal(refusal.code, f"gang {gang.role}: {refusal.why}", refusal.hint, f"gangs.{gang.role}.{refusal.field}")
+
+
+def demand_faults(demand: Demand) -> Iterator[Refusal]:
+    if demand.tasks < 1:
+        yield Refusal("no_tasks", f"a gang of {demand.tasks} tasks", "ask for at least one task", "tasks")
+    if demand.tasks_min < 0 or demand.tasks_min > demand.tasks or demand.step < 1:
+        yield Refusal("bad_range", f"tasks {demand.tasks_min}..{demand.tasks} by {demand.step}", "min <= max, step >= 1", "tasks")
+    elif demand.tasks_min and (demand.tasks - demand.tasks_min) % demand.step:
+        yield Refusal("bad_range", "the step does not lead from the most to the fewest tasks", field="step")
+    if demand.spares < 0:
+        yield Refusal("negative_amount", "spares is negative", field="spares")
+    if demand.spread and demand.spread_max < 1:
+        yield Refusal("bad_range", "spread_max must be at least 1", field="spread_max")
+    yield from _task_faults(demand.task)
+    if demand.tp < 1 or (demand.tp > 1 and demand.task.slice_mib):
+        yield Refusal("bad_tp", f"tp is {demand.tp}", "tp is at least 1, and 1 for a slice of a GPU", "tp")
+    elif demand.tp > 1 and not _tp_divides(demand):
+        yield Refusal(
+            "bad_tp", f"groups of {demand.tp} ranks do not divide {demand.tasks} tasks of {demand.task.gpus} GPUs",
+            "tp must divide the GPUs of a task, or whole tasks must make up a group", "tp",
+        )  # fmt: skip
+
+
+def _task_faults(task: TaskDemand) -> Iterator[Refusal]:
+    numbers: Mapping[str, int] = {
+        "gpus": task.gpus, "slice_mib": task.slice_mib, "vram_mib_min": task.vram_mib_min, **dict(task.amounts)
+    }  # fmt: skip
+    for name, value in numbers.items():
+        if value < 0:
+            yield Refusal("negative_amount", f"{name} is {value}", "amounts cannot be negative", name)
+    if task.gpus and task.slice_mib:
+        yield Refusal("gpus_and_slice", "whole GPUs and a slice of one", "ask for one or the other", "slice_mib")
+    if task.vram_mib_max is not None and task.vram_mib_max < task.vram_mib_min:
+        yield Refusal("bad_range", "vram_mib_max is below vram_mib_min", field="vram_mib_max")
+    if not task.wants_gpu and not task.amounts:
+        yield Refusal("asks_for_nothing", "a task that takes nothing", "ask for GPUs, CPUs or memory", "task")
+
+
+def _tp_divides(demand: Demand) -> bool:
+    gpus = max(1, demand.task.gpus)
+    if demand.tp <= gpus:
+        return gpus % demand.tp == 0
+    chunk = demand.chunk
+    sizes = (*demand.sizes(), demand.spares)
+    return demand.tp % gpus == 0 and all(size % chunk == 0 for size in sizes) and demand.spread_max % chunk in (0, 1)
+
+
+def why_never(state: State, demand: Demand, avoid: Sequence[str] = ()) -> Refusal | None:
+    """Why the demand could not be met even if the cluster were empty and healthy; None if it could."""
+    known = state.never_fits
+    key = (demand, avoid)
+    if key not in known:
+        if "empty" not in known:
+            known["empty"] = _empty(state)
+        known[key] = _why_never(known["empty"], demand, avoid)
+    answer: Refusal | None = known[key]
+    return answer
+
+
+def _empty(state: State) -> Capacity:
+    capacity = Capacity(state.topology)
+    for n, node in enumerate(state.topology.nodes):
+        capacity.set_up(n, True, (1 << len(node.gpus)) - 1)
+    return capacity
+
+
+def _why_never(empty: Capacity, demand: Demand, avoid: Sequence[str]) -> Refusal | None:
+    topology, task = empty.topology, demand.task
+    for field in ("within", "prefer", "spread"):
+        level = getattr(demand, field)
+        if level and level != NODE_LEVEL and topology.level_index(level) is None:
+            levels = ", ".join((*topology.levels, NODE_LEVEL))
+            return Refusal("no_such_level", f"there is no level {level!r} in this topology", f"levels: {levels}", field)
+    if task.wants_gpu and not any(topology.accepted(task)):
+        return _no_such_gpu(empty, task)
+    found = slots(empty, demand, avoid)
+    if fits(topology, found, demand, demand.smallest):
+        return None
+    wanted = demand.smallest + demand.spares
+    if not any(found):
+        return Refusal(
+            "no_node_large_enough", f"no node can hold a task of {describe(task)}",
+            "ask for less per task, or use more tasks", "task",
+        )  # fmt: skip
+    if demand.within and sum(found) >= wanted:
+        best = max(room for room, _ in room_by_domain(topology, found, demand.within))
+        return Refusal(
+            "no_domain_large_enough", f"no {demand.within} can hold {wanted} tasks: the largest holds {best}",
+            "widen or drop `within`", "within",
+        )  # fmt: skip
+    return Refusal(
+        "cluster_too_small", f"the whole cluster could hold {sum(found)} such tasks, the gang needs {wanted}",
+        "ask for fewer tasks or loosen spread", "tasks",
+    )  # fmt: skip
+
+
+def _no_such_gpu(empty: Capacity, task: TaskDemand) -> Refusal:
+    gpus = [gpu for layout in empty.topology.layouts for gpu in layout]
+    models = sorted({gpu.model for gpu in gpus})
+    if task.models and not set(task.models) & set(models):
+        return Refusal("no_such_gpu_model", f"no GPU of model {' or '.join(task.models)}", f"models here: {', '.join(models) or 'none'}", "models")
+    largest = max((gpu.vram_mib for gpu in gpus if not task.models or gpu.model in task.models), default=0)
+    return Refusal("no_such_vram", f"no GPU has the VRAM asked for; the largest has {largest} MiB", "ask for less VRAM", "vram_mib_min")

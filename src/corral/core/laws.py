@@ -1,0 +1,150 @@
+"""The laws every state obeys. Checked after every event in simulation, and now and then live.
+
+Each check recomputes from the gangs themselves what ``apply`` keeps incrementally, and compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from corral.core.model import HOLDING, Blocker, Gang, GangState
+from corral.core.state import State, seated
+
+
+class LawBroken(AssertionError):
+    """The state is not what a state can be. Never caught: whoever sees it has found a bug."""
+
+
+def check(state: State) -> None:
+    """Raise LawBroken with everything that is wrong."""
+    broken = list(violations(state))
+    if broken:
+        raise LawBroken("; ".join(broken))
+
+
+def violations(state: State) -> Iterator[str]:
+    yield from _nothing_overcommitted(state)
+    yield from _columns_are_right(state)
+    yield from _gangs_are_whole(state)
+    yield from _lines_are_right(state)
+    yield from _queues_are_right(state)
+
+
+def _nothing_overcommitted(state: State) -> Iterator[str]:
+    """Law 1. No GPU has two live attempts, no slice or amount passes its capacity."""
+    owner: dict[tuple[int, int], str] = {}
+    slices: dict[tuple[int, int], int] = {}
+    used: dict[tuple[str, int], int] = {}
+    topology = state.topology
+    for gang in state.holders.values():
+        for n, seat in seated(topology, gang.all_seats):
+            for gpu in range(seat.gpus.bit_length()):
+                if seat.gpus >> gpu & 1:
+                    if seat.slice_mib:
+                        slices[n, gpu] = slices.get((n, gpu), 0) + seat.slice_mib
+                    elif (n, gpu) in owner:
+                        yield f"GPU {gpu} of {seat.node} has two owners: {owner[n, gpu]} and {gang.id}"
+                    else:
+                        owner[n, gpu] = gang.id
+            for name, amount in gang.amounts:
+                used[name, n] = used.get((name, n), 0) + amount
+    for (n, gpu), mib in slices.items():
+        node = topology.nodes[n]
+        if mib > node.gpus[gpu].vram_mib or (n, gpu) in owner:
+            yield f"GPU {gpu} of {node.name} is overcommitted by slices"
+    for (name, n), amount in used.items():
+        have = dict(topology.nodes[n].amounts).get(name)
+        if have is None or amount > have:
+            yield f"{name} of {topology.nodes[n].name} is overcommitted: {amount} of {have}"
+    yield from _claims_are_disjoint(state)
+
+
+def _claims_are_disjoint(state: State) -> Iterator[str]:
+    """A claimed GPU is claimed once, and its user, if it has one, is leaving."""
+    claimed: dict[tuple[str, int], str] = {}
+    for gang in state.claimants.values():
+        for seat in gang.claim:
+            for gpu in range(seat.gpus.bit_length()):
+                if seat.gpus >> gpu & 1:
+                    other = claimed.setdefault((seat.node, gpu), gang.id)
+                    if other != gang.id:
+                        yield f"GPU {gpu} of {seat.node} is claimed by {other} and {gang.id}"
+    for gang in state.holders.values():
+        if gang.state is not GangState.STOPPING:
+            for seat in gang.all_seats:
+                for gpu in range(seat.gpus.bit_length()):
+                    if seat.gpus >> gpu & 1 and (seat.node, gpu) in claimed:
+                        yield f"{claimed[seat.node, gpu]} claims a GPU that {gang.id} is not leaving"
+
+
+def _columns_are_right(state: State) -> Iterator[str]:
+    """Law 1. used + free = capacity: the columns kept by apply equal those counted anew."""
+    kept, counted = state.capacity, state.recounted(state.topology)
+    for column in ("open", "up", "used", "claimed", "free", "vram", "left", "rooms", "counts"):
+        if getattr(kept, column) != getattr(counted, column):
+            yield f"column {column} is {getattr(kept, column)}, counted {getattr(counted, column)}"
+    pledged = [{key: value for key, value in each.pledged.items() if value} for each in (kept, counted)]
+    if pledged[0] != pledged[1]:
+        yield f"pledged is {pledged[0]}, counted {pledged[1]}"
+
+
+def _gangs_are_whole(state: State) -> Iterator[str]:
+    """Law 2. A gang holds all of its seats or none, and is where its state says."""
+    for gang in state.gangs.values():
+        holds = gang.state in HOLDING
+        if holds != bool(gang.seats) or holds != (gang.id in state.holders):
+            yield f"{gang.id} is {gang.state} with {len(gang.seats)} seats"
+        if holds and len(gang.seats) not in gang.demand.sizes():
+            yield f"{gang.id} runs with {len(gang.seats)} tasks, which it did not ask for"
+        if bool(gang.claim) != (gang.id in state.claimants) or (gang.is_over and gang.claim):
+            yield f"{gang.id} has a claim left behind"
+        if gang.blockers & Blocker.STOPPED:
+            yield f"{gang.id} stopped and nobody said what follows"
+        if (gang.state is GangState.BROKEN) != (gang.id in state.broken):
+            yield f"{gang.id} is {gang.state} but listed otherwise"
+        if (gang.state is GangState.STOPPING) != (gang.eviction is not None):
+            yield f"{gang.id} is {gang.state} with eviction {gang.eviction}"
+    for node, tenants in state.tenants.items():
+        for name in tenants:
+            if all(seat.node != node for seat in state.gangs[name].all_seats):
+                yield f"{name} is listed on {node} and has no seat there"
+
+
+def _lines_are_right(state: State) -> Iterator[str]:
+    """Everyone who waits and is not kept out stands in exactly one line, in order."""
+    standing: list[str] = []
+    for line in state.backlog.lines():
+        names = list(line)
+        standing += names
+        ranks = [state.gangs[name].rank for name in names]
+        if ranks != sorted(ranks) or not names:
+            yield f"a line of {line.queue} is out of order or empty: {names}"
+        for name in names:
+            gang = state.gangs[name]
+            if (gang.queue, gang.priority, gang.user, gang.profile) != (line.queue, line.priority, line.user, line.profile):
+                yield f"{name} stands in the wrong line"
+    wanted = [gang.id for gang in state.gangs.values() if _belongs_in_line(gang)]
+    if sorted(standing) != sorted(wanted) or state.backlog.count != len(wanted):
+        yield f"in line: {sorted(standing)}, should be: {sorted(wanted)}"
+
+
+def _belongs_in_line(gang: Gang) -> bool:
+    return gang.state is GangState.WAITING and not gang.blockers and not gang.claim
+
+
+def _queues_are_right(state: State) -> Iterator[str]:
+    """What queues are charged equals the sum over their gangs; nobody is over a limit it did not inherit by a change."""
+    used: dict[tuple[str, str], int] = {}
+    for gang in state.gangs.values():
+        for dimension, amount in gang.charged:
+            for name in state.queues.path(gang.queue):
+                used[name, dimension] = used.get((name, dimension), 0) + amount
+        if gang.state is GangState.STOPPING and gang.charged and not gang.claim:
+            yield f"{gang.id} is leaving and still charged"
+    for name, queue in state.queues.queues.items():
+        for dimension, amount in queue.used.items():
+            if amount != used.get((name, dimension), 0):
+                yield f"queue {name} is charged {amount} {dimension}, its gangs {used.get((name, dimension), 0)}"
+        jobs = sum(1 for job in state.jobs.values() if job.spec.queue == name and not job.is_over)
+        if jobs != queue.jobs:
+            yield f"queue {name} counts {queue.jobs} jobs and has {jobs}"

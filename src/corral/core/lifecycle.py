@@ -1,0 +1,79 @@
+"""The life of a gang: which event may follow in which state. The table is the state machine; the rest reads it.
+
+Knows nothing of why things happen.
+"""
+
+from __future__ import annotations
+
+from corral.core import events as e
+from corral.core.model import GangState
+
+W, S, R, B, X = (
+    GangState.WAITING,
+    GangState.STARTING,
+    GangState.RUNNING,
+    GangState.BROKEN,
+    GangState.STOPPING,
+)
+OK, NOT_OK, GONE = GangState.SUCCEEDED, GangState.FAILED, GangState.CANCELLED
+
+#: state -> event -> the states it may lead to
+TRANSITIONS: dict[GangState, dict[type, tuple[GangState, ...]]] = {
+    W: {
+        e.GangAwoke: (W,),
+        e.GangClaimed: (W,),
+        e.ClaimDropped: (W,),
+        e.GangPlaced: (S,),
+        e.GangRequeued: (W,),  # right after GangStopped
+        e.GangFinished: (OK, NOT_OK, GONE),
+    },
+    S: {
+        e.TasksStarted: (S,),
+        e.GangStarted: (R,),
+        e.TasksEnded: (S,),
+        e.TasksLost: (B,),
+        e.GangEvicted: (X,),
+        e.GangStopped: (W,),
+    },
+    R: {
+        e.CheckpointCommitted: (R,),
+        e.TasksEnded: (R,),
+        e.TasksLost: (B,),
+        e.GangEvicted: (X,),
+        e.GangStopped: (W,),
+    },
+    B: {
+        e.CheckpointCommitted: (B,),
+        e.TasksEnded: (B,),
+        e.TasksLost: (B,),
+        e.GangRepaired: (S,),
+        e.GangEvicted: (X,),
+        e.GangStopped: (W,),
+    },
+    X: {
+        e.CheckpointCommitted: (X,),
+        e.TasksEnded: (X,),
+        e.TasksLost: (X,),
+        e.GangClaimed: (X,),  # a change of size: the seats it goes on with
+        e.ClaimDropped: (X,),
+        e.GraceEnded: (X,),
+        e.GangStopped: (W,),
+    },
+    OK: {},
+    NOT_OK: {},
+    GONE: {},
+}
+
+
+def may_follow(state: GangState, event: type) -> bool:
+    return event in TRANSITIONS[state]
+
+
+def diagram() -> str:
+    """The table as a Mermaid state diagram; docs/lifecycle.md is generated from it."""
+    lines = ["stateDiagram-v2", "    [*] --> waiting"]
+    for state, moves in TRANSITIONS.items():
+        for event, nexts in moves.items():
+            lines += [f"    {state} --> {after}: {event.__name__}" for after in nexts if after is not state]
+    lines += [f"    {state} --> [*]" for state in (OK, NOT_OK, GONE)]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,1 @@
+"""The queues: who may take how much, who has used how much, and who waits in which order."""

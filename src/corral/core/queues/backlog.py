@@ -1,0 +1,174 @@
+"""Who waits, kept in order as it changes, by shape: gangs that differ only in age stand in one line.
+
+A desk serves one priority of one queue. At a desk, lines are found by demand (what does not fit is skipped at once,
+however many wait), then by user, then by profile. Knows order within a line; the order between lines is policy.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterator
+from heapq import heappop, heappush, nsmallest
+from itertools import islice
+
+from corral.core.model import Gang, GangState, Profile
+from corral.core.cluster.resources import Demand
+
+
+class Line:
+    """Gangs of one shape, first in line first. Taking from the front and adding at the back cost the same at any length."""
+
+    __slots__ = ("_gangs", "_ranks", "_start", "priority", "profile", "queue", "user")
+
+    def __init__(self, queue: str, priority: int, user: str, profile: Profile) -> None:
+        self.queue, self.priority, self.user, self.profile = queue, priority, user, profile
+        self._ranks: list[int] = []
+        self._gangs: list[str] = []
+        self._start = 0
+
+    def __len__(self) -> int:
+        return len(self._ranks) - self._start
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._gangs[self._start :])
+
+    def gang(self, place: int) -> str:
+        return self._gangs[self._start + place]
+
+    def rank(self, place: int) -> int:
+        return self._ranks[self._start + place]
+
+    def add(self, gang: Gang) -> None:
+        if not self._ranks or gang.rank > self._ranks[-1]:
+            self._ranks.append(gang.rank)
+            self._gangs.append(gang.id)
+            return
+        at = bisect_left(self._ranks, gang.rank, self._start)
+        self._ranks.insert(at, gang.rank)
+        self._gangs.insert(at, gang.id)
+
+    def remove(self, gang: Gang) -> None:
+        at = bisect_left(self._ranks, gang.rank, self._start)
+        assert self._gangs[at] == gang.id, "a gang is not where its rank says"
+        if at > self._start:
+            del self._ranks[at], self._gangs[at]
+            return
+        self._gangs[at] = ""
+        self._start += 1
+        if self._start > 32 and self._start * 2 > len(self._ranks):
+            del self._ranks[: self._start], self._gangs[: self._start]
+            self._start = 0
+
+
+#: Lines of one demand at a desk: by user, then by profile.
+Lines = dict[str, dict[Profile, Line]]
+
+
+class Desk:
+    """All lines of one queue at one priority."""
+
+    __slots__ = ("by_demand", "count", "priority", "queue")
+
+    def __init__(self, queue: str, priority: int) -> None:
+        self.queue, self.priority = queue, priority
+        self.by_demand: dict[Demand, Lines] = {}
+        self.count = 0
+
+
+class Ages:
+    """Everyone of one priority who stands in a line, oldest first. Who left is dropped when he comes to the front."""
+
+    def __init__(self) -> None:
+        self._in_order: deque[Gang] = deque()
+        self._returned: list[tuple[int, str, Gang]] = []  # a heap of those who came back into line
+        self._newest = -1
+
+    def add(self, gang: Gang) -> None:
+        if gang.rank > self._newest:
+            self._newest = gang.rank
+            self._in_order.append(gang)
+        else:
+            heappush(self._returned, (gang.rank, gang.id, gang))
+
+    def prune(self, priority: int) -> None:
+        while self._in_order and not _stands(self._in_order[0], priority):
+            self._in_order.popleft()
+        while self._returned and not _stands(self._returned[0][2], priority):
+            heappop(self._returned)
+
+    def oldest(self, priority: int, most: int) -> list[Gang]:
+        """The oldest few, oldest first."""
+        first = [gang for gang in islice(self._in_order, most) if _stands(gang, priority)]
+        back = [gang for _, _, gang in nsmallest(most, self._returned) if _stands(gang, priority)]
+        return sorted({gang.id: gang for gang in first + back}.values(), key=lambda gang: gang.rank)[:most]
+
+
+def _stands(gang: Gang, priority: int) -> bool:
+    return gang.state is GangState.WAITING and not gang.blockers and not gang.claim and gang.priority == priority
+
+
+class Backlog:
+    """All lines, found by desk."""
+
+    def __init__(self) -> None:
+        self.ages: dict[int, Ages] = {}
+        self.desks: dict[tuple[int, str], Desk] = {}
+        self.demands: dict[Demand, int] = {}
+        self.count = 0
+
+    def add(self, gang: Gang) -> None:
+        profile, demand = gang.profile, gang.profile.demand
+        key = (gang.priority, gang.queue)
+        desk = self.desks.get(key)
+        if desk is None:
+            desk = self.desks[key] = Desk(gang.queue, gang.priority)
+        lines = desk.by_demand.setdefault(demand, {}).setdefault(gang.user, {})
+        line = lines.get(profile)
+        if line is None:
+            line = lines[profile] = Line(gang.queue, gang.priority, gang.user, profile)
+        line.add(gang)
+        ages = self.ages.get(gang.priority)
+        if ages is None:
+            ages = self.ages[gang.priority] = Ages()
+        ages.add(gang)
+        desk.count += 1
+        self.count += 1
+        self.demands[demand] = self.demands.get(demand, 0) + 1
+
+    def remove(self, gang: Gang) -> None:
+        demand = gang.profile.demand
+        key = (gang.priority, gang.queue)
+        desk = self.desks[key]
+        users = desk.by_demand[demand]
+        line = users[gang.user][gang.profile]
+        line.remove(gang)
+        self.ages[gang.priority].prune(gang.priority)
+        desk.count -= 1
+        self.count -= 1
+        self.demands[demand] -= 1
+        if not line:
+            _prune(desk, demand, gang)
+        if not desk.count:
+            del self.desks[key]
+        if not self.demands[demand]:
+            del self.demands[demand]
+
+    def line(self, gang: Gang) -> Line:
+        return self.desks[gang.priority, gang.queue].by_demand[gang.profile.demand][gang.user][gang.profile]
+
+    def lines(self) -> Iterator[Line]:
+        for desk in self.desks.values():
+            for users in desk.by_demand.values():
+                for lines in users.values():
+                    yield from lines.values()
+
+
+def _prune(desk: Desk, demand: Demand, gang: Gang) -> None:
+    """An empty line leaves nothing behind: a long history must not make the present slow."""
+    users = desk.by_demand[demand]
+    del users[gang.user][gang.profile]
+    if not users[gang.user]:
+        del users[gang.user]
+    if not users:
+        del desk.by_demand[demand]

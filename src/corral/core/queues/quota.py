@@ -1,0 +1,264 @@
+"""The tree of queues: who may take how much, who has how much, and who has borrowed.
+
+A few short functions on a tree. ``used`` is what gangs are charged: from their claim or placement until they are told
+to leave or have stopped. What a queue does not state (no guarantee, no limit) is not governed; it is not zero.
+Knows nothing of nodes or placement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
+
+from msgspec import Struct, field
+
+from corral.core.model import NEVER_MS, QueueSpec
+from corral.core.cluster.resources import GPU_MILLI, SHARE_DIMENSIONS, amount_of
+from corral.core.queues.usage import Usage
+
+ROOT = ""
+
+
+class Shortfall(Struct, frozen=True, gc=False):
+    """One bound that would be broken: ``kind`` says which, the numbers how."""
+
+    kind: str  # limit, user_limit, not_lent, budget
+    queue: str
+    name: str
+    used: int
+    bound: int
+    asked: int
+
+
+class Queue(Struct):
+    """A queue as the state knows it."""
+
+    spec: QueueSpec
+    parent: str | None
+    children: list[str] = field(default_factory=list)
+    used: dict[str, int] = field(default_factory=dict)
+    user_used: dict[tuple[str, str], int] = field(default_factory=dict)  # (user, dimension) -> amount
+    jobs: int = 0
+    user_jobs: dict[str, int] = field(default_factory=dict)
+    usage: dict[str, Usage] = field(default_factory=dict)
+    user_usage: dict[str, dict[str, Usage]] = field(default_factory=dict)
+    window: int = 0
+    spent_gpu_ms: int = 0  # within the budget window
+    committed_gpu_ms: int = 0  # what the running are expected to need
+    loss_caused_gpu_ms: int = 0
+    loss_suffered_gpu_ms: int = 0
+    used_gpu_ms: int = 0  # for ever
+
+
+class QueueTree:
+    """All queues. The root, named by the empty string, is the cluster itself and always exists."""
+
+    def __init__(self, half_life_ms: int, entry_charge_ms: int) -> None:
+        self.half_life_ms = half_life_ms
+        self.entry_charge_ms = entry_charge_ms
+        self.queues: dict[str, Queue] = {ROOT: Queue(QueueSpec(name=ROOT), None)}
+        self.total: dict[str, int] = {}  # what the cluster has, nodes that are lost left out
+        self._paths: dict[str, tuple[str, ...]] = {ROOT: (ROOT,)}
+        self._someone_keeps = False
+        self.has_guarantees = False
+
+    # ---- shape of the tree -------------------------------------------------------------------------------------
+
+    def put(self, spec: QueueSpec) -> None:
+        known = self.queues.get(spec.name)
+        if known is not None:
+            known.spec = spec
+        else:
+            self.queues[spec.name] = Queue(spec, spec.parent)
+            self.queues[spec.parent].children.append(spec.name)
+            self.queues[spec.parent].children.sort()
+            self._paths[spec.name] = (*self._paths[spec.parent], spec.name)
+        self._someone_keeps = any(queue.spec.lend for queue in self.queues.values())
+        self.has_guarantees = any(queue.spec.guarantee or queue.spec.changes for queue in self.queues.values())
+
+    def drop(self, name: str) -> None:
+        queue = self.queues.pop(name)
+        del self._paths[name]
+        self.queues[queue.parent or ROOT].children.remove(name)
+
+    def path(self, name: str) -> tuple[str, ...]:
+        """From the root down to the queue."""
+        return self._paths[name]
+
+    def below(self, name: str, other: str) -> tuple[str, ...]:
+        """The part of a queue's path that it does not share with another queue, outermost first."""
+        mine, theirs = self._paths[name], self._paths[other]
+        shared = 0
+        while shared < len(mine) and shared < len(theirs) and mine[shared] == theirs[shared]:
+            shared += 1
+        return mine[shared:]
+
+    # ---- terms -------------------------------------------------------------------------------------------------
+
+    def guarantee(self, name: str, dimension: str, now_ms: int) -> int | None:
+        """What is always obtainable. A queue that states nothing has what its children are promised together."""
+        queue = self.queues[name]
+        stated = amount_of(queue.spec.guarantee, dimension)
+        if stated is None and queue.children:
+            promised = [self.guarantee(child, dimension, now_ms) for child in queue.children]
+            known = [each for each in promised if each is not None]
+            stated = sum(known) if known else None
+        return _changed(stated, queue.spec, dimension, now_ms, is_limit=False)
+
+    def limit(self, name: str, dimension: str, now_ms: int) -> int | None:
+        spec = self.queues[name].spec
+        return _changed(amount_of(spec.limit, dimension), spec, dimension, now_ms, is_limit=True)
+
+    def kept(self, name: str, dimension: str, now_ms: int) -> int:
+        """The part of the guarantee that is not lent to anyone, even when idle."""
+        lend = amount_of(self.queues[name].spec.lend, dimension)
+        if lend is None:
+            return 0
+        return max(0, (self.guarantee(name, dimension, now_ms) or 0) - lend)
+
+    def next_change_ms(self, now_ms: int) -> int:
+        """When the terms of some queue change next by themselves."""
+        times = [NEVER_MS]
+        for queue in self.queues.values():
+            times += [t for change in queue.spec.changes for t in (change.from_ms, change.until_ms) if t > now_ms]
+            budget = queue.spec.budget
+            if budget is not None:
+                times.append(budget.anchor_ms + ((now_ms - budget.anchor_ms) // budget.window_ms + 1) * budget.window_ms)
+        return min(times)
+
+    # ---- may it take more --------------------------------------------------------------------------------------
+
+    def room(self, name: str, dimension: str, now_ms: int) -> int | None:
+        """How much more a subtree may take: its limits, less what its relatives keep for themselves. None: no bound."""
+        queue = self.queues[name]
+        used = queue.used.get(dimension, 0)
+        if queue.parent is None:
+            total = self.total.get(dimension)
+            return None if total is None else total - used
+        bound = self.room(queue.parent, dimension, now_ms)
+        if bound is not None:
+            for sibling in self.queues[queue.parent].children:
+                if sibling != name and self.queues[sibling].spec.lend:
+                    bound -= max(0, self.kept(sibling, dimension, now_ms) - self.queues[sibling].used.get(dimension, 0))
+        limit = self.limit(name, dimension, now_ms)
+        if limit is None:
+            return bound
+        return limit - used if bound is None else min(bound, limit - used)
+
+    def shortfalls(
+        self, name: str, user: str, charge: Mapping[str, int], gpu_ms: int, now_ms: int
+    ) -> Iterator[Shortfall]:
+        """Every bound that this charge would break; nothing if the queue may take it."""
+        queue = self.queues[name]
+        for dimension, asked in charge.items():
+            bound = amount_of(queue.spec.user_limit, dimension)
+            mine = queue.user_used.get((user, dimension), 0)
+            if bound is not None and mine + asked > bound:
+                yield Shortfall("user_limit", name, dimension, mine, bound, asked)
+            for each in self._paths[name]:
+                limit = self.limit(each, dimension, now_ms)
+                used = self.queues[each].used.get(dimension, 0)
+                if limit is not None and used + asked > limit:
+                    yield Shortfall("limit", each, dimension, used, limit, asked)
+            if self._someone_keeps:
+                room = self.room(name, dimension, now_ms)
+                used = queue.used.get(dimension, 0)
+                limit = self.limit(name, dimension, now_ms)
+                if room is not None and asked > room and (limit is None or used + asked <= limit):
+                    yield Shortfall("not_lent", name, dimension, used, used + room, asked)
+        for each in self._paths[name]:
+            budget = self.queues[each].spec.budget
+            if budget is not None:
+                spent = self.spent_gpu_ms(each, now_ms) + self.queues[each].committed_gpu_ms
+                if spent + gpu_ms > budget.gpu_ms:
+                    yield Shortfall("budget", each, "gpu_ms", spent, budget.gpu_ms, gpu_ms)
+
+    # ---- borrowing ---------------------------------------------------------------------------------------------
+
+    def is_entitled(self, name: str, against: str, charge: Mapping[str, int], now_ms: int) -> bool:
+        """Whether a queue stays within its guarantee with this charge, at every level where it differs from another."""
+        return all(
+            self._within(each, dimension, charge[dimension], now_ms)
+            for each in self.below(name, against)
+            for dimension in contested(charge)
+        )
+
+    def is_borrowing(self, name: str, against: str, dimensions: Iterable[str], now_ms: int) -> bool:
+        """Whether a queue has more than its guarantee, at every level where it differs from another."""
+        return all(
+            any(self.queues[each].used.get(d, 0) > (self.guarantee(each, d, now_ms) or 0) for d in dimensions)
+            for each in self.below(name, against)
+        )
+
+    def _within(self, name: str, dimension: str, asked: int, now_ms: int) -> bool:
+        guarantee = self.guarantee(name, dimension, now_ms)
+        return guarantee is not None and self.queues[name].used.get(dimension, 0) + asked <= guarantee
+
+    # ---- what if -----------------------------------------------------------------------------------------------
+
+    def copy(self) -> QueueTree:
+        """A tree that can be charged without anyone noticing. Usage is shared: a draft does not let time pass."""
+        twin = copy(self)
+        twin.queues = {}
+        for name, queue in self.queues.items():
+            queue = copy(queue)
+            queue.used = queue.used.copy()
+            queue.user_used = queue.user_used.copy()
+            twin.queues[name] = queue
+        return twin
+
+    # ---- bookkeeping -------------------------------------------------------------------------------------------
+
+    def charge(self, name: str, user: str, amounts: Iterable[tuple[str, int]], sign: int) -> None:
+        amounts = tuple(amounts)
+        for each in self._paths[name]:
+            used = self.queues[each].used
+            for dimension, amount in amounts:
+                used[dimension] = used.get(dimension, 0) + sign * amount
+        mine = self.queues[name].user_used
+        for dimension, amount in amounts:
+            mine[user, dimension] = mine.get((user, dimension), 0) + sign * amount
+
+    def meter(self, name: str, user: str, amounts: Iterable[tuple[str, int]], sign: int, now_ms: int) -> None:
+        """Begin (+1) or end (-1) measuring usage at this rate."""
+        for dimension, amount in amounts:
+            if dimension in SHARE_DIMENSIONS:
+                for each in self._paths[name]:
+                    self.queues[each].usage.setdefault(dimension, Usage()).change(
+                        sign * amount, now_ms, self.half_life_ms
+                    )
+                mine = self.queues[name].user_usage.setdefault(user, {})
+                mine.setdefault(dimension, Usage()).change(sign * amount, now_ms, self.half_life_ms)
+
+    def commit_budget(self, name: str, gpu_ms: int) -> None:
+        for each in self._paths[name]:
+            self.queues[each].committed_gpu_ms += gpu_ms
+
+    def spend(self, name: str, gpu_ms: int, now_ms: int) -> None:
+        for each in self._paths[name]:
+            queue = self.queues[each]
+            queue.spent_gpu_ms = self.spent_gpu_ms(each, now_ms) + gpu_ms
+            queue.used_gpu_ms += gpu_ms
+            queue.window = _window(queue.spec, now_ms)
+
+    def spent_gpu_ms(self, name: str, now_ms: int) -> int:
+        queue = self.queues[name]
+        return queue.spent_gpu_ms if queue.window == _window(queue.spec, now_ms) else 0
+
+
+def contested(charge: Mapping[str, int]) -> tuple[str, ...]:
+    """The dimensions over which a guarantee is argued: GPUs for whoever wants GPUs, whatever else is borrowed."""
+    return (GPU_MILLI,) if charge.get(GPU_MILLI) else tuple(d for d in charge if d in SHARE_DIMENSIONS)
+
+
+def _changed(stated: int | None, spec: QueueSpec, dimension: str, now_ms: int, is_limit: bool) -> int | None:
+    for change in spec.changes:
+        if change.from_ms <= now_ms < change.until_ms:
+            delta = amount_of(change.limit if is_limit else change.guarantee, dimension)
+            if delta is not None and not (is_limit and stated is None):
+                stated = (stated or 0) + delta
+    return stated
+
+
+def _window(spec: QueueSpec, now_ms: int) -> int:
+    return 0 if spec.budget is None else (now_ms - spec.budget.anchor_ms) // spec.budget.window_ms

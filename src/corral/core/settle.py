@@ -1,0 +1,182 @@
+"""What follows when something is over: after an attempt, done, back in line or given up; after a job, its dependents.
+
+Pure: from the state and how it ended, to the events that say so.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from corral.core import events as e
+from corral.core.model import (
+    CRASH_LOOP,
+    INFRASTRUCTURE,
+    PREEMPTING,
+    QUICK_MS,
+    Blocker,
+    Cause,
+    FailureClass,
+    Gang,
+    GangState,
+    Job,
+    JobSpec,
+    Profile,
+    RetryRule,
+    is_hopeless,
+)
+from corral.core.cluster.resources import MEMORY_MIB, amounts
+from corral.core.state import State
+from corral.core.intake.submission import why_never
+
+BACKOFF_MAX_MS = 600_000
+AVOID_MAX = 3
+
+#: Evictions after which the gang simply waits for its next turn.
+_RETURNING = PREEMPTING | {Cause.GROW, Cause.DRAIN, Cause.REQUEUE}
+
+
+def settle(
+    state: State, gang: Gang, now_ms: int, exit_code: int, failure: FailureClass | None, node: str = ""
+) -> list[e.Event]:
+    """The events that end the present attempt and say what comes next. All its tasks are over."""
+    exit_code = gang.exit_code or exit_code
+    job = state.jobs[gang.job]
+    saved_on_leaving = gang.eviction is not None and gang.saved_ms >= gang.eviction.since_ms > 0
+    failure = _classify(gang, job.spec, exit_code, failure, saved_on_leaving)
+    kept_ms = gang.done_ms + _safe_ms(gang, now_ms, failure)
+    lost_ms = max(0, _ran_ms(gang, now_ms) - (kept_ms - gang.done_ms))
+    stopped = e.GangStopped(
+        now_ms, gang.id, gang.attempt, failure, exit_code, gang.gpu_milli * lost_ms // 1000, kept_ms
+    )
+    if job.cancelled:
+        return [stopped, _finish(gang, GangState.CANCELLED, "cancelled", now_ms, FailureClass.CANCELLED)]
+    if failure is None:
+        if _asks_for_more(job.spec, exit_code, saved_on_leaving):
+            return [stopped, e.GangRequeued(now_ms, gang.id, gang.attempt)]
+        return [stopped, _finish(gang, GangState.SUCCEEDED, "", now_ms)]
+    if failure is FailureClass.PREEMPTED:
+        return [stopped, e.GangRequeued(now_ms, gang.id, gang.attempt)]
+    return [stopped, *_after_failure(state, gang, job.spec, failure, node, now_ms)]
+
+
+def _classify(
+    gang: Gang, spec: JobSpec, exit_code: int, failure: FailureClass | None, saved_on_leaving: bool
+) -> FailureClass | None:
+    """How the attempt ended. A gang that was told to leave and left is preempted, whatever its exit code says."""
+    eviction = gang.eviction
+    if eviction is None:
+        if failure is not None or exit_code in (0, spec.requeue_exit):
+            return failure
+        return FailureClass.USER_ERROR
+    is_fine = failure is None and exit_code in (0, spec.requeue_exit)
+    if eviction.cause in _RETURNING:
+        return None if is_fine and exit_code == 0 and not saved_on_leaving else FailureClass.PREEMPTED
+    if eviction.cause is Cause.TIME_LIMIT:
+        return None if is_fine else FailureClass.TIME_LIMIT
+    if eviction.cause is Cause.START_TIMEOUT:
+        return FailureClass.START_FAILED
+    return eviction.failure or FailureClass.USER_ERROR
+
+
+def _asks_for_more(spec: JobSpec, exit_code: int, saved_on_leaving: bool) -> bool:
+    """Exit 85, or exit 0 after a checkpoint acknowledged while leaving: saved, requeue me."""
+    return exit_code == spec.requeue_exit or saved_on_leaving
+
+
+def _ran_ms(gang: Gang, now_ms: int) -> int:
+    return now_ms - gang.started_ms if gang.started_ms else 0
+
+
+def _safe_ms(gang: Gang, now_ms: int, failure: FailureClass | None) -> int:
+    """The part of this attempt's running time that is not lost: all of it if it ended well, else up to the checkpoint."""
+    if failure is None:
+        return _ran_ms(gang, now_ms)
+    return max(0, gang.saved_ms - gang.started_ms) if gang.saved_ms and gang.started_ms else 0
+
+
+def _finish(
+    gang: Gang, ending: GangState, why: str, now_ms: int, failure: FailureClass | None = None
+) -> e.GangFinished:
+    return e.GangFinished(now_ms, gang.id, gang.attempt, ending, why, failure)
+
+
+def _after_failure(
+    state: State, gang: Gang, spec: JobSpec, failure: FailureClass, node: str, now_ms: int
+) -> list[e.Event]:
+    rule = spec.retry_rule(failure)
+    is_quick = not gang.saved_ms and _ran_ms(gang, now_ms) < QUICK_MS
+    if is_quick and gang.quick_failures + 1 >= CRASH_LOOP:
+        return [_finish(gang, GangState.FAILED, "crash loop", now_ms, failure)]
+    used = gang.retries.get(failure, 0)
+    if rule.count is not None and used >= rule.count:
+        return [_finish(gang, GangState.FAILED, str(failure), now_ms, failure)]
+    node = node or (gang.eviction.node if gang.eviction is not None else "")
+    profile = _next_profile(state, gang, rule, node)
+    backoff = min(BACKOFF_MAX_MS, rule.backoff_ms << min(16, max(used, gang.quick_failures)))
+    return [
+        e.GangRequeued(
+            now_ms,
+            gang.id,
+            gang.attempt,
+            not_before_ms=now_ms + backoff if backoff else 0,
+            at_head=failure in INFRASTRUCTURE,
+            counted=failure,
+            is_quick=is_quick,
+            profile=profile if profile != gang.profile else None,
+        )
+    ]
+
+
+def _next_profile(state: State, gang: Gang, rule: RetryRule, node: str) -> Profile:
+    """The shape of the next attempt: without the node that failed, with more memory, if the rule says so and it can fit."""
+    profile = gang.profile
+    if rule.grow_memory_percent:
+        task = profile.demand.task
+        grown = {
+            name: value * (100 + rule.grow_memory_percent) // 100 if name == MEMORY_MIB else value
+            for name, value in task.amounts
+        }
+        bigger = _replace_task(profile, grown)
+        profile = bigger if why_never(state, bigger.demand) is None else profile
+    if rule.avoid_node and node and node not in profile.avoid:
+        avoiding = Profile(profile.demand, profile.expected_ms, (*profile.avoid, node)[-AVOID_MAX:])
+        profile = avoiding if why_never(state, avoiding.demand, avoiding.avoid) is None else profile
+    return profile
+
+
+def _replace_task(profile: Profile, grown: dict[str, int]) -> Profile:
+    demand = replace(profile.demand, task=replace(profile.demand.task, amounts=amounts(grown)))
+    return Profile(demand, profile.expected_ms, profile.avoid)
+
+
+def follow_up(state: State, now_ms: int) -> list[e.Event]:
+    """What follows by itself: a gang of which nothing runs has stopped; a job that ended wakes or dooms its dependents."""
+    found: list[e.Event] = []
+    for gang in state.spent.values():
+        found += settle(state, gang, now_ms, 0, FailureClass.NODE_LOST if gang.lost else None)
+    waiting: dict[str, None] = {}
+    for job_id in state.loose:
+        job = state.jobs[job_id]
+        if not job.is_over:
+            gang = state.gangs[job.parked[-1]]
+            found.append(e.GangAwoke(now_ms, gang.id, gang.attempt, Blocker.ARRAY))
+            continue
+        found.append(e.JobEnded(now_ms, job_id, job.succeeded))
+        waiting |= dict.fromkeys(state.dependents.get(job_id, ()))
+        waiting |= dict.fromkeys(state.namesakes.get((job.user, job.spec.name), [])[:1])
+    for job_id in waiting:
+        found += _dependency_news(state, state.jobs[job_id], now_ms)
+    return found
+
+
+def _dependency_news(state: State, job: Job, now_ms: int) -> list[e.Event]:
+    waiting = [g for g in (state.gangs[name] for name in job.gangs) if g.blockers & Blocker.DEPENDENCY]
+    parents = [(state.jobs[dependency.job], dependency.after) for dependency in job.spec.after]
+    for parent, after in parents:
+        if is_hopeless(parent, after):
+            why = f"waited for {parent.id} to end {after}, which can no longer be"
+            return [_finish(gang, GangState.CANCELLED, why, now_ms) for gang in waiting]
+    namesakes = state.namesakes.get((job.user, job.spec.name), [])
+    if not all(parent.is_over for parent, _ in parents) or (job.spec.singleton and namesakes[:1] != [job.id]):
+        return []
+    return [e.GangAwoke(now_ms, gang.id, gang.attempt, Blocker.DEPENDENCY) for gang in waiting]

@@ -1,0 +1,146 @@
+"""The state as a policy sees it: at one moment, to be read, with a draft to try things on.
+
+A snapshot is a view, not a copy; it is good until the next event is applied. The draft is a copy and may be changed at
+will: it holds what a plan under construction has already decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from corral.core.cluster.resources import Amounts, Seat
+from corral.core.model import Gang, GangState, Job
+from corral.core.state import State, seated
+
+#: A gang that never reports a checkpoint is not dearer for its silence: so much unsaved work is the most it counts for.
+SILENT_MS = 30 * 60_000
+
+
+class Snapshot:
+    def __init__(self, state: State, now_ms: int) -> None:
+        self.state = state
+        self.now_ms = now_ms
+
+    def job(self, gang: Gang) -> Job:
+        return self.state.jobs[gang.job]
+
+    def draft(self) -> Draft:
+        return Draft(self)
+
+    def expected_ms(self, gang: Gang) -> int:
+        return gang.profile.expected_ms or self.state.settings.default_expected_ms
+
+    def expected_end_ms(self, gang: Gang) -> int:
+        """When a gang that holds seats is thought to give them back. One that overran is thought to run as long again."""
+        if gang.state is GangState.STOPPING and gang.eviction is not None:
+            return max(self.now_ms + 1, gang.eviction.deadline_ms)
+        begun, expected = gang.started_ms or gang.placed_ms, self.expected_ms(gang)
+        while begun + expected <= self.now_ms:
+            expected *= 2
+        return begun + expected
+
+    def run_ms(self, gang: Gang) -> int:
+        """How long the present attempt has run."""
+        return self.now_ms - gang.started_ms if gang.started_ms and gang.holds_seats else 0
+
+    def remaining_ms(self, gang: Gang) -> int:
+        """What is thought to be left to run: the estimate less what was done and not lost."""
+        return max(0, self.expected_ms(gang) - gang.done_ms - self.run_ms(gang))
+
+    def served_gpu_ms(self, gang: Gang) -> int:
+        """What a gang has received in all its attempts."""
+        held = self.now_ms - gang.placed_ms if gang.holds_seats else 0
+        return gang.served_gpu_ms + gang.gpu_milli * held // 1000
+
+    def price_gpu_ms(self, gang: Gang) -> int:
+        """What evicting a gang costs: work since its last committed checkpoint, and starting it again."""
+        spec = self.job(gang).spec
+        since = max(gang.saved_ms, gang.started_ms)
+        unsaved = self.now_ms - since if gang.started_ms else 0
+        if not gang.saved_ms:
+            unsaved = min(unsaved, SILENT_MS)
+        return gang.gpu_milli * (unsaved + spec.restart_cost_ms) // 1000
+
+
+class Draft:
+    """What the cluster and the queues look like once the decisions made so far are carried out."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self.state = snapshot.state
+        self.now_ms = snapshot.now_ms
+        self.capacity = self.state.capacity.copy()
+        self.queues = self.state.queues.copy()
+        self.leaving: dict[str, None] = {}  # evicted by this draft
+        self.served: dict[str, None] = {}  # placed, or promised seats, by this draft
+        self.seated: dict[str, list[tuple[Gang, Seat]]] = {}  # by node: who sat down here in this draft
+        self.promised: dict[str, list[tuple[Gang, Seat]]] = {}  # by node: who claims seats here
+        for gang in self.state.claimants.values():
+            for seat in gang.claim:
+                self.promised.setdefault(seat.node, []).append((gang, seat))
+
+    def place(self, gang: Gang, seats: Sequence[Seat], charge: Amounts, gpu_ms: int) -> None:
+        self._sit(gang, seats)
+        self.served[gang.id] = None
+        self.queues.charge(gang.queue, gang.user, charge, 1)
+        self.queues.commit_budget(gang.queue, gpu_ms)
+
+    def place_on_claim(self, gang: Gang, seats: Sequence[Seat]) -> None:
+        """The claim turns into seats; its charge stays."""
+        for n, seat in seated(self.capacity.topology, gang.claim):
+            self.capacity.unclaim(n, seat.gpus, gang.amounts)
+        self._sit(gang, seats)
+        self.served[gang.id] = None
+
+    def claim(self, gang: Gang, seats: Sequence[Seat], charge: Amounts) -> None:
+        for n, seat in seated(self.capacity.topology, seats):
+            self.capacity.claim(n, seat.gpus, gang.amounts)
+            self.promised.setdefault(seat.node, []).append((gang, seat))
+        self.served[gang.id] = None
+        self.queues.charge(gang.queue, gang.user, charge, 1)
+
+    def drop_claim(self, gang: Gang) -> None:
+        for n, seat in seated(self.capacity.topology, gang.claim):
+            self.capacity.unclaim(n, seat.gpus, gang.amounts)
+        self.queues.charge(gang.queue, gang.user, gang.charged, -1)
+        self.served[gang.id] = None
+
+    def evict(self, gang: Gang) -> None:
+        """It is told to leave: its charge ends, its seats do not become free."""
+        for n, _ in seated(self.capacity.topology, gang.all_seats):
+            self.capacity.pledge(n, gang.amounts, -1)
+        self.leaving[gang.id] = None
+        self.queues.charge(gang.queue, gang.user, gang.charged, -1)
+
+    def move(self, gang: Gang, seats: Sequence[Seat], charge: Amounts) -> None:
+        """A broken gang goes on elsewhere."""
+        self._rise(gang)
+        self._sit(gang, seats)
+        self.served[gang.id] = None
+        self.queues.charge(gang.queue, gang.user, gang.charged, -1)
+        self.queues.charge(gang.queue, gang.user, charge, 1)
+
+    def is_leaving(self, gang: Gang) -> bool:
+        return gang.state is GangState.STOPPING or gang.id in self.leaving
+
+    def leaving_masks(self, nodes: Iterable[str]) -> dict[str, int]:
+        """By node, the GPUs held by gangs that are on their way out."""
+        masks: dict[str, int] = {}
+        for node in nodes:
+            mask = 0
+            for name in self.state.tenants.get(node, ()):
+                gang = self.state.gangs[name]
+                if self.is_leaving(gang):
+                    for seat in gang.all_seats:
+                        mask |= seat.gpus if seat.node == node else 0
+            masks[node] = mask
+        return masks
+
+    def _sit(self, gang: Gang, seats: Sequence[Seat]) -> None:
+        for n, seat in seated(self.capacity.topology, seats):
+            self.capacity.take(n, seat.gpus, seat.slice_mib, gang.amounts)
+            self.seated.setdefault(seat.node, []).append((gang, seat))
+
+    def _rise(self, gang: Gang) -> None:
+        for n, seat in seated(self.capacity.topology, gang.all_seats):
+            self.capacity.give_back(n, seat.gpus, seat.slice_mib, gang.amounts)

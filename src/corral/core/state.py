@@ -1,0 +1,188 @@
+"""What is true now: the fold of all events so far, and the questions one can ask of it.
+
+Only ``apply`` (beside this module) changes a state; everything else reads. No clock, no decisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
+from typing import Any
+
+from corral.core.queues.backlog import Backlog
+from corral.core.cluster.capacity import Capacity
+from corral.core.model import Gang, GangState, Health, Job, Node, Settings
+from corral.core.queues.quota import QueueTree
+from corral.core.cluster.resources import GPU_MILLI, Amounts, Seat, TaskDemand
+from corral.core.cluster.topology import NodeSpec, Topology
+
+#: (when, gang, attempt): something about this gang is due then. Stale entries are dropped when they come up.
+Timer = tuple[int, str, int]
+
+
+class State:
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.nodes: dict[str, Node] = {}
+        self.queues = QueueTree(settings.half_life_ms, settings.entry_charge_ms)
+        self.jobs: dict[str, Job] = {}
+        self.gangs: dict[str, Gang] = {}
+        self.backlog = Backlog()
+        self.holders: dict[str, Gang] = {}  # gangs that hold seats
+        self.claimants: dict[str, Gang] = {}
+        self.broken: dict[str, Gang] = {}
+        self.tenants: dict[str, dict[str, None]] = {}  # node -> gangs with a seat on it
+        self.draining: dict[str, None] = {}  # nodes that should become empty
+        self.dependents: dict[str, list[str]] = {}  # job -> jobs that wait for its end
+        self.namesakes: dict[tuple[str, str], list[str]] = {}  # (user, name) -> unfinished jobs, oldest first
+        self.loose: dict[str, None] = {}  # jobs that ended, or whose array has room: something follows
+        self.spent: dict[str, Gang] = {}  # told to leave, and nothing of them runs any more
+        self.timers: list[Timer] = []
+        self.next_rank = 1
+        self.version = 0
+        self.now_ms = 0
+        self._topology = Topology(settings.levels, ())
+        self._capacity = Capacity(self._topology)
+        self._is_stale = False
+        self._never_fits: dict[Any, Any] = {}
+
+    # ---- the cluster -------------------------------------------------------------------------------------------
+
+    @property
+    def topology(self) -> Topology:
+        if self._is_stale:
+            self._rebuild()
+        return self._topology
+
+    @property
+    def capacity(self) -> Capacity:
+        if self._is_stale:
+            self._rebuild()
+        return self._capacity
+
+    @property
+    def never_fits(self) -> dict[Any, Any]:
+        """What is known about demands on the empty cluster; forgotten whenever the cluster changes."""
+        if self._is_stale:
+            self._rebuild()
+        return self._never_fits
+
+    def nodes_changed(self) -> None:
+        """Nodes came or went: numbers and columns are made anew when next needed, once for any number of changes."""
+        self._is_stale = True
+
+    def _rebuild(self) -> None:
+        self._topology = Topology(self.settings.levels, [node.spec for node in self.nodes.values()])
+        self._capacity = self.recounted(self._topology)
+        self._never_fits = {}
+        self._is_stale = False
+
+    def recounted(self, topology: Topology) -> Capacity:
+        """The columns, counted from the gangs themselves. The columns kept by apply must always equal this."""
+        capacity = Capacity(topology)
+        for node in self.nodes.values():
+            capacity.set_up(topology.number[node.spec.name], is_open(node), healthy_gpus(node))
+        for gang in self.holders.values():
+            for n, seat in seated(topology, gang.all_seats):
+                capacity.take(n, seat.gpus, seat.slice_mib, gang.amounts)
+                if gang.state is GangState.STOPPING:
+                    capacity.pledge(n, gang.amounts, -1)
+        for gang in self.claimants.values():
+            for n, seat in seated(topology, gang.claim):
+                capacity.claim(n, seat.gpus, gang.amounts)
+        return capacity
+
+    def charge_for(self, task: TaskDemand, seats: Iterable[Seat]) -> Amounts:
+        """What a queue is charged for these seats."""
+        total: dict[str, int] = {}
+        for n, seat in seated(self.topology, seats):
+            gpus = self._topology.nodes[n].gpus
+            if seat.gpus:
+                gpu = gpus[seat.gpus.bit_length() - 1]
+                milli = seat.slice_mib * 1000 // gpu.vram_mib if seat.slice_mib else seat.gpus.bit_count() * 1000
+                for name in (GPU_MILLI, f"{GPU_MILLI}:{gpu.model}"):
+                    total[name] = total.get(name, 0) + milli
+            for name, amount in task.amounts:
+                total[name] = total.get(name, 0) + amount
+        return tuple(sorted(total.items()))
+
+    # ---- timers ------------------------------------------------------------------------------------------------
+
+    def set_timer(self, when_ms: int, gang: Gang) -> None:
+        heappush(self.timers, (when_ms, gang.id, gang.attempt))
+
+    def next_timer_ms(self) -> int | None:
+        """When something is due next, or None."""
+        return self.timers[0][0] if self.timers else None
+
+    def due(self, now_ms: int) -> Iterator[Gang]:
+        """Gangs about which something may be due, in order. Reads the heap without taking anything off it."""
+        found, pending = [], [0]
+        while pending:
+            at = pending.pop()
+            if at < len(self.timers) and self.timers[at][0] <= now_ms:
+                found.append(self.timers[at])
+                pending += (2 * at + 1, 2 * at + 2)
+        seen = set()
+        for _, gang, attempt in sorted(found):
+            if gang not in seen and self.gangs[gang].attempt == attempt:
+                seen.add(gang)
+                yield self.gangs[gang]
+
+    def drop_stale_timers(self) -> None:
+        while self.timers and not self._is_live(self.timers[0]):
+            heappop(self.timers)
+
+    def _is_live(self, timer: Timer) -> bool:
+        when, name, attempt = timer
+        gang = self.gangs[name]
+        return not gang.is_over and gang.attempt == attempt and when in deadlines(self, gang)
+
+
+def deadlines(state: State, gang: Gang) -> tuple[int, ...]:
+    """The times at which something becomes due for a gang as it is now."""
+    spec = state.jobs[gang.job].spec
+    if gang.state is GangState.WAITING:
+        begin = spec.begin_ms if gang.blockers and spec.begin_ms is not None else 0
+        latest = 0 if spec.deadline_ms is None else spec.deadline_ms - (spec.expected_ms or 0)
+        return (begin, gang.not_before_ms if gang.blockers else 0, latest)
+    if gang.state is GangState.STARTING:
+        return (gang.placed_ms + spec.start_timeout_ms,)
+    if gang.state is GangState.RUNNING:
+        return () if spec.time_limit_ms is None else (gang.started_ms + spec.time_limit_ms,)
+    if gang.state is GangState.STOPPING and gang.eviction is not None and not gang.grace_over:
+        return (gang.eviction.deadline_ms,)
+    return ()
+
+
+def node_total(spec: NodeSpec) -> dict[str, int]:
+    """What a node brings to the cluster, in the dimensions queues are charged in."""
+    total = dict(spec.amounts)
+    for gpu in spec.gpus:
+        for name in (GPU_MILLI, f"{GPU_MILLI}:{gpu.model}"):
+            total[name] = total.get(name, 0) + 1000
+    return total
+
+
+def is_open(node: Node) -> bool:
+    """Whether a node takes new tasks."""
+    return node.health is Health.HEALTHY and not node.lost and not node.drained
+
+
+def is_leaving(node: Node) -> bool:
+    """Whether what runs on a node is to be moved away."""
+    return node.drained or node.health in (Health.DRAINING, Health.FAILED)
+
+
+def healthy_gpus(node: Node) -> int:
+    everything = (1 << len(node.spec.gpus)) - 1
+    return everything & ~sum(1 << gpu for gpu, health in node.gpu_health.items() if health is not Health.HEALTHY)
+
+
+def seated(topology: Topology, seats: Iterable[Seat]) -> Iterator[tuple[int, Seat]]:
+    """Seats with their node numbers; a seat on a node that was removed is left out."""
+    number = topology.number
+    for seat in seats:
+        n = number.get(seat.node)
+        if n is not None:
+            yield n, seat

@@ -1,0 +1,1 @@
+"""What should happen (pure): a policy is a function from a snapshot to a plan."""

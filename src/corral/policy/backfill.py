@@ -1,0 +1,211 @@
+"""Starts promised for later, and what that leaves for others now.
+
+A blocked gang near the head of the line is promised the earliest time and the seats at which everything that runs now
+would let it start. Whoever comes behind may take those GPUs only if it is gone by then. So nothing small can hold up
+something large for ever. Believes what it is told about how long things run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from corral.core.cluster.resources import Demand, Seat
+from corral.core.cluster.slots import gpu_slots, trimmed
+from corral.core.model import NEVER_MS, Gang
+from corral.core.plan import Reservation
+from corral.core.snapshot import Draft
+from corral.policy.placement import FREE, Bounds, choose
+
+#: (when it is free again, GPUs, gang) of one seat
+Busy = tuple[int, int, Gang]
+
+
+class Calendar:
+    """The reservations of one plan, and the future of each node as far as it is known."""
+
+    def __init__(self, draft: Draft) -> None:
+        self.reservations: list[Reservation] = []
+        self._draft = draft
+        self._snapshot = draft.snapshot
+        self._topology = draft.capacity.topology
+        self._ends: dict[str, int] = {}
+        self._taken: dict[int, list[tuple[int, int, int]]] = {}  # node -> (from, until, GPUs) of reservations
+        self._wanted: dict[int, dict[str, int]] = {}  # node -> amounts that reservations need there
+        self._bounds: dict[tuple[int, ...], Bounds] = {}
+
+    # ---- promising ---------------------------------------------------------------------------------------------
+
+    def reserve(self, gang: Gang, size: int) -> Reservation | None:
+        """Promise a gang the earliest start that can be foreseen; None if none can."""
+        demand = gang.demand
+        expected = self._snapshot.expected_ms(gang)
+        found = self._earliest(demand, size, expected, gang.profile.avoid)
+        if found is None:
+            return None
+        at_ms, seats = found
+        reservation = Reservation(gang.id, at_ms, at_ms + expected, seats)
+        self.reservations.append(reservation)
+        self._bounds.clear()
+        for seat in seats:
+            n = self._topology.number[seat.node]
+            self._taken.setdefault(n, []).append((at_ms, at_ms + expected, seat.gpus))
+            wanted = self._wanted.setdefault(n, {})
+            for name, amount in demand.task.amounts:
+                wanted[name] = wanted.get(name, 0) + amount
+        return reservation
+
+    def _earliest(
+        self, demand: Demand, size: int, expected_ms: int, avoid: Sequence[str]
+    ) -> tuple[int, tuple[Seat, ...]] | None:
+        """Walk forward through the times at which GPUs become free until the gang fits somewhere."""
+        wanted = size + demand.spares
+        changes = sorted(self._openings(demand, expected_ms, avoid))
+        column = [0] * len(self._topology.nodes)
+        room, at = 0, 0
+        while at < len(changes):
+            now = changes[at][0]
+            while at < len(changes) and changes[at][0] == now:
+                _, n, count = changes[at]
+                room += count - column[n]
+                column[n] = count
+                at += 1
+            if room >= wanted:
+                counts = choose(self._topology, trimmed(self._topology, column.copy(), demand), demand, wanted)
+                if counts is not None:
+                    return now, self._seats_at(demand, counts, now, expected_ms)
+        return None
+
+    def _openings(self, demand: Demand, expected_ms: int, avoid: Sequence[str]) -> Iterable[tuple[int, int, int]]:
+        """(time, node, tasks that fit from then on) whenever that number changes."""
+        task, topology, capacity = demand.task, self._topology, self._draft.capacity
+        accepted = topology.accepted(task)
+        for n, node in enumerate(topology.nodes):
+            mask = accepted[topology.kind[n]] & capacity.up[n]
+            if not capacity.open[n] or (task.wants_gpu and not mask) or node.name in avoid:
+                continue
+            last = 0
+            for time, usable in self._free_over_time(n, node.name, mask, expected_ms, bool(task.gpus)):
+                count = self._tasks_at(demand, n, usable, time)
+                if count != last:
+                    yield time, n, count
+                    last = count
+
+    def _free_over_time(
+        self, n: int, name: str, mask: int, expected_ms: int, gpus_only: bool
+    ) -> Iterable[tuple[int, int]]:
+        """(time, GPUs that are free from then for as long as the gang needs them), in order of time."""
+        capacity, now = self._draft.capacity, self._draft.now_ms
+        taken = self._taken.get(n)
+        if gpus_only and taken is None and capacity.free[n] == mask:
+            yield now, mask
+            return
+        busy = sorted(self._busy(name), key=lambda item: item[0])
+        times = [now, *(end for end, _, _ in busy)]
+        if taken:
+            times = sorted({*times, *(until for _, until, _ in taken)})
+        before = -1
+        for time in times:
+            if time == before or time >= NEVER_MS:
+                continue
+            before = time
+            usable = mask
+            for end, gpus, _ in busy:
+                if end > time:
+                    usable &= ~gpus
+            for begin, until, gpus in taken or ():
+                if begin < time + expected_ms and until > time:
+                    usable &= ~gpus
+            yield time, usable
+
+    def _tasks_at(self, demand: Demand, n: int, usable: int, time: int) -> int:
+        """How many tasks fit on a node at a time, amounts included; reservations there keep the amounts they need."""
+        task, topology, capacity = demand.task, self._topology, self._draft.capacity
+        if task.slice_mib:
+            gpus = topology.nodes[n].gpus
+            count = sum(gpus[i].vram_mib // task.slice_mib for i in range(len(gpus)) if usable >> i & 1)
+        else:
+            count = gpu_slots(topology, demand, n, usable) if task.gpus else demand.tasks + demand.spares
+        if not count or not task.amounts:
+            return count
+        reserved = self._wanted.get(n, {})
+        for name, each in task.amounts:
+            left = capacity.left[name][n] if name in capacity.left else None
+            if left is None:
+                return 0
+            back = sum(dict(gang.amounts).get(name, 0) for end, _, gang in self._busy(topology.nodes[n].name) if end <= time)
+            if each:
+                count = min(count, max(0, left + back - reserved.get(name, 0)) // each)
+        return count
+
+    def _busy(self, name: str) -> Iterable[Busy]:
+        """Who sits, or will sit, on a node, and until when."""
+        state = self._draft.state
+        for tenant in state.tenants[name]:
+            gang = state.gangs[tenant]
+            end = self._end(gang)
+            for seat in gang.all_seats:
+                if seat.node == name:
+                    yield end, seat.gpus, gang
+        for gang, seat in (*self._draft.seated.get(name, ()), *self._draft.promised.get(name, ())):
+            start = max(gang.eviction.deadline_ms, self._draft.now_ms) if gang.eviction else self._draft.now_ms
+            yield start + self._snapshot.expected_ms(gang), seat.gpus, gang
+
+    def _end(self, gang: Gang) -> int:
+        known = self._ends.get(gang.id)
+        if known is None:
+            if gang.id in self._draft.leaving:
+                known = self._draft.now_ms + self._snapshot.job(gang).spec.grace_ms
+            else:
+                known = self._snapshot.expected_end_ms(gang)
+            self._ends[gang.id] = known
+        return known
+
+    def _seats_at(
+        self, demand: Demand, counts: Sequence[tuple[int, int]], time: int, expected_ms: int
+    ) -> tuple[Seat, ...]:
+        """The GPUs to reserve: rather those that are busy until then, so that what is free now stays usable until then."""
+        task, capacity = demand.task, self._draft.capacity
+        found: list[Seat] = []
+        for n, count in counts:
+            name = self._topology.nodes[n].name
+            mask = self._topology.accepted(task)[self._topology.kind[n]] & capacity.up[n]
+            usable = 0
+            for when, free in self._free_over_time(n, name, mask, expected_ms, bool(task.gpus)):
+                if when <= time:
+                    usable = free
+            need = (task.gpus or bool(task.slice_mib)) * count
+            found.append(Seat(name, _last_free(usable, capacity.free[n], self._busy(name), need)))
+        return tuple(found)
+
+    # ---- what is left for others -------------------------------------------------------------------------------
+
+    def bounds(self, gang: Gang, except_for: Iterable[str] = ()) -> Bounds:
+        """What a gang may not use, given how long it is thought to run. Reservations of ``except_for`` do not bind it."""
+        until = self._draft.now_ms + self._snapshot.expected_ms(gang)
+        exempt = frozenset(except_for)
+        binding = tuple(
+            at for at, each in enumerate(self.reservations) if each.at_ms < until and each.gang not in exempt
+        )
+        if not binding:
+            return FREE
+        if binding not in self._bounds:
+            barred: dict[int, int] = {}
+            for at in binding:
+                for seat in self.reservations[at].seats:
+                    n = self._topology.number[seat.node]
+                    barred[n] = barred.get(n, 0) | seat.gpus
+            self._bounds[binding] = Bounds(barred, self._wanted, self._draft.capacity.up)
+        return self._bounds[binding]
+
+
+def _last_free(usable: int, free_now: int, busy: Iterable[Busy], need: int) -> int:
+    """``need`` of the usable GPUs, those that become free last first, those free now last."""
+    picked = 0
+    order = [gpus & usable & ~free_now for _, gpus, _ in sorted(busy, key=lambda item: -item[0])]
+    for mask in (*order, usable):
+        mask &= ~picked
+        while mask and picked.bit_count() < need:
+            high = 1 << mask.bit_length() - 1
+            picked |= high
+            mask ^= high
+    return picked

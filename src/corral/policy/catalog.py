@@ -1,0 +1,70 @@
+"""Policies by name. Each is composed of the same parts; this table is the whole difference between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from corral.core.engine import Policy
+from corral.core.intake.refusal import Refusal
+from corral.policy.order import ByArrival, ByLength, ByPriority, ByPriorityAndShare, ByShare
+from corral.policy.placement import Scorer
+from corral.policy.preemption import Preemption
+from corral.policy.repack import ByAttainedService, Repack, by_remaining_service, by_remaining_time
+from corral.policy.standard import EASY, GREEDY, STRICT, Backfill, Parts, Standard
+
+HOUR_MS = 3_600_000
+
+Make = Callable[[Backfill | None, Scorer | None], Policy]
+
+
+def _walk(parts: Parts) -> Make:
+    def make(backfill: Backfill | None, scorer: Scorer | None) -> Policy:
+        return Standard(
+            Parts(
+                parts.order,
+                backfill if backfill is not None else parts.backfill,
+                parts.preemption,
+                scorer if scorer is not None else parts.scorer,
+                parts.patience_ms,
+                parts.grows,
+            )
+        )
+
+    return make
+
+
+def _repack(rank: Callable[..., tuple[int, ...]]) -> Make:
+    def make(backfill: Backfill | None, scorer: Scorer | None) -> Policy:
+        return Repack(rank, Parts(ByArrival(), backfill or GREEDY, None, scorer))
+
+    return make
+
+
+CATALOG: dict[str, Make] = {
+    "fifo": _walk(Parts(ByArrival(), GREEDY)),
+    "strict_fifo": _walk(Parts(ByArrival(), STRICT)),
+    "priority": _walk(Parts(ByPriority(), EASY, Preemption())),
+    "fair": _walk(Parts(ByShare(), EASY)),
+    "sjf": _walk(Parts(ByLength(), GREEDY)),
+    "srtf": _repack(by_remaining_time),
+    "srsf": _repack(by_remaining_service),
+    "las": _repack(ByAttainedService()),
+    "standard": _walk(Parts(ByPriorityAndShare(), EASY, Preemption(), patience_ms=24 * HOUR_MS, grows=True)),
+}
+
+
+def policy(name: str, backfill: Backfill | None = None, scorer: Scorer | None = None) -> Policy | Refusal:
+    """The policy of that name, with another backfill or node score if given."""
+    make = CATALOG.get(name)
+    if make is None:
+        return Refusal("no_such_policy", f"there is no policy {name!r}", f"policies: {', '.join(CATALOG)}")
+    return make(backfill, scorer)
+
+
+def standard(
+    *, depth: int = 1, patience_ms: int | None = 24 * HOUR_MS, scorer: Scorer | None = None, grows: bool = True
+) -> Policy:
+    """The default policy with its settings."""
+    return Standard(
+        Parts(ByPriorityAndShare(), Backfill(depth=depth), Preemption(), scorer, patience_ms=patience_ms, grows=grows)
+    )

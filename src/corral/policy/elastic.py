@@ -1,0 +1,146 @@
+"""Gangs that change while they live: a lost task is replaced, a gang goes on smaller, or takes more when nobody wants it.
+
+Survivors keep their seats. Knows one gang at a time; who goes first is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from corral.core.cluster.capacity import Capacity
+from corral.core.cluster.resources import Demand, Seat
+from corral.core.cluster.slots import NODE_LEVEL, fits, slots
+from corral.core.cluster.topology import Topology
+from corral.core.model import CRASH_LOOP, Cause, FailureClass, Gang
+from corral.core.plan import Evict, Grow, Repair
+from corral.core.snapshot import Draft
+from corral.core.state import healthy_gpus, seated
+from corral.policy.placement import FREE, choose, seats_on
+
+
+def repair(draft: Draft, gang: Gang) -> Repair | Evict:
+    """How a broken gang goes on: on a spare, on a free node near by, with fewer tasks, or not at all."""
+    give_up = Evict(gang.id, gang.attempt, Cause.UNREPAIRABLE, FailureClass.NODE_LOST)
+    if gang.quick_failures >= CRASH_LOOP:
+        return give_up
+    seats: list[Seat | None] = [seat if _is_usable(draft, seat) else None for seat in gang.seats]
+    spares = [seat for seat in gang.spares if _is_usable(draft, seat)]
+    missing = [at for at, seat in enumerate(seats) if seat is None]
+    for at in list(missing):
+        if spares and _keeps_constraints(draft.capacity.topology, gang.demand, seats, at, spares[0]):
+            seats[at] = spares.pop(0)
+            missing.remove(at)
+    if missing:
+        for at, seat in zip(missing, _replacements(draft, gang, seats, len(missing)), strict=False):
+            seats[at] = seat
+    whole = [seat for seat in seats if seat is not None]
+    if len(whole) < len(seats):
+        sizes = [size for size in gang.demand.sizes() if size <= len(whole)]
+        if not sizes:
+            return give_up
+        whole = whole[: sizes[0]]
+    return Repair(gang.id, gang.attempt + 1, tuple(whole), tuple(spares))
+
+
+def _is_usable(draft: Draft, seat: Seat) -> bool:
+    node = draft.state.nodes.get(seat.node)
+    return node is not None and not node.lost and not seat.gpus & ~healthy_gpus(node)
+
+
+def _replacements(draft: Draft, gang: Gang, seats: Sequence[Seat | None], count: int) -> tuple[Seat, ...]:
+    """Seats for the lost tasks, as near to the survivors as can be; () if there are not enough."""
+    capacity, demand = draft.capacity, gang.demand
+    topology = capacity.topology
+    here = [n for n, _ in seated(topology, [seat for seat in seats if seat is not None])]
+    column = slots(capacity, demand, gang.profile.avoid)
+    widest = _must_stay_within(topology, demand)
+    for level in range(len(topology.levels), widest - 1, -1):
+        lo, hi = _range(topology, here, level)
+        nearby = [count if lo <= n < hi else 0 for n, count in enumerate(column)]
+        counts = choose(topology, nearby, _loose(demand), count) if sum(nearby) >= count else None
+        if counts is not None:
+            found = seats_on(capacity, demand, counts, FREE)
+            if demand.spread and not _is_spread(topology, demand, [*filter(None, seats), *found]):
+                return ()
+            return found
+    return ()
+
+
+def _must_stay_within(topology: Topology, demand: Demand) -> int:
+    """The outermost level a replacement may come from."""
+    if demand.within == NODE_LEVEL:
+        return len(topology.levels)
+    level = topology.level_index(demand.within) if demand.within else 0
+    if demand.chunk > 1:
+        level = max(level or 0, topology.nvlink_level if topology.nvlink_level is not None else len(topology.levels))
+    return level or 0
+
+
+def _range(topology: Topology, here: Sequence[int], level: int) -> tuple[int, int]:
+    """The nodes of the domain at a level in which all survivors lie; nothing if they lie in several."""
+    if not here:
+        return (0, len(topology.nodes)) if level == 0 else (0, 0)
+    if level == len(topology.levels):
+        return (here[0], here[0] + 1) if len(set(here)) == 1 else (0, 0)
+    domains = {topology.above[n][level] for n in here}
+    if len(domains) > 1:
+        return (0, 0)
+    domain = topology.domains[domains.pop()]
+    return (domain.lo, domain.hi)
+
+
+def _loose(demand: Demand) -> Demand:
+    """The demand of single tasks: where they may lie has been settled before."""
+    return Demand(task=demand.task)
+
+
+def _keeps_constraints(
+    topology: Topology, demand: Demand, seats: Sequence[Seat | None], at: int, spare: Seat
+) -> bool:
+    if demand.chunk > 1 and topology.nvlink_level is not None:
+        group = [s for s in seats[at - at % demand.chunk : at - at % demand.chunk + demand.chunk] if s is not None]
+        level = topology.nvlink_level
+        return len({topology.above[n][level] for n, _ in seated(topology, [*group, spare])}) <= 1
+    return not demand.spread or _is_spread(topology, demand, [*(s for s in seats if s is not None), spare])
+
+
+def _is_spread(topology: Topology, demand: Demand, seats: Sequence[Seat]) -> bool:
+    level = topology.level_index(demand.spread)
+    held: dict[int, int] = {}
+    for n, _ in seated(topology, seats):
+        domain = n if level is None else topology.above[n][level]
+        held[domain] = held.get(domain, 0) + 1
+    return all(count <= demand.spread_max for count in held.values())
+
+
+def grow(draft: Draft, gang: Gang) -> Grow | None:
+    """More seats for an elastic gang, if what it gains is worth saving and starting again for."""
+    demand, snapshot = gang.demand, draft.snapshot
+    spec = snapshot.job(gang).spec
+    have = len(gang.seats)
+    if snapshot.run_ms(gang) < max(spec.min_runtime_ms, 10 * spec.restart_cost_ms):
+        return None
+    for size in demand.sizes():
+        extra = size - have
+        if extra <= 0 or snapshot.remaining_ms(gang) * extra // size < 2 * spec.restart_cost_ms:
+            return None
+        found = _more_seats(draft.capacity, gang, extra)
+        if found:
+            number = draft.capacity.topology.number
+            seats = sorted((*gang.seats, *found), key=lambda seat: number[seat.node])
+            return Grow(gang.id, gang.attempt, tuple(seats))
+    return None
+
+
+def _more_seats(capacity: Capacity, gang: Gang, extra: int) -> tuple[Seat, ...]:
+    demand, topology = gang.demand, capacity.topology
+    if demand.spread or demand.chunk > 1:
+        return ()  # the seats it has restrict where new ones may lie; such gangs keep their size
+    column = slots(capacity, demand, gang.profile.avoid)
+    here = [n for n, _ in seated(topology, gang.seats)]
+    lo, hi = _range(topology, here, _must_stay_within(topology, demand))
+    nearby = [count if lo <= n < hi else 0 for n, count in enumerate(column)]
+    if not fits(topology, nearby, _loose(demand), extra):
+        return ()
+    counts = choose(topology, nearby, _loose(demand), extra)
+    return () if counts is None else seats_on(capacity, demand, counts, FREE)

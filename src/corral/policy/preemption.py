@@ -1,0 +1,244 @@
+"""Who makes room: the cheapest set of gangs whose leaving lets another one sit down.
+
+Least disruptive first: elastic gangs give up what they do not need; then borrowers give back; then lower priorities
+leave; then, where a queue shares time, who has had more yields. Victims are found by placement, not by sums, and the set
+is legal as a whole: nobody is taken below its guarantee by an equal. Decides about one gang at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from msgspec import Struct
+
+from corral.core.cluster.resources import GPU_MILLI
+from corral.core.model import Cause, Gang, GangState
+from corral.core.plan import MakeRoom, Victim
+from corral.core.queues.quota import contested
+from corral.core.snapshot import Draft
+from corral.core.state import seated
+from corral.policy.placement import FREE, Bounds, Seating, find_seats
+from corral.policy.victims import Candidate, cheapest
+
+STAGES = (Cause.SHRINK, Cause.RECLAIM, Cause.PRIORITY, Cause.TIME_SHARE)
+
+
+class Preemption(Struct, frozen=True):
+    """Which ways of making room a policy uses."""
+
+    causes: tuple[Cause, ...] = STAGES
+    failures_max: int = 8  # searches without result in one cycle, after which it is left at that
+
+
+class Room:
+    """Makes room within one draft. Remembers who could be asked, and what was tried in vain."""
+
+    def __init__(self, draft: Draft, rules: Preemption) -> None:
+        self._draft, self._rules = draft, rules
+        self._snapshot, self._state = draft.snapshot, draft.state
+        self._groups: dict[tuple[str, int], list[Gang]] | None = None
+        self._failed: set[tuple[object, ...]] = set()
+        self._bounds = FREE
+
+    def may_have_rights(self, queue: str, priority: int) -> bool:
+        """False if nobody could be asked to leave for the sake of this queue and priority. A cheap necessary condition."""
+        groups, tree, now = self._by_queue(), self._draft.queues, self._draft.now_ms
+        if not groups or not self._rules.causes:
+            return False
+        if any(other < priority for _, other in groups):
+            return True
+        if any(self._time_share(other) for other, level in groups if level == priority):
+            return True
+        guarantee = tree.guarantee(queue, GPU_MILLI, now)
+        return guarantee is not None and tree.queues[queue].used.get(GPU_MILLI, 0) < guarantee
+
+    def make(self, gang: Gang, size: int, bounds: Bounds = FREE) -> MakeRoom | None:
+        """How to make room for a gang of this size, or None. The draft is left as it was."""
+        key = (gang.demand, gang.queue, gang.priority, gang.user)
+        if key in self._failed or len(self._failed) >= self._rules.failures_max:
+            return None
+        self._bounds = bounds
+        found = self._make(gang, size)
+        if found is None:
+            self._failed.add(key)
+        return found
+
+    def _make(self, gang: Gang, size: int) -> MakeRoom | None:
+        capacity = self._draft.capacity
+        mark = capacity.mark()
+        try:
+            self._forget_leaving()
+            if self._is_allowed(gang, size, ()):
+                seating = self._seats(gang, size)
+                if seating is not None:
+                    return MakeRoom(gang.id, gang.attempt + 1, seating.everything, ())
+            candidates: list[Candidate] = []
+            for cause in STAGES:
+                if cause in self._rules.causes:
+                    asked = {candidate.gang.id for candidate in candidates}
+                    candidates += [c for c in self._candidates(gang, size, cause) if c.gang.id not in asked or c.keep]
+                    picked = self._search(gang, size, candidates) if candidates else None
+                    if picked is not None:
+                        return picked
+            return None
+        finally:
+            capacity.undo(mark)
+
+    def _forget_leaving(self) -> None:
+        """Whoever is already on the way out is no obstacle: what it holds and nobody claims is as good as free."""
+        capacity = self._draft.capacity
+        for gang in self._state.holders.values():
+            if self._draft.is_leaving(gang):
+                for n, seat in seated(capacity.topology, gang.all_seats):
+                    capacity.pledge(n, gang.amounts, 1)
+                    capacity.give_back(n, seat.gpus, seat.slice_mib, gang.amounts)
+
+    def _seats(self, gang: Gang, size: int) -> Seating | None:
+        return find_seats(self._draft.capacity, gang.demand, size, gang.profile.avoid, self._bounds)
+
+    # ---- who could be asked ------------------------------------------------------------------------------------
+
+    def _candidates(self, gang: Gang, size: int, cause: Cause) -> Iterator[Candidate]:
+        charge = self._charge(gang, size)
+        for (queue, priority), members in self._by_queue().items():
+            right = self._right(gang, queue, priority, charge)
+            if right is None:
+                continue
+            may_go_below = queue == gang.queue or (
+                priority < gang.priority and self._draft.queues.is_entitled(gang.queue, queue, charge, self._draft.now_ms)
+            )
+            for victim in members:
+                candidate = self._candidate(gang, victim, right, cause, may_go_below)
+                if candidate is not None:
+                    yield candidate
+
+    def _by_queue(self) -> dict[tuple[str, int], list[Gang]]:
+        if self._groups is None:
+            self._groups = {}
+            for gang in self._state.holders.values():
+                self._groups.setdefault((gang.queue, gang.priority), []).append(gang)
+        return self._groups
+
+    def _right(self, gang: Gang, queue: str, priority: int, charge: dict[str, int]) -> Cause | None:
+        """By what right a gang may ask gangs of a queue and priority to leave, if by any."""
+        tree, now = self._draft.queues, self._draft.now_ms
+        is_lower = priority < gang.priority
+        if queue == gang.queue:
+            return Cause.PRIORITY if is_lower else self._time_right(gang, queue, priority)
+        is_entitled = tree.is_entitled(gang.queue, queue, charge, now)
+        if tree.is_borrowing(queue, gang.queue, contested(charge), now):
+            if is_entitled:
+                return Cause.RECLAIM
+            return Cause.PRIORITY if is_lower else self._time_right(gang, queue, priority)
+        return Cause.PRIORITY if is_lower and is_entitled else None
+
+    def _time_right(self, gang: Gang, queue: str, priority: int) -> Cause | None:
+        shares_time = self._time_share(queue) > 0
+        return Cause.TIME_SHARE if shares_time and priority == gang.priority else None
+
+    def _time_share(self, queue: str) -> int:
+        return self._state.queues.queues[queue].spec.time_share
+
+    def _candidate(
+        self, gang: Gang, victim: Gang, right: Cause, stage: Cause, may_go_below: bool
+    ) -> Candidate | None:
+        if victim.state not in (GangState.STARTING, GangState.RUNNING) or victim.id in self._draft.served:
+            return None
+        if self._draft.is_leaving(victim) or victim.id == gang.id:
+            return None
+        spec, run = self._snapshot.job(victim).spec, self._snapshot.run_ms(victim)
+        if right is not Cause.RECLAIM and (not spec.preemptible or run < spec.min_runtime_ms):
+            return None
+        if right is Cause.TIME_SHARE and not self._has_had_more(victim, gang):
+            return None
+        price = self._snapshot.price_gpu_ms(victim)
+        if stage is Cause.SHRINK:
+            keep = victim.demand.smallest
+            if not victim.demand.is_elastic or len(victim.seats) <= keep or victim.state is not GangState.RUNNING:
+                return None
+            if right is Cause.TIME_SHARE:
+                return None
+            return Candidate(victim, Cause.SHRINK, price, victim.seats[keep:], victim.seats[:keep], may_go_below)
+        return Candidate(victim, right, price, victim.all_seats, (), may_go_below) if right is stage else None
+
+    def _has_had_more(self, victim: Gang, gang: Gang) -> bool:
+        """Whether a gang has run long enough, saves its work, and has received more than the one that waits."""
+        spec = self._snapshot.job(victim).spec
+        quantum = self._time_share(victim.queue) * max(1, spec.restart_cost_ms)
+        saves = spec.checkpoints or victim.saved_step >= 0
+        return (
+            saves
+            and self._snapshot.run_ms(victim) >= quantum
+            and self._snapshot.served_gpu_ms(victim) > self._snapshot.served_gpu_ms(gang)
+        )
+
+    # ---- who is asked ------------------------------------------------------------------------------------------
+
+    def _search(self, gang: Gang, size: int, candidates: Sequence[Candidate]) -> MakeRoom | None:
+        def is_legal(chosen: Sequence[Candidate]) -> bool:
+            return self._is_fair(gang, chosen)
+
+        def is_enough(chosen: Sequence[Candidate]) -> bool:
+            return self._is_allowed(gang, size, chosen)
+
+        picked = cheapest(self._draft.capacity, gang, size, candidates, is_legal, is_enough)
+        if picked is None:
+            return None
+        capacity = self._draft.capacity
+        mark = capacity.mark()
+        for candidate in picked:
+            candidate.leave(capacity)
+        seating = self._seats(gang, size)
+        capacity.undo(mark)
+        if seating is None:
+            return None
+        victims = tuple(
+            Victim(c.gang.id, c.gang.attempt, c.cause, c.price, c.keep)
+            for c in sorted(picked, key=lambda c: (c.price, c.gang.rank))
+        )
+        return MakeRoom(gang.id, gang.attempt + 1, seating.everything, victims)
+
+    def _is_fair(self, gang: Gang, chosen: Sequence[Candidate]) -> bool:
+        """Whether every queue asked to give back still had more than its guarantee when its last gang was asked."""
+        tree, now = self._draft.queues, self._draft.now_ms
+        given: dict[str, list[int]] = {}
+        for candidate in chosen:
+            if not candidate.may_go_below:
+                for queue in tree.below(candidate.gang.queue, gang.queue):
+                    given.setdefault(queue, []).append(candidate.gpu_milli)
+        return all(
+            tree.queues[queue].used.get(GPU_MILLI, 0) - sum(sizes) + max(sizes)
+            > (tree.guarantee(queue, GPU_MILLI, now) or 0)
+            for queue, sizes in given.items()
+        )
+
+    def _is_allowed(self, gang: Gang, size: int, chosen: Iterable[Candidate]) -> bool:
+        """Whether the gang's queue may be charged for it once these have left."""
+        tree = self._draft.queues
+        charge = self._charge(gang, size)
+        freed = [(c.gang, c.uncharged(self._state)) for c in chosen]
+        for victim, amounts in freed:
+            tree.charge(victim.queue, victim.user, amounts, -1)
+        gpu_ms = charge.get(GPU_MILLI, 0) * self._snapshot.expected_ms(gang) // 1000
+        is_allowed = next(tree.shortfalls(gang.queue, gang.user, charge, gpu_ms, self._draft.now_ms), None) is None
+        for victim, amounts in freed:
+            tree.charge(victim.queue, victim.user, amounts, 1)
+        return is_allowed
+
+    def _charge(self, gang: Gang, size: int) -> dict[str, int]:
+        return charge_before_seats(gang, size)
+
+
+def charge_before_seats(gang: Gang, size: int) -> dict[str, int]:
+    """What a gang will be charged, as far as that is known before it has seats."""
+    task, count = gang.demand.task, size + gang.demand.spares
+    charge = {name: amount * count for name, amount in task.amounts}
+    if task.gpus:
+        charge[GPU_MILLI] = task.gpus * 1000 * count
+        if len(task.models) == 1:
+            charge[f"{GPU_MILLI}:{task.models[0]}"] = charge[GPU_MILLI]
+    elif task.slice_mib:
+        charge[GPU_MILLI] = task.slice_mib * 1000 * count // max(task.vram_mib_min, task.slice_mib)
+    return charge
+
+

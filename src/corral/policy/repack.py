@@ -1,0 +1,163 @@
+"""Policies that look at everyone anew: all who run and all who wait, sorted together; whoever does not fit waits.
+
+The classics of the literature: shortest remaining time, shortest remaining service, least attained service. They preempt
+freely and believe that switching is cheap; use them to compare, or where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from corral.core.cluster.resources import GPU_MILLI
+from corral.core.model import Cause, Gang, GangState
+from corral.core.plan import MakeRoom, Place, Plan, Victim
+from corral.core.snapshot import Snapshot
+from corral.policy.placement import find_seats, spread_of
+from corral.policy.preemption import charge_before_seats
+from corral.policy.standard import Cycle, Parts
+
+Rank = Callable[[Snapshot, Gang], tuple[Any, ...]]
+
+
+class Repack:
+    """Serve in order of rank; a gang of lower rank that is in the way makes room."""
+
+    def __init__(self, rank: Rank, parts: Parts) -> None:
+        self.rank, self.parts = rank, parts
+
+    def __call__(self, snapshot: Snapshot) -> Plan:
+        cycle = Cycle(snapshot, self.parts)
+        cycle.keep_promises()
+        cycle.repair()
+        cycle.drain()
+        _Pass(cycle, self.rank).serve()
+        return Plan(snapshot.now_ms, tuple(cycle.decisions))
+
+
+class _Pass:
+    def __init__(self, cycle: Cycle, rank: Rank) -> None:
+        self.cycle, self.draft, self.state = cycle, cycle.draft, cycle.state
+        snapshot = cycle.snapshot
+        movable = (GangState.STARTING, GangState.RUNNING)
+        running = [
+            gang
+            for gang in self.state.holders.values()
+            if gang.state in movable and not self.draft.is_leaving(gang) and gang.id not in self.draft.served
+        ]
+        waiting = [
+            self.state.gangs[name]
+            for line in self.state.backlog.lines()
+            for name in line
+            if name not in self.draft.served
+        ]
+        self.running = {gang.id: gang for gang in running}
+        self.order = sorted([*running, *waiting], key=lambda gang: (*rank(snapshot, gang), gang.rank))
+
+    def serve(self) -> None:
+        """First find who stays and who comes, as if nobody sat yet; then say who leaves for whom."""
+        capacity = self.draft.capacity
+        mark = capacity.mark()
+        for gang in self.running.values():
+            self._move(gang, back=True)
+        coming: list[Gang] = []
+        leaving: dict[str, Gang] = {}
+        for gang in self.order:
+            if gang.id in self.running:
+                if self._could_stay(gang):
+                    self._move(gang, back=False)
+                else:
+                    leaving[gang.id] = gang
+            elif self._seat(gang):
+                coming.append(gang)
+        capacity.undo(mark)
+        self._decide(coming, leaving)
+
+    def _move(self, gang: Gang, back: bool) -> None:
+        capacity = self.draft.capacity
+        for seat in gang.all_seats:
+            n = capacity.topology.number[seat.node]
+            change = capacity.give_back if back else capacity.take
+            change(n, seat.gpus, seat.slice_mib, gang.amounts)
+
+    def _could_stay(self, gang: Gang) -> bool:
+        """Whether its seats are still free, or it is on a node where nothing new is placed and so nobody took them."""
+        capacity = self.draft.capacity
+        number = capacity.topology.number
+        return all(
+            not seat.gpus & (capacity.used[number[seat.node]] | capacity.claimed[number[seat.node]])
+            for seat in gang.all_seats
+        )
+
+    def _seat(self, gang: Gang) -> bool:
+        size = gang.demand.tasks
+        if self.cycle._shortfall(gang, size) is not None:
+            return False
+        found = find_seats(self.draft.capacity, gang.demand, size, gang.profile.avoid, scorer=self.cycle.parts.scorer)
+        if found is None:
+            return False
+        for seat in found.everything:
+            n = self.draft.capacity.topology.number[seat.node]
+            self.draft.capacity.take(n, seat.gpus, seat.slice_mib, gang.amounts)
+        return True
+
+    def _decide(self, coming: list[Gang], leaving: dict[str, Gang]) -> None:
+        """Give each newcomer free seats if there are some, else seats of those who leave, dearest newcomer first."""
+        cycle, capacity = self.cycle, self.draft.capacity
+        for gang in coming:
+            size = gang.demand.tasks
+            found = find_seats(capacity, gang.demand, size, gang.profile.avoid, scorer=cycle.parts.scorer)
+            if found is not None:
+                charge = self.state.charge_for(gang.demand.task, found.everything)
+                self.draft.place(gang, found.everything, charge, 0)
+                spread = spread_of(self.state.topology, found.everything)
+                cycle.decisions.append(Place(gang.id, gang.attempt + 1, found.seats, found.spares, spread))
+            else:
+                self._take_over(gang, leaving)
+
+    def _take_over(self, gang: Gang, leaving: dict[str, Gang]) -> None:
+        capacity, cycle = self.draft.capacity, self.cycle
+        mark = capacity.mark()
+        victims: list[Gang] = []
+        found = None
+        for victim in sorted(leaving.values(), key=lambda each: -each.rank):
+            self._move(victim, back=True)
+            victims.append(victim)
+            found = find_seats(capacity, gang.demand, gang.demand.tasks, gang.profile.avoid)
+            if found is not None:
+                break
+        capacity.undo(mark)
+        if found is None:
+            return
+        nodes = {seat.node: 0 for seat in found.everything}
+        for seat in found.everything:
+            nodes[seat.node] |= seat.gpus
+        needed = [v for v in victims if any(seat.gpus & nodes.get(seat.node, 0) for seat in v.all_seats)]
+        told = tuple(
+            Victim(v.id, v.attempt, Cause.PRIORITY, cycle.snapshot.price_gpu_ms(v)) for v in needed
+        )
+        for victim in needed:
+            del leaving[victim.id]
+            self.draft.evict(victim)
+        self.draft.claim(gang, found.everything, self.state.charge_for(gang.demand.task, found.everything))
+        cycle.decisions.append(MakeRoom(gang.id, gang.attempt + 1, found.everything, told))
+
+
+def by_remaining_time(snapshot: Snapshot, gang: Gang) -> tuple[Any, ...]:
+    return (snapshot.remaining_ms(gang),)
+
+
+def by_remaining_service(snapshot: Snapshot, gang: Gang) -> tuple[Any, ...]:
+    gpus = charge_before_seats(gang, gang.demand.tasks).get(GPU_MILLI, 0)
+    return (snapshot.remaining_ms(gang) * gpus,)
+
+
+class ByAttainedService:
+    """Least attained service in two dimensions (GPUs x time), in few discrete queues; in a queue whoever was first."""
+
+    def __init__(self, limits_gpu_ms: tuple[int, ...] = (3_250_000, 7_200_000)) -> None:
+        self.limits_gpu_ms = limits_gpu_ms
+
+    def __call__(self, snapshot: Snapshot, gang: Gang) -> tuple[Any, ...]:
+        served = snapshot.served_gpu_ms(gang)
+        return (sum(served >= limit for limit in self.limits_gpu_ms),)

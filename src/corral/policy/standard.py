@@ -1,0 +1,297 @@
+"""The cycle: one pass from a snapshot to a plan, for every policy that serves a line in order.
+
+Read ``plan`` aloud: keep promises, repair, drain, serve the line in order, let gangs grow. A policy of the catalogue is a
+choice of parts; the cycle is the same for all of them.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from corral.core.cluster.resources import GPU_MILLI
+from corral.core.cluster.slots import could_take
+from corral.core.model import Blocker, Cause, Gang, GangState, Health
+from corral.core.plan import Decision, DropClaim, Evict, Place, Plan, Repair
+from corral.core.queues.backlog import Desk
+from corral.core.queues.quota import Shortfall
+from corral.core.snapshot import Snapshot
+from corral.core.state import is_leaving
+from corral.policy.backfill import Calendar
+from corral.policy.elastic import grow, repair
+from corral.policy.order import Order, Turn, Walk
+from corral.policy.placement import FREE, Bounds, Scorer, Seating, find_seats, spread_of
+from corral.policy.preemption import Preemption, Room, charge_before_seats
+
+
+class Backfill(Struct, frozen=True):
+    """Whether later gangs may pass a blocked one. ``depth``: how many blocked gangs of a pool are promised a start."""
+
+    may_pass: bool = True
+    depth: int = 1
+
+
+STRICT = Backfill(may_pass=False, depth=0)
+GREEDY = Backfill(depth=0)
+EASY = Backfill(depth=1)
+CONSERVATIVE = Backfill(depth=1 << 30)
+
+
+class Parts(Struct, frozen=True):
+    """What a policy is made of."""
+
+    order: Order
+    backfill: Backfill = EASY
+    preemption: Preemption | None = None
+    scorer: Scorer | None = None
+    patience_ms: int | None = None  # the oldest gang that has waited longer goes first within its priority
+    grows: bool = False
+
+
+class Standard:
+    """A policy: a snapshot goes in, a plan comes out."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+
+    def __call__(self, snapshot: Snapshot) -> Plan:
+        cycle = Cycle(snapshot, self.parts)
+        cycle.plan()
+        return Plan(snapshot.now_ms, tuple(cycle.decisions), tuple(cycle.calendar.reservations))
+
+
+class Cycle:
+    """One plan under construction."""
+
+    def __init__(self, snapshot: Snapshot, parts: Parts) -> None:
+        self.snapshot, self.parts = snapshot, parts
+        self.state, self.now_ms = snapshot.state, snapshot.now_ms
+        self.draft = snapshot.draft()
+        self.calendar = Calendar(self.draft)
+        self.room = Room(self.draft, parts.preemption or Preemption(causes=()))
+        self.decisions: list[Decision] = []
+        self.blocked: dict[tuple[bool, ...], int] = {}  # pool -> how many of it were promised a start, or refused one
+
+    def plan(self) -> None:
+        self.keep_promises()  # 1. gangs whose room has been made sit down
+        self.repair()  # 2. broken gangs go on, or give up their seats
+        self.drain()  # 3. nodes and GPUs that must become empty are emptied
+        self.serve()  # 4. the line, in order: quota, place, make room, or be promised a start
+        if self.parts.grows and not self.calendar.reservations:
+            self.grow()  # 5. what nobody waits for goes to gangs that can use it
+
+    # ---- 1. promises -------------------------------------------------------------------------------------------
+
+    def keep_promises(self) -> None:
+        for gang in list(self.state.claimants.values()):
+            if not self._is_tenable(gang):
+                self.draft.drop_claim(gang)
+                self.decisions.append(DropClaim(gang.id, gang.attempt))
+            elif gang.state is GangState.WAITING and not gang.blockers and self._is_vacant(gang):
+                size = len(gang.claim) - gang.demand.spares
+                seats = gang.claim if size in gang.demand.sizes() else ()
+                slice_mib = gang.demand.task.slice_mib
+                if slice_mib:
+                    seats = tuple(type(seat)(seat.node, seat.gpus, slice_mib) for seat in seats)
+                self.draft.place_on_claim(gang, seats)
+                spread = spread_of(self.state.topology, seats)
+                self.decisions.append(Place(gang.id, gang.attempt + 1, seats[:size], seats[size:], spread))
+
+    def _is_tenable(self, gang: Gang) -> bool:
+        capacity, number = self.draft.capacity, self.state.topology.number
+        return not gang.blockers & ~Blocker.BACKOFF and all(
+            seat.node in number and not seat.gpus & ~capacity.up[number[seat.node]] and capacity.open[number[seat.node]]
+            for seat in gang.claim
+        )
+
+    def _is_vacant(self, gang: Gang) -> bool:
+        capacity, number = self.draft.capacity, self.state.topology.number
+        tasks: dict[int, int] = {}
+        for seat in gang.claim:
+            n = number[seat.node]
+            tasks[n] = tasks.get(n, 0) + 1
+            if seat.gpus & capacity.used[n]:
+                return False
+        return all(
+            (capacity.left[name][n] or 0) >= each * count for n, count in tasks.items() for name, each in gang.amounts
+        )
+
+    # ---- 2. repair, 3. drain -----------------------------------------------------------------------------------
+
+    def repair(self) -> None:
+        for gang in list(self.state.broken.values()):
+            decision = repair(self.draft, gang)
+            if isinstance(decision, Repair):
+                seats = decision.seats + decision.spares
+                self.draft.move(gang, seats, self.state.charge_for(gang.demand.task, seats))
+            else:
+                self.draft.evict(gang)
+            self.decisions.append(decision)
+
+    def drain(self) -> None:
+        for name in self.state.draining:
+            node = self.state.nodes[name]
+            bad = sum(1 << gpu for gpu, health in node.gpu_health.items() if health is Health.DRAINING)
+            for tenant in self.state.tenants[name]:
+                gang = self.state.gangs[tenant]
+                must_go = is_leaving(node) or any(s.node == name and s.gpus & bad for s in gang.all_seats)
+                if must_go and not self.draft.is_leaving(gang) and gang.id not in self.draft.served:
+                    self.draft.evict(gang)
+                    self.decisions.append(Evict(gang.id, gang.attempt, Cause.DRAIN))
+
+    # ---- 4. the line -------------------------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        walk = Walk(self.draft, self.parts.order, self._overdue(), self._may_insist)
+        while (turn := walk.next()) is not None:
+            self._serve(walk, turn)
+
+    def _overdue(self) -> list[Gang]:
+        """Of each pool and priority the oldest, if it has waited longer than anyone should."""
+        if self.parts.patience_ms is None:
+            return []
+        found: list[Gang] = []
+        for priority in sorted(self.state.backlog.ages, reverse=True):
+            pools = set()
+            for gang in self.state.backlog.ages[priority].oldest(priority, 16):
+                if self.now_ms - gang.waiting_since_ms >= self.parts.patience_ms and self._pool(gang) not in pools:
+                    pools.add(self._pool(gang))
+                    found.append(gang)
+        return found
+
+    def _may_insist(self, desk: Desk) -> bool:
+        return self.room.may_have_rights(desk.queue, desk.priority)
+
+    def _pool(self, gang: Gang) -> tuple[bool, ...]:
+        """Gangs that compete for the same kinds of nodes are of one pool; one pool never blocks another."""
+        return tuple(mask != 0 for mask in self.state.topology.accepted(gang.demand.task))
+
+    def _serve(self, walk: Walk, turn: Turn) -> None:
+        gang, demand = turn.gang, turn.gang.demand
+        pool = self._pool(gang)
+        if not self.parts.backfill.may_pass and self.blocked.get(pool):
+            walk.close_demand(demand)
+            return
+        shortfall = self._shortfall(gang, demand.smallest)
+        if shortfall is not None:
+            if not self._make_room(gang, FREE):
+                close = walk.close_line if shortfall.kind == "user_limit" else walk.close_at_desk
+                close(turn)
+            return
+        exempt = self._exempt(gang)
+        bounds = self.calendar.bounds(gang, exempt)
+        if self._place(gang, bounds) or self._make_room(gang, bounds):
+            return
+        self._block(walk, turn, pool, bounds)
+
+    def _shortfall(self, gang: Gang, size: int) -> Shortfall | None:
+        charge = charge_before_seats(gang, size)
+        gpu_ms = charge.get(GPU_MILLI, 0) * self.snapshot.expected_ms(gang) // 1000
+        return next(self.draft.queues.shortfalls(gang.queue, gang.user, charge, gpu_ms, self.now_ms), None)
+
+    def _exempt(self, gang: Gang) -> list[str]:
+        """Reservations of borrowers do not bind whoever is within its guarantee."""
+        tree, charge = self.draft.queues, charge_before_seats(gang, gang.demand.smallest)
+        return [
+            reservation.gang
+            for reservation in self.calendar.reservations
+            if tree.is_entitled(gang.queue, holder := self.state.gangs[reservation.gang].queue, charge, self.now_ms)
+            and holder != gang.queue
+            and not tree.is_entitled(holder, gang.queue, self._reserved_charge(reservation.gang), self.now_ms)
+        ]
+
+    def _reserved_charge(self, name: str) -> dict[str, int]:
+        gang = self.state.gangs[name]
+        return charge_before_seats(gang, gang.demand.smallest)
+
+    def _place(self, gang: Gang, bounds: Bounds) -> bool:
+        seating = self._find(gang, bounds)
+        if seating is None:
+            return False
+        seats = seating.everything
+        charge = self.state.charge_for(gang.demand.task, seats)
+        gpu_ms = dict(charge).get(GPU_MILLI, 0) * self.snapshot.expected_ms(gang) // 1000
+        self.draft.place(gang, seats, charge, gpu_ms)
+        spread = spread_of(self.state.topology, seats)
+        self.decisions.append(Place(gang.id, gang.attempt + 1, seating.seats, seating.spares, spread))
+        return True
+
+    def _find(self, gang: Gang, bounds: Bounds) -> Seating | None:
+        """Seats for the largest size that its queue may have and that fits."""
+        demand, widest = gang.demand, 0
+        if demand.prefer and self.now_ms - gang.waiting_since_ms < demand.prefer_wait_ms:
+            widest = self.state.topology.level_index(demand.prefer) or 0
+        for size in demand.sizes():
+            if size == demand.smallest or self._shortfall(gang, size) is None:
+                found = find_seats(
+                    self.draft.capacity, demand, size, gang.profile.avoid, bounds, self.parts.scorer, widest
+                )
+                if found is not None and self._models_allowed(gang, found):
+                    return found
+        return None
+
+    def _models_allowed(self, gang: Gang, found: Seating) -> bool:
+        """Quota per GPU model can only be checked once the seats are known."""
+        if len(gang.demand.task.models) == 1:
+            return True
+        charge = dict(self.state.charge_for(gang.demand.task, found.everything))
+        gpu_ms = charge.get(GPU_MILLI, 0) * self.snapshot.expected_ms(gang) // 1000
+        return next(self.draft.queues.shortfalls(gang.queue, gang.user, charge, gpu_ms, self.now_ms), None) is None
+
+    def _make_room(self, gang: Gang, bounds: Bounds) -> bool:
+        if self.parts.preemption is None:
+            return False
+        if not self.room.may_have_rights(gang.queue, gang.priority) and not self._someone_leaves():
+            return False
+        decision = self.room.make(gang, gang.demand.smallest, bounds)
+        if decision is None:
+            return False
+        for victim in decision.victims:
+            leaving = self.state.gangs[victim.gang]
+            self.draft.evict(leaving)
+            if victim.keep:
+                self.draft.claim(leaving, victim.keep, self.state.charge_for(leaving.demand.task, victim.keep))
+        self.draft.claim(gang, decision.seats, self.state.charge_for(gang.demand.task, decision.seats))
+        self.decisions.append(decision)
+        return True
+
+    def _someone_leaves(self) -> bool:
+        return bool(self.draft.leaving) or any(
+            gang.state is GangState.STOPPING for gang in self.state.holders.values()
+        )
+
+    def _block(self, walk: Walk, turn: Turn, pool: tuple[bool, ...], bounds: Bounds) -> None:
+        """It cannot start now. Promise it a start, if it is near enough to the head, and see who may still pass."""
+        gang, demand = turn.gang, turn.gang.demand
+        count = self.blocked[pool] = self.blocked.get(pool, 0) + 1
+        if count <= self.parts.backfill.depth:
+            self.calendar.reserve(gang, demand.smallest)
+            walk.skip(gang)
+            return
+        if bounds is not FREE and could_take(self.draft.capacity, demand, demand.smallest):
+            if self.state.queues.has_guarantees:
+                walk.close_line(turn)
+            else:
+                walk.close_demand(demand, self.snapshot.expected_ms(gang))
+            return
+        walk.close_at_desk(turn)
+        walk.close_as_full(demand)
+
+    # ---- 5. growth ---------------------------------------------------------------------------------------------
+
+    def grow(self) -> None:
+        for gang in list(self.state.holders.values()):
+            if gang.state is not GangState.RUNNING or not gang.demand.is_elastic or self.draft.is_leaving(gang):
+                continue
+            if len(gang.seats) >= gang.demand.tasks or gang.id in self.draft.served:
+                continue
+            decision = grow(self.draft, gang)
+            if decision is not None:
+                extra = tuple(seat for seat in decision.seats if seat not in set(gang.seats))
+                charge = dict(self.state.charge_for(gang.demand.task, extra))
+                gpu_ms = charge.get(GPU_MILLI, 0) * self.snapshot.expected_ms(gang) // 1000
+                if next(self.draft.queues.shortfalls(gang.queue, gang.user, charge, gpu_ms, self.now_ms), None) is None:
+                    self.draft.evict(gang)
+                    self.draft.claim(gang, decision.seats, self.state.charge_for(gang.demand.task, decision.seats))
+                    self.decisions.append(decision)
+
+

@@ -1,0 +1,256 @@
+"""The cheapest set of candidates whose seats, once free, hold a gang. Pure search; knows nothing of rights or queues.
+
+Small cases are solved exactly. Large ones greedily, node by node, then trimmed: whoever turns out not to be needed stays.
+The result does not depend on the order in which candidates are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from heapq import heapify, heappop, heappush
+
+from msgspec import Struct
+
+from corral.core.cluster.capacity import Capacity
+from corral.core.cluster.resources import Amounts, Seat
+from corral.core.cluster.slots import node_slots, raw_slots, room_by_domain, trimmed
+from corral.core.model import Cause, Gang
+from corral.core.state import State
+
+#: How many sets the exact search may look at before it settles for the best found so far.
+EXPANSIONS_MAX = 3_000
+EXACT_MAX = 24  # more candidates than this are not searched exactly
+
+Test = Callable[[Sequence["Candidate"]], bool]
+
+
+class Candidate(Struct, frozen=True):
+    """A gang that could leave, or shrink to ``keep``; ``frees`` are the seats that would become free."""
+
+    gang: Gang
+    cause: Cause
+    price: int
+    frees: tuple[Seat, ...]
+    keep: tuple[Seat, ...] = ()
+    may_go_below: bool = False  # its queue may fall below its guarantee by this
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Cheaper first; of equals the one that came last."""
+        return (self.price, -self.gang.rank)
+
+    @property
+    def gpu_milli(self) -> int:
+        held = len(self.gang.all_seats)
+        return self.gang.gpu_milli * len(self.frees) // held if held else 0
+
+    def leave(self, capacity: Capacity) -> None:
+        for seat in self.frees:
+            n = capacity.topology.number.get(seat.node)
+            if n is not None:
+                capacity.give_back(n, seat.gpus, seat.slice_mib, self.gang.amounts)
+
+    def stay(self, capacity: Capacity) -> None:
+        for seat in self.frees:
+            n = capacity.topology.number.get(seat.node)
+            if n is not None:
+                capacity.take(n, seat.gpus, seat.slice_mib, self.gang.amounts)
+
+    def uncharged(self, state: State) -> Amounts:
+        """What its queue is no longer charged for."""
+        return state.charge_for(self.gang.demand.task, self.frees) if self.keep else self.gang.charged
+
+    def nodes(self, capacity: Capacity) -> list[int]:
+        number = capacity.topology.number
+        return sorted({number[seat.node] for seat in self.frees if seat.node in number})
+
+
+def cheapest(
+    capacity: Capacity, gang: Gang, size: int, candidates: Sequence[Candidate], is_legal: Test, is_enough: Test
+) -> list[Candidate] | None:
+    """The cheapest legal set that makes enough room, or None. Leaves the capacity as it was."""
+    ordered = sorted(candidates, key=lambda candidate: candidate.key)
+    search = _Search(capacity, gang, size, is_legal, is_enough)
+    best = search.greedy(ordered)
+    if len(ordered) <= EXACT_MAX:
+        best = search.exact(ordered, best)
+    return best
+
+
+class _Search:
+    def __init__(self, capacity: Capacity, gang: Gang, size: int, is_legal: Test, is_enough: Test) -> None:
+        self._capacity, self._demand, self._avoid = capacity, gang.demand, gang.profile.avoid
+        self._wanted = size + gang.demand.spares
+        self._is_legal, self._is_enough = is_legal, is_enough
+        self._column = self._without_avoided(raw_slots(capacity, gang.demand))
+
+    # ---- exact -------------------------------------------------------------------------------------------------
+
+    def exact(self, candidates: Sequence[Candidate], best: list[Candidate] | None) -> list[Candidate] | None:
+        """Depth first over all sets, cheapest members first, cut where the price is already too high."""
+        self._best, self._best_price = best, sum(c.price for c in best) if best is not None else None
+        self._left = EXPANSIONS_MAX
+        self._descend(candidates, 0, [], 0)
+        return self._best
+
+    def _descend(self, candidates: Sequence[Candidate], at: int, chosen: list[Candidate], price: int) -> None:
+        if self._best_price is not None and price >= self._best_price:
+            return
+        self._left -= 1
+        if self._fits() and self._is_legal(chosen) and self._is_enough(chosen):
+            self._best, self._best_price = list(chosen), price
+            return
+        for i in range(at, len(candidates)):
+            if self._left <= 0 or any(c.gang.id == candidates[i].gang.id for c in chosen):
+                continue
+            undo = self._free(candidates[i])
+            self._descend(candidates, i + 1, [*chosen, candidates[i]], price + candidates[i].price)
+            self._unfree(undo)
+
+    # ---- greedy ------------------------------------------------------------------------------------------------
+
+    def greedy(self, candidates: Sequence[Candidate]) -> list[Candidate] | None:
+        """In each domain that may hold the gang, free the cheapest tasks one after another; the cheapest domain wins."""
+        best: tuple[int, int, list[Candidate]] | None = None
+        for lo, hi in self._domains():
+            here = [c for c in candidates if any(lo <= n < hi for n in c.nodes(self._capacity))]
+            chosen = self._greedy_within(here, lo, hi)
+            if chosen is not None:
+                result = (sum(c.price for c in chosen), lo, chosen)
+                best = result if best is None or result[:2] < best[:2] else best
+        return None if best is None else best[2]
+
+    def _domains(self) -> list[tuple[int, int]]:
+        topology = self._capacity.topology
+        if not self._demand.within:
+            return [(0, len(topology.nodes))]
+        return [(d.lo, d.hi) for _, d in room_by_domain(topology, self._column, self._demand.within)]
+
+    def _greedy_within(self, candidates: Sequence[Candidate], lo: int, hi: int) -> list[Candidate] | None:
+        mark, before = self._capacity.mark(), self._column.copy()
+        at_node: dict[int, list[Candidate]] = {}
+        for candidate in candidates:
+            for n in candidate.nodes(self._capacity):
+                if lo <= n < hi:
+                    at_node.setdefault(n, []).append(candidate)
+        chosen: dict[str, Candidate] = {}
+        offers = [(*self._offer(n, at_node[n], chosen), n) for n in at_node]
+        heapify(offers)
+        while offers and not (self._room(lo, hi) >= self._wanted and self._is_enough(list(chosen.values()))):
+            rate, price, n = heappop(offers)
+            now = self._offer(n, at_node[n], chosen)
+            if now[0] >= _NOTHING:
+                continue
+            if now != (rate, price):
+                heappush(offers, (*now, n))
+                continue
+            for candidate in self._next_on(n, at_node[n], chosen):
+                if self._is_legal([*chosen.values(), candidate]):
+                    chosen[candidate.gang.id] = candidate
+                    self._free(candidate)
+                else:
+                    at_node[n] = [c for c in at_node[n] if c is not candidate]
+            heappush(offers, (*self._offer(n, at_node[n], chosen), n))
+        found = self._trim(list(chosen.values()), lo, hi)
+        self._capacity.undo(mark)
+        self._column[:] = before
+        return found
+
+    def _offer(self, n: int, here: Sequence[Candidate], chosen: dict[str, Candidate]) -> tuple[int, int]:
+        """(price for each further task, price) of the next step on a node; a great number if it has nothing to offer."""
+        steps = self._next_on(n, here, chosen)
+        if not steps:
+            return (_NOTHING, 0)
+        price = sum(candidate.price for candidate in steps)
+        gain = max(1, self._gain(n, steps))
+        return (price // gain, price)
+
+    def _next_on(self, n: int, here: Sequence[Candidate], chosen: dict[str, Candidate]) -> list[Candidate]:
+        """The cheapest few on a node, in order of price, that together make room for one more task there."""
+        steps: list[Candidate] = []
+        for candidate in here:
+            if candidate.gang.id not in chosen:
+                steps.append(candidate)
+                if self._gain(n, steps) > 0:
+                    return _needed(steps, lambda some: self._gain(n, some) > 0)
+        return []
+
+    def _gain(self, n: int, steps: Sequence[Candidate]) -> int:
+        mark = self._capacity.mark()
+        for candidate in steps:
+            for seat in candidate.frees:
+                if self._capacity.topology.number.get(seat.node) == n:
+                    self._capacity.give_back(n, seat.gpus, seat.slice_mib, candidate.gang.amounts)
+        gain = self._slots_on(n) - self._column[n]
+        self._capacity.undo(mark)
+        return gain
+
+    def _trim(self, chosen: list[Candidate], lo: int, hi: int) -> list[Candidate] | None:
+        """Drop whoever is not needed, dearest first, and make sure that what is left is enough and legal."""
+        if self._room(lo, hi) < self._wanted or not self._is_enough(chosen):
+            return None
+        for candidate in sorted(chosen, key=lambda c: c.key, reverse=True):
+            fewer = [c for c in chosen if c is not candidate]
+            self._keep(candidate)
+            if self._room(lo, hi) >= self._wanted and self._is_enough(fewer):
+                chosen = fewer
+            else:
+                self._free(candidate)
+        return chosen if self._is_legal(chosen) else None
+
+    # ---- columns -----------------------------------------------------------------------------------------------
+
+    def _free(self, candidate: Candidate) -> tuple[int, list[tuple[int, int]]]:
+        """Let a candidate leave; what to hand to _unfree to take it back."""
+        undo = (self._capacity.mark(), [(n, self._column[n]) for n in candidate.nodes(self._capacity)])
+        candidate.leave(self._capacity)
+        for n, _ in undo[1]:
+            self._column[n] = self._slots_on(n)
+        return undo
+
+    def _keep(self, candidate: Candidate) -> None:
+        """Let a candidate stay after all."""
+        candidate.stay(self._capacity)
+        for n in candidate.nodes(self._capacity):
+            self._column[n] = self._slots_on(n)
+
+    def _unfree(self, undo: tuple[int, list[tuple[int, int]]]) -> None:
+        self._capacity.undo(undo[0])
+        for n, count in undo[1]:
+            self._column[n] = count
+
+    def _slots_on(self, n: int) -> int:
+        if self._capacity.topology.nodes[n].name in self._avoid:
+            return 0
+        if self._demand.task.slice_mib:
+            return self._without_avoided(raw_slots(self._capacity, self._demand))[n]
+        return node_slots(self._capacity, self._demand, n, self._capacity.free[n])
+
+    def _without_avoided(self, column: list[int]) -> list[int]:
+        for name in self._avoid:
+            n = self._capacity.topology.number.get(name)
+            if n is not None:
+                column[n] = 0
+        return column
+
+    def _room(self, lo: int, hi: int) -> int:
+        if self._demand.spread or self._demand.chunk > 1:
+            return sum(trimmed(self._capacity.topology, self._column.copy(), self._demand)[lo:hi])
+        return sum(self._column[lo:hi])
+
+    def _fits(self) -> bool:
+        return any(self._room(lo, hi) >= self._wanted for lo, hi in self._domains())
+
+
+_NOTHING = 1 << 80
+
+
+def _needed(steps: list[Candidate], is_enough: Test) -> list[Candidate]:
+    """Without those that the dearer ones made unnecessary."""
+    for candidate in steps[:-1]:
+        fewer = [c for c in steps if c is not candidate]
+        if is_enough(fewer):
+            steps = fewer
+    return steps
+
+
