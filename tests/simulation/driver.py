@@ -336,6 +336,10 @@ class Driver:
             self._command(commands.undrain(self.state, node.spec.name, self.now))
             for gpu in list(node.gpu_health):
                 self._tell(f.GpuObserved(node.spec.name, gpu, Health.HEALTHY))
+        for name, queue in list(self.state.queues.queues.items()):
+            if name:  # a bound that was raised for a while may keep a gang out for ever; that is explained, not healed
+                unbound = QueueSpec(name=name, guarantee=queue.spec.guarantee, weight=queue.spec.weight)
+                self._command(commands.set_queue(self.state, unbound, self.now))
         for job in list(self.state.jobs.values()):
             self._command(commands.release(self.state, job.id, self.now))
         for _ in range(rounds):

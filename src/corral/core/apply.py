@@ -163,9 +163,8 @@ def _make_gang(state: State, job: Job, name: str, demand: Any, blockers: int) ->
 
 def _park_excess(state: State, job: Job) -> None:
     """Array elements beyond array_parallel stay out of line until an earlier one is over."""
-    abreast = (job.spec.array_parallel or 0) * len(job.spec.gangs)
-    job.active = min(abreast, len(job.gangs))
-    job.parked = job.gangs[:abreast - 1:-1] if abreast else job.gangs[::-1]
+    job.active = min(job.abreast, len(job.gangs))
+    job.parked = job.gangs[job.active :][::-1]
     for name in job.parked:
         state.gangs[name].blockers |= Blocker.ARRAY
 

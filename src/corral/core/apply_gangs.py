@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from corral.core import events as e
-from corral.core.model import QUICK_MS, TERMINAL, Blocker, Eviction, Gang, GangState
+from corral.core.model import QUICK_MS, TERMINAL, Blocker, Eviction, Gang, GangState, Job
 from corral.core.state import State, deadlines, seated
 
 HEAD = 1 << 60  # taken off the rank of a gang that goes to the head of its line
@@ -47,8 +47,15 @@ def _awoke(state: State, gang: Gang, event: e.GangAwoke) -> None:
         job = state.jobs[gang.job]
         job.parked.remove(gang.id)
         job.active += 1
-        state.loose.pop(job.id, None)
+        _note_if_array_has_room(state, job)
     unblock(state, gang, event.blocker)
+
+
+def _note_if_array_has_room(state: State, job: Job) -> None:
+    if job.parked and job.active < job.abreast:
+        state.loose[job.id] = None
+    else:
+        state.loose.pop(job.id, None)
 
 
 # ---- seats ---------------------------------------------------------------------------------------------------------
@@ -267,8 +274,7 @@ def _finished(state: State, gang: Gang, event: e.GangFinished) -> None:
     else:
         job.active -= 1
     if job.unfinished:
-        if job.parked:
-            state.loose[job.id] = None
+        _note_if_array_has_room(state, job)
         return
     state.loose[job.id] = None
     queue = state.queues.queues[gang.queue]

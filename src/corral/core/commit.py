@@ -206,16 +206,13 @@ def _has_room(draft: Draft, gang: Gang, n: int, seat: Seat, accepted: int, is_ke
         return False
     if seat.gpus & ~accepted:
         return False
-    if seat.slice_mib:
-        key = (n, seat.gpus.bit_length() - 1)
-        left = capacity.vram.get(key)
-        is_free = seat.gpus & capacity.free[n] if left is None else left >= seat.slice_mib and seat.gpus & capacity.up[n]
-        if not is_free or (left is not None and seat.gpus & capacity.claimed[n]):
+    if seat.gpus & capacity.claimed[n] or (seat.gpus & ~capacity.up[n] and not is_kept):
+        return False
+    shared = capacity.vram.get((n, seat.gpus.bit_length() - 1)) if seat.slice_mib else None
+    if shared is None:
+        if seat.gpus & capacity.used[n]:
             return False
-    elif is_kept:
-        if seat.gpus & (capacity.used[n] | capacity.claimed[n]):
-            return False
-    elif seat.gpus & ~capacity.free[n]:
+    elif shared < seat.slice_mib:
         return False
     return capacity.tasks_by_amounts(n, gang.amounts, 1) == 1 if gang.amounts else True
 

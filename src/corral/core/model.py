@@ -188,6 +188,11 @@ class Job(Struct):
     parked: list[str] = field(default_factory=list)  # array elements beyond array_parallel, last first
 
     @property
+    def abreast(self) -> int:
+        """How many gangs of an array may be in line or hold seats at once."""
+        return (self.spec.array_parallel or len(self.gangs)) * len(self.spec.gangs)
+
+    @property
     def is_over(self) -> bool:
         return self.unfinished == 0
 

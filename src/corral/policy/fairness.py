@@ -22,12 +22,9 @@ class Shares:
         self._past: dict[str, tuple[tuple[str, int, int], ...]] = {}
         self._user_past: dict[tuple[str, str], tuple[tuple[str, int, int], ...]] = {}
 
-    def path(self, queue: str) -> tuple[int | str, ...]:
+    def path(self, queue: str) -> tuple[tuple[int, str], ...]:
         """The shares along a queue's path: comparing two of these compares the queues where their paths part."""
-        key: list[int | str] = []
-        for name in self._tree.path(queue)[1:]:
-            key += (self.queue(name), name)
-        return tuple(key)
+        return tuple((self.queue(name), name) for name in self._tree.path(queue)[1:])
 
     def queue(self, name: str) -> int:
         past = self._past.get(name)

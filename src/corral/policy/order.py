@@ -60,7 +60,7 @@ class ByShare:
     looks_inside = False
 
     def desk(self, shares: Shares, desk: Desk, first: Key) -> Key:
-        return (*shares.path(desk.queue), -desk.priority)
+        return (shares.path(desk.queue), -desk.priority)
 
     def line(self, shares: Shares, line: Line, rank: int) -> Key:
         return (shares.user(line.queue, line.user), line.user, rank)
@@ -68,7 +68,7 @@ class ByShare:
 
 class ByPriorityAndShare(ByShare):
     def desk(self, shares: Shares, desk: Desk, first: Key) -> Key:
-        return (-desk.priority, *shares.path(desk.queue))
+        return (-desk.priority, shares.path(desk.queue))
 
 
 class Turn:

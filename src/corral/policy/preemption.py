@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from corral.core.cluster.resources import GPU_MILLI
+from corral.core.cluster.resources import GPU_MILLI, Demand, TaskDemand
 from corral.core.model import Cause, Gang, GangState
 from corral.core.plan import MakeRoom, Victim
 from corral.core.queues.quota import contested
@@ -94,7 +95,7 @@ class Room:
                     capacity.give_back(n, seat.gpus, seat.slice_mib, gang.amounts)
 
     def _seats(self, gang: Gang, size: int) -> Seating | None:
-        return find_seats(self._draft.capacity, gang.demand, size, gang.profile.avoid, self._bounds)
+        return find_seats(self._draft.capacity, claimed_as(gang.demand), size, gang.profile.avoid, self._bounds)
 
     # ---- who could be asked ------------------------------------------------------------------------------------
 
@@ -181,7 +182,8 @@ class Room:
         def is_enough(chosen: Sequence[Candidate]) -> bool:
             return self._is_allowed(gang, size, chosen)
 
-        picked = cheapest(self._draft.capacity, gang, size, candidates, is_legal, is_enough)
+        demand, avoid = claimed_as(gang.demand), gang.profile.avoid
+        picked = cheapest(self._draft.capacity, demand, size, avoid, candidates, is_legal, is_enough)
         if picked is None:
             return None
         capacity = self._draft.capacity
@@ -227,6 +229,15 @@ class Room:
 
     def _charge(self, gang: Gang, size: int) -> dict[str, int]:
         return charge_before_seats(gang, size)
+
+
+def claimed_as(demand: Demand) -> Demand:
+    """Room is made by whole GPUs: a slice claims a GPU until it sits down, and then takes only its part."""
+    task = demand.task
+    if not task.slice_mib:
+        return demand
+    vram = max(task.vram_mib_min, task.slice_mib)
+    return replace(demand, task=TaskDemand(1, 0, task.models, vram, task.vram_mib_max, task.amounts))
 
 
 def charge_before_seats(gang: Gang, size: int) -> dict[str, int]:

@@ -12,7 +12,7 @@ from heapq import heapify, heappop, heappush
 from msgspec import Struct
 
 from corral.core.cluster.capacity import Capacity
-from corral.core.cluster.resources import Amounts, Seat
+from corral.core.cluster.resources import Amounts, Demand, Seat
 from corral.core.cluster.slots import node_slots, raw_slots, room_by_domain, trimmed
 from corral.core.model import Cause, Gang
 from corral.core.state import State
@@ -66,11 +66,17 @@ class Candidate(Struct, frozen=True):
 
 
 def cheapest(
-    capacity: Capacity, gang: Gang, size: int, candidates: Sequence[Candidate], is_legal: Test, is_enough: Test
+    capacity: Capacity,
+    demand: Demand,
+    size: int,
+    avoid: Sequence[str],
+    candidates: Sequence[Candidate],
+    is_legal: Test,
+    is_enough: Test,
 ) -> list[Candidate] | None:
     """The cheapest legal set that makes enough room, or None. Leaves the capacity as it was."""
     ordered = sorted(candidates, key=lambda candidate: candidate.key)
-    search = _Search(capacity, gang, size, is_legal, is_enough)
+    search = _Search(capacity, demand, size, avoid, is_legal, is_enough)
     best = search.greedy(ordered)
     if len(ordered) <= EXACT_MAX:
         best = search.exact(ordered, best)
@@ -78,11 +84,13 @@ def cheapest(
 
 
 class _Search:
-    def __init__(self, capacity: Capacity, gang: Gang, size: int, is_legal: Test, is_enough: Test) -> None:
-        self._capacity, self._demand, self._avoid = capacity, gang.demand, gang.profile.avoid
-        self._wanted = size + gang.demand.spares
+    def __init__(
+        self, capacity: Capacity, demand: Demand, size: int, avoid: Sequence[str], is_legal: Test, is_enough: Test
+    ) -> None:
+        self._capacity, self._demand, self._avoid = capacity, demand, avoid
+        self._wanted = size + demand.spares
         self._is_legal, self._is_enough = is_legal, is_enough
-        self._column = self._without_avoided(raw_slots(capacity, gang.demand))
+        self._column = self._without_avoided(raw_slots(capacity, demand))
 
     # ---- exact -------------------------------------------------------------------------------------------------
 
@@ -222,8 +230,6 @@ class _Search:
     def _slots_on(self, n: int) -> int:
         if self._capacity.topology.nodes[n].name in self._avoid:
             return 0
-        if self._demand.task.slice_mib:
-            return self._without_avoided(raw_slots(self._capacity, self._demand))[n]
         return node_slots(self._capacity, self._demand, n, self._capacity.free[n])
 
     def _without_avoided(self, column: list[int]) -> list[int]:
