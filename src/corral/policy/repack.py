@@ -6,15 +6,15 @@ freely and believe that switching is cheap; use them to compare, or where it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from corral.core.cluster.resources import GPU_MILLI
+from corral.core.cluster.resources import GPU_MILLI, Seat
 from corral.core.model import Cause, Gang, GangState
 from corral.core.plan import MakeRoom, Place, Plan, Victim
 from corral.core.snapshot import Snapshot
-from corral.policy.placement import find_seats, spread_of
-from corral.policy.preemption import charge_before_seats
+from corral.policy.placement import Seating, find_seats, spread_of
+from corral.policy.preemption import charge_before_seats, claimed_as
 from corral.policy.standard import Cycle, Parts
 
 Rank = Callable[[Snapshot, Gang], tuple[Any, ...]]
@@ -89,11 +89,19 @@ class _Pass:
             for seat in gang.all_seats
         )
 
+    def _find(self, gang: Gang) -> Seating | None:
+        """Seats for the largest size that its queue may have and that fits."""
+        for size in gang.demand.sizes():
+            if self.cycle.shortfall(gang, size) is None:
+                found = find_seats(
+                    self.draft.capacity, gang.demand, size, gang.profile.avoid, scorer=self.cycle.parts.scorer
+                )
+                if found is not None:
+                    return found
+        return None
+
     def _seat(self, gang: Gang) -> bool:
-        size = gang.demand.tasks
-        if self.cycle._shortfall(gang, size) is not None:
-            return False
-        found = find_seats(self.draft.capacity, gang.demand, size, gang.profile.avoid, scorer=self.cycle.parts.scorer)
+        found = self._find(gang)
         if found is None:
             return False
         for seat in found.everything:
@@ -102,45 +110,49 @@ class _Pass:
         return True
 
     def _decide(self, coming: list[Gang], leaving: dict[str, Gang]) -> None:
-        """Give each newcomer free seats if there are some, else seats of those who leave, dearest newcomer first."""
-        cycle, capacity = self.cycle, self.draft.capacity
+        """Give each newcomer free seats if there are some, else seats of those who leave."""
         for gang in coming:
-            size = gang.demand.tasks
-            found = find_seats(capacity, gang.demand, size, gang.profile.avoid, scorer=cycle.parts.scorer)
+            found = self._find(gang)
             if found is not None:
                 charge = self.state.charge_for(gang.demand.task, found.everything)
                 self.draft.place(gang, found.everything, charge, 0)
                 spread = spread_of(self.state.topology, found.everything)
-                cycle.decisions.append(Place(gang.id, gang.attempt + 1, found.seats, found.spares, spread))
+                self.cycle.decisions.append(Place(gang.id, gang.attempt + 1, found.seats, found.spares, spread))
             else:
                 self._take_over(gang, leaving)
 
     def _take_over(self, gang: Gang, leaving: dict[str, Gang]) -> None:
+        """Let those who leave anyway leave for this gang, the last who came first, until it fits."""
         capacity, cycle = self.draft.capacity, self.cycle
+        demand, size = claimed_as(gang.demand), gang.demand.smallest
         mark = capacity.mark()
         victims: list[Gang] = []
         found = None
         for victim in sorted(leaving.values(), key=lambda each: -each.rank):
             self._move(victim, back=True)
             victims.append(victim)
-            found = find_seats(capacity, gang.demand, gang.demand.tasks, gang.profile.avoid)
+            found = find_seats(capacity, demand, size, gang.profile.avoid)
             if found is not None:
                 break
         capacity.undo(mark)
-        if found is None:
+        if found is None or cycle.shortfall(gang, size) is not None:
             return
-        nodes = {seat.node: 0 for seat in found.everything}
-        for seat in found.everything:
-            nodes[seat.node] |= seat.gpus
-        needed = [v for v in victims if any(seat.gpus & nodes.get(seat.node, 0) for seat in v.all_seats)]
-        told = tuple(
-            Victim(v.id, v.attempt, Cause.PRIORITY, cycle.snapshot.price_gpu_ms(v)) for v in needed
-        )
+        needed = [victim for victim in victims if _is_in_the_way(victim, found.everything, bool(gang.amounts))]
         for victim in needed:
             del leaving[victim.id]
             self.draft.evict(victim)
         self.draft.claim(gang, found.everything, self.state.charge_for(gang.demand.task, found.everything))
+        told = tuple(Victim(v.id, v.attempt, Cause.PRIORITY, cycle.snapshot.price_gpu_ms(v)) for v in needed)
         cycle.decisions.append(MakeRoom(gang.id, gang.attempt + 1, found.everything, told))
+
+
+def _is_in_the_way(gang: Gang, seats: Sequence[Seat], by_amounts: bool) -> bool:
+    wanted: dict[str, int] = {}
+    for seat in seats:
+        wanted[seat.node] = wanted.get(seat.node, 0) | seat.gpus
+    return any(
+        seat.node in wanted and (by_amounts or seat.gpus & wanted[seat.node]) for seat in gang.all_seats
+    )
 
 
 def by_remaining_time(snapshot: Snapshot, gang: Gang) -> tuple[Any, ...]:

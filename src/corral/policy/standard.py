@@ -171,7 +171,7 @@ class Cycle:
         if not self.parts.backfill.may_pass and self.blocked.get(pool):
             walk.close_demand(demand)
             return
-        shortfall = self._shortfall(gang, demand.smallest)
+        shortfall = self.shortfall(gang, demand.smallest)
         if shortfall is not None:
             if not self._make_room(gang, FREE):
                 close = walk.close_line if shortfall.kind == "user_limit" else walk.close_at_desk
@@ -183,7 +183,7 @@ class Cycle:
             return
         self._block(walk, turn, pool, bounds)
 
-    def _shortfall(self, gang: Gang, size: int) -> Shortfall | None:
+    def shortfall(self, gang: Gang, size: int) -> Shortfall | None:
         charge = charge_before_seats(gang, size)
         gpu_ms = charge.get(GPU_MILLI, 0) * self.snapshot.expected_ms(gang) // 1000
         return next(self.draft.queues.shortfalls(gang.queue, gang.user, charge, gpu_ms, self.now_ms), None)
@@ -221,7 +221,7 @@ class Cycle:
         if demand.prefer and self.now_ms - gang.waiting_since_ms < demand.prefer_wait_ms:
             widest = self.state.topology.level_index(demand.prefer) or 0
         for size in demand.sizes():
-            if size == demand.smallest or self._shortfall(gang, size) is None:
+            if size == demand.smallest or self.shortfall(gang, size) is None:
                 found = find_seats(
                     self.draft.capacity, demand, size, gang.profile.avoid, bounds, self.parts.scorer, widest
                 )
