@@ -1,0 +1,122 @@
+"""Lines in order of rank, and the oldest of each priority."""
+
+import random
+
+import pytest
+
+from corral.core.model import Gang, GangState, Profile
+from corral.core.queues.backlog import Ages, Backlog, Line
+from tests.world import demand_of
+
+PROFILE = Profile(demand_of())
+
+
+def gang(
+    rank: int, priority: int = 0, queue: str = "q", user: str = "ann", profile: Profile = PROFILE
+) -> Gang:
+    return Gang(f"g{rank}", f"g{rank}", queue, user, priority, rank, profile, 0, 0)
+
+
+def line_of(*ranks: int) -> Line:
+    line = Line("q", 0, "ann", PROFILE)
+    for rank in ranks:
+        line.add(gang(rank))
+    return line
+
+
+def test_who_comes_later_stands_behind():
+    assert list(line_of(1, 2, 3)) == ["g1", "g2", "g3"]
+
+
+def test_who_returns_gets_its_place_back():
+    line = line_of(1, 2, 3)
+    line.remove(gang(2))
+    assert list(line) == ["g1", "g3"]
+    line.add(gang(2))
+    assert list(line) == ["g1", "g2", "g3"]
+
+
+def test_who_goes_to_the_head_stands_before_all():
+    line = line_of(5, 6)
+    line.remove(gang(5))
+    line.add(gang(-10))
+    assert list(line) == ["g-10", "g6"]
+    assert (line.gang(0), line.rank(0), line.rank(1)) == ("g-10", -10, 6)
+
+
+def test_removing_one_who_does_not_stand_there_is_a_bug_that_is_seen():
+    line = line_of(1, 3)
+    with pytest.raises((AssertionError, IndexError)):
+        line.remove(gang(2))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_line_that_moves_on_for_long_stays_in_order_and_forgets_who_left(seed):
+    rng, line, standing, away = random.Random(seed), line_of(), [], []
+    for rank in range(400):
+        line.add(gang(rank))
+        standing.append(rank)
+        for _ in range(rng.choice((0, 1, 2))):
+            if standing:
+                at = 0 if rng.random() < 0.7 else rng.randrange(len(standing))
+                away.append(standing.pop(at))
+                line.remove(gang(away[-1]))
+        if away and rng.random() < 0.2:
+            back = away.pop(rng.randrange(len(away)))
+            line.add(gang(back))
+            standing = sorted([*standing, back])
+        assert [line.rank(place) for place in range(len(line))] == standing
+    assert list(line) == [f"g{rank}" for rank in standing]
+
+
+def test_ages_give_the_oldest_first_whoever_came_back_among_them():
+    ages = Ages()
+    gangs = [gang(rank) for rank in range(6)]
+    for each in gangs:
+        ages.add(each)
+    gangs[0].state = GangState.RUNNING
+    ages.prune(0)
+    gangs[0].state = GangState.WAITING
+    ages.add(gangs[0])
+    assert [each.rank for each in ages.oldest(0, 3)] == [0, 1, 2]
+
+
+def test_ages_leave_out_who_no_longer_stands_in_line():
+    ages = Ages()
+    gangs = [gang(rank) for rank in range(4)]
+    for each in gangs:
+        ages.add(each)
+    gangs[0].state, gangs[1].blockers, gangs[2].priority = GangState.RUNNING, 1, 5
+    ages.prune(0)
+    assert [each.rank for each in ages.oldest(0, 4)] == [3]
+
+
+def test_the_oldest_is_found_behind_many_who_are_gone():
+    ages = Ages()
+    gangs = [gang(rank) for rank in range(100)]
+    for each in gangs:
+        ages.add(each)
+    for each in gangs[1:99]:
+        each.state = GangState.RUNNING
+    ages.prune(0)
+    assert [each.rank for each in ages.oldest(0, 2)] == [0, 99]
+
+
+def test_equal_shapes_of_one_user_share_a_line_and_everything_else_has_its_own():
+    backlog = Backlog()
+    for each in (gang(1), gang(2), gang(3, user="bob"), gang(4, priority=1), gang(5, queue="p")):
+        backlog.add(each)
+    backlog.add(gang(6, profile=Profile(demand_of(), 1000)))
+    assert sorted(list(line) for line in backlog.lines()) == [["g1", "g2"], ["g3"], ["g4"], ["g5"], ["g6"]]
+    assert backlog.count == 6 and backlog.demands == {demand_of(): 6}
+
+
+def test_an_empty_backlog_keeps_nothing_of_its_history():
+    backlog = Backlog()
+    everyone = [gang(rank, rank % 3, f"q{rank % 2}", f"u{rank % 5}") for rank in range(30)]
+    for each in everyone:
+        backlog.add(each)
+    for each in everyone:
+        each.state = GangState.RUNNING
+        backlog.remove(each)
+    assert (backlog.count, backlog.desks, backlog.demands) == (0, {}, {})
