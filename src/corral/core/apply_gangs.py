@@ -114,6 +114,7 @@ def _rise(state: State, gang: Gang, now_ms: int) -> None:
     state.queues.meter(gang.queue, gang.user, gang.metered, -1, now_ms)
     del state.holders[gang.id]
     state.broken.pop(gang.id, None)
+    state.stopping.pop(gang.id, None)
     state.spent.pop(gang.id, None)
     gang.metered = gang.seats = gang.spares = ()
 
@@ -190,6 +191,7 @@ def _evicted(state: State, gang: Gang, event: e.GangEvicted) -> None:
         event.cause, event.at_ms, event.deadline_ms, event.beneficiary, event.failure, event.exit_code, event.node
     )
     gang.state, gang.grace_over = GangState.STOPPING, False
+    state.stopping[gang.id] = gang
     state.broken.pop(gang.id, None)
     for n, _ in seated(state.topology, gang.all_seats):
         state.capacity.pledge(n, gang.amounts, -1)

@@ -6,7 +6,7 @@ closed once for everybody, so a cycle costs what can happen, not what waits. Sta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heapreplace
 from typing import Any, Protocol
 
@@ -81,37 +81,41 @@ class Turn:
 
 
 class Walk:
-    """One pass over the backlog in order. Whoever walks says after each turn whether to pass the gang or close a line."""
+    """One pass over the backlog in order. Whoever walks says after each turn who need not have another one.
+
+    Desks that may have others make room are treated one by one. All other desks are alike: what does not fit for one of
+    them fits for none, so it is closed for all at once.
+    """
 
     def __init__(
         self, draft: Draft, order: Order, first: Iterable[Gang] = (), may_insist: Callable[[Desk], bool] = lambda desk: False
     ) -> None:
         self._draft, self._order = draft, order
-        self._may_insist = may_insist  # whether a desk may have others make room, so that "full" is not the last word
-        self._insists: dict[tuple[str, int], bool] = {}
-        self._full: set[Demand] = set()
         self._shares = Shares(draft)
         self._backlog = draft.state.backlog
         self._first = list(first)[::-1]  # gangs that go before everyone else
+        self._may_insist = may_insist
+        self._insists: dict[tuple[int, str], bool] = {}
         self._passed: dict[Line, int] = {}
         self._skipped: set[str] = set()
-        self._closed: set[Line] = set()
-        self._closed_at: set[tuple[str, int, Demand]] = set()
-        #: demand -> only runs shorter than this still have a turn
-        self.open: dict[Demand, int] = dict.fromkeys(self._backlog.demands, NEVER_MS)
+        self._closed_lines: set[Line] = set()
+        #: demand -> only runs shorter than this still have a turn, at desks that may not insist
+        self._open: dict[Demand, int] = dict.fromkeys(self._backlog.demands, NEVER_MS)
+        #: the same for single desks: (desk, demand) -> shorter than this
+        self._open_at: dict[tuple[int, str, Demand], int] = {}
         self._heap: list[tuple[Key, tuple[int, str]]] = [
             (self._key(desk), at) for at, desk in self._backlog.desks.items()
         ]
         heapify(self._heap)
 
     def next(self) -> Turn | None:
-        """The first gang in order whose line is still open."""
+        """The first gang in order that may still have a turn."""
         while self._first:
             gang = self._first.pop()
-            if gang.demand in self.open and gang.id not in self._draft.served and gang.id not in self._skipped:
+            if gang.id not in self._draft.served and gang.id not in self._skipped:
                 desk = self._backlog.desks[gang.priority, gang.queue]
                 return Turn(desk, self._backlog.line(gang), gang)
-        while self._heap and self.open:
+        while self._heap:
             key, at = self._heap[0]
             desk = self._backlog.desks[at]
             line = self._best_line(desk)
@@ -122,31 +126,32 @@ class Walk:
             if fresh > key:
                 heapreplace(self._heap, (fresh, at))
                 continue
-            place = self._place(line)
-            return Turn(desk, line, self._draft.state.gangs[line.gang(place)])
+            return Turn(desk, line, self._draft.state.gangs[line.gang(self._place(line))])
         return None
 
-    def skip(self, gang: Gang) -> None:
+    def skip(self, turn: Turn) -> None:
         """It has had its turn; who stands behind it may have one."""
-        self._skipped.add(gang.id)
+        self._skipped.add(turn.gang.id)
+
+    def close(self, turn: Turn, from_ms: int = 0) -> None:
+        """It does not fit for a run of so long or longer: not at this desk, and not at any other that may not insist."""
+        self.close_at_desk(turn, from_ms)
+        if not self._is_insisting(turn.desk):
+            self.close_demand(turn.gang.demand, from_ms)
 
     def close_demand(self, demand: Demand, from_ms: int = 0) -> None:
-        """Nobody who wants this, for so long or longer, has a turn any more."""
         if from_ms <= 0:
-            self.open.pop(demand, None)
-        elif demand in self.open:
-            self.open[demand] = min(self.open[demand], from_ms)
+            self._open.pop(demand, None)
+        elif demand in self._open:
+            self._open[demand] = min(self._open[demand], from_ms)
 
-    def close_as_full(self, demand: Demand) -> None:
-        """It does not fit: only desks that may have others make room still have a turn."""
-        self._full.add(demand)
-
-    def close_at_desk(self, turn: Turn) -> None:
-        """The queue may not have it: nobody at this desk who wants this has a turn any more."""
-        self._closed_at.add((turn.desk.queue, turn.desk.priority, turn.gang.demand))
+    def close_at_desk(self, turn: Turn, from_ms: int = 0) -> None:
+        """Nobody at this desk who wants this, for so long or longer, has another turn."""
+        key = (turn.desk.priority, turn.desk.queue, turn.gang.demand)
+        self._open_at[key] = min(self._open_at.get(key, NEVER_MS), from_ms)
 
     def close_line(self, turn: Turn) -> None:
-        self._closed.add(turn.line)
+        self._closed_lines.add(turn.line)
 
     def _key(self, desk: Desk, line: Line | None = None) -> Key:
         first: Key = ()
@@ -159,33 +164,36 @@ class Walk:
 
     def _best_line(self, desk: Desk) -> Line | None:
         best: tuple[Key, Line] | None = None
-        for demand in self._open_at(desk):
-            if self._closed_at and (desk.queue, desk.priority, demand) in self._closed_at:
-                continue
-            shortest = self.open[demand]
+        for demand, shortest in self._demands_at(desk):
             for lines in desk.by_demand[demand].values():
                 for line in lines.values():
                     place = self._place(line)
-                    if place < len(line) and line not in self._closed and self._expected(line) < shortest:
+                    if place < len(line) and self._expected(line) < shortest and line not in self._closed_lines:
                         key = self._order.line(self._shares, line, line.rank(place))
                         if best is None or key < best[0]:
                             best = (key, line)
         return None if best is None else best[1]
 
-    def _open_at(self, desk: Desk) -> Iterable[Demand]:
-        if len(self.open) < len(desk.by_demand):
-            found = [demand for demand in self.open if demand in desk.by_demand]
-        else:
-            found = [demand for demand in desk.by_demand if demand in self.open]
-        if self._full and not self._insisting(desk):
-            return [demand for demand in found if demand not in self._full]
-        return found
+    def _demands_at(self, desk: Desk) -> Iterator[tuple[Demand, int]]:
+        """The demands that may still have a turn at a desk, and up to what length of run."""
+        here, limits = desk.by_demand, self._open
+        if self._is_insisting(desk):
+            limits = dict.fromkeys(here, NEVER_MS)
+        smaller = limits if len(limits) < len(here) else here
+        for demand in smaller:
+            if demand in here and demand in limits:
+                shortest = limits[demand]
+                if self._open_at:
+                    shortest = min(shortest, self._open_at.get((desk.priority, desk.queue, demand), NEVER_MS))
+                if shortest > 0:
+                    yield demand, shortest
 
-    def _insisting(self, desk: Desk) -> bool:
-        key = (desk.queue, desk.priority)
-        if key not in self._insists:
-            self._insists[key] = self._may_insist(desk)
-        return self._insists[key]
+    def _is_insisting(self, desk: Desk) -> bool:
+        key = (desk.priority, desk.queue)
+        known = self._insists.get(key)
+        if known is None:
+            known = self._insists[key] = self._may_insist(desk)
+        return known
 
     def _expected(self, line: Line) -> int:
         return line.profile.expected_ms or self._draft.state.settings.default_expected_ms

@@ -28,7 +28,7 @@ class Preemption(Struct, frozen=True):
     """Which ways of making room a policy uses."""
 
     causes: tuple[Cause, ...] = STAGES
-    failures_max: int = 8  # searches without result in one cycle, after which it is left at that
+    failures_max: int = 8  # searches without result in one cycle, after which only owners are searched for
 
 
 class Room:
@@ -39,6 +39,7 @@ class Room:
         self._snapshot, self._state = draft.snapshot, draft.state
         self._groups: dict[tuple[str, int], list[Gang]] | None = None
         self._failed: set[tuple[object, ...]] = set()
+        self._searches_failed = 0
         self._bounds = FREE
 
     def may_have_rights(self, queue: str, priority: int) -> bool:
@@ -50,49 +51,64 @@ class Room:
             return True
         if any(self._time_share(other) for other, level in groups if level == priority):
             return True
-        guarantee = tree.guarantee(queue, GPU_MILLI, now)
-        return guarantee is not None and tree.queues[queue].used.get(GPU_MILLI, 0) < guarantee
+        return self._is_owed(queue)
+
+    def _is_owed(self, queue: str) -> bool:
+        """Whether a queue has less than its guarantee."""
+        guarantee = self._draft.queues.guarantee(queue, GPU_MILLI, self._draft.now_ms)
+        return guarantee is not None and self._draft.queues.queues[queue].used.get(GPU_MILLI, 0) < guarantee
 
     def make(self, gang: Gang, size: int, bounds: Bounds = FREE) -> MakeRoom | None:
         """How to make room for a gang of this size, or None. The draft is left as it was."""
-        key = (gang.demand, gang.queue, gang.priority, gang.user)
-        if key in self._failed or len(self._failed) >= self._rules.failures_max:
+        has_rights = self.may_have_rights(gang.queue, gang.priority)
+        key = (gang.demand, gang.queue, gang.priority, gang.user) if has_rights else (gang.demand,)
+        if key in self._failed or not (has_rights or self._leaving()):
+            return None
+        if has_rights and self._searches_failed >= self._rules.failures_max and not self._is_owed(gang.queue):
             return None
         self._bounds = bounds
-        found = self._make(gang, size)
+        found = self._make(gang, size, has_rights)
         if found is None:
             self._failed.add(key)
+            self._searches_failed += has_rights
         return found
 
-    def _make(self, gang: Gang, size: int) -> MakeRoom | None:
+    def _make(self, gang: Gang, size: int, has_rights: bool) -> MakeRoom | None:
         capacity = self._draft.capacity
         mark = capacity.mark()
         try:
             self._forget_leaving()
-            if self._is_allowed(gang, size, ()):
+            if self._leaving() and self._is_allowed(gang, size, ()):
                 seating = self._seats(gang, size)
                 if seating is not None:
                     return MakeRoom(gang.id, gang.attempt + 1, seating.everything, ())
-            candidates: list[Candidate] = []
-            for cause in STAGES:
-                if cause in self._rules.causes:
-                    asked = {candidate.gang.id for candidate in candidates}
-                    candidates += [c for c in self._candidates(gang, size, cause) if c.gang.id not in asked or c.keep]
-                    picked = self._search(gang, size, candidates) if candidates else None
-                    if picked is not None:
-                        return picked
-            return None
+            return self._ask(gang, size) if has_rights else None
         finally:
             capacity.undo(mark)
+
+    def _ask(self, gang: Gang, size: int) -> MakeRoom | None:
+        """Ask more and more disruptively until it is enough."""
+        candidates: list[Candidate] = []
+        for cause in STAGES:
+            if cause in self._rules.causes:
+                more = list(self._candidates(gang, size, cause))
+                candidates += more
+                picked = self._search(gang, size, candidates) if more else None
+                if picked is not None:
+                    return picked
+        return None
+
+    def _leaving(self) -> list[Gang]:
+        gangs = self._state.gangs
+        return [*self._state.stopping.values(), *(gangs[name] for name in self._draft.leaving)]
 
     def _forget_leaving(self) -> None:
         """Whoever is already on the way out is no obstacle: what it holds and nobody claims is as good as free."""
         capacity = self._draft.capacity
-        for gang in self._state.holders.values():
-            if self._draft.is_leaving(gang):
-                for n, seat in seated(capacity.topology, gang.all_seats):
-                    capacity.pledge(n, gang.amounts, 1)
-                    capacity.give_back(n, seat.gpus, seat.slice_mib, gang.amounts)
+        for gang in self._leaving():
+            for n, seat in seated(capacity.topology, gang.all_seats):
+                capacity.pledge(n, gang.amounts, 1)
+                capacity.give_back(n, seat.gpus, seat.slice_mib, gang.amounts)
 
     def _seats(self, gang: Gang, size: int) -> Seating | None:
         return find_seats(self._draft.capacity, claimed_as(gang.demand), size, gang.profile.avoid, self._bounds)

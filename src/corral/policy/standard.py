@@ -169,6 +169,7 @@ class Cycle:
         gang, demand = turn.gang, turn.gang.demand
         pool = self._pool(gang)
         if not self.parts.backfill.may_pass and self.blocked.get(pool):
+            walk.close_at_desk(turn)
             walk.close_demand(demand)
             return
         shortfall = self.shortfall(gang, demand.smallest)
@@ -240,8 +241,6 @@ class Cycle:
     def _make_room(self, gang: Gang, bounds: Bounds) -> bool:
         if self.parts.preemption is None:
             return False
-        if not self.room.may_have_rights(gang.queue, gang.priority) and not self._someone_leaves():
-            return False
         decision = self.room.make(gang, gang.demand.smallest, bounds)
         if decision is None:
             return False
@@ -254,27 +253,17 @@ class Cycle:
         self.decisions.append(decision)
         return True
 
-    def _someone_leaves(self) -> bool:
-        return bool(self.draft.leaving) or any(
-            gang.state is GangState.STOPPING for gang in self.state.holders.values()
-        )
-
     def _block(self, walk: Walk, turn: Turn, pool: tuple[bool, ...], bounds: Bounds) -> None:
         """It cannot start now. Promise it a start, if it is near enough to the head, and see who may still pass."""
         gang, demand = turn.gang, turn.gang.demand
         count = self.blocked[pool] = self.blocked.get(pool, 0) + 1
         if count <= self.parts.backfill.depth:
             self.calendar.reserve(gang, demand.smallest)
-            walk.skip(gang)
+            walk.skip(turn)
             return
-        if bounds is not FREE and could_take(self.draft.capacity, demand, demand.smallest):
-            if self.state.queues.has_guarantees:
-                walk.close_line(turn)
-            else:
-                walk.close_demand(demand, self.snapshot.expected_ms(gang))
-            return
-        walk.close_at_desk(turn)
-        walk.close_as_full(demand)
+        # where only reservations are in the way, whoever is gone before they begin may still pass
+        is_barred = bounds is not FREE and could_take(self.draft.capacity, demand, demand.smallest)
+        walk.close(turn, self.snapshot.expected_ms(gang) if is_barred else 0)
 
     # ---- 5. growth ---------------------------------------------------------------------------------------------
 

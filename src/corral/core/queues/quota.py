@@ -60,7 +60,6 @@ class QueueTree:
         self.total: dict[str, int] = {}  # what the cluster has, nodes that are lost left out
         self._paths: dict[str, tuple[str, ...]] = {ROOT: (ROOT,)}
         self._someone_keeps = False
-        self.has_guarantees = False
 
     # ---- shape of the tree -------------------------------------------------------------------------------------
 
@@ -74,7 +73,6 @@ class QueueTree:
             self.queues[spec.parent].children.sort()
             self._paths[spec.name] = (*self._paths[spec.parent], spec.name)
         self._someone_keeps = any(queue.spec.lend for queue in self.queues.values())
-        self.has_guarantees = any(queue.spec.guarantee or queue.spec.changes for queue in self.queues.values())
 
     def drop(self, name: str) -> None:
         queue = self.queues.pop(name)
