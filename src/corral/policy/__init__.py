@@ -1,1 +1,32 @@
-"""What should happen (pure): a policy is a function from a snapshot to a plan."""
+"""What should happen (pure): a policy is a function from a snapshot to a plan. Composed of parts, found by name."""
+
+from corral.policy.backfill import Calendar
+from corral.policy.catalog import CATALOG, policy
+from corral.policy.order import Order
+from corral.policy.placement import Bounds, Scorer, Seating, find_seats
+from corral.policy.preemption import Preemption
+from corral.policy.repack import Repack
+from corral.policy.scoring import LeastFragmentation, best_fit
+from corral.policy.standard import CONSERVATIVE, EASY, GREEDY, STRICT, Backfill, Parts, Standard
+
+__all__ = [
+    "CATALOG",
+    "CONSERVATIVE",
+    "EASY",
+    "GREEDY",
+    "STRICT",
+    "Backfill",
+    "Bounds",
+    "Calendar",
+    "LeastFragmentation",
+    "Order",
+    "Parts",
+    "Preemption",
+    "Repack",
+    "Scorer",
+    "Seating",
+    "Standard",
+    "best_fit",
+    "find_seats",
+    "policy",
+]

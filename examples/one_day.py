@@ -1,0 +1,179 @@
+"""One small simulated day: the engine decides, a made-up world obeys, and everything that happens is told in prose.
+
+Run it with `make demo`. Nothing here is random; the story is the same every time. The world is twenty lines long:
+tasks start after five seconds, end when their work is done, and save when they are warned.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from itertools import count
+
+from corral.core import events as e
+from corral.core import facts as f
+from corral.core.cluster.resources import GPU_MILLI, Demand, Gpu, Seat, TaskDemand, amounts
+from corral.core.cluster.topology import NodeSpec
+from corral.core.effects import Effect, StartGang, WarnGang
+from corral.core.engine import Engine
+from corral.core.intake import commands
+from corral.core.intake.refusal import Refusal
+from corral.core.laws import check
+from corral.core.model import Dependency, FailureClass, GangSpec, GangState, JobSpec, QueueSpec, RetryRule, Settings
+from corral.core.snapshot import Snapshot
+from corral.core.state import State
+from corral.policy.catalog import standard
+from corral.policy.explain import explain
+
+MINUTE, HOUR = 60_000, 3_600_000
+NODES = [f"{rack}{n}" for rack in "ab" for n in (1, 2)]
+
+
+def gpus(count: int, tasks: int = 1, **terms: object) -> Demand:
+    return Demand(task=TaskDemand(gpus=count), tasks=tasks, **terms)  # type: ignore[arg-type]
+
+
+class Day:
+    """The clock, the world and the storyteller."""
+
+    def __init__(self) -> None:
+        self.state = State(Settings(levels=("rack",)))
+        self.policy = standard()
+        self.engine = Engine(self.state, self.policy, self.tell)
+        self.now = 8 * HOUR
+        self.agenda: list[tuple[int, int, object]] = []
+        self.tickets = count()  # of two things due at once, the one that was put down first comes first
+        self.length: dict[str, int] = {}
+        self.crashes: dict[str, int] = {}
+        self.busy_gpu_ms = self.preemptions = 0
+
+    # ---- the story ---------------------------------------------------------------------------------------------
+
+    def say(self, text: str) -> None:
+        seconds = self.now // 1000
+        print(f"  {seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}  {text}")
+
+    def tell(self, events: Sequence[e.Event]) -> None:
+        for event in events:
+            match event:
+                case e.JobSubmitted():
+                    self.say(f"{event.user} submits {event.job} to {event.spec.queue}")
+                case e.GangPlaced() | e.GangRepaired():
+                    verb = "starts on" if isinstance(event, e.GangPlaced) else "goes on, repaired, on"
+                    self.say(f"{event.gang} {verb} {where(event.seats)} (attempt {event.attempt})")
+                case e.GangEvicted():
+                    self.preemptions += bool(event.beneficiary)
+                    sake = f" for the sake of {event.beneficiary}" if event.beneficiary else ""
+                    self.say(f"{event.gang} is told to save and leave: {event.cause}{sake}")
+                case e.CheckpointCommitted():
+                    self.say(f"{event.gang} has saved its work")
+                case e.GangRequeued():
+                    self.say(f"{event.gang} is back in line")
+                case e.GangFinished():
+                    self.say(f"{event.gang} {event.state}{f' ({event.why})' if event.why else ''}")
+                case e.NodeLost():
+                    self.say(f"node {event.node} is lost")
+                case e.NodeReturned():
+                    self.say(f"node {event.node} is back")
+                case e.TasksLost():
+                    self.say(f"{event.gang} lost a task with {event.node}; the others keep their seats")
+
+    # ---- the world ---------------------------------------------------------------------------------------------
+
+    def later(self, delay: int, what: object) -> None:
+        heapq.heappush(self.agenda, (self.now + delay, next(self.tickets), what))
+
+    def obey(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            gang = self.state.gangs[effect.gang]
+            if isinstance(effect, StartGang):
+                self.later(5_000, f.TasksUp(gang.id, gang.attempt, gang.everyone))
+                left = max(1, self.length[gang.job] - gang.done_ms)
+                code = 1 if self.crashes.get(gang.job, 0) >= gang.attempt else 0
+                self.later(5_000 + (left if not code else MINUTE), f.TasksDown(gang.id, gang.attempt, gang.everyone, code))
+            elif isinstance(effect, WarnGang):
+                self.later(4_000, f.Saved(gang.id, gang.attempt, gang.saved_step + 1))
+                self.later(6_000, f.TasksDown(gang.id, gang.attempt, gang.everyone, 85))
+
+    def submit(self, job: str, user: str, length: int, **terms: object) -> None:
+        demand = terms.pop("demand")
+        spec = JobSpec(gangs=(GangSpec(demand),), estimate_ms=length, **terms)  # type: ignore[arg-type]
+        answer = commands.submit(self.state, job, spec, user, self.now)
+        if isinstance(answer, Refusal):
+            self.say(f"{user}'s {job} is refused: {answer}")
+            return
+        self.length[job] = length
+        self.obey(self.engine.take(answer, self.now))
+
+    def until(self, hour: int, minute: int = 0) -> None:
+        """Let time pass: carry out the agenda, tick, and plan whenever something has happened."""
+        end = hour * HOUR + minute * MINUTE
+        while True:
+            plan, effects = self.engine.cycle(self.now)
+            self.obey(effects)
+            check(self.state)
+            if plan.decisions:
+                continue
+            due = [end, self.agenda[0][0] if self.agenda else end, self.state.next_timer_ms() or end]
+            then = min(due)
+            held = sum(gang.gpu_milli for gang in self.state.holders.values())
+            self.busy_gpu_ms += held * (max(then, self.now) - self.now) // 1000
+            self.now = max(then, self.now)
+            if self.now >= end:
+                return
+            self.obey(self.engine.tell(f.Ticked(), self.now))
+            while self.agenda and self.agenda[0][0] <= self.now:
+                self.obey(self.engine.tell(heapq.heappop(self.agenda)[2], self.now))  # type: ignore[arg-type]
+
+    def why(self, job: str) -> None:
+        snapshot = Snapshot(self.state, self.now)
+        for name in self.state.jobs[job].gangs:
+            hold = explain(snapshot, self.policy, name)
+            self.say(f"why does {name} wait? {'; '.join(str(reason) for reason in hold.reasons)}")
+
+
+def where(seats: Sequence[Seat]) -> str:
+    return ", ".join(f"{seat.node}[{seat.gpus.bit_count()} GPUs]" for seat in seats)
+
+
+def main() -> None:
+    day = Day()
+    print("A cluster of 4 nodes x 8 H100 in two racks. vision is guaranteed 16 GPUs, speech 8; the rest is lent.\n")
+    for name in NODES:
+        node = NodeSpec(name, tuple(Gpu(f"{name}-{i}", "H100", 81_559) for i in range(8)), (), (name[0],))
+        day.engine.take(commands.add_node(day.state, node, day.now), day.now)  # type: ignore[arg-type]
+    for name, owned in (("vision", 16), ("speech", 8), ("guests", 0)):
+        queue = QueueSpec(name=name, guarantee=amounts({GPU_MILLI: owned * 1000}) if owned else ())
+        day.engine.take(commands.set_queue(day.state, queue, day.now), day.now)  # type: ignore[arg-type]
+    story(day)
+    over = [gang for gang in day.state.gangs.values() if gang.is_over]
+    good = sum(gang.state is GangState.SUCCEEDED for gang in over)
+    print(
+        f"\n{len(over)} gangs came to an end, {good} of them well; {day.preemptions} preemptions; GPUs were in use "
+        f"{day.busy_gpu_ms * 100 // (32 * 12 * HOUR)} % of the day. Every law was checked after every decision."
+    )
+
+
+def story(day: Day) -> None:
+    day.submit("borrow", "gwen", 5 * HOUR, queue="guests", demand=gpus(8, tasks=4), checkpoints=True)
+    day.until(9)
+    day.submit("train", "vera", 3 * HOUR, queue="vision", demand=gpus(8, tasks=2, within="rack"), checkpoints=True)
+    day.submit("giant", "vera", HOUR, queue="vision", demand=gpus(8, tasks=5))
+    day.until(9, 5)
+    day.why("borrow")
+    day.submit("sweep", "sam", 40 * MINUTE, queue="speech", demand=gpus(1), array=(0, 1, 2, 3))
+    day.until(10)
+    day.submit("urgent", "sam", 30 * MINUTE, queue="speech", priority=10, demand=gpus(8), time_limit_ms=HOUR)
+    day.submit("report", "sam", 10 * MINUTE, queue="speech", demand=gpus(1), after=(Dependency("urgent"),))
+    day.until(11)
+    day.obey(day.engine.tell(f.NodeGone("a2"), day.now))
+    day.until(11, 30)
+    day.obey(day.engine.tell(f.NodeBack("a2"), day.now))
+    day.crashes["flaky"] = 1
+    day.submit("flaky", "gwen", 20 * MINUTE, queue="guests", demand=gpus(2),
+               retries=((FailureClass.USER_ERROR, RetryRule(2)),))  # fmt: skip
+    day.until(20)
+
+
+if __name__ == "__main__":
+    main()
