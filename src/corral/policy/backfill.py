@@ -7,17 +7,22 @@ something large for ever. Believes what it is told about how long things run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from corral.core.cluster.resources import Demand, Seat
 from corral.core.cluster.slots import gpu_slots, trimmed
-from corral.core.model import NEVER_MS, Gang
+from corral.core.model import Gang
 from corral.core.plan import Reservation
 from corral.core.snapshot import Draft
 from corral.policy.placement import FREE, Bounds, choose
 
 #: (when it is free again, GPUs, gang) of one seat
 Busy = tuple[int, int, Gang]
+Back = Sequence[Busy]
+
+
+def _by_end(item: Busy) -> int:
+    return item[0]
 
 
 class Calendar:
@@ -29,6 +34,7 @@ class Calendar:
         self._snapshot = draft.snapshot
         self._topology = draft.capacity.topology
         self._ends: dict[str, int] = {}
+        self._future: dict[int, list[Busy]] = {}  # node -> who sits there now
         self._taken: dict[int, list[tuple[int, int, int]]] = {}  # node -> (from, until, GPUs) of reservations
         self._wanted: dict[int, dict[str, int]] = {}  # node -> amounts that reservations need there
         self._bounds: dict[tuple[int, ...], Bounds] = {}
@@ -78,77 +84,104 @@ class Calendar:
     def _openings(self, demand: Demand, expected_ms: int, avoid: Sequence[str]) -> Iterable[tuple[int, int, int]]:
         """(time, node, tasks that fit from then on) whenever that number changes."""
         task, topology, capacity = demand.task, self._topology, self._draft.capacity
-        accepted = topology.accepted(task)
+        accepted, now = topology.accepted(task), self._draft.now_ms
         for n, node in enumerate(topology.nodes):
             mask = accepted[topology.kind[n]] & capacity.up[n]
             if not capacity.open[n] or (task.wants_gpu and not mask) or node.name in avoid:
                 continue
             last = 0
-            for time, usable in self._free_over_time(n, node.name, mask, expected_ms, bool(task.gpus)):
-                count = self._tasks_at(demand, n, usable, time)
+            for time, usable, back in self._free_over_time(n, mask, expected_ms):
+                count = self._tasks_at(demand, n, usable, back)
                 if count != last:
-                    yield time, n, count
+                    yield max(now, time), n, count
                     last = count
 
-    def _free_over_time(
-        self, n: int, name: str, mask: int, expected_ms: int, gpus_only: bool
-    ) -> Iterable[tuple[int, int]]:
-        """(time, GPUs that are free from then for as long as the gang needs them), in order of time."""
-        capacity, now = self._draft.capacity, self._draft.now_ms
-        taken = self._taken.get(n)
-        if gpus_only and taken is None and capacity.free[n] == mask:
-            yield now, mask
+    def _free_over_time(self, n: int, mask: int, expected_ms: int) -> Iterator[tuple[int, int, Back]]:
+        """(time, GPUs that are free from then for as long as they are needed, who has left by then), in order of time."""
+        if n in self._taken:
+            yield from self._free_beside_reservations(n, mask, expected_ms)
             return
-        busy = sorted(self._busy(name), key=lambda item: item[0])
-        times = [now, *(end for end, _, _ in busy)]
-        if taken:
-            times = sorted({*times, *(until for _, until, _ in taken)})
-        before = -1
-        for time in times:
-            if time == before or time >= NEVER_MS:
-                continue
-            before = time
+        busy = self._busy(n)
+        usable, back = mask, 0
+        for _, gpus, _ in busy:
+            usable &= ~gpus
+        yield self._draft.now_ms, usable, ()
+        later = [gpus for _, gpus, _ in busy]
+        for at, (end, gpus, _) in enumerate(busy):
+            back = at + 1
+            # a GPU that is shared, or promised to someone else, is free when the last of them has left
+            freed = gpus & mask
+            if freed & ~usable:
+                for other in later[back:]:
+                    freed &= ~other
+                usable |= freed
+            yield end, usable, busy[:back]
+
+    def _free_beside_reservations(self, n: int, mask: int, expected_ms: int) -> Iterator[tuple[int, int, Back]]:
+        """The same where reservations lie: what is free long enough, at every time when something begins or ends."""
+        busy, taken = self._busy(n), self._taken[n]
+        times = {self._draft.now_ms, *(end for end, _, _ in busy), *(until for _, until, _ in taken)}
+        for time in sorted(times):
             usable = mask
             for end, gpus, _ in busy:
                 if end > time:
                     usable &= ~gpus
-            for begin, until, gpus in taken or ():
+            for begin, until, gpus in taken:
                 if begin < time + expected_ms and until > time:
                     usable &= ~gpus
-            yield time, usable
+            yield time, usable, [item for item in busy if item[0] <= time]
 
-    def _tasks_at(self, demand: Demand, n: int, usable: int, time: int) -> int:
-        """How many tasks fit on a node at a time, amounts included; reservations there keep the amounts they need."""
+    def _tasks_at(self, demand: Demand, n: int, usable: int, back: Back) -> int:
+        """How many tasks fit on a node, amounts included; reservations there keep the amounts they need."""
         task, topology, capacity = demand.task, self._topology, self._draft.capacity
         if task.slice_mib:
             gpus = topology.nodes[n].gpus
             count = sum(gpus[i].vram_mib // task.slice_mib for i in range(len(gpus)) if usable >> i & 1)
         else:
             count = gpu_slots(topology, demand, n, usable) if task.gpus else demand.tasks + demand.spares
-        if not count or not task.amounts:
-            return count
-        reserved = self._wanted.get(n, {})
+        if not count:
+            return 0
+        reserved = self._wanted.get(n)
         for name, each in task.amounts:
-            left = capacity.left[name][n] if name in capacity.left else None
+            column = capacity.left.get(name)
+            left = None if column is None else column[n]
             if left is None:
                 return 0
-            back = sum(dict(gang.amounts).get(name, 0) for end, _, gang in self._busy(topology.nodes[n].name) if end <= time)
-            if each:
-                count = min(count, max(0, left + back - reserved.get(name, 0)) // each)
+            for _, _, gang in back:
+                for other, amount in gang.profile.demand.task.amounts:
+                    if other == name:
+                        left += amount
+            if reserved:
+                left -= reserved.get(name, 0)
+            if each and left < each * count:
+                count = max(0, left // each)
         return count
 
-    def _busy(self, name: str) -> Iterable[Busy]:
-        """Who sits, or will sit, on a node, and until when."""
-        state = self._draft.state
-        for tenant in state.tenants[name]:
-            gang = state.gangs[tenant]
-            end = self._end(gang)
-            for seat in gang.all_seats:
-                if seat.node == name:
-                    yield end, seat.gpus, gang
-        for gang, seat in (*self._draft.seated.get(name, ()), *self._draft.promised.get(name, ())):
-            start = max(gang.eviction.deadline_ms, self._draft.now_ms) if gang.eviction else self._draft.now_ms
-            yield start + self._snapshot.expected_ms(gang), seat.gpus, gang
+    def _busy(self, n: int) -> list[Busy]:
+        """Who sits, or will sit, on a node, and until when; who leaves first comes first."""
+        found = self._future.get(n)
+        name = self._topology.nodes[n].name
+        seated, promised = self._draft.seated.get(name, ()), self._draft.promised.get(name, ())
+        if found is None:
+            state = self._draft.state
+            found = []
+            for tenant in state.tenants[name]:
+                gang = state.gangs[tenant]
+                end = self._end(gang)
+                if len(gang.seats) == 1 and not gang.spares:
+                    found.append((end, gang.seats[0].gpus, gang))
+                else:
+                    found += [(end, seat.gpus, gang) for seat in gang.all_seats if seat.node == name]
+            found.sort(key=_by_end)
+            self._future[n] = found
+        if not seated and not promised:
+            return found
+        now = self._draft.now_ms
+        more = [
+            (max(now, gang.eviction.deadline_ms if gang.eviction else 0) + self._snapshot.expected_ms(gang), seat.gpus, gang)
+            for gang, seat in (*seated, *promised)
+        ]
+        return sorted([*found, *more], key=_by_end)
 
     def _end(self, gang: Gang) -> int:
         known = self._ends.get(gang.id)
@@ -170,11 +203,11 @@ class Calendar:
             name = self._topology.nodes[n].name
             mask = self._topology.accepted(task)[self._topology.kind[n]] & capacity.up[n]
             usable = 0
-            for when, free in self._free_over_time(n, name, mask, expected_ms, bool(task.gpus)):
+            for when, free, _ in self._free_over_time(n, mask, expected_ms):
                 if when <= time:
                     usable = free
             need = (task.gpus or bool(task.slice_mib)) * count
-            found.append(Seat(name, _last_free(usable, capacity.free[n], self._busy(name), need)))
+            found.append(Seat(name, _last_free(usable, capacity.free[n], self._busy(n), need)))
         return tuple(found)
 
     # ---- what is left for others -------------------------------------------------------------------------------

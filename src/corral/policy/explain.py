@@ -59,12 +59,15 @@ class _Case:
         if self.gang.claim:
             yield self._stops()
             return
+        ahead = self._ahead() if self._is_strict() else None
+        if ahead is not None:
+            yield r.BehindInLine(ahead)
         quota = list(self._quota())
         yield from quota
         if never is None:
             lack = list(self._lack())
             yield from lack
-            if not quota and not lack and not self.gang.blockers:
+            if not quota and not lack and not self.gang.blockers and ahead is None:
                 yield from self._order()
 
     # ---- kept out of line ---------------------------------------------------------------------------------
@@ -237,7 +240,8 @@ class _Case:
             if room < self.wanted:
                 left = [capacity.amount_left(n, name) for n in here]
                 known = [amount for amount in left if amount is not None]
-                yield r.AmountShort(name, each, max(known, default=None), len(left) - len(known))
+                best, unknown = max(known, default=None), len(left) - len(known)
+                yield r.AmountShort(name, each, self.wanted, room, best, unknown)
 
     def _tight(self, capacity: Capacity) -> r.Reason:
         """Each dimension is enough on its own: it is where things lie that does not suit."""
@@ -305,18 +309,24 @@ class _Case:
         return Bounds(barred, {}, self.draft.capacity.up)
 
     def _behind(self, plan: Plan) -> Iterator[r.Reason]:
-        """Whoever the policy serves before it: in this plan, or in strict order the first that is blocked."""
-        order = getattr(getattr(self.policy, "parts", None), "order", None)
-        pool = self._pool(self.gang)
-        walk = Walk(self.draft, order) if order is not None else None
-        while walk is not None and (turn := walk.next()) is not None and turn.gang.id != self.gang.id:
-            if self._pool(turn.gang) == pool:
-                yield r.BehindInLine(turn.gang.id)
-                return
-            walk.skip(turn)
-        first = next((d.gang for d in plan.decisions if d.gang != self.gang.id), None)
+        """Whoever the policy serves before it."""
+        first = self._ahead() or next((d.gang for d in plan.decisions if d.gang != self.gang.id), None)
         if first is not None:
             yield r.BehindInLine(first)
+
+    def _is_strict(self) -> bool:
+        parts = getattr(self.policy, "parts", None)
+        return parts is not None and not parts.backfill.may_pass and not self.gang.blockers
+
+    def _ahead(self) -> str | None:
+        """The first in line of those that want the same kinds of nodes, unless that is the gang itself."""
+        parts = getattr(self.policy, "parts", None)
+        walk, pool = None if parts is None else Walk(self.draft, parts.order), self._pool(self.gang)
+        while walk is not None and (turn := walk.next()) is not None:
+            if self._pool(turn.gang) == pool:
+                return None if turn.gang.id == self.gang.id else turn.gang.id
+            walk.skip(turn)
+        return None
 
     def _pool(self, gang: Gang) -> tuple[bool, ...]:
         return tuple(mask != 0 for mask in self.state.topology.accepted(gang.demand.task))

@@ -95,7 +95,6 @@ class Walk:
         self._backlog = draft.state.backlog
         self._first = list(first)[::-1]  # gangs that go before everyone else
         self._may_insist = may_insist
-        self._insists: dict[tuple[int, str], bool] = {}
         self._passed: dict[Line, int] = {}
         self._skipped: set[str] = set()
         self._closed_lines: set[Line] = set()
@@ -189,11 +188,7 @@ class Walk:
                     yield demand, shortest
 
     def _is_insisting(self, desk: Desk) -> bool:
-        key = (desk.priority, desk.queue)
-        known = self._insists.get(key)
-        if known is None:
-            known = self._insists[key] = self._may_insist(desk)
-        return known
+        return self._may_insist(desk)
 
     def _expected(self, line: Line) -> int:
         return line.profile.expected_ms or self._draft.state.settings.default_expected_ms

@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from corral.core.cluster.resources import GPU_MILLI, Demand, TaskDemand
 from corral.core.model import Cause, Gang, GangState
 from corral.core.plan import MakeRoom, Victim
-from corral.core.queues.quota import contested
 from corral.core.snapshot import Draft
 from corral.core.state import seated
 from corral.policy.placement import FREE, Bounds, Seating, find_seats
+from corral.policy.rights import Rights
 from corral.policy.victims import Candidate, cheapest
 
 STAGES = (Cause.SHRINK, Cause.RECLAIM, Cause.PRIORITY, Cause.TIME_SHARE)
@@ -37,34 +37,24 @@ class Room:
     def __init__(self, draft: Draft, rules: Preemption) -> None:
         self._draft, self._rules = draft, rules
         self._snapshot, self._state = draft.snapshot, draft.state
-        self._groups: dict[tuple[str, int], list[Gang]] | None = None
+        self._rights = Rights(draft)
         self._failed: set[tuple[object, ...]] = set()
         self._searches_failed = 0
         self._bounds = FREE
 
     def may_have_rights(self, queue: str, priority: int) -> bool:
-        """False if nobody could be asked to leave for the sake of this queue and priority. A cheap necessary condition."""
-        groups, tree, now = self._by_queue(), self._draft.queues, self._draft.now_ms
-        if not groups or not self._rules.causes:
+        """False if it is not worth asking whether someone leaves for the sake of this queue and priority."""
+        if not self._rules.causes:
             return False
-        if any(other < priority for _, other in groups):
-            return True
-        if any(self._time_share(other) for other, level in groups if level == priority):
-            return True
-        return self._is_owed(queue)
-
-    def _is_owed(self, queue: str) -> bool:
-        """Whether a queue has less than its guarantee."""
-        guarantee = self._draft.queues.guarantee(queue, GPU_MILLI, self._draft.now_ms)
-        return guarantee is not None and self._draft.queues.queues[queue].used.get(GPU_MILLI, 0) < guarantee
+        if self._searches_failed >= self._rules.failures_max:
+            return self._rights.is_owed(queue)
+        return self._rights.may_exist(queue, priority)
 
     def make(self, gang: Gang, size: int, bounds: Bounds = FREE) -> MakeRoom | None:
         """How to make room for a gang of this size, or None. The draft is left as it was."""
         has_rights = self.may_have_rights(gang.queue, gang.priority)
         key = (gang.demand, gang.queue, gang.priority, gang.user) if has_rights else (gang.demand,)
         if key in self._failed or not (has_rights or self._leaving()):
-            return None
-        if has_rights and self._searches_failed >= self._rules.failures_max and not self._is_owed(gang.queue):
             return None
         self._bounds = bounds
         found = self._make(gang, size, has_rights)
@@ -117,8 +107,8 @@ class Room:
 
     def _candidates(self, gang: Gang, size: int, cause: Cause) -> Iterator[Candidate]:
         charge = self._charge(gang, size)
-        for (queue, priority), members in self._by_queue().items():
-            right = self._right(gang, queue, priority, charge)
+        for (queue, priority), members in self._rights.groups.items():
+            right = self._rights.against(gang, queue, priority, charge)
             if right is None:
                 continue
             may_go_below = queue == gang.queue or (
@@ -128,33 +118,6 @@ class Room:
                 candidate = self._candidate(gang, victim, right, cause, may_go_below)
                 if candidate is not None:
                     yield candidate
-
-    def _by_queue(self) -> dict[tuple[str, int], list[Gang]]:
-        if self._groups is None:
-            self._groups = {}
-            for gang in self._state.holders.values():
-                self._groups.setdefault((gang.queue, gang.priority), []).append(gang)
-        return self._groups
-
-    def _right(self, gang: Gang, queue: str, priority: int, charge: dict[str, int]) -> Cause | None:
-        """By what right a gang may ask gangs of a queue and priority to leave, if by any."""
-        tree, now = self._draft.queues, self._draft.now_ms
-        is_lower = priority < gang.priority
-        if queue == gang.queue:
-            return Cause.PRIORITY if is_lower else self._time_right(gang, queue, priority)
-        is_entitled = tree.is_entitled(gang.queue, queue, charge, now)
-        if tree.is_borrowing(queue, gang.queue, contested(charge), now):
-            if is_entitled:
-                return Cause.RECLAIM
-            return Cause.PRIORITY if is_lower else self._time_right(gang, queue, priority)
-        return Cause.PRIORITY if is_lower and is_entitled else None
-
-    def _time_right(self, gang: Gang, queue: str, priority: int) -> Cause | None:
-        shares_time = self._time_share(queue) > 0
-        return Cause.TIME_SHARE if shares_time and priority == gang.priority else None
-
-    def _time_share(self, queue: str) -> int:
-        return self._state.queues.queues[queue].spec.time_share
 
     def _candidate(
         self, gang: Gang, victim: Gang, right: Cause, stage: Cause, may_go_below: bool
@@ -181,7 +144,7 @@ class Room:
     def _has_had_more(self, victim: Gang, gang: Gang) -> bool:
         """Whether a gang has run long enough, saves its work, and has received more than the one that waits."""
         spec = self._snapshot.job(victim).spec
-        quantum = self._time_share(victim.queue) * max(1, spec.restart_cost_ms)
+        quantum = self._state.queues.queues[victim.queue].spec.time_share * max(1, spec.restart_cost_ms)
         saves = spec.checkpoints or victim.saved_step >= 0
         return (
             saves

@@ -137,7 +137,8 @@ class NoCapacity(_Reason, frozen=True, gc=False, tag=True):
     unit: str = "GPUs"
 
     def text(self, _now_ms: int, /) -> str:
-        return f"needs {self.needed} {self.unit}, {self.free} are free"
+        unit = "GPU" if self.unit == "GPUs" and self.needed == 1 else self.unit
+        return f"needs {self.needed} {unit}, {self.free} are free"
 
 
 class WrongModel(_Reason, frozen=True, gc=False, tag=True):
@@ -194,15 +195,16 @@ class AmountShort(_Reason, frozen=True, gc=False, tag=True):
 
     name: str
     each: int
+    tasks: int
+    tasks_that_fit: int
     best: int | None
     nodes_unknown: int
 
     def text(self, _now_ms: int, /) -> str:
-        asks = f"each task needs {quantity(self.name, self.each)}"
-        told = f"; {self.nodes_unknown} nodes do not say what they have" if self.nodes_unknown else ""
-        if self.best is None:
-            return f"{asks}, and no node says that it has any{told}"
-        return f"{asks}, too few nodes have that left: the best has {quantity(self.name, self.best)}{told}"
+        told = f"{self.tasks} x {quantity(self.name, self.each)} are needed, {self.tasks_that_fit} fit"
+        told += "" if self.best is None else f", the best node has {quantity(self.name, self.best)} left"
+        nodes = "1 node does" if self.nodes_unknown == 1 else f"{self.nodes_unknown} nodes do"
+        return told + (f"; {nodes} not say" if self.nodes_unknown else "")
 
 
 class NodesAvoided(_Reason, frozen=True, gc=False, tag=True):
@@ -345,9 +347,9 @@ def quantity(name: str, value: int) -> str:
     """An amount with its unit as people say it."""
     base, _, model = name.partition(":")
     if base == GPU_MILLI:
-        return f"{_thousandths(value)} GPUs" + (f" of {model}" if model else "")
+        return f"{_thousandths(value)} GPU{'s' * (value != 1000)}" + (f" of {model}" if model else "")
     if base == CPU_MILLI:
-        return f"{_thousandths(value)} CPUs"
+        return f"{_thousandths(value)} CPU{'s' * (value != 1000)}"
     if base == MEMORY_MIB:
         return f"{value} MiB of memory"
     return f"{value} {name}"
