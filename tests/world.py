@@ -177,7 +177,7 @@ def image(state: State) -> dict[str, object]:
         "nodes": state.nodes,
         "jobs": state.jobs,
         "gangs": state.gangs,
-        "queues": {name: queue for name, queue in state.queues.queues.items()},
+        "queues": dict(state.queues.queues.items()),
         "total": state.queues.total,
         "lines": [(ln.queue, ln.priority, ln.user, ln.profile, list(ln)) for ln in state.backlog.lines()],
         "capacity": {column: getattr(capacity, column) for column in columns},

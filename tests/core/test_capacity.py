@@ -40,9 +40,11 @@ def test_a_gpu_shared_by_slices_is_free_again_only_when_its_last_slice_is_back()
     before = columns(capacity)
     for _ in range(2):
         capacity.take(0, 0b0001, 30_000, ())
-    assert capacity.vram == {(0, 0): 20_000} and capacity.free[0] == 0b1110
+    assert capacity.vram == {(0, 0): 20_000}
+    assert capacity.free[0] == 0b1110
     capacity.give_back(0, 0b0001, 30_000, ())
-    assert capacity.vram == {(0, 0): 50_000} and capacity.free[0] == 0b1110
+    assert capacity.vram == {(0, 0): 50_000}
+    assert capacity.free[0] == 0b1110
     capacity.give_back(0, 0b0001, 30_000, ())
     assert columns(capacity) == before
 
@@ -102,7 +104,8 @@ def test_a_node_that_is_closed_has_nothing_free_and_a_sick_gpu_is_left_out():
     capacity.set_up(0, True, 0b1101)
     assert capacity.free[0] == 0b1101
     capacity.set_up(0, False, 0b1111)
-    assert capacity.free[0] == 0 and capacity.up[0] == 0
+    assert capacity.free[0] == 0
+    assert capacity.up[0] == 0
 
 
 def test_undo_goes_back_to_the_mark_and_no_further():

@@ -22,7 +22,9 @@ from tests.world import START_MS, World, demand_of, gpu_amounts, node_spec
 
 def world() -> World:
     made = World().rack("a", 2, cpu_milli=8000).rack("b", 1, model="A100")
-    made.queue("team").queue("small", limit=4, user_limit=2, max_jobs=2, max_jobs_per_user=1, priority_ceiling=3)
+    made.queue("team").queue(
+        "small", limit=4, user_limit=2, max_jobs=2, max_jobs_per_user=1, priority_ceiling=3
+    )
     made.queue("org", guarantee=8).queue("org/x", guarantee=5)
     return made.queue("tight", limit=amounts({"gpu_milli": 4000, "cpu_milli": 1000}))
 
@@ -169,7 +171,9 @@ def test_a_dependency_that_can_no_longer_be_met_is_refused():
 
 def batch(made: World, **after: str) -> object:
     specs = {
-        job: JobSpec(queue="team", gangs=(GangSpec(demand_of()),), after=tuple(map(Dependency, others.split())))
+        job: JobSpec(
+            queue="team", gangs=(GangSpec(demand_of()),), after=tuple(map(Dependency, others.split()))
+        )
         for job, others in after.items()
     }
     return commands.submit_many(made.state, specs, "ann", made.now)
@@ -327,9 +331,21 @@ BAD_QUEUES = {
     "a negative budget": ("bad_budget", "q", dict(budget=Budget(-1, 1))),
     "a budget without window": ("bad_budget", "q", dict(budget=Budget(1, 0))),
     "a change that ends before it begins": ("bad_change", "q", dict(changes=(QuotaChange(2, 1),))),
-    "a guarantee above the limit": ("guarantee_over_limit", "q", dict(guarantee=gpu_amounts(2), limit=gpu_amounts(1))),
-    "more promised than the parent has": ("guarantees_exceed_parent", "org/y", dict(guarantee=gpu_amounts(4))),
-    "less than the children are promised": ("guarantees_exceed_parent", "org", dict(guarantee=gpu_amounts(4))),
+    "a guarantee above the limit": (
+        "guarantee_over_limit",
+        "q",
+        dict(guarantee=gpu_amounts(2), limit=gpu_amounts(1)),
+    ),
+    "more promised than the parent has": (
+        "guarantees_exceed_parent",
+        "org/y",
+        dict(guarantee=gpu_amounts(4)),
+    ),
+    "less than the children are promised": (
+        "guarantees_exceed_parent",
+        "org",
+        dict(guarantee=gpu_amounts(4)),
+    ),
     "a negative number of jobs": ("negative_amount", "q", dict(max_jobs=-1)),
     "a negative number of jobs per user": ("negative_amount", "q", dict(max_jobs_per_user=-1)),
     "a negative time share": ("negative_amount", "q", dict(time_share=-1)),

@@ -222,7 +222,7 @@ def test_a_claim_of_half_a_gang_is_refused():
 
 
 def test_a_claim_of_too_many_seats_is_refused():
-    made, low, high, _ = crowded()
+    made, low, _high, _ = crowded()
     victims = tuple(Victim(gang.id, 1, Cause.PRIORITY, 0) for gang in low)
     single = made.submit("single", demand=demand_of(gpus=2), priority=2)
     assert committed(made, MakeRoom(single.id, 1, WHOLE, victims)) == []

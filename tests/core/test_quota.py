@@ -30,7 +30,9 @@ def uses(made: QueueTree, name: str, gpus: int, user: str = "ann") -> QueueTree:
     return made
 
 
-def kinds(made: QueueTree, name: str, gpus: int, gpu_ms: int = 0, now_ms: int = 0, user: str = "ann") -> list[str]:
+def kinds(
+    made: QueueTree, name: str, gpus: int, gpu_ms: int = 0, now_ms: int = 0, user: str = "ann"
+) -> list[str]:
     charge = dict(gpu_amounts(gpus))
     return [f"{s.kind} {s.queue}" for s in made.shortfalls(name, user, charge, gpu_ms, now_ms)]
 
@@ -249,7 +251,8 @@ def test_a_budget_committed_in_a_copy_is_not_committed():
 def test_a_dropped_queue_is_gone_from_its_parent():
     made = tree(queue("org"), queue("org/a"))
     made.drop("org/a")
-    assert "org/a" not in made.queues and made.queues["org"].children == []
+    assert "org/a" not in made.queues
+    assert made.queues["org"].children == []
 
 
 def test_metering_measures_shares_and_leaves_other_resources_alone():

@@ -47,7 +47,10 @@ ENDS = {
     "exit 0 is success": (dict(exit_code=0), GangState.SUCCEEDED),
     "exit 1 is the user's error": (dict(exit_code=1), GangState.FAILED),
     "exit 85 asks to be run again": (dict(exit_code=85), GangState.WAITING),
-    "out of memory is not retried unless asked": (dict(exit_code=137, failure=OUT_OF_MEMORY), GangState.FAILED),
+    "out of memory is not retried unless asked": (
+        dict(exit_code=137, failure=OUT_OF_MEMORY),
+        GangState.FAILED,
+    ),
 }
 
 
