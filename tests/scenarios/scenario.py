@@ -215,11 +215,10 @@ class Stage:
     def _past(self, words: Words) -> None:
         """A gang that ran and is over: for what its queue and its user have used."""
         ended = self.now_ms - words.clone().duration_after("ended")
-        name = words.tokens[words.at]
+        gang = f"{words.peek()}/main"
+        now, self.now_ms = self.now_ms, ended
         self._running(words)
-        start = self.moments.pop()
-        self._at(start.at_ms - (self.now_ms - ended), start.act)
-        gang = f"{name}/main"
+        self.now_ms = now
         self._at(
             ended, lambda: self._tell_fact(f.TasksDown(gang, 1, self.state.gangs[gang].everyone, 0), ended)
         )
@@ -287,7 +286,7 @@ class Stage:
 
     def _tell(self) -> Iterator[str]:
         """Plan, commit, and tell what was decided, who waits and why. Planning again must change nothing."""
-        told = self._ended()
+        told = self._news()
         plan, _ = self.engine.cycle(self.now_ms)
         check(self.state)
         again, _ = self.engine.cycle(self.now_ms)
@@ -306,11 +305,14 @@ class Stage:
             if gang.state is GangState.STARTING:
                 self._tell_fact(f.TasksUp(gang.id, gang.attempt, gang.everyone))
 
-    def _ended(self) -> list[str]:
-        since = self.now_ms - 1
+    def _news(self) -> list[str]:
+        """What followed from facts and commands alone, before anything was planned."""
         told = []
         for event in self.journal:
-            if isinstance(event, e.GangFinished) and event.at_ms > since:
+            if isinstance(event, e.GangFinished | e.GangEvicted) and event.at_ms == self.now_ms:
                 name = event.gang.removesuffix("/main")
-                told.append(f"end      {name:<7} {event.state}" + (f": {event.why}" if event.why else ""))
+                if isinstance(event, e.GangEvicted):
+                    told.append(f"evict    {name:<7} ({event.cause})")
+                else:
+                    told.append(f"end      {name:<7} {event.state}" + (f": {event.why}" if event.why else ""))
         return told

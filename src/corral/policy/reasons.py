@@ -64,7 +64,7 @@ class ArrayLimit(_Reason, frozen=True, gc=False, tag=True):
     parallel: int
 
     def text(self, _now_ms: int, /) -> str:
-        return f"{self.parallel} elements of its array go abreast, and an earlier one is not over"
+        return f"no more than {self.parallel} of its array may be under way, and an earlier one is not over"
 
 
 class OverLimit(_Reason, frozen=True, gc=False, tag=True):
