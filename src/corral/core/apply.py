@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from corral.core import events as e
-from corral.core.apply_gangs import FOLD_GANGS, enter_line, leave_line, unblock
+from corral.core.apply_gangs import FOLD_GANGS, drop_from_held, enter_line, leave_line, unblock
 from corral.core.lifecycle import may_follow
 from corral.core.model import Blocker, Gang, Health, Job, JobSpec, Node, Profile
 from corral.core.state import State, healthy_gpus, is_leaving, is_open, node_total
@@ -87,6 +87,7 @@ def _node_drained(state: State, event: e.NodeDrained | e.NodeUndrained) -> None:
 def _node_refreshed(state: State, name: str) -> None:
     node = state.nodes[name]
     state.capacity.set_up(state.topology.number[name], is_open(node), healthy_gpus(node))
+    state.stamps[name] = state.stamps.get(name, 0) + 1
     if is_leaving(node) or Health.DRAINING in node.gpu_health.values():
         state.draining[name] = None
     else:
@@ -207,7 +208,11 @@ def _priority_changed(state: State, event: e.PriorityChanged) -> None:
     for name in job.gangs:
         gang = state.gangs[name]
         was_in_line = leave_line(state, gang)
+        if gang.holds_seats:
+            drop_from_held(state, gang)
         gang.priority = event.priority
+        if gang.holds_seats:
+            state.held_by.setdefault((gang.queue, gang.priority), {})[gang.id] = gang
         if was_in_line:
             enter_line(state, gang)
 

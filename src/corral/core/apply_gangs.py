@@ -93,10 +93,12 @@ def _sit(state: State, gang: Gang, event: e.GangPlaced | e.GangRepaired) -> None
     gang.started = gang.ended = gang.lost = gang.exit_code = gang.saved_ms = gang.started_ms = 0
     gang.placed_ms = event.at_ms
     state.holders[gang.id] = gang
+    state.held_by.setdefault((gang.queue, gang.priority), {})[gang.id] = gang
     capacity, wanted = state.capacity, gang.amounts
     for n, seat in seated(state.topology, gang.all_seats):
         capacity.take(n, seat.gpus, seat.slice_mib, wanted)
         state.tenants[seat.node][gang.id] = None
+    state.touch(gang.all_seats)
     gang.metered = state.charge_for(gang.demand.task, gang.all_seats)
     state.queues.meter(gang.queue, gang.user, gang.metered, 1, event.at_ms)
     for when in deadlines(state, gang):
@@ -105,6 +107,7 @@ def _sit(state: State, gang: Gang, event: e.GangPlaced | e.GangRepaired) -> None
 
 def _rise(state: State, gang: Gang, now_ms: int) -> None:
     """Give all seats back."""
+    state.touch(gang.all_seats)
     capacity, wanted = state.capacity, gang.amounts
     for n, seat in seated(state.topology, gang.all_seats):
         if gang.state is GangState.STOPPING:
@@ -113,15 +116,24 @@ def _rise(state: State, gang: Gang, now_ms: int) -> None:
         state.tenants[seat.node].pop(gang.id, None)
     state.queues.meter(gang.queue, gang.user, gang.metered, -1, now_ms)
     del state.holders[gang.id]
+    drop_from_held(state, gang)
     state.broken.pop(gang.id, None)
     state.stopping.pop(gang.id, None)
     state.spent.pop(gang.id, None)
     gang.metered = gang.seats = gang.spares = ()
 
 
+def drop_from_held(state: State, gang: Gang) -> None:
+    key = (gang.queue, gang.priority)
+    del state.held_by[key][gang.id]
+    if not state.held_by[key]:
+        del state.held_by[key]
+
+
 def _claimed(state: State, gang: Gang, event: e.GangClaimed) -> None:
     leave_line(state, gang)
     gang.claim = event.seats
+    state.touch(event.seats)
     state.claimants[gang.id] = gang
     for n, seat in seated(state.topology, event.seats):
         state.capacity.claim(n, seat.gpus, gang.amounts)
@@ -136,6 +148,7 @@ def _claim_dropped(state: State, gang: Gang, event: e.ClaimDropped) -> None:
 
 
 def _unclaim(state: State, gang: Gang) -> None:
+    state.touch(gang.claim)
     for n, seat in seated(state.topology, gang.claim):
         state.capacity.unclaim(n, seat.gpus, gang.amounts)
     gang.claim = ()
@@ -157,6 +170,7 @@ def _tasks_started(state: State, gang: Gang, event: e.TasksStarted) -> None:
 
 def _started(state: State, gang: Gang, event: e.GangStarted) -> None:
     gang.state, gang.started, gang.started_ms = GangState.RUNNING, gang.everyone, event.at_ms
+    state.touch(gang.all_seats)
     for when in deadlines(state, gang):
         state.set_timer(when, gang)
 
@@ -192,6 +206,7 @@ def _evicted(state: State, gang: Gang, event: e.GangEvicted) -> None:
     )
     gang.state, gang.grace_over = GangState.STOPPING, False
     state.stopping[gang.id] = gang
+    state.touch(gang.all_seats)
     state.broken.pop(gang.id, None)
     for n, _ in seated(state.topology, gang.all_seats):
         state.capacity.pledge(n, gang.amounts, -1)

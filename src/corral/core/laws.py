@@ -106,6 +106,11 @@ def _gangs_are_whole(state: State) -> Iterator[str]:
             yield f"{gang.id} is {gang.state} but listed otherwise"
         if (gang.state is GangState.STOPPING) != (gang.eviction is not None):
             yield f"{gang.id} is {gang.state} with eviction {gang.eviction}"
+    held = sorted(name for gangs in state.held_by.values() for name in gangs)
+    if held != sorted(state.holders) or any(
+        (gang.queue, gang.priority) != key for key, gangs in state.held_by.items() for gang in gangs.values()
+    ):
+        yield f"held by queue and priority: {held}, in all: {sorted(state.holders)}"
     for node, tenants in state.tenants.items():
         for name in tenants:
             if all(seat.node != node for seat in state.gangs[name].all_seats):

@@ -75,6 +75,7 @@ class Draft:
         self.served: dict[str, None] = {}  # placed, or promised seats, by this draft
         self.seated: dict[str, list[tuple[Gang, Seat]]] = {}  # by node: who sat down here in this draft
         self.promised: dict[str, list[tuple[Gang, Seat]]] = {}  # by node: who claims seats here
+        self.touched: set[str] = set()  # nodes that are no longer as the state has them
         for gang in self.state.claimants.values():
             for seat in gang.claim:
                 self.promised.setdefault(seat.node, []).append((gang, seat))
@@ -89,6 +90,7 @@ class Draft:
         """The claim turns into seats; its charge stays."""
         for n, seat in seated(self.capacity.topology, gang.claim):
             self.capacity.unclaim(n, seat.gpus, gang.amounts)
+            self.promised[seat.node] = [each for each in self.promised[seat.node] if each[0] is not gang]
         self._sit(gang, seats)
         self.served[gang.id] = None
 
@@ -96,19 +98,23 @@ class Draft:
         for n, seat in seated(self.capacity.topology, seats):
             self.capacity.claim(n, seat.gpus, gang.amounts)
             self.promised.setdefault(seat.node, []).append((gang, seat))
+            self.touched.add(seat.node)
         self.served[gang.id] = None
         self.queues.charge(gang.queue, gang.user, charge, 1)
 
     def drop_claim(self, gang: Gang) -> None:
         for n, seat in seated(self.capacity.topology, gang.claim):
             self.capacity.unclaim(n, seat.gpus, gang.amounts)
+            self.promised[seat.node] = [each for each in self.promised[seat.node] if each[0] is not gang]
+            self.touched.add(seat.node)
         self.queues.charge(gang.queue, gang.user, gang.charged, -1)
         self.served[gang.id] = None
 
     def evict(self, gang: Gang) -> None:
         """It is told to leave: its charge ends, its seats do not become free."""
-        for n, _ in seated(self.capacity.topology, gang.all_seats):
+        for n, seat in seated(self.capacity.topology, gang.all_seats):
             self.capacity.pledge(n, gang.amounts, -1)
+            self.touched.add(seat.node)
         self.leaving[gang.id] = None
         self.queues.charge(gang.queue, gang.user, gang.charged, -1)
 
@@ -140,7 +146,9 @@ class Draft:
         for n, seat in seated(self.capacity.topology, seats):
             self.capacity.take(n, seat.gpus, seat.slice_mib, gang.amounts)
             self.seated.setdefault(seat.node, []).append((gang, seat))
+            self.touched.add(seat.node)
 
     def _rise(self, gang: Gang) -> None:
         for n, seat in seated(self.capacity.topology, gang.all_seats):
             self.capacity.give_back(n, seat.gpus, seat.slice_mib, gang.amounts)
+            self.touched.add(seat.node)

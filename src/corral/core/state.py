@@ -29,6 +29,7 @@ class State:
         self.gangs: dict[str, Gang] = {}
         self.backlog = Backlog()
         self.holders: dict[str, Gang] = {}  # gangs that hold seats
+        self.held_by: dict[tuple[str, int], dict[str, Gang]] = {}  # (queue, priority) -> gangs that hold seats
         self.claimants: dict[str, Gang] = {}
         self.broken: dict[str, Gang] = {}
         self.stopping: dict[str, Gang] = {}
@@ -46,6 +47,10 @@ class State:
         self._capacity = Capacity(self._topology)
         self._is_stale = False
         self._never_fits: dict[Any, Any] = {}
+        #: node -> a number that changes whenever something about its seats does
+        self.stamps: dict[str, int] = {}
+        #: what policies worked out about nodes, by stamp. Not part of the state: dropping it changes nothing but speed.
+        self.memory: dict[Any, Any] = {}
 
     # ---- the cluster -------------------------------------------------------------------------------------------
 
@@ -76,7 +81,14 @@ class State:
         self._topology = Topology(self.settings.levels, [node.spec for node in self.nodes.values()])
         self._capacity = self.recounted(self._topology)
         self._never_fits = {}
+        self.memory = {}
         self._is_stale = False
+
+    def touch(self, seats: Iterable[Seat]) -> None:
+        """Something about these seats has changed."""
+        stamps = self.stamps
+        for seat in seats:
+            stamps[seat.node] = stamps.get(seat.node, 0) + 1
 
     def recounted(self, topology: Topology) -> Capacity:
         """The columns, counted from the gangs themselves. The columns kept by apply must always equal this."""

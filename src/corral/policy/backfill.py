@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from corral.core.cluster.resources import Demand, Seat
 from corral.core.cluster.slots import gpu_slots, trimmed
-from corral.core.model import Gang
+from corral.core.model import NEVER_MS, Gang
 from corral.core.plan import Reservation
 from corral.core.snapshot import Draft
 from corral.policy.placement import FREE, Bounds, choose
@@ -19,6 +19,8 @@ from corral.policy.placement import FREE, Bounds, choose
 #: (when it is free again, GPUs, gang) of one seat
 Busy = tuple[int, int, Gang]
 Back = Sequence[Busy]
+#: (time, node, tasks that fit there from then on)
+Opening = tuple[int, int, int]
 
 
 def _by_end(item: Busy) -> int:
@@ -69,8 +71,8 @@ class Calendar:
         column = [0] * len(self._topology.nodes)
         room, at = 0, 0
         while at < len(changes):
-            now = changes[at][0]
-            while at < len(changes) and changes[at][0] == now:
+            time = changes[at][0]
+            while at < len(changes) and changes[at][0] == time:
                 _, n, count = changes[at]
                 room += count - column[n]
                 column[n] = count
@@ -78,23 +80,44 @@ class Calendar:
             if room >= wanted:
                 counts = choose(self._topology, trimmed(self._topology, column.copy(), demand), demand, wanted)
                 if counts is not None:
-                    return now, self._seats_at(demand, counts, now, expected_ms)
+                    time = max(time, self._draft.now_ms)
+                    return time, self._seats_at(demand, counts, time, expected_ms)
         return None
 
-    def _openings(self, demand: Demand, expected_ms: int, avoid: Sequence[str]) -> Iterable[tuple[int, int, int]]:
-        """(time, node, tasks that fit from then on) whenever that number changes."""
-        task, topology, capacity = demand.task, self._topology, self._draft.capacity
-        accepted, now = topology.accepted(task), self._draft.now_ms
+    def _openings(self, demand: Demand, expected_ms: int, avoid: Sequence[str]) -> list[Opening]:
+        """(time, node, tasks that fit from then on) whenever that number changes, over all nodes."""
+        topology, capacity, state = self._topology, self._draft.capacity, self._draft.state
+        accepted = topology.accepted(demand.task)
+        stamps, touched, now = state.stamps, self._draft.touched, self._draft.now_ms
+        known = state.memory.setdefault(("openings", demand.task, demand.tp), {})
+        found: list[Opening] = []
         for n, node in enumerate(topology.nodes):
-            mask = accepted[topology.kind[n]] & capacity.up[n]
-            if not capacity.open[n] or (task.wants_gpu and not mask) or node.name in avoid:
+            if not capacity.open[n] or node.name in avoid:
                 continue
-            last = 0
-            for time, usable, back in self._free_over_time(n, mask, expected_ms):
-                count = self._tasks_at(demand, n, usable, back)
-                if count != last:
-                    yield max(now, time), n, count
-                    last = count
+            if n in self._taken or node.name in touched:
+                found += self._openings_on(n, demand, accepted[topology.kind[n]], expected_ms)
+                continue
+            # the same as the line above; what was worked out earlier holds while nothing on the node has changed
+            stamp, until, openings = known.get(n, (None, 0, ()))
+            if stamp != stamps.get(node.name) or until <= now:
+                openings = self._openings_on(n, demand, accepted[topology.kind[n]], expected_ms)
+                until = min((end for end, _, _ in self._busy(n)), default=NEVER_MS)
+                known[n] = (stamps.get(node.name), until, openings)
+            found += openings
+        return found
+
+    def _openings_on(self, n: int, demand: Demand, accepted: int, expected_ms: int) -> list[Opening]:
+        found: list[Opening] = []
+        mask = accepted & self._draft.capacity.up[n]
+        if demand.task.wants_gpu and not mask:
+            return found
+        last = 0
+        for time, usable, back in self._free_over_time(n, mask, expected_ms):
+            count = self._tasks_at(demand, n, usable, back)
+            if count != last:
+                found.append((time, n, count))
+                last = count
+        return found
 
     def _free_over_time(self, n: int, mask: int, expected_ms: int) -> Iterator[tuple[int, int, Back]]:
         """(time, GPUs that are free from then for as long as they are needed, who has left by then), in order of time."""
@@ -105,7 +128,7 @@ class Calendar:
         usable, back = mask, 0
         for _, gpus, _ in busy:
             usable &= ~gpus
-        yield self._draft.now_ms, usable, ()
+        yield 0, usable, ()
         later = [gpus for _, gpus, _ in busy]
         for at, (end, gpus, _) in enumerate(busy):
             back = at + 1

@@ -117,7 +117,7 @@ class Walk:
         while self._heap:
             key, at = self._heap[0]
             desk = self._backlog.desks[at]
-            line = self._best_line(desk)
+            line = self._best_line(desk) if self._open or self._is_insisting(desk) else None
             if line is None:
                 heappop(self._heap)
                 continue

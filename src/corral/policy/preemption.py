@@ -40,6 +40,7 @@ class Room:
         self._rights = Rights(draft)
         self._failed: set[tuple[object, ...]] = set()
         self._searches_failed = 0
+        self._may_have: dict[tuple[str, int], bool] = {}
         self._bounds = FREE
 
     def may_have_rights(self, queue: str, priority: int) -> bool:
@@ -48,7 +49,10 @@ class Room:
             return False
         if self._searches_failed >= self._rules.failures_max:
             return self._rights.is_owed(queue)
-        return self._rights.may_exist(queue, priority)
+        known = self._may_have.get((queue, priority))
+        if known is None:
+            known = self._may_have[queue, priority] = self._rights.may_exist(queue, priority)
+        return known
 
     def make(self, gang: Gang, size: int, bounds: Bounds = FREE) -> MakeRoom | None:
         """How to make room for a gang of this size, or None. The draft is left as it was."""
@@ -114,7 +118,7 @@ class Room:
             may_go_below = queue == gang.queue or (
                 priority < gang.priority and self._draft.queues.is_entitled(gang.queue, queue, charge, self._draft.now_ms)
             )
-            for victim in members:
+            for victim in members.values():
                 candidate = self._candidate(gang, victim, right, cause, may_go_below)
                 if candidate is not None:
                     yield candidate

@@ -18,9 +18,7 @@ class Rights:
 
     def __init__(self, draft: Draft) -> None:
         self._draft, self._tree = draft, draft.queues
-        self.groups: dict[tuple[str, int], list[Gang]] = {}
-        for gang in draft.state.holders.values():
-            self.groups.setdefault((gang.queue, gang.priority), []).append(gang)
+        self.groups = draft.state.held_by
         self._sharing_time = {
             priority for queue, priority in self.groups if draft.state.queues.queues[queue].spec.time_share
         }

@@ -60,6 +60,7 @@ class QueueTree:
         self.total: dict[str, int] = {}  # what the cluster has, nodes that are lost left out
         self._paths: dict[str, tuple[str, ...]] = {ROOT: (ROOT,)}
         self._someone_keeps = False
+        self._promised: dict[tuple[str, str], int | None] | None = None  # a copy remembers: time stands still in it
 
     # ---- shape of the tree -------------------------------------------------------------------------------------
 
@@ -95,6 +96,14 @@ class QueueTree:
 
     def guarantee(self, name: str, dimension: str, now_ms: int) -> int | None:
         """What is always obtainable. A queue that states nothing has what its children are promised together."""
+        if self._promised is not None and (name, dimension) in self._promised:
+            return self._promised[name, dimension]
+        promised = self._guarantee(name, dimension, now_ms)
+        if self._promised is not None:
+            self._promised[name, dimension] = promised
+        return promised
+
+    def _guarantee(self, name: str, dimension: str, now_ms: int) -> int | None:
         queue = self.queues[name]
         stated = amount_of(queue.spec.guarantee, dimension)
         if stated is None and queue.children:
@@ -198,6 +207,7 @@ class QueueTree:
         """A tree that can be charged without anyone noticing. Usage is shared: a draft does not let time pass."""
         twin = copy(self)
         twin.queues = {}
+        twin._promised = {}
         for name, queue in self.queues.items():
             queue = copy(queue)
             queue.used = queue.used.copy()
