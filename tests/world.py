@@ -19,6 +19,7 @@ from corral.core.intake.refusal import Refusal
 from corral.core.laws import check
 from corral.core.model import Gang, GangSpec, GangState, JobSpec, QueueSpec, Settings
 from corral.core.plan import Plan
+from corral.core.snapshot import Snapshot
 from corral.core.state import State
 from corral.policy.catalog import policy as named_policy
 
@@ -157,6 +158,9 @@ class World:
     def wait(self, ms: int) -> list[e.Event]:
         self.now += ms
         return self.tell(f.Ticked())
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(self.state, self.now)
 
     def cycle(self) -> Plan:
         plan, _ = self.engine.cycle(self.now)
