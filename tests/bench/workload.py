@@ -51,6 +51,7 @@ HABITS = 6  # shapes of job that one user submits again and again
 #: The cluster of the main benchmark: zones, spines in each, racks in each, nodes in each.
 MAIN = (5, 5, 5, 10)
 LARGE = (5, 10, 10, 10)
+RUNNING = 4_000  # about so many gangs fill the main cluster
 
 
 def pick(rng: random.Random, weighed: Sequence[tuple[Any, int]]) -> Any:
@@ -207,9 +208,8 @@ class World:
 def full_cluster(pending: int, habits: int = HABITS) -> World:
     """The main cluster, full, with so many gangs in line; garbage is put aside, as a server would."""
     world = World(MAIN, habits=habits)
-    world.submit_backlog(pending)
+    world.submit_backlog(pending + RUNNING)
     world.settle()
-    world.submit(world.job() for _ in range(pending - world.state.backlog.count))
     gc.collect()
     gc.freeze()
     return world
