@@ -11,22 +11,25 @@ from heapq import heapify, heappop, heapreplace
 from typing import Any, Protocol
 
 from corral.core.cluster.resources import Demand
-from corral.core.model import NEVER_MS, Gang
+from corral.core.model import NEVER_MS, Gang, Profile
 from corral.core.queues.backlog import Desk, Line
 from corral.core.snapshot import Draft
 from corral.policy.fairness import Shares
 
 Key = tuple[Any, ...]
+Best = tuple[Key, Line, int]  # key, line, how far the line has moved on
 
 
 class Order(Protocol):
-    """``desk`` ranks desks against each other and may only grow while a draft is filled; ``line`` ranks within a desk."""
+    """How desks rank against each other, users at a desk, and lines of a user. Keys may only grow while a draft is filled."""
 
     looks_inside: bool  # whether the key of a desk depends on who is first at it
 
     def desk(self, shares: Shares, desk: Desk, first: Key) -> Key: ...
 
-    def line(self, shares: Shares, line: Line, rank: int) -> Key: ...
+    def user(self, shares: Shares, queue: str, user: str) -> Key: ...
+
+    def line(self, line: Line, rank: int) -> Key: ...
 
 
 class ByArrival:
@@ -37,7 +40,10 @@ class ByArrival:
     def desk(self, shares: Shares, desk: Desk, first: Key) -> Key:
         return first
 
-    def line(self, shares: Shares, line: Line, rank: int) -> Key:
+    def user(self, shares: Shares, queue: str, user: str) -> Key:
+        return ()
+
+    def line(self, line: Line, rank: int) -> Key:
         return (rank,)
 
 
@@ -49,7 +55,7 @@ class ByPriority(ByArrival):
 class ByLength(ByArrival):
     """Shortest expected run first. What states no length comes last."""
 
-    def line(self, shares: Shares, line: Line, rank: int) -> Key:
+    def line(self, line: Line, rank: int) -> Key:
         expected = line.profile.expected_ms
         return (expected is None, expected or 0, rank)
 
@@ -62,8 +68,11 @@ class ByShare:
     def desk(self, shares: Shares, desk: Desk, first: Key) -> Key:
         return (shares.path(desk.queue), -desk.priority)
 
-    def line(self, shares: Shares, line: Line, rank: int) -> Key:
-        return (shares.user(line.queue, line.user), line.user, rank)
+    def user(self, shares: Shares, queue: str, user: str) -> Key:
+        return (shares.user(queue, user), user)
+
+    def line(self, line: Line, rank: int) -> Key:
+        return (rank,)
 
 
 class ByPriorityAndShare(ByShare):
@@ -102,6 +111,8 @@ class Walk:
         self._open: dict[Demand, int] = dict.fromkeys(self._backlog.demands, NEVER_MS)
         #: the same for single desks: (desk, demand) -> shorter than this
         self._open_at: dict[tuple[int, str, Demand], int] = {}
+        #: desk -> user -> who is first of the user's lines; None: not looked yet
+        self._firsts: dict[tuple[int, str], dict[str, Best | None]] = {}
         self._heap: list[tuple[Key, tuple[int, str]]] = [
             (self._key(desk), at) for at, desk in self._backlog.desks.items()
         ]
@@ -117,15 +128,16 @@ class Walk:
         while self._heap:
             key, at = self._heap[0]
             desk = self._backlog.desks[at]
-            line = self._best_line(desk) if self._open or self._is_insisting(desk) else None
-            if line is None:
+            best = self._best(desk) if self._open or self._is_insisting(desk) else None
+            if best is None:
                 heappop(self._heap)
                 continue
-            fresh = self._key(desk, line)
+            fresh = self._key(desk, best)
             if fresh > key:
                 heapreplace(self._heap, (fresh, at))
                 continue
-            return Turn(desk, line, self._draft.state.gangs[line.gang(self._place(line))])
+            _, line, place = best
+            return Turn(desk, line, self._draft.state.gangs[line.gang(place)])
         return None
 
     def skip(self, turn: Turn) -> None:
@@ -152,26 +164,56 @@ class Walk:
     def close_line(self, turn: Turn) -> None:
         self._closed_lines.add(turn.line)
 
-    def _key(self, desk: Desk, line: Line | None = None) -> Key:
+    def served(self, turn: Turn) -> None:
+        """The draft has seats for it; its queue and user have had more now."""
+        self._shares.charged(turn.gang.queue, turn.gang.user)
+
+    def _key(self, desk: Desk, best: Best | None = None) -> Key:
         first: Key = ()
         if self._order.looks_inside:
-            line = line or self._best_line(desk)
-            if line is None:
+            best = best or self._best(desk)
+            if best is None:
                 return (_LAST,)
-            first = self._order.line(self._shares, line, line.rank(self._place(line)))
+            first = best[0]
         return (*self._order.desk(self._shares, desk, first), desk.queue)
 
-    def _best_line(self, desk: Desk) -> Line | None:
-        best: tuple[Key, Line] | None = None
-        for demand, shortest in self._demands_at(desk):
-            for lines in desk.by_demand[demand].values():
-                for line in lines.values():
-                    place = self._place(line)
-                    if place < len(line) and self._expected(line) < shortest and line not in self._closed_lines:
-                        key = self._order.line(self._shares, line, line.rank(place))
-                        if best is None or key < best[0]:
-                            best = (key, line)
-        return None if best is None else best[1]
+    def _best(self, desk: Desk) -> Best | None:
+        """The first at a desk. Who was first of a user is remembered until that line is passed or closed."""
+        key = (desk.priority, desk.queue)
+        users = self._firsts.get(key)
+        if users is None:
+            users = self._firsts[key] = {user: None for lines in desk.by_demand.values() for user in lines}
+        best: Best | None = None
+        open_here: dict[Demand, int] | None = None
+        for user, first in list(users.items()):
+            if first is None or not self._is_open(desk, first[1]) or self._place(first[1]) != first[2]:
+                open_here = dict(self._demands_at(desk)) if open_here is None else open_here
+                first = users[user] = self._first_of(desk, user, open_here)
+                if first is None:
+                    del users[user]
+                    continue
+            whole = (*self._order.user(self._shares, desk.queue, user), *first[0])
+            if best is None or whole < best[0]:
+                best = (whole, first[1], first[2])
+        return best
+
+    def _first_of(self, desk: Desk, user: str, open_here: dict[Demand, int]) -> Best | None:
+        best: Best | None = None
+        for demand, shortest in open_here.items():
+            for line in desk.by_demand[demand].get(user, _NO_LINES).values():
+                place = self._place(line)
+                if place < len(line) and self._expected(line) < shortest and line not in self._closed_lines:
+                    key = self._order.line(line, line.rank(place))
+                    if best is None or key < best[0]:
+                        best = (key, line, place)
+        return best
+
+    def _is_open(self, desk: Desk, line: Line) -> bool:
+        demand = line.profile.demand
+        shortest = NEVER_MS if self._is_insisting(desk) else self._open.get(demand, 0)
+        if self._open_at:
+            shortest = min(shortest, self._open_at.get((desk.priority, desk.queue, demand), NEVER_MS))
+        return self._expected(line) < shortest and line not in self._closed_lines
 
     def _demands_at(self, desk: Desk) -> Iterator[tuple[Demand, int]]:
         """The demands that may still have a turn at a desk, and up to what length of run."""
@@ -213,3 +255,4 @@ class _Last:
 
 
 _LAST = _Last()
+_NO_LINES: dict[Profile, Line] = {}

@@ -110,18 +110,12 @@ class Room:
     # ---- who could be asked ------------------------------------------------------------------------------------
 
     def _candidates(self, gang: Gang, size: int, cause: Cause) -> Iterator[Candidate]:
-        charge = self._charge(gang, size)
-        for (queue, priority), members in self._rights.groups.items():
-            right = self._rights.against(gang, queue, priority, charge)
-            if right is None:
-                continue
-            may_go_below = queue == gang.queue or (
-                priority < gang.priority and self._draft.queues.is_entitled(gang.queue, queue, charge, self._draft.now_ms)
-            )
-            for victim in members.values():
-                candidate = self._candidate(gang, victim, right, cause, may_go_below)
-                if candidate is not None:
-                    yield candidate
+        for right, may_go_below, victims in self._rights.of(gang, self._charge(gang, size)):
+            if right is cause or cause is Cause.SHRINK:
+                for victim in victims:
+                    candidate = self._candidate(gang, victim, right, cause, may_go_below)
+                    if candidate is not None:
+                        yield candidate
 
     def _candidate(
         self, gang: Gang, victim: Gang, right: Cause, stage: Cause, may_go_below: bool

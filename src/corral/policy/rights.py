@@ -5,11 +5,10 @@ Knows queues, guarantees and priorities. Knows nothing of placement or price.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from corral.core.cluster.resources import GPU_MILLI
 from corral.core.model import NEVER_MS, Cause, Gang
-from corral.core.queues.quota import contested
 from corral.core.snapshot import Draft
 
 
@@ -27,14 +26,30 @@ class Rights:
         self._lowest_borrowing: dict[str, int] = {}
         self._note_lowest()
 
-    def against(self, gang: Gang, queue: str, priority: int, charge: Mapping[str, int]) -> Cause | None:
-        """By what right a gang with this charge may ask gangs of a queue and priority to leave."""
+    def of(self, gang: Gang, charge: Mapping[str, int]) -> Iterator[tuple[Cause, bool, Iterable[Gang]]]:
+        """(right, whether their queue may fall below its guarantee, gangs) for all whom a gang may ask to leave."""
         tree, now = self._tree, self._draft.now_ms
+        mine = tree.path(gang.queue)
+        # from each depth of the path on: does the queue stay within its guarantee all the way down
+        entitled = [True] * (len(mine) + 1)
+        for depth in range(len(mine) - 1, 0, -1):
+            entitled[depth] = entitled[depth + 1] and tree.is_within(mine[depth], charge, now)
+        for (queue, priority), members in self.groups.items():
+            theirs = tree.path(queue)
+            shared = 0
+            while shared < len(mine) and shared < len(theirs) and mine[shared] == theirs[shared]:
+                shared += 1
+            is_entitled, is_borrowing = entitled[shared], self._borrows[queue][shared]
+            right = self._right(gang, queue, priority, is_entitled, is_borrowing)
+            if right is not None:
+                may_go_below = queue == gang.queue or (priority < gang.priority and is_entitled)
+                yield right, may_go_below, members.values()
+
+    def _right(self, gang: Gang, queue: str, priority: int, is_entitled: bool, is_borrowing: bool) -> Cause | None:
         is_lower = priority < gang.priority
         if queue == gang.queue:
             return Cause.PRIORITY if is_lower else self._to_time(gang, queue, priority)
-        is_entitled = tree.is_entitled(gang.queue, queue, charge, now)
-        if tree.is_borrowing(queue, gang.queue, contested(charge), now):
+        if is_borrowing:
             if is_entitled:
                 return Cause.RECLAIM
             return Cause.PRIORITY if is_lower else self._to_time(gang, queue, priority)
@@ -74,7 +89,11 @@ class Rights:
         }
         self._lowest = dict.fromkeys(self._tree.queues, NEVER_MS)
         self._lowest_borrowing = dict.fromkeys(self._tree.queues, NEVER_MS)
+        #: queue -> for each depth of its path: does it borrow from there on all the way down
+        self._borrows: dict[str, list[bool]] = {}
         for queue, priority in self.groups:
+            path = self._tree.path(queue)
+            self._borrows[queue] = [all(borrows[name] for name in path[depth:]) for depth in range(len(path) + 1)]
             is_borrowing = True
             for name in reversed(self._tree.path(queue)):
                 self._lowest[name] = min(self._lowest[name], priority)

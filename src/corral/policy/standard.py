@@ -174,15 +174,19 @@ class Cycle:
             return
         shortfall = self.shortfall(gang, demand.smallest)
         if shortfall is not None:
-            if not self._make_room(gang, FREE):
-                close = walk.close_line if shortfall.kind == "user_limit" else walk.close_at_desk
-                close(turn)
+            if self._make_room(gang, FREE):
+                walk.served(turn)
+            elif shortfall.kind == "user_limit":
+                walk.close_line(turn)
+            else:
+                walk.close_at_desk(turn)
             return
         exempt = self._exempt(gang)
         bounds = self.calendar.bounds(gang, exempt)
         if self._place(gang, bounds) or self._make_room(gang, bounds):
-            return
-        self._block(walk, turn, pool, bounds)
+            walk.served(turn)
+        else:
+            self._block(walk, turn, pool, bounds)
 
     def shortfall(self, gang: Gang, size: int) -> Shortfall | None:
         charge = charge_before_seats(gang, size)

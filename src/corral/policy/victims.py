@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from corral.core.cluster.capacity import Capacity
 from corral.core.cluster.resources import Amounts, Demand, Seat
-from corral.core.cluster.slots import node_slots, raw_slots, room_by_domain, trimmed
+from corral.core.cluster.slots import gpu_slots, node_slots, raw_slots, room_by_domain, trimmed
 from corral.core.model import Cause, Gang
 from corral.core.state import State
 
@@ -142,36 +142,36 @@ class _Search:
                 if lo <= n < hi:
                     at_node.setdefault(n, []).append(candidate)
         chosen: dict[str, Candidate] = {}
-        offers = [(*self._offer(n, at_node[n], chosen), n) for n in at_node]
+        # a node's offer is worked out when a lower bound of it comes up: the cheapest there, at the best conceivable rate
+        best_rate = max(1, self._capacity.topology.gpus_max // max(1, self._demand.task.gpus))
+        offers = [(here[0].price // best_rate, 0, n) for n, here in at_node.items()]
         heapify(offers)
         while offers and not (self._room(lo, hi) >= self._wanted and self._is_enough(list(chosen.values()))):
             rate, price, n = heappop(offers)
-            now = self._offer(n, at_node[n], chosen)
-            if now[0] >= _NOTHING:
+            steps = self._next_on(n, at_node[n], chosen)
+            if not steps:
                 continue
-            if now != (rate, price):
+            now = self._offer(n, steps)
+            if now > (rate, price):
                 heappush(offers, (*now, n))
                 continue
-            for candidate in self._next_on(n, at_node[n], chosen):
+            for candidate in steps:
                 if self._is_legal([*chosen.values(), candidate]):
                     chosen[candidate.gang.id] = candidate
                     self._free(candidate)
                 else:
                     at_node[n] = [c for c in at_node[n] if c is not candidate]
-            heappush(offers, (*self._offer(n, at_node[n], chosen), n))
+            if at_node[n]:
+                heappush(offers, (at_node[n][0].price // best_rate, 0, n))
         found = self._trim(list(chosen.values()), lo, hi)
         self._capacity.undo(mark)
         self._column[:] = before
         return found
 
-    def _offer(self, n: int, here: Sequence[Candidate], chosen: dict[str, Candidate]) -> tuple[int, int]:
-        """(price for each further task, price) of the next step on a node; a great number if it has nothing to offer."""
-        steps = self._next_on(n, here, chosen)
-        if not steps:
-            return (_NOTHING, 0)
+    def _offer(self, n: int, steps: Sequence[Candidate]) -> tuple[int, int]:
+        """(price for each further task, price) of the next step on a node."""
         price = sum(candidate.price for candidate in steps)
-        gain = max(1, self._gain(n, steps))
-        return (price // gain, price)
+        return (price // max(1, self._gain(n, steps)), price)
 
     def _next_on(self, n: int, here: Sequence[Candidate], chosen: dict[str, Candidate]) -> list[Candidate]:
         """The cheapest few on a node, in order of price, that together make room for one more task there."""
@@ -184,11 +184,35 @@ class _Search:
         return []
 
     def _gain(self, n: int, steps: Sequence[Candidate]) -> int:
-        mark = self._capacity.mark()
+        """How many more tasks fit on a node once these have left it."""
+        capacity, task = self._capacity, self._demand.task
+        mask, back = 0, []
         for candidate in steps:
             for seat in candidate.frees:
-                if self._capacity.topology.number.get(seat.node) == n:
-                    self._capacity.give_back(n, seat.gpus, seat.slice_mib, candidate.gang.amounts)
+                if capacity.topology.number.get(seat.node) == n:
+                    if seat.slice_mib:
+                        return self._gain_by_leaving(n, steps)
+                    mask |= seat.gpus
+                    back.append(candidate.gang.amounts)
+        usable = capacity.free[n] | mask & capacity.up[n] & ~capacity.claimed[n]
+        if not capacity.open[n] or capacity.topology.nodes[n].name in self._avoid:
+            return 0
+        usable &= capacity.topology.accepted(task)[capacity.topology.kind[n]]
+        count = gpu_slots(capacity.topology, self._demand, n, usable) if task.gpus else self._wanted
+        for name, each in task.amounts:
+            left = capacity.amount_left(n, name)
+            if left is None:
+                return 0
+            left += sum(amount for amounts in back for other, amount in amounts if other == name)
+            if each and left < count * each:
+                count = left // each
+        return count - self._column[n]
+
+    def _gain_by_leaving(self, n: int, steps: Sequence[Candidate]) -> int:
+        """The same by trying it: a shared GPU is free only when all who share it have left."""
+        mark = self._capacity.mark()
+        for candidate in steps:
+            candidate.leave(self._capacity)
         gain = self._slots_on(n) - self._column[n]
         self._capacity.undo(mark)
         return gain
@@ -246,9 +270,6 @@ class _Search:
 
     def _fits(self) -> bool:
         return any(self._room(lo, hi) >= self._wanted for lo, hi in self._domains())
-
-
-_NOTHING = 1 << 80
 
 
 def _needed(steps: list[Candidate], is_enough: Test) -> list[Candidate]:

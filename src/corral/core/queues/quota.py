@@ -184,11 +184,7 @@ class QueueTree:
 
     def is_entitled(self, name: str, against: str, charge: Mapping[str, int], now_ms: int) -> bool:
         """Whether a queue stays within its guarantee with this charge, at every level where it differs from another."""
-        return all(
-            self._within(each, dimension, charge[dimension], now_ms)
-            for each in self.below(name, against)
-            for dimension in contested(charge)
-        )
+        return all(self.is_within(each, charge, now_ms) for each in self.below(name, against))
 
     def is_borrowing(self, name: str, against: str, dimensions: Iterable[str], now_ms: int) -> bool:
         """Whether a queue has more than its guarantee, at every level where it differs from another."""
@@ -197,9 +193,13 @@ class QueueTree:
             for each in self.below(name, against)
         )
 
-    def _within(self, name: str, dimension: str, asked: int, now_ms: int) -> bool:
-        guarantee = self.guarantee(name, dimension, now_ms)
-        return guarantee is not None and self.queues[name].used.get(dimension, 0) + asked <= guarantee
+    def is_within(self, name: str, charge: Mapping[str, int], now_ms: int) -> bool:
+        """Whether one queue, taken by itself, stays within its guarantee with this charge."""
+        for dimension in contested(charge):
+            guarantee = self.guarantee(name, dimension, now_ms)
+            if guarantee is None or self.queues[name].used.get(dimension, 0) + charge[dimension] > guarantee:
+                return False
+        return True
 
     # ---- what if -----------------------------------------------------------------------------------------------
 
