@@ -6,12 +6,12 @@ closed once for everybody, so a cycle costs what can happen, not what waits. Sta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heapreplace
 from typing import Any, Protocol
 
 from corral.core.cluster.resources import Demand
-from corral.core.model import NEVER_MS, Gang, Profile
+from corral.core.model import NEVER_MS, Gang
 from corral.core.queues.backlog import Desk, Line
 from corral.core.snapshot import Draft
 from corral.policy.fairness import Shares
@@ -128,12 +128,14 @@ class Walk:
         while self._heap:
             key, at = self._heap[0]
             desk = self._backlog.desks[at]
+            if not self._order.looks_inside and (fresh := self._key(desk)) > key:
+                heapreplace(self._heap, (fresh, at))
+                continue
             best = self._best(desk) if self._open or self._is_insisting(desk) else None
             if best is None:
                 heappop(self._heap)
                 continue
-            fresh = self._key(desk, best)
-            if fresh > key:
+            if self._order.looks_inside and (fresh := self._key(desk, best)) > key:
                 heapreplace(self._heap, (fresh, at))
                 continue
             _, line, place = best
@@ -179,16 +181,17 @@ class Walk:
 
     def _best(self, desk: Desk) -> Best | None:
         """The first at a desk. Who was first of a user is remembered until that line is passed or closed."""
+        open_here = self._open_lines(desk)
+        if not open_here:
+            return None
         key = (desk.priority, desk.queue)
         users = self._firsts.get(key)
         if users is None:
-            users = self._firsts[key] = {user: None for lines in desk.by_demand.values() for user in lines}
+            users = self._firsts[key] = {user: None for lines in open_here for user in lines}
         best: Best | None = None
-        open_here: dict[Demand, int] | None = None
         for user, first in list(users.items()):
             if first is None or not self._is_open(desk, first[1]) or self._place(first[1]) != first[2]:
-                open_here = dict(self._demands_at(desk)) if open_here is None else open_here
-                first = users[user] = self._first_of(desk, user, open_here)
+                first = users[user] = self._first_of(user, open_here)
                 if first is None:
                     del users[user]
                     continue
@@ -197,16 +200,33 @@ class Walk:
                 best = (whole, first[1], first[2])
         return best
 
-    def _first_of(self, desk: Desk, user: str, open_here: dict[Demand, int]) -> Best | None:
+    def _first_of(self, user: str, open_here: Sequence[Mapping[str, Line]]) -> Best | None:
         best: Best | None = None
-        for demand, shortest in open_here.items():
-            for line in desk.by_demand[demand].get(user, _NO_LINES).values():
+        for lines in open_here:
+            line = lines.get(user)
+            if line is not None and line not in self._closed_lines:
                 place = self._place(line)
-                if place < len(line) and self._expected(line) < shortest and line not in self._closed_lines:
+                if place < len(line):
                     key = self._order.line(line, line.rank(place))
                     if best is None or key < best[0]:
                         best = (key, line, place)
         return best
+
+    def _open_lines(self, desk: Desk) -> list[Mapping[str, Line]]:
+        """The lines at a desk that may still have a turn, by profile: user -> line."""
+        here, limits, default = desk.by_demand, self._open, self._draft.state.settings.default_expected_ms
+        insists = self._is_insisting(desk)
+        found: list[Mapping[str, Line]] = []
+        for demand in limits if len(limits) < len(here) and not insists else here:
+            profiles = here.get(demand)
+            if profiles is None:
+                continue
+            shortest = NEVER_MS if insists else limits.get(demand, 0)
+            if self._open_at:
+                shortest = min(shortest, self._open_at.get((desk.priority, desk.queue, demand), NEVER_MS))
+            if shortest > 0:
+                found += [lines for profile, lines in profiles.items() if (profile.expected_ms or default) < shortest]
+        return found
 
     def _is_open(self, desk: Desk, line: Line) -> bool:
         demand = line.profile.demand
@@ -214,20 +234,6 @@ class Walk:
         if self._open_at:
             shortest = min(shortest, self._open_at.get((desk.priority, desk.queue, demand), NEVER_MS))
         return self._expected(line) < shortest and line not in self._closed_lines
-
-    def _demands_at(self, desk: Desk) -> Iterator[tuple[Demand, int]]:
-        """The demands that may still have a turn at a desk, and up to what length of run."""
-        here, limits = desk.by_demand, self._open
-        if self._is_insisting(desk):
-            limits = dict.fromkeys(here, NEVER_MS)
-        smaller = limits if len(limits) < len(here) else here
-        for demand in smaller:
-            if demand in here and demand in limits:
-                shortest = limits[demand]
-                if self._open_at:
-                    shortest = min(shortest, self._open_at.get((desk.priority, desk.queue, demand), NEVER_MS))
-                if shortest > 0:
-                    yield demand, shortest
 
     def _is_insisting(self, desk: Desk) -> bool:
         return self._may_insist(desk)
@@ -255,4 +261,3 @@ class _Last:
 
 
 _LAST = _Last()
-_NO_LINES: dict[Profile, Line] = {}

@@ -7,7 +7,7 @@ is legal as a whole: nobody is taken below its guarantee by an equal. Decides ab
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -64,7 +64,6 @@ class Room:
         found = self._make(gang, size, has_rights)
         if found is None:
             self._failed.add(key)
-            self._searches_failed += has_rights
         return found
 
     def _make(self, gang: Gang, size: int, has_rights: bool) -> MakeRoom | None:
@@ -82,14 +81,18 @@ class Room:
 
     def _ask(self, gang: Gang, size: int) -> MakeRoom | None:
         """Ask more and more disruptively until it is enough."""
+        by_stage = self._candidates(gang, size)
+        if not by_stage and not self._rights.is_owed(gang.queue):
+            self._may_have[gang.queue, gang.priority] = False  # whom it may ask does not depend on what it wants
+            return None
         candidates: list[Candidate] = []
         for cause in STAGES:
-            if cause in self._rules.causes:
-                more = list(self._candidates(gang, size, cause))
-                candidates += more
-                picked = self._search(gang, size, candidates) if more else None
+            if by_stage.get(cause):
+                candidates += by_stage[cause]
+                picked = self._search(gang, size, candidates)
                 if picked is not None:
                     return picked
+        self._searches_failed += 1
         return None
 
     def _leaving(self) -> list[Gang]:
@@ -109,35 +112,35 @@ class Room:
 
     # ---- who could be asked ------------------------------------------------------------------------------------
 
-    def _candidates(self, gang: Gang, size: int, cause: Cause) -> Iterator[Candidate]:
-        for right, may_go_below, victims in self._rights.of(gang, self._charge(gang, size)):
-            if right is cause or cause is Cause.SHRINK:
-                for victim in victims:
-                    candidate = self._candidate(gang, victim, right, cause, may_go_below)
-                    if candidate is not None:
-                        yield candidate
+    def _candidates(self, gang: Gang, size: int) -> dict[Cause, list[Candidate]]:
+        """Everyone who could be asked, by the stage at which to ask."""
+        found: dict[Cause, list[Candidate]] = {}
+        for right, may_go_below, victims in self._rights.of(gang, charge_before_seats(gang, size)):
+            if right not in self._rules.causes:
+                continue
+            for victim in victims:
+                if self._could_ask(gang, victim, right):
+                    price = self._snapshot.price_gpu_ms(victim)
+                    whole = Candidate(victim, right, price, victim.all_seats, (), may_go_below)
+                    found.setdefault(right, []).append(whole)
+                    keep = victim.demand.smallest
+                    if victim.demand.is_elastic and len(victim.seats) > keep and right is not Cause.TIME_SHARE:
+                        part = Candidate(victim, Cause.SHRINK, price, victim.seats[keep:], victim.seats[:keep], may_go_below)
+                        if Cause.SHRINK in self._rules.causes and victim.state is GangState.RUNNING:
+                            found.setdefault(Cause.SHRINK, []).append(part)
+        return found
 
-    def _candidate(
-        self, gang: Gang, victim: Gang, right: Cause, stage: Cause, may_go_below: bool
-    ) -> Candidate | None:
-        if victim.state not in (GangState.STARTING, GangState.RUNNING) or victim.id in self._draft.served:
-            return None
-        if self._draft.is_leaving(victim) or victim.id == gang.id:
-            return None
-        spec, run = self._snapshot.job(victim).spec, self._snapshot.run_ms(victim)
-        if right is not Cause.RECLAIM and (not spec.preemptible or run < spec.min_runtime_ms):
-            return None
-        if right is Cause.TIME_SHARE and not self._has_had_more(victim, gang):
-            return None
-        price = self._snapshot.price_gpu_ms(victim)
-        if stage is Cause.SHRINK:
-            keep = victim.demand.smallest
-            if not victim.demand.is_elastic or len(victim.seats) <= keep or victim.state is not GangState.RUNNING:
-                return None
-            if right is Cause.TIME_SHARE:
-                return None
-            return Candidate(victim, Cause.SHRINK, price, victim.seats[keep:], victim.seats[:keep], may_go_below)
-        return Candidate(victim, right, price, victim.all_seats, (), may_go_below) if right is stage else None
+    def _could_ask(self, gang: Gang, victim: Gang, right: Cause) -> bool:
+        if victim.state not in (GangState.STARTING, GangState.RUNNING):
+            return False
+        if victim.id in self._draft.served or victim.id in self._draft.leaving:
+            return False
+        if right is Cause.RECLAIM:
+            return True
+        spec = self._snapshot.job(victim).spec
+        if not spec.preemptible or self._snapshot.run_ms(victim) < spec.min_runtime_ms:
+            return False
+        return right is not Cause.TIME_SHARE or self._has_had_more(victim, gang)
 
     def _has_had_more(self, victim: Gang, gang: Gang) -> bool:
         """Whether a gang has run long enough, saves its work, and has received more than the one that waits."""
@@ -194,7 +197,7 @@ class Room:
     def _is_allowed(self, gang: Gang, size: int, chosen: Iterable[Candidate]) -> bool:
         """Whether the gang's queue may be charged for it once these have left."""
         tree = self._draft.queues
-        charge = self._charge(gang, size)
+        charge = charge_before_seats(gang, size)
         freed = [(c.gang, c.uncharged(self._state)) for c in chosen]
         for victim, amounts in freed:
             tree.charge(victim.queue, victim.user, amounts, -1)
@@ -203,9 +206,6 @@ class Room:
         for victim, amounts in freed:
             tree.charge(victim.queue, victim.user, amounts, 1)
         return is_allowed
-
-    def _charge(self, gang: Gang, size: int) -> dict[str, int]:
-        return charge_before_seats(gang, size)
 
 
 def claimed_as(demand: Demand) -> Demand:

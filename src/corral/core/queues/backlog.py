@@ -1,7 +1,7 @@
 """Who waits, kept in order as it changes, by shape: gangs that differ only in age stand in one line.
 
 A desk serves one priority of one queue. At a desk, lines are found by demand (what does not fit is skipped at once,
-however many wait), then by user, then by profile. Knows order within a line; the order between lines is policy.
+however many wait), then by profile, then by user. Knows order within a line; the order between lines is policy.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Line:
             self._start = 0
 
 
-#: Lines of one demand at a desk: by user, then by profile.
-Lines = dict[str, dict[Profile, Line]]
+#: Lines of one demand at a desk: by profile, then by user.
+Lines = dict[Profile, dict[str, Line]]
 
 
 class Desk:
@@ -123,10 +123,10 @@ class Backlog:
         desk = self.desks.get(key)
         if desk is None:
             desk = self.desks[key] = Desk(gang.queue, gang.priority)
-        lines = desk.by_demand.setdefault(demand, {}).setdefault(gang.user, {})
-        line = lines.get(profile)
+        lines = desk.by_demand.setdefault(demand, {}).setdefault(profile, {})
+        line = lines.get(gang.user)
         if line is None:
-            line = lines[profile] = Line(gang.queue, gang.priority, gang.user, profile)
+            line = lines[gang.user] = Line(gang.queue, gang.priority, gang.user, profile)
         line.add(gang)
         ages = self.ages.get(gang.priority)
         if ages is None:
@@ -140,8 +140,7 @@ class Backlog:
         demand = gang.profile.demand
         key = (gang.priority, gang.queue)
         desk = self.desks[key]
-        users = desk.by_demand[demand]
-        line = users[gang.user][gang.profile]
+        line = desk.by_demand[demand][gang.profile][gang.user]
         line.remove(gang)
         self.ages[gang.priority].prune(gang.priority)
         desk.count -= 1
@@ -155,20 +154,20 @@ class Backlog:
             del self.demands[demand]
 
     def line(self, gang: Gang) -> Line:
-        return self.desks[gang.priority, gang.queue].by_demand[gang.profile.demand][gang.user][gang.profile]
+        return self.desks[gang.priority, gang.queue].by_demand[gang.profile.demand][gang.profile][gang.user]
 
     def lines(self) -> Iterator[Line]:
         for desk in self.desks.values():
-            for users in desk.by_demand.values():
-                for lines in users.values():
+            for profiles in desk.by_demand.values():
+                for lines in profiles.values():
                     yield from lines.values()
 
 
 def _prune(desk: Desk, demand: Demand, gang: Gang) -> None:
     """An empty line leaves nothing behind: a long history must not make the present slow."""
-    users = desk.by_demand[demand]
-    del users[gang.user][gang.profile]
-    if not users[gang.user]:
-        del users[gang.user]
-    if not users:
+    profiles = desk.by_demand[demand]
+    del profiles[gang.profile][gang.user]
+    if not profiles[gang.profile]:
+        del profiles[gang.profile]
+    if not profiles:
         del desk.by_demand[demand]
