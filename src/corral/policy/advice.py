@@ -1,7 +1,7 @@
 """What could be asked for instead, so that a waiting gang starts: each change is tried on the policy itself.
 
-A change is offered only if the same policy, planning on the same snapshot with nothing else altered, then places
-the gang or makes room for it. Knows what may be changed; must not know how reasons or changes are shown.
+A change is offered only if the same policy, planning on the same snapshot with nothing else altered, then
+places the gang or makes room for it. Knows what may be changed; must not know how changes are shown.
 """
 
 from __future__ import annotations
@@ -45,36 +45,30 @@ def smallest_changes(snapshot: Snapshot, policy: Policy, gang_id: str) -> list[C
     gang = snapshot.state.gangs[gang_id]
     if gang.state is not GangState.WAITING or gang.claim:
         return []
-    desk = _Desk(snapshot, policy, gang)
     return [
-        change for change, other, terms in _trials(snapshot, gang, hold.reasons) if desk.starts(other, terms)
+        change
+        for change, other, terms in _trials(snapshot, gang, hold.reasons)
+        if _starts(snapshot, policy, other, terms)
     ]
 
 
-class _Desk:
-    """The same snapshot with one gang, and perhaps the terms of one queue, exchanged."""
-
-    def __init__(self, snapshot: Snapshot, policy: Policy, gang: Gang) -> None:
-        self._snapshot, self._policy = snapshot, policy
-        self._others = Backlog()
-        for line in snapshot.state.backlog.lines():
-            for name in line:
-                if name != gang.id:
-                    self._others.add(snapshot.state.gangs[name])
-
-    def starts(self, gang: Gang, terms: QueueSpec | None) -> bool:
-        if gang.blockers or any(demand_faults(gang.demand)):
-            return False
-        twin = copy(self._snapshot.state)
-        twin.gangs = {**twin.gangs, gang.id: gang}
-        twin.backlog = self._others
-        if terms is not None:
-            twin.queues = twin.queues.copy()
-            twin.queues.put(terms)
-        self._others.add(gang)
-        plan = self._policy(Snapshot(twin, self._snapshot.now_ms))
-        self._others.remove(gang)
-        return any(d.gang == gang.id and isinstance(d, Place | MakeRoom) for d in plan.decisions)
+def _starts(snapshot: Snapshot, policy: Policy, gang: Gang, terms: QueueSpec | None) -> bool:
+    """Whether the policy starts it on the same snapshot with the gang, and terms of a queue, exchanged."""
+    if gang.blockers or any(demand_faults(gang.demand)):
+        return False
+    twin = copy(snapshot.state)
+    twin.gangs = {**twin.gangs, gang.id: gang}
+    twin.backlog = Backlog()
+    for line in snapshot.state.backlog.lines():
+        for name in line:
+            if name != gang.id:
+                twin.backlog.add(twin.gangs[name])
+    twin.backlog.add(gang)
+    if terms is not None:
+        twin.queues = twin.queues.copy()
+        twin.queues.put(terms)
+    plan = policy(Snapshot(twin, snapshot.now_ms))
+    return any(d.gang == gang.id and isinstance(d, Place | MakeRoom) for d in plan.decisions)
 
 
 def _trials(snapshot: Snapshot, gang: Gang, reasons: tuple[object, ...]) -> Iterator[Trial]:
