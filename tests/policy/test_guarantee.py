@@ -81,7 +81,9 @@ class OwnerAmongBorrowers(Driver):
         self._take(events)
 
     def _is_owed(self, gang: Gang) -> bool:
-        """Whether the gang and everything its queue has or is promised lies within the guarantee."""
+        """Whether the gang and everything its queue has lies within the guarantee, and it does not choose to wait."""
+        if gang.demand.prefer and self.now - gang.waiting_since_ms < gang.demand.prefer_wait_ms:
+            return False
         charge = gang.demand.task.gpus * (gang.demand.smallest + gang.demand.spares) * 1000
         queue = self.state.queues.queues[OWNER]
         return queue.used.get(GPU_MILLI, 0) + charge <= dict(queue.spec.guarantee)[GPU_MILLI]

@@ -30,6 +30,7 @@ class Instance:
         self.rng = random.Random(seed)
         self.is_reclaim = is_reclaim
         self.world = World().rack("a", NODES // 2, GPUS).rack("b", NODES // 2, GPUS)
+        self.world.checks = False
         self.queues = ("red", "blue") if is_reclaim else ("team",)
         self.guarantees = {name: self.rng.choice((0, 0, 2, 5)) if is_reclaim else 0 for name in self.queues}
         for name in self.queues:
