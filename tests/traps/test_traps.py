@@ -177,6 +177,7 @@ def test_trap_05_the_time_limit_does_not_count_earlier_evicted_runs():
     gang = world.run("long", "team", demand_of(8), time_limit_ms=HOUR)
     world.wait(50 * MINUTE)
     world.take(commands.requeue(world.state, "long", world.now))
+    world.save(gang, 1)
     world.down(gang, 85)
     world.cycle()
     world.up(gang)
@@ -319,7 +320,8 @@ def test_trap_13_a_resource_of_some_nodes_only_is_found_whatever_the_order():
     for order in permutations((("a0", {}), ("a1", {"nvme": 2}), ("a2", {"fpga": 1, "nvme": 1}))):
         world = World().queue("team")
         for name, has in order:
-            world.take(commands.add_node(world.state, node_spec(name, 8, ("a",), **has), world.now))
+            spec = node_spec(name, 8, ("a",), **has)  # type: ignore[arg-type]
+            world.take(commands.add_node(world.state, spec, world.now))
         world.submit("both", "team", demand_of(1, amounts=amounts({"nvme": 1, "fpga": 1})))
         world.submit("nvme", "team", demand_of(1, 2, amounts=amounts({"nvme": 1})))
         world.submit("none", "team", demand_of(8))
@@ -371,10 +373,8 @@ def test_trap_09_ten_thousand_that_cannot_start_cost_no_more_than_a_hundred():
         world = World().rack("a", 4).queue("team")
         for i in range(4):
             world.run(f"busy{i}", "team", demand_of(6), [seat(f"a{i}", *range(6))], time_limit_ms=HOUR)
-        batch = [
-            commands.submit(world.state, f"j{i}", _spec(world, 8), "ann", world.now) for i in range(waiting)
-        ]
-        world.engine.take([event for answer in batch for event in answer], world.now)
+        spec = _spec(world, 8)
+        world.apply(*(e.JobSubmitted(world.now, f"j{i}", spec, "ann") for i in range(waiting)))
         world.submit("small", "team", demand_of(2), time_limit_ms=MINUTE)
         calls.append(_calls(world))
         assert "small" in placed(world.cycle()), "whoever fits is found behind all of them"
@@ -411,7 +411,7 @@ def test_trap_16_searches_that_failed_do_not_use_up_the_turn_of_an_owner():
     for i in range(12):  # more important than the loan's owner, and none of them can be helped
         world.submit(f"loud{i}", "proud", _twin(i), priority=8)
     world.submit("mine", "owner", demand_of(8))
-    seen = {}
+    seen: dict[str, list[str]] = {}
     for _ in range(5):
         seen |= rooms(world.cycle())
     assert len(seen.get("mine", ())) == 1, "a guarantee was denied because of a borrower"
@@ -425,7 +425,7 @@ def test_trap_16_searches_that_failed_do_not_use_up_the_turn_of_the_more_importa
     for i in range(12):
         world.submit(f"loud{i}", "team", _twin(i), priority=8)
     world.submit("urgent", "team", demand_of(8), priority=5, time_limit_ms=HOUR)
-    seen = {}
+    seen: dict[str, list[str]] = {}
     for _ in range(5):
         seen |= rooms(world.cycle())
         world.wait(MINUTE)
