@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from corral.core import events as e
+from corral.core.cluster.resources import GPU_MILLI
 from corral.core.model import QUICK_MS, TERMINAL, Blocker, Eviction, Gang, GangState, Job
 from corral.core.state import State, deadlines, seated
 
@@ -100,6 +101,7 @@ def _sit(state: State, gang: Gang, event: e.GangPlaced | e.GangRepaired) -> None
         state.tenants[seat.node][gang.id] = None
     state.touch(gang.all_seats)
     gang.metered = state.charge_for(gang.demand.task, gang.all_seats)
+    gang.gpu_milli = dict(gang.metered).get(GPU_MILLI, 0)
     state.queues.meter(gang.queue, gang.user, gang.metered, 1, event.at_ms)
     for when in deadlines(state, gang):
         state.set_timer(when, gang)
@@ -121,6 +123,7 @@ def _rise(state: State, gang: Gang, now_ms: int) -> None:
     state.stopping.pop(gang.id, None)
     state.spent.pop(gang.id, None)
     gang.metered = gang.seats = gang.spares = ()
+    gang.gpu_milli = 0
 
 
 def drop_from_held(state: State, gang: Gang) -> None:

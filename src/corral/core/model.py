@@ -9,7 +9,7 @@ from enum import IntFlag, StrEnum
 
 from msgspec import Struct, field
 
-from corral.core.cluster.resources import GPU_MILLI, Amounts, Demand, Seat
+from corral.core.cluster.resources import Amounts, Demand, Seat
 from corral.core.cluster.topology import NodeSpec
 
 NEVER_MS = 1 << 62  # later than any time
@@ -261,6 +261,7 @@ class Gang(Struct):
     quick_failures: int = 0
     charged: Amounts = ()  # what its queue is charged for it at present
     metered: Amounts = ()  # what its queue is metered for: what it holds, also while it leaves
+    gpu_milli: int = 0  # the GPUs among that, in thousandths
     committed_gpu_ms: int = 0
     retries: dict[str, int] = field(default_factory=dict)
 
@@ -289,10 +290,6 @@ class Gang(Struct):
     def all_seats(self) -> tuple[Seat, ...]:
         return self.seats + self.spares
 
-    @property
-    def gpu_milli(self) -> int:
-        """What it holds, in thousandths of a GPU."""
-        return next((amount for name, amount in self.metered if name == GPU_MILLI), 0)
 
 
 class QuotaChange(Struct, frozen=True, gc=False):

@@ -7,19 +7,19 @@ is legal as a whole: nobody is taken below its guarantee by an equal. Decides ab
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from corral.core.cluster.resources import GPU_MILLI, Demand, TaskDemand
-from corral.core.model import Cause, Gang, GangState
+from corral.core.model import NEVER_MS, Cause, Gang, GangState
 from corral.core.plan import MakeRoom, Victim
 from corral.core.snapshot import Draft
 from corral.core.state import seated
 from corral.policy.placement import FREE, Bounds, Seating, find_seats
 from corral.policy.rights import Rights
-from corral.policy.victims import Candidate, cheapest
+from corral.policy.victims import Candidate, cheapest, nodes_of
 
 STAGES = (Cause.SHRINK, Cause.RECLAIM, Cause.PRIORITY, Cause.TIME_SHARE)
 
@@ -41,6 +41,7 @@ class Room:
         self._failed: set[tuple[object, ...]] = set()
         self._searches_failed = 0
         self._may_have: dict[tuple[str, int], bool] = {}
+        self._nobody: dict[tuple[str, int], int] = {}  # (queue, priority) -> who wants so much may ask nobody
         self._bounds = FREE
 
     def may_have_rights(self, queue: str, priority: int) -> bool:
@@ -81,9 +82,12 @@ class Room:
 
     def _ask(self, gang: Gang, size: int) -> MakeRoom | None:
         """Ask more and more disruptively until it is enough."""
+        wanted, key = charge_before_seats(gang, size).get(GPU_MILLI, 0), (gang.queue, gang.priority)
+        if wanted >= self._nobody.get(key, NEVER_MS):
+            return None
         by_stage = self._candidates(gang, size)
-        if not by_stage and not self._rights.is_owed(gang.queue):
-            self._may_have[gang.queue, gang.priority] = False  # whom it may ask does not depend on what it wants
+        if not by_stage:
+            self._nobody[key] = wanted  # the more it wants, the less it is entitled to
             return None
         candidates: list[Candidate] = []
         for cause in STAGES:
@@ -115,20 +119,27 @@ class Room:
     def _candidates(self, gang: Gang, size: int) -> dict[Cause, list[Candidate]]:
         """Everyone who could be asked, by the stage at which to ask."""
         found: dict[Cause, list[Candidate]] = {}
+        capacity = self._draft.capacity
         for right, may_go_below, victims in self._rights.of(gang, charge_before_seats(gang, size)):
             if right not in self._rules.causes:
                 continue
             for victim in victims:
                 if self._could_ask(gang, victim, right):
                     price = self._snapshot.price_gpu_ms(victim)
-                    whole = Candidate(victim, right, price, victim.all_seats, (), may_go_below)
+                    seats = victim.seats + victim.spares if victim.spares else victim.seats
+                    whole = Candidate(victim, right, price, seats, (), nodes_of(capacity, seats), may_go_below)
                     found.setdefault(right, []).append(whole)
-                    keep = victim.demand.smallest
-                    if victim.demand.is_elastic and len(victim.seats) > keep and right is not Cause.TIME_SHARE:
-                        part = Candidate(victim, Cause.SHRINK, price, victim.seats[keep:], victim.seats[:keep], may_go_below)
-                        if Cause.SHRINK in self._rules.causes and victim.state is GangState.RUNNING:
-                            found.setdefault(Cause.SHRINK, []).append(part)
+                    if victim.demand.tasks_min and right is not Cause.TIME_SHARE:
+                        found.setdefault(Cause.SHRINK, []).extend(self._partly(whole))
         return found
+
+    def _partly(self, whole: Candidate) -> Iterator[Candidate]:
+        """An elastic gang may go on with as few tasks as it can."""
+        gang, keep = whole.gang, whole.gang.demand.smallest
+        if Cause.SHRINK in self._rules.causes and gang.state is GangState.RUNNING and len(gang.seats) > keep:
+            freed = gang.seats[keep:]
+            nodes = nodes_of(self._draft.capacity, freed)
+            yield Candidate(gang, Cause.SHRINK, whole.price, freed, gang.seats[:keep], nodes, whole.may_go_below)
 
     def _could_ask(self, gang: Gang, victim: Gang, right: Cause) -> bool:
         if victim.state not in (GangState.STARTING, GangState.RUNNING):

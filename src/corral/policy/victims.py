@@ -18,7 +18,7 @@ from corral.core.model import Cause, Gang
 from corral.core.state import State
 
 #: How many sets the exact search may look at before it settles for the best found so far.
-EXPANSIONS_MAX = 3_000
+EXPANSIONS_MAX = 2_000
 EXACT_MAX = 24  # more candidates than this are not searched exactly
 
 Test = Callable[[Sequence["Candidate"]], bool]
@@ -31,7 +31,8 @@ class Candidate(Struct, frozen=True):
     cause: Cause
     price: int
     frees: tuple[Seat, ...]
-    keep: tuple[Seat, ...] = ()
+    keep: tuple[Seat, ...]
+    nodes: tuple[int, ...]  # where it frees something
     may_go_below: bool = False  # its queue may fall below its guarantee by this
 
     @property
@@ -40,9 +41,13 @@ class Candidate(Struct, frozen=True):
         return (self.price, -self.gang.rank)
 
     @property
+    def gpus_max(self) -> int:
+        """At least as many GPUs as it frees on any one node."""
+        return max(1, self.gang.gpu_milli // 1000)
+
+    @property
     def gpu_milli(self) -> int:
-        held = len(self.gang.all_seats)
-        return self.gang.gpu_milli * len(self.frees) // held if held else 0
+        return self.gang.gpu_milli * len(self.frees) // len(self.gang.all_seats) if self.keep else self.gang.gpu_milli
 
     def leave(self, capacity: Capacity) -> None:
         for seat in self.frees:
@@ -60,9 +65,14 @@ class Candidate(Struct, frozen=True):
         """What its queue is no longer charged for."""
         return state.charge_for(self.gang.demand.task, self.frees) if self.keep else self.gang.charged
 
-    def nodes(self, capacity: Capacity) -> list[int]:
-        number = capacity.topology.number
-        return sorted({number[seat.node] for seat in self.frees if seat.node in number})
+
+def nodes_of(capacity: Capacity, seats: Sequence[Seat]) -> tuple[int, ...]:
+    """The numbers of the nodes these seats are on, each once."""
+    number = capacity.topology.number
+    if len(seats) == 1:
+        n = number.get(seats[0].node)
+        return () if n is None else (n,)
+    return tuple(sorted({number[seat.node] for seat in seats if seat.node in number}))
 
 
 def cheapest(
@@ -109,7 +119,9 @@ class _Search:
             self._best, self._best_price = list(chosen), price
             return
         for i in range(at, len(candidates)):
-            if self._left <= 0 or any(c.gang.id == candidates[i].gang.id for c in chosen):
+            if self._left <= 0 or (self._best_price is not None and price + candidates[i].price >= self._best_price):
+                break  # the others are dearer still
+            if any(c.gang.id == candidates[i].gang.id for c in chosen):
                 continue
             undo = self._free(candidates[i])
             self._descend(candidates, i + 1, [*chosen, candidates[i]], price + candidates[i].price)
@@ -121,7 +133,7 @@ class _Search:
         """In each domain that may hold the gang, free the cheapest tasks one after another; the cheapest domain wins."""
         best: tuple[int, int, list[Candidate]] | None = None
         for lo, hi in self._domains():
-            here = [c for c in candidates if any(lo <= n < hi for n in c.nodes(self._capacity))]
+            here = candidates if not self._demand.within else [c for c in candidates if any(lo <= n < hi for n in c.nodes)]
             chosen = self._greedy_within(here, lo, hi)
             if chosen is not None:
                 result = (sum(c.price for c in chosen), lo, chosen)
@@ -138,13 +150,11 @@ class _Search:
         mark, before = self._capacity.mark(), self._column.copy()
         at_node: dict[int, list[Candidate]] = {}
         for candidate in candidates:
-            for n in candidate.nodes(self._capacity):
+            for n in candidate.nodes:
                 if lo <= n < hi:
                     at_node.setdefault(n, []).append(candidate)
         chosen: dict[str, Candidate] = {}
-        # a node's offer is worked out when a lower bound of it comes up: the cheapest there, at the best conceivable rate
-        best_rate = max(1, self._capacity.topology.gpus_max // max(1, self._demand.task.gpus))
-        offers = [(here[0].price // best_rate, 0, n) for n, here in at_node.items()]
+        offers = [(self._least(n, here), 0, n) for n, here in at_node.items()]
         heapify(offers)
         while offers and not (self._room(lo, hi) >= self._wanted and self._is_enough(list(chosen.values()))):
             rate, price, n = heappop(offers)
@@ -162,11 +172,19 @@ class _Search:
                 else:
                     at_node[n] = [c for c in at_node[n] if c is not candidate]
             if at_node[n]:
-                heappush(offers, (at_node[n][0].price // best_rate, 0, n))
+                heappush(offers, (self._least(n, at_node[n]), 0, n))
         found = self._trim(list(chosen.values()), lo, hi)
         self._capacity.undo(mark)
         self._column[:] = before
         return found
+
+    def _least(self, n: int, here: Sequence[Candidate]) -> int:
+        """A lower bound of what a further task on a node costs; its offer is worked out only when this comes up.
+
+        Each task lacks at least so many GPUs, and each GPU costs at least what the cheapest of the candidates asks for one.
+        """
+        missing = self._demand.task.gpus - self._capacity.free[n].bit_count()
+        return missing * min(candidate.price // candidate.gpus_max for candidate in here) if missing > 0 else 0
 
     def _offer(self, n: int, steps: Sequence[Candidate]) -> tuple[int, int]:
         """(price for each further task, price) of the next step on a node."""
@@ -234,7 +252,7 @@ class _Search:
 
     def _free(self, candidate: Candidate) -> tuple[int, list[tuple[int, int]]]:
         """Let a candidate leave; what to hand to _unfree to take it back."""
-        undo = (self._capacity.mark(), [(n, self._column[n]) for n in candidate.nodes(self._capacity)])
+        undo = (self._capacity.mark(), [(n, self._column[n]) for n in candidate.nodes])
         candidate.leave(self._capacity)
         for n, _ in undo[1]:
             self._column[n] = self._slots_on(n)
@@ -243,7 +261,7 @@ class _Search:
     def _keep(self, candidate: Candidate) -> None:
         """Let a candidate stay after all."""
         candidate.stay(self._capacity)
-        for n in candidate.nodes(self._capacity):
+        for n in candidate.nodes:
             self._column[n] = self._slots_on(n)
 
     def _unfree(self, undo: tuple[int, list[tuple[int, int]]]) -> None:
