@@ -95,9 +95,8 @@ def _sit(state: State, gang: Gang, event: e.GangPlaced | e.GangRepaired) -> None
     gang.placed_ms = event.at_ms
     state.holders[gang.id] = gang
     state.held_by.setdefault((gang.queue, gang.priority), {})[gang.id] = gang
-    capacity, wanted = state.capacity, gang.amounts
-    for n, seat in seated(state.topology, gang.all_seats):
-        capacity.take(n, seat.gpus, seat.slice_mib, wanted)
+    state.capacity.take_all(seated(state.topology, gang.all_seats), gang.amounts)
+    for seat in gang.all_seats:
         state.tenants[seat.node][gang.id] = None
     state.touch(gang.all_seats)
     gang.metered = state.charge_for(gang.demand.task, gang.all_seats)

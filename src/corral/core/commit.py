@@ -183,6 +183,7 @@ def _are_free(
     capacity, task = draft.capacity, gang.demand.task
     accepted, number = capacity.topology.accepted(task), capacity.topology.number
     mark = capacity.mark()
+    share_nodes = len({seat.node for seat in seats}) < len(seats)  # then they must be tried one on top of the other
     if own_claim:
         for seat in gang.claim:
             n = number.get(seat.node)
@@ -194,7 +195,8 @@ def _are_free(
         if n is None or not _has_room(draft, gang, n, seat, accepted[capacity.topology.kind[n]], seat in kept):
             fits = False
             break
-        capacity.take(n, seat.gpus, seat.slice_mib, gang.amounts)
+        if share_nodes:
+            capacity.take(n, seat.gpus, seat.slice_mib, gang.amounts)
     capacity.undo(mark)
     return fits
 

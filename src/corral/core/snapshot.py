@@ -143,8 +143,8 @@ class Draft:
         return masks
 
     def _sit(self, gang: Gang, seats: Sequence[Seat]) -> None:
-        for n, seat in seated(self.capacity.topology, seats):
-            self.capacity.take(n, seat.gpus, seat.slice_mib, gang.amounts)
+        self.capacity.take_all(seated(self.capacity.topology, seats), gang.amounts)
+        for seat in seats:
             self.seated.setdefault(seat.node, []).append((gang, seat))
             self.touched.add(seat.node)
 

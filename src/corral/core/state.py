@@ -107,16 +107,20 @@ class State:
 
     def charge_for(self, task: TaskDemand, seats: Iterable[Seat]) -> Amounts:
         """What a queue is charged for these seats."""
+        topology = self.topology
+        alike: dict[tuple[int, int, int], int] = {}  # (kind of node, GPUs, slice) -> seats; there are few of these
+        for n, seat in seated(topology, seats):
+            key = (topology.kind[n], seat.gpus, seat.slice_mib)
+            alike[key] = alike.get(key, 0) + 1
         total: dict[str, int] = {}
-        for n, seat in seated(self.topology, seats):
-            gpus = self._topology.nodes[n].gpus
-            if seat.gpus:
-                gpu = gpus[seat.gpus.bit_length() - 1]
-                milli = seat.slice_mib * 1000 // gpu.vram_mib if seat.slice_mib else seat.gpus.bit_count() * 1000
+        for (kind, gpus, slice_mib), count in alike.items():
+            if gpus:
+                gpu = topology.layouts[kind][gpus.bit_length() - 1]
+                milli = slice_mib * 1000 // gpu.vram_mib if slice_mib else gpus.bit_count() * 1000
                 for name in (GPU_MILLI, f"{GPU_MILLI}:{gpu.model}"):
-                    total[name] = total.get(name, 0) + milli
+                    total[name] = total.get(name, 0) + milli * count
             for name, amount in task.amounts:
-                total[name] = total.get(name, 0) + amount
+                total[name] = total.get(name, 0) + amount * count
         return tuple(sorted(total.items()))
 
     # ---- timers ------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heapreplace
 from typing import Any, Protocol
 
-from corral.core.cluster.resources import Demand
+from corral.core.cluster.resources import GPU_MILLI, Demand
 from corral.core.model import NEVER_MS, Gang
 from corral.core.queues.backlog import Desk, Line
 from corral.core.snapshot import Draft
@@ -24,6 +24,7 @@ class Order(Protocol):
     """How desks rank against each other, users at a desk, and lines of a user. Keys may only grow while a draft is filled."""
 
     looks_inside: bool  # whether the key of a desk depends on who is first at it
+    owners_first: bool  # whether what lies within a queue's guarantee goes before everything else
 
     def desk(self, shares: Shares, desk: Desk, first: Key) -> Key: ...
 
@@ -36,6 +37,7 @@ class ByArrival:
     """First come, first served, over all queues."""
 
     looks_inside = True
+    owners_first = False
 
     def desk(self, shares: Shares, desk: Desk, first: Key) -> Key:
         return first
@@ -64,6 +66,7 @@ class ByShare:
     """The queue that has had least of its share, then the user who has, then age."""
 
     looks_inside = False
+    owners_first = False
 
     def desk(self, shares: Shares, desk: Desk, first: Key) -> Key:
         return (shares.path(desk.queue), -desk.priority)
@@ -76,8 +79,20 @@ class ByShare:
 
 
 class ByPriorityAndShare(ByShare):
+    """Owners within their guarantee first, since they could take it back from anyone; then priority; then share."""
+
+    owners_first = True
+
     def desk(self, shares: Shares, desk: Desk, first: Key) -> Key:
         return (-desk.priority, shares.path(desk.queue))
+
+
+OWNER, BORROWER = 0, 1
+
+
+def _gpu_milli(demand: Demand) -> int:
+    """The least a gang would be charged; more than any headroom for one that wants no whole GPUs."""
+    return demand.task.gpus * 1000 * (demand.smallest + demand.spares) or NEVER_MS
 
 
 class Turn:
@@ -112,10 +127,13 @@ class Walk:
         #: the same for single desks: (desk, demand) -> shorter than this
         self._open_at: dict[tuple[int, str, Demand], int] = {}
         #: desk -> user -> who is first of the user's lines; None: not looked yet
-        self._firsts: dict[tuple[int, str], dict[str, Best | None]] = {}
-        self._heap: list[tuple[Key, tuple[int, str]]] = [
-            (self._key(desk), at) for at, desk in self._backlog.desks.items()
+        self._firsts: dict[tuple[int, int, str], dict[str, Best | None]] = {}
+        self._heap: list[tuple[int, Key, tuple[int, str]]] = [
+            (BORROWER, self._key(desk), at) for at, desk in self._backlog.desks.items()
         ]
+        if order.owners_first:
+            owners = [at for at in self._backlog.desks if self._headroom(at[1]) > 0]
+            self._heap += [(OWNER, self._key(self._backlog.desks[at]), at) for at in owners]
         heapify(self._heap)
 
     def next(self) -> Turn | None:
@@ -126,17 +144,17 @@ class Walk:
                 desk = self._backlog.desks[gang.priority, gang.queue]
                 return Turn(desk, self._backlog.line(gang), gang)
         while self._heap:
-            key, at = self._heap[0]
+            rights, key, at = self._heap[0]
             desk = self._backlog.desks[at]
             if not self._order.looks_inside and (fresh := self._key(desk)) > key:
-                heapreplace(self._heap, (fresh, at))
+                heapreplace(self._heap, (rights, fresh, at))
                 continue
-            best = self._best(desk) if self._open or self._is_insisting(desk) else None
+            best = self._best(desk, rights) if self._open or self._is_insisting(desk) else None
             if best is None:
                 heappop(self._heap)
                 continue
             if self._order.looks_inside and (fresh := self._key(desk, best)) > key:
-                heapreplace(self._heap, (fresh, at))
+                heapreplace(self._heap, (rights, fresh, at))
                 continue
             _, line, place = best
             return Turn(desk, line, self._draft.state.gangs[line.gang(place)])
@@ -173,24 +191,24 @@ class Walk:
     def _key(self, desk: Desk, best: Best | None = None) -> Key:
         first: Key = ()
         if self._order.looks_inside:
-            best = best or self._best(desk)
+            best = best or self._best(desk, BORROWER)
             if best is None:
                 return (_LAST,)
             first = best[0]
         return (*self._order.desk(self._shares, desk, first), desk.queue)
 
-    def _best(self, desk: Desk) -> Best | None:
+    def _best(self, desk: Desk, rights: int) -> Best | None:
         """The first at a desk. Who was first of a user is remembered until that line is passed or closed."""
-        open_here = self._open_lines(desk)
+        open_here = self._open_lines(desk, rights)
         if not open_here:
             return None
-        key = (desk.priority, desk.queue)
+        key = (rights, desk.priority, desk.queue)
         users = self._firsts.get(key)
         if users is None:
             users = self._firsts[key] = {user: None for lines in open_here for user in lines}
         best: Best | None = None
         for user, first in list(users.items()):
-            if first is None or not self._is_open(desk, first[1]) or self._place(first[1]) != first[2]:
+            if first is None or not self._is_open(desk, rights, first[1]) or self._place(first[1]) != first[2]:
                 first = users[user] = self._first_of(user, open_here)
                 if first is None:
                     del users[user]
@@ -212,14 +230,15 @@ class Walk:
                         best = (key, line, place)
         return best
 
-    def _open_lines(self, desk: Desk) -> list[Mapping[str, Line]]:
+    def _open_lines(self, desk: Desk, rights: int) -> list[Mapping[str, Line]]:
         """The lines at a desk that may still have a turn, by profile: user -> line."""
+        headroom = self._headroom(desk.queue) if rights == OWNER else NEVER_MS
         here, limits, default = desk.by_demand, self._open, self._draft.state.settings.default_expected_ms
         insists = self._is_insisting(desk)
         found: list[Mapping[str, Line]] = []
         for demand in limits if len(limits) < len(here) and not insists else here:
             profiles = here.get(demand)
-            if profiles is None:
+            if profiles is None or (rights == OWNER and _gpu_milli(demand) > headroom):
                 continue
             shortest = NEVER_MS if insists else limits.get(demand, 0)
             if self._open_at:
@@ -228,12 +247,23 @@ class Walk:
                 found += [lines for profile, lines in profiles.items() if (profile.expected_ms or default) < shortest]
         return found
 
-    def _is_open(self, desk: Desk, line: Line) -> bool:
+    def _is_open(self, desk: Desk, rights: int, line: Line) -> bool:
         demand = line.profile.demand
+        if rights == OWNER and _gpu_milli(demand) > self._headroom(desk.queue):
+            return False
         shortest = NEVER_MS if self._is_insisting(desk) else self._open.get(demand, 0)
         if self._open_at:
             shortest = min(shortest, self._open_at.get((desk.priority, desk.queue, demand), NEVER_MS))
         return self._expected(line) < shortest and line not in self._closed_lines
+
+    def _headroom(self, queue: str) -> int:
+        """How much more a queue may have within its guarantee, at every level; 0 if it has none."""
+        tree, now = self._draft.queues, self._draft.now_ms
+        room = NEVER_MS
+        for name in tree.path(queue)[1:]:
+            guarantee = tree.guarantee(name, GPU_MILLI, now)
+            room = min(room, (guarantee or 0) - tree.queues[name].used.get(GPU_MILLI, 0))
+        return max(0, room)
 
     def _is_insisting(self, desk: Desk) -> bool:
         return self._may_insist(desk)

@@ -41,11 +41,6 @@ class Candidate(Struct, frozen=True):
         return (self.price, -self.gang.rank)
 
     @property
-    def gpus_max(self) -> int:
-        """At least as many GPUs as it frees on any one node."""
-        return max(1, self.gang.gpu_milli // 1000)
-
-    @property
     def gpu_milli(self) -> int:
         return self.gang.gpu_milli * len(self.frees) // len(self.gang.all_seats) if self.keep else self.gang.gpu_milli
 
@@ -184,7 +179,10 @@ class _Search:
         Each task lacks at least so many GPUs, and each GPU costs at least what the cheapest of the candidates asks for one.
         """
         missing = self._demand.task.gpus - self._capacity.free[n].bit_count()
-        return missing * min(candidate.price // candidate.gpus_max for candidate in here) if missing > 0 else 0
+        if missing <= 0:
+            return 0
+        most = len(self._capacity.topology.nodes[n].gpus)
+        return missing * min(c.price // max(1, min(most, c.gang.gpu_milli // 1000)) for c in here)
 
     def _offer(self, n: int, steps: Sequence[Candidate]) -> tuple[int, int]:
         """(price for each further task, price) of the next step on a node."""

@@ -9,10 +9,10 @@ has left, the GPU is free for nobody but the claimant.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from corral.core.cluster.resources import Amounts, TaskDemand
+from corral.core.cluster.resources import Amounts, Seat, TaskDemand
 from corral.core.cluster.topology import Topology
 
 
@@ -38,6 +38,7 @@ class Capacity:
         #: counts[kind][g][domain]: how many such nodes each domain has
         self.counts: list[list[list[int]]] = [[[0] * len(topology.domains) for _ in range(sizes)] for _ in range(kinds)]
         self._log: list[tuple[Any, Any, Any]] | None = None
+        self._one_by_one, self._moved = True, _NO_MOVES.copy()
         for n, kind in enumerate(topology.kind):
             self.rooms[kind][0] |= 1 << n
             for domain in topology.above[n]:
@@ -80,6 +81,15 @@ class Capacity:
             self._put(self.used, node, self.used[node] | gpus)
         self._use(node, wanted, 1)
         self._refresh(node)
+
+    def take_all(self, seats: Iterable[tuple[int, Seat]], wanted: Amounts) -> None:
+        """Equivalent to ``take`` for each seat; aggregates are changed once per domain instead of once per seat."""
+        self._one_by_one = False
+        try:
+            for n, seat in seats:
+                self.take(n, seat.gpus, seat.slice_mib, wanted)
+        finally:
+            self._catch_up()
 
     def give_back(self, node: int, gpus: int, slice_mib: int, wanted: Amounts) -> None:
         if slice_mib:
@@ -124,6 +134,7 @@ class Capacity:
         twin.rooms = [by_size.copy() for by_size in self.rooms]
         twin.counts = [[column.copy() for column in by_size] for by_size in self.counts]
         twin._log = []
+        twin._one_by_one, twin._moved = True, []
         return twin
 
     def mark(self) -> int:
@@ -181,17 +192,43 @@ class Capacity:
         was, now = old.bit_count(), free.bit_count()
         if was == now:
             return
-        kind, bit = self.topology.kind[node], 1 << node
+        if self._one_by_one:
+            self._move(self.topology.kind[node], was, now, 1 << node, dict.fromkeys(self.topology.above[node], 1))
+        else:
+            self._moved.append((node, was, now))
+
+    def _move(self, kind: int, was: int, now: int, nodes: int, domains: dict[int, int]) -> None:
+        """These nodes of a kind had ``was`` free GPUs and now have ``now``; ``domains``: how many of them lie in each."""
         rooms, counts = self.rooms[kind], self.counts[kind]
-        self._put(rooms, was, rooms[was] ^ bit)
-        self._put(rooms, now, rooms[now] ^ bit)
+        self._put(rooms, was, rooms[was] ^ nodes)
+        self._put(rooms, now, rooms[now] ^ nodes)
         fewer, more = counts[was], counts[now]
-        for domain in self.topology.above[node]:
-            self._put(fewer, domain, fewer[domain] - 1)
-            self._put(more, domain, more[domain] + 1)
+        for domain, count in domains.items():
+            self._put(fewer, domain, fewer[domain] - count)
+            self._put(more, domain, more[domain] + count)
+
+    def _catch_up(self) -> None:
+        """Bring the aggregates up to date after many changes."""
+        first: dict[int, tuple[int, int]] = {}
+        for node, was, now in self._moved:
+            first[node] = (first.get(node, (was, 0))[0], now)
+        grouped: dict[tuple[int, int, int], list[int]] = {}
+        for node, (was, now) in first.items():
+            if was != now:
+                grouped.setdefault((self.topology.kind[node], was, now), []).append(node)
+        for (kind, was, now), nodes in grouped.items():
+            domains: dict[int, int] = {}
+            bits = bytearray(len(self.topology.nodes) // 8 + 1)
+            for node in nodes:
+                bits[node >> 3] |= 1 << (node & 7)
+                for domain in self.topology.above[node]:
+                    domains[domain] = domains.get(domain, 0) + 1
+            self._move(kind, was, now, int.from_bytes(bits, "little"), domains)
+        self._moved, self._one_by_one = [], True
 
 
 _ABSENT: Any = object()
+_NO_MOVES: list[tuple[int, int, int]] = []
 
 
 def _amount_columns(topology: Topology) -> dict[str, list[int | None]]:
