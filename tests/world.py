@@ -1,6 +1,6 @@
 """A small cluster to write tests on: an engine, a journal, a clock, and short words for what usually happens.
 
-Everything goes through commands, facts and cycles, as live. What a test wants to set by hand it applies as events.
+Everything goes through commands, facts and cycles, as live. What a test sets by hand it applies as events.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class World:
     def __init__(
         self, policy: Policy | str = "standard", levels: Sequence[str] = ("rack",), **settings: int
     ) -> None:
-        self.state = State(Settings(levels=tuple(levels), **settings))  # type: ignore[arg-type]
+        self.state = State(Settings(levels=tuple(levels), **settings))
         chosen = named_policy(policy) if isinstance(policy, str) else policy
         assert not isinstance(chosen, Refusal), chosen
         self.journal: list[e.Event] = []
@@ -76,7 +76,7 @@ class World:
         if self.checks:
             check(self.state)
 
-    # ---- what there is -----------------------------------------------------------------------------------------
+    # ---- what there is --------------------------------------------------------------------------------
 
     def rack(
         self, rack: str, nodes: int, gpus: int = 8, islands: int = 1, model: str = "H100", **has: int
@@ -95,7 +95,7 @@ class World:
         self.take(commands.set_queue(self.state, spec, self.now))
         return self
 
-    # ---- what people ask ---------------------------------------------------------------------------------------
+    # ---- what people ask ------------------------------------------------------------------------------
 
     def ask(
         self, job: str, queue: str = "team", demand: Demand | None = None, user: str = "ann", **spec: object
@@ -121,7 +121,7 @@ class World:
         **spec: object,
     ) -> Gang:
         """A job that runs on these seats, or wherever the policy puts it."""
-        gang = self.submit(job, queue, demand, **spec)
+        gang = self.submit(job, queue, demand, **spec)  # type: ignore[arg-type]
         if seats:
             size = len(seats) - gang.demand.spares
             self.apply(
@@ -133,7 +133,7 @@ class World:
         assert gang.state is GangState.RUNNING, gang
         return gang
 
-    # ---- what happens ------------------------------------------------------------------------------------------
+    # ---- what happens ---------------------------------------------------------------------------------
 
     def take(self, answer: Answer) -> None:
         assert not isinstance(answer, Refusal), answer
@@ -175,6 +175,11 @@ class World:
 
 def seat(node: str, *gpus: int, slice_mib: int = 0) -> Seat:
     return Seat(node, sum(1 << gpu for gpu in gpus), slice_mib)
+
+
+def state_of(gang: Gang) -> GangState:
+    """Its state now. A function, so that no type checker believes it is still what it was a line before."""
+    return gang.state
 
 
 def image(state: State) -> dict[str, object]:

@@ -14,10 +14,11 @@ from corral.core.model import (
     GangSpec,
     GangState,
     JobSpec,
+    QueueSpec,
     QuotaChange,
     RetryRule,
 )
-from tests.world import START_MS, World, demand_of, gpu_amounts, node_spec
+from tests.world import START_MS, World, demand_of, gpu_amounts, node_spec, state_of
 
 
 def world() -> World:
@@ -42,7 +43,7 @@ def slice_of(mib: int, **terms) -> Demand:
     return Demand(task=TaskDemand(slice_mib=mib), **terms)
 
 
-# ---- what is wrong with a job in itself ---------------------------------------------------------------------------
+# ---- what is wrong with a job in itself ---------------------------------------------------------------
 
 BAD_DEMANDS = {
     "a gang of zero tasks": ("no_tasks", demand_of(tasks=0)),
@@ -110,12 +111,16 @@ BAD_JOBS = {
     "a negative minimum runtime": ("negative_amount", dict(min_runtime_ms=-1)),
     "a negative start timeout": ("negative_amount", dict(start_timeout_ms=-1)),
     "a negative restart cost": ("negative_amount", dict(restart_cost_ms=-1)),
-    "a deadline before the begin time": ("deadline_before_begin", dict(begin_ms=3_000_000, deadline_ms=2_000_000)),
+    "a deadline before the begin time": (
+        "deadline_before_begin", dict(begin_ms=3_000_000, deadline_ms=2_000_000),
+    ),
     "a deadline that has passed": ("deadline_passed", dict(deadline_ms=START_MS)),
     "a dependency on nobody": ("no_such_job", dict(after=(Dependency("ghost"),))),
     "a dependency on itself": ("dependency_cycle", dict(after=(Dependency("j"),))),
     "a priority above the ceiling": ("priority_too_high", dict(queue="small", priority=4)),
-    "more GPUs than the queue may ever have": ("over_queue_limit", dict(queue="small", demand=demand_of(gpus=5))),
+    "more GPUs than the queue may ever have": (
+        "over_queue_limit", dict(queue="small", demand=demand_of(gpus=5)),
+    ),
     "more GPUs than the queue may ever have, spares included": (
         "over_queue_limit", dict(queue="tight", demand=demand_of(gpus=1, tasks=4, spares=1)),
     ),
@@ -196,7 +201,7 @@ def test_a_scheduled_raise_of_the_limit_makes_a_large_gang_possible():
     assert not isinstance(made.ask("j", "later", demand_of(gpus=8)), Refusal)
 
 
-# ---- commands on jobs ---------------------------------------------------------------------------------------------
+# ---- commands on jobs ---------------------------------------------------------------------------------
 
 JOB_COMMANDS = {
     "cancel": commands.cancel,
@@ -227,7 +232,7 @@ def test_a_command_on_a_job_that_is_over_is_refused(name, expected):
     made = world()
     gang = made.run("j")
     made.down(gang)
-    assert gang.state is GangState.SUCCEEDED
+    assert state_of(gang) is GangState.SUCCEEDED
     assert code(JOB_COMMANDS[name](made.state, "j", made.now)) == expected
 
 
@@ -251,10 +256,10 @@ def test_a_waiting_job_is_cancelled_at_once_and_a_running_one_with_grace():
     waiting, running = made.submit("w", demand=demand_of(gpus=8, tasks=3)), made.run("r", "org/x")
     made.take(commands.cancel(made.state, waiting.job, made.now))
     made.take(commands.cancel(made.state, running.job, made.now))
-    assert waiting.state is GangState.CANCELLED
-    assert running.state is GangState.STOPPING
+    assert state_of(waiting) is GangState.CANCELLED
+    assert state_of(running) is GangState.STOPPING
     made.down(running, 0)
-    assert running.state is GangState.CANCELLED
+    assert state_of(running) is GangState.CANCELLED
 
 
 def test_a_held_job_waits_out_of_line_until_it_is_released():
@@ -262,20 +267,20 @@ def test_a_held_job_waits_out_of_line_until_it_is_released():
     gang = made.submit("j")
     made.take(commands.hold(made.state, "j", made.now))
     made.cycle()
-    assert gang.state is GangState.WAITING
+    assert state_of(gang) is GangState.WAITING
     made.take(commands.release(made.state, "j", made.now))
     made.cycle()
-    assert gang.state is GangState.STARTING
+    assert state_of(gang) is GangState.STARTING
 
 
 def test_holding_a_running_job_lets_it_run_and_keeps_it_from_starting_again():
     made = world()
     gang = made.run("j")
     made.take(commands.hold(made.state, "j", made.now))
-    assert gang.state is GangState.RUNNING
+    assert state_of(gang) is GangState.RUNNING
     made.down(gang, 85)
     made.cycle()
-    assert gang.state is GangState.WAITING
+    assert state_of(gang) is GangState.WAITING
 
 
 def test_holding_a_job_that_claims_seats_gives_the_claim_back():
@@ -293,7 +298,7 @@ def test_a_requeued_job_leaves_with_grace_and_waits_again():
     gang = made.run("j")
     made.take(commands.requeue(made.state, "j", made.now))
     made.down(gang, 143)
-    assert gang.state is GangState.WAITING
+    assert state_of(gang) is GangState.WAITING
 
 
 def test_requeueing_what_is_leaving_already_adds_nothing():
@@ -317,7 +322,7 @@ def test_a_priority_above_the_ceiling_is_refused_later_too():
     assert code(commands.change_priority(made.state, "j", 4, made.now)) == "priority_too_high"
 
 
-# ---- queues -------------------------------------------------------------------------------------------------------
+# ---- queues -------------------------------------------------------------------------------------------
 
 BAD_QUEUES = {
     "an empty name": ("bad_name", "", {}),
@@ -355,7 +360,7 @@ BAD_QUEUES = {
 @pytest.mark.parametrize(("expected", "name", "terms"), BAD_QUEUES.values(), ids=BAD_QUEUES.keys())
 def test_a_queue_is_refused(expected, name, terms):
     made = world()
-    spec = commands.QueueSpec(name=name, **terms)
+    spec = QueueSpec(name=name, **terms)
     assert code(commands.set_queue(made.state, spec, made.now)) == expected
 
 
@@ -380,7 +385,7 @@ def test_a_queue_removed_after_its_jobs_ended_leaves_the_laws_intact_when_it_is_
     made.run("k", "org/x")
 
 
-# ---- nodes --------------------------------------------------------------------------------------------------------
+# ---- nodes --------------------------------------------------------------------------------------------
 
 NODE_COMMANDS = (commands.remove_node, commands.drain, commands.undrain)
 
@@ -451,4 +456,4 @@ def test_a_node_that_tells_the_same_again_changes_nothing_for_what_runs():
     gang = made.run("j")
     spec = made.state.nodes[gang.seats[0].node].spec
     made.take(commands.add_node(made.state, spec, made.now))
-    assert gang.state is GangState.RUNNING
+    assert state_of(gang) is GangState.RUNNING

@@ -17,7 +17,7 @@ def world(nodes: int = 2) -> World:
 
 
 def committed(made: World, *decisions) -> list[str]:
-    """The names of the events that committing these decisions gives. They are applied, so that the laws are checked."""
+    """The names of the events that these decisions give. They are applied, and the laws checked."""
     events = commit(made.state, Plan(made.now, tuple(decisions)), made.now)
     made.take(events)
     return [type(event).__name__ for event in events]
@@ -30,7 +30,7 @@ def pair(made: World, **spec):
     return made.submit("j", demand=demand_of(gpus=2, tasks=2), **spec)
 
 
-# ---- place --------------------------------------------------------------------------------------------------------
+# ---- place --------------------------------------------------------------------------------------------
 
 
 def test_a_place_that_holds_is_committed():
@@ -126,7 +126,7 @@ def test_slices_of_one_gpu_are_placed_until_it_is_full():
     assert committed(made, *decisions) == ["GangPlaced", "GangPlaced"]
 
 
-# ---- make room ----------------------------------------------------------------------------------------------------
+# ---- make room ----------------------------------------------------------------------------------------
 
 
 def crowded():
@@ -175,7 +175,9 @@ SPOILED = {
         made.down(low[0]), made.run("next", seats=[seat("a0", 0)]),
     ),
     "a victim began a new attempt": lambda made, low: (made.down(low[0], 85), made.cycle()),
-    "a victim is leaving already": lambda made, low: made.take(commands.requeue(made.state, "low0", made.now)),
+    "a victim is leaving already": lambda made, low: made.take(
+        commands.requeue(made.state, "low0", made.now)
+    ),
     "a node closed": lambda made, low: made.tell(f.NodeGone("a1")),
     "the claimant was cancelled": lambda made, low: made.take(commands.cancel(made.state, "j", made.now)),
     "the queue may no longer have it": lambda made, low: made.queue("team", limit=1),
@@ -235,7 +237,7 @@ def test_a_claim_of_seats_of_the_wrong_size_is_refused():
     assert committed(made, decision) == []
 
 
-# ---- the rest -----------------------------------------------------------------------------------------------------
+# ---- the rest -----------------------------------------------------------------------------------------
 
 
 def broken():

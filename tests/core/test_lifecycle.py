@@ -1,4 +1,4 @@
-"""The state machine of a gang: the table is complete, every event has its fold, and every transition is really taken."""
+"""The state machine of a gang: the table is complete, and every transition in it is really taken."""
 
 from typing import get_args
 

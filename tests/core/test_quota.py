@@ -1,4 +1,4 @@
-"""The tree of queues: bounds, lending, borrowing, scheduled changes, budgets, and what shares are measured on."""
+"""The tree of queues: bounds, lending, borrowing, scheduled changes and budgets."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def kinds(
     return [f"{s.kind} {s.queue}" for s in made.shortfalls(name, user, charge, gpu_ms, now_ms)]
 
 
-# ---- the most -----------------------------------------------------------------------------------------------------
+# ---- the most -----------------------------------------------------------------------------------------
 
 
 def test_what_is_not_stated_is_not_bounded():
@@ -76,7 +76,7 @@ def test_every_broken_bound_is_told_and_not_only_the_first():
     ]  # fmt: skip
 
 
-# ---- lending ------------------------------------------------------------------------------------------------------
+# ---- lending ------------------------------------------------------------------------------------------
 
 
 def test_a_queue_that_lends_nothing_keeps_its_idle_guarantee():
@@ -105,7 +105,7 @@ def test_keeping_binds_cousins_through_their_parents():
     assert kinds(made, "y/z", 7) == ["not_lent y/z"]
 
 
-# ---- guarantees and borrowing -------------------------------------------------------------------------------------
+# ---- guarantees and borrowing -------------------------------------------------------------------------
 
 
 def test_a_queue_that_states_no_guarantee_has_what_its_children_are_promised_together():
@@ -157,7 +157,7 @@ def test_guarantees_of_gpu_work_are_argued_over_gpus_alone():
     assert contested({"cpu_milli": 5, "licence": 1}) == ("cpu_milli",)
 
 
-# ---- time ---------------------------------------------------------------------------------------------------------
+# ---- time ---------------------------------------------------------------------------------------------
 
 WEEKEND = QuotaChange(100, 200, guarantee=gpu_amounts(6), limit=gpu_amounts(6))
 CHANGES = {
@@ -226,7 +226,7 @@ def test_giving_a_queue_a_budget_does_not_forget_what_it_spent_in_the_present_wi
     assert made.spent_gpu_ms("a", 5 * HOUR_MS) == 80
 
 
-# ---- bookkeeping --------------------------------------------------------------------------------------------------
+# ---- bookkeeping --------------------------------------------------------------------------------------
 
 
 def test_a_charge_counts_on_the_whole_path_and_its_inverse_leaves_nothing():

@@ -19,7 +19,7 @@ from corral.core.model import (
     Health,
     RetryRule,
 )
-from tests.world import World, demand_of
+from tests.world import World, demand_of, state_of
 
 MINUTE_MS = 60_000
 USER_ERROR, OUT_OF_MEMORY = FailureClass.USER_ERROR, FailureClass.OUT_OF_MEMORY
@@ -34,14 +34,14 @@ def run_again(made: World, gang: Gang) -> None:
     made.wait(max(0, gang.not_before_ms - made.now))
     made.cycle()
     made.up(gang)
-    assert gang.state is GangState.RUNNING
+    assert state_of(gang) is GangState.RUNNING
 
 
 def evict(made: World, gang: Gang, cause: Cause) -> None:
     made.apply(e.GangEvicted(made.now, gang.id, gang.attempt, cause, made.now + 30_000))
 
 
-# ---- without being told to leave ----------------------------------------------------------------------------------
+# ---- without being told to leave ----------------------------------------------------------------------
 
 ENDS = {
     "exit 0 is success": (dict(exit_code=0), GangState.SUCCEEDED),
@@ -66,23 +66,23 @@ def test_another_exit_code_may_mean_run_me_again():
     made = world()
     gang = made.run("j", requeue_exit=99)
     made.down(gang, 99)
-    assert gang.state is GangState.WAITING
+    assert state_of(gang) is GangState.WAITING
     other = made.run("k", requeue_exit=99)
     made.down(other, 85)
-    assert other.state is GangState.FAILED
+    assert state_of(other) is GangState.FAILED
 
 
 def test_the_first_bad_exit_code_of_a_gang_decides():
     made = world()
     gang = made.run("j", demand=demand_of(tasks=3))
     made.tell(f.TasksDown(gang.id, gang.attempt, 0b001, 3))
-    assert gang.state is GangState.STOPPING, "the others are told to stop"
+    assert state_of(gang) is GangState.STOPPING, "the others are told to stop"
     made.tell(f.TasksDown(gang.id, gang.attempt, 0b110, 0))
-    assert gang.state is GangState.FAILED
+    assert state_of(gang) is GangState.FAILED
     assert gang.exit_code == 3
 
 
-# ---- told to leave ------------------------------------------------------------------------------------------------
+# ---- told to leave ------------------------------------------------------------------------------------
 
 RETURNING = (Cause.RECLAIM, Cause.PRIORITY, Cause.TIME_SHARE, Cause.DRAIN, Cause.REQUEUE)
 
@@ -94,7 +94,7 @@ def test_whoever_was_told_to_leave_and_left_comes_back_whatever_its_exit_code(ca
     gang = made.run("j")
     evict(made, gang, cause)
     made.down(gang, exit_code)
-    assert gang.state is GangState.WAITING
+    assert state_of(gang) is GangState.WAITING
     assert gang.retries == {}
 
 
@@ -104,7 +104,7 @@ def test_exit_0_after_a_checkpoint_acknowledged_while_leaving_means_run_me_again
     evict(made, gang, Cause.PRIORITY)
     made.save(gang, 10)
     made.down(gang, 0)
-    assert gang.state is GangState.WAITING
+    assert state_of(gang) is GangState.WAITING
 
 
 def test_exit_0_without_a_checkpoint_while_leaving_means_done():
@@ -115,7 +115,7 @@ def test_exit_0_without_a_checkpoint_while_leaving_means_done():
     made.wait(1_000)
     evict(made, gang, Cause.PRIORITY)
     made.down(gang, 0)
-    assert gang.state is GangState.SUCCEEDED
+    assert state_of(gang) is GangState.SUCCEEDED
 
 
 TIME_LIMIT = {
@@ -147,7 +147,7 @@ def test_a_preempted_gang_keeps_its_place_in_line():
     assert first.rank < second.rank
     assert first.not_before_ms == 0
     made.cycle()
-    assert first.state is GangState.STARTING
+    assert state_of(first) is GangState.STARTING
 
 
 def test_a_preempted_gang_loses_only_what_it_had_not_saved():
@@ -181,10 +181,10 @@ def test_a_cancelled_gang_is_cancelled_however_it_exits():
         gang = made.run(job)
         made.take(commands.cancel(made.state, job, made.now))
         made.down(gang, exit_code)
-        assert gang.state is GangState.CANCELLED
+        assert state_of(gang) is GangState.CANCELLED
 
 
-# ---- retries ------------------------------------------------------------------------------------------------------
+# ---- retries ------------------------------------------------------------------------------------------
 
 
 def test_a_retry_rule_is_used_up_by_its_own_class_alone():
@@ -199,7 +199,7 @@ def test_a_retry_rule_is_used_up_by_its_own_class_alone():
     run_again(made, gang)
     made.wait(2 * QUICK_MS)
     made.down(gang, 1)
-    assert gang.state is GangState.FAILED
+    assert state_of(gang) is GangState.FAILED
     assert gang.retries == {USER_ERROR: 1, OUT_OF_MEMORY: 1}
 
 
@@ -223,10 +223,10 @@ def test_a_gang_in_backoff_is_not_placed_before_its_time():
     made.down(gang, 1)
     made.wait(9_999)
     made.cycle()
-    assert gang.state is GangState.WAITING
+    assert state_of(gang) is GangState.WAITING
     made.wait(1)
     made.cycle()
-    assert gang.state is GangState.STARTING
+    assert state_of(gang) is GangState.STARTING
 
 
 def test_a_crash_loop_is_stopped_even_if_retries_are_without_end():
@@ -237,7 +237,7 @@ def test_a_crash_loop_is_stopped_even_if_retries_are_without_end():
         made.down(gang, 1)
         if crash < CRASH_LOOP - 1:
             run_again(made, gang)
-    assert gang.state is GangState.FAILED
+    assert state_of(gang) is GangState.FAILED
     assert any(isinstance(event, e.GangFinished) and event.why == "crash loop" for event in made.journal)
 
 
@@ -249,7 +249,7 @@ def test_a_checkpoint_shows_that_it_is_no_crash_loop():
         made.save(gang, step)
         made.down(gang, 1)
         run_again(made, gang)
-    assert gang.state is GangState.RUNNING
+    assert state_of(gang) is GangState.RUNNING
 
 
 def test_infrastructure_faults_never_use_up_the_users_retries():
@@ -311,11 +311,11 @@ def test_a_start_that_is_not_complete_in_time_is_rolled_back_and_tried_again():
     assert gang.eviction is not None
     assert gang.eviction.cause is Cause.START_TIMEOUT
     made.down(gang, 137)
-    assert gang.state is GangState.WAITING
+    assert state_of(gang) is GangState.WAITING
     assert gang.retries == {FailureClass.START_FAILED: 1}
 
 
-# ---- what follows for others --------------------------------------------------------------------------------------
+# ---- what follows for others --------------------------------------------------------------------------
 
 DEPENDENTS = {
     "after ok, ended well": (After.OK, 0, GangState.STARTING),
@@ -332,7 +332,7 @@ def test_a_dependent(after, exit_code, expected):
     first = made.run("first")
     second = made.submit("second", after=(Dependency("first", after),))
     made.cycle()
-    assert second.state is GangState.WAITING
+    assert state_of(second) is GangState.WAITING
     made.down(first, exit_code)
     made.cycle()
     assert second.state is expected
@@ -343,7 +343,7 @@ def test_a_chain_of_dependents_is_doomed_as_a_whole():
     first = made.run("first")
     last = [made.submit(f"d{i}", after=(Dependency(f"d{i - 1}" if i else "first"),)) for i in range(4)][-1]
     made.down(first, 1)
-    assert last.state is GangState.CANCELLED
+    assert state_of(last) is GangState.CANCELLED
 
 
 def test_singletons_of_one_name_run_one_after_another():
@@ -376,16 +376,16 @@ def test_a_gang_that_can_no_longer_meet_its_deadline_is_cancelled():
     made = world()
     gang = made.submit("j", held=True, deadline_ms=made.now + 100_000, time_limit_ms=40_000)
     made.wait(59_999)
-    assert gang.state is GangState.WAITING
+    assert state_of(gang) is GangState.WAITING
     made.wait(1)
-    assert gang.state is GangState.CANCELLED
+    assert state_of(gang) is GangState.CANCELLED
 
 
 def test_a_job_with_a_begin_time_waits_for_it():
     made = world()
     gang = made.submit("j", begin_ms=made.now + 1_000)
     made.cycle()
-    assert gang.state is GangState.WAITING
+    assert state_of(gang) is GangState.WAITING
     made.wait(1_000)
     made.cycle()
-    assert gang.state is GangState.STARTING
+    assert state_of(gang) is GangState.STARTING

@@ -8,7 +8,7 @@ from corral.core.cluster.topology import Topology
 from tests.world import demand_of, node_spec, open_capacity
 
 
-def two_racks(gpus: int = 8, islands: int = 1, level: str = "rack", **has: int):
+def two_racks(gpus: int = 8, islands: int = 1, level: str = "rack", **has):
     nodes = [node_spec(f"{rack}{i}", gpus, (rack,), islands, **has) for rack in "ab" for i in range(2)]
     return open_capacity(Topology((level,), nodes))
 
@@ -16,7 +16,7 @@ def two_racks(gpus: int = 8, islands: int = 1, level: str = "rack", **has: int):
 COLUMNS = {
     "whole GPUs divide the node": (two_racks(), demand_of(gpus=3, tasks=9), [2, 2, 2, 2]),
     "a tp group may not span islands": (two_racks(islands=2), demand_of(gpus=3, tasks=9, tp=3), [2, 2, 2, 2]),
-    "islands of two hold no group of three": (two_racks(islands=4), demand_of(gpus=3, tasks=9, tp=3), [0, 0, 0, 0]),
+    "islands of two hold no group of three": (two_racks(islands=4), demand_of(3, 9, tp=3), [0] * 4),
     "a task of two groups takes a group from each island": (
         two_racks(islands=2), demand_of(gpus=8, tasks=4, tp=4), [1, 1, 1, 1],
     ),
@@ -33,13 +33,17 @@ COLUMNS = {
     "spread over racks cuts each rack as a whole": (
         two_racks(), demand_of(tasks=4, spread="rack", spread_max=3), [3, 0, 3, 0],
     ),
-    "amounts bound the tasks": (two_racks(cpu_milli=2500), demand_of(tasks=9, amounts=(("cpu_milli", 1000),)), [2] * 4),
+    "amounts bound the tasks": (
+        two_racks(cpu_milli=2500), demand_of(tasks=9, amounts=(("cpu_milli", 1000),)), [2] * 4,
+    ),
     "an unknown amount allows none": (two_racks(), demand_of(amounts=(("cpu_milli", 1),)), [0, 0, 0, 0]),
     "slices are counted per GPU and never across two": (
         two_racks(gpus=2), Demand(task=TaskDemand(slice_mib=50_000), tasks=9), [2, 2, 2, 2],
     ),
     "tasks without GPUs are bounded by amounts alone": (
-        two_racks(cpu_milli=4000), Demand(task=TaskDemand(amounts=amounts({"cpu_milli": 1500})), tasks=9), [2] * 4,
+        two_racks(cpu_milli=4000),
+        Demand(task=TaskDemand(amounts=amounts({"cpu_milli": 1500})), tasks=9),
+        [2] * 4,
     ),
     "an NVLink level lets a group span nodes but not domains": (
         two_racks(gpus=4, level="nvlink"), demand_of(gpus=4, tasks=4, tp=8), [1, 1, 1, 1],

@@ -9,7 +9,7 @@ from corral.core.cluster.topology import CLUSTER, Topology, natural
 from tests.world import node_spec
 
 
-def tree(*places: tuple[str, str, str], **terms: int) -> Topology:
+def tree(*places: tuple[str, str, str], **terms) -> Topology:
     """(zone, rack, node) each."""
     return Topology(
         ("zone", "rack"), [node_spec(name, 4, (zone, rack), **terms) for zone, rack, name in places]

@@ -1,13 +1,14 @@
 """An owner below its guarantee is served within the grace time of borrowers, always.
 
-Two checks, neither of which asks the code under test who may be evicted. In the random driver, after each plan: the
-one owner's gang that waits has been placed or has seats claimed for it, if it would fit on what is left of the cluster
-once every borrower has gone. And in a cluster full of borrowers, by the clock.
+Two checks, neither of which asks the code under test who may be evicted. In the random driver, after each
+plan: the one owner's gang that waits has been placed or has seats claimed for it, if it would fit on what is
+left of the cluster once every borrower has gone. And in a cluster full of borrowers, by the clock.
 """
 
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -81,7 +82,7 @@ class OwnerAmongBorrowers(Driver):
         self._take(events)
 
     def _is_owed(self, gang: Gang) -> bool:
-        """Whether the gang and everything its queue has lies within the guarantee, and it does not choose to wait."""
+        """Whether it and all that its queue has lie within the guarantee, and it does not choose to wait."""
         if gang.demand.prefer and self.now - gang.waiting_since_ms < gang.demand.prefer_wait_ms:
             return False
         charge = gang.demand.task.gpus * (gang.demand.smallest + gang.demand.spares) * 1000
@@ -100,8 +101,8 @@ class OwnerAmongBorrowers(Driver):
 
 
 def without_borrowers(driver: Driver, plan: Plan, owner: Gang) -> Capacity:
-    """What the owner could have: the cluster without borrowers and without whoever leaves, less what this plan gave
-    to others before the owner's turn. Seats that were claimed before the plan stay with their claimants."""
+    """What the owner could have: the cluster without borrowers and whoever leaves, less what the plan gave to
+    others before the owner's turn. Seats that were claimed before stay with their claimants."""
     state = driver.state
     capacity, topology = state.capacity.copy(), state.topology
     moved = {each.gang for each in plan.decisions if isinstance(each, Repair)}
@@ -147,7 +148,7 @@ def test_in_the_random_driver_an_owner_is_served_in_the_cycle_that_sees_it(first
     assert sum(driver.made_room for driver in drivers) >= 1
 
 
-# ---- by the clock -------------------------------------------------------------------------------------------------
+# ---- by the clock -------------------------------------------------------------------------------------
 
 CYCLE_MS = 1_000
 
@@ -164,8 +165,17 @@ def owner_waits(seed: int) -> tuple[int, int]:
     def borrow() -> int:
         grace = rng.choice((0, 5_000, 30_000))
         demand = demand_of(rng.choice((1, 1, 2, 4)), rng.choice((1, 1, 2)))
-        terms = dict(priority=rng.choice((0, 0, 5)), preemptible=rng.random() < 0.7, min_runtime_ms=60_000)
-        world.submit(f"b{arrivals}", rng.choice(("red", "blue")), demand, grace_ms=grace, **terms)
+        terms: dict[str, Any] = dict(
+            priority=rng.choice((0, 0, 5)), preemptible=rng.random() < 0.7, min_runtime_ms=60_000
+        )
+        world.submit(
+            f"b{arrivals}",
+            rng.choice(("red", "blue")),
+            demand,
+            grace_ms=grace,
+            min_runtime_ms=60_000,
+            **terms,
+        )
         return grace
 
     longest = 0

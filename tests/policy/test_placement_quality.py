@@ -15,7 +15,7 @@ from corral.core.cluster.topology import Topology
 from corral.policy.placement import find_seats, spread_of
 from tests.world import demand_of, node_spec, open_capacity
 
-# ---- against the optimum ------------------------------------------------------------------------------------------
+# ---- against the optimum ------------------------------------------------------------------------------
 
 INSTANCES = 240
 Instance = tuple[Capacity, Demand]
@@ -38,7 +38,7 @@ def instance(seed: int) -> Instance:
 
 
 def exact(capacity: Capacity, demand: Demand) -> tuple[int, int, int] | None:
-    """(innermost level, fewest racks, fewest nodes) by trying every set of nodes; None if no set holds the gang.
+    """(innermost level, fewest racks, fewest nodes) by trying every set of nodes; None if none will do.
 
     Fewest racks and fewest nodes are each taken over all placements at the innermost level.
     """
@@ -56,7 +56,7 @@ def exact(capacity: Capacity, demand: Demand) -> tuple[int, int, int] | None:
 
 
 def lies_in(topology: Topology, nodes: tuple[int, ...]) -> tuple[int, int]:
-    """The innermost level that holds all these nodes (one node: a level of its own), and how many racks they touch."""
+    """The innermost level that holds these nodes (one node: a level of its own), and the racks they touch."""
     paths = {topology.nodes[n].path for n in nodes}
     if len(nodes) == 1:
         return 3, 1
@@ -106,7 +106,7 @@ def test_the_spread_a_plan_states_is_what_it_achieved():
         assert spread_of(capacity.topology, seating.seats).domains[2:] == (racks, nodes)
 
 
-# ---- over time ----------------------------------------------------------------------------------------------------
+# ---- over time ----------------------------------------------------------------------------------------
 
 RACKS, NODES, GPUS = 6, 4, 8
 Placer = Callable[[Capacity, Demand, random.Random], tuple[Seat, ...] | None]
@@ -154,13 +154,14 @@ def largest_that_still_fit(capacity: Capacity) -> int:
     """How many gangs of four whole nodes in one rack could start now."""
     full = (1 << GPUS) - 1
     return sum(
-        sum(capacity.free[n] == full for n in range(rack.lo, rack.hi)) // 4 for rack in capacity.topology.by_level[1]
+        sum(capacity.free[n] == full for n in range(rack.lo, rack.hi)) // 4
+        for rack in capacity.topology.by_level[1]
     )
 
 
 @cache
 def fragmentation(name: str) -> tuple[int, int]:
-    """(the sum over time of the largest gangs that still fit, arrivals that found no room) over the same streams."""
+    """(sum over time of the largest gangs that still fit, arrivals turned away) over the same streams."""
     fitting = refused = 0
     for seed in range(6):
         rng = random.Random(seed)

@@ -1,7 +1,7 @@
-"""With endless small arrivals, a gang as large as the cluster starts within the bound that the configuration states.
+"""With endless small arrivals, a gang as large as the cluster starts within the bound that is configured.
 
-The bound is patience + the longest time limit + grace + one cycle, and another cycle where tasks take one to start.
-Everything small runs as long as it may.
+The bound is patience + the longest time limit + grace + one cycle, and another cycle where tasks take one to
+start. Everything small runs as long as it may.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Flood:
         self.submitted = self.world.now
 
     def _spend(self) -> None:
-        """A queue that has had far more than its share: by share alone its gangs would come last for a long time."""
+        """A queue that has had far more than its share: by share alone its gangs would come last for long."""
         gang = self.world.run("past", "spent", demand_of(4, 4))
         self.world.wait(10_000_000)
         self.world.down(gang)

@@ -1,4 +1,4 @@
-"""Victims against brute force: the cheapest legal set that is enough by placement, nobody in vain, in any order.
+"""Victims against brute force: the cheapest legal set that is enough, nobody in vain, in any order.
 
 The rules are written here a second time, from docs and not from the code: what a victim costs, which sets are
 legal, what is enough. Every subset of the candidates of a small cluster is tried.
@@ -12,6 +12,7 @@ from itertools import product
 
 import pytest
 
+from corral.core.cluster.resources import Seat
 from corral.core.model import Cause, Gang
 from corral.core.plan import MakeRoom, Place
 from tests.world import World, demand_of, seat
@@ -43,7 +44,7 @@ class Instance:
         free = {f"{rack}{i}": list(range(GPUS)) for rack in "ab" for i in range(NODES // 2)}
         for number in range(self.rng.randint(6, 10)):
             gpus, tasks = self.rng.choice(((1, 1), (1, 2), (2, 1), (2, 2), (4, 1), (3, 1)))
-            seats = []
+            seats: list[Seat] = []
             for name in self.rng.sample(sorted(free), len(free)):
                 while len(seats) < tasks and len(free[name]) >= gpus:
                     seats.append(seat(name, *(free[name].pop() for _ in range(gpus))))
@@ -70,10 +71,10 @@ class Instance:
         self.world.queue("owner", guarantee=gpus * tasks)
         return self.world.submit("new", "owner", demand)
 
-    # ---- the rules, once more ------------------------------------------------------------------------------
+    # ---- the rules, once more -------------------------------------------------------------------------
 
     def price(self, gang: Gang) -> int:
-        """GPU-milliseconds since the last checkpoint (half an hour at most without one), and starting again."""
+        """GPU-milliseconds since the last checkpoint (half an hour at most without), and starting again."""
         unsaved = self.world.now - max(gang.saved_ms, gang.started_ms)
         if not gang.saved_ms:
             unsaved = min(unsaved, 30 * 60_000)
@@ -84,7 +85,9 @@ class Instance:
         mask = 0
         for gang in self.running:
             what = asked.get(gang.id, STAY)
-            seats = gang.seats[gang.demand.smallest :] if what == SHRINK else gang.seats if what == LEAVE else ()
+            seats = (
+                gang.seats[gang.demand.smallest :] if what == SHRINK else gang.seats if what == LEAVE else ()
+            )
             for each in seats:
                 mask |= each.gpus if each.node == node else 0
         return mask
@@ -99,7 +102,7 @@ class Instance:
         return max(rooms.values()) >= demand.tasks
 
     def is_legal(self, asked: Mapping[str, int]) -> bool:
-        """A borrower gives back until it has no more than its guarantee; the last gang asked may take it below."""
+        """A borrower gives back down to its guarantee; the last gang asked may take it below."""
         if not self.is_reclaim:
             return True
         for queue in self.queues:
@@ -203,7 +206,7 @@ def test_the_order_in_which_candidates_come_does_not_matter(crowd):
             assert decided(instance) == decision
 
 
-# ---- what brute force does not show -------------------------------------------------------------------------------
+# ---- what brute force does not show -------------------------------------------------------------------
 
 
 def test_of_equally_dear_victims_the_one_that_came_last_leaves():
@@ -220,7 +223,8 @@ def test_victims_are_chosen_by_placement_and_not_by_sums():
     dear = world.run("dear", demand=demand_of(gpus=2), seats=[seat("a0", 0, 1)], restart_cost_ms=1_000_000)
     cheap = [world.run(f"cheap{i}", seats=[seat(f"a{i + 1}", 0)], restart_cost_ms=0) for i in range(2)]
     fixed = [
-        world.run(f"fixed{i}", seats=[seat(f"a{i + 1}", 1)], preemptible=False, restart_cost_ms=0) for i in range(2)
+        world.run(f"fixed{i}", seats=[seat(f"a{i + 1}", 1)], preemptible=False, restart_cost_ms=0)
+        for i in range(2)
     ]
     world.submit("high", demand=demand_of(gpus=2), priority=1)
     world.cycle()

@@ -1,4 +1,4 @@
-"""Law 6: the same seed gives the same journal, byte for byte, and replaying a journal gives the same state."""
+"""Law 6: the same seed gives the same journal, byte for byte; replaying a journal gives the same state."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def digest(seed: int, policy: str) -> str:
 def digests_under(hash_seed: int) -> str:
     environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", _PRINT_DIGESTS]
-    return subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=120).stdout
+    return subprocess.run(
+        command, env=environment, check=True, capture_output=True, text=True, timeout=120
+    ).stdout
 
 
 def test_the_same_seed_gives_the_same_journal_under_any_hash_seed():
@@ -69,7 +71,7 @@ def test_replaying_the_journal_gives_the_same_state(seed):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_state_after_half_a_journal_goes_on_to_the_same_end(seed):
-    """A state rebuilt in the middle, as after a restart, takes the rest of the journal like the one that never stopped."""
+    """A state rebuilt in the middle, as after a restart, takes the rest like the one that never stopped."""
     driver, _ = journal_of(seed)
     rebuilt, whole = State(driver.state.settings), State(driver.state.settings)
     middle = len(driver.journal) // 2

@@ -5,8 +5,9 @@ A seed that breaks a law is added to SEEDS_TO_REMEMBER when it is fixed. The who
 
 import pytest
 
+from corral.core.intake import commands
 from corral.policy.catalog import CATALOG
-from tests.simulation.driver import run_seed
+from tests.simulation.driver import Driver, run_seed
 
 STEPS = 250
 SEEDS = 60
@@ -23,3 +24,27 @@ def test_no_law_is_broken_under_standard(seed):
 @pytest.mark.parametrize("policy", OTHERS)
 def test_no_law_is_broken_under(policy, seed):
     run_seed(seed, STEPS, policy)
+
+
+class ChangingCluster(Driver):
+    """The same, while nodes come, go and are described anew."""
+
+    added = 0
+
+    def _tick(self) -> None:
+        super()._tick()
+        kind = self.rng.random()
+        if kind < 0.15 and len(self.state.nodes) < 12:
+            self.added += 1
+            self._add_node(f"new{self.added}", ("z0", "r0"), "H100")
+        elif kind < 0.25 and len(self.state.nodes) > 2:
+            self._command(commands.remove_node(self.state, self._some_node(), self.now))
+        elif kind < 0.4:
+            node = self.state.nodes.get(self._some_node())
+            if node is not None:
+                self._add_node(node.spec.name, node.spec.path, self.rng.choice(("H100", "A100")))
+
+
+@pytest.mark.parametrize("seed", [*range(10), 30, 42, 66, 98, 132])
+def test_no_law_is_broken_while_the_cluster_changes(seed):
+    ChangingCluster(seed, check_every=3).run(300)
