@@ -55,6 +55,11 @@ class Room:
             known = self._may_have[queue, priority] = self._rights.may_exist(queue, priority)
         return known
 
+    def made(self) -> None:
+        """The draft has evicted somebody; whom else one may ask has changed."""
+        self._rights.refresh()
+        self._may_have.clear()
+
     def make(self, gang: Gang, size: int, bounds: Bounds = FREE) -> MakeRoom | None:
         """How to make room for a gang of this size, or None. The draft is left as it was."""
         has_rights = self.may_have_rights(gang.queue, gang.priority)
@@ -88,6 +93,8 @@ class Room:
         by_stage = self._candidates(gang, size)
         if not by_stage:
             self._nobody[key] = wanted  # the more it wants, the less it is entitled to
+            if not self._rights.is_owed(gang.queue):
+                self._may_have[key] = False
             return None
         candidates: list[Candidate] = []
         for cause in STAGES:
@@ -142,9 +149,7 @@ class Room:
             yield Candidate(gang, Cause.SHRINK, whole.price, freed, gang.seats[:keep], nodes, whole.may_go_below)
 
     def _could_ask(self, gang: Gang, victim: Gang, right: Cause) -> bool:
-        if victim.state not in (GangState.STARTING, GangState.RUNNING):
-            return False
-        if victim.id in self._draft.served or victim.id in self._draft.leaving:
+        if not self._rights.is_askable(victim):
             return False
         if right is Cause.RECLAIM:
             return True

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from corral.core.cluster.resources import GPU_MILLI
-from corral.core.model import NEVER_MS, Cause, Gang
+from corral.core.model import NEVER_MS, Cause, Gang, GangState
 from corral.core.snapshot import Draft
 
 
@@ -24,7 +24,7 @@ class Rights:
         #: queue -> the lowest priority in its subtree, of all, and of those that borrow as seen from it
         self._lowest: dict[str, int] = {}
         self._lowest_borrowing: dict[str, int] = {}
-        self._note_lowest()
+        self.refresh()
 
     def of(self, gang: Gang, charge: Mapping[str, int]) -> Iterator[tuple[Cause, bool, Iterable[Gang]]]:
         """(right, whether their queue may fall below its guarantee, gangs) for all whom a gang may ask to leave."""
@@ -69,6 +69,12 @@ class Rights:
                 return True
         return False
 
+    def is_askable(self, gang: Gang) -> bool:
+        """Whether a gang that holds seats could be told to leave: it is not leaving yet, and not about to move."""
+        draft = self._draft
+        is_there = gang.state is GangState.RUNNING or gang.state is GangState.STARTING
+        return is_there and gang.id not in draft.leaving and gang.id not in draft.served
+
     def is_owed(self, queue: str) -> bool:
         """Whether a queue has less than its guarantee."""
         guarantee = self._tree.guarantee(queue, GPU_MILLI, self._draft.now_ms)
@@ -81,7 +87,8 @@ class Rights:
     def _is_low(self, queues: tuple[str, ...], lowest: Mapping[str, int], priority: int) -> bool:
         return any(lowest.get(name, NEVER_MS) < priority for name in queues)
 
-    def _note_lowest(self) -> None:
+    def refresh(self) -> None:
+        """Look again at who borrows and who could be asked: after somebody was told to leave, there are fewer."""
         now = self._draft.now_ms
         borrows = {
             name: queue.used.get(GPU_MILLI, 0) > (self._tree.guarantee(name, GPU_MILLI, now) or 0)
@@ -91,9 +98,11 @@ class Rights:
         self._lowest_borrowing = dict.fromkeys(self._tree.queues, NEVER_MS)
         #: queue -> for each depth of its path: does it borrow from there on all the way down
         self._borrows: dict[str, list[bool]] = {}
-        for queue, priority in self.groups:
+        for (queue, priority), members in self.groups.items():
             path = self._tree.path(queue)
             self._borrows[queue] = [all(borrows[name] for name in path[depth:]) for depth in range(len(path) + 1)]
+            if not any(self.is_askable(gang) for gang in members.values()):
+                continue
             is_borrowing = True
             for name in reversed(self._tree.path(queue)):
                 self._lowest[name] = min(self._lowest[name], priority)

@@ -255,6 +255,8 @@ class Cycle:
                 self.draft.claim(leaving, victim.keep, self.state.charge_for(leaving.demand.task, victim.keep))
         self.draft.claim(gang, decision.seats, self.state.charge_for(gang.demand.task, decision.seats))
         self.decisions.append(decision)
+        if decision.victims:
+            self.room.made()
         return True
 
     def _block(self, walk: Walk, turn: Turn, pool: tuple[bool, ...], bounds: Bounds) -> None:
