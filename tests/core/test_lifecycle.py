@@ -118,7 +118,16 @@ def a_gang_that_shrinks_is_held() -> World:
     return made
 
 
+def a_task_ends_before_the_others_have_started() -> World:
+    made = World().rack("a", 1).queue("team")
+    gang = made.submit("j", demand=demand_of(tasks=3))
+    made.cycle()
+    made.tell(f.TasksDown(gang.id, gang.attempt, 0b001))
+    return made
+
+
 RARE = (
+    a_task_ends_before_the_others_have_started,
     a_second_node_is_lost_before_the_first_is_repaired,
     a_checkpoint_is_reported_by_the_survivors,
     a_survivor_ends_before_the_lost_are_replaced,

@@ -165,17 +165,9 @@ def owner_waits(seed: int) -> tuple[int, int]:
     def borrow() -> int:
         grace = rng.choice((0, 5_000, 30_000))
         demand = demand_of(rng.choice((1, 1, 2, 4)), rng.choice((1, 1, 2)))
-        terms: dict[str, Any] = dict(
-            priority=rng.choice((0, 0, 5)), preemptible=rng.random() < 0.7, min_runtime_ms=60_000
-        )
-        world.submit(
-            f"b{arrivals}",
-            rng.choice(("red", "blue")),
-            demand,
-            grace_ms=grace,
-            min_runtime_ms=60_000,
-            **terms,
-        )
+        terms: dict[str, Any] = dict(priority=rng.choice((0, 0, 5)), preemptible=rng.random() < 0.7)
+        queue = rng.choice(("red", "blue"))
+        world.submit(f"b{arrivals}", queue, demand, grace_ms=grace, min_runtime_ms=60_000, **terms)
         return grace
 
     longest = 0

@@ -74,7 +74,7 @@ def test_a_group_takes_gpus_of_one_island():
 def test_a_group_that_spans_nodes_of_an_nvlink_domain_takes_gpus_of_several_islands_of_a_node():
     capacity = cluster(level="nvlink", gpus=8, islands=2)
     for n in range(4):
-        capacity.take(n, 0b0011_0011, 0, ())  # two of four left on each island
+        capacity.take(n, 0b0001_0001, 0, ())  # three of four left on each island
     found = find_seats(capacity, demand_of(4, 2, tp=8), 2)
     assert found is not None
     assert [each.gpus.bit_count() for each in found.seats] == [4, 4]
