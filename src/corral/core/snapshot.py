@@ -13,7 +13,7 @@ from corral.core.model import Gang, GangState, Job
 from corral.core.state import State, seated
 
 #: A gang that never reports a checkpoint is not dearer for its silence: so much unsaved work is the most it counts for.
-SILENT_MS = 30 * 60_000
+SILENT_MS = 5 * 60_000
 
 
 class Snapshot:

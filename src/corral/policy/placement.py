@@ -250,11 +250,12 @@ def seats_on(
             found += [Seat(name)] * count
             continue
         usable = capacity.free[n] & accepted[topology.kind[n]] & bounds.usable(n)
-        found += _whole_gpus(topology, demand, n, count, usable)
+        found += whole_gpus(topology, demand, n, count, usable)
     return tuple(found)
 
 
-def _whole_gpus(topology: Topology, demand: Demand, n: int, count: int, usable: int) -> list[Seat]:
+def whole_gpus(topology: Topology, demand: Demand, n: int, count: int, usable: int) -> list[Seat]:
+    """Seats of whole GPUs for so many tasks on one node, out of these GPUs."""
     name, each = topology.nodes[n].name, demand.task.gpus
     found: list[Seat] = []
     grouped = demand.chunk > 1 and topology.nvlink_level is None

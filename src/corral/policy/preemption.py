@@ -28,7 +28,7 @@ class Preemption(Struct, frozen=True):
     """Which ways of making room a policy uses."""
 
     causes: tuple[Cause, ...] = STAGES
-    failures_max: int = 8  # searches without result in one cycle, after which only owners are searched for
+    failures_max: int = 8  # searches without result in one cycle, after which only owners and smaller demands are searched for
 
 
 class Room:
@@ -40,6 +40,7 @@ class Room:
         self._rights = Rights(draft)
         self._failed: set[tuple[object, ...]] = set()
         self._searches_failed = 0
+        self._least_failed = (NEVER_MS, NEVER_MS)  # the smallest task, and the fewest tasks, that were searched for in vain
         self._may_have: dict[tuple[str, int], bool] = {}
         self._nobody: dict[tuple[str, int], int] = {}  # (queue, priority) -> who wants so much may ask nobody
         self._bounds = FREE
@@ -48,8 +49,6 @@ class Room:
         """False if it is not worth asking whether someone leaves for the sake of this queue and priority."""
         if not self._rules.causes:
             return False
-        if self._searches_failed >= self._rules.failures_max:
-            return self._rights.is_owed(queue)
         known = self._may_have.get((queue, priority))
         if known is None:
             known = self._may_have[queue, priority] = self._rights.may_exist(queue, priority)
@@ -64,6 +63,8 @@ class Room:
         """How to make room for a gang of this size, or None. The draft is left as it was."""
         has_rights = self.may_have_rights(gang.queue, gang.priority)
         key = (gang.demand, gang.queue, gang.priority, gang.user) if has_rights else (gang.demand,)
+        if has_rights and self._is_given_up(gang):
+            has_rights, key = False, (gang.demand,)
         if key in self._failed or not (has_rights or self._leaving()):
             return None
         self._bounds = bounds
@@ -104,7 +105,16 @@ class Room:
                 if picked is not None:
                     return picked
         self._searches_failed += 1
+        task, tasks = self._least_failed
+        self._least_failed = (min(task, gang.demand.task.gpus), min(tasks, size))
         return None
+
+    def _is_given_up(self, gang: Gang) -> bool:
+        """After many searches in vain in one plan, others that want as much as those did are not searched for any more."""
+        if self._searches_failed < self._rules.failures_max or self._rights.is_owed(gang.queue):
+            return False
+        task, tasks = self._least_failed
+        return gang.demand.task.gpus >= task and gang.demand.smallest >= tasks
 
     def _leaving(self) -> list[Gang]:
         gangs = self._state.gangs
@@ -184,6 +194,7 @@ class Room:
             return None
         capacity = self._draft.capacity
         mark = capacity.mark()
+        picked = [self._least_shrunk(gang, size, candidate, picked) for candidate in picked]
         for candidate in picked:
             candidate.leave(capacity)
         seating = self._seats(gang, size)
@@ -195,6 +206,23 @@ class Room:
             for c in sorted(picked, key=lambda c: (c.price, c.gang.rank))
         )
         return MakeRoom(gang.id, gang.attempt + 1, seating.everything, victims)
+
+    def _least_shrunk(self, gang: Gang, size: int, part: Candidate, picked: Sequence[Candidate]) -> Candidate:
+        """The same candidate giving up no more seats than are needed, the others leaving as picked."""
+        victim, capacity = part.gang, self._draft.capacity
+        for keep in [count for count in victim.demand.sizes() if len(part.keep) < count < len(victim.seats)] if part.keep else ():
+            freed = victim.seats[keep:]
+            less = Candidate(
+                victim, part.cause, part.price, freed, victim.seats[:keep], nodes_of(capacity, freed), part.may_go_below
+            )
+            mark = capacity.mark()
+            for candidate in picked:
+                (less if candidate is part else candidate).leave(capacity)
+            is_enough = self._seats(gang, size) is not None
+            capacity.undo(mark)
+            if is_enough and self._is_allowed(gang, size, [less if c is part else c for c in picked]):
+                return less
+        return part
 
     def _is_fair(self, gang: Gang, chosen: Sequence[Candidate]) -> bool:
         """Whether every queue asked to give back still had more than its guarantee when its last gang was asked."""

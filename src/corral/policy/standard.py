@@ -178,8 +178,8 @@ class Cycle:
                 walk.served(turn)
             elif shortfall.kind == "user_limit":
                 walk.close_line(turn)
-            else:
-                walk.close_at_desk(turn)
+            else:  # a budget may still have room for a shorter run
+                walk.close_at_desk(turn, self.snapshot.expected_ms(gang) if shortfall.kind == "budget" else 0)
             return
         exempt = self._exempt(gang)
         bounds = self.calendar.bounds(gang, exempt)
@@ -223,7 +223,7 @@ class Cycle:
     def _find(self, gang: Gang, bounds: Bounds) -> Seating | None:
         """Seats for the largest size that its queue may have and that fits."""
         demand, widest = gang.demand, 0
-        if demand.prefer and self.now_ms - gang.waiting_since_ms < demand.prefer_wait_ms:
+        if self.now_ms < self._content_ms(gang):
             widest = self.state.topology.level_index(demand.prefer) or 0
         for size in demand.sizes():
             if size == demand.smallest or self.shortfall(gang, size) is None:
@@ -264,12 +264,17 @@ class Cycle:
         gang, demand = turn.gang, turn.gang.demand
         count = self.blocked[pool] = self.blocked.get(pool, 0) + 1
         if count <= self.parts.backfill.depth:
-            self.calendar.reserve(gang, demand.smallest)
+            self.calendar.reserve(gang, demand.smallest, self._content_ms(gang))
             walk.skip(turn)
             return
         # where only reservations are in the way, whoever is gone before they begin may still pass
         is_barred = bounds is not FREE and could_take(self.draft.capacity, demand, demand.smallest)
         walk.close(turn, self.snapshot.expected_ms(gang) if is_barred else 0)
+
+    def _content_ms(self, gang: Gang) -> int:
+        """Until when a gang would rather wait for seats that are closer together than take what there is."""
+        demand = gang.demand
+        return gang.waiting_since_ms + demand.prefer_wait_ms if demand.prefer else 0
 
     # ---- 5. growth ---------------------------------------------------------------------------------------------
 

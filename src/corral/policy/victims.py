@@ -14,7 +14,7 @@ from msgspec import Struct
 from corral.core.cluster.capacity import Capacity
 from corral.core.cluster.resources import Amounts, Demand, Seat
 from corral.core.cluster.slots import gpu_slots, node_slots, raw_slots, room_by_domain, trimmed
-from corral.core.model import Cause, Gang
+from corral.core.model import NEVER_MS, Cause, Gang
 from corral.core.state import State
 
 #: How many sets the exact search may look at before it settles for the best found so far.
@@ -149,15 +149,15 @@ class _Search:
                 if lo <= n < hi:
                     at_node.setdefault(n, []).append(candidate)
         chosen: dict[str, Candidate] = {}
-        offers = [(self._least(n, here), 0, n) for n, here in at_node.items()]
+        offers = [(self._least(n, here), 0, -NEVER_MS, n) for n, here in at_node.items()]
         heapify(offers)
         while offers and not (self._room(lo, hi) >= self._wanted and self._is_enough(list(chosen.values()))):
-            rate, price, n = heappop(offers)
+            *before_now, n = heappop(offers)
             steps = self._next_on(n, at_node[n], chosen)
             if not steps:
                 continue
             now = self._offer(n, steps)
-            if now > (rate, price):
+            if now > tuple(before_now):
                 heappush(offers, (*now, n))
                 continue
             for candidate in steps:
@@ -167,7 +167,7 @@ class _Search:
                 else:
                     at_node[n] = [c for c in at_node[n] if c is not candidate]
             if at_node[n]:
-                heappush(offers, (self._least(n, at_node[n]), 0, n))
+                heappush(offers, (self._least(n, at_node[n]), 0, -NEVER_MS, n))
         found = self._trim(list(chosen.values()), lo, hi)
         self._capacity.undo(mark)
         self._column[:] = before
@@ -184,10 +184,10 @@ class _Search:
         most = len(self._capacity.topology.nodes[n].gpus)
         return missing * min(c.price // max(1, min(most, c.gang.gpu_milli // 1000)) for c in here)
 
-    def _offer(self, n: int, steps: Sequence[Candidate]) -> tuple[int, int]:
-        """(price for each further task, price) of the next step on a node."""
+    def _offer(self, n: int, steps: Sequence[Candidate]) -> tuple[int, int, int]:
+        """(price for each further task, price, and of equals the last to come) of the next step on a node."""
         price = sum(candidate.price for candidate in steps)
-        return (price // max(1, self._gain(n, steps)), price)
+        return (price // max(1, self._gain(n, steps)), price, -max(candidate.gang.rank for candidate in steps))
 
     def _next_on(self, n: int, here: Sequence[Candidate], chosen: dict[str, Candidate]) -> list[Candidate]:
         """The cheapest few on a node, in order of price, that together make room for one more task there."""

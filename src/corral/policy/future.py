@@ -1,0 +1,152 @@
+"""The foreseeable future of each node: who sits there, until when, and what fits once they have left.
+
+Believes what it is told about how long things run. Knows nothing of who waits or what was promised to whom, but for the
+times during which GPUs are spoken for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from corral.core.cluster.resources import Amounts, Demand
+from corral.core.cluster.slots import gpu_slots
+from corral.core.model import NEVER_MS, Gang
+from corral.core.snapshot import Draft
+
+#: (when it is free again, GPUs, amounts) of one seat
+Busy = tuple[int, int, Amounts]
+#: (from, until, GPUs) that are spoken for
+Taken = tuple[int, int, int]
+#: (time, node, tasks that fit there from then on)
+Opening = tuple[int, int, int]
+
+
+class Future:
+    """What a draft expects. Works out a node when asked, and remembers it in the state while nothing there changes."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft, self._snapshot = draft, draft.snapshot
+        self._topology = draft.capacity.topology
+        self._ends: dict[str, int] = {}
+        self._known: dict[int, tuple[object, int, list[Busy]]] = draft.state.memory.setdefault("busy", {})
+
+    def openings(
+        self, demand: Demand, expected_ms: int, avoid: Sequence[str], taken: dict[int, list[Taken]], kept: dict[int, dict[str, int]]
+    ) -> list[Opening]:
+        """Over all nodes, whenever the number of tasks that fit changes. ``taken``, ``kept``: GPUs and amounts spoken for."""
+        topology, capacity = self._topology, self._draft.capacity
+        accepted, avoided = topology.accepted(demand.task), frozenset(avoid)
+        known: dict[int, tuple[object, list[Opening]]] = self._draft.state.memory.setdefault((demand.task, demand.tp), {})
+        found: list[Opening] = []
+        for n, node in enumerate(topology.nodes):
+            mask = accepted[topology.kind[n]] & capacity.up[n]
+            if not capacity.open[n] or (demand.task.wants_gpu and not mask) or node.name in avoided:
+                continue
+            if n in taken:
+                found += self._beside(n, demand, mask, expected_ms, taken[n], kept.get(n, {}))
+                continue
+            busy = self.busy(n)
+            past = known.get(n)
+            if past is None or past[0] is not busy:  # the very same list: nothing has changed on the node since
+                past = known[n] = (busy, self._as_they_leave(n, demand, mask, busy))
+            found += past[1]
+        return found
+
+    def busy(self, n: int) -> list[Busy]:
+        """Who sits, or will sit, on a node, and until when; who leaves first comes first."""
+        state, name = self._draft.state, self._topology.nodes[n].name
+        if name in self._draft.touched or name in self._draft.promised:
+            return self._busy(name)
+        stamp = state.stamps.get(name)
+        known = self._known.get(n)
+        # remembered by stamp; an end that has passed means that somebody overran, and is worked out anew
+        if known is None or known[0] != stamp or known[1] <= self._draft.now_ms:
+            found = self._busy(name)
+            known = self._known[n] = (stamp, found[0][0] if found else NEVER_MS, found)
+        return known[2]
+
+    def free_at(self, n: int, mask: int, time: int, expected_ms: int, taken: Sequence[Taken]) -> int:
+        """The GPUs of a node that are free from a time on for as long as they are needed."""
+        for end, gpus, _ in self.busy(n):
+            if end > time:
+                mask &= ~gpus
+        for begin, until, gpus in taken:
+            if begin < time + expected_ms and until > time:
+                mask &= ~gpus
+        return mask
+
+    # ---- one node ----------------------------------------------------------------------------------------------
+
+    def _as_they_leave(self, n: int, demand: Demand, mask: int, busy: Sequence[Busy]) -> list[Opening]:
+        found: list[Opening] = []
+        last = 0
+        for at in range(len(busy) + 1):
+            usable = mask
+            for _, gpus, _ in busy[at:]:
+                usable &= ~gpus
+            count = self._tasks(demand, n, usable, busy[:at], {})
+            if count != last:
+                found.append((busy[at - 1][0] if at else 0, n, count))
+                last = count
+        return found
+
+    def _beside(
+        self, n: int, demand: Demand, mask: int, expected_ms: int, taken: Sequence[Taken], kept: dict[str, int]
+    ) -> Iterator[Opening]:
+        """Where GPUs are spoken for: what is free long enough, at every time when something begins or ends."""
+        busy = self.busy(n)
+        last = 0
+        for time in sorted({0, *(end for end, _, _ in busy), *(until for _, until, _ in taken)}):
+            usable = self.free_at(n, mask, max(time, self._draft.now_ms), expected_ms, taken)
+            count = self._tasks(demand, n, usable, [item for item in busy if item[0] <= time], kept)
+            if count != last:
+                yield time, n, count
+                last = count
+
+    def _tasks(self, demand: Demand, n: int, usable: int, gone: Sequence[Busy], kept: dict[str, int]) -> int:
+        """How many tasks fit on these GPUs once some have left, leaving the amounts that must be kept."""
+        task, topology, capacity = demand.task, self._topology, self._draft.capacity
+        if task.slice_mib:
+            gpus = topology.nodes[n].gpus
+            count = sum(gpus[i].vram_mib // task.slice_mib for i in range(len(gpus)) if usable >> i & 1)
+        else:
+            count = gpu_slots(topology, demand, n, usable) if task.gpus else demand.tasks + demand.spares
+        if not count:
+            return 0
+        for name, each in task.amounts:
+            column = capacity.left.get(name)
+            left = None if column is None else column[n]
+            if left is None:
+                return 0
+            left -= kept.get(name, 0)
+            if each and left < each * count:
+                left += sum(amount for _, _, amounts in gone for other, amount in amounts if other == name)
+                if left < each * count:
+                    count = max(0, left // each)
+        return count
+
+    def _busy(self, name: str) -> list[Busy]:
+        draft, state = self._draft, self._draft.state
+        found: list[Busy] = []
+        for tenant in state.tenants[name]:
+            gang = state.gangs[tenant]
+            if len(gang.seats) == 1 and not gang.spares:
+                found.append((self._end(gang), gang.seats[0].gpus, gang.amounts))
+            else:
+                end = self._end(gang)
+                found += [(end, seat.gpus, gang.amounts) for seat in gang.all_seats if seat.node == name]
+        for gang, seat in (*draft.seated.get(name, ()), *draft.promised.get(name, ())):
+            start = max(draft.now_ms, gang.eviction.deadline_ms if gang.eviction else 0)
+            found.append((start + self._snapshot.expected_ms(gang), seat.gpus, gang.amounts))
+        found.sort()
+        return found
+
+    def _end(self, gang: Gang) -> int:
+        known = self._ends.get(gang.id)
+        if known is None:
+            if gang.id in self._draft.leaving:
+                known = self._draft.now_ms + self._snapshot.job(gang).spec.grace_ms
+            else:
+                known = self._snapshot.expected_end_ms(gang)
+            self._ends[gang.id] = known
+        return known
