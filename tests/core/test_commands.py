@@ -201,6 +201,13 @@ def test_a_scheduled_raise_of_the_limit_makes_a_large_gang_possible():
     assert not isinstance(made.ask("j", "later", demand_of(gpus=8)), Refusal)
 
 
+def test_work_that_no_window_of_its_budget_could_pay_for_is_refused():
+    made = world()
+    made.queue("poor", budget=Budget(gpu_ms=1_000_000, window_ms=3_600_000))
+    assert not isinstance(made.ask("j", "poor", demand_of(gpus=4), time_limit_ms=250_000), Refusal)
+    assert isinstance(made.ask("j", "poor", demand_of(gpus=4), time_limit_ms=250_001), Refusal)
+
+
 # ---- commands on jobs ---------------------------------------------------------------------------------
 
 JOB_COMMANDS = {

@@ -175,6 +175,18 @@ def test_work_lost_to_a_preemption_is_written_against_the_queue_that_caused_it()
     assert queues["owner"].loss_caused_gpu_ms == queues["borrower"].loss_suffered_gpu_ms == 8 * 10_000
 
 
+def test_a_victim_stops_in_peace_though_the_queue_it_left_for_is_gone():
+    made = World().rack("a", 1).queue("owner", guarantee=8).queue("borrower")
+    victim = made.run("v", "borrower", demand_of(gpus=8))
+    made.wait(10_000)
+    made.submit("o", "owner", demand_of(gpus=8))
+    made.cycle()
+    made.take(commands.cancel(made.state, "o", made.now))
+    made.take(commands.remove_queue(made.state, "owner", made.now))
+    made.down(victim, 143)
+    assert state_of(victim) is GangState.WAITING
+
+
 def test_a_cancelled_gang_is_cancelled_however_it_exits():
     made = world()
     for job, exit_code in (("a", 0), ("b", 85), ("c", 137)):

@@ -86,7 +86,7 @@ def test_a_line_keeps_order_through_any_coming_and_going(moves):
         assert len(line) == len(standing)
 
 
-@given(st.lists(st.text(max_size=6), max_size=8))
+@given(st.lists(st.text("a0195²٣-", max_size=5), max_size=5))
 def test_every_name_has_a_place_in_natural_order(names):
     ordered = sorted(names, key=natural)
     assert sorted(ordered) == sorted(names)
