@@ -15,6 +15,7 @@ import pytest
 from corral.core.cluster.resources import Seat
 from corral.core.model import Cause, Gang
 from corral.core.plan import MakeRoom, Place
+from corral.core.snapshot import SILENT_MS
 from tests.world import World, demand_of, seat
 
 NODES, GPUS = 6, 4
@@ -74,10 +75,10 @@ class Instance:
     # ---- the rules, once more -------------------------------------------------------------------------
 
     def price(self, gang: Gang) -> int:
-        """GPU-milliseconds since the last checkpoint (half an hour at most without), and starting again."""
+        """GPU-milliseconds since the last checkpoint (so much at most without one), and starting again."""
         unsaved = self.world.now - max(gang.saved_ms, gang.started_ms)
         if not gang.saved_ms:
-            unsaved = min(unsaved, 30 * 60_000)
+            unsaved = min(unsaved, SILENT_MS)
         gpus = sum(each.gpus.bit_count() for each in gang.seats)
         return gpus * (unsaved + self.world.state.jobs[gang.job].spec.restart_cost_ms)
 
