@@ -2,8 +2,10 @@
 
 import pytest
 
+from corral.core import facts as f
 from corral.core.cluster.resources import Demand, TaskDemand, amounts
 from corral.core.intake import commands
+from corral.core.model import Health
 from corral.policy.catalog import policy
 from corral.policy.standard import CONSERVATIVE, STRICT
 from tests.world import World, demand_of, seat
@@ -74,6 +76,14 @@ def test_a_promise_does_not_depend_on_what_was_asked_before():
     made.take(commands.cancel(made.state, "one", made.now))
     made.submit("four", demand=Demand(task=task, tasks=4))
     assert [each.gang for each in made.cycle().reservations] == ["four/main"]
+
+
+def test_a_gpu_that_fell_sick_since_is_not_promised():
+    made = busy()
+    made.submit("whole", demand=demand_of(4), time_limit_ms=50_000)
+    assert made.cycle().reservations[0].seats[0].node == "a0"
+    made.tell(f.GpuObserved("a0", 0, Health.SUSPECT))
+    assert made.cycle().reservations[0].seats[0].node == "a1"
 
 
 def test_a_promise_is_moved_forward_when_work_ends_early():
