@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from corral.core.cluster.capacity import Capacity
-from corral.core.cluster.resources import GPU_MILLI, amounts
+from corral.core.cluster.resources import GPU_MILLI, Demand, TaskDemand, amounts
 from corral.core.cluster.slots import fits, slots
 from corral.core.commit import commit
 from corral.core.effects import KillGang, StartGang, effects
@@ -201,3 +201,13 @@ def step(world: World) -> None:
 def test_an_owner_starts_within_the_grace_of_borrowers_and_two_cycles(seed):
     waited, grace = owner_waits(seed)
     assert waited <= grace + 2 * CYCLE_MS
+
+
+def test_an_owner_of_gpus_is_not_kept_from_them_by_borrowers_that_take_all_cpus():
+    world = World().rack("a", 1, 2, cpu_milli=4_000).queue("owner", guarantee=2).queue("borrower")
+    cpus = Demand(task=TaskDemand(amounts=amounts({"cpu_milli": 4_000})))
+    hog = world.run("hog", "borrower", cpus)
+    gang = world.submit("mine", "owner", demand_of(amounts=amounts({"cpu_milli": 1_000})))
+    world.cycle()
+    assert gang.claim
+    assert hog.eviction is not None
