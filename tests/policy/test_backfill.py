@@ -14,8 +14,8 @@ from tests.world import World, demand_of, seat
 def busy(**terms) -> World:
     """Two nodes of four GPUs; one is taken for 100 s, half of the other for 200 s."""
     made = World(**terms).rack("a", 2, 4).queue("team")
-    made.run("long", demand=demand_of(4), seats=[seat("a0", 0, 1, 2, 3)], time_limit_ms=100_000)
-    made.run("longer", demand=demand_of(2), seats=[seat("a1", 0, 1)], time_limit_ms=200_000)
+    made.run("long", demand=demand_of(4), seats=[seat("a0", 0, 1, 2, 3)], time_limit_ms=100_000, grace_ms=0)
+    made.run("longer", demand=demand_of(2), seats=[seat("a1", 0, 1)], time_limit_ms=200_000, grace_ms=0)
     return made
 
 
@@ -36,7 +36,7 @@ PASSING = {
 def test_whether_a_promised_gpu_may_be_used_until_then_by(limit, passes):
     made = busy()
     made.submit("two", demand=demand_of(4, 2), time_limit_ms=50_000)
-    small = made.submit("small", demand=demand_of(2), time_limit_ms=limit)
+    small = made.submit("small", demand=demand_of(2), time_limit_ms=limit, grace_ms=0)
     made.cycle()
     assert small.holds_seats is passes
 
@@ -61,7 +61,7 @@ def test_a_strict_policy_lets_nobody_pass():
 def test_a_conservative_policy_promises_a_start_to_everyone_who_waits():
     made = busy(policy=policy("standard", backfill=CONSERVATIVE))
     for i in range(3):
-        made.submit(f"w{i}", demand=demand_of(4), time_limit_ms=50_000)
+        made.submit(f"w{i}", demand=demand_of(4), time_limit_ms=50_000, grace_ms=0)
     starts = [each.at_ms - made.now for each in made.cycle().reservations]
     assert starts == [100_000, 150_000, 200_000]
 
@@ -70,7 +70,7 @@ def test_a_promise_does_not_depend_on_what_was_asked_before():
     """Two gangs of one task and of different size: what was worked out for one does not bound the other."""
     made = World().rack("a", 1, 1, cpu_milli=8_000).queue("team")
     task = TaskDemand(amounts=amounts({"cpu_milli": 2_000}))
-    made.run("all", demand=Demand(task=task, tasks=4), time_limit_ms=100_000)
+    made.run("all", demand=Demand(task=task, tasks=4), time_limit_ms=100_000, grace_ms=0)
     made.submit("one", demand=Demand(task=task))
     assert made.cycle().reservations
     made.take(commands.cancel(made.state, "one", made.now))
