@@ -25,6 +25,7 @@ def apply(state: State, event: e.Event) -> None:
         FOLDS[kind](state, event)
     else:
         gang = state.gangs[event.gang]  # type: ignore[union-attr]
+        state.refresh()
         assert may_follow(gang.state, kind), f"{kind.__name__} in state {gang.state} of {gang.id}"
         fold(state, gang, event)
     state.drop_stale_timers()
@@ -86,6 +87,7 @@ def _node_drained(state: State, event: e.NodeDrained | e.NodeUndrained) -> None:
 
 def _node_refreshed(state: State, name: str) -> None:
     node = state.nodes[name]
+    state.refresh()
     state.capacity.set_up(state.topology.number[name], is_open(node), healthy_gpus(node))
     state.stamps[name] = state.stamps.get(name, 0) + 1
     if is_leaving(node) or Health.DRAINING in node.gpu_health.values():

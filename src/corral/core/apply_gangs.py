@@ -249,8 +249,9 @@ def _account_for_loss(state: State, gang: Gang, lost_gpu_ms: int) -> None:
         return
     beneficiary = state.gangs.get(gang.eviction.beneficiary)
     if beneficiary is not None and beneficiary.id != gang.id:
-        state.queues.queues[beneficiary.queue].loss_caused_gpu_ms += lost_gpu_ms
         state.queues.queues[gang.queue].loss_suffered_gpu_ms += lost_gpu_ms
+        if beneficiary.queue in state.queues.queues:  # it may be gone by now
+            state.queues.queues[beneficiary.queue].loss_caused_gpu_ms += lost_gpu_ms
 
 
 def _saved_part(gang: Gang) -> int:

@@ -78,7 +78,8 @@ def _make_room(draft: Draft, gang: Gang, decision: MakeRoom) -> list[e.Event]:
         if told.keep:
             draft.claim(victim, told.keep, draft.state.charge_for(victim.demand.task, told.keep))
             kept.append(e.GangClaimed(draft.now_ms, victim.id, victim.attempt, told.keep))
-    if not _can_claim(draft, gang, decision.seats) or not _is_allowed(draft, gang, decision.seats):
+    whole = _are_of_size(gang, decision.seats) and len(decision.seats) - gang.demand.spares in gang.demand.sizes()
+    if not whole or not _can_claim(draft, gang, decision.seats) or not _is_allowed(draft, gang, decision.seats):
         _take_back(draft, mark, victims, charges)
         return []
     draft.claim(gang, decision.seats, draft.state.charge_for(gang.demand.task, decision.seats))
@@ -120,16 +121,18 @@ def _grow(draft: Draft, gang: Gang, decision: Grow) -> list[e.Event]:
     if gang.state is not GangState.RUNNING or gang.attempt != decision.attempt:
         return []
     extra = tuple(seat for seat in decision.seats if seat not in set(gang.seats))
-    if len(decision.seats) not in gang.demand.sizes() or not set(gang.seats) <= set(decision.seats):
+    is_larger = len(decision.seats) in gang.demand.sizes() and len(decision.seats) > len(gang.seats)
+    if not is_larger or not set(gang.seats) <= set(decision.seats) or not _are_of_size(gang, decision.seats):
         return []
+    claim = decision.seats + gang.spares
     if not _are_free(draft, gang, extra) or not _is_allowed(draft, gang, extra):
         return []
     deadline = draft.now_ms + draft.snapshot.job(gang).spec.grace_ms
     draft.evict(gang)
-    draft.claim(gang, decision.seats, draft.state.charge_for(gang.demand.task, decision.seats))
+    draft.claim(gang, claim, draft.state.charge_for(gang.demand.task, claim))
     return [
         e.GangEvicted(draft.now_ms, gang.id, gang.attempt, Cause.GROW, deadline, gang.id),
-        e.GangClaimed(draft.now_ms, gang.id, gang.attempt, decision.seats),
+        e.GangClaimed(draft.now_ms, gang.id, gang.attempt, claim),
     ]
 
 
@@ -162,14 +165,21 @@ _COMMIT: dict[type, Callable[[Draft, Gang, Any], list[e.Event]]] = {
 
 
 def _is_whole(gang: Gang, seats: Sequence[Seat], spares: Sequence[Seat], is_repair: bool = False) -> bool:
-    """All of the gang or none: the right number of seats, each of the right size. A repair may have used up spares."""
+    """All of the gang or none: the right number of seats, each of the right size. Going on may have used up spares."""
     demand = gang.demand
-    if len(seats) not in demand.sizes() or (len(spares) != demand.spares and not is_repair):
+    goes_on = is_repair or bool(gang.claim)
+    if len(seats) not in demand.sizes() or len(spares) > demand.spares:
         return False
-    task = demand.task
-    if task.slice_mib:
-        return all(seat.gpus.bit_count() == 1 and seat.slice_mib == task.slice_mib for seat in seats)
-    return all(seat.gpus.bit_count() == task.gpus and not seat.slice_mib for seat in (*seats, *spares))
+    if len(spares) < demand.spares and not goes_on:
+        return False
+    slice_mib = demand.task.slice_mib
+    return _are_of_size(gang, (*seats, *spares)) and all(seat.slice_mib == slice_mib for seat in (*seats, *spares))
+
+
+def _are_of_size(gang: Gang, seats: Sequence[Seat]) -> bool:
+    """Whether each seat has as many GPUs as a task wants; a slice sits on one."""
+    each = 1 if gang.demand.task.slice_mib else gang.demand.task.gpus
+    return all(seat.gpus.bit_count() == each for seat in seats)
 
 
 def _same_gpus(claim: Sequence[Seat], seats: Sequence[Seat]) -> bool:

@@ -125,7 +125,8 @@ def _tasks_down(state: State, fact: f.TasksDown, now_ms: int) -> list[e.Event]:
         return settle(state, gang, now_ms, fact.exit_code, fact.failure, fact.node)
     ended = e.TasksEnded(now_ms, gang.id, gang.attempt, news, fact.exit_code)
     if not failed or gang.state is GangState.STOPPING:
-        return [ended]
+        all_began = gang.state is GangState.STARTING and gang.started | gang.ended | news == gang.everyone
+        return [ended, e.GangStarted(now_ms, gang.id, gang.attempt)] if all_began else [ended]
     failure = fact.failure or FailureClass.USER_ERROR
     deadline = now_ms + spec.grace_ms
     return [

@@ -56,22 +56,24 @@ class State:
 
     @property
     def topology(self) -> Topology:
-        if self._is_stale:
-            self._rebuild()
+        self.refresh()
         return self._topology
 
     @property
     def capacity(self) -> Capacity:
-        if self._is_stale:
-            self._rebuild()
+        self.refresh()
         return self._capacity
 
     @property
     def never_fits(self) -> dict[Any, Any]:
         """What is known about demands on the empty cluster; forgotten whenever the cluster changes."""
+        self.refresh()
+        return self._never_fits
+
+    def refresh(self) -> None:
+        """Make the columns anew if nodes came or went. Before anything is changed that they are counted from."""
         if self._is_stale:
             self._rebuild()
-        return self._never_fits
 
     def nodes_changed(self) -> None:
         """Nodes came or went: numbers and columns are made anew when next needed, once for any number of changes."""

@@ -36,7 +36,7 @@ class Calendar:
     def reserve(self, gang: Gang, size: int, not_before_ms: int = 0) -> Reservation | None:
         """Promise a gang the earliest start that can be foreseen; None if none can, or only one that is too late for it."""
         demand, spec = gang.demand, self._snapshot.job(gang).spec
-        expected = self._snapshot.expected_ms(gang)
+        expected = self._snapshot.hold_ms(gang)
         found = self._earliest(demand, size, expected, gang.profile.avoid, not_before_ms)
         if found is None or (spec.deadline_ms is not None and found[0] + (spec.expected_ms or 0) > spec.deadline_ms):
             return None
@@ -105,7 +105,7 @@ class Calendar:
 
     def bounds(self, gang: Gang, except_for: Iterable[str] = ()) -> Bounds:
         """What a gang may not use, given how long it is thought to run. Reservations of ``except_for`` do not bind it."""
-        until = self._draft.now_ms + self._snapshot.expected_ms(gang)
+        until = self._draft.now_ms + self._snapshot.hold_ms(gang)
         exempt = frozenset(except_for)
         binding = tuple(
             at for at, each in enumerate(self.reservations) if each.at_ms < until and each.gang not in exempt

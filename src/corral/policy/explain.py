@@ -24,7 +24,6 @@ from corral.core.state import seated
 from corral.policy import reasons as r
 from corral.policy.order import Walk
 from corral.policy.placement import FREE, Bounds, Seating, find_seats
-from corral.policy.preemption import charge_before_seats
 
 IN_THE_WAY_MAX = 10
 
@@ -114,7 +113,7 @@ class _Case:
     # ---- quota --------------------------------------------------------------------------------------------
 
     def _quota(self) -> Iterator[r.Reason]:
-        for short in self._shortfalls(charge_before_seats(self.gang, self.size)):
+        for short in self._shortfalls(self.gang.demand.charge(self.size)):
             yield self._quota_reason(short)
 
     def _shortfalls(self, charge: dict[str, int]) -> list[Shortfall]:
@@ -297,7 +296,7 @@ class _Case:
             return
         for each in alone or others:
             holder = self.state.gangs[each.gang]
-            milli = charge_before_seats(holder, holder.demand.smallest).get(GPU_MILLI, 0)
+            milli = holder.demand.charge(holder.demand.smallest).get(GPU_MILLI, 0)
             self.reserving.append(r.InTheWay(holder.id, holder.queue, holder.user, milli, each.until_ms))
             yield r.ReservedFor(each.gang, each.at_ms)
 
@@ -385,7 +384,7 @@ class _Case:
             for n, seat in seated(draft.capacity.topology, gang.all_seats):
                 draft.capacity.give_back(n, seat.gpus, seat.slice_mib, gang.amounts)
             draft.queues.charge(gang.queue, gang.user, gang.charged, -1)
-        is_allowed = not self._shortfalls(charge_before_seats(self.gang, self.size))
+        is_allowed = not self._shortfalls(self.gang.demand.charge(self.size))
         seating = self._seats(FREE) if is_allowed else None
         for gang in gone:
             draft.queues.charge(gang.queue, gang.user, gang.charged, 1)

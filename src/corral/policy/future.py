@@ -13,6 +13,8 @@ from corral.core.cluster.slots import gpu_slots
 from corral.core.model import NEVER_MS, Gang
 from corral.core.snapshot import Draft
 
+_MANY = 1 << 20  # tasks that want no GPU: only the amounts bound them
+
 #: (when it is free again, GPUs, amounts) of one seat
 Busy = tuple[int, int, Amounts]
 #: (from, until, GPUs) that are spoken for
@@ -110,7 +112,7 @@ class Future:
             gpus = topology.nodes[n].gpus
             count = sum(gpus[i].vram_mib // task.slice_mib for i in range(len(gpus)) if usable >> i & 1)
         else:
-            count = gpu_slots(topology, demand, n, usable) if task.gpus else demand.tasks + demand.spares
+            count = gpu_slots(topology, demand, n, usable) if task.gpus else _MANY
         if not count:
             return 0
         for name, each in task.amounts:
@@ -137,7 +139,7 @@ class Future:
                 found += [(end, seat.gpus, gang.amounts) for seat in gang.all_seats if seat.node == name]
         for gang, seat in (*draft.seated.get(name, ()), *draft.promised.get(name, ())):
             start = max(draft.now_ms, gang.eviction.deadline_ms if gang.eviction else 0)
-            found.append((start + self._snapshot.expected_ms(gang), seat.gpus, gang.amounts))
+            found.append((start + self._snapshot.hold_ms(gang), seat.gpus, gang.amounts))
         found.sort()
         return found
 

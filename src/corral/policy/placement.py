@@ -81,6 +81,10 @@ def find_seats(
         # equivalent to the general case below for one task; it looks only at nodes with just enough free GPUs
         seat = _tightest_seat(capacity, demand, avoid, bounds)
         return None if seat is None else Seating((seat,), ())
+    if wanted == 1 and demand.task.slice_mib:
+        seat = _tightest_slice(capacity, demand, avoid, bounds)
+        if seat is not None:
+            return Seating((seat,), ())
     column = _bounded_slots(capacity, demand, avoid, bounds)
     counts = choose(capacity.topology, column, demand, wanted, widest)
     if counts is None:
@@ -131,6 +135,15 @@ def _tightest_seat(capacity: Capacity, demand: Demand, avoid: Sequence[str], bou
     return None
 
 
+def _tightest_slice(capacity: Capacity, demand: Demand, avoid: Sequence[str], bounds: Bounds) -> Seat | None:
+    """Room on a GPU that is shared already, wherever it is, before another one is opened."""
+    task, nodes = demand.task, capacity.topology.nodes
+    for _, n, gpu in sorted(capacity.shared_slots(task)):
+        if nodes[n].name not in avoid and n not in bounds.barred and capacity.tasks_by_amounts(n, task.amounts, 1):
+            return Seat(nodes[n].name, 1 << gpu, task.slice_mib)
+    return None
+
+
 def _first_that_fits(capacity: Capacity, demand: Demand, nodes: int, usable: int) -> Seat | None:
     """The lowest-numbered of these nodes that has the GPUs and the amounts."""
     task, topology = demand.task, capacity.topology
@@ -155,7 +168,7 @@ def pick_gpus(topology: Topology, demand: Demand, node: int, usable: int) -> int
     fitting = [(usable & island) for island in islands if (usable & island).bit_count() >= each]
     if fitting:
         return _lowest(min(fitting, key=lambda mask: (mask.bit_count(), mask)), each)
-    if demand.tp == 1:
+    if demand.tp == 1 or topology.nvlink_level is not None:
         return _lowest(usable, each)
     picked = 0
     for island in sorted(islands, key=lambda island: (-(usable & island).bit_count(), island)):
@@ -184,9 +197,8 @@ def choose(
         widest = len(topology.levels)
     elif demand.within:
         widest = max(widest, topology.level_index(demand.within) or 0)
-    if not demand.spread and (largest := max(column, default=0)) >= wanted:
+    if max(column, default=0) >= wanted:
         n = min((n for n, room in enumerate(column) if room >= wanted), key=lambda n: (column[n], n))
-        assert column[n] <= largest
         return [(n, wanted)]
     sums = list(accumulate(column, initial=0))
     for level in range(len(topology.levels) - 1, widest - 1, -1):

@@ -88,7 +88,7 @@ class Room:
 
     def _ask(self, gang: Gang, size: int) -> MakeRoom | None:
         """Ask more and more disruptively until it is enough."""
-        wanted, key = charge_before_seats(gang, size).get(GPU_MILLI, 0), (gang.queue, gang.priority)
+        wanted, key = gang.demand.charge(size).get(GPU_MILLI, 0), (gang.queue, gang.priority)
         if wanted >= self._nobody.get(key, NEVER_MS):
             return None
         by_stage = self._candidates(gang, size)
@@ -137,7 +137,7 @@ class Room:
         """Everyone who could be asked, by the stage at which to ask."""
         found: dict[Cause, list[Candidate]] = {}
         capacity = self._draft.capacity
-        for right, may_go_below, victims in self._rights.of(gang, charge_before_seats(gang, size)):
+        for right, may_go_below, victims in self._rights.of(gang, gang.demand.charge(size)):
             if right not in self._rules.causes:
                 continue
             for victim in victims:
@@ -229,7 +229,7 @@ class Room:
         tree, now = self._draft.queues, self._draft.now_ms
         given: dict[str, list[int]] = {}
         for candidate in chosen:
-            if not candidate.may_go_below:
+            if not candidate.may_go_below and candidate.gpu_milli:
                 for queue in tree.below(candidate.gang.queue, gang.queue):
                     given.setdefault(queue, []).append(candidate.gpu_milli)
         return all(
@@ -241,7 +241,7 @@ class Room:
     def _is_allowed(self, gang: Gang, size: int, chosen: Iterable[Candidate]) -> bool:
         """Whether the gang's queue may be charged for it once these have left."""
         tree = self._draft.queues
-        charge = charge_before_seats(gang, size)
+        charge = gang.demand.charge(size)
         freed = [(c.gang, c.uncharged(self._state)) for c in chosen]
         for victim, amounts in freed:
             tree.charge(victim.queue, victim.user, amounts, -1)
@@ -259,18 +259,3 @@ def claimed_as(demand: Demand) -> Demand:
         return demand
     vram = max(task.vram_mib_min, task.slice_mib)
     return replace(demand, task=TaskDemand(1, 0, task.models, vram, task.vram_mib_max, task.amounts))
-
-
-def charge_before_seats(gang: Gang, size: int) -> dict[str, int]:
-    """What a gang will be charged, as far as that is known before it has seats."""
-    task, count = gang.demand.task, size + gang.demand.spares
-    charge = {name: amount * count for name, amount in task.amounts}
-    if task.gpus:
-        charge[GPU_MILLI] = task.gpus * 1000 * count
-        if len(task.models) == 1:
-            charge[f"{GPU_MILLI}:{task.models[0]}"] = charge[GPU_MILLI]
-    elif task.slice_mib:
-        charge[GPU_MILLI] = task.slice_mib * 1000 * count // max(task.vram_mib_min, task.slice_mib)
-    return charge
-
-

@@ -14,7 +14,7 @@ from corral.core.model import Cause, Gang, GangState
 from corral.core.plan import MakeRoom, Place, Plan, Victim
 from corral.core.snapshot import Snapshot
 from corral.policy.placement import Seating, find_seats, spread_of
-from corral.policy.preemption import charge_before_seats, claimed_as
+from corral.policy.preemption import claimed_as
 from corral.policy.standard import Cycle, Parts
 
 Rank = Callable[[Snapshot, Gang], tuple[Any, ...]]
@@ -160,7 +160,7 @@ def by_remaining_time(snapshot: Snapshot, gang: Gang) -> tuple[Any, ...]:
 
 
 def by_remaining_service(snapshot: Snapshot, gang: Gang) -> tuple[Any, ...]:
-    gpus = charge_before_seats(gang, gang.demand.tasks).get(GPU_MILLI, 0)
+    gpus = gang.demand.charge(gang.demand.tasks).get(GPU_MILLI, 0)
     return (snapshot.remaining_ms(gang) * gpus,)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from corral.core.cluster.resources import GPU_MILLI
+from corral.core.cluster.resources import GPU_MILLI, SHARE_DIMENSIONS
 from corral.core.model import NEVER_MS, Cause, Gang, GangState
 from corral.core.snapshot import Draft
 
@@ -80,6 +80,16 @@ class Rights:
         guarantee = self._tree.guarantee(queue, GPU_MILLI, self._draft.now_ms)
         return guarantee is not None and self._tree.queues[queue].used.get(GPU_MILLI, 0) < guarantee
 
+    def _borrows_anything(self, name: str) -> bool:
+        """Whether a queue has more than its guarantee: of GPUs, or, if it has none of these, of anything shared."""
+        used, now = self._tree.queues[name].used, self._draft.now_ms
+        for dimension in SHARE_DIMENSIONS:
+            if used.get(dimension, 0) > (self._tree.guarantee(name, dimension, now) or 0):
+                return True
+            if used.get(dimension):
+                return False
+        return False
+
     def _to_time(self, gang: Gang, queue: str, priority: int) -> Cause | None:
         shares_time = self._draft.state.queues.queues[queue].spec.time_share > 0
         return Cause.TIME_SHARE if shares_time and priority == gang.priority else None
@@ -89,11 +99,7 @@ class Rights:
 
     def refresh(self) -> None:
         """Look again at who borrows and who could be asked: after somebody was told to leave, there are fewer."""
-        now = self._draft.now_ms
-        borrows = {
-            name: queue.used.get(GPU_MILLI, 0) > (self._tree.guarantee(name, GPU_MILLI, now) or 0)
-            for name, queue in self._tree.queues.items()
-        }
+        borrows = {name: self._borrows_anything(name) for name in self._tree.queues}
         self._lowest = dict.fromkeys(self._tree.queues, NEVER_MS)
         self._lowest_borrowing = dict.fromkeys(self._tree.queues, NEVER_MS)
         #: queue -> for each depth of its path: does it borrow from there on all the way down

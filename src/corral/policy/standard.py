@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from corral.core.cluster.resources import GPU_MILLI
+from corral.core.cluster.resources import GPU_MILLI, Seat
 from corral.core.cluster.slots import could_take
 from corral.core.model import Blocker, Cause, Gang, GangState, Health
 from corral.core.plan import Decision, DropClaim, Evict, Place, Plan, Repair
@@ -20,7 +20,7 @@ from corral.policy.backfill import Calendar
 from corral.policy.elastic import grow, repair
 from corral.policy.order import Order, Turn, Walk
 from corral.policy.placement import FREE, Bounds, Scorer, Seating, find_seats, spread_of
-from corral.policy.preemption import Preemption, Room, charge_before_seats
+from corral.policy.preemption import Preemption, Room
 
 
 class Backfill(Struct, frozen=True):
@@ -87,11 +87,9 @@ class Cycle:
                 self.draft.drop_claim(gang)
                 self.decisions.append(DropClaim(gang.id, gang.attempt))
             elif gang.state is GangState.WAITING and not gang.blockers and self._is_vacant(gang):
-                size = len(gang.claim) - gang.demand.spares
-                seats = gang.claim if size in gang.demand.sizes() else ()
+                size = next(size for size in gang.demand.sizes() if size <= len(gang.claim))
                 slice_mib = gang.demand.task.slice_mib
-                if slice_mib:
-                    seats = tuple(type(seat)(seat.node, seat.gpus, slice_mib) for seat in seats)
+                seats = tuple(Seat(seat.node, seat.gpus, slice_mib) for seat in gang.claim)
                 self.draft.place_on_claim(gang, seats)
                 spread = spread_of(self.state.topology, seats)
                 self.decisions.append(Place(gang.id, gang.attempt + 1, seats[:size], seats[size:], spread))
@@ -189,13 +187,13 @@ class Cycle:
             self._block(walk, turn, pool, bounds)
 
     def shortfall(self, gang: Gang, size: int) -> Shortfall | None:
-        charge = charge_before_seats(gang, size)
+        charge = gang.demand.charge(size)
         gpu_ms = charge.get(GPU_MILLI, 0) * self.snapshot.expected_ms(gang) // 1000
         return next(self.draft.queues.shortfalls(gang.queue, gang.user, charge, gpu_ms, self.now_ms), None)
 
     def _exempt(self, gang: Gang) -> list[str]:
         """Reservations of borrowers do not bind whoever is within its guarantee."""
-        tree, charge = self.draft.queues, charge_before_seats(gang, gang.demand.smallest)
+        tree, charge = self.draft.queues, gang.demand.charge(gang.demand.smallest)
         return [
             reservation.gang
             for reservation in self.calendar.reservations
@@ -206,7 +204,7 @@ class Cycle:
 
     def _reserved_charge(self, name: str) -> dict[str, int]:
         gang = self.state.gangs[name]
-        return charge_before_seats(gang, gang.demand.smallest)
+        return gang.demand.charge(gang.demand.smallest)
 
     def _place(self, gang: Gang, bounds: Bounds) -> bool:
         seating = self._find(gang, bounds)
@@ -290,8 +288,9 @@ class Cycle:
                 charge = dict(self.state.charge_for(gang.demand.task, extra))
                 gpu_ms = charge.get(GPU_MILLI, 0) * self.snapshot.expected_ms(gang) // 1000
                 if next(self.draft.queues.shortfalls(gang.queue, gang.user, charge, gpu_ms, self.now_ms), None) is None:
+                    claim = decision.seats + gang.spares
                     self.draft.evict(gang)
-                    self.draft.claim(gang, decision.seats, self.state.charge_for(gang.demand.task, decision.seats))
+                    self.draft.claim(gang, claim, self.state.charge_for(gang.demand.task, claim))
                     self.decisions.append(decision)
 
 

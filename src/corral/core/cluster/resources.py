@@ -115,6 +115,19 @@ class Demand(Struct, frozen=True, gc=False, cache_hash=True, kw_only=True):
         return max(1, self.tp // max(1, self.task.gpus))
 
 
+    def charge(self, size: int) -> dict[str, int]:
+        """What a queue will be charged for this many tasks and the spares, as far as that is known before they sit."""
+        task, count = self.task, size + self.spares
+        charge = {name: amount * count for name, amount in task.amounts}
+        if task.gpus:
+            charge[GPU_MILLI] = task.gpus * 1000 * count
+            if len(task.models) == 1:
+                charge[f"{GPU_MILLI}:{task.models[0]}"] = charge[GPU_MILLI]
+        elif task.slice_mib:
+            charge[GPU_MILLI] = task.slice_mib * 1000 * count // max(task.vram_mib_min, task.slice_mib)
+        return charge
+
+
 class Seat(Struct, frozen=True, gc=False):
     """Where one task sits: a node, the GPUs it owns there as a bit mask, and the slice if the GPU is shared."""
 

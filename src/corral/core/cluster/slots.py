@@ -97,17 +97,20 @@ def trimmed(topology: Topology, found: list[int], demand: Demand) -> list[int]:
     elif demand.spread:
         level = topology.level_index(demand.spread)
         for domain in topology.by_level[level] if level is not None else ():
-            _cut(found, domain, demand.spread_max)
+            _cut(found, domain, demand.spread_max, largest_first=demand.within == NODE_LEVEL)
     nvlink = topology.nvlink_level
     if demand.chunk > 1 and nvlink is not None:
         for domain in topology.by_level[nvlink]:
             total = sum(found[domain.lo : domain.hi])
-            _cut(found, domain, total - total % demand.chunk)
+            _cut(found, domain, total - total % demand.chunk, largest_first=True)
     return found
 
 
-def _cut(found: list[int], domain: Domain, most: int) -> None:
-    for n in range(domain.lo, domain.hi):
+def _cut(found: list[int], domain: Domain, most: int, largest_first: bool) -> None:
+    """Leave no more than so many in a domain: where there is most room, or where it is tightest."""
+    if sum(found[domain.lo : domain.hi]) <= most:
+        return
+    for n in sorted(range(domain.lo, domain.hi), key=lambda n: (-found[n] if largest_first else found[n], n)):
         found[n] = min(found[n], most)
         most -= found[n]
 

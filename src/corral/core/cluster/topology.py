@@ -104,12 +104,12 @@ class Topology:
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:
     """A sort key by which ``a2`` comes before ``a10``."""
     return tuple(
-        (0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part
+        (0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name) if part
     )
 
 
 def _along_the_tree(node: NodeSpec) -> tuple[object, ...]:
-    return (tuple(natural(name) for name in node.path), natural(node.name), node.name)
+    return (tuple((natural(name), name) for name in node.path), natural(node.name), node.name)
 
 
 def _domains(levels: Sequence[str], nodes: Sequence[NodeSpec]) -> Iterable[Domain]:

@@ -11,7 +11,7 @@ from corral.core import events as e
 from corral.core.model import Cause, Gang, GangState, JobSpec, QueueSpec, is_hopeless
 from corral.core.queues.quota import ROOT
 from corral.core.intake.refusal import Refusal
-from corral.core.cluster.resources import Amounts
+from corral.core.cluster.resources import GPU_MILLI, Amounts, amount_of
 from corral.core.state import State
 from corral.core.intake.submission import faults_of, why_never
 from corral.core.cluster.topology import NodeSpec
@@ -58,7 +58,8 @@ def _why_not(
     if refusal is not None:
         return refusal
     for gang in spec.gangs:
-        never = why_never(state, gang.demand) or _over_hard_limit(state, spec, gang.demand.task.gpus * gang.demand.smallest)
+        charge = gang.demand.charge(gang.demand.smallest)
+        never = why_never(state, gang.demand) or _over_hard_limit(state, spec, charge)
         if never is not None:
             return never
     return None
@@ -78,19 +79,28 @@ def _queue_refuses(state: State, spec: JobSpec, user: str, extra: int) -> Refusa
     return None
 
 
-def _over_hard_limit(state: State, spec: JobSpec, gpus: int) -> Refusal | None:
+def _over_hard_limit(state: State, spec: JobSpec, charge: Mapping[str, int]) -> Refusal | None:
     """A gang larger than a limit that no scheduled change will lift could never start."""
     queues = state.queues.queues
-    bounds = [(name, queues[name].spec) for name in state.queues.path(spec.queue)]
-    for name, terms in bounds:
-        stated = dict(terms.limit).get("gpu_milli")
-        if stated is not None:
-            raised = stated + sum(max(0, dict(change.limit).get("gpu_milli", 0)) for change in terms.changes)
-            if gpus * 1000 > raised:
-                return Refusal("over_queue_limit", f"{gpus} GPUs are more than the limit of queue {name}: {stated // 1000}", field="queue")
-    mine = dict(queues[spec.queue].spec.user_limit).get("gpu_milli")
-    if mine is not None and gpus * 1000 > mine:
-        return Refusal("over_user_limit", f"{gpus} GPUs are more than a user may have in {spec.queue}: {mine // 1000}", field="queue")
+    budgets = [b for name in state.queues.path(spec.queue) if (b := queues[name].spec.budget) is not None]
+    expected_ms = spec.expected_ms or state.settings.default_expected_ms
+    for dimension, asked in charge.items():
+        for name in state.queues.path(spec.queue):
+            terms = queues[name].spec
+            stated = amount_of(terms.limit, dimension)
+            if stated is not None:
+                raised = stated + sum(max(0, amount_of(change.limit, dimension) or 0) for change in terms.changes)
+                if asked > raised:
+                    why = f"{asked} {dimension} is more than the limit of queue {name or 'cluster'}: {stated}"
+                    return Refusal("over_queue_limit", why, "ask for less", "queue")
+        budget = next((b for b in budgets if dimension == GPU_MILLI and asked * expected_ms // 1000 > b.gpu_ms), None)
+        if budget is not None:
+            why = f"it would use {asked * expected_ms // 1000} GPU-ms, a whole window of the budget has {budget.gpu_ms}"
+            return Refusal("over_budget", why, "ask for less, or for a shorter time", "queue")
+        mine = amount_of(queues[spec.queue].spec.user_limit, dimension)
+        if mine is not None and asked > mine:
+            why = f"{asked} {dimension} is more than a user may have in {spec.queue}: {mine}"
+            return Refusal("over_user_limit", why, "ask for less", "queue")
     return None
 
 
@@ -202,6 +212,9 @@ def _queue_fault(state: State, spec: QueueSpec) -> Refusal | None:
     for field, given in stated.items():
         if any(value < 0 for _, value in given):
             return Refusal("negative_amount", f"{field} has a negative amount", field=field)
+    for field in ("max_jobs", "max_jobs_per_user", "time_share"):
+        if (getattr(spec, field) or 0) < 0:
+            return Refusal("negative_amount", f"{field} is negative", field=field)
     if spec.weight < 1:
         return Refusal("bad_weight", f"weight is {spec.weight}, it must be at least 1", field="weight")
     if spec.budget is not None and (spec.budget.gpu_ms < 0 or spec.budget.window_ms <= 0):
@@ -244,7 +257,9 @@ def remove_queue(state: State, name: str, now_ms: int) -> Answer:
 def add_node(state: State, spec: NodeSpec, now_ms: int) -> Answer:
     """A machine joins, or tells of itself anew. A changed description waits until nothing runs on it."""
     known = state.nodes.get(spec.name)
-    if known is not None and known.spec != spec and state.tenants[spec.name]:
+    if not spec.name:
+        return Refusal("bad_name", "a node needs a name", field="name")
+    if known is not None and known.spec != spec and _is_in_use(state, spec.name):
         return Refusal("node_in_use", f"node {spec.name} changed while gangs hold seats on it", "drain it first")
     if len(spec.path) != len(state.settings.levels):
         return Refusal("bad_path", f"node {spec.name} names {len(spec.path)} domains, the topology has {len(state.settings.levels)} levels", field="path")
@@ -256,9 +271,14 @@ def add_node(state: State, spec: NodeSpec, now_ms: int) -> Answer:
 def remove_node(state: State, name: str, now_ms: int) -> Answer:
     if name not in state.nodes:
         return _no_node(name)
-    if state.tenants[name] or any(seat.node == name for gang in state.claimants.values() for seat in gang.claim):
+    if _is_in_use(state, name):
         return Refusal("node_in_use", f"gangs hold seats on node {name}", "drain it first")
     return [e.NodeRemoved(now_ms, name)]
+
+
+def _is_in_use(state: State, name: str) -> bool:
+    """Whether a gang has a seat on the node, or a claim to one."""
+    return bool(state.tenants[name]) or any(seat.node == name for gang in state.claimants.values() for seat in gang.claim)
 
 
 def drain(state: State, name: str, now_ms: int) -> Answer:

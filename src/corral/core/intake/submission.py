@@ -35,6 +35,9 @@ def faults_of(spec: JobSpec) -> Iterator[Refusal]:
     for field in ("min_runtime_ms", "grace_ms", "start_timeout_ms", "restart_cost_ms"):
         if getattr(spec, field) < 0:
             yield Refusal("negative_amount", f"{field} is negative", field=field)
+    for failure, rule in spec.retries:
+        if (rule.count or 0) < 0 or rule.backoff_ms < 0 or rule.grow_memory_percent < 0:
+            yield Refusal("negative_amount", f"the retry rule for {failure} has a negative number", field="retries")
     if spec.deadline_ms is not None and spec.begin_ms is not None and spec.deadline_ms <= spec.begin_ms:
         yield Refusal("deadline_before_begin", "the deadline is not after the begin time", field="deadline_ms")
     for gang in spec.gangs:

@@ -83,6 +83,7 @@ class Ages:
         self._in_order: deque[Gang] = deque()
         self._returned: list[tuple[int, str, Gang]] = []  # a heap of those who came back into line
         self._newest = -1
+        self._gone = 0
 
     def add(self, gang: Gang) -> None:
         if gang.rank > self._newest:
@@ -92,14 +93,19 @@ class Ages:
             heappush(self._returned, (gang.rank, gang.id, gang))
 
     def prune(self, priority: int) -> None:
+        """Somebody has left. Who is gone is dropped at the front at once, and everywhere when half of them are gone."""
         while self._in_order and not _stands(self._in_order[0], priority):
             self._in_order.popleft()
         while self._returned and not _stands(self._returned[0][2], priority):
             heappop(self._returned)
+        self._gone += 1
+        if self._gone > 64 and self._gone * 2 > len(self._in_order):
+            self._in_order = deque(gang for gang in self._in_order if _stands(gang, priority))
+            self._gone = 0
 
     def oldest(self, priority: int, most: int) -> list[Gang]:
         """The oldest few, oldest first."""
-        first = [gang for gang in islice(self._in_order, most) if _stands(gang, priority)]
+        first = list(islice((gang for gang in self._in_order if _stands(gang, priority)), most))
         back = [gang for _, _, gang in nsmallest(most, self._returned) if _stands(gang, priority)]
         return sorted({gang.id: gang for gang in first + back}.values(), key=lambda gang: gang.rank)[:most]
 
