@@ -89,7 +89,7 @@ def _node_refreshed(state: State, name: str) -> None:
     node = state.nodes[name]
     state.refresh()
     state.capacity.set_up(state.topology.number[name], is_open(node), healthy_gpus(node))
-    state.stamps[name] = state.stamps.get(name, 0) + 1
+    state.changes.append(name)
     if is_leaving(node) or Health.DRAINING in node.gpu_health.values():
         state.draining[name] = None
     else:

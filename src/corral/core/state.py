@@ -47,10 +47,10 @@ class State:
         self._capacity = Capacity(self._topology)
         self._is_stale = False
         self._never_fits: dict[Any, Any] = {}
-        #: node -> a number that changes whenever something about its seats does
-        self.stamps: dict[str, int] = {}
-        #: what policies worked out about nodes, by stamp. Not part of the state: dropping it changes nothing but speed.
+        #: what policies worked out about nodes. Not part of the state: dropping it changes nothing but speed.
         self.memory: dict[Any, Any] = {}
+        #: nodes about which something has changed, in order; what was worked out before holds for all others
+        self.changes: list[str] = []
 
     # ---- the cluster -------------------------------------------------------------------------------------------
 
@@ -83,14 +83,14 @@ class State:
         self._topology = Topology(self.settings.levels, [node.spec for node in self.nodes.values()])
         self._capacity = self.recounted(self._topology)
         self._never_fits = {}
-        self.memory = {}
+        self.memory, self.changes = {}, []
         self._is_stale = False
 
     def touch(self, seats: Iterable[Seat]) -> None:
         """Something about these seats has changed."""
-        stamps = self.stamps
-        for seat in seats:
-            stamps[seat.node] = stamps.get(seat.node, 0) + 1
+        self.changes += [seat.node for seat in seats]
+        if len(self.changes) > 100_000:
+            self.changes, self.memory = [], {}
 
     def recounted(self, topology: Topology) -> Capacity:
         """The columns, counted from the gangs themselves. The columns kept by apply must always equal this."""

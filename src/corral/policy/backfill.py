@@ -63,7 +63,7 @@ class Calendar:
     ) -> tuple[int, tuple[Seat, ...]] | None:
         """Walk forward through the times at which GPUs become free until the gang fits somewhere."""
         wanted = size + demand.spares
-        changes = sorted(self._future.openings(demand, expected_ms, avoid, self._taken, self._kept))
+        changes = self._future.openings(demand, expected_ms, avoid, self._taken, self._kept)
         column = [0] * len(self._topology.nodes)
         room, at = 0, 0
         while at < len(changes):

@@ -23,49 +23,98 @@ Taken = tuple[int, int, int]
 Opening = tuple[int, int, int]
 
 
+class Known:
+    """The openings for one kind of task on all nodes, as of a place in the state's list of changes."""
+
+    __slots__ = ("flat", "place", "until")
+
+    def __init__(self, nodes: int) -> None:
+        self.place = 0
+        self.until = [0] * nodes  # when the first who sits there should be gone
+        self.flat: list[Opening] = []  # all of them, in order of time
+
+
 class Future:
-    """What a draft expects. Works out a node when asked, and remembers it in the state while nothing there changes."""
+    """What a draft expects. Nodes are worked out when something there has changed, and remembered in the state."""
 
     def __init__(self, draft: Draft) -> None:
         self._draft, self._snapshot = draft, draft.snapshot
         self._topology = draft.capacity.topology
         self._ends: dict[str, int] = {}
-        self._known: dict[int, tuple[object, int, list[Busy]]] = draft.state.memory.setdefault("busy", {})
 
     def openings(
         self, demand: Demand, expected_ms: int, avoid: Sequence[str], taken: dict[int, list[Taken]], kept: dict[int, dict[str, int]]
     ) -> list[Opening]:
-        """Over all nodes, whenever the number of tasks that fit changes. ``taken``, ``kept``: GPUs and amounts spoken for."""
-        topology, capacity = self._topology, self._draft.capacity
-        accepted, avoided = topology.accepted(demand.task), frozenset(avoid)
-        known: dict[int, tuple[object, list[Opening]]] = self._draft.state.memory.setdefault((demand.task, demand.tp), {})
-        found: list[Opening] = []
-        for n, node in enumerate(topology.nodes):
-            mask = accepted[topology.kind[n]] & capacity.up[n]
-            if not capacity.open[n] or (demand.task.wants_gpu and not mask) or node.name in avoided:
+        """In order of time, whenever the number of tasks that fit on a node changes. ``taken``, ``kept``: spoken for."""
+        draft, number = self._draft, self._topology.number
+        known = self._known(demand)
+        apart = {number[name] for name in (*draft.touched, *draft.promised, *avoid) if name in number} | taken.keys()
+        if not apart:
+            return known.flat
+        found = [opening for opening in known.flat if opening[1] not in apart]
+        avoided = frozenset(avoid)
+        for n in sorted(apart):
+            mask = self._usable(demand, n)
+            if self._topology.nodes[n].name in avoided or mask is None:
                 continue
             if n in taken:
                 found += self._beside(n, demand, mask, expected_ms, taken[n], kept.get(n, {}))
-                continue
-            busy = self.busy(n)
-            past = known.get(n)
-            if past is None or past[0] is not busy:  # the very same list: nothing has changed on the node since
-                past = known[n] = (busy, self._as_they_leave(n, demand, mask, busy))
-            found += past[1]
+            else:
+                found += self._as_they_leave(n, demand, mask, self.busy(n))
+        found.sort()
         return found
+
+    def _known(self, demand: Demand) -> Known:
+        """What is known for a task, brought up to date. Equivalent to working out every node anew."""
+        state, now = self._draft.state, self._draft.now_ms
+        nodes = len(self._topology.nodes)
+        known: Known | None = state.memory.get((demand.task, demand.tp))
+        if known is None:
+            known = state.memory[demand.task, demand.tp] = Known(nodes)
+            stale = set(range(nodes))
+        else:
+            number = self._topology.number
+            stale = {number[name] for name in state.changes[known.place :]}
+            stale |= {n for n, until in enumerate(known.until) if until <= now}  # somebody overran
+        known.place = len(state.changes)
+        if stale:
+            known.flat = [opening for opening in known.flat if opening[1] not in stale]
+            for n in stale:
+                known.flat += self._work_out(known, demand, n)
+            known.flat.sort()
+        return known
+
+    def _work_out(self, known: Known, demand: Demand, n: int) -> list[Opening]:
+        name, mask = self._topology.nodes[n].name, self._usable(demand, n)
+        if name in self._draft.touched or name in self._draft.promised:
+            known.until[n] = 0  # not as the state has it: to be looked at again
+            return []
+        busy = self.busy(n)
+        known.until[n] = busy[0][0] if busy else NEVER_MS
+        return [] if mask is None else self._as_they_leave(n, demand, mask, busy)
+
+    def _usable(self, demand: Demand, n: int) -> int | None:
+        """The GPUs of a node that a task may use some day; None if it may not sit there at all."""
+        capacity, topology = self._draft.capacity, self._topology
+        mask = topology.accepted(demand.task)[topology.kind[n]] & capacity.up[n]
+        return None if not capacity.open[n] or (demand.task.wants_gpu and not mask) else mask
 
     def busy(self, n: int) -> list[Busy]:
         """Who sits, or will sit, on a node, and until when; who leaves first comes first."""
-        state, name = self._draft.state, self._topology.nodes[n].name
-        if name in self._draft.touched or name in self._draft.promised:
-            return self._busy(name)
-        stamp = state.stamps.get(name)
-        known = self._known.get(n)
-        # remembered by stamp; an end that has passed means that somebody overran, and is worked out anew
-        if known is None or known[0] != stamp or known[1] <= self._draft.now_ms:
-            found = self._busy(name)
-            known = self._known[n] = (stamp, found[0][0] if found else NEVER_MS, found)
-        return known[2]
+        draft, state, name = self._draft, self._draft.state, self._topology.nodes[n].name
+        found: list[Busy] = []
+        for tenant in state.tenants[name]:
+            gang = state.gangs[tenant]
+            end = self._end(gang)
+            if len(gang.seats) == 1 and not gang.spares:
+                found.append((end, gang.seats[0].gpus, gang.amounts))
+            else:
+                found += [(end, seat.gpus, gang.amounts) for seat in gang.all_seats if seat.node == name]
+        for gang, seat in (*draft.seated.get(name, ()), *draft.promised.get(name, ())):
+            start = max(draft.now_ms, gang.eviction.deadline_ms if gang.eviction else 0)
+            found.append((start + self._snapshot.hold_ms(gang), seat.gpus, gang.amounts))
+        found.sort()
+        return found
 
     def free_at(self, n: int, mask: int, time: int, expected_ms: int, taken: Sequence[Taken]) -> int:
         """The GPUs of a node that are free from a time on for as long as they are needed."""
@@ -126,22 +175,6 @@ class Future:
                 if left < each * count:
                     count = max(0, left // each)
         return count
-
-    def _busy(self, name: str) -> list[Busy]:
-        draft, state = self._draft, self._draft.state
-        found: list[Busy] = []
-        for tenant in state.tenants[name]:
-            gang = state.gangs[tenant]
-            if len(gang.seats) == 1 and not gang.spares:
-                found.append((self._end(gang), gang.seats[0].gpus, gang.amounts))
-            else:
-                end = self._end(gang)
-                found += [(end, seat.gpus, gang.amounts) for seat in gang.all_seats if seat.node == name]
-        for gang, seat in (*draft.seated.get(name, ()), *draft.promised.get(name, ())):
-            start = max(draft.now_ms, gang.eviction.deadline_ms if gang.eviction else 0)
-            found.append((start + self._snapshot.hold_ms(gang), seat.gpus, gang.amounts))
-        found.sort()
-        return found
 
     def _end(self, gang: Gang) -> int:
         known = self._ends.get(gang.id)

@@ -119,6 +119,8 @@ class Walk:
         self._backlog = draft.state.backlog
         self._first = list(first)[::-1]  # gangs that go before everyone else
         self._may_insist = may_insist
+        self._is_narrowed = False
+        self._rooms: dict[str, int] = {}  # queue -> what it may still have within its guarantee
         self._passed: dict[Line, int] = {}
         self._skipped: set[str] = set()
         self._closed_lines: set[Line] = set()
@@ -143,6 +145,8 @@ class Walk:
             if gang.id not in self._draft.served and gang.id not in self._skipped:
                 desk = self._backlog.desks[gang.priority, gang.queue]
                 return Turn(desk, self._backlog.line(gang), gang)
+        if not self._open and not self._is_narrowed:
+            self._narrow()
         while self._heap:
             rights, key, at = self._heap[0]
             desk = self._backlog.desks[at]
@@ -160,6 +164,12 @@ class Walk:
             return Turn(desk, line, self._draft.state.gangs[line.gang(place)])
         return None
 
+    def _narrow(self) -> None:
+        """Nothing fits any more for those who may not insist: go on with the others alone."""
+        self._heap = [entry for entry in self._heap if self._is_insisting(self._backlog.desks[entry[2]])]
+        heapify(self._heap)
+        self._is_narrowed = True
+
     def skip(self, turn: Turn) -> None:
         """It has had its turn; who stands behind it may have one."""
         self._skipped.add(turn.gang.id)
@@ -169,6 +179,10 @@ class Walk:
         self.close_at_desk(turn, from_ms)
         if not self._is_insisting(turn.desk):
             self.close_demand(turn.gang.demand, from_ms)
+
+    def open_demands(self) -> list[Demand]:
+        """The demands that may still have a turn at desks that may not insist."""
+        return list(self._open)
 
     def close_demand(self, demand: Demand, from_ms: int = 0) -> None:
         if from_ms <= 0:
@@ -187,6 +201,7 @@ class Walk:
     def served(self, turn: Turn) -> None:
         """The draft has seats for it; its queue and user have had more now."""
         self._shares.charged(turn.gang.queue, turn.gang.user)
+        self._rooms.clear()
 
     def _key(self, desk: Desk, best: Best | None = None) -> Key:
         first: Key = ()
@@ -258,12 +273,15 @@ class Walk:
 
     def _headroom(self, queue: str) -> int:
         """How much more a queue may have within its guarantee, at every level; 0 if it has none."""
+        if queue in self._rooms:
+            return self._rooms[queue]
         tree, now = self._draft.queues, self._draft.now_ms
         room = NEVER_MS
         for name in tree.path(queue)[1:]:
             guarantee = tree.guarantee(name, GPU_MILLI, now)
             room = min(room, (guarantee or 0) - tree.queues[name].used.get(GPU_MILLI, 0))
-        return max(0, room)
+        self._rooms[queue] = max(0, room)
+        return self._rooms[queue]
 
     def _is_insisting(self, desk: Desk) -> bool:
         return self._may_insist(desk)

@@ -42,6 +42,7 @@ class Room:
         self._searches_failed = 0
         self._least_failed = (NEVER_MS, NEVER_MS)  # the smallest task, and the fewest tasks, that were searched for in vain
         self._may_have: dict[tuple[str, int], bool] = {}
+        self._known: dict[tuple[str, Cause, bool], Candidate] = {}
         self._nobody: dict[tuple[str, int], int] = {}  # (queue, priority) -> who wants so much may ask nobody
         self._bounds = FREE
 
@@ -142,9 +143,13 @@ class Room:
                 continue
             for victim in victims:
                 if self._could_ask(gang, victim, right):
-                    price = self._snapshot.price_gpu_ms(victim)
-                    seats = victim.seats + victim.spares if victim.spares else victim.seats
-                    whole = Candidate(victim, right, price, seats, (), nodes_of(capacity, seats), may_go_below)
+                    key = (victim.id, right, may_go_below)
+                    whole = self._known.get(key)
+                    if whole is None:
+                        price = self._snapshot.price_gpu_ms(victim)
+                        seats = victim.seats + victim.spares if victim.spares else victim.seats
+                        whole = Candidate(victim, right, price, seats, (), nodes_of(capacity, seats), may_go_below)
+                        self._known[key] = whole
                     found.setdefault(right, []).append(whole)
                     if victim.demand.tasks_min and right is not Cause.TIME_SHARE:
                         found.setdefault(Cause.SHRINK, []).extend(self._partly(whole))

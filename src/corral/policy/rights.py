@@ -39,7 +39,7 @@ class Rights:
             shared = 0
             while shared < len(mine) and shared < len(theirs) and mine[shared] == theirs[shared]:
                 shared += 1
-            is_entitled, is_borrowing = entitled[shared], self._borrows[queue][shared]
+            is_entitled, is_borrowing = entitled[shared], self._borrows_from(queue)[shared]
             right = self._right(gang, queue, priority, is_entitled, is_borrowing)
             if right is not None:
                 may_go_below = queue == gang.queue or (priority < gang.priority and is_entitled)
@@ -80,6 +80,17 @@ class Rights:
         guarantee = self._tree.guarantee(queue, GPU_MILLI, self._draft.now_ms)
         return guarantee is not None and self._tree.queues[queue].used.get(GPU_MILLI, 0) < guarantee
 
+    def _borrows_from(self, queue: str) -> list[bool]:
+        """For each depth of a queue's path: does it borrow from there on all the way down."""
+        known = self._borrows.get(queue)
+        if known is None:
+            path = self._tree.path(queue)
+            known = [True] * (len(path) + 1)
+            for depth in range(len(path) - 1, -1, -1):
+                known[depth] = known[depth + 1] and self._borrows_anything(path[depth])
+            self._borrows[queue] = known
+        return known
+
     def _borrows_anything(self, name: str) -> bool:
         """Whether a queue has more than its guarantee: of GPUs, or, if it has none of these, of anything shared."""
         used, now = self._tree.queues[name].used, self._draft.now_ms
@@ -99,14 +110,11 @@ class Rights:
 
     def refresh(self) -> None:
         """Look again at who borrows and who could be asked: after somebody was told to leave, there are fewer."""
-        borrows = {name: self._borrows_anything(name) for name in self._tree.queues}
+        borrows: dict[str, bool] = {}
         self._lowest = dict.fromkeys(self._tree.queues, NEVER_MS)
         self._lowest_borrowing = dict.fromkeys(self._tree.queues, NEVER_MS)
-        #: queue -> for each depth of its path: does it borrow from there on all the way down
         self._borrows: dict[str, list[bool]] = {}
         for (queue, priority), members in self.groups.items():
-            path = self._tree.path(queue)
-            self._borrows[queue] = [all(borrows[name] for name in path[depth:]) for depth in range(len(path) + 1)]
             if not any(self.is_askable(gang) for gang in members.values()):
                 continue
             is_borrowing = True
@@ -114,4 +122,7 @@ class Rights:
                 self._lowest[name] = min(self._lowest[name], priority)
                 if is_borrowing:
                     self._lowest_borrowing[name] = min(self._lowest_borrowing[name], priority)
-                is_borrowing = is_borrowing and borrows[name]
+                if is_borrowing:
+                    if name not in borrows:
+                        borrows[name] = self._borrows_anything(name)
+                    is_borrowing = borrows[name]

@@ -194,6 +194,8 @@ class Cycle:
     def _exempt(self, gang: Gang) -> list[str]:
         """Reservations of borrowers do not bind whoever is within its guarantee."""
         tree, charge = self.draft.queues, gang.demand.charge(gang.demand.smallest)
+        if not self.calendar.reservations or not tree.is_within(gang.queue, charge, self.now_ms):
+            return []
         return [
             reservation.gang
             for reservation in self.calendar.reservations
@@ -234,7 +236,7 @@ class Cycle:
 
     def _models_allowed(self, gang: Gang, found: Seating) -> bool:
         """Quota per GPU model can only be checked once the seats are known."""
-        if len(gang.demand.task.models) == 1:
+        if len(gang.demand.task.models) == 1 or not self.draft.queues.bounds_models:
             return True
         charge = dict(self.state.charge_for(gang.demand.task, found.everything))
         gpu_ms = charge.get(GPU_MILLI, 0) * self.snapshot.expected_ms(gang) // 1000
@@ -264,10 +266,21 @@ class Cycle:
         if count <= self.parts.backfill.depth:
             self.calendar.reserve(gang, demand.smallest, self._content_ms(gang))
             walk.skip(turn)
+            if count == self.parts.backfill.depth:
+                self._close_what_is_full(walk, pool)
             return
         # where only reservations are in the way, whoever is gone before they begin may still pass
         is_barred = bounds is not FREE and could_take(self.draft.capacity, demand, demand.smallest)
         walk.close(turn, self.snapshot.expected_ms(gang) if is_barred else 0)
+
+    def _close_what_is_full(self, walk: Walk, pool: tuple[bool, ...]) -> None:
+        """Equivalent to giving everyone a turn; those who cannot fit, and may not make others leave, need none."""
+        accepted = self.state.topology.accepted
+        for demand in walk.open_demands():
+            is_of_pool = tuple(mask != 0 for mask in accepted(demand.task)) == pool
+            if is_of_pool and not could_take(self.draft.capacity, demand, demand.smallest):
+                if not self.state.stopping and not self.draft.leaving:
+                    walk.close_demand(demand)
 
     def _content_ms(self, gang: Gang) -> int:
         """Until when a gang would rather wait for seats that are closer together than take what there is."""

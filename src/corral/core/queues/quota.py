@@ -60,6 +60,7 @@ class QueueTree:
         self.total: dict[str, int] = {}  # what the cluster has, nodes that are lost left out
         self._paths: dict[str, tuple[str, ...]] = {ROOT: (ROOT,)}
         self._someone_keeps = False
+        self.bounds_models = False  # whether some queue is bounded in a dimension that depends on the GPU model
         self._promised: dict[tuple[str, str], int | None] | None = None  # a copy remembers: time stands still in it
 
     # ---- shape of the tree -------------------------------------------------------------------------------------
@@ -73,7 +74,9 @@ class QueueTree:
             self.queues[spec.parent].children.append(spec.name)
             self.queues[spec.parent].children.sort()
             self._paths[spec.name] = (*self._paths[spec.parent], spec.name)
-        self._someone_keeps = any(queue.spec.lend for queue in self.queues.values())
+        specs = [queue.spec for queue in self.queues.values()]
+        self._someone_keeps = any(each.lend for each in specs)
+        self.bounds_models = any(":" in name for each in specs for name, _ in (*each.limit, *each.user_limit, *each.lend))
 
     def drop(self, name: str) -> None:
         queue = self.queues.pop(name)
