@@ -7,7 +7,7 @@ randomness and the world live here; the engine under test knows none of them.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -37,6 +37,7 @@ from corral.core.model import (
     Settings,
 )
 from corral.core.plan import MakeRoom, Plan
+from corral.core.snapshot import Snapshot
 from corral.core.state import State
 from corral.policy.catalog import policy as named_policy
 
@@ -144,16 +145,19 @@ class Driver:
     # ---- actions -----------------------------------------------------------------------------------------------
 
     def run(self, steps: int) -> State:
-        actions = (
+        names, weights = zip(*self.actions(), strict=True)
+        for action in self.rng.choices(names, weights, k=steps):
+            action()
+        return self.state
+
+    def actions(self) -> list[tuple[Callable[[], None], int]]:
+        """What may happen in a step, and how often relative to the rest."""
+        return [
             (self._submit, 10), (self._cycle, 14), (self._tasks_up, 14), (self._tasks_down, 8), (self._save, 4),
             (self._tick, 8), (self._cancel, 1), (self._hold, 1), (self._release, 2), (self._requeue, 1),
             (self._node_gone, 1), (self._node_back, 3), (self._drain, 1), (self._undrain, 3), (self._gpu, 1),
             (self._health, 1), (self._quota, 1), (self._priority, 1), (self._late_plan, 3), (self._late_fact, 3),
-        )  # fmt: skip
-        names, weights = [name for name, _ in actions], [weight for _, weight in actions]
-        for action in self.rng.choices(names, weights, k=steps):
-            action()
-        return self.state
+        ]  # fmt: skip
 
     def _command(self, answer: list[e.Event] | Refusal) -> None:
         if not isinstance(answer, Refusal):
@@ -223,9 +227,7 @@ class Driver:
         self._take(events)
         assert len(self.journal) >= before
 
-    def _snapshot(self):  # type: ignore[no-untyped-def]
-        from corral.core.snapshot import Snapshot
-
+    def _snapshot(self) -> Snapshot:
         return Snapshot(self.state, self.now)
 
     def _must_commit_in_full(self, plan: Plan, events: Sequence[e.Event]) -> None:

@@ -1,0 +1,160 @@
+"""The random driver on a cluster that changes: nodes and queues come, go and are described anew.
+
+Two laws more than the plain driver has. A change of the cluster disturbs nobody: gangs keep their seats,
+claims and attempts. And preemption comes to rest: while nothing else changes, nobody is evicted for the sake of the
+very gang that was evicted for it before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from corral.core import events as e
+from corral.core import facts as f
+from corral.core.apply import apply
+from corral.core.cluster.resources import GPU_MILLI, amounts
+from corral.core.commit import commit
+from corral.core.effects import StartGang, effects
+from corral.core.intake import commands
+from corral.core.intake.submission import why_never
+from corral.core.laws import LawBroken, check
+from corral.core.model import Cause, GangSpec, JobSpec, QueueSpec
+from corral.core.state import State
+from tests.simulation.driver import Driver
+from tests.world import image
+
+NEW_QUEUES = ("lab/green", "guests", "guests/a")
+MOVING = frozenset({Cause.RECLAIM, Cause.PRIORITY, Cause.SHRINK})
+ROUNDS_MAX = 100
+
+
+@dataclass
+class Upheaval(Driver):
+    nodes_added: int = 0
+
+    def actions(self) -> list[tuple[Callable[[], None], int]]:
+        return [*super().actions(), (self._node_comes, 2), (self._node_goes, 2), (self._node_differs, 1),
+                (self._queue_comes, 1), (self._queue_goes, 1), (self._stand_still, 1)]  # fmt: skip
+
+    # ---- the cluster changes ------------------------------------------------------------
+
+    def _undisturbed(self, change: Callable[[], None]) -> None:
+        before = self._standing()
+        change()
+        if self._standing() != before:
+            raise LawBroken("a change of the cluster disturbed somebody")
+
+    def _standing(self) -> list[object]:
+        gangs = self.state.gangs.values()
+        return [(g.id, g.state, g.attempt, g.seats, g.spares, g.claim, g.charged, g.rank) for g in gangs]
+
+    def _node_comes(self) -> None:
+        if len(self.state.nodes) < 12:
+            self.nodes_added += 1
+            rack = self.rng.choice(("r0", "r1", "r9"))
+            name, model = f"new{self.nodes_added}", self.rng.choice(("H100", "H100", "A100"))
+            self._undisturbed(lambda: self._add_node(name, ("z0", rack), model))
+
+    def _node_goes(self) -> None:
+        if len(self.state.nodes) > 2:
+            name = self._some_node()
+            self._undisturbed(lambda: self._command(commands.remove_node(self.state, name, self.now)))
+
+    def _node_differs(self) -> None:
+        node, model = self.state.nodes.get(self._some_node()), self.rng.choice(("H100", "A100"))
+        if node is not None:
+            spec = node.spec
+            self._undisturbed(lambda: self._add_node(spec.name, spec.path, model))
+
+    def _queue_comes(self) -> None:
+        rng = self.rng
+        spec = QueueSpec(
+            name=rng.choice(NEW_QUEUES),
+            guarantee=amounts({GPU_MILLI: 1000}) if rng.random() < 0.5 else (),
+            lend=amounts({GPU_MILLI: 0}) if rng.random() < 0.2 else (),
+            weight=rng.randint(1, 3),
+            limit=self._maybe({GPU_MILLI: 4000}),
+            time_share=rng.choice((0, 0, 2)),
+        )
+        self._undisturbed(lambda: self._command(commands.set_queue(self.state, spec, self.now)))
+
+    def _queue_goes(self) -> None:
+        name = self.rng.choice((*NEW_QUEUES, "lab/blue"))
+        self._undisturbed(lambda: self._command(commands.remove_queue(self.state, name, self.now)))
+
+    def _submit(self) -> None:
+        """As before, and now and then to a queue that may have been made on the way."""
+        known = [name for name in NEW_QUEUES if name in self.state.queues.queues]
+        if not known or self.rng.random() < 0.7:
+            super()._submit()
+            return
+        self.jobs += 1
+        rng = self.rng
+        spec = JobSpec(
+            queue=rng.choice(known),
+            gangs=(GangSpec(self._demand()),),
+            priority=rng.choice((0, 1)),
+            time_limit_ms=rng.choice((None, 600_000)),
+            grace_ms=rng.choice((0, 5_000)),
+            checkpoints=rng.random() < 0.5,
+        )
+        self._command(commands.submit(self.state, f"j{self.jobs}", spec, "cat", self.now))
+
+    # ---- preemption comes to rest -------------------------------------------------------
+
+    def _stand_still(self) -> None:
+        """Everyone does at once what is asked and nothing else happens: soon nothing more is decided."""
+        made_way: set[tuple[str, str]] = set()
+        for _ in range(ROUNDS_MAX):
+            plan = self.engine.policy(self._snapshot())
+            events = commit(self.state, plan, self.now)
+            self._must_commit_in_full(plan, events)
+            self._no_circle(events, made_way)
+            owed = effects(self.state)
+            if not events and not owed:
+                return
+            self._take(events)
+            self.now += 1
+            for effect in effects(self.state):
+                gang = self.state.gangs[effect.gang]
+                if isinstance(effect, StartGang):
+                    self._tell(f.TasksUp(gang.id, gang.attempt, gang.everyone))
+                else:
+                    self._tell(f.TasksDown(gang.id, gang.attempt, gang.everyone, 85))
+        raise LawBroken(
+            f"nothing has happened for {ROUNDS_MAX} rounds, and there is still something to decide"
+        )
+
+    def _no_circle(self, events: Sequence[e.Event], made_way: set[tuple[str, str]]) -> None:
+        for event in events:
+            if isinstance(event, e.GangEvicted) and event.cause in MOVING:
+                if (event.beneficiary, event.gang) in made_way:
+                    raise LawBroken(
+                        f"{event.gang} was evicted for {event.beneficiary}, and before that the reverse"
+                    )
+                made_way.add((event.gang, event.beneficiary))
+
+    # ---- the end ------------------------------------------------------------------------
+
+    def calm(self, rounds: int = 3_000) -> None:
+        """Work for which the cluster has become too small is taken back; all else must come to an end."""
+        for job in list(self.state.jobs.values()):
+            gangs = [self.state.gangs[name] for name in job.gangs]
+            if any(why_never(self.state, gang.demand, gang.profile.avoid) is not None for gang in gangs):
+                self._command(commands.cancel(self.state, job.id, self.now))
+        super().calm(rounds)
+
+
+def check_replay(driver: Driver) -> None:
+    """Law 6: the journal, written and read, gives the same state."""
+    again = State(driver.state.settings)
+    for event in msgspec.json.decode(msgspec.json.encode(driver.journal), type=list[e.Event]):
+        apply(again, event)
+    check(again)
+    there, here = image(again), image(driver.state)
+    for part, value in here.items():
+        if there[part] != value:
+            raise LawBroken(f"a replay gives other {part}")
