@@ -1,8 +1,7 @@
 """Many seeds of the random driver, every law checked after every event.
 
-Even seeds drive a cluster that stays as it is, odd ones one whose nodes and queues change. Each seed ends
-with everything coming to rest and with a replay of its journal. The last line is JSON; the exit status is 1 if a
-law broke.
+Even seeds drive a cluster that stays as it is, odd ones one whose nodes and queues change. Each seed ends with
+everything coming to rest and a replay of its journal. The last line is JSON; the status is 1 if a law broke.
 """
 
 from __future__ import annotations

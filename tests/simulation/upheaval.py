@@ -1,8 +1,7 @@
 """The random driver on a cluster that changes: nodes and queues come, go and are described anew.
 
-Two laws more than the plain driver has. A change of the cluster disturbs nobody: gangs keep their seats,
-claims and attempts. And preemption comes to rest: while nothing else changes, nobody is evicted for the sake of the
-very gang that was evicted for it before.
+Two laws more than the plain driver has. A change of the cluster disturbs nobody: gangs keep seats, claims and
+attempts. And preemption comes to rest: while nothing else changes, no gang is evicted twice for the same one.
 """
 
 from __future__ import annotations
@@ -129,13 +128,15 @@ class Upheaval(Driver):
         )
 
     def _no_circle(self, events: Sequence[e.Event], made_way: set[tuple[str, str]]) -> None:
+        """Once is once: others may have started since, and then rights differ. Again means for ever."""
         for event in events:
             if isinstance(event, e.GangEvicted) and event.cause in MOVING:
-                if (event.beneficiary, event.gang) in made_way:
+                pair = (event.gang, event.beneficiary)
+                if pair in made_way:
                     raise LawBroken(
-                        f"{event.gang} was evicted for {event.beneficiary}, and before that the reverse"
+                        f"{pair[0]} was evicted for {pair[1]} a second time, and nothing has changed"
                     )
-                made_way.add((event.gang, event.beneficiary))
+                made_way.add(pair)
 
     # ---- the end ------------------------------------------------------------------------
 
