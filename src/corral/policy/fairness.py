@@ -24,7 +24,7 @@ class Shares:
         self._draft = draft
         self._tree = draft.queues
         self._past: dict[tuple[str, str | None], tuple[tuple[str, int, int], ...]] = {}
-        self._paths: dict[str, tuple[tuple[int, str], ...]] = {}
+        self._paths: dict[str, dict[str, tuple[tuple[int, str], ...]]] = {}  # by the outermost queue of the path
         self._queues: dict[str, int] = {}
         self._users: dict[tuple[str, str], int] = {}
 
@@ -33,13 +33,15 @@ class Shares:
         for name in self._tree.path(queue):
             self._queues.pop(name, None)
         self._users.pop((queue, user), None)
-        self._paths.clear()
+        self._paths.pop(self._tree.path(queue)[1], None)
 
     def path(self, queue: str) -> tuple[tuple[int, str], ...]:
         """The shares along a queue's path: comparing two of these compares the queues where their paths part."""
-        known = self._paths.get(queue)
+        names = self._tree.path(queue)[1:]
+        family = self._paths.setdefault(names[0], {})
+        known = family.get(queue)
         if known is None:
-            known = self._paths[queue] = tuple((self.queue(name), name) for name in self._tree.path(queue)[1:])
+            known = family[queue] = tuple((self.queue(name), name) for name in names)
         return known
 
     def queue(self, name: str) -> int:

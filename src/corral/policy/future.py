@@ -41,6 +41,7 @@ class Future:
         self._draft, self._snapshot = draft, draft.snapshot
         self._topology = draft.capacity.topology
         self._ends: dict[str, int] = {}
+        self._sitting = self._sitting_now()
 
     def openings(
         self, demand: Demand, expected_ms: int, avoid: Sequence[str], taken: dict[int, list[Taken]], kept: dict[int, dict[str, int]]
@@ -99,9 +100,28 @@ class Future:
         mask = topology.accepted(demand.task)[topology.kind[n]] & capacity.up[n]
         return None if not capacity.open[n] or (demand.task.wants_gpu and not mask) else mask
 
+    def _sitting_now(self) -> dict[int, list[Busy]]:
+        """What is known of who sits where: for nodes that have not changed, as it was worked out last."""
+        state, number = self._draft.state, self._topology.number
+        known: dict[int, list[Busy]]
+        place, known = state.memory.get("sitting", (0, {}))
+        for name in state.changes[place:]:
+            known.pop(number[name], None)
+        state.memory["sitting"] = (len(state.changes), known)
+        return known
+
     def busy(self, n: int) -> list[Busy]:
         """Who sits, or will sit, on a node, and until when; who leaves first comes first."""
-        draft, state, name = self._draft, self._draft.state, self._topology.nodes[n].name
+        name = self._topology.nodes[n].name
+        if name in self._draft.touched or name in self._draft.promised:
+            return self._busy(name)
+        found = self._sitting.get(n)
+        if found is None or (found and found[0][0] <= self._draft.now_ms):
+            found = self._sitting[n] = self._busy(name)
+        return found
+
+    def _busy(self, name: str) -> list[Busy]:
+        draft, state = self._draft, self._draft.state
         found: list[Busy] = []
         for tenant in state.tenants[name]:
             gang = state.gangs[tenant]

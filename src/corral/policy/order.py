@@ -128,8 +128,8 @@ class Walk:
         self._open: dict[Demand, int] = dict.fromkeys(self._backlog.demands, NEVER_MS)
         #: the same for single desks: (desk, demand) -> shorter than this
         self._open_at: dict[tuple[int, str, Demand], int] = {}
-        #: desk -> user -> who is first of the user's lines; None: not looked yet
-        self._firsts: dict[tuple[int, int, str], dict[str, Best | None]] = {}
+        #: desk -> a heap of its users, each with the first of his lines; keys only grow, so a stale one is found on top
+        self._firsts: dict[tuple[int, int, str], list[tuple[Key, str, Best]]] = {}
         self._heap: list[tuple[int, Key, tuple[int, str]]] = [
             (BORROWER, self._key(desk), at) for at, desk in self._backlog.desks.items()
         ]
@@ -213,25 +213,34 @@ class Walk:
         return (*self._order.desk(self._shares, desk, first), desk.queue)
 
     def _best(self, desk: Desk, rights: int) -> Best | None:
-        """The first at a desk. Who was first of a user is remembered until that line is passed or closed."""
-        open_here = self._open_lines(desk, rights)
-        if not open_here:
-            return None
-        key = (rights, desk.priority, desk.queue)
-        users = self._firsts.get(key)
-        if users is None:
-            users = self._firsts[key] = {user: None for lines in open_here for user in lines}
-        best: Best | None = None
-        for user, first in list(users.items()):
-            if first is None or not self._is_open(desk, rights, first[1]) or self._place(first[1]) != first[2]:
-                first = users[user] = self._first_of(user, open_here)
+        """The first at a desk: of the users by order, the first of that user's lines."""
+        heap = self._firsts.get((rights, desk.priority, desk.queue))
+        open_here: list[Mapping[str, Line]] | None = None
+        if heap is None:
+            open_here = self._open_lines(desk, rights)
+            heap = self._firsts[rights, desk.priority, desk.queue] = []
+            for user in dict.fromkeys(user for lines in open_here for user in lines):
+                first = self._first_of(user, open_here)
+                if first is not None:
+                    heap.append((self._whole(desk, user, first), user, first))
+            heapify(heap)
+        while heap:
+            key, user, found = heap[0]
+            if not self._is_open(desk, rights, found[1]) or self._place(found[1]) != found[2]:
+                open_here = self._open_lines(desk, rights) if open_here is None else open_here
+                first = self._first_of(user, open_here)
                 if first is None:
-                    del users[user]
+                    heappop(heap)
                     continue
-            whole = (*self._order.user(self._shares, desk.queue, user), *first[0])
-            if best is None or whole < best[0]:
-                best = (whole, first[1], first[2])
-        return best
+                found = first
+            fresh = self._whole(desk, user, found)
+            if fresh == key:
+                return (key, found[1], found[2])
+            heapreplace(heap, (fresh, user, found))
+        return None
+
+    def _whole(self, desk: Desk, user: str, first: Best) -> Key:
+        return (*self._order.user(self._shares, desk.queue, user), *first[0])
 
     def _first_of(self, user: str, open_here: Sequence[Mapping[str, Line]]) -> Best | None:
         best: Best | None = None
