@@ -19,7 +19,7 @@ from corral.core.snapshot import Draft
 from corral.core.state import seated
 from corral.policy.placement import FREE, Bounds, Seating, find_seats
 from corral.policy.rights import Rights
-from corral.policy.victims import Candidate, cheapest, nodes_of
+from corral.policy.victims import Candidate, Ledger, cheapest, nodes_of
 
 STAGES = (Cause.SHRINK, Cause.RECLAIM, Cause.PRIORITY, Cause.TIME_SHARE)
 
@@ -187,14 +187,16 @@ class Room:
     # ---- who is asked ------------------------------------------------------------------------------------------
 
     def _search(self, gang: Gang, size: int, candidates: Sequence[Candidate]) -> MakeRoom | None:
-        def is_legal(chosen: Sequence[Candidate]) -> bool:
-            return self._is_fair(gang, chosen)
-
         def is_enough(chosen: Sequence[Candidate]) -> bool:
-            return self._is_allowed(gang, size, chosen)
+            return is_allowed or self._is_allowed(gang, size, chosen)
 
+        is_allowed = self._is_allowed(gang, size, ())  # then it is so whoever leaves
+        if not is_allowed:
+            candidates = [candidate for candidate in candidates if self._helps(gang, size, candidate)]
         demand, avoid = claimed_as(gang.demand), gang.profile.avoid
-        picked = cheapest(self._draft.capacity, demand, size, avoid, candidates, is_legal, is_enough)
+        picked = cheapest(
+            self._draft.capacity, demand, size, avoid, candidates, lambda: self._ledger(gang), is_enough
+        )
         if picked is None:
             return None
         capacity = self._draft.capacity
@@ -229,19 +231,40 @@ class Room:
                 return less
         return part
 
-    def _is_fair(self, gang: Gang, chosen: Sequence[Candidate]) -> bool:
-        """Whether every queue asked to give back still had more than its guarantee when its last gang was asked."""
+    def _ledger(self, gang: Gang) -> Ledger:
+        """Whether one more may be asked: every queue must have more than its guarantee when its last gang is asked.
+
+        That is, without all of the queue's gangs but the largest it is still above; so the order does not matter.
+        """
         tree, now = self._draft.queues, self._draft.now_ms
-        given: dict[str, list[int]] = {}
-        for candidate in chosen:
-            if not candidate.may_go_below and candidate.gpu_milli:
-                for queue in tree.below(candidate.gang.queue, gang.queue):
-                    given.setdefault(queue, []).append(candidate.gpu_milli)
-        return all(
-            tree.queues[queue].used.get(GPU_MILLI, 0) - sum(sizes) + max(sizes)
-            > (tree.guarantee(queue, GPU_MILLI, now) or 0)
-            for queue, sizes in given.items()
-        )
+        given: dict[str, tuple[int, int]] = {}  # queue -> sum and largest of what its gangs give up
+
+        def may_add(candidate: Candidate) -> bool:
+            if candidate.may_go_below or not candidate.gpu_milli:
+                return True
+            after: dict[str, tuple[int, int]] = {}
+            for queue in tree.below(candidate.gang.queue, gang.queue):
+                total, largest = given.get(queue, (0, 0))
+                total, largest = total + candidate.gpu_milli, max(largest, candidate.gpu_milli)
+                guarantee = tree.guarantee(queue, GPU_MILLI, now) or 0
+                if tree.queues[queue].used.get(GPU_MILLI, 0) - total + largest <= guarantee:
+                    return False
+                after[queue] = (total, largest)
+            given.update(after)
+            return True
+
+        return may_add
+
+    def _helps(self, gang: Gang, size: int, candidate: Candidate) -> bool:
+        """Whether a candidate's leaving gives back what the gang's queue has too little of."""
+        tree = self._draft.queues
+        charge = gang.demand.charge(size)
+        for short in tree.shortfalls(gang.queue, gang.user, charge, 0, self._draft.now_ms):
+            victim = candidate.gang
+            is_user = short.kind != "user_limit" or (victim.user == gang.user and victim.queue == gang.queue)
+            if is_user and short.queue in tree.path(victim.queue):
+                return True
+        return False
 
     def _is_allowed(self, gang: Gang, size: int, chosen: Iterable[Candidate]) -> bool:
         """Whether the gang's queue may be charged for it once these have left."""

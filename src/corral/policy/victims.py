@@ -21,7 +21,10 @@ from corral.core.state import State
 EXPANSIONS_MAX = 2_000
 EXACT_MAX = 24  # more candidates than this are not searched exactly
 
+#: Whether these together are enough, as far as quota goes.
 Test = Callable[[Sequence["Candidate"]], bool]
+#: Takes candidates one after another and says of each whether it may be added to those before.
+Ledger = Callable[["Candidate"], bool]
 
 
 class Candidate(Struct, frozen=True):
@@ -76,12 +79,12 @@ def cheapest(
     size: int,
     avoid: Sequence[str],
     candidates: Sequence[Candidate],
-    is_legal: Test,
+    new_ledger: Callable[[], Ledger],
     is_enough: Test,
 ) -> list[Candidate] | None:
     """The cheapest legal set that makes enough room, or None. Leaves the capacity as it was."""
     ordered = sorted(candidates, key=lambda candidate: candidate.key)
-    search = _Search(capacity, demand, size, avoid, is_legal, is_enough)
+    search = _Search(capacity, demand, size, avoid, new_ledger, is_enough)
     best = search.greedy(ordered)
     if len(ordered) <= EXACT_MAX:
         best = search.exact(ordered, best)
@@ -90,12 +93,22 @@ def cheapest(
 
 class _Search:
     def __init__(
-        self, capacity: Capacity, demand: Demand, size: int, avoid: Sequence[str], is_legal: Test, is_enough: Test
+        self,
+        capacity: Capacity,
+        demand: Demand,
+        size: int,
+        avoid: Sequence[str],
+        new_ledger: Callable[[], Ledger],
+        is_enough: Test,
     ) -> None:
         self._capacity, self._demand, self._avoid = capacity, demand, avoid
         self._wanted = size + demand.spares
-        self._is_legal, self._is_enough = is_legal, is_enough
+        self._new_ledger, self._is_enough = new_ledger, is_enough
         self._column = self._without_avoided(raw_slots(capacity, demand))
+
+    def _is_legal(self, chosen: Sequence[Candidate]) -> bool:
+        may_add = self._new_ledger()
+        return all(may_add(candidate) for candidate in chosen)
 
     # ---- exact -------------------------------------------------------------------------------------------------
 
@@ -149,6 +162,7 @@ class _Search:
                 if lo <= n < hi:
                     at_node.setdefault(n, []).append(candidate)
         chosen: dict[str, Candidate] = {}
+        may_add = self._new_ledger()
         offers = [(self._least(n, here), 0, -NEVER_MS, n) for n, here in at_node.items()]
         heapify(offers)
         while offers and not (self._room(lo, hi) >= self._wanted and self._is_enough(list(chosen.values()))):
@@ -161,7 +175,7 @@ class _Search:
                 heappush(offers, (*now, n))
                 continue
             for candidate in steps:
-                if self._is_legal([*chosen.values(), candidate]):
+                if may_add(candidate):
                     chosen[candidate.gang.id] = candidate
                     self._free(candidate)
                 else:
