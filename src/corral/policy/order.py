@@ -130,12 +130,13 @@ class Walk:
         self._open_at: dict[tuple[int, str, Demand], int] = {}
         #: desk -> a heap of its users, each with the first of his lines; keys only grow, so a stale one is found on top
         self._firsts: dict[tuple[int, int, str], list[tuple[Key, str, Best]]] = {}
-        self._heap: list[tuple[int, Key, tuple[int, str]]] = [
-            (BORROWER, self._key(desk), at) for at, desk in self._backlog.desks.items()
+        desks = self._backlog.desks
+        self._heap: list[tuple[Key, int, tuple[int, str]]] = [
+            (self._key(desk, BORROWER), BORROWER, at) for at, desk in desks.items()
         ]
         if order.owners_first:
-            owners = [at for at in self._backlog.desks if self._headroom(at[1]) > 0]
-            self._heap += [(OWNER, self._key(self._backlog.desks[at]), at) for at in owners]
+            owners = [at for at in desks if self._headroom(at[1]) > 0]
+            self._heap += [(self._key(desks[at], OWNER), OWNER, at) for at in owners]
         heapify(self._heap)
 
     def next(self) -> Turn | None:
@@ -148,17 +149,17 @@ class Walk:
         if not self._open and not self._is_narrowed:
             self._narrow()
         while self._heap:
-            rights, key, at = self._heap[0]
+            key, rights, at = self._heap[0]
             desk = self._backlog.desks[at]
-            if not self._order.looks_inside and (fresh := self._key(desk)) > key:
-                heapreplace(self._heap, (rights, fresh, at))
+            if not self._order.looks_inside and (fresh := self._key(desk, rights)) > key:
+                heapreplace(self._heap, (fresh, rights, at))
                 continue
             best = self._best(desk, rights) if self._open or self._is_insisting(desk) else None
             if best is None:
                 heappop(self._heap)
                 continue
-            if self._order.looks_inside and (fresh := self._key(desk, best)) > key:
-                heapreplace(self._heap, (rights, fresh, at))
+            if self._order.looks_inside and (fresh := self._key(desk, rights, best)) > key:
+                heapreplace(self._heap, (fresh, rights, at))
                 continue
             _, line, place = best
             return Turn(desk, line, self._draft.state.gangs[line.gang(place)])
@@ -201,16 +202,21 @@ class Walk:
     def served(self, turn: Turn) -> None:
         """The draft has seats for it; its queue and user have had more now."""
         self._shares.charged(turn.gang.queue, turn.gang.user)
-        self._rooms.clear()
+        for name in self._draft.queues.path(turn.gang.queue):
+            self._rooms.pop(name, None)
 
-    def _key(self, desk: Desk, best: Best | None = None) -> Key:
+    def _key(self, desk: Desk, rights: int, best: Best | None = None) -> Key:
         first: Key = ()
         if self._order.looks_inside:
-            best = best or self._best(desk, BORROWER)
+            best = best or self._best(desk, rights)
             if best is None:
                 return (_LAST,)
             first = best[0]
-        return (*self._order.desk(self._shares, desk, first), desk.queue)
+        if not self._order.owners_first:
+            return (*self._order.desk(self._shares, desk, first), desk.queue)
+        # level by level: whoever is within its guarantee could take it back from a relative who is not
+        above = tuple(self._headroom(name) <= 0 for name in self._draft.queues.path(desk.queue)[1:-1])
+        return ((*above, rights), *self._order.desk(self._shares, desk, first), desk.queue)
 
     def _best(self, desk: Desk, rights: int) -> Best | None:
         """The first at a desk: of the users by order, the first of that user's lines."""
@@ -281,16 +287,13 @@ class Walk:
         return self._expected(line) < shortest and line not in self._closed_lines
 
     def _headroom(self, queue: str) -> int:
-        """How much more a queue may have within its guarantee, at every level; 0 if it has none."""
-        if queue in self._rooms:
-            return self._rooms[queue]
-        tree, now = self._draft.queues, self._draft.now_ms
-        room = NEVER_MS
-        for name in tree.path(queue)[1:]:
-            guarantee = tree.guarantee(name, GPU_MILLI, now)
-            room = min(room, (guarantee or 0) - tree.queues[name].used.get(GPU_MILLI, 0))
-        self._rooms[queue] = max(0, room)
-        return self._rooms[queue]
+        """How much more a queue may have within its own guarantee; 0 if it has none."""
+        known = self._rooms.get(queue)
+        if known is None:
+            tree = self._draft.queues
+            guarantee = tree.guarantee(queue, GPU_MILLI, self._draft.now_ms) or 0
+            known = self._rooms[queue] = max(0, guarantee - tree.queues[queue].used.get(GPU_MILLI, 0))
+        return known
 
     def _is_insisting(self, desk: Desk) -> bool:
         return self._may_insist(desk)

@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from corral.core.cluster.resources import GPU_MILLI, Demand, TaskDemand
+from corral.core.cluster.slots import could_take
 from corral.core.model import NEVER_MS, Cause, Gang, GangState
 from corral.core.plan import MakeRoom, Victim
 from corral.core.snapshot import Draft
@@ -54,6 +55,15 @@ class Room:
         if known is None:
             known = self._may_have[queue, priority] = self._rights.may_exist(queue, priority)
         return known
+
+    def could_take(self, demands: Iterable[Demand]) -> dict[Demand, bool]:
+        """Of each demand, whether it may fit once everyone who is leaving has left; no means certainly not."""
+        capacity = self._draft.capacity
+        mark = capacity.mark()
+        self._forget_leaving()
+        found = {demand: could_take(capacity, demand, demand.smallest) for demand in demands}
+        capacity.undo(mark)
+        return found
 
     def made(self) -> None:
         """The draft has evicted somebody; whom else one may ask has changed."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from corral.core.cluster.resources import GPU_MILLI, Seat
+from corral.core.cluster.resources import GPU_MILLI, Demand, Seat
 from corral.core.cluster.slots import could_take
 from corral.core.model import Blocker, Cause, Gang, GangState, Health
 from corral.core.plan import Decision, DropClaim, Evict, Place, Plan, Repair
@@ -151,21 +151,21 @@ class Cycle:
         for priority in sorted(self.state.backlog.ages, reverse=True):
             pools = set()
             for gang in self.state.backlog.ages[priority].oldest(priority, 16):
-                if self.now_ms - gang.waiting_since_ms >= self.parts.patience_ms and self._pool(gang) not in pools:
-                    pools.add(self._pool(gang))
+                if self.now_ms - gang.waiting_since_ms >= self.parts.patience_ms and self._pool(gang.demand) not in pools:
+                    pools.add(self._pool(gang.demand))
                     found.append(gang)
         return found
 
     def _may_insist(self, desk: Desk) -> bool:
         return self.room.may_have_rights(desk.queue, desk.priority)
 
-    def _pool(self, gang: Gang) -> tuple[bool, ...]:
+    def _pool(self, demand: Demand) -> tuple[bool, ...]:
         """Gangs that compete for the same kinds of nodes are of one pool; one pool never blocks another."""
-        return tuple(mask != 0 for mask in self.state.topology.accepted(gang.demand.task))
+        return tuple(mask != 0 for mask in self.state.topology.accepted(demand.task))
 
     def _serve(self, walk: Walk, turn: Turn) -> None:
         gang, demand = turn.gang, turn.gang.demand
-        pool = self._pool(gang)
+        pool = self._pool(gang.demand)
         if not self.parts.backfill.may_pass and self.blocked.get(pool):
             walk.close_at_desk(turn)
             walk.close_demand(demand)
@@ -275,12 +275,9 @@ class Cycle:
 
     def _close_what_is_full(self, walk: Walk, pool: tuple[bool, ...]) -> None:
         """Equivalent to giving everyone a turn; those who cannot fit, and may not make others leave, need none."""
-        accepted = self.state.topology.accepted
-        for demand in walk.open_demands():
-            is_of_pool = tuple(mask != 0 for mask in accepted(demand.task)) == pool
-            if is_of_pool and not could_take(self.draft.capacity, demand, demand.smallest):
-                if not self.state.stopping and not self.draft.leaving:
-                    walk.close_demand(demand)
+        for demand, may_fit in self.room.could_take(walk.open_demands()).items():
+            if not may_fit and self._pool(demand) == pool:
+                walk.close_demand(demand)
 
     def _content_ms(self, gang: Gang) -> int:
         """Until when a gang would rather wait for seats that are closer together than take what there is."""
