@@ -225,10 +225,8 @@ class Walk:
         if heap is None:
             open_here = self._open_lines(desk, rights)
             heap = self._firsts[rights, desk.priority, desk.queue] = []
-            for user in dict.fromkeys(user for lines in open_here for user in lines):
-                first = self._first_of(user, open_here)
-                if first is not None:
-                    heap.append((self._whole(desk, user, first), user, first))
+            for user, earliest in self._firsts_of_all(open_here).items():
+                heap.append((self._whole(desk, user, earliest), user, earliest))
             heapify(heap)
         while heap:
             key, user, found = heap[0]
@@ -247,6 +245,18 @@ class Walk:
 
     def _whole(self, desk: Desk, user: str, first: Best) -> Key:
         return (*self._order.user(self._shares, desk.queue, user), *first[0])
+
+    def _firsts_of_all(self, open_here: Sequence[Mapping[str, Line]]) -> dict[str, Best]:
+        """Equivalent to _first_of for every user, in one pass over the lines."""
+        found: dict[str, Best] = {}
+        for lines in open_here:
+            for user, line in lines.items():
+                place = self._place(line)
+                if place < len(line) and line not in self._closed_lines:
+                    key = self._order.line(line, line.rank(place))
+                    if user not in found or key < found[user][0]:
+                        found[user] = (key, line, place)
+        return found
 
     def _first_of(self, user: str, open_here: Sequence[Mapping[str, Line]]) -> Best | None:
         best: Best | None = None

@@ -12,7 +12,7 @@ from heapq import heapify, heappop, heappush
 from msgspec import Struct
 
 from corral.core.cluster.capacity import Capacity
-from corral.core.cluster.resources import Amounts, Demand, Seat
+from corral.core.cluster.resources import Amounts, Demand, Seat, amount_of
 from corral.core.cluster.slots import gpu_slots, node_slots, raw_slots, room_by_domain, trimmed
 from corral.core.model import NEVER_MS, Cause, Gang
 from corral.core.state import State
@@ -62,6 +62,10 @@ class Candidate(Struct, frozen=True):
     def uncharged(self, state: State) -> Amounts:
         """What its queue is no longer charged for."""
         return state.charge_for(self.gang.demand.task, self.frees) if self.keep else self.gang.charged
+
+
+#: A candidate, and the GPUs it would free on one node.
+Here = tuple[Candidate, int]
 
 
 def nodes_of(capacity: Capacity, seats: Sequence[Seat]) -> tuple[int, ...]:
@@ -156,11 +160,7 @@ class _Search:
 
     def _greedy_within(self, candidates: Sequence[Candidate], lo: int, hi: int) -> list[Candidate] | None:
         mark, before = self._capacity.mark(), self._column.copy()
-        at_node: dict[int, list[Candidate]] = {}
-        for candidate in candidates:
-            for n in candidate.nodes:
-                if lo <= n < hi:
-                    at_node.setdefault(n, []).append(candidate)
+        at_node = self._by_node(candidates, lo, hi)
         chosen: dict[str, Candidate] = {}
         may_add = self._new_ledger()
         offers = [(self._least(n, here), 0, -NEVER_MS, n) for n, here in at_node.items()]
@@ -174,12 +174,12 @@ class _Search:
             if now > tuple(before_now):
                 heappush(offers, (*now, n))
                 continue
-            for candidate in steps:
+            for candidate, _ in steps:
                 if may_add(candidate):
                     chosen[candidate.gang.id] = candidate
                     self._free(candidate)
                 else:
-                    at_node[n] = [c for c in at_node[n] if c is not candidate]
+                    at_node[n] = [item for item in at_node[n] if item[0] is not candidate]
             if at_node[n]:
                 heappush(offers, (self._least(n, at_node[n]), 0, -NEVER_MS, n))
         found = self._trim(list(chosen.values()), lo, hi)
@@ -187,7 +187,21 @@ class _Search:
         self._column[:] = before
         return found
 
-    def _least(self, n: int, here: Sequence[Candidate]) -> int:
+    def _by_node(self, candidates: Sequence[Candidate], lo: int, hi: int) -> dict[int, list[Here]]:
+        """Who would free what on which node, in order of price."""
+        found: dict[int, list[Here]] = {}
+        number = self._capacity.topology.number
+        for candidate in candidates:
+            for n in candidate.nodes:
+                if lo <= n < hi:
+                    mask = 0
+                    for seat in candidate.frees:
+                        if number.get(seat.node) == n:
+                            mask |= seat.gpus
+                    found.setdefault(n, []).append((candidate, mask))
+        return found
+
+    def _least(self, n: int, here: Sequence[Here]) -> int:
         """A lower bound of what a further task on a node costs; its offer is worked out only when this comes up.
 
         Each task lacks at least so many GPUs, and each GPU costs at least what the cheapest of the candidates asks for one.
@@ -195,53 +209,71 @@ class _Search:
         missing = self._demand.task.gpus - self._capacity.free[n].bit_count()
         if missing <= 0:
             return 0
-        most = len(self._capacity.topology.nodes[n].gpus)
-        return missing * min(c.price // max(1, min(most, c.gang.gpu_milli // 1000)) for c in here)
+        return missing * min(candidate.price // max(1, mask.bit_count()) for candidate, mask in here)
 
-    def _offer(self, n: int, steps: Sequence[Candidate]) -> tuple[int, int, int]:
+    def _offer(self, n: int, steps: Sequence[Here]) -> tuple[int, int, int]:
         """(price for each further task, price, and of equals the last to come) of the next step on a node."""
-        price = sum(candidate.price for candidate in steps)
-        return (price // max(1, self._gain(n, steps)), price, -max(candidate.gang.rank for candidate in steps))
+        price = sum(candidate.price for candidate, _ in steps)
+        return (price // max(1, self._gain(n, steps)), price, -max(candidate.gang.rank for candidate, _ in steps))
 
-    def _next_on(self, n: int, here: Sequence[Candidate], chosen: dict[str, Candidate]) -> list[Candidate]:
+    def _next_on(self, n: int, here: Sequence[Here], chosen: dict[str, Candidate]) -> list[Here]:
         """The cheapest few on a node, in order of price, that together make room for one more task there."""
-        steps: list[Candidate] = []
-        for candidate in here:
-            if candidate.gang.id not in chosen:
-                steps.append(candidate)
-                if self._gain(n, steps) > 0:
-                    return _needed(steps, lambda some: self._gain(n, some) > 0)
+        steps: list[Here] = []
+        for item in here:
+            if item[0].gang.id not in chosen:
+                steps.append(item)
+                if self._may_gain(n, steps) and self._gain(n, steps) > 0:
+                    return self._needed(n, steps)
         return []
 
-    def _gain(self, n: int, steps: Sequence[Candidate]) -> int:
+    def _needed(self, n: int, steps: list[Here]) -> list[Here]:
+        """Without those that the dearer ones made unnecessary."""
+        for item in steps[:-1]:
+            fewer = [other for other in steps if other is not item]
+            if self._may_gain(n, fewer) and self._gain(n, fewer) > 0:
+                steps = fewer
+        return steps
+
+    def _may_gain(self, n: int, steps: Sequence[Here]) -> bool:
+        """A quick no: with these gone there are not even GPUs enough for another task."""
+        mask = self._capacity.free[n]
+        for _, gpus in steps:
+            mask |= gpus
+        return mask.bit_count() >= self._demand.task.gpus * (self._column[n] + 1)
+
+    def _gain(self, n: int, steps: Sequence[Here]) -> int:
         """How many more tasks fit on a node once these have left it."""
         capacity, task = self._capacity, self._demand.task
-        mask, back = 0, []
-        for candidate in steps:
-            for seat in candidate.frees:
-                if capacity.topology.number.get(seat.node) == n:
-                    if seat.slice_mib:
-                        return self._gain_by_leaving(n, steps)
-                    mask |= seat.gpus
-                    back.append(candidate.gang.amounts)
-        usable = capacity.free[n] | mask & capacity.up[n] & ~capacity.claimed[n]
+        if any(candidate.gang.demand.task.slice_mib for candidate, _ in steps):
+            return self._gain_by_leaving(n, steps)
         if not capacity.open[n] or capacity.topology.nodes[n].name in self._avoid:
             return 0
+        mask = 0
+        for _, gpus in steps:
+            mask |= gpus
+        usable = capacity.free[n] | mask & capacity.up[n] & ~capacity.claimed[n]
         usable &= capacity.topology.accepted(task)[capacity.topology.kind[n]]
         count = gpu_slots(capacity.topology, self._demand, n, usable) if task.gpus else self._wanted
         for name, each in task.amounts:
             left = capacity.amount_left(n, name)
             if left is None:
                 return 0
-            left += sum(amount for amounts in back for other, amount in amounts if other == name)
             if each and left < count * each:
-                count = left // each
+                left += self._freed(n, steps, name)
+                count = min(count, left // each)
         return count - self._column[n]
 
-    def _gain_by_leaving(self, n: int, steps: Sequence[Candidate]) -> int:
+    def _freed(self, n: int, steps: Sequence[Here], name: str) -> int:
+        node = self._capacity.topology.nodes[n].name
+        return sum(
+            (amount_of(candidate.gang.amounts, name) or 0) * sum(seat.node == node for seat in candidate.frees)
+            for candidate, _ in steps
+        )
+
+    def _gain_by_leaving(self, n: int, steps: Sequence[Here]) -> int:
         """The same by trying it: a shared GPU is free only when all who share it have left."""
         mark = self._capacity.mark()
-        for candidate in steps:
+        for candidate, _ in steps:
             candidate.leave(self._capacity)
         gain = self._slots_on(n) - self._column[n]
         self._capacity.undo(mark)
@@ -300,14 +332,3 @@ class _Search:
 
     def _fits(self) -> bool:
         return any(self._room(lo, hi) >= self._wanted for lo, hi in self._domains())
-
-
-def _needed(steps: list[Candidate], is_enough: Test) -> list[Candidate]:
-    """Without those that the dearer ones made unnecessary."""
-    for candidate in steps[:-1]:
-        fewer = [c for c in steps if c is not candidate]
-        if is_enough(fewer):
-            steps = fewer
-    return steps
-
-
