@@ -11,9 +11,7 @@ from tests.world import demand_of
 PROFILE = Profile(demand_of())
 
 
-def gang(
-    rank: int, priority: int = 0, queue: str = "q", user: str = "ann", profile: Profile = PROFILE
-) -> Gang:
+def gang(rank: int, priority: int = 0, queue: str = "q", user: str = "ann", profile: Profile = PROFILE) -> Gang:
     return Gang(f"g{rank}", f"g{rank}", queue, user, priority, rank, profile, 0, 0)
 
 
@@ -121,3 +119,14 @@ def test_an_empty_backlog_keeps_nothing_of_its_history():
         each.state = GangState.RUNNING
         backlog.remove(each)
     assert (backlog.count, backlog.desks, backlog.demands) == (0, {}, {})
+
+
+def test_who_has_left_is_not_kept_in_mind_for_ever():
+    backlog = Backlog()
+    everyone = [gang(rank) for rank in range(1000)]
+    for each in everyone:
+        backlog.add(each)
+    for each in everyone[:-1]:
+        each.state = GangState.RUNNING
+        backlog.remove(each)
+    assert len(backlog.ages[0]._in_order) + len(backlog.ages[0]._returned) == 1

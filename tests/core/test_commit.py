@@ -202,6 +202,27 @@ def test_room_that_was_refused_leaves_nothing_behind_for_the_rest_of_the_plan():
     assert (single.claim, high.claim) == (WHOLE[:1], ())
 
 
+def test_room_that_was_refused_promises_nobody_the_cpus_of_its_victims():
+    made = world()
+    victim = made.run("v", demand=demand_of(amounts=amounts({"cpu_milli": 4000})), seats=[seat("a0", 0)])
+    made.submit("j", demand=demand_of(gpus=2), priority=1)
+    made.submit("k", demand=demand_of(amounts=amounts({"cpu_milli": 4000})), priority=1)
+    half = MakeRoom("j/main", 1, (seat("a0", 0),), (Victim(victim.id, 1, Cause.PRIORITY, 0),))
+    assert committed(made, half, MakeRoom("k/main", 1, (seat("a0", 1),), ())) == []
+
+
+def test_victims_have_their_own_grace_to_leave():
+    made = world()
+    victims = [made.run(f"v{i}", seats=[seat("a0", i)], grace_ms=1000 * (i + 1)) for i in range(2)]
+    made.submit("j", demand=demand_of(gpus=2), priority=1)
+    told = tuple(Victim(victim.id, 1, Cause.PRIORITY, 0) for victim in victims)
+    committed(made, MakeRoom("j/main", 1, (seat("a0", 0, 1),), told))
+    assert [gang.eviction and gang.eviction.deadline_ms for gang in victims] == [
+        made.now + 1000,
+        made.now + 2000,
+    ]
+
+
 def test_one_victim_is_not_evicted_for_two():
     made, low, high, _ = crowded()
     single = made.submit("single", demand=demand_of(gpus=2), priority=2)

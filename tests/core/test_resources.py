@@ -2,7 +2,7 @@
 
 import pytest
 
-from corral.core.cluster.resources import Demand, Gpu, TaskDemand, amount_of, amounts, plus, times
+from corral.core.cluster.resources import GPU_MILLI, Demand, Gpu, TaskDemand, amount_of, amounts, plus, times
 from tests.world import demand_of
 
 
@@ -76,7 +76,9 @@ def test_chunk_is_the_number_of_tasks_a_group_spans(gpus, tp, chunk):
 
 
 def test_equal_demands_are_one_key():
-    assert (
-        len({demand_of(gpus=2, within="rack"), demand_of(gpus=2, within="rack"), Demand(task=TaskDemand(1))})
-        == 2
-    )
+    assert len({demand_of(gpus=2, within="rack"), demand_of(gpus=2, within="rack"), Demand(task=TaskDemand(1))}) == 2
+
+
+def test_spares_are_charged_like_tasks():
+    demand = demand_of(gpus=2, tasks=3, spares=1, amounts=amounts({"cpu_milli": 500}))
+    assert demand.charge(3) == {GPU_MILLI: 8000, "cpu_milli": 2000}

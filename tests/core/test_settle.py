@@ -8,9 +8,11 @@ from corral.core.cluster.resources import MEMORY_MIB, amount_of, amounts
 from corral.core.intake import commands
 from corral.core.model import (
     CRASH_LOOP,
+    NEVER_MS,
     QUICK_MS,
     After,
     Blocker,
+    Budget,
     Cause,
     Dependency,
     FailureClass,
@@ -401,3 +403,15 @@ def test_a_job_with_a_begin_time_waits_for_it():
     made.wait(1_000)
     made.cycle()
     assert state_of(gang) is GangState.STARTING
+
+
+def test_a_start_counts_against_the_budget_at_once_and_its_end_gives_back_the_rest():
+    world = World().rack("a", 1, 4).queue("team", budget=Budget(gpu_ms=100_000, window_ms=NEVER_MS))
+    first = world.run("first", time_limit_ms=60_000)
+    second = world.submit("second", time_limit_ms=60_000)
+    world.cycle()
+    assert state_of(second) is GangState.WAITING
+    world.wait(10_000)
+    world.down(first)
+    world.cycle()
+    assert state_of(second) is GangState.STARTING

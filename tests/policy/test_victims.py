@@ -86,9 +86,7 @@ class Instance:
         mask = 0
         for gang in self.running:
             what = asked.get(gang.id, STAY)
-            seats = (
-                gang.seats[gang.demand.smallest :] if what == SHRINK else gang.seats if what == LEAVE else ()
-            )
+            seats = gang.seats[gang.demand.smallest :] if what == SHRINK else gang.seats if what == LEAVE else ()
             for each in seats:
                 mask |= each.gpus if each.node == node else 0
         return mask
@@ -224,8 +222,7 @@ def test_victims_are_chosen_by_placement_and_not_by_sums():
     dear = world.run("dear", demand=demand_of(gpus=2), seats=[seat("a0", 0, 1)], restart_cost_ms=1_000_000)
     cheap = [world.run(f"cheap{i}", seats=[seat(f"a{i + 1}", 0)], restart_cost_ms=0) for i in range(2)]
     fixed = [
-        world.run(f"fixed{i}", seats=[seat(f"a{i + 1}", 1)], preemptible=False, restart_cost_ms=0)
-        for i in range(2)
+        world.run(f"fixed{i}", seats=[seat(f"a{i + 1}", 1)], preemptible=False, restart_cost_ms=0) for i in range(2)
     ]
     world.submit("high", demand=demand_of(gpus=2), priority=1)
     world.cycle()
@@ -265,3 +262,24 @@ def test_an_equal_within_its_guarantee_is_not_preempted():
     world.submit("more", "one")
     world.cycle()
     assert (first.eviction, second.eviction) == (None, None)
+
+
+def test_a_louder_borrower_does_not_take_what_another_queue_is_guaranteed():
+    """There is somebody whom it could ask, but whose GPU is not enough."""
+    world = World().rack("a", 1, 2).rack("b", 1, 1).queue("owner", guarantee=2).queue("borrower")
+    mine = world.run("mine", "owner", demand_of(gpus=2), [seat("a0", 0, 1)])
+    small = world.run("small", "borrower", seats=[seat("b0", 0)])
+    world.submit("loud", "borrower", demand_of(gpus=2), priority=9)
+    world.cycle()
+    assert (mine.eviction, small.eviction) == (None, None)
+
+
+def test_a_queue_gives_back_what_it_borrowed_and_no_more():
+    world = World().rack("a", 1, 4).queue("owner", guarantee=2).queue("borrower", guarantee=3)
+    running = [world.run(f"j{i}", "borrower", seats=[seat("a0", i)]) for i in range(4)]
+    world.submit("two", "owner", demand_of(gpus=2))
+    world.cycle()
+    assert [gang.eviction for gang in running] == [None] * 4
+    world.submit("one", "owner")
+    world.cycle()
+    assert sum(gang.eviction is not None for gang in running) == 1

@@ -15,7 +15,7 @@ from corral.core.apply import apply
 from corral.core.laws import check
 from corral.core.state import State
 from tests.simulation.driver import Driver
-from tests.world import image
+from tests.world import World, demand_of, image, seat
 
 SEEDS = (3, 17, 40)
 STEPS = 250
@@ -29,6 +29,12 @@ for policy in POLICIES:
 """
 
 
+_PRINT_VICTIMS = """
+from tests.simulation.test_determinism import victims
+print(victims())
+"""
+
+
 def journal_of(seed: int, policy: str = "standard") -> tuple[Driver, bytes]:
     driver = Driver(seed, policy, check_every=1_000)
     driver.run(STEPS)
@@ -39,9 +45,19 @@ def digest(seed: int, policy: str) -> str:
     return hashlib.sha256(journal_of(seed, policy)[1]).hexdigest()
 
 
-def digests_under(hash_seed: int) -> str:
+def victims() -> list[str]:
+    """Who leaves, in the order in which they are told, when eight that are equally dear make room for one."""
+    world = World().rack("a", 1, 8).queue("team")
+    for gpu in range(8):
+        world.run(f"j{gpu}", seats=[seat("a0", gpu)])
+    world.submit("large", demand=demand_of(gpus=8), priority=1)
+    world.cycle()
+    return [event.gang for event in world.journal if isinstance(event, e.GangEvicted)]
+
+
+def printed_under(hash_seed: int, program: str) -> str:
     environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", _PRINT_DIGESTS]
+    command = [sys.executable, "-c", program]
     return subprocess.run(
         command, env=environment, check=True, capture_output=True, text=True, timeout=120
     ).stdout
@@ -50,7 +66,12 @@ def digests_under(hash_seed: int) -> str:
 def test_the_same_seed_gives_the_same_journal_under_any_hash_seed():
     here = "".join(f"{policy} {seed} {digest(seed, policy)}\n" for policy in POLICIES for seed in SEEDS)
     for hash_seed in (0, 1, 4242):
-        assert digests_under(hash_seed) == here
+        assert printed_under(hash_seed, _PRINT_DIGESTS) == here
+
+
+def test_victims_are_told_in_the_same_order_under_any_hash_seed():
+    assert len(victims()) == 8
+    assert {printed_under(hash_seed, _PRINT_VICTIMS) for hash_seed in (0, 1)} == {f"{victims()}\n"}
 
 
 def test_different_seeds_give_different_journals():

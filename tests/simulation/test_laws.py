@@ -8,6 +8,7 @@ import pytest
 from corral.core.intake import commands
 from corral.policy.catalog import CATALOG
 from tests.simulation.driver import Driver, run_seed
+from tests.simulation.upheaval import Upheaval, check_replay
 
 STEPS = 250
 SEEDS = 60
@@ -48,3 +49,11 @@ class ChangingCluster(Driver):
 @pytest.mark.parametrize("seed", [*range(10), 30, 42, 66, 98, 132])
 def test_no_law_is_broken_while_the_cluster_changes(seed):
     ChangingCluster(seed, check_every=3).run(300)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_no_law_is_broken_in_upheaval(seed):
+    driver = Upheaval(seed)
+    driver.run(STEPS)
+    driver.calm()
+    check_replay(driver)

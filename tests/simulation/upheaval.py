@@ -18,10 +18,12 @@ from corral.core.cluster.resources import GPU_MILLI, amounts
 from corral.core.commit import commit
 from corral.core.effects import StartGang, effects
 from corral.core.intake import commands
+from corral.core.intake.refusal import Refusal
 from corral.core.intake.submission import why_never
 from corral.core.laws import LawBroken, check
 from corral.core.model import Cause, GangSpec, JobSpec, QueueSpec
 from corral.core.state import State
+from corral.policy.catalog import policy as named_policy
 from tests.simulation.driver import Driver
 from tests.world import image
 
@@ -35,8 +37,10 @@ class Upheaval(Driver):
     nodes_added: int = 0
 
     def actions(self) -> list[tuple[Callable[[], None], int]]:
-        return [*super().actions(), (self._node_comes, 2), (self._node_goes, 2), (self._node_differs, 1),
-                (self._queue_comes, 1), (self._queue_goes, 1), (self._stand_still, 1)]  # fmt: skip
+        return [
+            *super().actions(), (self._node_comes, 2), (self._node_goes, 2), (self._node_differs, 1),
+            (self._queue_comes, 1), (self._queue_goes, 1), (self._stand_still, 1), (self._race, 6),
+        ]  # fmt: skip
 
     # ---- the cluster changes ------------------------------------------------------------
 
@@ -101,6 +105,16 @@ class Upheaval(Driver):
             checkpoints=rng.random() < 0.5,
         )
         self._command(commands.submit(self.state, f"j{self.jobs}", spec, "cat", self.now))
+
+    # ---- plans that come late -----------------------------------------------------------------------
+
+    def _race(self) -> None:
+        """Law 5, where it matters: somebody who thinks otherwise was faster, and the plan comes late."""
+        rival = named_policy(self.rng.choice(("fifo", "sjf", "fair", "srtf")))
+        assert not isinstance(rival, Refusal)
+        late, faster = self.engine.policy(self._snapshot()), rival(self._snapshot())
+        self._take(commit(self.state, faster, self.now))
+        self._take(commit(self.state, late, self.now))
 
     # ---- preemption comes to rest -------------------------------------------------------
 

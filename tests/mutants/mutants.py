@@ -1,0 +1,469 @@
+"""Bugs to plant: small changes of the source, each with what it breaks and the tests that must see it.
+
+``old`` is found exactly once in its file: test_mutants.py sees to that. run.py plants the bugs one by one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+CORE, POLICY = "src/corral/core", "src/corral/policy"
+
+APPLY = "tests/core/test_apply.py::"
+COMMIT = "tests/core/test_commit.py::"
+QUOTA = "tests/core/test_quota.py::"
+SETTLE = "tests/core/test_settle.py::"
+ENGINE = "tests/core/test_engine.py::"
+TRAPS = "tests/traps/test_traps.py::"
+VICTIMS = "tests/policy/test_victims.py::"
+LAWS = "tests/simulation/test_laws.py::test_no_law_is_broken_under_standard"
+UPHEAVAL = "tests/simulation/test_laws.py::test_no_law_is_broken_in_upheaval"
+SAME_JOURNAL = "tests/simulation/test_determinism.py::"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """``bug``: what is wrong once ``old`` reads ``new``. ``killers``: the tests that fail with it."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    bug: str
+    killers: tuple[str, ...]
+
+
+def scenario(name: str) -> str:
+    return f"tests/scenarios/test_scenarios.py::test_the_plan_is_as_written[{name}]"
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    # ---- nothing is overcommitted, nothing is committed unseen --------------------------------------------
+    Mutant(
+        "commit_used_gpus",
+        f"{CORE}/commit.py",
+        "if seat.gpus & capacity.used[n]:",
+        "if False:",
+        "A place is committed on GPUs that somebody has taken since.",
+        (f"{COMMIT}test_a_place_is_dropped_whole_if_one_of_its_gpus_was_taken",),
+    ),
+    Mutant(
+        "commit_other_amounts",
+        f"{CORE}/commit.py",
+        "return capacity.tasks_by_amounts(n, gang.amounts, 1) == 1 if gang.amounts else True",
+        "return True",
+        "CPUs and memory are not checked again at commit.",
+        (f"{COMMIT}test_a_place_is_dropped_if_other_amounts_ran_out",),
+    ),
+    Mutant(
+        "commit_slices",
+        f"{CORE}/commit.py",
+        "elif shared < seat.slice_mib:",
+        "elif shared < 0:",
+        "Slices are put on a GPU beyond its VRAM.",
+        (f"{COMMIT}test_slices_of_one_gpu_are_placed_until_it_is_full",),
+    ),
+    Mutant(
+        "commit_late_plans_unchecked",
+        f"{CORE}/commit.py",
+        "if not _are_free(draft, gang, seats) or not _is_allowed(draft, gang, seats):",
+        "if not seats:",
+        "A late plan is believed.",
+        (UPHEAVAL,),
+    ),
+    Mutant(
+        "commit_quota_unchecked",
+        f"{CORE}/commit.py",
+        "if not _are_free(draft, gang, seats) or not _is_allowed(draft, gang, seats):",
+        "if not _are_free(draft, gang, seats):",
+        "The limit of a queue is not checked again at commit.",
+        (f"{COMMIT}test_two_places_that_together_pass_the_limit_of_their_queue_are_not_both_committed",),
+    ),
+    Mutant(
+        "commit_old_attempt",
+        f"{CORE}/commit.py",
+        "gang.blockers or gang.attempt + 1 != decision.attempt",
+        "gang.blockers",
+        "A plan for an earlier attempt starts the gang again.",
+        (f"{COMMIT}test_a_place_is_dropped_if_it_names",),
+    ),
+    Mutant(
+        "commit_takes_claimed",
+        f"{CORE}/commit.py",
+        "if seat.gpus & capacity.claimed[n] or (",
+        "if (",
+        "A late plan takes GPUs that are held for somebody else.",
+        (f"{COMMIT}test_what_was_freed_is_held_for_the_claimant",),
+    ),
+    Mutant(
+        "commit_takes_nothing_back",
+        f"{CORE}/commit.py",
+        "    draft.capacity.undo(mark)\n    for (victim, told)",
+        "    for (victim, told)",
+        "Room that was refused leaves its victims evicted in the draft.",
+        (f"{COMMIT}test_room_that_was_refused_promises_nobody_the_cpus_of_its_victims",),
+    ),
+    Mutant(
+        "commit_no_grace",
+        f"{CORE}/commit.py",
+        "deadline = draft.now_ms + draft.snapshot.job(victim).spec.grace_ms",
+        "deadline = draft.now_ms",
+        "Victims get no grace.",
+        (f"{COMMIT}test_victims_have_their_own_grace_to_leave",),
+    ),
+    Mutant(
+        "undo_stops_short",
+        f"{CORE}/cluster/capacity.py",
+        "while len(log) > mark:",
+        "while len(log) > mark + 1:",
+        "Undo does not restore the first thing that was changed.",
+        ("tests/properties/test_capacity_laws.py::test_undo_restores_everything",),
+    ),
+    Mutant(
+        "claim_not_held",
+        f"{CORE}/cluster/capacity.py",
+        "free = self.up[node] & ~self.used[node] & ~self.claimed[node]",
+        "free = self.up[node] & ~self.used[node]",
+        "What was freed for a claimant is free for everybody.",
+        (f"{TRAPS}test_trap_03_gpus_that_were_freed_are_held_while_other_victims_drain",),
+    ),
+    Mutant(
+        "unknown_capacity_is_zero",
+        f"{CORE}/cluster/capacity.py",
+        "have.get(name) for have in stated",
+        "have.get(name, 0) for have in stated",
+        "An amount that a node does not state is read as zero.",
+        ("tests/core/test_capacity.py::test_tasks_by_amounts",),
+    ),
+    Mutant(
+        "unknown_quota_is_zero",
+        f"{CORE}/cluster/resources.py",
+        "            return value\n    return None",
+        "            return value\n    return 0",
+        "A bound that is not stated is read as zero.",
+        (f"{TRAPS}test_trap_07_a_queue_that_states_no_bound_for_a_dimension_is_not_bounded_at_zero",),
+    ),
+    Mutant(
+        "spares_not_charged",
+        f"{CORE}/cluster/resources.py",
+        "task, count = self.task, size + self.spares",
+        "task, count = self.task, size",
+        "A queue passes its limit by the spares of its gangs.",
+        ("tests/core/test_resources.py::test_spares_are_charged_like_tasks",),
+    ),
+    # ---- topology -----------------------------------------------------------------------------------------
+    Mutant(
+        "islands_ignored",
+        f"{CORE}/cluster/slots.py",
+        "groups = sum((usable & island).bit_count() // group for island in topology.islands(node))",
+        "groups = usable.bit_count() // group",
+        "A tensor-parallel group is thought to fit across NVLink islands.",
+        (scenario("topology_tp_islands"), "tests/core/test_slots.py::test_slots"),
+    ),
+    Mutant(
+        "spread_over_racks_ignored",
+        f"{CORE}/cluster/slots.py",
+        "_cut(found, domain, demand.spread_max, largest_first=demand.within == NODE_LEVEL)",
+        "pass",
+        "A gang that must be spread over racks sits in one.",
+        (scenario("topology_spread_over_racks"),),
+    ),
+    Mutant(
+        "spread_over_nodes_ignored",
+        f"{CORE}/cluster/slots.py",
+        "found = [min(count, demand.spread_max) for count in found]",
+        "pass",
+        "A gang that must be spread over nodes sits on one.",
+        ("tests/core/test_slots.py::test_slots",),
+    ),
+    Mutant(
+        "loosest_domain",
+        f"{POLICY}/placement.py",
+        "_, number = min(fitting)",
+        "_, number = max(fitting)",
+        "The emptiest rack is broken up for small gangs.",
+        (scenario("topology_tightest_rack_first"),),
+    ),
+    Mutant(
+        "spare_not_used",
+        f"{POLICY}/elastic.py",
+        "if spares and _keeps_constraints(",
+        "if not spares and _keeps_constraints(",
+        "A spare is held and never takes the place of what was lost.",
+        (scenario("repair_with_a_spare"),),
+    ),
+    # ---- attempts, runs and ends --------------------------------------------------------------------------
+    Mutant(
+        "attempt_does_not_increase",
+        f"{CORE}/apply_gangs.py",
+        "gang.state, gang.attempt = GangState.STARTING, event.attempt",
+        "gang.state = GangState.STARTING",
+        "A new run has the number of the old one.",
+        ("tests/core/test_effects.py::test_an_effect_names_the_attempt_that_is_under_way", f"{LAWS}[0]"),
+    ),
+    Mutant(
+        "time_limit_counts_earlier_runs",
+        f"{CORE}/apply_gangs.py",
+        "GangState.RUNNING, gang.everyone, event.at_ms",
+        "GangState.RUNNING, gang.everyone, event.at_ms - gang.done_ms",
+        "What was run before an eviction counts against the time limit.",
+        (f"{TRAPS}test_trap_05_the_time_limit_does_not_count_earlier_evicted_runs",),
+    ),
+    Mutant(
+        "leaving_is_charged",
+        f"{CORE}/apply_gangs.py",
+        "    _set_charge(state, gang, ())\n    state.set_timer(event.deadline_ms, gang)",
+        "    state.set_timer(event.deadline_ms, gang)",
+        "A queue is charged for gangs that were told to leave.",
+        (f"{APPLY}test_usage_is_metered_until_the_gang_has_stopped_and_charged_until_it_is_told_to_leave",),
+    ),
+    Mutant(
+        "budget_not_charged_on_entry",
+        f"{CORE}/apply_gangs.py",
+        "commit_budget(gang.queue, gang.committed_gpu_ms)",
+        "commit_budget(gang.queue, 0)",
+        "A burst of starts passes the budget before any of them has ended.",
+        (f"{SETTLE}test_a_start_counts_against_the_budget_at_once_and_its_end_gives_back_the_rest",),
+    ),
+    Mutant(
+        "retries_shared_by_all_faults",
+        f"{CORE}/settle.py",
+        "used = gang.retries.get(failure, 0)",
+        "used = sum(gang.retries.values())",
+        "A fault of the infrastructure uses up the retries of the user.",
+        (f"{SETTLE}test_a_retry_rule_is_used_up_by_its_own_class_alone",),
+    ),
+    Mutant(
+        "preemption_is_a_failure",
+        f"{CORE}/settle.py",
+        "if failure is FailureClass.PREEMPTED:",
+        "if failure is FailureClass.CANCELLED:",
+        "A gang that was asked to leave has failed.",
+        (f"{TRAPS}test_trap_15_being_preempted_is_never_a_failure_however_often_and_however_soon",),
+    ),
+    Mutant(
+        "crash_loop_goes_on",
+        f"{CORE}/settle.py",
+        "gang.quick_failures + 1 >= CRASH_LOOP",
+        "gang.quick_failures + 1 >= CRASH_LOOP << 20",
+        "A gang that fails at once is started for ever.",
+        (f"{SETTLE}test_a_crash_loop_is_stopped_even_if_retries_are_without_end",),
+    ),
+    Mutant(
+        "late_report_accepted",
+        f"{CORE}/engine.py",
+        "gang.attempt == attempt and gang.holds_seats",
+        "gang.holds_seats",
+        "A report of an earlier run ends the present one.",
+        (f"{TRAPS}test_trap_14_a_late_report_of_a_preempted_run_does_not_end_the_next_one",),
+    ),
+    Mutant(
+        "repeated_report_accepted",
+        f"{CORE}/engine.py",
+        "news = 0 if gang is None else fact.tasks & gang.everyone & ~gang.ended",
+        "news = 0 if gang is None else fact.tasks & gang.everyone",
+        "A task that ended twice has ended twice.",
+        (f"{ENGINE}test_a_task_ends_once",),
+    ),
+    Mutant(
+        "start_timeout_ignored",
+        f"{CORE}/engine.py",
+        "return evict(state, gang, Cause.START_TIMEOUT, now_ms)",
+        "return []",
+        "A gang that never comes up holds its seats for ever.",
+        (f"{SETTLE}test_a_start_that_is_not_complete_in_time_is_rolled_back_and_tried_again",),
+    ),
+    Mutant(
+        "dependency_ignored",
+        f"{CORE}/apply.py",
+        "if not state.jobs[dependency.job].is_over:",
+        "if state.jobs[dependency.job].is_over:",
+        "A dependent does not wait.",
+        (f"{SETTLE}test_a_dependent",),
+    ),
+    Mutant(
+        "array_limit_ignored",
+        f"{CORE}/apply.py",
+        "job.active = min(job.abreast, len(job.gangs))",
+        "job.active = len(job.gangs)",
+        "All elements of an array run at once.",
+        (f"{SETTLE}test_an_array_runs_no_more_abreast_than_it_may",),
+    ),
+    Mutant(
+        "replay_differs",
+        f"{CORE}/apply.py",
+        "        state.refresh()\n        assert may_follow",
+        "        assert may_follow",
+        "The columns depend on who looked at the state between two events, so a replay differs.",
+        (f"{APPLY}test_the_columns_are_right_though_nobody_looked_before",),
+    ),
+    Mutant(
+        "drained_node_takes_work",
+        f"{CORE}/state.py",
+        "return node.health is Health.HEALTHY and not node.lost and not node.drained",
+        "return node.health is Health.HEALTHY and not node.lost",
+        "New work is placed on a node that is being drained.",
+        (scenario("drain_asks_gangs_to_leave"), scenario("out_of_service")),
+    ),
+    Mutant(
+        "drain_ignored",
+        f"{POLICY}/standard.py",
+        "self.decisions.append(Evict(gang.id, gang.attempt, Cause.DRAIN))",
+        "pass",
+        "What runs on a drained node stays.",
+        (scenario("drain_asks_gangs_to_leave"),),
+    ),
+    # ---- who is next --------------------------------------------------------------------------------------
+    Mutant(
+        "line_out_of_order",
+        f"{CORE}/queues/backlog.py",
+        "if not self._ranks or gang.rank > self._ranks[-1]:",
+        "if True:",
+        "Who returns to the line stands behind who came later.",
+        ("tests/core/test_backlog.py::test_who_returns_gets_its_place_back",),
+    ),
+    Mutant(
+        "ages_not_pruned",
+        f"{CORE}/queues/backlog.py",
+        "self.ages[gang.priority].prune(gang.priority)",
+        "pass",
+        "Everyone who ever waited is remembered and looked through in every cycle.",
+        ("tests/core/test_backlog.py::test_who_has_left_is_not_kept_in_mind_for_ever",),
+    ),
+    Mutant(
+        "no_entry_charge",
+        f"{POLICY}/fairness.py",
+        "used, charge = record.used, self._tree.entry_charge_ms",
+        "used, charge = record.used, 0",
+        "What a queue starts counts only as time passes, so a burst gains.",
+        (
+            "tests/policy/test_fairness.py::test_a_start_is_charged_at_once_so_that_a_burst_gains_nothing",
+            f"{TRAPS}test_trap_23_a_burst_that_came_alone_is_charged_on_entry",
+        ),
+    ),
+    Mutant(
+        "decay_within_one_half_life",
+        f"{CORE}/queues/usage.py",
+        "return (value >> (cells // CELLS)) * ",
+        "return value * ",
+        "Usage is forgotten within a half-life only, and then comes back.",
+        ("tests/properties/test_amount_laws.py::test_decay_in_two_steps_is_decay_in_one",),
+    ),
+    Mutant(
+        "reservation_ignored",
+        f"{POLICY}/backfill.py",
+        "        if not binding:\n            return FREE",
+        "        if binding or not binding:\n            return FREE",
+        "Small work takes the GPUs that were promised to the head of the line.",
+        (scenario("backfill_easy"),),
+    ),
+    Mutant(
+        "reservation_binds_short_work",
+        f"{POLICY}/backfill.py",
+        "each.at_ms < until and each.gang not in exempt",
+        "each.gang not in exempt",
+        "Work that is gone before a promised start may not pass.",
+        (scenario("backfill_until_it_starts"), scenario("backfill_easy")),
+    ),
+    Mutant(
+        "patience_ignored",
+        f"{POLICY}/standard.py",
+        "self.now_ms - gang.waiting_since_ms >= self.parts.patience_ms",
+        "self.now_ms < gang.waiting_since_ms",
+        "The oldest gang waits for ever behind queues that have had less.",
+        (scenario("order_overdue"),),
+    ),
+    # ---- quota --------------------------------------------------------------------------------------------
+    Mutant(
+        "limit_off_by_one",
+        f"{CORE}/queues/quota.py",
+        "if limit is not None and used + asked > limit:",
+        "if limit is not None and used + asked >= limit:",
+        "A queue may not use the last of its limit.",
+        (f"{QUOTA}test_a_limit_holds_up_to_its_last_gpu", scenario("quota_limit")),
+    ),
+    Mutant(
+        "user_limit_ignored",
+        f"{CORE}/queues/quota.py",
+        "if bound is not None and mine + asked > bound:",
+        "if bound is not None and asked > bound:",
+        "The limit of a user holds for each gang alone.",
+        (scenario("quota_user_limit"),),
+    ),
+    Mutant(
+        "lend_ignored",
+        f"{CORE}/queues/quota.py",
+        "return max(0, (self.guarantee(name, dimension, now_ms) or 0) - lend)",
+        "return 0",
+        "What a queue keeps for itself is lent.",
+        (scenario("quota_lend"),),
+    ),
+    # ---- who makes room -----------------------------------------------------------------------------------
+    Mutant(
+        "victims_in_the_order_of_a_set",
+        f"{POLICY}/preemption.py",
+        "for c in sorted(picked, key=lambda c: (c.price, c.gang.rank))",
+        "for c in sorted(picked, key=lambda c: hash(c.gang.id))",
+        "The order of victims differs from process to process.",
+        (f"{SAME_JOURNAL}test_victims_are_told_in_the_same_order_under_any_hash_seed",),
+    ),
+    Mutant(
+        "of_equals_the_first_leaves",
+        f"{POLICY}/victims.py",
+        "return (self.price, -self.gang.rank)",
+        "return (self.price, self.gang.rank)",
+        "Of equally dear victims the one that came first leaves.",
+        (f"{VICTIMS}test_of_equally_dear_victims_the_one_that_came_last_leaves",),
+    ),
+    Mutant(
+        "victims_not_trimmed",
+        f"{POLICY}/victims.py",
+        "found = self._trim(list(chosen.values()), lo, hi)",
+        "found = list(chosen.values())",
+        "Gangs leave that need not, and sets are taken that are not enough.",
+        (
+            f"{VICTIMS}test_nobody_leaves_in_vain",
+            f"{VICTIMS}test_victims_are_the_cheapest_of_all_legal_sets_that_are_enough",
+        ),
+    ),
+    Mutant(
+        "leaving_counts_against_newcomers",
+        f"{POLICY}/preemption.py",
+        "capacity.give_back(n, seat.gpus, seat.slice_mib, gang.amounts)",
+        "pass",
+        "Somebody else is asked to leave though enough are leaving already.",
+        (f"{TRAPS}test_trap_10_what_is_leaving_already_is_not_counted_against_the_newcomer",),
+    ),
+    Mutant(
+        "guarantee_floor_ignored",
+        f"{POLICY}/preemption.py",
+        "guarantee = tree.guarantee(queue, GPU_MILLI, now) or 0",
+        "guarantee = -NEVER_MS",
+        "A queue that borrows a little loses what it is guaranteed, too.",
+        (f"{VICTIMS}test_a_queue_gives_back_what_it_borrowed_and_no_more",),
+    ),
+    Mutant(
+        "borrower_by_priority",
+        f"{POLICY}/rights.py",
+        "return Cause.PRIORITY if is_lower and is_entitled else None",
+        "return Cause.PRIORITY if is_lower else None",
+        "A borrower of high priority takes what another queue is guaranteed.",
+        (f"{VICTIMS}test_a_louder_borrower_does_not_take_what_another_queue_is_guaranteed",),
+    ),
+    Mutant(
+        "minimum_runtime_ignored",
+        f"{POLICY}/preemption.py",
+        "if not spec.preemptible or self._snapshot.run_ms(victim) < spec.min_runtime_ms:",
+        "if not spec.preemptible:",
+        "A gang is evicted before it has run as long as it was promised.",
+        (scenario("preempt_min_runtime"),),
+    ),
+    Mutant(
+        "silence_pays",
+        f"{CORE}/snapshot.py",
+        "unsaved = min(unsaved, SILENT_MS)",
+        "unsaved = max(unsaved, SILENT_MS)",
+        "A gang that never says what it saved is spared.",
+        (f"{TRAPS}test_trap_24_silence_does_not_grow_dearer_with_time",),
+    ),
+)
