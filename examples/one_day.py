@@ -19,7 +19,16 @@ from corral.core.engine import Engine
 from corral.core.intake import commands
 from corral.core.intake.refusal import Refusal
 from corral.core.laws import check
-from corral.core.model import Dependency, FailureClass, GangSpec, GangState, JobSpec, QueueSpec, RetryRule, Settings
+from corral.core.model import (
+    Dependency,
+    FailureClass,
+    GangSpec,
+    GangState,
+    JobSpec,
+    QueueSpec,
+    RetryRule,
+    Settings,
+)
 from corral.core.snapshot import Snapshot
 from corral.core.state import State
 from corral.policy.catalog import standard
@@ -90,7 +99,10 @@ class Day:
                 self.later(5_000, f.TasksUp(gang.id, gang.attempt, gang.everyone))
                 left = max(1, self.length[gang.job] - gang.done_ms)
                 code = 1 if self.crashes.get(gang.job, 0) >= gang.attempt else 0
-                self.later(5_000 + (left if not code else MINUTE), f.TasksDown(gang.id, gang.attempt, gang.everyone, code))
+                self.later(
+                    5_000 + (left if not code else MINUTE),
+                    f.TasksDown(gang.id, gang.attempt, gang.everyone, code),
+                )
             elif isinstance(effect, WarnGang):
                 self.later(4_000, f.Saved(gang.id, gang.attempt, gang.saved_step + 1))
                 self.later(6_000, f.TasksDown(gang.id, gang.attempt, gang.everyone, 85))

@@ -105,9 +105,7 @@ def packages_are_small(modules: list[Module]) -> Iterator[Breach]:
             yield Breach(str(package), f"has {size} modules, over {PACKAGE_MODULES_MAX}")
 
 
-def _functions(
-    tree: ast.AST, prefix: str = ""
-) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+def _functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             name = f"{prefix}{node.name}"
@@ -134,9 +132,4 @@ RULES: dict[Rule, tuple[str, ...] | None] = {
 
 def breaches(rule: Rule, modules: list[Module]) -> list[Breach]:
     packages = RULES[rule]
-    return [
-        breach
-        for module in modules
-        if packages is None or module.package in packages
-        for breach in rule(module)
-    ]
+    return [breach for module in modules if packages is None or module.package in packages for breach in rule(module)]

@@ -26,9 +26,7 @@ PAGE_NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 
 @pytest.mark.parametrize("page", PAGES, ids=PAGE_NAMES)
 def test_relative_links_lead_somewhere(page):
-    broken = [
-        target for target in relative_links(page.read_text(encoding="utf-8")) if not leads(page, target)
-    ]
+    broken = [target for target in relative_links(page.read_text(encoding="utf-8")) if not leads(page, target)]
     assert not broken, f"{page.relative_to(ROOT)} links to what is not there: {', '.join(broken)}"
 
 
@@ -105,9 +103,7 @@ def test_no_file_names_a_package_index():
 
 
 def files_with(pattern: re.Pattern[str]) -> list[str]:
-    return [
-        f"{path.relative_to(ROOT)}: {found[0]}" for path, text in texts() if (found := pattern.search(text))
-    ]
+    return [f"{path.relative_to(ROOT)}: {found[0]}" for path, text in texts() if (found := pattern.search(text))]
 
 
 @pytest.mark.parametrize("lock", sorted((ROOT / "requirements").iterdir()), ids=lambda path: path.name)

@@ -12,9 +12,7 @@ import pytest
 from tests.architecture.repository import REQUIRED_PACKAGES, SOURCE, modules
 
 PACKAGES = [
-    ".".join(("corral", *path.relative_to(SOURCE).parent.parts))
-    for path in modules()
-    if path.name == "__init__.py"
+    ".".join(("corral", *path.relative_to(SOURCE).parent.parts)) for path in modules() if path.name == "__init__.py"
 ]
 
 

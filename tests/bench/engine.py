@@ -207,9 +207,7 @@ def row(what: str, value: float, unit: str, aim: str, ratio: float | None) -> No
 
 def main(quick: bool) -> None:
     load = os.getloadavg()
-    print(
-        f"load average {load[0]:.2f} {load[1]:.2f} {load[2]:.2f}; CPU time; ratio: to the calibration loop\n"
-    )
+    print(f"load average {load[0]:.2f} {load[1]:.2f} {load[2]:.2f}; CPU time; ratio: to the calibration loop\n")
     print(f"{'what':<58} {'figure':>10} {'unit':<7} {'aim':<9} {'ratio':>9}")
     found = apart(main_part, quick)
     loop, single = found["calibration_ms"], found["single"]

@@ -102,9 +102,7 @@ class World:
         found = []
         for org in range(10):
             share = amounts({GPU_MILLI: gpus * 1000 // 20}) if org % 2 == 0 else ()
-            self.command(
-                commands.set_queue(self.state, QueueSpec(name=f"o{org}", guarantee=share), self.now_ms)
-            )
+            self.command(commands.set_queue(self.state, QueueSpec(name=f"o{org}", guarantee=share), self.now_ms))
             for team in range(10):
                 spec = QueueSpec(
                     name=f"o{org}/t{team}",

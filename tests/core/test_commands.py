@@ -23,9 +23,7 @@ from tests.world import START_MS, World, demand_of, gpu_amounts, node_spec, stat
 
 def world() -> World:
     made = World().rack("a", 2, cpu_milli=8000).rack("b", 1, model="A100")
-    made.queue("team").queue(
-        "small", limit=4, user_limit=2, max_jobs=2, max_jobs_per_user=1, priority_ceiling=3
-    )
+    made.queue("team").queue("small", limit=4, user_limit=2, max_jobs=2, max_jobs_per_user=1, priority_ceiling=3)
     made.queue("org", guarantee=8).queue("org/x", guarantee=5)
     return made.queue("tight", limit=amounts({"gpu_milli": 4000, "cpu_milli": 1000}))
 
@@ -176,9 +174,7 @@ def test_a_dependency_that_can_no_longer_be_met_is_refused():
 
 def batch(made: World, **after: str) -> object:
     specs = {
-        job: JobSpec(
-            queue="team", gangs=(GangSpec(demand_of()),), after=tuple(map(Dependency, others.split()))
-        )
+        job: JobSpec(queue="team", gangs=(GangSpec(demand_of()),), after=tuple(map(Dependency, others.split())))
         for job, others in after.items()
     }
     return commands.submit_many(made.state, specs, "ann", made.now)

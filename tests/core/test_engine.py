@@ -133,9 +133,7 @@ def test_a_gang_that_ends_before_it_was_seen_to_run_has_ended():
 
 def test_the_loss_of_a_node_breaks_the_gang_and_survivors_keep_their_seats():
     made = world()
-    gang = made.run(
-        "j", demand=demand_of(gpus=8, tasks=2), seats=[seat("a0", *range(8)), seat("a1", *range(8))]
-    )
+    gang = made.run("j", demand=demand_of(gpus=8, tasks=2), seats=[seat("a0", *range(8)), seat("a1", *range(8))])
     made.tell(f.NodeGone("a0"))
     assert state_of(gang) is GangState.BROKEN
     assert len(gang.seats) == 2
@@ -146,9 +144,7 @@ def test_the_loss_of_a_node_breaks_the_gang_and_survivors_keep_their_seats():
 
 def test_a_gang_whose_ended_tasks_sat_on_the_lost_node_runs_on():
     made = world()
-    gang = made.run(
-        "j", demand=demand_of(gpus=8, tasks=2), seats=[seat("a0", *range(8)), seat("a1", *range(8))]
-    )
+    gang = made.run("j", demand=demand_of(gpus=8, tasks=2), seats=[seat("a0", *range(8)), seat("a1", *range(8))])
     made.tell(f.TasksDown(gang.id, 1, 0b01))
     made.tell(f.NodeGone("a0"))
     assert state_of(gang) is GangState.RUNNING

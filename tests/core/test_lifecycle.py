@@ -19,10 +19,7 @@ EVENTS = get_args(e.Event)
 GANG_EVENTS = get_args(e.GangEvent)
 Move = tuple[GangState, type, GangState]
 TABLE: set[Move] = {
-    (state, event, after)
-    for state, moves in TRANSITIONS.items()
-    for event, nexts in moves.items()
-    for after in nexts
+    (state, event, after) for state, moves in TRANSITIONS.items() for event, nexts in moves.items() for after in nexts
 }
 
 
@@ -148,8 +145,6 @@ def test_every_transition_of_the_table_is_taken_and_no_other():
         driver = Driver(seed, check_every=1_000_000)
         driver.run(400)
         taken |= moves_in(driver.journal, State(driver.state.settings))
-    missing = sorted(
-        f"{state} {event.__name__} {after}" for state, event, after in TABLE - NEVER_TAKEN - taken
-    )
+    missing = sorted(f"{state} {event.__name__} {after}" for state, event, after in TABLE - NEVER_TAKEN - taken)
     assert not missing
     assert taken <= TABLE - NEVER_TAKEN

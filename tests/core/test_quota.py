@@ -30,9 +30,7 @@ def uses(made: QueueTree, name: str, gpus: int, user: str = "ann") -> QueueTree:
     return made
 
 
-def kinds(
-    made: QueueTree, name: str, gpus: int, gpu_ms: int = 0, now_ms: int = 0, user: str = "ann"
-) -> list[str]:
+def kinds(made: QueueTree, name: str, gpus: int, gpu_ms: int = 0, now_ms: int = 0, user: str = "ann") -> list[str]:
     charge = dict(gpu_amounts(gpus))
     return [f"{s.kind} {s.queue}" for s in made.shortfalls(name, user, charge, gpu_ms, now_ms)]
 

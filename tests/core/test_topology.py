@@ -11,9 +11,7 @@ from tests.world import node_spec
 
 def tree(*places: tuple[str, str, str], **terms) -> Topology:
     """(zone, rack, node) each."""
-    return Topology(
-        ("zone", "rack"), [node_spec(name, 4, (zone, rack), **terms) for zone, rack, name in places]
-    )
+    return Topology(("zone", "rack"), [node_spec(name, 4, (zone, rack), **terms) for zone, rack, name in places])
 
 
 PLACES = [(f"z{z}", f"r{r}", f"z{z}r{r}n{n}") for z in (1, 2, 10) for r in (1, 11, 2) for n in (3, 1, 12)]

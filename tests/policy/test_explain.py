@@ -105,9 +105,7 @@ def test_all_that_binds_is_told():
 def test_when_those_in_the_way_have_left_it_starts():
     world = World().rack("a", 4).queue("team", limit=28)
     runs = [
-        world.run(
-            f"r{i}", demand=demand_of(4), seats=[seat(f"a{i}", 0, 1, 2, 3)], time_limit_ms=(9 - i) * MINUTE
-        )
+        world.run(f"r{i}", demand=demand_of(4), seats=[seat(f"a{i}", 0, 1, 2, 3)], time_limit_ms=(9 - i) * MINUTE)
         for i in range(4)
     ]
     gang = world.submit("big", demand=demand_of(8, 2))

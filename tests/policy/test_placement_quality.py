@@ -154,8 +154,7 @@ def largest_that_still_fit(capacity: Capacity) -> int:
     """How many gangs of four whole nodes in one rack could start now."""
     full = (1 << GPUS) - 1
     return sum(
-        sum(capacity.free[n] == full for n in range(rack.lo, rack.hi)) // 4
-        for rack in capacity.topology.by_level[1]
+        sum(capacity.free[n] == full for n in range(rack.lo, rack.hi)) // 4 for rack in capacity.topology.by_level[1]
     )
 
 

@@ -43,9 +43,7 @@ def capacities(draw: st.DrawFn, levels: tuple[str, ...] = LEVELS) -> Capacity:
         if used:
             capacity.take(n, used, 0, amounts({"cpu_milli": cpu}) if cpu else ())
         if capacity.free[n] and draw(st.booleans()):
-            capacity.take(
-                n, capacity.free[n] & -capacity.free[n], draw(st.sampled_from([20_000, 60_000])), ()
-            )
+            capacity.take(n, capacity.free[n] & -capacity.free[n], draw(st.sampled_from([20_000, 60_000])), ())
         if draw(st.integers(0, 4)) == 0:
             capacity.claim(n, draw(st.integers(0, full)), ())
     return capacity
@@ -54,9 +52,7 @@ def capacities(draw: st.DrawFn, levels: tuple[str, ...] = LEVELS) -> Capacity:
 @st.composite
 def demands(draw: st.DrawFn) -> Demand:
     """Well-formed demands, as a submission would let them through."""
-    gpus, tp = draw(
-        st.sampled_from([(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4), (4, 1), (4, 2), (4, 4), (8, 1)])
-    )
+    gpus, tp = draw(st.sampled_from([(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4), (4, 1), (4, 2), (4, 4), (8, 1)]))
     chunk = max(1, tp // gpus)
     return Demand(
         task=TaskDemand(

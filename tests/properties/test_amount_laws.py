@@ -58,9 +58,7 @@ def test_usage_does_not_depend_on_how_often_it_is_looked_at(half_life, rate, tim
     for now in sorted(times_ms):
         often.change(0, now, half_life)
     end = max(times_ms)
-    assert (
-        abs(often.at(end, half_life) - once.at(end, half_life)) <= 1e-6 * once.at(end, half_life) + 100 * rate
-    )
+    assert abs(often.at(end, half_life) - once.at(end, half_life)) <= 1e-6 * once.at(end, half_life) + 100 * rate
 
 
 @given(HALF_LIVES, st.integers(0, 10**6), st.integers(0, 10**9), st.integers(0, 10**9))

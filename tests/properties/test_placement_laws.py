@@ -191,13 +191,9 @@ def test_the_spread_is_told_as_it_is(capacity, demand):
 
 
 @given(capacities(), demands(), st.booleans())
-def test_scored_placement_keeps_hard_constraints_and_leaves_the_capacity_as_it_was(
-    capacity, demand, is_best_fit
-):
+def test_scored_placement_keeps_hard_constraints_and_leaves_the_capacity_as_it_was(capacity, demand, is_best_fit):
     assume(demand.tp == 1)
-    scorer = (
-        best_fit if is_best_fit else LeastFragmentation([(TaskDemand(gpus=1), 3), (TaskDemand(gpus=8), 1)])
-    )
+    scorer = best_fit if is_best_fit else LeastFragmentation([(TaskDemand(gpus=1), 3), (TaskDemand(gpus=8), 1)])
     before = (capacity.free.copy(), capacity.vram.copy())
     found = find_seats(capacity, demand, demand.tasks, scorer=scorer)
     assert (capacity.free, capacity.vram) == before

@@ -194,9 +194,7 @@ class Stage:
         begun = self.now_ms - told.ran_ms
 
         def start() -> None:
-            self._command(
-                commands.submit(self.state, name, told.spec, told.user, begun - told.waited_ms), begun
-            )
+            self._command(commands.submit(self.state, name, told.spec, told.user, begun - told.waited_ms), begun)
             gang = self.state.gangs[self.state.jobs[name].gangs[0]]
             seats = seats_on(self.state.capacity, gang.demand, told.on)
             split_at = len(seats) - gang.demand.spares
@@ -205,9 +203,7 @@ class Stage:
 
         self._at(begun, start)
         if told.saved_ms is not None:
-            self._at(
-                self.now_ms - told.saved_ms, lambda: self._saved(name, self.now_ms - (told.saved_ms or 0))
-            )
+            self._at(self.now_ms - told.saved_ms, lambda: self._saved(name, self.now_ms - (told.saved_ms or 0)))
         if told.leaving_ms is not None:
             since = self.now_ms - told.leaving_ms
             self._at(since, lambda: self._command(commands.requeue(self.state, name, since), since))
@@ -219,9 +215,7 @@ class Stage:
         now, self.now_ms = self.now_ms, ended
         self._running(words)
         self.now_ms = now
-        self._at(
-            ended, lambda: self._tell_fact(f.TasksDown(gang, 1, self.state.gangs[gang].everyone, 0), ended)
-        )
+        self._at(ended, lambda: self._tell_fact(f.TasksDown(gang, 1, self.state.gangs[gang].everyone, 0), ended))
 
     def _gpu(self, words: Words) -> None:
         node, number, health = words.next(), int(words.next()), Health(words.next())

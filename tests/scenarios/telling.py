@@ -32,9 +32,7 @@ def _decision_lines(decision: Decision, with_gpus: bool) -> Iterator[str]:
                 yield _line(verb, victim.gang, f"{kept}makes room for {_short(decision.gang)} {price}")
             yield _line("claim", decision.gang, f"on {places(decision.seats, with_gpus)}")
         case Grow():
-            yield _line(
-                "grow", decision.gang, f"to {len(decision.seats)} on {places(decision.seats, with_gpus)}"
-            )
+            yield _line("grow", decision.gang, f"to {len(decision.seats)} on {places(decision.seats, with_gpus)}")
         case Evict():
             yield _line("evict", decision.gang, f"({decision.cause})")
         case DropClaim():

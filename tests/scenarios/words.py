@@ -208,9 +208,7 @@ def job_spec(words: Words, default_queue: str, now_ms: int) -> Told:
             job[MOMENTS[word]] = now_ms + words.duration()
         elif word in FLAGS:
             job.update([FLAGS[word]])
-        elif not (
-            _of_job(word, words, job) or _of_demand(word, words, demand, task) or _of_life(word, words, told)
-        ):
+        elif not (_of_job(word, words, job) or _of_demand(word, words, demand, task) or _of_life(word, words, told)):
             name, value = _amount(word, words)
             wanted[name] = value
     gang = GangSpec(Demand(task=TaskDemand(**task, amounts=amounts(wanted)), **demand))

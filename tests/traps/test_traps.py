@@ -26,11 +26,7 @@ MINUTE = 60_000
 
 
 def placed(plan):
-    return {
-        d.gang.removesuffix("/main"): [s.node for s in d.seats]
-        for d in plan.decisions
-        if isinstance(d, Place)
-    }
+    return {d.gang.removesuffix("/main"): [s.node for s in d.seats] for d in plan.decisions if isinstance(d, Place)}
 
 
 def rooms(plan):
@@ -58,9 +54,7 @@ def stop_leaving(world):
 def _crowded(seed):
     """Three queues with guarantees, a cluster full of borrowers of several sizes, and a late owner."""
     rng = random.Random(seed)
-    world = (
-        World().rack("a", 3).queue("red", guarantee=8).queue("blue", guarantee=8).queue("green", guarantee=8)
-    )
+    world = World().rack("a", 3).queue("red", guarantee=8).queue("blue", guarantee=8).queue("green", guarantee=8)
     for i in range(14):
         gpus = rng.choice((1, 2, 4, 8))
         world.submit(f"j{i}", rng.choice(("red", "blue")), demand_of(gpus), restart_cost_ms=0)
@@ -183,9 +177,7 @@ def test_trap_05_the_time_limit_does_not_count_earlier_evicted_runs():
     world.up(gang)
     assert gang.attempt == 2
     assert not [event for event in world.wait(59 * MINUTE) if isinstance(event, e.GangEvicted)]
-    assert [event.cause for event in world.wait(MINUTE) if isinstance(event, e.GangEvicted)] == [
-        Cause.TIME_LIMIT
-    ]
+    assert [event.cause for event in world.wait(MINUTE) if isinstance(event, e.GangEvicted)] == [Cause.TIME_LIMIT]
 
 
 def test_trap_06_a_restart_for_the_infrastructures_sake_uses_up_no_retry_of_the_user():
@@ -508,9 +500,7 @@ def test_trap_18_no_claim_or_spare_is_left_behind(ending):
     assert not state.claimants
     assert not any(state.capacity.claimed)
     assert state.queues.queues["team"].used[GPU_MILLI] == 0
-    assert set(placed(world.cycle())) == {each.job for each in low}, (
-        "everything is free for the others at once"
-    )
+    assert set(placed(world.cycle())) == {each.job for each in low}, "everything is free for the others at once"
 
 
 # ---- 23, 24: games ---------------------------------------------------------------------------------------

@@ -204,7 +204,13 @@ def _note_if_spent(state: State, gang: Gang) -> None:
 
 def _evicted(state: State, gang: Gang, event: e.GangEvicted) -> None:
     gang.eviction = Eviction(
-        event.cause, event.at_ms, event.deadline_ms, event.beneficiary, event.failure, event.exit_code, event.node
+        event.cause,
+        event.at_ms,
+        event.deadline_ms,
+        event.beneficiary,
+        event.failure,
+        event.exit_code,
+        event.node,
     )
     gang.state, gang.grace_over = GangState.STOPPING, False
     state.stopping[gang.id] = gang

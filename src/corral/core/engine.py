@@ -1,7 +1,7 @@
 """The loop that both drivers turn: facts become events, events change the state, the state gives plan and effects.
 
-``react`` and ``cycle`` are pure; ``Engine`` strings them together in the one order that loses nothing: write, then know,
-then act. It is told how to write; it does not know whether it is live or simulated.
+``react`` and ``cycle`` are pure; ``Engine`` strings them together in the one order that loses nothing: write, then
+know, then act. It is told how to write; it does not know whether it is live or simulated.
 """
 
 from __future__ import annotations
@@ -132,7 +132,14 @@ def _tasks_down(state: State, fact: f.TasksDown, now_ms: int) -> list[e.Event]:
     return [
         ended,
         e.GangEvicted(
-            now_ms, gang.id, gang.attempt, Cause.FAILURE, deadline, failure=failure, exit_code=fact.exit_code, node=fact.node
+            now_ms,
+            gang.id,
+            gang.attempt,
+            Cause.FAILURE,
+            deadline,
+            failure=failure,
+            exit_code=fact.exit_code,
+            node=fact.node,
         ),
     ]
 
@@ -206,7 +213,11 @@ def _due(state: State, gang: Gang, now_ms: int) -> list[e.Event]:
         return [e.GangAwoke(now_ms, gang.id, gang.attempt, over)] if over else []
     if gang.state is GangState.STARTING and now_ms >= gang.placed_ms + spec.start_timeout_ms:
         return evict(state, gang, Cause.START_TIMEOUT, now_ms)
-    if gang.state is GangState.RUNNING and spec.time_limit_ms is not None and now_ms >= gang.started_ms + spec.time_limit_ms:
+    if (
+        gang.state is GangState.RUNNING
+        and spec.time_limit_ms is not None
+        and now_ms >= gang.started_ms + spec.time_limit_ms
+    ):
         return evict(state, gang, Cause.TIME_LIMIT, now_ms)
     if gang.state is GangState.STOPPING and gang.eviction is not None and now_ms >= gang.eviction.deadline_ms:
         return [] if gang.grace_over else [e.GraceEnded(now_ms, gang.id, gang.attempt)]

@@ -9,9 +9,9 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from corral.core.model import Cause, FailureClass, GangState, Health, JobSpec, Profile, QueueSpec
 from corral.core.cluster.resources import Seat
 from corral.core.cluster.topology import NodeSpec
+from corral.core.model import Cause, FailureClass, GangState, Health, JobSpec, Profile, QueueSpec
 
 
 class _Event(Struct, frozen=True, gc=False, tag=True):
@@ -214,7 +214,14 @@ class GangFinished(_GangEvent, frozen=True, gc=False, tag=True):
 
 
 NodeEvent = (
-    NodeAdded | NodeRemoved | NodeLost | NodeReturned | NodeHealthChanged | GpuHealthChanged | NodeDrained | NodeUndrained
+    NodeAdded
+    | NodeRemoved
+    | NodeLost
+    | NodeReturned
+    | NodeHealthChanged
+    | GpuHealthChanged
+    | NodeDrained
+    | NodeUndrained
 )
 QueueEvent = QueueSet | QueueRemoved
 JobEvent = JobSubmitted | JobCancelled | JobHeld | JobReleased | JobEnded | PriorityChanged

@@ -128,7 +128,12 @@ def _lines_are_right(state: State) -> Iterator[str]:
             yield f"a line of {line.queue} is out of order or empty: {names}"
         for name in names:
             gang = state.gangs[name]
-            if (gang.queue, gang.priority, gang.user, gang.profile) != (line.queue, line.priority, line.user, line.profile):
+            if (gang.queue, gang.priority, gang.user, gang.profile) != (
+                line.queue,
+                line.priority,
+                line.user,
+                line.profile,
+            ):
                 yield f"{name} stands in the wrong line"
     wanted = [gang.id for gang in state.gangs.values() if _belongs_in_line(gang)]
     if sorted(standing) != sorted(wanted) or state.backlog.count != len(wanted):
@@ -140,7 +145,7 @@ def _belongs_in_line(gang: Gang) -> bool:
 
 
 def _queues_are_right(state: State) -> Iterator[str]:
-    """What queues are charged equals the sum over their gangs; nobody is over a limit it did not inherit by a change."""
+    """What queues are charged equals the sum over their gangs; nobody who is leaving is charged."""
     used: dict[tuple[str, str], int] = {}
     for gang in state.gangs.values():
         for dimension, amount in gang.charged:

@@ -291,7 +291,6 @@ class Gang(Struct):
         return self.seats + self.spares
 
 
-
 class QuotaChange(Struct, frozen=True, gc=False):
     """A change of quota from one time to another, added to what the queue has otherwise."""
 
@@ -310,7 +309,7 @@ class Budget(Struct, frozen=True, gc=False):
 
 
 class QueueSpec(Struct, frozen=True, gc=False, kw_only=True):
-    """A share of the cluster. ``name`` is its path in the tree: ``org/team/project``. What is not stated is not bounded."""
+    """A share of the cluster. ``name`` is its path: ``org/team/project``. What is not stated is not bounded."""
 
     name: str
     guarantee: Amounts = ()

@@ -13,7 +13,7 @@ from corral.core.model import Cause, FailureClass
 
 
 class Spread(Struct, frozen=True, gc=False):
-    """How far apart a placement lies: the innermost domain that holds all of it, and how many of each level it touches."""
+    """How far apart a placement lies: the innermost domain that holds it, and how many of each level it touches."""
 
     within: str
     domains: tuple[int, ...] = ()  # per level, outermost first, nodes last

@@ -8,6 +8,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from corral.core import events as e
+from corral.core.cluster.resources import MEMORY_MIB, amounts
+from corral.core.intake.submission import why_never
 from corral.core.model import (
     CRASH_LOOP,
     INFRASTRUCTURE,
@@ -24,9 +26,7 @@ from corral.core.model import (
     RetryRule,
     is_hopeless,
 )
-from corral.core.cluster.resources import MEMORY_MIB, amounts
 from corral.core.state import State
-from corral.core.intake.submission import why_never
 
 BACKOFF_MAX_MS = 600_000
 AVOID_MAX = 3
@@ -52,7 +52,7 @@ def settle(
         return [stopped, _finish(gang, GangState.CANCELLED, "cancelled", now_ms, FailureClass.CANCELLED)]
     if failure is None:
         if _asks_for_more(job.spec, exit_code, saved_on_leaving):
-            return [stopped, e.GangRequeued(now_ms, gang.id, gang.attempt)]
+            return [stopped, _once_more(gang, now_ms)]
         return [stopped, _finish(gang, GangState.SUCCEEDED, "", now_ms)]
     if failure is FailureClass.PREEMPTED:
         return [stopped, e.GangRequeued(now_ms, gang.id, gang.attempt)]
@@ -88,10 +88,18 @@ def _ran_ms(gang: Gang, now_ms: int) -> int:
 
 
 def _safe_ms(gang: Gang, now_ms: int, failure: FailureClass | None) -> int:
-    """The part of this attempt's running time that is not lost: all of it if it ended well, else up to the checkpoint."""
+    """The part of this attempt's running time that is not lost: all if it ended well, else up to the checkpoint."""
     if failure is None:
         return _ran_ms(gang, now_ms)
     return max(0, gang.saved_ms - gang.started_ms) if gang.saved_ms and gang.started_ms else 0
+
+
+def _once_more(gang: Gang, now_ms: int) -> e.Event:
+    """It asked to be requeued. One that does so again and again at once is in a loop of its own making."""
+    is_quick = gang.eviction is None and not gang.saved_ms and _ran_ms(gang, now_ms) < QUICK_MS
+    if is_quick and gang.quick_failures + 1 >= CRASH_LOOP:
+        return _finish(gang, GangState.FAILED, "crash loop", now_ms, FailureClass.USER_ERROR)
+    return e.GangRequeued(now_ms, gang.id, gang.attempt, is_quick=is_quick)
 
 
 def _finish(
@@ -128,7 +136,7 @@ def _after_failure(
 
 
 def _next_profile(state: State, gang: Gang, rule: RetryRule, node: str) -> Profile:
-    """The shape of the next attempt: without the node that failed, with more memory, if the rule says so and it can fit."""
+    """The shape of the next attempt: off the node that failed, with more memory, if the rule says so and it fits."""
     profile = gang.profile
     if rule.grow_memory_percent:
         task = profile.demand.task
@@ -150,7 +158,7 @@ def _replace_task(profile: Profile, grown: dict[str, int]) -> Profile:
 
 
 def follow_up(state: State, now_ms: int) -> list[e.Event]:
-    """What follows by itself: a gang of which nothing runs has stopped; a job that ended wakes or dooms its dependents."""
+    """What follows by itself: a gang of which nothing runs has stopped; an ended job wakes or dooms its dependents."""
     found: list[e.Event] = []
     for gang in state.spent.values():
         found += settle(state, gang, now_ms, 0, FailureClass.NODE_LOST if gang.lost else None)

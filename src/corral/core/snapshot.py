@@ -31,14 +31,15 @@ class Snapshot:
         return gang.profile.expected_ms or self.state.settings.default_expected_ms
 
     def hold_ms(self, gang: Gang) -> int:
-        """How long a gang that starts now is thought to keep its seats: one that runs to its limit may use its grace, too."""
+        """How long a gang that starts now is thought to keep its seats: at its limit it may use its grace, too."""
         spec, expected = self.job(gang).spec, self.expected_ms(gang)
         return expected + spec.grace_ms if expected == spec.time_limit_ms else expected
 
     def expected_end_ms(self, gang: Gang) -> int:
         """When a gang that holds seats is thought to give them back.
 
-        One that is past its limit will be gone at once; one that overran a mere estimate is thought to run as long again.
+        One that is past its limit will be gone at once; one that overran a mere estimate is thought to run as long
+        again.
         """
         if gang.state is GangState.STOPPING and gang.eviction is not None:
             return max(self.now_ms + 1, gang.eviction.deadline_ms)

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 from typing import Any
 
-from corral.core.queues.backlog import Backlog
 from corral.core.cluster.capacity import Capacity
-from corral.core.model import Gang, GangState, Health, Job, Node, Settings
-from corral.core.queues.quota import QueueTree
 from corral.core.cluster.resources import GPU_MILLI, Amounts, Seat, TaskDemand
 from corral.core.cluster.topology import NodeSpec, Topology
+from corral.core.model import Gang, GangState, Health, Job, Node, Settings
+from corral.core.queues.backlog import Backlog
+from corral.core.queues.quota import QueueTree
 
 #: (when, gang, attempt): something about this gang is due then. Stale entries are dropped when they come up.
 Timer = tuple[int, str, int]

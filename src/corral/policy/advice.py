@@ -158,18 +158,11 @@ def _fewer(snapshot: Snapshot, gang: Gang) -> Iterator[tuple[Change, Demand]]:
     demand, capacity = gang.demand, snapshot.state.capacity
     column = slots(capacity, demand, gang.profile.avoid)
     level = demand.within or snapshot.state.topology.levels[0]
-    room = (
-        max((count for count, _ in room_by_domain(capacity.topology, column, level)), default=0)
-        - demand.spares
-    )
+    room = max((count for count, _ in room_by_domain(capacity.topology, column, level)), default=0) - demand.spares
     counts = {room}
     if demand.task.gpus:
         dimension = snapshot.state.queues.room(gang.queue, GPU_MILLI, snapshot.now_ms)
-        counts |= (
-            set()
-            if dimension is None
-            else {min(room, dimension // (1000 * demand.task.gpus) - demand.spares)}
-        )
+        counts |= set() if dimension is None else {min(room, dimension // (1000 * demand.task.gpus) - demand.spares)}
     for count in sorted(counts, reverse=True):
         count -= count % demand.chunk
         if 0 < count < demand.smallest:

@@ -34,7 +34,7 @@ class Calendar:
     # ---- promising ---------------------------------------------------------------------------------------------
 
     def reserve(self, gang: Gang, size: int, not_before_ms: int = 0) -> Reservation | None:
-        """Promise a gang the earliest start that can be foreseen; None if none can, or only one that is too late for it."""
+        """Promise a gang the earliest start that can be foreseen; None if there is none that is early enough."""
         demand, spec = gang.demand, self._snapshot.job(gang).spec
         expected = self._snapshot.hold_ms(gang)
         found = self._earliest(demand, size, expected, gang.profile.avoid, not_before_ms)
@@ -83,7 +83,7 @@ class Calendar:
     def _seats_at(
         self, demand: Demand, counts: Sequence[tuple[int, int]], time: int, expected_ms: int
     ) -> tuple[Seat, ...]:
-        """The GPUs to reserve: rather those that are busy until then, so that what is free now stays usable until then."""
+        """The GPUs to reserve: rather those that are busy now, so that what is free stays usable until then."""
         task, capacity, topology = demand.task, self._draft.capacity, self._topology
         found: list[Seat] = []
         for n, count in counts:
@@ -104,7 +104,7 @@ class Calendar:
     # ---- what is left for others -------------------------------------------------------------------------------
 
     def bounds(self, gang: Gang, except_for: Iterable[str] = ()) -> Bounds:
-        """What a gang may not use, given how long it is thought to run. Reservations of ``except_for`` do not bind it."""
+        """What a gang may not use, given how long it is thought to run; ``except_for`` do not bind it."""
         until = self._draft.now_ms + self._snapshot.hold_ms(gang)
         exempt = frozenset(except_for)
         binding = tuple(

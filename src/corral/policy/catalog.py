@@ -62,9 +62,20 @@ def policy(name: str, backfill: Backfill | None = None, scorer: Scorer | None = 
 
 
 def standard(
-    *, depth: int = 1, patience_ms: int | None = 24 * HOUR_MS, scorer: Scorer | None = None, grows: bool = True
+    *,
+    depth: int = 1,
+    patience_ms: int | None = 24 * HOUR_MS,
+    scorer: Scorer | None = None,
+    grows: bool = True,
 ) -> Policy:
     """The default policy with its settings."""
     return Standard(
-        Parts(ByPriorityAndShare(), Backfill(depth=depth), Preemption(), scorer, patience_ms=patience_ms, grows=grows)
+        Parts(
+            ByPriorityAndShare(),
+            Backfill(depth=depth),
+            Preemption(),
+            scorer,
+            patience_ms=patience_ms,
+            grows=grows,
+        )
     )

@@ -1,4 +1,5 @@
-"""Gangs that change while they live: a lost task is replaced, a gang goes on smaller, or takes more when nobody wants it.
+"""Gangs that change while they live: a lost task is replaced, a gang goes on smaller, or takes more when nobody wants
+it.
 
 Survivors keep their seats. Knows one gang at a time; who goes first is decided elsewhere.
 """
@@ -94,9 +95,7 @@ def _loose(demand: Demand) -> Demand:
     return Demand(task=demand.task)
 
 
-def _keeps_constraints(
-    topology: Topology, demand: Demand, seats: Sequence[Seat | None], at: int, spare: Seat
-) -> bool:
+def _keeps_constraints(topology: Topology, demand: Demand, seats: Sequence[Seat | None], at: int, spare: Seat) -> bool:
     if demand.chunk > 1 and topology.nvlink_level is not None:
         group = [s for s in seats[at - at % demand.chunk : at - at % demand.chunk + demand.chunk] if s is not None]
         level = topology.nvlink_level

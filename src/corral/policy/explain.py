@@ -104,8 +104,7 @@ class _Case:
                 other = self.state.gangs[name]
                 shares = any(s.gpus & seat.gpus for s in other.all_seats if s.node == seat.node)
                 if shares or (
-                    other.state is GangState.STOPPING
-                    and set(dict(other.amounts)) & set(dict(self.gang.amounts))
+                    other.state is GangState.STOPPING and set(dict(other.amounts)) & set(dict(self.gang.amounts))
                 ):
                     found[name] = other
         return list(found.values())
@@ -118,9 +117,7 @@ class _Case:
 
     def _shortfalls(self, charge: dict[str, int]) -> list[Shortfall]:
         gpu_ms = charge.get(GPU_MILLI, 0) * self.snapshot.expected_ms(self.gang) // 1000
-        return list(
-            self.draft.queues.shortfalls(self.gang.queue, self.gang.user, charge, gpu_ms, self.now_ms)
-        )
+        return list(self.draft.queues.shortfalls(self.gang.queue, self.gang.user, charge, gpu_ms, self.now_ms))
 
     def _quota_reason(self, short: Shortfall) -> r.Reason:
         queue = short.queue or "cluster"
@@ -253,9 +250,7 @@ class _Case:
             best = max(room for room, _ in room_by_domain(topology, column, demand.within))
             return r.TopologyTight("within", demand.within, self.wanted, best)
         each, best = demand.task.gpus, max(mask.bit_count() for mask in capacity.free)
-        return r.Fragmented(
-            self.wanted, each, sum(column), best, sum(mask.bit_count() for mask in capacity.free)
-        )
+        return r.Fragmented(self.wanted, each, sum(column), best, sum(mask.bit_count() for mask in capacity.free))
 
     # ---- order --------------------------------------------------------------------------------------------
 
@@ -284,9 +279,7 @@ class _Case:
             yield from (self._quota_reason(short) for short in self._shortfalls(charge))
 
     def _seats(self, bounds: Bounds, widest: int = 0) -> Seating | None:
-        return find_seats(
-            self.draft.capacity, self.demand, self.size, self.gang.profile.avoid, bounds, widest=widest
-        )
+        return find_seats(self.draft.capacity, self.demand, self.size, self.gang.profile.avoid, bounds, widest=widest)
 
     def _reserved(self, plan: Plan) -> Iterator[r.Reason]:
         until = self.now_ms + self.snapshot.expected_ms(self.gang)
@@ -339,17 +332,13 @@ class _Case:
         else:
             yield from self.reserving[:IN_THE_WAY_MAX]
             found = [] if self.reserving else self._leavers()
-        for gang in sorted(found, key=lambda each: (self.snapshot.expected_end_ms(each), each.rank))[
-            :IN_THE_WAY_MAX
-        ]:
+        for gang in sorted(found, key=lambda each: (self.snapshot.expected_end_ms(each), each.rank))[:IN_THE_WAY_MAX]:
             ends = self.snapshot.expected_end_ms(gang)
             yield r.InTheWay(gang.id, gang.queue, gang.user, gang.gpu_milli, ends)
 
     def _leavers(self) -> list[Gang]:
         """The first to end, until it could start; of these only those whose seats or quota it would take."""
-        holders = sorted(
-            self.state.holders.values(), key=lambda each: (self.snapshot.expected_end_ms(each), each.rank)
-        )
+        holders = sorted(self.state.holders.values(), key=lambda each: (self.snapshot.expected_end_ms(each), each.rank))
         lo, hi = 0, len(holders)
         if self._seats_without(()) is not None or self._seats_without(holders) is None:
             return []

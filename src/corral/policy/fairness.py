@@ -16,7 +16,8 @@ _SCALE = 1_000_000
 class Shares:
     """Shares of queues and users in a draft. What the draft charges counts as soon as ``charged`` is called.
 
-    Shares are remembered in between: they only grow while a draft is filled, as a walk in order requires; what an eviction
+    Shares are remembered in between: they only grow while a draft is filled, as a walk in order requires; what an
+    eviction
     gives back counts in the next plan.
     """
 
@@ -64,7 +65,10 @@ class Shares:
             if past is None:
                 past = self._past[queue, user] = self._weighed(record.user_usage.get(user, {}), 1)
             used, charge = record.user_used, self._tree.entry_charge_ms
-            known = max((had + used.get((user, d), 0) * charge * _SCALE // weight for d, had, weight in past), default=0)
+            known = max(
+                (had + used.get((user, d), 0) * charge * _SCALE // weight for d, had, weight in past),
+                default=0,
+            )
             self._users[queue, user] = known
         return known
 

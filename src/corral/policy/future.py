@@ -1,7 +1,7 @@
 """The foreseeable future of each node: who sits there, until when, and what fits once they have left.
 
-Believes what it is told about how long things run. Knows nothing of who waits or what was promised to whom, but for the
-times during which GPUs are spoken for.
+Believes what it is told about how long things run. Knows nothing of who waits or what was promised to whom, but for
+the times during which GPUs are spoken for.
 """
 
 from __future__ import annotations
@@ -44,9 +44,14 @@ class Future:
         self._sitting = self._sitting_now()
 
     def openings(
-        self, demand: Demand, expected_ms: int, avoid: Sequence[str], taken: dict[int, list[Taken]], kept: dict[int, dict[str, int]]
+        self,
+        demand: Demand,
+        expected_ms: int,
+        avoid: Sequence[str],
+        taken: dict[int, list[Taken]],
+        kept: dict[int, dict[str, int]],
     ) -> list[Opening]:
-        """In order of time, whenever the number of tasks that fit on a node changes. ``taken``, ``kept``: spoken for."""
+        """In order of time, whenever more or fewer tasks fit on a node. ``taken``, ``kept``: what is spoken for."""
         draft, number = self._draft, self._topology.number
         known = self._known(demand)
         apart = {number[name] for name in (*draft.touched, *draft.promised, *avoid) if name in number} | taken.keys()
@@ -162,7 +167,13 @@ class Future:
         return found
 
     def _beside(
-        self, n: int, demand: Demand, mask: int, expected_ms: int, taken: Sequence[Taken], kept: dict[str, int]
+        self,
+        n: int,
+        demand: Demand,
+        mask: int,
+        expected_ms: int,
+        taken: Sequence[Taken],
+        kept: dict[str, int],
     ) -> Iterator[Opening]:
         """Where GPUs are spoken for: what is free long enough, at every time when something begins or ends."""
         busy = self.busy(n)

@@ -21,7 +21,7 @@ Best = tuple[Key, Line, int]  # key, line, how far the line has moved on
 
 
 class Order(Protocol):
-    """How desks rank against each other, users at a desk, and lines of a user. Keys may only grow while a draft is filled."""
+    """How desks rank, users at a desk, and lines of a user. Keys may only grow while a draft is filled."""
 
     looks_inside: bool  # whether the key of a desk depends on who is first at it
     owners_first: bool  # whether what lies within a queue's guarantee goes before everything else
@@ -112,7 +112,11 @@ class Walk:
     """
 
     def __init__(
-        self, draft: Draft, order: Order, first: Iterable[Gang] = (), may_insist: Callable[[Desk], bool] = lambda desk: False
+        self,
+        draft: Draft,
+        order: Order,
+        first: Iterable[Gang] = (),
+        may_insist: Callable[[Desk], bool] = lambda desk: False,
     ) -> None:
         self._draft, self._order = draft, order
         self._shares = Shares(draft)
@@ -176,7 +180,7 @@ class Walk:
         self._skipped.add(turn.gang.id)
 
     def close(self, turn: Turn, from_ms: int = 0) -> None:
-        """It does not fit for a run of so long or longer: not at this desk, and not at any other that may not insist."""
+        """It does not fit for a run of so long or longer: not here, and not at any other desk that may not insist."""
         self.close_at_desk(turn, from_ms)
         if not self._is_insisting(turn.desk):
             self.close_demand(turn.gang.demand, from_ms)

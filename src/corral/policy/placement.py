@@ -1,8 +1,8 @@
 """Where a gang sits: as close together as the topology allows, in the tightest place that holds it.
 
-The innermost domain that holds the whole gang, and of those the fullest; inside it as few parts as possible. Small work
-goes where little else fits, so that whole nodes and racks stay free for large gangs. Schedules one gang at a time; knows
-nothing of queues, order or other gangs that wait.
+The innermost domain that holds the whole gang, and of those the fullest; inside it as few parts as possible. Small
+work goes where little else fits, so that whole nodes and racks stay free for large gangs. Schedules one gang at a
+time; knows nothing of queues, order or other gangs that wait.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ class Bounds:
 
     __slots__ = ("amounts", "barred", "nodes", "partly")
 
-    def __init__(self, barred: Mapping[int, int], amounts: Mapping[int, Mapping[str, int]], whole: Sequence[int]) -> None:
+    def __init__(
+        self, barred: Mapping[int, int], amounts: Mapping[int, Mapping[str, int]], whole: Sequence[int]
+    ) -> None:
         self.barred = barred  # node -> GPUs that may not be used
         self.amounts = amounts  # node -> amounts that must be left
         self.nodes = 0  # all these nodes, as a bit set
@@ -151,9 +153,7 @@ def _first_that_fits(capacity: Capacity, demand: Demand, nodes: int, usable: int
         low = nodes & -nodes
         n = low.bit_length() - 1
         mask = capacity.free[n] & usable
-        if gpu_slots(topology, demand, n, mask) and (
-            not task.amounts or capacity.tasks_by_amounts(n, task.amounts, 1)
-        ):
+        if gpu_slots(topology, demand, n, mask) and (not task.amounts or capacity.tasks_by_amounts(n, task.amounts, 1)):
             return Seat(topology.nodes[n].name, pick_gpus(topology, demand, n, mask))
         nodes ^= low
     return None
@@ -192,7 +192,7 @@ def _lowest(mask: int, count: int) -> int:
 def choose(
     topology: Topology, column: Sequence[int], demand: Demand, wanted: int, widest: int = 0
 ) -> list[tuple[int, int]] | None:
-    """How many tasks go to which node, in node order; None if there is no room. ``column``: tasks each node can hold."""
+    """How many tasks go to which node, in node order; None if there is no room. ``column``: what each can hold."""
     if demand.within == NODE_LEVEL:
         widest = len(topology.levels)
     elif demand.within:
@@ -214,9 +214,14 @@ def choose(
 
 
 def _fill(
-    topology: Topology, column: Sequence[int], sums: Sequence[int], domain: Domain, wanted: int, counts: list[tuple[int, int]]
+    topology: Topology,
+    column: Sequence[int],
+    sums: Sequence[int],
+    domain: Domain,
+    wanted: int,
+    counts: list[tuple[int, int]],
 ) -> None:
-    """Take ``wanted`` tasks from as few parts of a domain as possible: the largest first, and for the rest the tightest."""
+    """Take ``wanted`` tasks from as few parts of a domain as possible: the largest first, for the rest the tightest."""
     children = topology.children[domain.number]
     if children:
         parts = [(sums[d.hi] - sums[d.lo], d.number) for d in children]
@@ -230,7 +235,7 @@ def _fill(
 
 
 def _few(parts: list[tuple[int, int]], wanted: int) -> list[tuple[int, int]]:
-    """(how much, from which part), covering ``wanted`` with the fewest parts and leaving the largest remainder whole."""
+    """(how much, from which part), covering ``wanted`` with the fewest parts and leaving large ones whole."""
     parts = sorted((part for part in parts if part[0]), key=lambda part: (-part[0], part[1]))
     taken: list[tuple[int, int]] = []
     for at, (room, part) in enumerate(parts):
@@ -246,9 +251,7 @@ def _few(parts: list[tuple[int, int]], wanted: int) -> list[tuple[int, int]]:
     raise AssertionError("a domain was chosen that does not hold the gang")
 
 
-def seats_on(
-    capacity: Capacity, demand: Demand, counts: Sequence[tuple[int, int]], bounds: Bounds
-) -> tuple[Seat, ...]:
+def seats_on(capacity: Capacity, demand: Demand, counts: Sequence[tuple[int, int]], bounds: Bounds) -> tuple[Seat, ...]:
     """The seats for so many tasks on each node, in rank order, which is node order."""
     task, topology = demand.task, capacity.topology
     found: list[Seat] = []

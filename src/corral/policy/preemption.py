@@ -1,8 +1,8 @@
 """Who makes room: the cheapest set of gangs whose leaving lets another one sit down.
 
 Least disruptive first: elastic gangs give up what they do not need; then borrowers give back; then lower priorities
-leave; then, where a queue shares time, who has had more yields. Victims are found by placement, not by sums, and the set
-is legal as a whole: nobody is taken below its guarantee by an equal. Decides about one gang at a time.
+leave; then, where a queue shares time, who has had more yields. Victims are found by placement, not by sums, and the
+set is legal as a whole: nobody is taken below its guarantee by an equal. Decides about one gang at a time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ class Preemption(Struct, frozen=True):
     """Which ways of making room a policy uses."""
 
     causes: tuple[Cause, ...] = STAGES
-    failures_max: int = 8  # searches without result in one cycle, after which only owners and smaller demands are searched for
+    failures_max: int = (
+        8  # searches without result in one cycle, after which only owners and smaller demands are searched for
+    )
 
 
 class Room:
@@ -41,7 +43,10 @@ class Room:
         self._rights = Rights(draft)
         self._failed: set[tuple[object, ...]] = set()
         self._searches_failed = 0
-        self._least_failed = (NEVER_MS, NEVER_MS)  # the smallest task, and the fewest tasks, that were searched for in vain
+        self._least_failed = (
+            NEVER_MS,
+            NEVER_MS,
+        )  # the smallest task, and the fewest tasks, that were searched for in vain
         self._may_have: dict[tuple[str, int], bool] = {}
         self._known: dict[tuple[str, Cause, bool], Candidate] = {}
         self._nobody: dict[tuple[str, int], int] = {}  # (queue, priority) -> who wants so much may ask nobody
@@ -121,7 +126,7 @@ class Room:
         return None
 
     def _is_given_up(self, gang: Gang) -> bool:
-        """After many searches in vain in one plan, others that want as much as those did are not searched for any more."""
+        """After many searches in vain in one plan, whoever wants as much as those did is not searched for."""
         if self._searches_failed < self._rules.failures_max or self._rights.is_owed(gang.queue):
             return False
         task, tasks = self._least_failed
@@ -204,9 +209,7 @@ class Room:
         if not is_allowed:
             candidates = [candidate for candidate in candidates if self._helps(gang, size, candidate)]
         demand, avoid = claimed_as(gang.demand), gang.profile.avoid
-        picked = cheapest(
-            self._draft.capacity, demand, size, avoid, candidates, lambda: self._ledger(gang), is_enough
-        )
+        picked = cheapest(self._draft.capacity, demand, size, avoid, candidates, lambda: self._ledger(gang), is_enough)
         if picked is None:
             return None
         capacity = self._draft.capacity
@@ -227,10 +230,20 @@ class Room:
     def _least_shrunk(self, gang: Gang, size: int, part: Candidate, picked: Sequence[Candidate]) -> Candidate:
         """The same candidate giving up no more seats than are needed, the others leaving as picked."""
         victim, capacity = part.gang, self._draft.capacity
-        for keep in [count for count in victim.demand.sizes() if len(part.keep) < count < len(victim.seats)] if part.keep else ():
+        for keep in (
+            [count for count in victim.demand.sizes() if len(part.keep) < count < len(victim.seats)]
+            if part.keep
+            else ()
+        ):
             freed = victim.seats[keep:]
             less = Candidate(
-                victim, part.cause, part.price, freed, victim.seats[:keep], nodes_of(capacity, freed), part.may_go_below
+                victim,
+                part.cause,
+                part.price,
+                freed,
+                victim.seats[:keep],
+                nodes_of(capacity, freed),
+                part.may_go_below,
             )
             mark = capacity.mark()
             for candidate in picked:

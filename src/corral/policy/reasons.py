@@ -106,9 +106,7 @@ class NotLent(_Reason, frozen=True, gc=False, tag=True):
     def text(self, _now_ms: int, /) -> str:
         has, most = quantity(self.name, self.used), quantity(self.name, self.most)
         asks = quantity(self.name, self.asked)
-        return (
-            f"queue {self.queue} has {has}, others lend it no more than {most} in all, and it asks for {asks}"
-        )
+        return f"queue {self.queue} has {has}, others lend it no more than {most} in all, and it asks for {asks}"
 
 
 class OverBudget(_Reason, frozen=True, gc=False, tag=True):
@@ -121,9 +119,7 @@ class OverBudget(_Reason, frozen=True, gc=False, tag=True):
     renewed_ms: int
 
     def text(self, now_ms: int, /) -> str:
-        spent, budget, asked = (
-            gpu_hours(x) for x in (self.spent_gpu_ms, self.budget_gpu_ms, self.asked_gpu_ms)
-        )
+        spent, budget, asked = (gpu_hours(x) for x in (self.spent_gpu_ms, self.budget_gpu_ms, self.asked_gpu_ms))
         when = span(self.renewed_ms - now_ms)
         told = f"queue {self.queue} has spent {spent} of {budget} GPU-hours, and it asks for {asked}"
         return f"{told}; renewed in {when}"
@@ -274,9 +270,7 @@ class AboutToStart(_Reason, frozen=True, gc=False, tag=True):
     victims: tuple[str, ...] = ()
 
     def text(self, _now_ms: int, /) -> str:
-        return (
-            f"its turn is now; {_names(self.victims)} will make room" if self.victims else "its turn is now"
-        )
+        return f"its turn is now; {_names(self.victims)} will make room" if self.victims else "its turn is now"
 
 
 Reason = (
@@ -317,9 +311,7 @@ class InTheWay(Struct, frozen=True, gc=False):
 
     def text(self, now_ms: int, /) -> str:
         has = quantity(GPU_MILLI, self.gpu_milli)
-        return (
-            f"{_name(self.gang)} of {self.user} in {self.queue}, {has}, ends in {span(self.ends_ms - now_ms)}"
-        )
+        return f"{_name(self.gang)} of {self.user} in {self.queue}, {has}, ends in {span(self.ends_ms - now_ms)}"
 
 
 class Hold(Struct, frozen=True, gc=False):

@@ -1,7 +1,7 @@
 """Policies that look at everyone anew: all who run and all who wait, sorted together; whoever does not fit waits.
 
-The classics of the literature: shortest remaining time, shortest remaining service, least attained service. They preempt
-freely and believe that switching is cheap; use them to compare, or where it is.
+The classics of the literature: shortest remaining time, shortest remaining service, least attained service. They
+preempt freely and believe that switching is cheap; use them to compare, or where it is.
 """
 
 from __future__ import annotations
@@ -150,9 +150,7 @@ def _is_in_the_way(gang: Gang, seats: Sequence[Seat], by_amounts: bool) -> bool:
     wanted: dict[str, int] = {}
     for seat in seats:
         wanted[seat.node] = wanted.get(seat.node, 0) | seat.gpus
-    return any(
-        seat.node in wanted and (by_amounts or seat.gpus & wanted[seat.node]) for seat in gang.all_seats
-    )
+    return any(seat.node in wanted and (by_amounts or seat.gpus & wanted[seat.node]) for seat in gang.all_seats)
 
 
 def by_remaining_time(snapshot: Snapshot, gang: Gang) -> tuple[Any, ...]:

@@ -56,7 +56,7 @@ class Rights:
         return Cause.PRIORITY if is_lower and is_entitled else None
 
     def may_exist(self, queue: str, priority: int) -> bool:
-        """False if nobody could be asked to leave for the sake of this queue and priority. Cheap, and may say yes in vain."""
+        """False if nobody could be asked to leave for this queue and priority. Cheap, and may say yes in vain."""
         if priority in self._sharing_time or self._is_low((queue,), self._lowest, priority):
             return True
         path = self._tree.path(queue)

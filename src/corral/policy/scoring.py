@@ -1,7 +1,7 @@
 """Ways to prefer one node over another for a task: best fit, and the least growth of expected fragmentation.
 
-Each is a score for one node; the highest wins and ties go to the lowest node number. See placement for the default, which
-needs no score.
+Each is a score for one node; the highest wins and ties go to the lowest node number. See placement for the default,
+which needs no score.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The cycle: one pass from a snapshot to a plan, for every policy that serves a line in order.
 
-Read ``plan`` aloud: keep promises, repair, drain, serve the line in order, let gangs grow. A policy of the catalogue is a
-choice of parts; the cycle is the same for all of them.
+Read ``plan`` aloud: keep promises, repair, drain, serve the line in order, let gangs grow. A policy of the catalogue
+is a choice of parts; the cycle is the same for all of them.
 """
 
 from __future__ import annotations
@@ -151,7 +151,10 @@ class Cycle:
         for priority in sorted(self.state.backlog.ages, reverse=True):
             pools = set()
             for gang in self.state.backlog.ages[priority].oldest(priority, 16):
-                if self.now_ms - gang.waiting_since_ms >= self.parts.patience_ms and self._pool(gang.demand) not in pools:
+                if (
+                    self.now_ms - gang.waiting_since_ms >= self.parts.patience_ms
+                    and self._pool(gang.demand) not in pools
+                ):
                     pools.add(self._pool(gang.demand))
                     found.append(gang)
         return found
@@ -302,5 +305,3 @@ class Cycle:
                     self.draft.evict(gang)
                     self.draft.claim(gang, claim, self.state.charge_for(gang.demand.task, claim))
                     self.decisions.append(decision)
-
-

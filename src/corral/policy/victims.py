@@ -1,7 +1,7 @@
 """The cheapest set of candidates whose seats, once free, hold a gang. Pure search; knows nothing of rights or queues.
 
-Small cases are solved exactly. Large ones greedily, node by node, then trimmed: whoever turns out not to be needed stays.
-The result does not depend on the order in which candidates are given.
+Small cases are solved exactly. Large ones greedily, node by node, then trimmed: whoever turns out not to be needed
+stays. The result does not depend on the order in which candidates are given.
 """
 
 from __future__ import annotations
@@ -109,6 +109,7 @@ class _Search:
         self._wanted = size + demand.spares
         self._new_ledger, self._is_enough = new_ledger, is_enough
         self._column = self._without_avoided(raw_slots(capacity, demand))
+        self._total = sum(self._column)
 
     def _is_legal(self, chosen: Sequence[Candidate]) -> bool:
         may_add = self._new_ledger()
@@ -142,10 +143,12 @@ class _Search:
     # ---- greedy ------------------------------------------------------------------------------------------------
 
     def greedy(self, candidates: Sequence[Candidate]) -> list[Candidate] | None:
-        """In each domain that may hold the gang, free the cheapest tasks one after another; the cheapest domain wins."""
+        """In each domain that may hold the gang, free the cheapest tasks one by one; the cheapest domain wins."""
         best: tuple[int, int, list[Candidate]] | None = None
         for lo, hi in self._domains():
-            here = candidates if not self._demand.within else [c for c in candidates if any(lo <= n < hi for n in c.nodes)]
+            here = (
+                candidates if not self._demand.within else [c for c in candidates if any(lo <= n < hi for n in c.nodes)]
+            )
             chosen = self._greedy_within(here, lo, hi)
             if chosen is not None:
                 result = (sum(c.price for c in chosen), lo, chosen)
@@ -185,6 +188,7 @@ class _Search:
         found = self._trim(list(chosen.values()), lo, hi)
         self._capacity.undo(mark)
         self._column[:] = before
+        self._total = sum(before)
         return found
 
     def _by_node(self, candidates: Sequence[Candidate], lo: int, hi: int) -> dict[int, list[Here]]:
@@ -204,7 +208,8 @@ class _Search:
     def _least(self, n: int, here: Sequence[Here]) -> int:
         """A lower bound of what a further task on a node costs; its offer is worked out only when this comes up.
 
-        Each task lacks at least so many GPUs, and each GPU costs at least what the cheapest of the candidates asks for one.
+        Each task lacks at least so many GPUs, and each GPU costs at least what the cheapest of the candidates asks
+        for one.
         """
         missing = self._demand.task.gpus - self._capacity.free[n].bit_count()
         if missing <= 0:
@@ -214,7 +219,11 @@ class _Search:
     def _offer(self, n: int, steps: Sequence[Here]) -> tuple[int, int, int]:
         """(price for each further task, price, and of equals the last to come) of the next step on a node."""
         price = sum(candidate.price for candidate, _ in steps)
-        return (price // max(1, self._gain(n, steps)), price, -max(candidate.gang.rank for candidate, _ in steps))
+        return (
+            price // max(1, self._gain(n, steps)),
+            price,
+            -max(candidate.gang.rank for candidate, _ in steps),
+        )
 
     def _next_on(self, n: int, here: Sequence[Here], chosen: dict[str, Candidate]) -> list[Here]:
         """The cheapest few on a node, in order of price, that together make room for one more task there."""
@@ -299,19 +308,23 @@ class _Search:
         undo = (self._capacity.mark(), [(n, self._column[n]) for n in candidate.nodes])
         candidate.leave(self._capacity)
         for n, _ in undo[1]:
-            self._column[n] = self._slots_on(n)
+            self._set(n, self._slots_on(n))
         return undo
 
     def _keep(self, candidate: Candidate) -> None:
         """Let a candidate stay after all."""
         candidate.stay(self._capacity)
         for n in candidate.nodes:
-            self._column[n] = self._slots_on(n)
+            self._set(n, self._slots_on(n))
 
     def _unfree(self, undo: tuple[int, list[tuple[int, int]]]) -> None:
         self._capacity.undo(undo[0])
         for n, count in undo[1]:
-            self._column[n] = count
+            self._set(n, count)
+
+    def _set(self, n: int, count: int) -> None:
+        self._total += count - self._column[n]
+        self._column[n] = count
 
     def _slots_on(self, n: int) -> int:
         if self._capacity.topology.nodes[n].name in self._avoid:
@@ -328,7 +341,7 @@ class _Search:
     def _room(self, lo: int, hi: int) -> int:
         if self._demand.spread or self._demand.chunk > 1:
             return sum(trimmed(self._capacity.topology, self._column.copy(), self._demand)[lo:hi])
-        return sum(self._column[lo:hi])
+        return self._total if hi - lo == len(self._column) else sum(self._column[lo:hi])
 
     def _fits(self) -> bool:
         return any(self._room(lo, hi) >= self._wanted for lo, hi in self._domains())

@@ -84,11 +84,11 @@ class Capacity:
 
     def take_all(self, seats: Iterable[tuple[int, Seat]], wanted: Amounts) -> None:
         """Equivalent to ``take`` for each seat; aggregates are changed once per domain instead of once per seat."""
-        self._one_by_one = False
-        try:
-            for n, seat in seats:
-                self.take(n, seat.gpus, seat.slice_mib, wanted)
-        finally:
+        together = list(seats)
+        self._one_by_one = len(together) < 4
+        for n, seat in together:
+            self.take(n, seat.gpus, seat.slice_mib, wanted)
+        if not self._one_by_one:
             self._catch_up()
 
     def give_back(self, node: int, gpus: int, slice_mib: int, wanted: Amounts) -> None:
@@ -198,7 +198,7 @@ class Capacity:
             self._moved.append((node, was, now))
 
     def _move(self, kind: int, was: int, now: int, nodes: int, domains: dict[int, int]) -> None:
-        """These nodes of a kind had ``was`` free GPUs and now have ``now``; ``domains``: how many of them lie in each."""
+        """These nodes of a kind had ``was`` free GPUs and now have ``now``; ``domains``: how many lie in each."""
         rooms, counts = self.rooms[kind], self.counts[kind]
         self._put(rooms, was, rooms[was] ^ nodes)
         self._put(rooms, now, rooms[now] ^ nodes)

@@ -114,7 +114,6 @@ class Demand(Struct, frozen=True, gc=False, cache_hash=True, kw_only=True):
         """How many consecutive tasks one tensor-parallel group spans (1: a group lies inside a task)."""
         return max(1, self.tp // max(1, self.task.gpus))
 
-
     def charge(self, size: int) -> dict[str, int]:
         """What a queue will be charged for this many tasks and the spares, as far as that is known before they sit."""
         task, count = self.task, size + self.spares

@@ -91,7 +91,7 @@ def _slice_slots(capacity: Capacity, demand: Demand) -> list[int]:
 
 
 def trimmed(topology: Topology, found: list[int], demand: Demand) -> list[int]:
-    """Cut a column so that plain sums are the truth: per-domain maximum for spread, whole tp groups per NVLink domain."""
+    """Cut a column so that plain sums are the truth: a maximum per domain for spread, whole tp groups for NVLink."""
     if demand.spread == NODE_LEVEL:
         found = [min(count, demand.spread_max) for count in found]
     elif demand.spread:

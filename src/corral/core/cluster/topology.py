@@ -72,9 +72,7 @@ class Topology:
         """For each kind of node, the mask of the GPUs the task may use; 0 where it may use none."""
         known = self._accepted.get(task)
         if known is None:
-            known = tuple(
-                sum(1 << i for i, gpu in enumerate(layout) if task.accepts(gpu)) for layout in self.layouts
-            )
+            known = tuple(sum(1 << i for i, gpu in enumerate(layout) if task.accepts(gpu)) for layout in self.layouts)
             self._accepted[task] = known
         return known
 
@@ -103,9 +101,7 @@ class Topology:
 
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:
     """A sort key by which ``a2`` comes before ``a10``."""
-    return tuple(
-        (0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name) if part
-    )
+    return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name) if part)
 
 
 def _along_the_tree(node: NodeSpec) -> tuple[object, ...]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from corral.core import events as e
+from corral.core.cluster.resources import GPU_MILLI, Amounts, amount_of
+from corral.core.cluster.topology import NodeSpec
+from corral.core.intake.refusal import Refusal
+from corral.core.intake.submission import faults_of, why_never
 from corral.core.model import Cause, Gang, GangState, JobSpec, QueueSpec, is_hopeless
 from corral.core.queues.quota import ROOT
-from corral.core.intake.refusal import Refusal
-from corral.core.cluster.resources import GPU_MILLI, Amounts, amount_of
 from corral.core.state import State
-from corral.core.intake.submission import faults_of, why_never
-from corral.core.cluster.topology import NodeSpec
 
 Answer = list[e.Event] | Refusal
 
@@ -38,7 +38,13 @@ def submit_many(state: State, specs: Mapping[str, JobSpec], user: str, now_ms: i
 
 
 def _why_not(
-    state: State, job_id: str, spec: JobSpec, batch: Mapping[str, JobSpec], user: str, extra: Mapping[str, int], now_ms: int
+    state: State,
+    job_id: str,
+    spec: JobSpec,
+    batch: Mapping[str, JobSpec],
+    user: str,
+    extra: Mapping[str, int],
+    now_ms: int,
 ) -> Refusal | None:
     if job_id in state.jobs:
         return Refusal("job_exists", f"there is a job {job_id} already")
@@ -51,7 +57,11 @@ def _why_not(
         if dependency.job not in state.jobs and dependency.job not in batch:
             return Refusal("no_such_job", f"there is no job {dependency.job!r} to wait for", field="after")
         if dependency.job in state.jobs and is_hopeless(state.jobs[dependency.job], dependency.after):
-            return Refusal("dependency_failed", f"job {dependency.job} is over and did not end {dependency.after}", field="after")
+            return Refusal(
+                "dependency_failed",
+                f"job {dependency.job} is over and did not end {dependency.after}",
+                field="after",
+            )
     if spec.deadline_ms is not None and spec.deadline_ms <= now_ms:
         return Refusal("deadline_passed", "the deadline is in the past", field="deadline_ms")
     refusal = _queue_refuses(state, spec, user, extra.get(spec.queue, 0))
@@ -70,12 +80,23 @@ def _queue_refuses(state: State, spec: JobSpec, user: str, extra: int) -> Refusa
     for name in state.queues.path(spec.queue):
         ceiling = state.queues.queues[name].spec.priority_ceiling
         if ceiling is not None and spec.priority > ceiling:
-            return Refusal("priority_too_high", f"queue {name or 'cluster'} allows priority up to {ceiling}", field="priority")
+            return Refusal(
+                "priority_too_high",
+                f"queue {name or 'cluster'} allows priority up to {ceiling}",
+                field="priority",
+            )
     if queue.spec.max_jobs is not None and queue.jobs + extra >= queue.spec.max_jobs:
-        return Refusal("queue_full", f"queue {spec.queue} has its {queue.spec.max_jobs} jobs", "wait for one to end", "queue")
+        return Refusal(
+            "queue_full",
+            f"queue {spec.queue} has its {queue.spec.max_jobs} jobs",
+            "wait for one to end",
+            "queue",
+        )
     mine = queue.user_jobs.get(user, 0)
     if queue.spec.max_jobs_per_user is not None and mine + extra >= queue.spec.max_jobs_per_user:
-        return Refusal("too_many_jobs", f"{user} has {mine} jobs in {spec.queue} already", "wait for one to end", "queue")
+        return Refusal(
+            "too_many_jobs", f"{user} has {mine} jobs in {spec.queue} already", "wait for one to end", "queue"
+        )
     return None
 
 
@@ -123,7 +144,9 @@ def cancel(state: State, job_id: str, now_ms: int) -> Answer:
     if job is None:
         return _no_job(job_id)
     if job.is_over or job.cancelled:
-        return Refusal("job_over", f"job {job_id} is over already" if job.is_over else f"job {job_id} is being cancelled")
+        return Refusal(
+            "job_over", f"job {job_id} is over already" if job.is_over else f"job {job_id} is being cancelled"
+        )
     found: list[e.Event] = [e.JobCancelled(now_ms, job_id)]
     for name in job.gangs:
         found += _cancel_gang(state, state.gangs[name], now_ms)
@@ -187,7 +210,11 @@ def change_priority(state: State, job_id: str, priority: int, now_ms: int) -> An
     for name in state.queues.path(job.spec.queue):
         ceiling = state.queues.queues[name].spec.priority_ceiling
         if ceiling is not None and priority > ceiling:
-            return Refusal("priority_too_high", f"queue {name or 'cluster'} allows priority up to {ceiling}", field="priority")
+            return Refusal(
+                "priority_too_high",
+                f"queue {name or 'cluster'} allows priority up to {ceiling}",
+                field="priority",
+            )
     return [e.PriorityChanged(now_ms, job_id, priority)]
 
 
@@ -237,11 +264,19 @@ def _promises_too_much(state: State, spec: QueueSpec, name: str, promised: int) 
     together = promised + sum(dict(tree.queues[child].spec.guarantee).get(name, 0) for child in siblings)
     bound = dict(tree.queues[spec.parent].spec.guarantee).get(name)
     if bound is not None and together > bound:
-        return Refusal("guarantees_exceed_parent", f"guarantees of {name} under {spec.parent} would be {together} of {bound}", field="guarantee")
+        return Refusal(
+            "guarantees_exceed_parent",
+            f"guarantees of {name} under {spec.parent} would be {together} of {bound}",
+            field="guarantee",
+        )
     known = tree.queues.get(spec.name)
     below = sum(dict(tree.queues[child].spec.guarantee).get(name, 0) for child in known.children) if known else 0
     if below > promised:
-        return Refusal("guarantees_exceed_parent", f"queues under {spec.name} are promised {below} of {name} already", field="guarantee")
+        return Refusal(
+            "guarantees_exceed_parent",
+            f"queues under {spec.name} are promised {below} of {name} already",
+            field="guarantee",
+        )
     return None
 
 
@@ -250,7 +285,9 @@ def remove_queue(state: State, name: str, now_ms: int) -> Answer:
     if queue is None or name == ROOT:
         return Refusal("no_such_queue", f"there is no queue {name!r}")
     if queue.children or queue.jobs:
-        return Refusal("queue_not_empty", f"queue {name} has {queue.jobs} jobs and {len(queue.children)} queues below it")
+        return Refusal(
+            "queue_not_empty", f"queue {name} has {queue.jobs} jobs and {len(queue.children)} queues below it"
+        )
     return [e.QueueRemoved(now_ms, name)]
 
 
@@ -262,7 +299,11 @@ def add_node(state: State, spec: NodeSpec, now_ms: int) -> Answer:
     if known is not None and known.spec != spec and _is_in_use(state, spec.name):
         return Refusal("node_in_use", f"node {spec.name} changed while gangs hold seats on it", "drain it first")
     if len(spec.path) != len(state.settings.levels):
-        return Refusal("bad_path", f"node {spec.name} names {len(spec.path)} domains, the topology has {len(state.settings.levels)} levels", field="path")
+        return Refusal(
+            "bad_path",
+            f"node {spec.name} names {len(spec.path)} domains, the topology has {len(state.settings.levels)} levels",
+            field="path",
+        )
     if any(amount < 0 for _, amount in spec.amounts) or any(gpu.vram_mib <= 0 for gpu in spec.gpus):
         return Refusal("negative_amount", f"node {spec.name} has an amount that cannot be", field="amounts")
     return [e.NodeAdded(now_ms, spec)]
@@ -278,7 +319,9 @@ def remove_node(state: State, name: str, now_ms: int) -> Answer:
 
 def _is_in_use(state: State, name: str) -> bool:
     """Whether a gang has a seat on the node, or a claim to one."""
-    return bool(state.tenants[name]) or any(seat.node == name for gang in state.claimants.values() for seat in gang.claim)
+    return bool(state.tenants[name]) or any(
+        seat.node == name for gang in state.claimants.values() for seat in gang.claim
+    )
 
 
 def drain(state: State, name: str, now_ms: int) -> Answer:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from corral.core.cluster.capacity import Capacity
-from corral.core.model import JobSpec
-from corral.core.intake.refusal import Refusal
 from corral.core.cluster.resources import Demand, TaskDemand
 from corral.core.cluster.slots import NODE_LEVEL, describe, fits, room_by_domain, slots
+from corral.core.intake.refusal import Refusal
+from corral.core.model import JobSpec
 from corral.core.state import State
 
 
@@ -42,14 +42,24 @@ def faults_of(spec: JobSpec) -> Iterator[Refusal]:
         yield Refusal("deadline_before_begin", "the deadline is not after the begin time", field="deadline_ms")
     for gang in spec.gangs:
         for refusal in demand_faults(gang.demand):
-            yield Refusal(refusal.code, f"gang {gang.role}: {refusal.why}", refusal.hint, f"gangs.{gang.role}.{refusal.field}")
+            yield Refusal(
+                refusal.code,
+                f"gang {gang.role}: {refusal.why}",
+                refusal.hint,
+                f"gangs.{gang.role}.{refusal.field}",
+            )
 
 
 def demand_faults(demand: Demand) -> Iterator[Refusal]:
     if demand.tasks < 1:
         yield Refusal("no_tasks", f"a gang of {demand.tasks} tasks", "ask for at least one task", "tasks")
     if demand.tasks_min < 0 or demand.tasks_min > demand.tasks or demand.step < 1:
-        yield Refusal("bad_range", f"tasks {demand.tasks_min}..{demand.tasks} by {demand.step}", "min <= max, step >= 1", "tasks")
+        yield Refusal(
+            "bad_range",
+            f"tasks {demand.tasks_min}..{demand.tasks} by {demand.step}",
+            "min <= max, step >= 1",
+            "tasks",
+        )
     elif demand.tasks_min and (demand.tasks - demand.tasks_min) % demand.step:
         yield Refusal("bad_range", "the step does not lead from the most to the fewest tasks", field="step")
     if demand.spares < 0:
@@ -143,6 +153,16 @@ def _no_such_gpu(empty: Capacity, task: TaskDemand) -> Refusal:
     gpus = [gpu for layout in empty.topology.layouts for gpu in layout]
     models = sorted({gpu.model for gpu in gpus})
     if task.models and not set(task.models) & set(models):
-        return Refusal("no_such_gpu_model", f"no GPU of model {' or '.join(task.models)}", f"models here: {', '.join(models) or 'none'}", "models")
+        return Refusal(
+            "no_such_gpu_model",
+            f"no GPU of model {' or '.join(task.models)}",
+            f"models here: {', '.join(models) or 'none'}",
+            "models",
+        )
     largest = max((gpu.vram_mib for gpu in gpus if not task.models or gpu.model in task.models), default=0)
-    return Refusal("no_such_vram", f"no GPU has the VRAM asked for; the largest has {largest} MiB", "ask for less VRAM", "vram_mib_min")
+    return Refusal(
+        "no_such_vram",
+        f"no GPU has the VRAM asked for; the largest has {largest} MiB",
+        "ask for less VRAM",
+        "vram_mib_min",
+    )

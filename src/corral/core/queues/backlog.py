@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from heapq import heappop, heappush, nsmallest
 from itertools import islice
 
-from corral.core.model import Gang, GangState, Profile
 from corral.core.cluster.resources import Demand
+from corral.core.model import Gang, GangState, Profile
 
 
 class Line:
-    """Gangs of one shape, first in line first. Taking from the front and adding at the back cost the same at any length."""
+    """Gangs of one shape, first in line first. Taking the first and adding a last cost the same at any length."""
 
     __slots__ = ("_gangs", "_ranks", "_start", "priority", "profile", "queue", "user")
 

@@ -12,8 +12,8 @@ from copy import copy
 
 from msgspec import Struct, field
 
-from corral.core.model import NEVER_MS, QueueSpec
 from corral.core.cluster.resources import GPU_MILLI, SHARE_DIMENSIONS, amount_of
+from corral.core.model import NEVER_MS, QueueSpec
 from corral.core.queues.usage import Usage
 
 ROOT = ""
@@ -76,7 +76,9 @@ class QueueTree:
             self._paths[spec.name] = (*self._paths[spec.parent], spec.name)
         specs = [queue.spec for queue in self.queues.values()]
         self._someone_keeps = any(each.lend for each in specs)
-        self.bounds_models = any(":" in name for each in specs for name, _ in (*each.limit, *each.user_limit, *each.lend))
+        self.bounds_models = any(
+            ":" in name for each in specs for name, _ in (*each.limit, *each.user_limit, *each.lend)
+        )
 
     def drop(self, name: str) -> None:
         queue = self.queues.pop(name)
@@ -133,7 +135,9 @@ class QueueTree:
             times += [t for change in queue.spec.changes for t in (change.from_ms, change.until_ms) if t > now_ms]
             budget = queue.spec.budget
             if budget is not None:
-                times.append(budget.anchor_ms + ((now_ms - budget.anchor_ms) // budget.window_ms + 1) * budget.window_ms)
+                times.append(
+                    budget.anchor_ms + ((now_ms - budget.anchor_ms) // budget.window_ms + 1) * budget.window_ms
+                )
         return min(times)
 
     # ---- may it take more --------------------------------------------------------------------------------------
