@@ -78,7 +78,7 @@ coverage: setup ## Which lines and branches the tests reach
 
 .PHONY: accept
 accept: setup ## Rewrite the golden scenarios with what the engine now does (then read the diff)
-	$(PY) -m pytest tests/scenarios --accept
+	$(PY) -m pytest tests/scenarios tests/architecture/test_generated.py --accept
 
 .PHONY: lock
 lock: ## Compile requirements/dev.txt anew (needs uv); UPGRADE=1 takes newer versions

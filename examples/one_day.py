@@ -33,6 +33,7 @@ from corral.core.snapshot import Snapshot
 from corral.core.state import State
 from corral.policy.catalog import standard
 from corral.policy.explain import explain
+from corral.policy.reasons import Hold
 
 MINUTE, HOUR = 60_000, 3_600_000
 NODES = [f"{rack}{n}" for rack in "ab" for n in (1, 2)]
@@ -141,7 +142,8 @@ class Day:
         snapshot = Snapshot(self.state, self.now)
         for name in self.state.jobs[job].gangs:
             hold = explain(snapshot, self.policy, name)
-            self.say(f"why does {name} wait? {'; '.join(str(reason) for reason in hold.reasons)}")
+            assert isinstance(hold, Hold)
+            self.say(f"why does {name} wait? {'; '.join(reason.text(self.now) for reason in hold.reasons)}")
 
 
 def where(seats: Sequence[Seat]) -> str:
@@ -169,18 +171,21 @@ def main() -> None:
 def story(day: Day) -> None:
     day.submit("borrow", "gwen", 5 * HOUR, queue="guests", demand=gpus(8, tasks=4), checkpoints=True)
     day.until(9)
-    day.submit("train", "vera", 3 * HOUR, queue="vision", demand=gpus(8, tasks=2, within="rack"), checkpoints=True)
+    day.submit("train", "vera", 3 * HOUR, queue="vision", demand=gpus(8, tasks=2), checkpoints=True)
     day.submit("giant", "vera", HOUR, queue="vision", demand=gpus(8, tasks=5))
     day.until(9, 5)
     day.why("borrow")
-    day.submit("sweep", "sam", 40 * MINUTE, queue="speech", demand=gpus(1), array=(0, 1, 2, 3))
+    day.submit("sweep", "sam", 40 * MINUTE, queue="speech", demand=gpus(1), array=(0, 1, 2, 3), array_parallel=2)
     day.until(10)
+    day.obey(day.engine.tell(f.NodeGone("a2"), day.now))
+    day.until(10, 20)
+    day.obey(day.engine.tell(f.NodeBack("a2"), day.now))
+    day.until(10, 30)
+    day.submit("flexible", "gwen", 75 * MINUTE, queue="guests", demand=gpus(4, tasks=4, tasks_min=2), checkpoints=True)
+    day.until(11)
     day.submit("urgent", "sam", 30 * MINUTE, queue="speech", priority=10, demand=gpus(8), time_limit_ms=HOUR)
     day.submit("report", "sam", 10 * MINUTE, queue="speech", demand=gpus(1), after=(Dependency("urgent"),))
-    day.until(11)
-    day.obey(day.engine.tell(f.NodeGone("a2"), day.now))
-    day.until(11, 30)
-    day.obey(day.engine.tell(f.NodeBack("a2"), day.now))
+    day.until(12)
     day.crashes["flaky"] = 1
     day.submit("flaky", "gwen", 20 * MINUTE, queue="guests", demand=gpus(2),
                retries=((FailureClass.USER_ERROR, RetryRule(2)),))  # fmt: skip

@@ -99,7 +99,9 @@ def test_under_standard_the_wait_of_a_gang_stays_within_the_bound_while_small_wo
         flood = Flood(standard(patience_ms=PATIENCE_MS), seed, queue, **late)
         waited = flood.wait_of_large(2 * BOUND_MS)
         assert waited is not None, f"seed {seed}: still waiting after {2 * BOUND_MS} ms"
-        assert waited <= BOUND_MS + CYCLE_MS * flood.starts_late, f"seed {seed}"
+        # a clock that ticks once a cycle sees the start, the limit and the end of the grace of a run a cycle late each
+        slack = CYCLE_MS * (flood.starts_late + 3 * (flood.starts_late and flood.leaves_late))
+        assert waited <= BOUND_MS + slack, f"seed {seed}"
 
 
 def test_without_patience_a_queue_that_has_had_its_share_waits_longer_than_the_bound():

@@ -174,7 +174,7 @@ class Driver:
         earlier = list(self.state.jobs)
         spec = JobSpec(
             queue=rng.choice(("lab/red", "lab/blue", "ops", "ops", "nowhere")) if rng.random() < 0.98 else "lab",
-            gangs=tuple(GangSpec(self._demand(), role) for role in rng.choice((("main",), ("main",), ("main", "eval")))),
+            gangs=tuple(GangSpec(self._demand(), role) for role in rng.choice((("main",), ("main", "eval")))),
             name=rng.choice(("", "", "nightly")),
             priority=rng.choice((0, 0, 0, 1, 5)),
             array=tuple(range(rng.randint(2, 4))) if rng.random() < 0.1 else (),

@@ -1,10 +1,12 @@
 """What should happen (pure): a policy is a function from a snapshot to a plan. Composed of parts, found by name."""
 
+from corral.policy.advice import smallest_changes
 from corral.policy.backfill import Calendar
 from corral.policy.catalog import CATALOG, policy
 from corral.policy.order import Order
 from corral.policy.placement import Bounds, Scorer, Seating, find_seats
 from corral.policy.preemption import Preemption
+from corral.policy.reasons import Hold, InTheWay, Reason
 from corral.policy.repack import Repack
 from corral.policy.scoring import LeastFragmentation, best_fit
 from corral.policy.standard import CONSERVATIVE, EASY, GREEDY, STRICT, Backfill, Parts, Standard
@@ -18,15 +20,19 @@ __all__ = [
     "Backfill",
     "Bounds",
     "Calendar",
+    "Hold",
+    "InTheWay",
     "LeastFragmentation",
     "Order",
     "Parts",
     "Preemption",
+    "Reason",
     "Repack",
     "Scorer",
     "Seating",
     "Standard",
     "best_fit",
+    "smallest_changes",
     "find_seats",
     "policy",
 ]

@@ -77,7 +77,7 @@ def _trials(snapshot: Snapshot, gang: Gang, reasons: tuple[object, ...]) -> Iter
             case Held():
                 yield Change("held", "", "release it"), _unheld(gang), None
             case ReservedFor():
-                left = reason.at_ms - snapshot.now_ms
+                left = reason.at_ms - snapshot.now_ms - snapshot.job(gang).spec.grace_ms
                 if left > 0:
                     shorter = Change("time_limit", str(left), f"limit its time to {span(left)}")
                     yield shorter, _with(gang, gang.demand, left), None
