@@ -32,7 +32,7 @@ __all__ = [
     "Seating",
     "Standard",
     "best_fit",
-    "smallest_changes",
     "find_seats",
     "policy",
+    "smallest_changes",
 ]
