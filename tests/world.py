@@ -61,9 +61,7 @@ def demand_of(gpus: int = 1, tasks: int = 1, **terms: object) -> Demand:
 class World:
     """One engine with its journal. Times are absolute; ``now`` moves only by ``wait``."""
 
-    def __init__(
-        self, policy: Policy | str = "standard", levels: Sequence[str] = ("rack",), **settings: int
-    ) -> None:
+    def __init__(self, policy: Policy | str = "standard", levels: Sequence[str] = ("rack",), **settings: int) -> None:
         self.state = State(Settings(levels=tuple(levels), **settings))
         chosen = named_policy(policy) if isinstance(policy, str) else policy
         assert not isinstance(chosen, Refusal), chosen
@@ -78,9 +76,7 @@ class World:
 
     # ---- what there is --------------------------------------------------------------------------------
 
-    def rack(
-        self, rack: str, nodes: int, gpus: int = 8, islands: int = 1, model: str = "H100", **has: int
-    ) -> World:
+    def rack(self, rack: str, nodes: int, gpus: int = 8, islands: int = 1, model: str = "H100", **has: int) -> World:
         for i in range(nodes):
             spec = node_spec(f"{rack}{i}", gpus, (rack,), islands, model, **has)
             self.take(commands.add_node(self.state, spec, self.now))
@@ -124,9 +120,7 @@ class World:
         gang = self.submit(job, queue, demand, **spec)  # type: ignore[arg-type]
         if seats:
             size = len(seats) - gang.demand.spares
-            self.apply(
-                e.GangPlaced(self.now, gang.id, gang.attempt + 1, tuple(seats[:size]), tuple(seats[size:]))
-            )
+            self.apply(e.GangPlaced(self.now, gang.id, gang.attempt + 1, tuple(seats[:size]), tuple(seats[size:])))
         else:
             self.cycle()
         self.up(gang)

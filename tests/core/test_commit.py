@@ -223,6 +223,17 @@ def test_victims_have_their_own_grace_to_leave():
     ]
 
 
+@pytest.mark.xfail(reason="a shared GPU counts as leaving as soon as one of those who share it leaves")
+def test_a_shared_gpu_is_not_claimed_once_somebody_else_shares_it():
+    made = world(1)
+    part = demand_of(gpus=0, slice_mib=10_000)
+    victim = made.run("v", demand=part, seats=[seat("a0", 0, slice_mib=10_000)])
+    made.submit("j", priority=1)
+    late = MakeRoom("j/main", 1, (seat("a0", 0),), (Victim(victim.id, 1, Cause.PRIORITY, 0),))
+    made.run("w", demand=part, seats=[seat("a0", 0, slice_mib=10_000)])
+    assert committed(made, late) == []
+
+
 def test_one_victim_is_not_evicted_for_two():
     made, low, high, _ = crowded()
     single = made.submit("single", demand=demand_of(gpus=2), priority=2)

@@ -58,9 +58,7 @@ def victims() -> list[str]:
 def printed_under(hash_seed: int, program: str) -> str:
     environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", program]
-    return subprocess.run(
-        command, env=environment, check=True, capture_output=True, text=True, timeout=120
-    ).stdout
+    return subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=120).stdout
 
 
 def test_the_same_seed_gives_the_same_journal_under_any_hash_seed():
