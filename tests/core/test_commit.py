@@ -223,7 +223,6 @@ def test_victims_have_their_own_grace_to_leave():
     ]
 
 
-@pytest.mark.xfail(reason="a shared GPU counts as leaving as soon as one of those who share it leaves")
 def test_a_shared_gpu_is_not_claimed_once_somebody_else_shares_it():
     made = world(1)
     part = demand_of(gpus=0, slice_mib=10_000)

@@ -286,7 +286,6 @@ def test_a_queue_gives_back_what_it_borrowed_and_no_more():
     assert sum(gang.eviction is not None for gang in running) == 1
 
 
-@pytest.mark.xfail(reason="the exact search cannot tell a set from the same set and somebody who costs nothing")
 def test_who_costs_nothing_does_not_leave_in_vain():
     """A gang without GPUs is free to evict, but sits where its leaving helps nobody."""
     world = World().rack("a", 2, 2).rack("z", 1, 1, cpu_milli=8000).queue("team")
@@ -302,7 +301,6 @@ def test_who_costs_nothing_does_not_leave_in_vain():
     assert bystander.eviction is None
 
 
-@pytest.mark.xfail(reason="against a queue below its own a gang counts as entitled, whatever it asks for")
 def test_a_queue_and_the_queue_above_it_do_not_evict_each_other_in_a_circle():
     world = World().rack("a", 1, 4).rack("b", 1, 1)
     world.queue("lab").queue("lab/red", guarantee=1).queue("other", time_share=2)

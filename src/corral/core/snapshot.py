@@ -144,13 +144,19 @@ class Draft:
         """By node, the GPUs held by gangs that are on their way out."""
         masks: dict[str, int] = {}
         for node in nodes:
-            mask = 0
+            leaving = staying = 0
             for name in self.state.tenants.get(node, ()):
                 gang = self.state.gangs[name]
+                held = 0
+                for seat in gang.all_seats:
+                    held |= seat.gpus if seat.node == node else 0
                 if self.is_leaving(gang):
-                    for seat in gang.all_seats:
-                        mask |= seat.gpus if seat.node == node else 0
-            masks[node] = mask
+                    leaving |= held
+                else:
+                    staying |= held
+            for _, seat in self.seated.get(node, ()):
+                staying |= seat.gpus
+            masks[node] = leaving & ~staying  # a GPU that is shared is left when all who share it have left
         return masks
 
     def _sit(self, gang: Gang, seats: Sequence[Seat]) -> None:

@@ -39,7 +39,9 @@ class Rights:
             shared = 0
             while shared < len(mine) and shared < len(theirs) and mine[shared] == theirs[shared]:
                 shared += 1
-            is_entitled, is_borrowing = entitled[shared], self._borrows_from(queue)[shared]
+            # a gang that waits in a queue above theirs has no guarantee of its own there
+            is_entitled = shared < len(mine) and entitled[shared]
+            is_borrowing = self._borrows_from(queue)[shared]
             right = self._right(gang, queue, priority, is_entitled, is_borrowing)
             if right is not None:
                 may_go_below = queue == gang.queue or (priority < gang.priority and is_entitled)

@@ -92,7 +92,7 @@ def cheapest(
     best = search.greedy(ordered)
     if len(ordered) <= EXACT_MAX:
         best = search.exact(ordered, best)
-    return best
+    return None if best is None else search.without_idle(best)
 
 
 class _Search:
@@ -300,6 +300,25 @@ class _Search:
             else:
                 self._free(candidate)
         return chosen if self._is_legal(chosen) else None
+
+    def without_idle(self, chosen: list[Candidate]) -> list[Candidate]:
+        """Without anyone who need not leave; there may be some who cost nothing."""
+        mark, before = self._capacity.mark(), self._column.copy()
+        for candidate in chosen:
+            self._free(candidate)
+        for candidate in sorted(chosen, key=lambda c: c.key, reverse=True):
+            fewer = [c for c in chosen if c is not candidate]
+            if candidate.price:
+                continue
+            self._keep(candidate)
+            if self._fits() and self._is_enough(fewer):
+                chosen = fewer
+            else:
+                self._free(candidate)
+        self._capacity.undo(mark)
+        self._column[:] = before
+        self._total = sum(before)
+        return chosen
 
     # ---- columns -----------------------------------------------------------------------------------------------
 

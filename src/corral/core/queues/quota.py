@@ -191,7 +191,8 @@ class QueueTree:
 
     def is_entitled(self, name: str, against: str, charge: Mapping[str, int], now_ms: int) -> bool:
         """Whether a queue stays within its guarantee with this charge, at every level where it differs from another."""
-        return all(self.is_within(each, charge, now_ms) for each in self.below(name, against))
+        below = self.below(name, against)  # nothing, for a queue above the other: it has no guarantee of its own there
+        return bool(below) and all(self.is_within(each, charge, now_ms) for each in below)
 
     def is_borrowing(self, name: str, against: str, dimensions: Iterable[str], now_ms: int) -> bool:
         """Whether a queue has more than its guarantee, at every level where it differs from another."""
