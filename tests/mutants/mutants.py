@@ -448,7 +448,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "return Cause.PRIORITY if is_lower and is_entitled else None",
         "return Cause.PRIORITY if is_lower else None",
         "A borrower of high priority takes what another queue is guaranteed.",
-        (f"{VICTIMS}test_a_louder_borrower_does_not_take_what_another_queue_is_guaranteed",),
+        (f"{VICTIMS}test_a_louder_borrower_does_not_take_cpus_that_another_queue_is_guaranteed",),
     ),
     Mutant(
         "minimum_runtime_ignored",

@@ -275,6 +275,17 @@ def test_a_louder_borrower_does_not_take_what_another_queue_is_guaranteed():
     assert (mine.eviction, small.eviction) == (None, None)
 
 
+def test_a_louder_borrower_does_not_take_cpus_that_another_queue_is_guaranteed():
+    cpus = {count: Demand(task=TaskDemand(amounts=amounts({"cpu_milli": count}))) for count in (500, 1000)}
+    world = World().rack("a", 1, 1, cpu_milli=1000).rack("b", 1, 1, cpu_milli=500)
+    world.queue("owner", guarantee=amounts({"cpu_milli": 1000})).queue("borrower")
+    mine = world.run("mine", "owner", cpus[1000], [Seat("a0")])
+    small = world.run("small", "borrower", cpus[500], [Seat("b0")])
+    world.submit("loud", "borrower", cpus[1000], priority=9)
+    world.cycle()
+    assert (mine.eviction, small.eviction) == (None, None)
+
+
 def test_a_queue_gives_back_what_it_borrowed_and_no_more():
     world = World().rack("a", 1, 4).queue("owner", guarantee=2).queue("borrower", guarantee=3)
     running = [world.run(f"j{i}", "borrower", seats=[seat("a0", i)]) for i in range(4)]
