@@ -4,8 +4,10 @@ import pytest
 
 from corral.core.cluster.resources import Demand, TaskDemand
 from corral.core.cluster.topology import Topology
+from corral.core.intake import commands
+from corral.core.model import GangState
 from corral.policy.placement import FREE, find_seats
-from tests.world import World, demand_of, node_spec, open_capacity, seat
+from tests.world import World, demand_of, node_spec, open_capacity, seat, state_of
 
 
 def cluster(used: dict[str, int] | None = None, level: str = "rack", gpus: int = 4, islands: int = 1):
@@ -112,3 +114,18 @@ def test_a_preferred_level_is_waited_for_and_then_given_up():
 def test_avoided_nodes_are_avoided_and_nothing_is_barred_by_default():
     assert nodes_of(cluster({"a0": 3}), demand_of(1), avoid=("a0",)) == ["a1"]
     assert FREE.barred == {}
+
+
+@pytest.mark.xfail(reason="what nobody keeps is bounded by what the cluster has, and a claim of a slice counts whole")
+def test_a_slice_is_placed_beside_one_that_sits_down_on_its_claim_while_some_queue_keeps_gpus():
+    """What is decided commits: plan and commit agree on what a queue may have of one GPU model."""
+    world = World().rack("a", 1, 1, model="A100").rack("b", 1, 4).queue("team").queue("keeper", guarantee=1, lend=0)
+    world.take(commands.drain(world.state, "b0", world.now))
+    victim = world.run("victim", seats=[seat("a0", 0)])
+    part = demand_of(gpus=0, slice_mib=10_000)
+    first = world.submit("first", demand=part, priority=1)
+    world.cycle()
+    world.down(victim, 85)
+    second = world.submit("second", demand=part, priority=1)
+    world.cycle()
+    assert [state_of(first), state_of(second)] == [GangState.STARTING] * 2
