@@ -107,7 +107,7 @@ def test_equal_shapes_of_one_user_share_a_line_and_everything_else_has_its_own()
     backlog.add(gang(6, profile=Profile(demand_of(), 1000)))
     assert sorted(list(line) for line in backlog.lines()) == [["g1", "g2"], ["g3"], ["g4"], ["g5"], ["g6"]]
     assert backlog.count == 6
-    assert backlog.demands == {demand_of(): 6}
+    assert backlog.demands == {demand_of(): {None: 5, 1000: 1}}
 
 
 def test_an_empty_backlog_keeps_nothing_of_its_history():

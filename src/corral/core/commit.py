@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from corral.core import events as e
-from corral.core.cluster.resources import Seat
+from corral.core.cluster.resources import Amounts, Seat
 from corral.core.model import Cause, Gang, GangState
 from corral.core.plan import Decision, DropClaim, Evict, Grow, MakeRoom, Place, Plan, Repair
 from corral.core.snapshot import Draft, Snapshot
@@ -49,9 +49,9 @@ def _place(draft: Draft, gang: Gang, decision: Place) -> list[e.Event]:
             return []
         draft.place_on_claim(gang, seats)
     else:
-        if not _are_free(draft, gang, seats) or not _is_allowed(draft, gang, seats):
-            return []
         charge = draft.state.charge_for(gang.demand.task, seats)
+        if not _are_free(draft, gang, seats) or not _may_be_charged(draft, gang, charge):
+            return []
         draft.place(gang, seats, charge, _gpu_ms(draft, gang, charge))
     return [e.GangPlaced(draft.now_ms, gang.id, decision.attempt, decision.seats, decision.spares)]
 
@@ -254,7 +254,10 @@ def _can_claim(draft: Draft, gang: Gang, seats: Sequence[Seat]) -> bool:
 
 def _is_allowed(draft: Draft, gang: Gang, seats: Sequence[Seat]) -> bool:
     """Whether the queue may be charged for these seats."""
-    charge = draft.state.charge_for(gang.demand.task, seats)
+    return _may_be_charged(draft, gang, draft.state.charge_for(gang.demand.task, seats))
+
+
+def _may_be_charged(draft: Draft, gang: Gang, charge: Amounts) -> bool:
     gpu_ms = _gpu_ms(draft, gang, charge)
     return next(draft.queues.shortfalls(gang.queue, gang.user, dict(charge), gpu_ms, draft.now_ms), None) is None
 

@@ -124,6 +124,8 @@ class Walk:
         self._first = list(first)[::-1]  # gangs that go before everyone else
         self._may_insist = may_insist
         self._is_narrowed = False
+        self._keys: dict[tuple[int, int, str], tuple[int, Key]] = {}
+        self._charges: dict[str, int] = {}  # outermost queue -> how often something below it was charged
         self._rooms: dict[str, int] = {}  # queue -> what it may still have within its guarantee
         self._passed: dict[Line, int] = {}
         self._skipped: set[str] = set()
@@ -155,7 +157,7 @@ class Walk:
         while self._heap:
             key, rights, at = self._heap[0]
             desk = self._backlog.desks[at]
-            if not self._order.looks_inside and (fresh := self._key(desk, rights)) > key:
+            if not self._order.looks_inside and (fresh := self._known_key(desk, rights)) > key:
                 heapreplace(self._heap, (fresh, rights, at))
                 continue
             best = self._best(desk, rights) if self._open or self._is_insisting(desk) else None
@@ -190,9 +192,12 @@ class Walk:
         return list(self._open)
 
     def close_demand(self, demand: Demand, from_ms: int = 0) -> None:
-        if from_ms <= 0:
-            self._open.pop(demand, None)
-        elif demand in self._open:
+        if demand not in self._open:
+            return
+        default = self._draft.state.settings.default_expected_ms
+        if all((expected or default) >= from_ms for expected in self._backlog.demands[demand]):
+            del self._open[demand]
+        else:
             self._open[demand] = min(self._open[demand], from_ms)
 
     def close_at_desk(self, turn: Turn, from_ms: int = 0) -> None:
@@ -206,8 +211,19 @@ class Walk:
     def served(self, turn: Turn) -> None:
         """The draft has seats for it; its queue and user have had more now."""
         self._shares.charged(turn.gang.queue, turn.gang.user)
-        for name in self._draft.queues.path(turn.gang.queue):
+        path = self._draft.queues.path(turn.gang.queue)
+        self._charges[path[1]] = self._charges.get(path[1], 0) + 1
+        for name in path:
             self._rooms.pop(name, None)
+
+    def _known_key(self, desk: Desk, rights: int) -> Key:
+        """The key of a desk, remembered until something is charged to a relative of its queue."""
+        where = (rights, desk.priority, desk.queue)
+        charges = self._charges.get(desk.queue.partition("/")[0], 0)
+        known = self._keys.get(where)
+        if known is None or known[0] != charges:
+            known = self._keys[where] = (charges, self._key(desk, rights))
+        return known[1]
 
     def _key(self, desk: Desk, rights: int, best: Best | None = None) -> Key:
         first: Key = ()

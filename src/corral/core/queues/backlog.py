@@ -93,13 +93,13 @@ class Ages:
             heappush(self._returned, (gang.rank, gang.id, gang))
 
     def prune(self, priority: int) -> None:
-        """Somebody has left. Who is gone is dropped at the front at once, and everywhere when half of them are gone."""
+        """Somebody has left. Who is gone is dropped at the front at once, and everywhere when there are many of them."""
         while self._in_order and not _stands(self._in_order[0], priority):
             self._in_order.popleft()
         while self._returned and not _stands(self._returned[0][2], priority):
             heappop(self._returned)
         self._gone += 1
-        if self._gone > 64 and self._gone * 2 > len(self._in_order):
+        if self._gone > 64 + len(self._in_order) // 64:
             self._in_order = deque(gang for gang in self._in_order if _stands(gang, priority))
             self._gone = 0
 
@@ -120,7 +120,8 @@ class Backlog:
     def __init__(self) -> None:
         self.ages: dict[int, Ages] = {}
         self.desks: dict[tuple[int, str], Desk] = {}
-        self.demands: dict[Demand, int] = {}
+        #: demand -> expected length of run -> how many in line want just that
+        self.demands: dict[Demand, dict[int | None, int]] = {}
         self.count = 0
 
     def add(self, gang: Gang) -> None:
@@ -140,7 +141,8 @@ class Backlog:
         ages.add(gang)
         desk.count += 1
         self.count += 1
-        self.demands[demand] = self.demands.get(demand, 0) + 1
+        lengths = self.demands.setdefault(demand, {})
+        lengths[profile.expected_ms] = lengths.get(profile.expected_ms, 0) + 1
 
     def remove(self, gang: Gang) -> None:
         demand = gang.profile.demand
@@ -151,12 +153,15 @@ class Backlog:
         self.ages[gang.priority].prune(gang.priority)
         desk.count -= 1
         self.count -= 1
-        self.demands[demand] -= 1
+        lengths, expected = self.demands[demand], gang.profile.expected_ms
+        lengths[expected] -= 1
+        if not lengths[expected]:
+            del lengths[expected]
         if not line:
             _prune(desk, demand, gang)
         if not desk.count:
             del self.desks[key]
-        if not self.demands[demand]:
+        if not lengths:
             del self.demands[demand]
 
     def line(self, gang: Gang) -> Line:

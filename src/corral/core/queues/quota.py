@@ -62,6 +62,7 @@ class QueueTree:
         self._someone_keeps = False
         self.bounds_models = False  # whether some queue is bounded in a dimension that depends on the GPU model
         self._promised: dict[tuple[str, str], int | None] | None = None  # a copy remembers: time stands still in it
+        self._bounds: dict[tuple[str, str], list[tuple[str, int]]] | None = None
 
     # ---- shape of the tree -------------------------------------------------------------------------------------
 
@@ -121,6 +122,16 @@ class QueueTree:
         spec = self.queues[name].spec
         return _changed(amount_of(spec.limit, dimension), spec, dimension, now_ms, is_limit=True)
 
+    def _limits(self, name: str, dimension: str, now_ms: int) -> list[tuple[str, int]]:
+        """The limits along a queue's path, where there are any."""
+        if self._bounds is not None and (name, dimension) in self._bounds:
+            return self._bounds[name, dimension]
+        stated = [(each, self.limit(each, dimension, now_ms)) for each in self._paths[name]]
+        found = [(each, limit) for each, limit in stated if limit is not None]
+        if self._bounds is not None:
+            self._bounds[name, dimension] = found
+        return found
+
     def kept(self, name: str, dimension: str, now_ms: int) -> int:
         """The part of the guarantee that is not lent to anyone, even when idle."""
         lend = amount_of(self.queues[name].spec.lend, dimension)
@@ -169,16 +180,15 @@ class QueueTree:
             mine = queue.user_used.get((user, dimension), 0)
             if bound is not None and mine + asked > bound:
                 yield Shortfall("user_limit", name, dimension, mine, bound, asked)
-            for each in self._paths[name]:
-                limit = self.limit(each, dimension, now_ms)
+            for each, limit in self._limits(name, dimension, now_ms):
                 used = self.queues[each].used.get(dimension, 0)
-                if limit is not None and used + asked > limit:
+                if used + asked > limit:
                     yield Shortfall("limit", each, dimension, used, limit, asked)
             if self._someone_keeps:
                 room = self.room(name, dimension, now_ms)
                 used = queue.used.get(dimension, 0)
-                limit = self.limit(name, dimension, now_ms)
-                if room is not None and asked > room and (limit is None or used + asked <= limit):
+                own = self.limit(name, dimension, now_ms)
+                if room is not None and asked > room and (own is None or used + asked <= own):
                     yield Shortfall("not_lent", name, dimension, used, used + room, asked)
         for each in self._paths[name]:
             budget = self.queues[each].spec.budget
@@ -215,7 +225,7 @@ class QueueTree:
         """A tree that can be charged without anyone noticing. Usage is shared: a draft does not let time pass."""
         twin = copy(self)
         twin.queues = {}
-        twin._promised = {}
+        twin._promised, twin._bounds = {}, {}
         for name, queue in self.queues.items():
             queue = copy(queue)
             queue.used = queue.used.copy()
@@ -227,6 +237,8 @@ class QueueTree:
 
     def charge(self, name: str, user: str, amounts: Iterable[tuple[str, int]], sign: int) -> None:
         amounts = tuple(amounts)
+        if not amounts:
+            return
         for each in self._paths[name]:
             used = self.queues[each].used
             for dimension, amount in amounts:
