@@ -116,7 +116,6 @@ def test_avoided_nodes_are_avoided_and_nothing_is_barred_by_default():
     assert FREE.barred == {}
 
 
-@pytest.mark.xfail(reason="what nobody keeps is bounded by what the cluster has, and a claim of a slice counts whole")
 def test_a_slice_is_placed_beside_one_that_sits_down_on_its_claim_while_some_queue_keeps_gpus():
     """What is decided commits: plan and commit agree on what a queue may have of one GPU model."""
     world = World().rack("a", 1, 1, model="A100").rack("b", 1, 4).queue("team").queue("keeper", guarantee=1, lend=0)

@@ -7,7 +7,6 @@ from corral.core.plan import Place
 from tests.world import World
 
 
-@pytest.mark.xfail(reason="a place in the draft is not counted against the budget")
 @pytest.mark.parametrize("policy", ["srtf", "srsf", "las"])
 def test_two_that_together_pass_the_budget_are_not_both_placed_by(policy):
     world = World(policy).rack("a", 1, 2).queue("team", budget=Budget(gpu_ms=100_000, window_ms=NEVER_MS))

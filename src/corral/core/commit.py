@@ -49,8 +49,10 @@ def _place(draft: Draft, gang: Gang, decision: Place) -> list[e.Event]:
             return []
         draft.place_on_claim(gang, seats)
     else:
+        if not _are_free(draft, gang, seats):
+            return []
         charge = draft.state.charge_for(gang.demand.task, seats)
-        if not _are_free(draft, gang, seats) or not _may_be_charged(draft, gang, charge):
+        if not _may_be_charged(draft, gang, charge):
             return []
         draft.place(gang, seats, charge, _gpu_ms(draft, gang, charge))
     return [e.GangPlaced(draft.now_ms, gang.id, decision.attempt, decision.seats, decision.spares)]

@@ -112,7 +112,7 @@ class State:
         topology = self.topology
         alike: dict[tuple[int, int, int], int] = {}  # (kind of node, GPUs, slice) -> seats; there are few of these
         for n, seat in seated(topology, seats):
-            key = (topology.kind[n], seat.gpus, seat.slice_mib)
+            key = (topology.kind[n], seat.gpus, task.slice_mib)  # a slice is charged as one also while it claims a GPU
             alike[key] = alike.get(key, 0) + 1
         total: dict[str, int] = {}
         for (kind, gpus, slice_mib), count in alike.items():

@@ -115,7 +115,8 @@ class _Pass:
             found = self._find(gang)
             if found is not None:
                 charge = self.state.charge_for(gang.demand.task, found.everything)
-                self.draft.place(gang, found.everything, charge, 0)
+                gpu_ms = dict(charge).get(GPU_MILLI, 0) * self.cycle.snapshot.expected_ms(gang) // 1000
+                self.draft.place(gang, found.everything, charge, gpu_ms)
                 spread = spread_of(self.state.topology, found.everything)
                 self.cycle.decisions.append(Place(gang.id, gang.attempt + 1, found.seats, found.spares, spread))
             else:

@@ -93,7 +93,7 @@ class Ages:
             heappush(self._returned, (gang.rank, gang.id, gang))
 
     def prune(self, priority: int) -> None:
-        """Somebody has left. Who is gone is dropped at the front at once, and everywhere when there are many of them."""
+        """Somebody has left. Who is gone is dropped at the front at once, and everywhere when there are many."""
         while self._in_order and not _stands(self._in_order[0], priority):
             self._in_order.popleft()
         while self._returned and not _stands(self._returned[0][2], priority):
