@@ -66,7 +66,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "commit_late_plans_unchecked",
         f"{CORE}/commit.py",
-        "if not _are_free(draft, gang, seats) or not _is_allowed(draft, gang, seats):",
+        "if not _are_free(draft, gang, seats):",
         "if not seats:",
         "A late plan is believed.",
         (UPHEAVAL,),
@@ -74,8 +74,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "commit_quota_unchecked",
         f"{CORE}/commit.py",
-        "if not _are_free(draft, gang, seats) or not _is_allowed(draft, gang, seats):",
-        "if not _are_free(draft, gang, seats):",
+        "        if not _may_be_charged(draft, gang, charge):",
+        "        if not charge and seats:",
         "The limit of a queue is not checked again at commit.",
         (f"{COMMIT}test_two_places_that_together_pass_the_limit_of_their_queue_are_not_both_committed",),
     ),
@@ -377,8 +377,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "limit_off_by_one",
         f"{CORE}/queues/quota.py",
-        "if limit is not None and used + asked > limit:",
-        "if limit is not None and used + asked >= limit:",
+        "if used + asked > limit:",
+        "if used + asked >= limit:",
         "A queue may not use the last of its limit.",
         (f"{QUOTA}test_a_limit_holds_up_to_its_last_gpu", scenario("quota_limit")),
     ),
