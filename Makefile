@@ -60,7 +60,7 @@ bench-engine: setup ## Time the engine; QUICK=1 for a short run
 	$(PY) tests/bench/engine.py $(if $(QUICK),--quick)
 
 .PHONY: soak
-soak: setup ## Run seeds with faults until told to stop
+soak: setup ## A million random steps over a thousand seeds, every law after every event
 	$(PY) -m tests.simulation.soak
 
 .PHONY: mutants

@@ -5,7 +5,7 @@ import pytest
 from corral.core.cluster.resources import Demand, TaskDemand
 from corral.core.cluster.topology import Topology
 from corral.core.intake import commands
-from corral.core.model import GangState
+from corral.core.model import GangState, Profile
 from corral.policy.placement import FREE, find_seats
 from tests.world import World, demand_of, node_spec, open_capacity, seat, state_of
 
@@ -128,3 +128,14 @@ def test_a_slice_is_placed_beside_one_that_sits_down_on_its_claim_while_some_que
     second = world.submit("second", demand=part, priority=1)
     world.cycle()
     assert [state_of(first), state_of(second)] == [GangState.STARTING] * 2
+
+
+def test_a_node_to_keep_off_is_used_all_the_same_when_the_cluster_has_shrunk_to_it():
+    world = World().rack("a", 2, 4).queue("team")
+    gang = world.submit("j", demand=demand_of(4))
+    world.state.backlog.remove(gang)
+    gang.profile = Profile(gang.demand, None, ("a0",))
+    world.state.backlog.add(gang)
+    world.take(commands.remove_node(world.state, "a1", world.now))
+    world.cycle()
+    assert [seat.node for seat in gang.seats] == ["a0"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from corral.core.cluster.resources import Amounts, Seat
+from corral.core.intake.submission import why_never
 from corral.core.model import Gang, GangState, Job
 from corral.core.state import State, seated
 
@@ -26,6 +27,11 @@ class Snapshot:
 
     def draft(self) -> Draft:
         return Draft(self)
+
+    def avoid(self, gang: Gang) -> tuple[str, ...]:
+        """The nodes a gang should keep off; none, if the cluster has shrunk so far that it could not run elsewhere."""
+        nodes = gang.profile.avoid
+        return () if nodes and why_never(self.state, gang.demand, nodes) is not None else nodes
 
     def expected_ms(self, gang: Gang) -> int:
         return gang.profile.expected_ms or self.state.settings.default_expected_ms

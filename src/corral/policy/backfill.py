@@ -37,7 +37,7 @@ class Calendar:
         """Promise a gang the earliest start that can be foreseen; None if there is none that is early enough."""
         demand, spec = gang.demand, self._snapshot.job(gang).spec
         expected = self._snapshot.hold_ms(gang)
-        found = self._earliest(demand, size, expected, gang.profile.avoid, not_before_ms)
+        found = self._earliest(demand, size, expected, self._snapshot.avoid(gang), not_before_ms)
         if found is None or (spec.deadline_ms is not None and found[0] + (spec.expected_ms or 0) > spec.deadline_ms):
             return None
         at_ms, seats = found

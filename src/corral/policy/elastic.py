@@ -53,7 +53,7 @@ def _replacements(draft: Draft, gang: Gang, seats: Sequence[Seat | None], count:
     capacity, demand = draft.capacity, gang.demand
     topology = capacity.topology
     here = [n for n, _ in seated(topology, [seat for seat in seats if seat is not None])]
-    column = slots(capacity, demand, gang.profile.avoid)
+    column = slots(capacity, demand, draft.snapshot.avoid(gang))
     widest = _must_stay_within(topology, demand)
     for level in range(len(topology.levels), widest - 1, -1):
         lo, hi = _range(topology, here, level)

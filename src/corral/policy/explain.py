@@ -51,7 +51,7 @@ class _Case:
         self.reserving: list[r.InTheWay] = []
 
     def reasons(self) -> Iterator[r.Reason]:
-        never = why_never(self.state, self.demand, self.gang.profile.avoid)
+        never = why_never(self.state, self.demand, self.snapshot.avoid(self.gang))
         if never is not None:
             yield r.NeverFits(never)
         yield from self._blockers()
@@ -140,7 +140,7 @@ class _Case:
 
     def _lack(self) -> Iterator[r.Reason]:
         """What is missing now. Each dimension is looked at as if the others were no obstacle."""
-        capacity, avoid = self.draft.capacity, self.gang.profile.avoid
+        capacity, avoid = self.draft.capacity, self.snapshot.avoid(self.gang)
         if self._fits(capacity, self.demand, avoid):
             return
         if not self._fits(self._emptied(), self.demand, avoid):
@@ -242,8 +242,8 @@ class _Case:
     def _tight(self, capacity: Capacity) -> r.Reason:
         """Each dimension is enough on its own: it is where things lie that does not suit."""
         topology, demand = capacity.topology, self.demand
-        column = slots(capacity, demand, self.gang.profile.avoid)
-        loose = slots(capacity, replace(demand, spread=""), self.gang.profile.avoid)
+        column = slots(capacity, demand, self.snapshot.avoid(self.gang))
+        loose = slots(capacity, replace(demand, spread=""), self.snapshot.avoid(self.gang))
         if sum(column) < self.wanted <= sum(loose):
             return r.TopologyTight("spread", demand.spread, self.wanted, sum(column))
         if demand.within and sum(column) >= self.wanted:
@@ -279,7 +279,9 @@ class _Case:
             yield from (self._quota_reason(short) for short in self._shortfalls(charge))
 
     def _seats(self, bounds: Bounds, widest: int = 0) -> Seating | None:
-        return find_seats(self.draft.capacity, self.demand, self.size, self.gang.profile.avoid, bounds, widest=widest)
+        return find_seats(
+            self.draft.capacity, self.demand, self.size, self.snapshot.avoid(self.gang), bounds, widest=widest
+        )
 
     def _reserved(self, plan: Plan) -> Iterator[r.Reason]:
         until = self.now_ms + self.snapshot.expected_ms(self.gang)

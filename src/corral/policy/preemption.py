@@ -145,7 +145,7 @@ class Room:
                 capacity.give_back(n, seat.gpus, seat.slice_mib, gang.amounts)
 
     def _seats(self, gang: Gang, size: int) -> Seating | None:
-        return find_seats(self._draft.capacity, claimed_as(gang.demand), size, gang.profile.avoid, self._bounds)
+        return find_seats(self._draft.capacity, claimed_as(gang.demand), size, self._snapshot.avoid(gang), self._bounds)
 
     # ---- who could be asked ------------------------------------------------------------------------------------
 
@@ -208,7 +208,7 @@ class Room:
         is_allowed = self._is_allowed(gang, size, ())  # then it is so whoever leaves
         if not is_allowed:
             candidates = [candidate for candidate in candidates if self._helps(gang, size, candidate)]
-        demand, avoid = claimed_as(gang.demand), gang.profile.avoid
+        demand, avoid = claimed_as(gang.demand), self._snapshot.avoid(gang)
         picked = cheapest(self._draft.capacity, demand, size, avoid, candidates, lambda: self._ledger(gang), is_enough)
         if picked is None:
             return None

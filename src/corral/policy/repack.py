@@ -94,7 +94,11 @@ class _Pass:
         for size in gang.demand.sizes():
             if self.cycle.shortfall(gang, size) is None:
                 found = find_seats(
-                    self.draft.capacity, gang.demand, size, gang.profile.avoid, scorer=self.cycle.parts.scorer
+                    self.draft.capacity,
+                    gang.demand,
+                    size,
+                    self.cycle.snapshot.avoid(gang),
+                    scorer=self.cycle.parts.scorer,
                 )
                 if found is not None:
                     return found
@@ -132,7 +136,7 @@ class _Pass:
         for victim in sorted(leaving.values(), key=lambda each: -each.rank):
             self._move(victim, back=True)
             victims.append(victim)
-            found = find_seats(capacity, demand, size, gang.profile.avoid)
+            found = find_seats(capacity, demand, size, self.cycle.snapshot.avoid(gang))
             if found is not None:
                 break
         capacity.undo(mark)

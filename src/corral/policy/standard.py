@@ -231,7 +231,7 @@ class Cycle:
         for size in demand.sizes():
             if size == demand.smallest or self.shortfall(gang, size) is None:
                 found = find_seats(
-                    self.draft.capacity, demand, size, gang.profile.avoid, bounds, self.parts.scorer, widest
+                    self.draft.capacity, demand, size, self.snapshot.avoid(gang), bounds, self.parts.scorer, widest
                 )
                 if found is not None and self._models_allowed(gang, found):
                     return found
