@@ -163,7 +163,8 @@ class Room:
                     if whole is None:
                         price = self._snapshot.price_gpu_ms(victim)
                         seats = victim.seats + victim.spares if victim.spares else victim.seats
-                        whole = Candidate(victim, right, price, seats, (), nodes_of(capacity, seats), may_go_below)
+                        nodes, is_reclaimed = nodes_of(capacity, seats), right is Cause.RECLAIM
+                        whole = Candidate(victim, right, price, seats, (), nodes, may_go_below, is_reclaimed)
                         self._known[key] = whole
                     found.setdefault(right, []).append(whole)
                     if victim.demand.tasks_min and right is not Cause.TIME_SHARE:
@@ -176,7 +177,8 @@ class Room:
         if Cause.SHRINK in self._rules.causes and gang.state is GangState.RUNNING and len(gang.seats) > keep:
             freed = gang.seats[keep:]
             nodes = nodes_of(self._draft.capacity, freed)
-            yield Candidate(gang, Cause.SHRINK, whole.price, freed, gang.seats[:keep], nodes, whole.may_go_below)
+            rest = gang.seats[:keep]
+            yield replace(whole, cause=Cause.SHRINK, frees=freed, keep=rest, nodes=nodes)
 
     def _could_ask(self, gang: Gang, victim: Gang, right: Cause) -> bool:
         if not self._rights.is_askable(victim):
@@ -236,15 +238,7 @@ class Room:
             else ()
         ):
             freed = victim.seats[keep:]
-            less = Candidate(
-                victim,
-                part.cause,
-                part.price,
-                freed,
-                victim.seats[:keep],
-                nodes_of(capacity, freed),
-                part.may_go_below,
-            )
+            less = replace(part, frees=freed, keep=victim.seats[:keep], nodes=nodes_of(capacity, freed))
             mark = capacity.mark()
             for candidate in picked:
                 (less if candidate is part else candidate).leave(capacity)
@@ -255,9 +249,10 @@ class Room:
         return part
 
     def _ledger(self, gang: Gang) -> Ledger:
-        """Whether one more may be asked: every queue must have more than its guarantee when its last gang is asked.
+        """Whether one more may be asked. An owner takes back while a queue has more than its guarantee; a borrower that is
+        merely more important leaves every queue at least its guarantee, or the two would take turns for ever.
 
-        That is, without all of the queue's gangs but the largest it is still above; so the order does not matter.
+        While a queue has more: without all of its gangs but the largest it is still above. So the order does not matter.
         """
         tree, now = self._draft.queues, self._draft.now_ms
         given: dict[str, tuple[int, int]] = {}  # queue -> sum and largest of what its gangs give up
@@ -270,7 +265,11 @@ class Room:
                 total, largest = given.get(queue, (0, 0))
                 total, largest = total + candidate.gpu_milli, max(largest, candidate.gpu_milli)
                 guarantee = tree.guarantee(queue, GPU_MILLI, now) or 0
-                if tree.queues[queue].used.get(GPU_MILLI, 0) - total + largest <= guarantee:
+                used = tree.queues[queue].used.get(GPU_MILLI, 0)
+                if candidate.is_reclaimed:
+                    if used - total + largest <= guarantee:
+                        return False
+                elif used - total < guarantee:
                     return False
                 after[queue] = (total, largest)
             given.update(after)

@@ -37,6 +37,7 @@ class Candidate(Struct, frozen=True):
     keep: tuple[Seat, ...]
     nodes: tuple[int, ...]  # where it frees something
     may_go_below: bool = False  # its queue may fall below its guarantee by this
+    is_reclaimed: bool = False  # by its owner: the last of a queue to be asked may take it below its guarantee
 
     @property
     def key(self) -> tuple[int, int]:
