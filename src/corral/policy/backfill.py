@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from corral.core.cluster.resources import Demand, Seat
 from corral.core.cluster.slots import gpu_slots, trimmed
-from corral.core.model import Gang
+from corral.core.model import NEVER_MS, Gang
 from corral.core.plan import Reservation
 from corral.core.snapshot import Draft
 from corral.policy.future import Busy, Future, Taken
@@ -103,13 +103,20 @@ class Calendar:
 
     # ---- what is left for others -------------------------------------------------------------------------------
 
-    def bounds(self, gang: Gang, except_for: Iterable[str] = ()) -> Bounds:
-        """What a gang may not use, given how long it is thought to run; ``except_for`` do not bind it."""
+    def shortest_barred_ms(self, gang: Gang, except_for: Iterable[str] = ()) -> int:
+        """Whatever the same reservations keep this gang from, they keep every run of so long or longer from."""
+        begins = [self.reservations[at].at_ms - self._draft.now_ms for at in self._binding(gang, except_for)]
+        return min(self._snapshot.expected_ms(gang), max(begins, default=NEVER_MS))
+
+    def _binding(self, gang: Gang, except_for: Iterable[str]) -> tuple[int, ...]:
+        """The reservations that begin before a gang that starts now would be gone."""
         until = self._draft.now_ms + self._snapshot.hold_ms(gang)
         exempt = frozenset(except_for)
-        binding = tuple(
-            at for at, each in enumerate(self.reservations) if each.at_ms < until and each.gang not in exempt
-        )
+        return tuple(at for at, each in enumerate(self.reservations) if each.at_ms < until and each.gang not in exempt)
+
+    def bounds(self, gang: Gang, except_for: Iterable[str] = ()) -> Bounds:
+        """What a gang may not use, given how long it is thought to run; ``except_for`` do not bind it."""
+        binding = self._binding(gang, except_for)
         if not binding:
             return FREE
         if binding not in self._bounds:

@@ -274,7 +274,7 @@ class Cycle:
             return
         # where only reservations are in the way, whoever is gone before they begin may still pass
         is_barred = bounds is not FREE and could_take(self.draft.capacity, demand, demand.smallest)
-        walk.close(turn, self.snapshot.expected_ms(gang) if is_barred else 0)
+        walk.close(turn, self.calendar.shortest_barred_ms(gang, self._exempt(gang)) if is_barred else 0)
 
     def _close_what_is_full(self, walk: Walk, pool: tuple[bool, ...]) -> None:
         """Equivalent to giving everyone a turn; those who cannot fit, and may not make others leave, need none."""
