@@ -59,7 +59,7 @@ class QueueTree:
         self.queues: dict[str, Queue] = {ROOT: Queue(QueueSpec(name=ROOT), None)}
         self.total: dict[str, int] = {}  # what the cluster has, nodes that are lost left out
         self._paths: dict[str, tuple[str, ...]] = {ROOT: (ROOT,)}
-        self._someone_keeps = False
+        self._kept_back: frozenset[str] = frozenset()  # dimensions of which some queue does not lend everything
         self.bounds_models = False  # whether some queue is bounded in a dimension that depends on the GPU model
         self._promised: dict[tuple[str, str], int | None] | None = None  # a copy remembers: time stands still in it
         self._bounds: dict[tuple[str, str], list[tuple[str, int]]] | None = None
@@ -76,7 +76,7 @@ class QueueTree:
             self.queues[spec.parent].children.sort()
             self._paths[spec.name] = (*self._paths[spec.parent], spec.name)
         specs = [queue.spec for queue in self.queues.values()]
-        self._someone_keeps = any(each.lend for each in specs)
+        self._kept_back = frozenset(name for each in specs for name, _ in each.lend)
         self.bounds_models = any(
             ":" in name for each in specs for name, _ in (*each.limit, *each.user_limit, *each.lend)
         )
@@ -184,7 +184,7 @@ class QueueTree:
                 used = self.queues[each].used.get(dimension, 0)
                 if used + asked > limit:
                     yield Shortfall("limit", each, dimension, used, limit, asked)
-            if self._someone_keeps:
+            if dimension in self._kept_back:
                 room = self.room(name, dimension, now_ms)
                 used = queue.used.get(dimension, 0)
                 own = self.limit(name, dimension, now_ms)
