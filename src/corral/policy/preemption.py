@@ -249,10 +249,11 @@ class Room:
         return part
 
     def _ledger(self, gang: Gang) -> Ledger:
-        """Whether one more may be asked. An owner takes back while a queue has more than its guarantee; a borrower that is
-        merely more important leaves every queue at least its guarantee, or the two would take turns for ever.
+        """Whether one more may be asked.
 
-        While a queue has more: without all of its gangs but the largest it is still above. So the order does not matter.
+        An owner takes back while a queue has more than its guarantee: without all of its gangs but the largest it is
+        still above, so the order does not matter. A borrower that is merely more important leaves every queue at least
+        its guarantee; otherwise the two would take turns for ever.
         """
         tree, now = self._draft.queues, self._draft.now_ms
         given: dict[str, tuple[int, int]] = {}  # queue -> sum and largest of what its gangs give up
