@@ -294,6 +294,8 @@ class _Search:
         if self._room(lo, hi) < self._wanted or not self._is_enough(chosen):
             return None
         for candidate in sorted(chosen, key=lambda c: c.key, reverse=True):
+            if self._room(lo, hi) - self._least_loss(candidate) < self._wanted:
+                continue
             fewer = [c for c in chosen if c is not candidate]
             self._keep(candidate)
             if self._room(lo, hi) >= self._wanted and self._is_enough(fewer):
@@ -302,15 +304,36 @@ class _Search:
                 self._free(candidate)
         return chosen if self._is_legal(chosen) else None
 
+    def _least_loss(self, candidate: Candidate) -> int:
+        """At least so many tasks fit less if a candidate stays: by its GPUs alone, and only where that is sure."""
+        demand, capacity = self._demand, self._capacity
+        if not demand.task.gpus or demand.within or demand.spread or demand.chunk > 1:
+            return 0
+        if candidate.gang.demand.task.slice_mib:
+            return 0
+        back: dict[int, int] = {}
+        for seat in candidate.frees:
+            n = capacity.topology.number.get(seat.node)
+            if n is not None:
+                back[n] = back.get(n, 0) | seat.gpus
+        accepted = capacity.topology.accepted(demand.task)
+        loss = 0
+        for n, gpus in back.items():
+            usable = capacity.free[n] & ~gpus & accepted[capacity.topology.kind[n]]
+            loss += max(0, self._column[n] - gpu_slots(capacity.topology, demand, n, usable))
+        return loss
+
     def without_idle(self, chosen: list[Candidate]) -> list[Candidate]:
         """Without anyone who need not leave; there may be some who cost nothing."""
+        if all(candidate.price for candidate in chosen):
+            return chosen
         mark, before = self._capacity.mark(), self._column.copy()
         for candidate in chosen:
             self._free(candidate)
         for candidate in sorted(chosen, key=lambda c: c.key, reverse=True):
-            fewer = [c for c in chosen if c is not candidate]
             if candidate.price:
                 continue
+            fewer = [c for c in chosen if c is not candidate]
             self._keep(candidate)
             if self._fits() and self._is_enough(fewer):
                 chosen = fewer
