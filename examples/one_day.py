@@ -127,7 +127,7 @@ class Day:
             check(self.state)
             if plan.decisions:
                 continue
-            due = [end, self.agenda[0][0] if self.agenda else end, self.state.next_timer_ms() or end]
+            due = [end, self.agenda[0][0] if self.agenda else end, self.engine.wake_ms(self.now)]
             then = min(due)
             held = sum(gang.gpu_milli for gang in self.state.holders.values())
             self.busy_gpu_ms += held * (max(then, self.now) - self.now) // 1000

@@ -6,7 +6,7 @@ from corral.core import events as e
 from corral.core import facts as f
 from corral.core.engine import react
 from corral.core.intake import commands
-from corral.core.model import Cause, FailureClass, Gang, GangState, Health
+from corral.core.model import NEVER_MS, Cause, FailureClass, Gang, GangState, Health, QuotaChange
 from tests.world import World, demand_of, image, seat, state_of
 
 
@@ -237,3 +237,13 @@ def test_no_timer_is_left_when_everything_is_over():
     made.down(gang, 0)
     made.wait(1)
     assert made.state.next_timer_ms() is None
+
+
+def test_the_engine_says_when_something_is_due_next():
+    made = world()
+    assert made.engine.wake_ms(made.now) == NEVER_MS
+    change = QuotaChange(made.now + 50_000, made.now + 90_000)
+    made.queue("other", changes=(change,))
+    assert made.engine.wake_ms(made.now) == made.now + 50_000
+    made.submit("later", begin_ms=made.now + 20_000)
+    assert made.engine.wake_ms(made.now) == made.now + 20_000

@@ -2,7 +2,7 @@
 
 import pytest
 
-from corral.core.cluster.resources import GPU_MILLI, Demand, Gpu, TaskDemand, amount_of, amounts, plus, times
+from corral.core.cluster.resources import GPU_MILLI, Demand, Gpu, TaskDemand, amount_of, amounts
 from tests.world import demand_of
 
 
@@ -14,14 +14,6 @@ def test_an_amount_that_is_not_stated_is_unknown_and_not_zero():
     stated = amounts({"cpu_milli": 0})
     assert amount_of(stated, "cpu_milli") == 0
     assert amount_of(stated, "memory_mib") is None
-
-
-def test_times_multiplies_every_amount():
-    assert times(amounts({"a": 2, "b": 3}), 4) == (("a", 8), ("b", 12))
-
-
-def test_plus_keeps_what_only_one_side_states():
-    assert plus({"a": 1}, {"a": 2, "b": 3}) == {"a": 3, "b": 3}
 
 
 H100 = Gpu("g", "H100", 80_000)

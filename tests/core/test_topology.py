@@ -74,7 +74,6 @@ def test_nodes_with_the_same_devices_in_the_same_slots_are_of_one_kind():
     nodes = [node_spec("a"), node_spec("b"), node_spec("c", islands=2), node_spec("d", model="A100")]
     topology = Topology((), nodes)
     assert topology.kind == (0, 0, 1, 2)
-    assert topology.kind_nodes == (0b0011, 0b0100, 0b1000)
     assert topology.accepted(TaskDemand(gpus=1, models=("A100",))) == (0, 0, 0xFF)
 
 

@@ -1,9 +1,9 @@
-"""Amounts: canonical form, sums and multiples; decay of usage; lines in order; shares."""
+"""Amounts: canonical form; decay of usage; lines in order; shares."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.core.cluster.resources import amount_of, amounts, plus, times
+from corral.core.cluster.resources import amounts
 from corral.core.cluster.topology import natural
 from corral.core.queues.usage import CELLS, Usage, decayed
 from tests.core.test_backlog import gang, line_of
@@ -16,21 +16,6 @@ HALF_LIVES = st.sampled_from([1_000, 60_000, 3_600_000, 7 * 86_400_000, 999_983]
 def test_amounts_do_not_depend_on_the_order_of_names(named):
     assert amounts(named) == amounts(dict(reversed(named.items())))
     assert dict(amounts(named)) == named
-
-
-@given(NAMED, NAMED)
-def test_plus_commutes_and_knows_every_name_of_either_side(left, right):
-    assert plus(left, right) == plus(right, left)
-    assert set(plus(left, right)) == set(left) | set(right)
-
-
-@given(NAMED, st.integers(0, 50))
-def test_times_is_repeated_plus(named, count):
-    total: dict[str, int] = {}
-    for _ in range(count):
-        total = plus(total, named)
-    for name, value in times(amounts(named), count):
-        assert value == (amount_of(amounts(total), name) or 0)
 
 
 @given(st.integers(0, 1 << 60), st.integers(0, 5 * CELLS), st.integers(0, 5 * CELLS))

@@ -55,6 +55,12 @@ class Engine:
         """A fact from the world."""
         return self.take(react(self.state, fact, now_ms), now_ms)
 
+    def wake_ms(self, now_ms: int) -> int:
+        """When to tick and plan next if nothing is reported before: something is due, or terms of a queue change."""
+        due = self.state.next_timer_ms()
+        change = self.state.queues.next_change_ms(now_ms)
+        return change if due is None else min(due, change)
+
     def cycle(self, now_ms: int) -> tuple[Plan, list[Effect]]:
         """Plan once and carry the plan into the state."""
         plan, events = cycle(self.state, self.policy, now_ms)

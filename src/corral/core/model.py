@@ -257,7 +257,6 @@ class Gang(Struct):
     done_ms: int = 0  # running time of earlier attempts that was not lost
     served_gpu_ms: int = 0  # what it has received so far, without the present attempt
     not_before_ms: int = 0
-    resized_ms: int = 0
     quick_failures: int = 0
     charged: Amounts = ()  # what its queue is charged for it at present
     metered: Amounts = ()  # what its queue is metered for: what it holds, also while it leaves

@@ -34,18 +34,6 @@ def amount_of(stated: Amounts, name: str) -> int | None:
     return None
 
 
-def times(stated: Amounts, count: int) -> Amounts:
-    return tuple((name, value * count) for name, value in stated)
-
-
-def plus(left: Mapping[str, int], right: Mapping[str, int]) -> dict[str, int]:
-    """The sum over the names of both sides. What only one side states counts as that side states it."""
-    total = dict(left)
-    for name, value in right.items():
-        total[name] = total.get(name, 0) + value
-    return total
-
-
 class Gpu(Struct, frozen=True, gc=False):
     """One device. ``island`` numbers the NVLink island within its node: GPUs of one island reach each other fast."""
 

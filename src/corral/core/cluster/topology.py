@@ -53,10 +53,6 @@ class Topology:
         self.children: tuple[tuple[Domain, ...], ...] = self._domains_below()
         self.above: tuple[tuple[int, ...], ...] = self._domains_above()
         self.layouts, self.kind = _kinds(self.nodes)
-        self.kind_nodes: tuple[int, ...] = tuple(
-            sum(1 << n for n, kind in enumerate(self.kind) if kind == k) for k in range(len(self.layouts))
-        )
-        self.everywhere: int = (1 << len(self.nodes)) - 1
         self.gpus_max: int = max((len(node.gpus) for node in self.nodes), default=0)
         self._accepted: dict[TaskDemand, tuple[int, ...]] = {}
         self._islands: tuple[tuple[int, ...], ...] = tuple(_islands(layout) for layout in self.layouts)
