@@ -139,3 +139,18 @@ def test_a_node_to_keep_off_is_used_all_the_same_when_the_cluster_has_shrunk_to_
     world.take(commands.remove_node(world.state, "a1", world.now))
     world.cycle()
     assert [seat.node for seat in gang.seats] == ["a0"]
+
+
+def test_a_gang_that_keeps_off_a_node_leaves_it_to_others_who_want_the_same():
+    world = World().rack("a", 2, 4).queue("team")
+    world.run("other", demand=demand_of(4), seats=[seat("a1", 0, 1, 2, 3)])
+    world.run("before", demand=demand_of(4), seats=[seat("a0", 0, 1, 2, 3)])
+    blocked = world.submit("blocked", demand=demand_of(4, 2))  # takes the one promise of the pool
+    choosy = world.submit("choosy", demand=demand_of(4))
+    world.state.backlog.remove(choosy)
+    choosy.profile = Profile(choosy.demand, 1_000, ("a0",))
+    world.state.backlog.add(choosy)
+    plain = world.submit("plain", demand=demand_of(4), time_limit_ms=1_000, grace_ms=0)
+    world.down(world.state.gangs["before/main"])
+    world.cycle()
+    assert (blocked.holds_seats, choosy.holds_seats, plain.holds_seats) == (False, False, True)

@@ -78,9 +78,10 @@ class Room:
     def make(self, gang: Gang, size: int, bounds: Bounds = FREE) -> MakeRoom | None:
         """How to make room for a gang of this size, or None. The draft is left as it was."""
         has_rights = self.may_have_rights(gang.queue, gang.priority)
-        key = (gang.demand, gang.queue, gang.priority, gang.user) if has_rights else (gang.demand,)
+        wanted = (gang.demand, gang.profile.avoid)
         if has_rights and self._is_given_up(gang):
-            has_rights, key = False, (gang.demand,)
+            has_rights = False
+        key = (*wanted, gang.queue, gang.priority, gang.user) if has_rights else wanted
         if key in self._failed or not (has_rights or self._leaving()):
             return None
         self._bounds = bounds

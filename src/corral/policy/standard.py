@@ -272,6 +272,9 @@ class Cycle:
             if count == self.parts.backfill.depth:
                 self._close_what_is_full(walk, pool)
             return
+        if gang.profile.avoid or self.now_ms < self._content_ms(gang):
+            walk.close_line(turn)  # it is choosy; others who want the same may take what it does not
+            return
         # where only reservations are in the way, whoever is gone before they begin may still pass
         is_barred = bounds is not FREE and could_take(self.draft.capacity, demand, demand.smallest)
         walk.close(turn, self.calendar.shortest_barred_ms(gang, self._exempt(gang)) if is_barred else 0)
