@@ -445,8 +445,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "borrower_by_priority",
         f"{POLICY}/rights.py",
-        "return Cause.PRIORITY if is_lower and is_entitled else None",
-        "return Cause.PRIORITY if is_lower else None",
+        "if not is_borrowing:\n            return None",
+        "if not is_borrowing:\n            return Cause.PRIORITY if is_lower else None",
         "A borrower of high priority takes what another queue is guaranteed.",
         (f"{VICTIMS}test_a_louder_borrower_does_not_take_cpus_that_another_queue_is_guaranteed",),
     ),

@@ -44,18 +44,17 @@ class Rights:
             is_borrowing = self._borrows_from(queue)[shared]
             right = self._right(gang, queue, priority, is_entitled, is_borrowing)
             if right is not None:
-                may_go_below = queue == gang.queue or (priority < gang.priority and is_entitled)
-                yield right, may_go_below, members.values()
+                yield right, queue == gang.queue, members.values()
 
     def _right(self, gang: Gang, queue: str, priority: int, is_entitled: bool, is_borrowing: bool) -> Cause | None:
         is_lower = priority < gang.priority
         if queue == gang.queue:
             return Cause.PRIORITY if is_lower else self._to_time(gang, queue, priority)
-        if is_borrowing:
-            if is_entitled:
-                return Cause.RECLAIM
-            return Cause.PRIORITY if is_lower else self._to_time(gang, queue, priority)
-        return Cause.PRIORITY if is_lower and is_entitled else None
+        if not is_borrowing:
+            return None
+        if is_entitled:
+            return Cause.RECLAIM
+        return Cause.PRIORITY if is_lower else self._to_time(gang, queue, priority)
 
     def may_exist(self, queue: str, priority: int) -> bool:
         """False if nobody could be asked to leave for this queue and priority. Cheap, and may say yes in vain."""
@@ -67,7 +66,7 @@ class Rights:
         for parent, child in zip(path[-2::-1], path[:0:-1], strict=True):
             if not self.is_owed(child):
                 return False
-            if self._lowest_borrowing[parent] < NEVER_MS or self._lowest[parent] < priority:
+            if self._lowest_borrowing[parent] < NEVER_MS:
                 return True
         return False
 
