@@ -6,6 +6,8 @@ is a choice of parts; the cycle is the same for all of them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 
 from corral.core.cluster.resources import GPU_MILLI, Demand, Seat
@@ -190,7 +192,10 @@ class Cycle:
             self._block(walk, turn, pool, bounds)
 
     def shortfall(self, gang: Gang, size: int) -> Shortfall | None:
-        charge = gang.demand.charge(size)
+        return self._shortfall_of(gang, gang.demand.charge(size))
+
+    def _shortfall_of(self, gang: Gang, charge: Mapping[str, int]) -> Shortfall | None:
+        """The first bound of its queue or user that this charge would break."""
         gpu_ms = charge.get(GPU_MILLI, 0) * self.snapshot.expected_ms(gang) // 1000
         return next(self.draft.queues.shortfalls(gang.queue, gang.user, charge, gpu_ms, self.now_ms), None)
 
@@ -241,9 +246,7 @@ class Cycle:
         """Quota per GPU model can only be checked once the seats are known."""
         if len(gang.demand.task.models) == 1 or not self.draft.queues.bounds_models:
             return True
-        charge = dict(self.state.charge_for(gang.demand.task, found.everything))
-        gpu_ms = charge.get(GPU_MILLI, 0) * self.snapshot.expected_ms(gang) // 1000
-        return next(self.draft.queues.shortfalls(gang.queue, gang.user, charge, gpu_ms, self.now_ms), None) is None
+        return self._shortfall_of(gang, dict(self.state.charge_for(gang.demand.task, found.everything))) is None
 
     def _make_room(self, gang: Gang, bounds: Bounds) -> bool:
         if self.parts.preemption is None:
@@ -301,9 +304,7 @@ class Cycle:
             decision = grow(self.draft, gang)
             if decision is not None:
                 extra = tuple(seat for seat in decision.seats if seat not in set(gang.seats))
-                charge = dict(self.state.charge_for(gang.demand.task, extra))
-                gpu_ms = charge.get(GPU_MILLI, 0) * self.snapshot.expected_ms(gang) // 1000
-                if next(self.draft.queues.shortfalls(gang.queue, gang.user, charge, gpu_ms, self.now_ms), None) is None:
+                if self._shortfall_of(gang, dict(self.state.charge_for(gang.demand.task, extra))) is None:
                     claim = decision.seats + gang.spares
                     self.draft.evict(gang)
                     self.draft.claim(gang, claim, self.state.charge_for(gang.demand.task, claim))
