@@ -93,12 +93,12 @@ def test_usage_is_metered_until_the_gang_has_stopped_and_charged_until_it_is_tol
     made = World().rack("a", 1, 4).queue("team")
     gang = made.run("j", demand=demand_of(gpus=4))
     queue = made.state.queues.queues["team"]
-    assert (queue.used["gpu_milli"], queue.usage["gpu_milli"].rate) == (4000, 4000)
+    assert (queue.used["gpu_milli"], queue.usage.rates[0]) == (4000, 4000)
     made.take(commands.requeue(made.state, "j", made.now))
-    assert (queue.used["gpu_milli"], queue.usage["gpu_milli"].rate) == (0, 4000)
+    assert (queue.used["gpu_milli"], queue.usage.rates[0]) == (0, 4000)
     made.wait(10_000)
     made.down(gang, 85)
-    assert (queue.used["gpu_milli"], queue.usage["gpu_milli"].rate) == (0, 0)
+    assert (queue.used["gpu_milli"], queue.usage.rates[0]) == (0, 0)
     assert queue.used_gpu_ms == 4 * 10_000
     assert gang.state is GangState.WAITING
     assert made.now == START_MS + 10_000

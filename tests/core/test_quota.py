@@ -256,4 +256,6 @@ def test_a_dropped_queue_is_gone_from_its_parent():
 def test_metering_measures_shares_and_leaves_other_resources_alone():
     made = tree(queue("a"))
     made.meter("a", "ann", amounts({GPU_MILLI: 1000, "licence": 1}), 1, 0)
-    assert set(made.queues["a"].usage) == set(made.queues["a"].user_usage["ann"]) == {GPU_MILLI}
+    assert made.queues["a"].usage.rates == made.queues["a"].user_usage["ann"].rates == (1000, 0, 0)
+    made.meter("a", "bob", amounts({"licence": 1}), 1, 0)
+    assert "bob" not in made.queues["a"].user_usage

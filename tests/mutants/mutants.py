@@ -325,7 +325,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "ages_not_pruned",
         f"{CORE}/queues/backlog.py",
-        "self.ages[gang.priority].prune(gang.priority)",
+        "self.ages[gang.priority].remove(gang)",
         "pass",
         "Everyone who ever waited is remembered and looked through in every cycle.",
         ("tests/core/test_backlog.py::test_who_has_left_is_not_kept_in_mind_for_ever",),

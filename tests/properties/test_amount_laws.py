@@ -37,21 +37,21 @@ def test_decay_keeps_order(one, other, cells):
 
 @given(HALF_LIVES, st.integers(1, 10**6), st.lists(st.integers(0, 10**8), min_size=1, max_size=20))
 def test_usage_does_not_depend_on_how_often_it_is_looked_at(half_life, rate, times_ms):
-    often, once = Usage(), Usage()
-    often.change(rate, 0, half_life)
-    once.change(rate, 0, half_life)
+    often, once = Usage.none(1), Usage.none(1)
+    often.change((rate,), 0, half_life)
+    once.change((rate,), 0, half_life)
     for now in sorted(times_ms):
-        often.change(0, now, half_life)
+        often.change((0,), now, half_life)
     end = max(times_ms)
-    assert abs(often.at(end, half_life) - once.at(end, half_life)) <= 1e-6 * once.at(end, half_life) + 100 * rate
+    assert abs(often.at(end, half_life)[0] - once.at(end, half_life)[0]) <= 1e-6 * once.at(end, half_life)[0] + 100 * rate
 
 
 @given(HALF_LIVES, st.integers(0, 10**6), st.integers(0, 10**9), st.integers(0, 10**9))
 def test_usage_at_a_higher_rate_is_never_less(half_life, rate, begin, lasting):
-    slow, fast = Usage(), Usage()
-    slow.change(rate, begin, half_life)
-    fast.change(rate + 1, begin, half_life)
-    assert 0 <= slow.at(begin + lasting, half_life) <= fast.at(begin + lasting, half_life)
+    slow, fast = Usage.none(1), Usage.none(1)
+    slow.change((rate,), begin, half_life)
+    fast.change((rate + 1,), begin, half_life)
+    assert 0 <= slow.at(begin + lasting, half_life)[0] <= fast.at(begin + lasting, half_life)[0]
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 200)), max_size=150))

@@ -11,6 +11,7 @@ from corral.core.queues.usage import Usage
 from corral.core.snapshot import Draft
 
 _SCALE = 1_000_000
+_NONE = (0,) * len(SHARE_DIMENSIONS)
 
 
 class Shares:
@@ -24,8 +25,7 @@ class Shares:
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
         self._tree = draft.queues
-        self._past: dict[tuple[str, str | None], tuple[tuple[str, int, int], ...]] = {}
-        self._paths: dict[str, dict[str, tuple[tuple[int, str], ...]]] = {}  # by the outermost queue of the path
+        self._past: dict[tuple[str, str | None], list[tuple[str, int, int]]] = {}
         self._queues: dict[str, int] = {}
         self._users: dict[tuple[str, str], int] = {}
 
@@ -34,16 +34,13 @@ class Shares:
         for name in self._tree.path(queue):
             self._queues.pop(name, None)
         self._users.pop((queue, user), None)
-        self._paths.pop(self._tree.path(queue)[1], None)
 
-    def path(self, queue: str) -> tuple[tuple[int, str], ...]:
-        """The shares along a queue's path: comparing two of these compares the queues where their paths part."""
-        names = self._tree.path(queue)[1:]
-        family = self._paths.setdefault(names[0], {})
-        known = family.get(queue)
-        if known is None:
-            known = family[queue] = tuple((self.queue(name), name) for name in names)
-        return known
+    def path(self, queue: str, below: int = 0) -> tuple[tuple[int, str], ...]:
+        """The shares along a queue's path: comparing two of these compares the queues where their paths part.
+
+        ``below``: without so many of the outermost queues.
+        """
+        return tuple([(self.queue(name), name) for name in self._tree.path(queue)[1 + below :]])
 
     def queue(self, name: str) -> int:
         known = self._queues.get(name)
@@ -53,7 +50,10 @@ class Shares:
             if past is None:
                 past = self._past[name, None] = self._weighed(record.usage, record.spec.weight)
             used, charge = record.used, self._tree.entry_charge_ms
-            known = max((had + used.get(d, 0) * charge * _SCALE // weight for d, had, weight in past), default=0)
+            known = 0
+            for dimension, had, weight in past:
+                share = had + used.get(dimension, 0) * charge * _SCALE // weight
+                known = max(known, share)
             self._queues[name] = known
         return known
 
@@ -63,22 +63,21 @@ class Shares:
             record = self._tree.queues[queue]
             past = self._past.get((queue, user))
             if past is None:
-                past = self._past[queue, user] = self._weighed(record.user_usage.get(user, {}), 1)
+                past = self._past[queue, user] = self._weighed(record.user_usage.get(user), 1)
             used, charge = record.user_used, self._tree.entry_charge_ms
-            known = max(
-                (had + used.get((user, d), 0) * charge * _SCALE // weight for d, had, weight in past),
-                default=0,
-            )
+            known = 0
+            for dimension, had, weight in past:
+                share = had + used.get((user, dimension), 0) * charge * _SCALE // weight
+                known = max(known, share)
             self._users[queue, user] = known
         return known
 
-    def _weighed(self, usage: dict[str, Usage], weight: int) -> tuple[tuple[str, int, int], ...]:
+    def _weighed(self, usage: Usage | None, weight: int) -> list[tuple[str, int, int]]:
         """Per dimension: the past share, and the divisor that turns an amount into a share."""
-        found = []
-        for dimension in SHARE_DIMENSIONS:
-            total = self._tree.total.get(dimension, 0) * weight
-            if total > 0:
-                had = usage.get(dimension)
-                past = had.at(self._draft.now_ms, self._tree.half_life_ms) if had is not None else 0
-                found.append((dimension, past * _SCALE // total, total))
-        return tuple(found)
+        past = _NONE if usage is None else usage.at(self._draft.now_ms, self._tree.half_life_ms)
+        total = self._tree.total
+        return [
+            (dimension, had * _SCALE // (total[dimension] * weight), total[dimension] * weight)
+            for dimension, had in zip(SHARE_DIMENSIONS, past, strict=True)
+            if total.get(dimension, 0) > 0
+        ]

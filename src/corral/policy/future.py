@@ -154,13 +154,15 @@ class Future:
     # ---- one node ----------------------------------------------------------------------------------------------
 
     def _as_they_leave(self, n: int, demand: Demand, mask: int, busy: Sequence[Busy]) -> list[Opening]:
+        """How many tasks fit when everyone still sits there, when the first has left, and so on."""
+        still = [0] * (len(busy) + 1)  # the GPUs of all who sit there from this one on
+        for at in range(len(busy) - 1, -1, -1):
+            still[at] = still[at + 1] | busy[at][1]
         found: list[Opening] = []
-        last = 0
-        for at in range(len(busy) + 1):
-            usable = mask
-            for _, gpus, _ in busy[at:]:
-                usable &= ~gpus
-            count = self._tasks(demand, n, usable, busy[:at], {})
+        each, last = demand.task.gpus, 0
+        for at, held in enumerate(still):
+            usable = mask & ~held
+            count = 0 if each > usable.bit_count() else self._tasks(demand, n, usable, busy[:at], {})
             if count != last:
                 found.append((busy[at - 1][0] if at else 0, n, count))
                 last = count

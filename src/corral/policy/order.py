@@ -21,12 +21,15 @@ Best = tuple[Key, Line, int]  # key, line, how far the line has moved on
 
 
 class Order(Protocol):
-    """How desks rank, users at a desk, and lines of a user. Keys may only grow while a draft is filled."""
+    """How desks rank, users at a desk, and lines of a user. Keys may only grow while a draft is filled.
+
+    ``below``: leave out so many of the outermost queues; those who are compared have them in common.
+    """
 
     looks_inside: bool  # whether the key of a desk depends on who is first at it
     owners_first: bool  # whether what lies within a queue's guarantee goes before everything else
 
-    def desk(self, shares: Shares, desk: Desk, first: Key) -> Key: ...
+    def desk(self, shares: Shares, desk: Desk, first: Key, below: int) -> Key: ...
 
     def user(self, shares: Shares, queue: str, user: str) -> Key: ...
 
@@ -39,7 +42,7 @@ class ByArrival:
     looks_inside = True
     owners_first = False
 
-    def desk(self, shares: Shares, desk: Desk, first: Key) -> Key:
+    def desk(self, shares: Shares, desk: Desk, first: Key, below: int) -> Key:
         return first
 
     def user(self, shares: Shares, queue: str, user: str) -> Key:
@@ -50,7 +53,7 @@ class ByArrival:
 
 
 class ByPriority(ByArrival):
-    def desk(self, shares: Shares, desk: Desk, first: Key) -> Key:
+    def desk(self, shares: Shares, desk: Desk, first: Key, below: int) -> Key:
         return (-desk.priority, *first)
 
 
@@ -68,8 +71,8 @@ class ByShare:
     looks_inside = False
     owners_first = False
 
-    def desk(self, shares: Shares, desk: Desk, first: Key) -> Key:
-        return (shares.path(desk.queue), -desk.priority)
+    def desk(self, shares: Shares, desk: Desk, first: Key, below: int) -> Key:
+        return (shares.path(desk.queue, below), -desk.priority)
 
     def user(self, shares: Shares, queue: str, user: str) -> Key:
         return (shares.user(queue, user), user)
@@ -83,8 +86,8 @@ class ByPriorityAndShare(ByShare):
 
     owners_first = True
 
-    def desk(self, shares: Shares, desk: Desk, first: Key) -> Key:
-        return (-desk.priority, shares.path(desk.queue))
+    def desk(self, shares: Shares, desk: Desk, first: Key, below: int) -> Key:
+        return (-desk.priority, shares.path(desk.queue, below))
 
 
 OWNER, BORROWER = 0, 1
@@ -102,6 +105,17 @@ class Turn:
 
     def __init__(self, desk: Desk, line: Line, gang: Gang) -> None:
         self.desk, self.line, self.gang = desk, line, gang
+
+
+class _Users:
+    """Who waits at a desk: a heap of the users, each with the first of his lines once he came to the top (keys only
+    grow, so a stale one is found there), and all lines of each user that had a turn to come when it was made."""
+
+    __slots__ = ("heap", "lines")
+
+    def __init__(self) -> None:
+        self.heap: list[tuple[Key, str, Best | None]] = []
+        self.lines: dict[str, list[Line]] = {}
 
 
 class Walk:
@@ -124,8 +138,6 @@ class Walk:
         self._first = list(first)[::-1]  # gangs that go before everyone else
         self._may_insist = may_insist
         self._is_narrowed = False
-        self._keys: dict[tuple[int, int, str], tuple[int, Key]] = {}
-        self._charges: dict[str, int] = {}  # outermost queue -> how often something below it was charged
         self._rooms: dict[str, int] = {}  # queue -> what it may still have within its guarantee
         self._passed: dict[Line, int] = {}
         self._skipped: set[str] = set()
@@ -134,16 +146,27 @@ class Walk:
         self._open: dict[Demand, int] = dict.fromkeys(self._backlog.demands, NEVER_MS)
         #: the same for single desks: (desk, demand) -> shorter than this
         self._open_at: dict[tuple[int, str, Demand], int] = {}
-        #: desk -> a heap of its users, each with the first of his lines; keys only grow, so a stale one is found on top
-        self._firsts: dict[tuple[int, int, str], list[tuple[Key, str, Best]]] = {}
-        desks = self._backlog.desks
-        self._heap: list[tuple[Key, int, tuple[int, str]]] = [
-            (self._key(desk, BORROWER), BORROWER, at) for at, desk in desks.items()
-        ]
-        if order.owners_first:
-            owners = [at for at in desks if self._headroom(at[1]) > 0]
-            self._heap += [(self._key(desks[at], OWNER), OWNER, at) for at in owners]
+        self._users: dict[tuple[int, int, str], _Users] = {}
+        #: outermost queue -> a heap of the desks below it. What one of them is charged counts for all of them alike, so
+        #: their order among themselves stays: only the one on top has to be looked at again
+        self._families: dict[str, list[tuple[Key, int, tuple[int, str]]]] = {}
+        for desk in self._backlog.desks.values():
+            family = self._families.setdefault(desk.queue.partition("/")[0], [])
+            self._enter(family, desk, BORROWER)
+            if order.owners_first and self._headroom(desk.queue) > 0:
+                self._enter(family, desk, OWNER)
+        self._heap: list[tuple[Key, str]] = []
+        for name, family in self._families.items():
+            heapify(family)
+            top = self._first_in(family)
+            if top is not None:
+                self._heap.append((self._key(*top), name))
         heapify(self._heap)
+
+    def _enter(self, family: list[tuple[Key, int, tuple[int, str]]], desk: Desk, rights: int) -> None:
+        best = self._best(desk, rights) if self._order.looks_inside else None
+        if best is not None or not self._order.looks_inside:
+            family.append((self._key(desk, rights, best, 1), rights, (desk.priority, desk.queue)))
 
     def next(self) -> Turn | None:
         """The first gang in order that may still have a turn."""
@@ -154,27 +177,48 @@ class Walk:
                 return Turn(desk, self._backlog.line(gang), gang)
         if not self._open and not self._is_narrowed:
             self._narrow()
-        while self._heap:
-            key, rights, at = self._heap[0]
-            desk = self._backlog.desks[at]
-            if not self._order.looks_inside and (fresh := self._known_key(desk, rights)) > key:
-                heapreplace(self._heap, (fresh, rights, at))
+        heap = self._heap
+        while heap:
+            key, name = heap[0]
+            family = self._families[name]
+            top = self._first_in(family)
+            if top is None:
+                heappop(heap)
                 continue
-            best = self._best(desk, rights) if self._open or self._is_insisting(desk) else None
+            desk, rights, best = top
+            fresh = self._key(desk, rights, best)
+            if fresh > key:
+                heapreplace(heap, (fresh, name))
+                continue
+            best = best or self._best(desk, rights)
             if best is None:
-                heappop(self._heap)
-                continue
-            if self._order.looks_inside and (fresh := self._key(desk, rights, best)) > key:
-                heapreplace(self._heap, (fresh, rights, at))
+                heappop(family)
                 continue
             _, line, place = best
             return Turn(desk, line, self._draft.state.gangs[line.gang(place)])
         return None
 
+    def _first_in(self, family: list[tuple[Key, int, tuple[int, str]]]) -> tuple[Desk, int, Best | None] | None:
+        """The first desk of a family, with the first at it where the order asks for that."""
+        while family:
+            key, rights, at = family[0]
+            desk, best = self._backlog.desks[at], None
+            if self._order.looks_inside:
+                best = self._best(desk, rights)
+                if best is None:
+                    heappop(family)
+                    continue
+            fresh = self._key(desk, rights, best, 1)
+            if not fresh > key:
+                return desk, rights, best
+            heapreplace(family, (fresh, rights, at))
+        return None
+
     def _narrow(self) -> None:
         """Nothing fits any more for those who may not insist: go on with the others alone."""
-        self._heap = [entry for entry in self._heap if self._is_insisting(self._backlog.desks[entry[2]])]
-        heapify(self._heap)
+        for name, family in self._families.items():
+            self._families[name] = [each for each in family if self._is_insisting(self._backlog.desks[each[2]])]
+            heapify(self._families[name])
         self._is_narrowed = True
 
     def skip(self, turn: Turn) -> None:
@@ -211,83 +255,62 @@ class Walk:
     def served(self, turn: Turn) -> None:
         """The draft has seats for it; its queue and user have had more now."""
         self._shares.charged(turn.gang.queue, turn.gang.user)
-        path = self._draft.queues.path(turn.gang.queue)
-        self._charges[path[1]] = self._charges.get(path[1], 0) + 1
-        for name in path:
+        for name in self._draft.queues.path(turn.gang.queue):
             self._rooms.pop(name, None)
 
-    def _known_key(self, desk: Desk, rights: int) -> Key:
-        """The key of a desk, remembered until something is charged to a relative of its queue."""
-        where = (rights, desk.priority, desk.queue)
-        charges = self._charges.get(desk.queue.partition("/")[0], 0)
-        known = self._keys.get(where)
-        if known is None or known[0] != charges:
-            known = self._keys[where] = (charges, self._key(desk, rights))
-        return known[1]
-
-    def _key(self, desk: Desk, rights: int, best: Best | None = None) -> Key:
-        first: Key = ()
-        if self._order.looks_inside:
-            best = best or self._best(desk, rights)
-            if best is None:
-                return (_LAST,)
-            first = best[0]
+    def _key(self, desk: Desk, rights: int, best: Best | None = None, below: int = 0) -> Key:
+        """The key of a desk among all, or, ``below`` its outermost queue, among its family."""
+        rank = self._order.desk(self._shares, desk, best[0] if best is not None else (), below)
         if not self._order.owners_first:
-            return (*self._order.desk(self._shares, desk, first), desk.queue)
+            return (*rank, desk.queue)
         # level by level: whoever is within its guarantee could take it back from a relative who is not
-        above = tuple(self._headroom(name) <= 0 for name in self._draft.queues.path(desk.queue)[1:-1])
-        return ((*above, rights), *self._order.desk(self._shares, desk, first), desk.queue)
+        above = [self._headroom(name) <= 0 for name in self._draft.queues.path(desk.queue)[1:-1]]
+        return ((*above, rights), *rank, desk.queue)
 
     def _best(self, desk: Desk, rights: int) -> Best | None:
         """The first at a desk: of the users by order, the first of that user's lines."""
-        heap = self._firsts.get((rights, desk.priority, desk.queue))
-        open_here: list[Mapping[str, Line]] | None = None
-        if heap is None:
-            open_here = self._open_lines(desk, rights)
-            heap = self._firsts[rights, desk.priority, desk.queue] = []
-            for user, earliest in self._firsts_of_all(open_here).items():
-                heap.append((self._whole(desk, user, earliest), user, earliest))
-            heapify(heap)
+        if not self._open and not self._is_insisting(desk):
+            return None
+        users = self._users.get((rights, desk.priority, desk.queue))
+        if users is None:
+            users = self._users[rights, desk.priority, desk.queue] = self._users_at(desk, rights)
+        heap = users.heap
         while heap:
             key, user, found = heap[0]
-            if not self._is_open(desk, rights, found[1]) or self._place(found[1]) != found[2]:
-                open_here = self._open_lines(desk, rights) if open_here is None else open_here
-                first = self._first_of(user, open_here)
-                if first is None:
+            if found is None or self._place(found[1]) != found[2] or not self._is_open(desk, rights, found[1]):
+                found = self._first_of(desk, rights, users.lines[user])
+                if found is None:
                     heappop(heap)
                     continue
-                found = first
-            fresh = self._whole(desk, user, found)
+            fresh = (*self._order.user(self._shares, desk.queue, user), *found[0])
             if fresh == key:
                 return (key, found[1], found[2])
             heapreplace(heap, (fresh, user, found))
         return None
 
-    def _whole(self, desk: Desk, user: str, first: Best) -> Key:
-        return (*self._order.user(self._shares, desk.queue, user), *first[0])
-
-    def _firsts_of_all(self, open_here: Sequence[Mapping[str, Line]]) -> dict[str, Best]:
-        """Equivalent to _first_of for every user, in one pass over the lines."""
-        found: dict[str, Best] = {}
-        for lines in open_here:
+    def _users_at(self, desk: Desk, rights: int) -> _Users:
+        users = _Users()
+        by_user = users.lines
+        for lines in self._open_lines(desk, rights):
             for user, line in lines.items():
-                place = self._place(line)
-                if place < len(line) and line not in self._closed_lines:
-                    key = self._order.line(line, line.rank(place))
-                    if user not in found or key < found[user][0]:
-                        found[user] = (key, line, place)
-        return found
+                mine = by_user.get(user)
+                if mine is None:
+                    by_user[user] = [line]
+                else:
+                    mine.append(line)
+        users.heap = [(self._order.user(self._shares, desk.queue, user), user, None) for user in by_user]
+        heapify(users.heap)
+        return users
 
-    def _first_of(self, user: str, open_here: Sequence[Mapping[str, Line]]) -> Best | None:
+    def _first_of(self, desk: Desk, rights: int, lines: Sequence[Line]) -> Best | None:
+        """Of these lines of one user, the first."""
         best: Best | None = None
-        for lines in open_here:
-            line = lines.get(user)
-            if line is not None and line not in self._closed_lines:
-                place = self._place(line)
-                if place < len(line):
-                    key = self._order.line(line, line.rank(place))
-                    if best is None or key < best[0]:
-                        best = (key, line, place)
+        for line in lines:
+            place = self._place(line)
+            if place < len(line):
+                key = self._order.line(line, line.rank(place))
+                if (best is None or key < best[0]) and self._is_open(desk, rights, line):
+                    best = (key, line, place)
         return best
 
     def _open_lines(self, desk: Desk, rights: int) -> list[Mapping[str, Line]]:
@@ -308,13 +331,14 @@ class Walk:
         return found
 
     def _is_open(self, desk: Desk, rights: int, line: Line) -> bool:
-        demand = line.profile.demand
+        demand, expected = line.profile.demand, self._expected(line)
+        if expected >= self._open.get(demand, 0) and not self._is_insisting(desk):
+            return False
         if rights == OWNER and _gpu_milli(demand) > self._headroom(desk.queue):
             return False
-        shortest = NEVER_MS if self._is_insisting(desk) else self._open.get(demand, 0)
-        if self._open_at:
-            shortest = min(shortest, self._open_at.get((desk.priority, desk.queue, demand), NEVER_MS))
-        return self._expected(line) < shortest and line not in self._closed_lines
+        if self._open_at and expected >= self._open_at.get((desk.priority, desk.queue, demand), NEVER_MS):
+            return False
+        return line not in self._closed_lines
 
     def _headroom(self, queue: str) -> int:
         """How much more a queue may have within its own guarantee; 0 if it has none."""
@@ -333,21 +357,8 @@ class Walk:
 
     def _place(self, line: Line) -> int:
         """How far the line has moved on in this draft."""
-        place, served, skipped = self._passed.get(line, 0), self._draft.served, self._skipped
-        while place < len(line) and (line.gang(place) in served or line.gang(place) in skipped):
-            place += 1
+        before = self._passed.get(line, 0)
+        place = line.next_place(before, self._draft.served, self._skipped)
+        if place > before:
             self._passed[line] = place
         return place
-
-
-class _Last:
-    """Greater than everything."""
-
-    def __lt__(self, other: object) -> bool:
-        return False
-
-    def __gt__(self, other: object) -> bool:
-        return True
-
-
-_LAST = _Last()

@@ -152,7 +152,7 @@ class Cycle:
         found: list[Gang] = []
         for priority in sorted(self.state.backlog.ages, reverse=True):
             pools = set()
-            for gang in self.state.backlog.ages[priority].oldest(priority, 16):
+            for gang in self.state.backlog.ages[priority].oldest(16):
                 if (
                     self.now_ms - gang.waiting_since_ms >= self.parts.patience_ms
                     and self._pool(gang.demand) not in pools

@@ -199,13 +199,16 @@ class Capacity:
 
     def _move(self, kind: int, was: int, now: int, nodes: int, domains: dict[int, int]) -> None:
         """These nodes of a kind had ``was`` free GPUs and now have ``now``; ``domains``: how many lie in each."""
-        rooms, counts = self.rooms[kind], self.counts[kind]
+        rooms, counts, log = self.rooms[kind], self.counts[kind], self._log
         self._put(rooms, was, rooms[was] ^ nodes)
         self._put(rooms, now, rooms[now] ^ nodes)
         fewer, more = counts[was], counts[now]
-        for domain, count in domains.items():
-            self._put(fewer, domain, fewer[domain] - count)
-            self._put(more, domain, more[domain] + count)
+        for domain, count in domains.items():  # equivalent to _put, which costs more than what it does here
+            if log is not None:
+                log.append((fewer, domain, fewer[domain]))
+                log.append((more, domain, more[domain]))
+            fewer[domain] -= count
+            more[domain] += count
 
     def _catch_up(self) -> None:
         """Bring the aggregates up to date after many changes."""

@@ -7,13 +7,13 @@ however many wait), then by profile, then by user. Knows order within a line; th
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
-from collections.abc import Iterator
-from heapq import heappop, heappush, nsmallest
+from collections import OrderedDict
+from collections.abc import Container, Iterator
+from heapq import heappop, heappush
 from itertools import islice
 
 from corral.core.cluster.resources import Demand
-from corral.core.model import Gang, GangState, Profile
+from corral.core.model import Gang, Profile
 
 
 class Line:
@@ -38,6 +38,13 @@ class Line:
 
     def rank(self, place: int) -> int:
         return self._ranks[self._start + place]
+
+    def next_place(self, place: int, served: Container[str], skipped: Container[str]) -> int:
+        """The first place from this one on whose gang was neither served nor skipped."""
+        gangs, end, at = self._gangs, len(self._gangs), self._start + place
+        while at < end and (gangs[at] in served or gangs[at] in skipped):
+            at += 1
+        return at - self._start
 
     def add(self, gang: Gang) -> None:
         if not self._ranks or gang.rank > self._ranks[-1]:
@@ -77,41 +84,43 @@ class Desk:
 
 
 class Ages:
-    """Everyone of one priority who stands in a line, oldest first. Who left is dropped when he comes to the front."""
+    """Everyone of one priority who stands in a line, oldest first."""
 
     def __init__(self) -> None:
-        self._in_order: deque[Gang] = deque()
-        self._returned: list[tuple[int, str, Gang]] = []  # a heap of those who came back into line
+        self._in_order: OrderedDict[str, Gang] = OrderedDict()
+        self._returned: dict[str, Gang] = {}  # those who came back into line among younger ones
+        self._by_rank: list[tuple[int, str]] = []  # a heap of these; who has left since is dropped when he comes up
         self._newest = -1
-        self._gone = 0
+
+    def __len__(self) -> int:
+        return len(self._in_order) + len(self._by_rank)
 
     def add(self, gang: Gang) -> None:
         if gang.rank > self._newest:
             self._newest = gang.rank
-            self._in_order.append(gang)
+            self._in_order[gang.id] = gang
         else:
-            heappush(self._returned, (gang.rank, gang.id, gang))
+            self._returned[gang.id] = gang
+            heappush(self._by_rank, (gang.rank, gang.id))
 
-    def prune(self, priority: int) -> None:
-        """Somebody has left. Who is gone is dropped at the front at once, and everywhere when there are many."""
-        while self._in_order and not _stands(self._in_order[0], priority):
-            self._in_order.popleft()
-        while self._returned and not _stands(self._returned[0][2], priority):
-            heappop(self._returned)
-        self._gone += 1
-        if self._gone > 64 + len(self._in_order) // 64:
-            self._in_order = deque(gang for gang in self._in_order if _stands(gang, priority))
-            self._gone = 0
+    def remove(self, gang: Gang) -> None:
+        if self._in_order.pop(gang.id, None) is None:
+            del self._returned[gang.id]
+            if len(self._by_rank) > 64 + 2 * len(self._returned):
+                self._by_rank = sorted((gang.rank, gang.id) for gang in self._returned.values())
 
-    def oldest(self, priority: int, most: int) -> list[Gang]:
+    def oldest(self, most: int) -> list[Gang]:
         """The oldest few, oldest first."""
-        first = list(islice((gang for gang in self._in_order if _stands(gang, priority)), most))
-        back = [gang for _, _, gang in nsmallest(most, self._returned) if _stands(gang, priority)]
-        return sorted({gang.id: gang for gang in first + back}.values(), key=lambda gang: gang.rank)[:most]
-
-
-def _stands(gang: Gang, priority: int) -> bool:
-    return gang.state is GangState.WAITING and not gang.blockers and not gang.claim and gang.priority == priority
+        back: list[tuple[int, str]] = []
+        while self._by_rank and len(back) < most:
+            top = heappop(self._by_rank)
+            gang = self._returned.get(top[1])
+            if gang is not None and gang.rank == top[0] and top not in back[-1:]:
+                back.append(top)
+        for entry in back:
+            heappush(self._by_rank, entry)
+        found = [*islice(self._in_order.values(), most), *(self._returned[name] for _, name in back)]
+        return sorted(found, key=lambda gang: gang.rank)[:most]
 
 
 class Backlog:
@@ -150,7 +159,7 @@ class Backlog:
         desk = self.desks[key]
         line = desk.by_demand[demand][gang.profile][gang.user]
         line.remove(gang)
-        self.ages[gang.priority].prune(gang.priority)
+        self.ages[gang.priority].remove(gang)
         desk.count -= 1
         self.count -= 1
         lengths, expected = self.demands[demand], gang.profile.expected_ms

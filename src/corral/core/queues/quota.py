@@ -7,8 +7,9 @@ Knows nothing of nodes or placement.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -40,8 +41,8 @@ class Queue(Struct):
     user_used: dict[tuple[str, str], int] = field(default_factory=dict)  # (user, dimension) -> amount
     jobs: int = 0
     user_jobs: dict[str, int] = field(default_factory=dict)
-    usage: dict[str, Usage] = field(default_factory=dict)
-    user_usage: dict[str, dict[str, Usage]] = field(default_factory=dict)
+    usage: Usage = field(default_factory=lambda: Usage.none(len(SHARE_DIMENSIONS)))  # of what is shared
+    user_usage: dict[str, Usage] = field(default_factory=dict)
     window: int = 0
     spent_gpu_ms: int = 0  # within the budget window
     committed_gpu_ms: int = 0  # what the running are expected to need
@@ -61,6 +62,7 @@ class QueueTree:
         self._paths: dict[str, tuple[str, ...]] = {ROOT: (ROOT,)}
         self._kept_back: frozenset[str] = frozenset()  # dimensions of which some queue does not lend everything
         self.bounds_models = False  # whether some queue is bounded in a dimension that depends on the GPU model
+        self._bounded: dict[str, bool] = {}
         self._promised: dict[tuple[str, str], int | None] | None = None  # a copy remembers: time stands still in it
         self._bounds: dict[tuple[str, str], list[tuple[str, int]]] | None = None
 
@@ -75,6 +77,7 @@ class QueueTree:
             self.queues[spec.parent].children.append(spec.name)
             self.queues[spec.parent].children.sort()
             self._paths[spec.name] = (*self._paths[spec.parent], spec.name)
+        self._bounded = {}
         specs = [queue.spec for queue in self.queues.values()]
         self._kept_back = frozenset(name for each in specs for name, _ in each.lend)
         self.bounds_models = any(
@@ -174,6 +177,8 @@ class QueueTree:
         self, name: str, user: str, charge: Mapping[str, int], gpu_ms: int, now_ms: int
     ) -> Iterator[Shortfall]:
         """Every bound that this charge would break; nothing if the queue may take it."""
+        if not self._is_bounded(name):
+            return
         queue = self.queues[name]
         for dimension, asked in charge.items():
             bound = amount_of(queue.spec.user_limit, dimension)
@@ -196,6 +201,15 @@ class QueueTree:
                 spent = self.spent_gpu_ms(each, now_ms) + self.queues[each].committed_gpu_ms
                 if spent + gpu_ms > budget.gpu_ms:
                     yield Shortfall("budget", each, "gpu_ms", spent, budget.gpu_ms, gpu_ms)
+
+    def _is_bounded(self, name: str) -> bool:
+        """Whether there is any bound on what a queue may take."""
+        known = self._bounded.get(name)
+        if known is None:
+            specs = [self.queues[each].spec for each in self._paths[name]]
+            known = bool(self._kept_back or specs[-1].user_limit or any(spec.limit or spec.budget for spec in specs))
+            self._bounded[name] = known
+        return known
 
     # ---- borrowing ---------------------------------------------------------------------------------------------
 
@@ -235,28 +249,28 @@ class QueueTree:
 
     # ---- bookkeeping -------------------------------------------------------------------------------------------
 
-    def charge(self, name: str, user: str, amounts: Iterable[tuple[str, int]], sign: int) -> None:
-        amounts = tuple(amounts)
+    def charge(self, name: str, user: str, amounts: Sequence[tuple[str, int]], sign: int) -> None:
         if not amounts:
             return
+        if sign < 0:
+            amounts = [(dimension, -amount) for dimension, amount in amounts]
         for each in self._paths[name]:
-            used = self.queues[each].used
-            for dimension, amount in amounts:
-                used[dimension] = used.get(dimension, 0) + sign * amount
-        mine = self.queues[name].user_used
-        for dimension, amount in amounts:
-            mine[user, dimension] = mine.get((user, dimension), 0) + sign * amount
+            _add(self.queues[each].used, amounts)
+        _add(self.queues[name].user_used, [((user, dimension), amount) for dimension, amount in amounts])
 
     def meter(self, name: str, user: str, amounts: Iterable[tuple[str, int]], sign: int, now_ms: int) -> None:
         """Begin (+1) or end (-1) measuring usage at this rate."""
-        for dimension, amount in amounts:
-            if dimension in SHARE_DIMENSIONS:
-                for each in self._paths[name]:
-                    self.queues[each].usage.setdefault(dimension, Usage()).change(
-                        sign * amount, now_ms, self.half_life_ms
-                    )
-                mine = self.queues[name].user_usage.setdefault(user, {})
-                mine.setdefault(dimension, Usage()).change(sign * amount, now_ms, self.half_life_ms)
+        rates = dict(amounts)
+        deltas = [sign * rates.get(dimension, 0) for dimension in SHARE_DIMENSIONS]
+        if not any(deltas):
+            return
+        for each in self._paths[name]:
+            self.queues[each].usage.change(deltas, now_ms, self.half_life_ms)
+        users = self.queues[name].user_usage
+        mine = users.get(user)
+        if mine is None:
+            mine = users[user] = Usage.none(len(SHARE_DIMENSIONS))
+        mine.change(deltas, now_ms, self.half_life_ms)
 
     def commit_budget(self, name: str, gpu_ms: int) -> None:
         for each in self._paths[name]:
@@ -272,6 +286,14 @@ class QueueTree:
     def spent_gpu_ms(self, name: str, now_ms: int) -> int:
         queue = self.queues[name]
         return queue.spent_gpu_ms if queue.window == _window(queue.spec, now_ms) else 0
+
+
+def _add(total: dict[Any, int], amounts: Iterable[tuple[Any, int]]) -> None:
+    for name, amount in amounts:
+        try:
+            total[name] += amount
+        except KeyError:
+            total[name] = amount
 
 
 def contested(charge: Mapping[str, int]) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ So a value does not depend on how often it was looked at. Knows nothing of queue
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import isqrt
 
 from msgspec import Struct
@@ -41,29 +42,41 @@ def decayed(value: int, cells: int) -> int:
 
 
 class Usage(Struct):
-    """An amount in use over time: ``rate`` units now, and the decayed sum of units x milliseconds so far."""
+    """Amounts in use over time, several side by side: how much of each now (``rates``), and the decayed sums of amount x
+    milliseconds so far (``values``)."""
 
-    value: int = 0
-    rate: int = 0
+    values: tuple[int, ...]
+    rates: tuple[int, ...]
     at_ms: int = 0
 
-    def at(self, now_ms: int, half_life_ms: int) -> int:
-        """The decayed sum at a time not before the last change."""
-        if not half_life_ms or now_ms <= self.at_ms:
-            return self.value if half_life_ms else 0
+    @classmethod
+    def none(cls, dimensions: int) -> Usage:
+        return cls((0,) * dimensions, (0,) * dimensions)
+
+    def at(self, now_ms: int, half_life_ms: int) -> tuple[int, ...]:
+        """The decayed sums at a time not before the last change."""
+        if not half_life_ms:
+            return (0,) * len(self.values)
+        if now_ms <= self.at_ms:
+            return self.values
         first, last = self.at_ms * CELLS // half_life_ms, now_ms * CELLS // half_life_ms
         if first == last:
-            return self.value + self.rate * (now_ms - self.at_ms)
-        if not self.rate:
-            return decayed(self.value, last - first)
-        to_border = (first + 1) * half_life_ms // CELLS - self.at_ms
-        value = decayed(self.value + self.rate * max(0, to_border), last - first)
-        whole = self.rate * half_life_ms // CELLS
+            lasting = now_ms - self.at_ms
+            return tuple([value + rate * lasting for value, rate in zip(self.values, self.rates, strict=True)])
+        cells = last - first
+        begun = max(0, (first + 1) * half_life_ms // CELLS - self.at_ms)
         # the whole cells in between: a geometric series from one step of decay up to last - first - 1 of them
-        value += whole * (_STEP - decayed(_ONE, last - first)) // (_ONE - _STEP)
-        return value + self.rate * max(0, now_ms - last * half_life_ms // CELLS)
+        series = _STEP - decayed(_ONE, cells)
+        lately = max(0, now_ms - last * half_life_ms // CELLS)
+        found = []
+        for value, rate in zip(self.values, self.rates, strict=True):
+            value = decayed(value + rate * begun, cells)
+            if rate:
+                value += rate * half_life_ms // CELLS * series // (_ONE - _STEP) + rate * lately
+            found.append(value)
+        return tuple(found)
 
-    def change(self, delta: int, now_ms: int, half_life_ms: int) -> None:
-        self.value = self.at(now_ms, half_life_ms)
+    def change(self, deltas: Sequence[int], now_ms: int, half_life_ms: int) -> None:
+        self.values = self.at(now_ms, half_life_ms)
         self.at_ms = max(self.at_ms, now_ms)
-        self.rate += delta
+        self.rates = tuple([rate + delta for rate, delta in zip(self.rates, deltas, strict=True)])
