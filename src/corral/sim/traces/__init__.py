@@ -1,0 +1,1 @@
+"""Workloads from files and from a generator, all as one type."""

@@ -1,0 +1,59 @@
+"""SenseTime Helios 2020: the ``cluster_log.csv`` of one cluster, as Slurm recorded it.
+
+Knows that a job may never have started and that half of the jobs have no GPUs. Work is from start to end, not the
+``duration`` column, which sources define differently. Dates have no zone and are taken to be UTC.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from corral.sim.traces.model import Trace, TraceJob
+from corral.sim.traces.rows import Gathering, Row, read_rows
+
+_COLUMNS = ("job_id", "user", "vc", "gpu_num", "cpu_num", "state", "submit_time", "start_time", "end_time")
+
+NO_GPUS = "asks for no GPU"
+NEVER_STARTED = "never started"
+NO_END = "has no end"
+
+
+def read_helios(path: Path, name: str = "helios", with_cpu_jobs: bool = False) -> Trace:
+    gathering = Gathering(name, path)
+    for row in read_rows(path, _COLUMNS):
+        if reason := unusable(row, with_cpu_jobs):
+            gathering.skip(reason)
+            continue
+        started_ms = row.moment_ms("start_time")
+        job = TraceJob(
+            id=row.text("job_id"),
+            submit_ms=row.moment_ms("submit_time"),
+            work_ms=work_ms(row, started_ms),
+            gpus=row.whole("gpu_num"),
+            cpu_milli=row.whole("cpu_num") * 1000,
+            team=row.text("vc"),
+            user=row.text("user"),
+            status=row.text("state"),
+            started_ms=started_ms,
+            nodes=row.whole("node_num") if row.has("node_num") else 0,
+        )
+        gathering.take(row, "job_id", job)
+    return gathering.trace()
+
+
+def unusable(row: Row, with_cpu_jobs: bool) -> str | None:
+    """Why a row is no job of the workload, though nothing is wrong with it."""
+    if not with_cpu_jobs and row.whole("gpu_num") == 0:
+        return NO_GPUS
+    if not row.has("start_time"):
+        return NEVER_STARTED
+    if not row.has("end_time"):
+        return NO_END
+    return None
+
+
+def work_ms(row: Row, started_ms: int) -> int:
+    found = row.moment_ms("end_time") - started_ms
+    if found < 0:
+        raise row.wrong("end_time", f"is {row.word('end_time')}, before start_time. Correct it or remove the row.")
+    return found
