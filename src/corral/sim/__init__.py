@@ -1,0 +1,1 @@
+"""What would happen: the engine turned by a heap of events instead of by the world."""

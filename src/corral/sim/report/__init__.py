@@ -1,0 +1,1 @@
+"""Measures of runs, for people and for programs."""

@@ -1,0 +1,173 @@
+"""What a comparison shows, as data: each row with its label, where its number is, how it is written, which is better.
+
+The terminal table and the page show the same rows; neither knows a measure by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from corral.sim.report.measures import Distribution, Group, Measures
+from corral.sim.report.result import Result
+from corral.sim.report.wording import count, duration, index, ratio, share
+
+Better = Literal["less", "more", ""]
+
+
+class Row(Struct, frozen=True):
+    """One line of the comparison. ``better`` is empty where a number says nothing good or bad by itself."""
+
+    label: str
+    value: Callable[[Measures], float | None]
+    write: Callable[[float | None], str]
+    better: Better = ""
+
+
+class GroupColumn(Struct, frozen=True):
+    """One column of the tables by team and by size."""
+
+    label: str
+    value: Callable[[Group], float | None]
+    write: Callable[[float | None], str]
+
+
+def _mean(found: Distribution | None) -> float | None:
+    return None if found is None else found.mean
+
+
+def _p50(found: Distribution | None) -> float | None:
+    return None if found is None else found.p50
+
+
+def _p95(found: Distribution | None) -> float | None:
+    return None if found is None else found.p95
+
+
+def _p99(found: Distribution | None) -> float | None:
+    return None if found is None else found.p99
+
+
+#: Sections of the comparison.
+SECTIONS: tuple[tuple[str, tuple[Row, ...]], ...] = (
+    (
+        "Jobs",
+        (
+            Row("completion, mean", lambda m: _mean(m.total.completion_ms), duration, "less"),
+            Row("completion, median", lambda m: _p50(m.total.completion_ms), duration, "less"),
+            Row("completion, 95 %", lambda m: _p95(m.total.completion_ms), duration, "less"),
+            Row("completion, 99 %", lambda m: _p99(m.total.completion_ms), duration, "less"),
+            Row("wait for first seats, mean", lambda m: _mean(m.total.waiting_ms), duration, "less"),
+            Row("wait for first seats, 95 %", lambda m: _p95(m.total.waiting_ms), duration, "less"),
+            Row("all time in line, mean", lambda m: _mean(m.total.in_line_ms), duration, "less"),
+            Row("all time in line, 99 %", lambda m: _p99(m.total.in_line_ms), duration, "less"),
+            Row("bounded slowdown, mean", lambda m: _mean(m.total.slowdown), ratio, "less"),
+            Row("bounded slowdown, 95 %", lambda m: _p95(m.total.slowdown), ratio, "less"),
+            Row("effective training time", lambda m: m.total.effective_time_ratio, share, "more"),
+        ),
+    ),
+    (
+        "GPUs",
+        (
+            Row("makespan", lambda m: m.cluster.makespan_ms, duration, "less"),
+            Row("GPU uptime, window", lambda m: m.cluster.uptime_in_window, share, "more"),
+            Row("GPU uptime, span", lambda m: m.cluster.uptime_in_span, share, "more"),
+            Row("utilisation, window", lambda m: m.cluster.utilisation_in_window, share, "more"),
+            Row("utilisation, span", lambda m: m.cluster.utilisation_in_span, share, "more"),
+            Row("fragmentation", lambda m: m.cluster.fragmentation, share, "less"),
+            Row("GPU hours starting up", lambda m: m.total.starting_gpu_hours, ratio, "less"),
+            Row("GPU hours lost", lambda m: m.total.lost_gpu_hours, ratio, "less"),
+            Row("energy, kWh", lambda m: m.energy.kwh if m.energy else None, ratio, "less"),
+            Row("energy, cost", lambda m: m.energy.cost if m.energy else None, ratio, "less"),
+        ),
+    ),
+    (
+        "Fairness",
+        (
+            Row("share deficit", lambda m: m.shares.deficit, share, "less"),
+            Row("share deviation", lambda m: m.shares.deviation, share, "less"),
+            Row("Jain's index", lambda m: m.shares.jain, index, "more"),
+            Row("finish-time ratio, mean", lambda m: _mean(m.total.finish_time_ratio), ratio, "less"),
+            Row("finish-time ratio, 99 %", lambda m: _p99(m.total.finish_time_ratio), ratio, "less"),
+        ),
+    ),
+    (
+        "What happened",
+        (
+            Row("jobs accepted", lambda m: m.total.jobs, count),
+            Row("jobs succeeded", lambda m: m.total.succeeded, count, "more"),
+            Row("jobs failed", lambda m: m.total.failed, count),
+            Row("jobs cancelled", lambda m: m.total.cancelled, count),
+            Row("jobs refused", lambda m: m.total.refused, count),
+            Row("jobs unfinished", lambda m: m.total.unfinished, count, "less"),
+            Row("preemptions", lambda m: m.total.preemptions, count, "less"),
+            Row("other evictions", lambda m: m.total.evictions, count),
+            Row("failures", lambda m: m.total.failures, count),
+        ),
+    ),
+)
+
+GROUP_COLUMNS: tuple[GroupColumn, ...] = (
+    GroupColumn("jobs", lambda g: g.jobs, count),
+    GroupColumn("unfinished", lambda g: g.unfinished, count),
+    GroupColumn("refused", lambda g: g.refused, count),
+    GroupColumn("completion, mean", lambda g: _mean(g.completion_ms), duration),
+    GroupColumn("completion, 95 %", lambda g: _p95(g.completion_ms), duration),
+    GroupColumn("wait, mean", lambda g: _mean(g.waiting_ms), duration),
+    GroupColumn("wait, 95 %", lambda g: _p95(g.waiting_ms), duration),
+    GroupColumn("slowdown, mean", lambda g: _mean(g.slowdown), ratio),
+    GroupColumn("finish-time ratio", lambda g: _mean(g.finish_time_ratio), ratio),
+    GroupColumn("effective", lambda g: g.effective_time_ratio, share),
+    GroupColumn("preempted", lambda g: g.preemptions, count),
+    GroupColumn("GPU h kept", lambda g: g.kept_gpu_hours, ratio),
+    GroupColumn("GPU h lost", lambda g: g.lost_gpu_hours, ratio),
+)
+
+
+class Written(Struct, frozen=True):
+    """A row as it is shown: one text a result, and which of them are the best."""
+
+    label: str
+    texts: tuple[str, ...]
+    best: frozenset[int]
+
+
+def comparison(results: Sequence[Result]) -> list[tuple[str, list[Written]]]:
+    """The sections of the comparison. Rows that no result has a number for are left out."""
+    found = []
+    for title, rows in SECTIONS:
+        written = [_written(row, [row.value(result.measures) for result in results]) for row in rows]
+        found.append((title, [row for row in written if row is not None]))
+    return [(title, written) for title, written in found if written]
+
+
+def _written(row: Row, values: Sequence[float | None]) -> Written | None:
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    texts = tuple(row.write(value) for value in values)
+    best: frozenset[int] = frozenset()
+    if row.better and len(values) > 1:
+        target = min(known) if row.better == "less" else max(known)
+        leader = texts[values.index(target)]  # whoever reads the same is as good
+        best = frozenset(n for n, text in enumerate(texts) if text == leader)
+    return Written(row.label, texts, best if len(best) < len(values) else frozenset())
+
+
+def remarks(results: Sequence[Result]) -> list[str]:
+    """What a reader must know before comparing: who is not in the numbers."""
+    found = []
+    for result in results:
+        total = result.measures.total
+        if total.unfinished:
+            found.append(
+                f"{result.policy}: {total.unfinished:,} jobs were not over at the end ({total.never_started:,} of them "
+                f"never started, the longest {duration(total.oldest_in_line_ms)} in line); they are in no distribution."
+            )
+        if total.cancelled:
+            found.append(f"{result.policy}: {total.cancelled:,} cancelled jobs are in no distribution.")
+        if total.refused:
+            found.append(f"{result.policy}: {total.refused:,} jobs were refused when they were submitted.")
+    return found

@@ -1,0 +1,151 @@
+"""What a history looks like over time, as step functions: GPUs in service, held, useful and in line; jobs in line.
+
+Built from changes that are added up in order of time, never by asking at every tick: the cost depends on how much
+happened and not on how long it took. Knows nothing of pictures.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import accumulate, pairwise, repeat
+
+from msgspec import Struct, field
+
+from corral.sim.history import History
+from corral.sim.report.jobs import kept_spell, line_milli_spells, line_spells, working_milli
+
+POINTS_MAX = 600
+
+
+class Steps(Struct):
+    """A step function: ``values[i]`` from ``times[i]`` until the next time; before the first it is 0."""
+
+    times: list[int] = field(default_factory=list)
+    values: list[int] = field(default_factory=list)
+
+    def at(self, time_ms: int) -> int:
+        place = bisect_right(self.times, time_ms)
+        return self.values[place - 1] if place else 0
+
+    def integral(self, since: int, until: int) -> int:
+        """The area between two times: value times milliseconds."""
+        return self.pieces([since, until])[0] if until > since else 0
+
+    def pieces(self, bounds: list[int]) -> list[int]:
+        """The area in each piece between one bound and the next."""
+        times, values = self.times, self.values
+        place = bisect_right(times, bounds[0])
+        value, last = (values[place - 1] if place else 0), len(times)
+        areas = []
+        for since, until in pairwise(bounds):
+            area, now = 0, since
+            while place < last and times[place] < until:
+                area += value * (times[place] - now)
+                now, value = times[place], values[place]
+                place += 1
+            areas.append(area + value * (until - now))
+        return areas
+
+
+class Column(Struct, frozen=True, gc=False):
+    """A short piece of a step function: its least, mean and greatest value."""
+
+    since_ms: int
+    until_ms: int
+    least: int
+    mean: float
+    most: int
+
+
+class TeamSteps(Struct):
+    """GPU-milli that a team holds, and what its jobs in line ask for. What it wants is the sum of both."""
+
+    held: Steps
+    in_line: Steps
+
+
+class Series(Struct):
+    """A run over time. All amounts are GPU-milli but ``jobs_in_line``."""
+
+    capacity: Steps
+    held: Steps
+    useful: Steps
+    in_line: Steps
+    jobs_in_line: Steps
+    teams: dict[str, TeamSteps]
+
+
+#: (time, how much a value changes then), in any order
+Changes = list[tuple[int, int]]
+
+
+def series(history: History) -> Series:
+    """The step functions of a history, in one walk over its jobs."""
+    useful: Changes = []
+    jobs: Changes = []
+    teams: dict[str, tuple[Changes, Changes]] = {}
+    end_ms = history.end_ms
+    for job in history.jobs.values():
+        ours = teams.get(job.queue)
+        if ours is None:
+            ours = teams[job.queue] = ([], [])
+        spells = line_spells(job, end_ms)
+        for since, until in spells:
+            jobs += ((since, 1), (until, -1))
+        for since, until, milli in line_milli_spells(job, end_ms, spells):
+            ours[1].extend(((since, milli), (until, -milli)))
+        for run in job.runs:
+            until = end_ms if run.ended_ms is None else run.ended_ms
+            ours[0].extend(((run.placed_ms, run.gpu_milli), (until, -run.gpu_milli)))
+            milli, (since, until) = working_milli(run), kept_spell(run, end_ms)
+            useful += ((since, milli), (until, -milli))
+    by_team = {team: TeamSteps(steps(held), steps(in_line)) for team, (held, in_line) in sorted(teams.items())}
+    return Series(
+        capacity=Steps([time for time, _ in history.capacity], [value for _, value in history.capacity]),
+        held=steps([change for held, _ in teams.values() for change in held]),
+        useful=steps(useful),
+        in_line=steps([change for _, in_line in teams.values() for change in in_line]),
+        jobs_in_line=steps(jobs),
+        teams=by_team,
+    )
+
+
+def steps(changes: Changes) -> Steps:
+    """Changes, added up in order of time. Of what happens at one time only the outcome counts. Sorts its argument."""
+    changes.sort()
+    values = accumulate([change for _, change in changes])
+    outcome = dict(zip([time for time, _ in changes], values, strict=True))
+    return Steps(list(outcome), list(outcome.values()))
+
+
+def lesser(one: Steps, other: Steps) -> Steps:
+    """At each time the smaller of two values."""
+    found, mine, yours = Steps(), 0, 0
+    merged = sorted([*zip(one.times, repeat(0), one.values), *zip(other.times, repeat(1), other.values)])
+    for time, which, value in merged:
+        mine, yours = (mine, value) if which else (value, yours)
+        if found.times and found.times[-1] == time:
+            found.values[-1] = min(mine, yours)
+        else:
+            found.times.append(time)
+            found.values.append(min(mine, yours))
+    return found
+
+
+def columns(function: Steps, since: int, until: int, most: int = POINTS_MAX) -> list[Column]:
+    """A step function cut into at most so many pieces for a picture. No extreme is lost, however short it was."""
+    bounds = even_bounds(since, until, most)
+    if len(bounds) < 2:
+        return []
+    found = []
+    for lo, hi, area in zip(bounds, bounds[1:], function.pieces(bounds), strict=False):
+        first, last = bisect_right(function.times, lo), bisect_right(function.times, hi - 1)
+        values = [function.at(lo), *function.values[first:last]]
+        found.append(Column(lo, hi, min(values), area / (hi - lo), max(values)))
+    return found
+
+
+def even_bounds(since: int, until: int, pieces: int) -> list[int]:
+    """Bounds of equal pieces, none shorter than a millisecond; only ``since`` where there is no time between them."""
+    pieces = max(0, min(pieces, until - since))
+    return [since + (until - since) * n // pieces for n in range(pieces + 1)] if pieces else [since]

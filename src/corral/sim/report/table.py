@@ -1,0 +1,53 @@
+"""The comparison of runs for a terminal. Whether there are colours is for rich to know (it honours NO_COLOR)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from corral.sim.report.result import Result
+from corral.sim.report.rows import Written, comparison, remarks
+
+#: So many runs fit side by side into a hundred columns; more of them are shown below each other.
+ABREAST = 5
+BEST = "●"
+
+
+def show(results: Sequence[Result], console: Console | None = None) -> None:
+    """Print the comparison."""
+    (console or Console()).print(table(results))
+
+
+def table(results: Sequence[Result]) -> RenderableType:
+    """The comparison as something that rich prints: one column a run, the best of each row marked."""
+    sections = comparison(results)
+    parts: list[RenderableType] = []
+    for first in range(0, len(results), ABREAST):
+        shown = range(first, min(first + ABREAST, len(results)))
+        parts.append(_side_by_side([results[n].policy for n in shown], sections, shown))
+    parts += [Text(remark, style="dim") for remark in remarks(results)]
+    if len(results) > 1:
+        parts.append(Text(f"{BEST} best of its row", style="dim"))
+    return Group(*parts)
+
+
+def _side_by_side(policies: Sequence[str], sections: Sequence[tuple[str, list[Written]]], shown: range) -> Table:
+    found = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    found.add_column("")
+    for policy in policies:
+        found.add_column(Text(policy), justify="right", overflow="fold")
+    for title, rows in sections:
+        found.add_row(Text(title, style="bold"))
+        for row in rows:
+            found.add_row(Text(f"  {row.label}"), *[_cell(row, n) for n in shown])
+        found.add_section()
+    return found
+
+
+def _cell(row: Written, number: int) -> Text:
+    is_best = number in row.best
+    return Text(f"{row.texts[number]} {BEST if is_best else ' '}", style="bold green" if is_best else "")

@@ -1,0 +1,41 @@
+"""How numbers are written for people: durations, shares, amounts. Knows nothing of what they measure."""
+
+from __future__ import annotations
+
+_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
+NOTHING = "–"
+
+
+def duration(ms: float | None) -> str:
+    """Three digits and the largest unit that fits: 1.25 h, 14.2 min, 850 ms."""
+    if ms is None:
+        return NOTHING
+    for size, unit in _UNITS:
+        if ms >= size:
+            return f"{digits(ms / size)} {unit}"
+    return f"{ms:.0f} ms" if ms else "0 s"
+
+
+def share(part: float | None) -> str:
+    return NOTHING if part is None else f"{100 * part:.1f} %"
+
+
+def count(number: float | None) -> str:
+    return NOTHING if number is None else f"{number:,.0f}"
+
+
+def ratio(number: float | None) -> str:
+    return NOTHING if number is None else digits(number)
+
+
+def index(number: float | None) -> str:
+    """For numbers between 0 and 1 that differ late."""
+    return NOTHING if number is None else f"{number:.3f}"
+
+
+def digits(number: float) -> str:
+    """About three digits that count; whole numbers from a hundred on."""
+    size = abs(number)
+    if size >= 100:
+        return f"{number:,.0f}"
+    return f"{number:.1f}" if size >= 10 else f"{number:.2f}"
