@@ -48,7 +48,8 @@ def open_trace(name: str, folder: Path | str | None = None) -> Trace:
     if family_name not in FAMILIES:
         raise UnknownTrace(name, f"there is no family {family_name!r} of traces.{nearest(family_name, FAMILIES)}")
     family = FAMILIES[family_name]
-    bare, _, option = rest.partition("@")
+    before, at, after = rest.rpartition("@")
+    bare, option = (before, after) if at and not Path(rest).is_file() else (rest, "")
     if _is_path(family, bare):
         return family.read(Path(bare).expanduser(), name, option)
     if family_name == "synthetic":

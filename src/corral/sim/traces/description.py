@@ -117,7 +117,7 @@ class Description(Struct, frozen=True, kw_only=True):
     memory_mib_per_gpu: int
 
 
-_KEYS = (
+KEYS = (
     "seed", "jobs", "span", "load", "nodes", "arrivals", "sizes", "durations", "teams", "models", "fractions",
     "priorities", "failures", "limits", "cpus_per_gpu", "memory_gib_per_gpu",
 )  # fmt: skip
@@ -125,7 +125,7 @@ _DISTRIBUTIONS = ("lognormal", "pareto", "fixed", "mixture")
 
 
 def read_description(path: Path) -> Description:
-    top = read_section(path, _KEYS)
+    top = read_section(path, KEYS)
     nodes = _nodes(top)
     description = Description(
         seed=top.whole("seed"),

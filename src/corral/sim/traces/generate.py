@@ -147,13 +147,16 @@ def _pieces(bursts: tuple[Burst, ...], hour_ms: int) -> Iterator[tuple[int, int]
     cuts = {hour_ms, hour_ms + HOUR_MS}
     for burst in bursts:
         for edge in (burst.at_ms, burst.at_ms + burst.for_ms):
-            step = burst.every_ms or 0
-            if step and edge < hour_ms:
-                edge += -(-(hour_ms - edge) // step) * step
-            while hour_ms < edge < hour_ms + HOUR_MS:
-                cuts.add(edge)
-                edge += step or HOUR_MS
+            cuts.update(_repeats(edge, burst.every_ms, hour_ms, hour_ms + HOUR_MS))
     return pairwise(sorted(cuts))
+
+
+def _repeats(first_ms: int, every_ms: int | None, from_ms: int, until_ms: int) -> Iterable[int]:
+    """The moments of a series that lie in a range."""
+    if every_ms is None:
+        return [first_ms] if from_ms <= first_ms < until_ms else []
+    passed = max(0, -(-(from_ms - first_ms) // every_ms))
+    return range(first_ms + passed * every_ms, until_ms, every_ms)
 
 
 def _is_on(burst: Burst, at_ms: int) -> bool:
@@ -172,11 +175,10 @@ class Wheel(Generic[Value]):
     def __init__(self, weights: Sequence[tuple[Value, float]]) -> None:
         kept = [(value, weight) for value, weight in weights if weight > 0]
         self._values = [value for value, _ in kept]
-        self._edges = list(accumulate(weight for _, weight in kept))
+        *self._edges, self._total = accumulate(weight for _, weight in kept)
 
     def turn(self, chance: Chance) -> Value:
-        place = bisect_right(self._edges, chance() * self._edges[-1])
-        return self._values[min(place, len(self._values) - 1)]
+        return self._values[bisect_right(self._edges, chance() * self._total)]
 
 
 class Jobs:
@@ -190,6 +192,7 @@ class Jobs:
         self._users = {team.name: Wheel(_users(team)) for team in description.teams}
         self._fractions = Wheel(description.fractions)
         self._priorities = Wheel(description.priorities)
+        self._durations = [(rule, _sampler(rule.distribution, chance)) for rule in reversed(description.durations)]
         self._models: dict[int, Wheel[tuple[str, ...]]] = {}
 
     def draw(self) -> TraceJob:
@@ -217,9 +220,8 @@ class Jobs:
         )
 
     def _duration_ms(self, gpus: int) -> int:
-        rule = next(rule for rule in reversed(self._description.durations) if gpus >= rule.from_gpus)
-        drawn = _drawn_ms(rule.distribution, self._chance)
-        return _whole_seconds(min(max(drawn, rule.least_ms), rule.most_ms))
+        rule, sample = next(entry for entry in self._durations if gpus >= entry[0].from_gpus)
+        return _whole_seconds(min(max(sample(), rule.least_ms), rule.most_ms))
 
     def _limit_ms(self, duration_ms: int) -> int | None:
         limits = self._description.limits
@@ -251,15 +253,20 @@ def _accepted(word: str) -> tuple[str, ...]:
     return () if word == ANY_MODEL else tuple(word.split("|"))
 
 
-def _drawn_ms(distribution: Distribution, chance: Chance) -> float:
+def _sampler(distribution: Distribution, chance: Chance) -> Callable[[], float]:
+    """What gives a duration in milliseconds whenever it is called."""
     if isinstance(distribution, Fixed):
-        return distribution.ms
+        return lambda: distribution.ms
     if isinstance(distribution, Lognormal):
-        normal = math.sqrt(-2.0 * math.log(1.0 - chance())) * math.cos(2.0 * math.pi * chance())
-        return distribution.median_ms * math.exp(distribution.sigma * normal)
+        return lambda: distribution.median_ms * math.exp(distribution.sigma * _normal(chance))
     if isinstance(distribution, Pareto):
-        return distribution.least_ms * math.pow(1.0 - chance(), -1.0 / distribution.shape)
-    return _drawn_ms(Wheel(distribution.parts).turn(chance), chance)
+        return lambda: distribution.least_ms * math.pow(1.0 - chance(), -1.0 / distribution.shape)
+    wheel = Wheel([(_sampler(part, chance), weight) for part, weight in distribution.parts])
+    return lambda: wheel.turn(chance)()
+
+
+def _normal(chance: Chance) -> float:
+    return math.sqrt(-2.0 * math.log(1.0 - chance())) * math.cos(2.0 * math.pi * chance())
 
 
 def _uniform(bounds: tuple[float, float], chance: Chance) -> float:

@@ -79,7 +79,7 @@ class Row:
 
     def whole(self, field: str, least: int = 0) -> int:
         found = self.word(field)
-        if found.isdecimal():
+        if _is_plain(found):
             number = int(found)
         else:
             real = self.number(field)
@@ -103,7 +103,7 @@ class Row:
     def ms(self, field: str, unit_ms: int = 1000) -> int:
         """A time of the given unit (seconds, unless told otherwise) in milliseconds."""
         found = self.word(field)
-        if found.isdecimal():
+        if _is_plain(found):
             return int(found) * unit_ms
         real = self.number(field)
         if real < 0:
@@ -121,6 +121,11 @@ class Row:
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)
         return round(moment.timestamp() * 1000)
+
+
+def _is_plain(text: str) -> bool:
+    """Digits only, as nearly all fields are, and few enough to be an amount of anything."""
+    return text.isdecimal() and len(text) < 19
 
 
 class Gathering:
