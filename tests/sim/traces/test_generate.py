@@ -85,7 +85,7 @@ def test_shipped_workloads_are_sorted_whole_and_within_their_cluster(name):
     submissions = [job.submit_ms for job in trace.jobs]
     assert submissions == sorted(submissions)
     assert len({job.id for job in trace.jobs}) == len(trace.jobs)
-    for job in trace.jobs[:20_000]:
+    for job in trace.jobs[:5000]:
         assert type(job.submit_ms) is type(job.work_ms) is int
         assert 0 < job.gpus <= capacity
         assert job.limit_ms is None or job.limit_ms >= job.work_ms > 0

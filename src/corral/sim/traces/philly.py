@@ -6,7 +6,6 @@ ids) and ``job_id,vc,num_gpu,submit_time,duration`` (seconds). Virtual clusters 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from corral.sim.traces.model import Trace, TraceJob, TraceNodes
@@ -22,12 +21,13 @@ _SLICE = ("job_id", "vc", "num_gpu", "submit_time", "duration")
 def read_philly(path: Path, name: str = "philly", cluster: str | None = None) -> Trace:
     """All jobs, or those of one virtual cluster."""
     sliced = _is_slice(path)
+    column, job_of = ("vc", _slice_job) if sliced else ("cluster", _whole_job)
     gathering = Gathering(name, path)
     clusters: set[str] = set()
-    for row, job in _slice_jobs(path) if sliced else _whole_jobs(path):
-        clusters.add(job.team)
-        if cluster is None or job.team == cluster:
-            gathering.take(row, "job_id", job)
+    for place, row in enumerate(read_rows(path, _SLICE if sliced else _WHOLE)):
+        clusters.add(row.word(column))
+        if cluster is None or row.word(column) == cluster:
+            gathering.take(row, "job_id", job_of(row, place))
     if cluster is not None and cluster not in clusters:
         raise UnknownTrace(name, f"{path} has no virtual cluster {cluster!r}.{nearest(cluster, clusters)}")
     return gathering.trace(_slice_nodes(clusters) if sliced else ())
@@ -47,33 +47,24 @@ def _is_slice(path: Path) -> bool:
     return "submit_time" in first
 
 
-def _whole_jobs(path: Path) -> Iterator[tuple[Row, TraceJob]]:
-    # The source has no ids: the place in the whole file is one, whichever virtual cluster is read.
-    for place, row in enumerate(read_rows(path, _WHOLE)):
-        yield (
-            row,
-            TraceJob(
-                id=str(place),
-                submit_ms=row.moment_ms("timestamp"),
-                work_ms=row.ms("duration"),
-                gpus=row.whole("num_gpus", least=1),
-                team=row.text("cluster"),
-            ),
-        )
+def _whole_job(row: Row, place: int) -> TraceJob:
+    return TraceJob(
+        id=str(place),  # the source has none: the place in the whole file, whichever virtual cluster is read
+        submit_ms=row.moment_ms("timestamp"),
+        work_ms=row.ms("duration"),
+        gpus=row.whole("num_gpus", least=1),
+        team=row.text("cluster"),
+    )
 
 
-def _slice_jobs(path: Path) -> Iterator[tuple[Row, TraceJob]]:
-    for row in read_rows(path, _SLICE):
-        yield (
-            row,
-            TraceJob(
-                id=row.text("job_id"),
-                submit_ms=row.ms("submit_time"),
-                work_ms=row.ms("duration"),
-                gpus=row.whole("num_gpu", least=1),
-                team=row.text("vc"),
-            ),
-        )
+def _slice_job(row: Row, _place: int) -> TraceJob:
+    return TraceJob(
+        id=row.text("job_id"),
+        submit_ms=row.ms("submit_time"),
+        work_ms=row.ms("duration"),
+        gpus=row.whole("num_gpu", least=1),
+        team=row.text("vc"),
+    )
 
 
 def _slice_nodes(clusters: set[str]) -> tuple[TraceNodes, ...]:
