@@ -23,12 +23,14 @@ def apply(state: State, event: e.Event) -> None:
     fold = FOLD_GANGS.get(kind)
     if fold is None:
         FOLDS[kind](state, event)
+        state.drop_stale_timers()
     else:
         gang = state.gangs[event.gang]  # type: ignore[union-attr]
         state.refresh()
         assert may_follow(gang.state, kind), f"{kind.__name__} in state {gang.state} of {gang.id}"
         fold(state, gang, event)
-    state.drop_stale_timers()
+        if state.timers and state.timers[0][1] == gang.id:
+            state.drop_stale_timers()
 
 
 def _node_added(state: State, event: e.NodeAdded) -> None:

@@ -109,11 +109,11 @@ def _sit(state: State, gang: Gang, event: e.GangPlaced | e.GangRepaired) -> None
 def _rise(state: State, gang: Gang, now_ms: int) -> None:
     """Give all seats back."""
     state.touch(gang.all_seats)
-    capacity, wanted = state.capacity, gang.amounts
-    for n, seat in seated(state.topology, gang.all_seats):
+    seats = list(seated(state.topology, gang.all_seats))
+    state.capacity.give_back_all(seats, gang.amounts)
+    for n, seat in seats:
         if gang.state is GangState.STOPPING:
-            capacity.pledge(n, wanted, 1)
-        capacity.give_back(n, seat.gpus, seat.slice_mib, wanted)
+            state.capacity.pledge(n, gang.amounts, 1)
         state.tenants[seat.node].pop(gang.id, None)
     state.queues.meter(gang.queue, gang.user, gang.metered, -1, now_ms)
     del state.holders[gang.id]

@@ -12,6 +12,7 @@ from typing import assert_never
 from corral.core import events as e
 from corral.core import facts as f
 from corral.core.apply import apply
+from corral.core.apply_gangs import FOLD_GANGS
 from corral.core.commit import commit
 from corral.core.effects import Effect, effects
 from corral.core.intake.commands import evict
@@ -46,8 +47,8 @@ class Engine:
             self.write(events)
             for event in events:
                 apply(self.state, event)
-                if isinstance(event, e.GangEvent):
-                    touched[event.gang] = None
+                if type(event) in FOLD_GANGS:
+                    touched[event.gang] = None  # type: ignore[union-attr]
             events = follow_up(self.state, now_ms)
         return effects(self.state, touched)
 

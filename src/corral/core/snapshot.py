@@ -172,6 +172,5 @@ class Draft:
             self.touched.add(seat.node)
 
     def _rise(self, gang: Gang) -> None:
-        for n, seat in seated(self.capacity.topology, gang.all_seats):
-            self.capacity.give_back(n, seat.gpus, seat.slice_mib, gang.amounts)
-            self.touched.add(seat.node)
+        self.capacity.give_back_all(seated(self.capacity.topology, gang.all_seats), gang.amounts)
+        self.touched.update(seat.node for seat in gang.all_seats)

@@ -5,7 +5,7 @@ Only ``apply`` (beside this module) changes a state; everything else reads. No c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
@@ -47,6 +47,7 @@ class State:
         self._capacity = Capacity(self._topology)
         self._is_stale = False
         self._never_fits: dict[Any, Any] = {}
+        self._charges: dict[tuple[TaskDemand, int, int], Amounts] = {}
         #: what policies worked out about nodes. Not part of the state: dropping it changes nothing but speed.
         self.memory: dict[Any, Any] = {}
         #: nodes about which something has changed, in order; what was worked out before holds for all others
@@ -82,7 +83,7 @@ class State:
     def _rebuild(self) -> None:
         self._topology = Topology(self.settings.levels, [node.spec for node in self.nodes.values()])
         self._capacity = self.recounted(self._topology)
-        self._never_fits = {}
+        self._never_fits, self._charges = {}, {}
         self.memory, self.changes = {}, []
         self._is_stale = False
 
@@ -107,23 +108,32 @@ class State:
                 capacity.claim(n, seat.gpus, gang.amounts)
         return capacity
 
-    def charge_for(self, task: TaskDemand, seats: Iterable[Seat]) -> Amounts:
+    def charge_for(self, task: TaskDemand, seats: Sequence[Seat]) -> Amounts:
         """What a queue is charged for these seats."""
         topology = self.topology
-        alike: dict[tuple[int, int, int], int] = {}  # (kind of node, GPUs, slice) -> seats; there are few of these
+        alike: dict[tuple[int, int], int] = {}  # (kind of node, GPUs) -> seats; there are few of these
         for n, seat in seated(topology, seats):
-            key = (topology.kind[n], seat.gpus, task.slice_mib)  # a slice is charged as one also while it claims a GPU
+            key = (topology.kind[n], seat.gpus)
             alike[key] = alike.get(key, 0) + 1
+        if len(seats) == 1 == len(alike):
+            return self._charge_for_one(task, *next(iter(alike)))
         total: dict[str, int] = {}
-        for (kind, gpus, slice_mib), count in alike.items():
-            if gpus:
-                gpu = topology.layouts[kind][gpus.bit_length() - 1]
-                milli = slice_mib * 1000 // gpu.vram_mib if slice_mib else gpus.bit_count() * 1000
-                for name in (GPU_MILLI, f"{GPU_MILLI}:{gpu.model}"):
-                    total[name] = total.get(name, 0) + milli * count
-            for name, amount in task.amounts:
+        for (kind, gpus), count in alike.items():
+            for name, amount in self._charge_for_one(task, kind, gpus):
                 total[name] = total.get(name, 0) + amount * count
         return tuple(sorted(total.items()))
+
+    def _charge_for_one(self, task: TaskDemand, kind: int, gpus: int) -> Amounts:
+        """For one seat on a kind of node. A slice is charged as one also while it claims a GPU."""
+        known = self._charges.get((task, kind, gpus))
+        if known is None:
+            charge = dict(task.amounts)
+            if gpus:
+                gpu = self._topology.layouts[kind][gpus.bit_length() - 1]
+                milli = task.slice_mib * 1000 // gpu.vram_mib if task.slice_mib else gpus.bit_count() * 1000
+                charge |= {GPU_MILLI: milli, f"{GPU_MILLI}:{gpu.model}": milli}
+            known = self._charges[task, kind, gpus] = tuple(sorted(charge.items()))
+        return known
 
     # ---- timers ------------------------------------------------------------------------------------------------
 
@@ -149,6 +159,7 @@ class State:
                 yield self.gangs[gang]
 
     def drop_stale_timers(self) -> None:
+        """Take off what is no longer due. Only what happens to a gang can make its timers stale."""
         while self.timers and not self._is_live(self.timers[0]):
             heappop(self.timers)
 

@@ -156,6 +156,7 @@ class Walk:
             if order.owners_first and self._headroom(desk.queue) > 0:
                 self._enter(family, desk, OWNER)
         self._heap: list[tuple[Key, str]] = []
+        self._top: tuple[Desk, int] | None = None  # the first desk and its rights, until something is charged
         for name, family in self._families.items():
             heapify(family)
             top = self._first_in(family)
@@ -181,19 +182,23 @@ class Walk:
         while heap:
             key, name = heap[0]
             family = self._families[name]
-            top = self._first_in(family)
-            if top is None:
-                heappop(heap)
-                continue
-            desk, rights, best = top
-            fresh = self._key(desk, rights, best)
-            if fresh > key:
-                heapreplace(heap, (fresh, name))
-                continue
+            if self._top is None:
+                top = self._first_in(family)
+                if top is None:
+                    heappop(heap)
+                    continue
+                desk, rights, best = top
+                fresh = self._key(desk, rights, best)
+                if fresh > key:
+                    heapreplace(heap, (fresh, name))
+                    continue
+            else:
+                (desk, rights), best, self._top = self._top, None, None
             best = best or self._best(desk, rights)
             if best is None:
                 heappop(family)
                 continue
+            self._top = None if self._order.looks_inside else (desk, rights)
             _, line, place = best
             return Turn(desk, line, self._draft.state.gangs[line.gang(place)])
         return None
@@ -216,6 +221,7 @@ class Walk:
 
     def _narrow(self) -> None:
         """Nothing fits any more for those who may not insist: go on with the others alone."""
+        self._top = None
         for name, family in self._families.items():
             self._families[name] = [each for each in family if self._is_insisting(self._backlog.desks[each[2]])]
             heapify(self._families[name])
@@ -254,6 +260,7 @@ class Walk:
 
     def served(self, turn: Turn) -> None:
         """The draft has seats for it; its queue and user have had more now."""
+        self._top = None
         self._shares.charged(turn.gang.queue, turn.gang.user)
         for name in self._draft.queues.path(turn.gang.queue):
             self._rooms.pop(name, None)

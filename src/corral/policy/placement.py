@@ -339,6 +339,8 @@ def _by_score(
 
 def spread_of(topology: Topology, seats: Sequence[Seat]) -> Spread:
     """How far apart these seats lie."""
+    if len(seats) == 1:
+        return Spread(seats[0].node, (1,) * (len(topology.levels) + 1))
     nodes = sorted({topology.number[seat.node] for seat in seats})
     touched = [len({topology.above[n][level] for n in nodes}) for level in range(len(topology.levels))]
     if len(nodes) == 1:

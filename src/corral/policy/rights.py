@@ -21,9 +21,10 @@ class Rights:
         self._sharing_time = {
             priority for queue, priority in self.groups if draft.state.queues.queues[queue].spec.time_share
         }
-        #: queue -> the lowest priority in its subtree, of all, and of those that borrow as seen from it
-        self._lowest: dict[str, int] = {}
+        #: queue -> the lowest priority in its subtree, of those that borrow as seen from it
         self._lowest_borrowing: dict[str, int] = {}
+        self._floor: dict[str, int] = {}  # queue -> whoever waits there above this priority may ask somebody to leave
+        self._reclaims: dict[str, bool] = {}  # queue -> whether it may be owed something that somebody borrows
         self.refresh()
 
     def of(self, gang: Gang, charge: Mapping[str, int]) -> Iterator[tuple[Cause, bool, Iterable[Gang]]]:
@@ -58,17 +59,18 @@ class Rights:
 
     def may_exist(self, queue: str, priority: int) -> bool:
         """False if nobody could be asked to leave for this queue and priority. Cheap, and may say yes in vain."""
-        if priority in self._sharing_time or self._is_low((queue,), self._lowest, priority):
-            return True
-        path = self._tree.path(queue)
-        if self._is_low(path, self._lowest_borrowing, priority):
-            return True
-        for parent, child in zip(path[-2::-1], path[:0:-1], strict=True):
-            if not self.is_owed(child):
-                return False
-            if self._lowest_borrowing[parent] < NEVER_MS:
-                return True
-        return False
+        return priority in self._sharing_time or self._floor[queue] < priority or self._may_reclaim(queue)
+
+    def _may_reclaim(self, queue: str) -> bool:
+        known = self._reclaims.get(queue)
+        if known is None:
+            known, path = False, self._tree.path(queue)
+            for parent, child in zip(path[-2::-1], path[:0:-1], strict=True):
+                if known or not self.is_owed(child):
+                    break
+                known = self._lowest_borrowing[parent] < NEVER_MS
+            self._reclaims[queue] = known
+        return known
 
     def is_askable(self, gang: Gang) -> bool:
         """Whether a gang that holds seats could be told to leave: it is not leaving yet, and not about to move."""
@@ -106,24 +108,26 @@ class Rights:
         shares_time = self._draft.state.queues.queues[queue].spec.time_share > 0
         return Cause.TIME_SHARE if shares_time and priority == gang.priority else None
 
-    def _is_low(self, queues: tuple[str, ...], lowest: Mapping[str, int], priority: int) -> bool:
-        return any(lowest.get(name, NEVER_MS) < priority for name in queues)
-
     def refresh(self) -> None:
         """Look again at who borrows and who could be asked: after somebody was told to leave, there are fewer."""
         borrows: dict[str, bool] = {}
-        self._lowest = dict.fromkeys(self._tree.queues, NEVER_MS)
-        self._lowest_borrowing = dict.fromkeys(self._tree.queues, NEVER_MS)
+        lowest = dict.fromkeys(self._tree.queues, NEVER_MS)  # of all in a subtree
+        borrowing = self._lowest_borrowing = dict.fromkeys(self._tree.queues, NEVER_MS)
         self._borrows: dict[str, list[bool]] = {}
+        self._reclaims = {}
         for (queue, priority), members in self.groups.items():
             if not any(self.is_askable(gang) for gang in members.values()):
                 continue
             is_borrowing = True
             for name in reversed(self._tree.path(queue)):
-                self._lowest[name] = min(self._lowest[name], priority)
+                if priority < lowest[name]:
+                    lowest[name] = priority
                 if is_borrowing:
-                    self._lowest_borrowing[name] = min(self._lowest_borrowing[name], priority)
-                if is_borrowing:
+                    if priority < borrowing[name]:
+                        borrowing[name] = priority
                     if name not in borrows:
                         borrows[name] = self._borrows_anything(name)
                     is_borrowing = borrows[name]
+        self._floor = {
+            name: min(lowest[name], *[borrowing[each] for each in self._tree.path(name)]) for name in self._tree.queues
+        }

@@ -9,7 +9,7 @@ has left, the GPU is free for nobody but the claimant.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from corral.core.cluster.resources import Amounts, Seat, TaskDemand
@@ -38,7 +38,6 @@ class Capacity:
         #: counts[kind][g][domain]: how many such nodes each domain has
         self.counts: list[list[list[int]]] = [[[0] * len(topology.domains) for _ in range(sizes)] for _ in range(kinds)]
         self._log: list[tuple[Any, Any, Any]] | None = None
-        self._one_by_one, self._moved = True, _NO_MOVES.copy()
         for n, kind in enumerate(topology.kind):
             self.rooms[kind][0] |= 1 << n
             for domain in topology.above[n]:
@@ -83,13 +82,22 @@ class Capacity:
         self._refresh(node)
 
     def take_all(self, seats: Iterable[tuple[int, Seat]], wanted: Amounts) -> None:
-        """Equivalent to ``take`` for each seat; aggregates are changed once per domain instead of once per seat."""
+        """Equivalent to ``take`` for each seat."""
         together = list(seats)
-        self._one_by_one = len(together) < 4
-        for n, seat in together:
-            self.take(n, seat.gpus, seat.slice_mib, wanted)
-        if not self._one_by_one:
-            self._catch_up()
+        if len(together) < 4 or together[0][1].slice_mib:
+            for n, seat in together:
+                self.take(n, seat.gpus, seat.slice_mib, wanted)
+        else:
+            self._shift(together, wanted, 1)
+
+    def give_back_all(self, seats: Iterable[tuple[int, Seat]], wanted: Amounts) -> None:
+        """Equivalent to ``give_back`` for each seat."""
+        together = list(seats)
+        if len(together) < 4 or together[0][1].slice_mib:
+            for n, seat in together:
+                self.give_back(n, seat.gpus, seat.slice_mib, wanted)
+        else:
+            self._shift(together, wanted, -1)
 
     def give_back(self, node: int, gpus: int, slice_mib: int, wanted: Amounts) -> None:
         if slice_mib:
@@ -134,7 +142,6 @@ class Capacity:
         twin.rooms = [by_size.copy() for by_size in self.rooms]
         twin.counts = [[column.copy() for column in by_size] for by_size in self.counts]
         twin._log = []
-        twin._one_by_one, twin._moved = True, []
         return twin
 
     def mark(self) -> int:
@@ -192,10 +199,7 @@ class Capacity:
         was, now = old.bit_count(), free.bit_count()
         if was == now:
             return
-        if self._one_by_one:
-            self._move(self.topology.kind[node], was, now, 1 << node, dict.fromkeys(self.topology.above[node], 1))
-        else:
-            self._moved.append((node, was, now))
+        self._move(self.topology.kind[node], was, now, 1 << node, dict.fromkeys(self.topology.above[node], 1))
 
     def _move(self, kind: int, was: int, now: int, nodes: int, domains: dict[int, int]) -> None:
         """These nodes of a kind had ``was`` free GPUs and now have ``now``; ``domains``: how many lie in each."""
@@ -210,28 +214,39 @@ class Capacity:
             fewer[domain] -= count
             more[domain] += count
 
-    def _catch_up(self) -> None:
-        """Bring the aggregates up to date after many changes."""
-        first: dict[int, tuple[int, int]] = {}
-        for node, was, now in self._moved:
-            first[node] = (first.get(node, (was, 0))[0], now)
+    def _shift(self, seats: Sequence[tuple[int, Seat]], wanted: Amounts, sign: int) -> None:
+        """Equivalent to ``_put`` in ``used``, ``left`` and ``free`` for each seat, with one change a domain of what
+        is counted there."""
+        used, free, log = self.used, self.free, self._log
+        before: dict[int, int] = {}
+        for n, seat in seats:
+            if n not in before:
+                before[n] = free[n]
+                if log is not None:
+                    log += ((used, n, used[n]), (free, n, free[n]))
+            used[n] = used[n] | seat.gpus if sign > 0 else used[n] & ~seat.gpus
+        for name, each in wanted:
+            column: list[Any] = self.left[name]
+            for n, _ in seats:
+                if log is not None:
+                    log.append((column, n, column[n]))
+                column[n] -= sign * each
         grouped: dict[tuple[int, int, int], list[int]] = {}
-        for node, (was, now) in first.items():
-            if was != now:
-                grouped.setdefault((self.topology.kind[node], was, now), []).append(node)
+        for n, old in before.items():
+            free[n] = self.up[n] & ~used[n] & ~self.claimed[n]
+            if (was := old.bit_count()) != (now := free[n].bit_count()):
+                grouped.setdefault((self.topology.kind[n], was, now), []).append(n)
         for (kind, was, now), nodes in grouped.items():
             domains: dict[int, int] = {}
             bits = bytearray(len(self.topology.nodes) // 8 + 1)
-            for node in nodes:
-                bits[node >> 3] |= 1 << (node & 7)
-                for domain in self.topology.above[node]:
+            for n in nodes:
+                bits[n >> 3] |= 1 << (n & 7)
+                for domain in self.topology.above[n]:
                     domains[domain] = domains.get(domain, 0) + 1
             self._move(kind, was, now, int.from_bytes(bits, "little"), domains)
-        self._moved, self._one_by_one = [], True
 
 
 _ABSENT: Any = object()
-_NO_MOVES: list[tuple[int, int, int]] = []
 
 
 def _amount_columns(topology: Topology) -> dict[str, list[int | None]]:

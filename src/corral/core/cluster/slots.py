@@ -43,10 +43,24 @@ def raw_slots(capacity: Capacity, demand: Demand) -> list[int]:
         return [node_slots(capacity, demand, n, free[n]) if free[n] else 0 for n in range(len(free))]
     each = task.gpus
     found = [(mask & accepted[k]).bit_count() // each if mask else 0 for mask, k in zip(free, kind, strict=True)]
-    if task.amounts:
+    return _cut_to_amounts(capacity, task, found)
+
+
+def _cut_to_amounts(capacity: Capacity, task: TaskDemand, found: list[int]) -> list[int]:
+    """Equivalent to ``tasks_by_amounts`` for every node; where nothing is pledged, a column at a time."""
+    if capacity.pledged:
         for n, count in enumerate(found):
             if count:
                 found[n] = capacity.tasks_by_amounts(n, task.amounts, count)
+        return found
+    for name, each in task.amounts:
+        column = capacity.left.get(name)
+        if column is None:
+            return [0] * len(found)
+        found = [
+            0 if not count or left is None else count if left >= each * count else max(0, left // each)
+            for count, left in zip(found, column, strict=True)
+        ]
     return found
 
 
@@ -83,11 +97,7 @@ def _slice_slots(capacity: Capacity, demand: Demand) -> list[int]:
             usable ^= bit
     for left, n, _ in capacity.shared_slots(task):
         found[n] += left // task.slice_mib
-    if task.amounts:
-        for n, count in enumerate(found):
-            if count:
-                found[n] = capacity.tasks_by_amounts(n, task.amounts, count)
-    return found
+    return _cut_to_amounts(capacity, task, found)
 
 
 def trimmed(topology: Topology, found: list[int], demand: Demand) -> list[int]:

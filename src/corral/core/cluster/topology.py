@@ -44,6 +44,7 @@ class Topology:
 
     def __init__(self, levels: Sequence[str], nodes: Iterable[NodeSpec]) -> None:
         self.levels: tuple[str, ...] = (CLUSTER, *levels)
+        self.nvlink_level: int | None = self.level_index(NVLINK_LEVEL)
         self.nodes: tuple[NodeSpec, ...] = tuple(sorted(nodes, key=_along_the_tree))
         self.number: dict[str, int] = {node.name: n for n, node in enumerate(self.nodes)}
         self.domains: tuple[Domain, ...] = tuple(_domains(self.levels, self.nodes))
@@ -75,10 +76,6 @@ class Topology:
     def islands(self, node: int) -> tuple[int, ...]:
         """The NVLink islands of a node, as masks of its GPUs."""
         return self._islands[self.kind[node]]
-
-    @property
-    def nvlink_level(self) -> int | None:
-        return self.level_index(NVLINK_LEVEL)
 
     def _domains_below(self) -> tuple[tuple[Domain, ...], ...]:
         below: list[list[Domain]] = [[] for _ in self.domains]

@@ -42,8 +42,8 @@ def decayed(value: int, cells: int) -> int:
 
 
 class Usage(Struct):
-    """Amounts in use over time, several side by side: how much of each now (``rates``), and the decayed sums of amount x
-    milliseconds so far (``values``)."""
+    """Amounts in use over time, several side by side: how much of each now (``rates``), and the decayed sums of
+    amount x milliseconds so far (``values``)."""
 
     values: tuple[int, ...]
     rates: tuple[int, ...]
