@@ -94,6 +94,9 @@ class Reservation(Struct, frozen=True, gc=False):
 
 
 class Plan(Struct, frozen=True, gc=False):
+    """All decisions of one moment. ``look_again_ms``: when another plan is due even if nothing is reported before."""
+
     at_ms: int
     decisions: tuple[Decision, ...] = ()
     reservations: tuple[Reservation, ...] = ()
+    look_again_ms: int | None = None

@@ -63,6 +63,7 @@ class QueueTree:
         self._kept_back: frozenset[str] = frozenset()  # dimensions of which some queue does not lend everything
         self.bounds_models = False  # whether some queue is bounded in a dimension that depends on the GPU model
         self._bounded: dict[str, bool] = {}
+        self._next_change_ms = 0  # nothing changes by itself before; 0: not known
         self._promised: dict[tuple[str, str], int | None] | None = None  # a copy remembers: time stands still in it
         self._bounds: dict[tuple[str, str], list[tuple[str, int]]] | None = None
 
@@ -77,7 +78,7 @@ class QueueTree:
             self.queues[spec.parent].children.append(spec.name)
             self.queues[spec.parent].children.sort()
             self._paths[spec.name] = (*self._paths[spec.parent], spec.name)
-        self._bounded = {}
+        self._bounded, self._next_change_ms = {}, 0
         specs = [queue.spec for queue in self.queues.values()]
         self._kept_back = frozenset(name for each in specs for name, _ in each.lend)
         self.bounds_models = any(
@@ -144,6 +145,8 @@ class QueueTree:
 
     def next_change_ms(self, now_ms: int) -> int:
         """When the terms of some queue change next by themselves."""
+        if now_ms < self._next_change_ms:
+            return self._next_change_ms
         times = [NEVER_MS]
         for queue in self.queues.values():
             times += [t for change in queue.spec.changes for t in (change.from_ms, change.until_ms) if t > now_ms]
@@ -152,7 +155,8 @@ class QueueTree:
                 times.append(
                     budget.anchor_ms + ((now_ms - budget.anchor_ms) // budget.window_ms + 1) * budget.window_ms
                 )
-        return min(times)
+        self._next_change_ms = min(times)
+        return self._next_change_ms
 
     # ---- may it take more --------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ The terminal table and the page show the same rows; neither knows a measure by n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -57,14 +57,14 @@ SECTIONS: tuple[tuple[str, tuple[Row, ...]], ...] = (
         (
             Row("completion, mean", lambda m: _mean(m.total.completion_ms), duration, "less"),
             Row("completion, median", lambda m: _p50(m.total.completion_ms), duration, "less"),
-            Row("completion, 95 %", lambda m: _p95(m.total.completion_ms), duration, "less"),
-            Row("completion, 99 %", lambda m: _p99(m.total.completion_ms), duration, "less"),
+            Row("completion, 95\N{NO-BREAK SPACE}%", lambda m: _p95(m.total.completion_ms), duration, "less"),
+            Row("completion, 99\N{NO-BREAK SPACE}%", lambda m: _p99(m.total.completion_ms), duration, "less"),
             Row("wait for first seats, mean", lambda m: _mean(m.total.waiting_ms), duration, "less"),
-            Row("wait for first seats, 95 %", lambda m: _p95(m.total.waiting_ms), duration, "less"),
+            Row("wait for first seats, 95\N{NO-BREAK SPACE}%", lambda m: _p95(m.total.waiting_ms), duration, "less"),
             Row("all time in line, mean", lambda m: _mean(m.total.in_line_ms), duration, "less"),
-            Row("all time in line, 99 %", lambda m: _p99(m.total.in_line_ms), duration, "less"),
+            Row("all time in line, 99\N{NO-BREAK SPACE}%", lambda m: _p99(m.total.in_line_ms), duration, "less"),
             Row("bounded slowdown, mean", lambda m: _mean(m.total.slowdown), ratio, "less"),
-            Row("bounded slowdown, 95 %", lambda m: _p95(m.total.slowdown), ratio, "less"),
+            Row("bounded slowdown, 95\N{NO-BREAK SPACE}%", lambda m: _p95(m.total.slowdown), ratio, "less"),
             Row("effective training time", lambda m: m.total.effective_time_ratio, share, "more"),
         ),
     ),
@@ -90,7 +90,7 @@ SECTIONS: tuple[tuple[str, tuple[Row, ...]], ...] = (
             Row("share deviation", lambda m: m.shares.deviation, share, "less"),
             Row("Jain's index", lambda m: m.shares.jain, index, "more"),
             Row("finish-time ratio, mean", lambda m: _mean(m.total.finish_time_ratio), ratio, "less"),
-            Row("finish-time ratio, 99 %", lambda m: _p99(m.total.finish_time_ratio), ratio, "less"),
+            Row("finish-time ratio, 99\N{NO-BREAK SPACE}%", lambda m: _p99(m.total.finish_time_ratio), ratio, "less"),
         ),
     ),
     (
@@ -114,9 +114,9 @@ GROUP_COLUMNS: tuple[GroupColumn, ...] = (
     GroupColumn("unfinished", lambda g: g.unfinished, count),
     GroupColumn("refused", lambda g: g.refused, count),
     GroupColumn("completion, mean", lambda g: _mean(g.completion_ms), duration),
-    GroupColumn("completion, 95 %", lambda g: _p95(g.completion_ms), duration),
+    GroupColumn("completion, 95\N{NO-BREAK SPACE}%", lambda g: _p95(g.completion_ms), duration),
     GroupColumn("wait, mean", lambda g: _mean(g.waiting_ms), duration),
-    GroupColumn("wait, 95 %", lambda g: _p95(g.waiting_ms), duration),
+    GroupColumn("wait, 95\N{NO-BREAK SPACE}%", lambda g: _p95(g.waiting_ms), duration),
     GroupColumn("slowdown, mean", lambda g: _mean(g.slowdown), ratio),
     GroupColumn("finish-time ratio", lambda g: _mean(g.finish_time_ratio), ratio),
     GroupColumn("effective", lambda g: g.effective_time_ratio, share),
@@ -135,39 +135,48 @@ class Written(Struct, frozen=True):
 
 
 def comparison(results: Sequence[Result]) -> list[tuple[str, list[Written]]]:
-    """The sections of the comparison. Rows that no result has a number for are left out."""
+    """The sections of the comparison. Rows that no result has a number for are left out.
+
+    Whoever leaves more jobs unfinished than another is best at nothing: long jobs may be missing from its numbers.
+    """
+    unfinished = [result.measures.total.unfinished for result in results]
+    competing = [n for n, many in enumerate(unfinished) if many == min(unfinished)]
     found = []
     for title, rows in SECTIONS:
-        written = [_written(row, [row.value(result.measures) for result in results]) for row in rows]
+        written = [_written(row, [row.value(result.measures) for result in results], competing) for row in rows]
         found.append((title, [row for row in written if row is not None]))
     return [(title, written) for title, written in found if written]
 
 
-def _written(row: Row, values: Sequence[float | None]) -> Written | None:
-    known = [value for value in values if value is not None]
-    if not known:
+def _written(row: Row, values: Sequence[float | None], competing: Sequence[int]) -> Written | None:
+    if all(value is None for value in values):
         return None
     texts = tuple(row.write(value) for value in values)
     best: frozenset[int] = frozenset()
-    if row.better and len(values) > 1:
-        target = min(known) if row.better == "less" else max(known)
-        leader = texts[values.index(target)]  # whoever reads the same is as good
-        best = frozenset(n for n, text in enumerate(texts) if text == leader)
+    ranked = sorted((value, n) for n in competing if (value := values[n]) is not None)
+    if row.better and len(values) > 1 and ranked:
+        leader = texts[ranked[0 if row.better == "less" else -1][1]]  # whoever reads the same is as good
+        best = frozenset(n for n in competing if texts[n] == leader)
     return Written(row.label, texts, best if len(best) < len(values) else frozenset())
 
 
 def remarks(results: Sequence[Result]) -> list[str]:
     """What a reader must know before comparing: who is not in the numbers."""
-    found = []
+    found: dict[str, list[str]] = {}  # what is to be said -> of which policies
     for result in results:
-        total = result.measures.total
-        if total.unfinished:
-            found.append(
-                f"{result.policy}: {total.unfinished:,} jobs were not over at the end ({total.never_started:,} of them "
-                f"never started, the longest {duration(total.oldest_in_line_ms)} in line); they are in no distribution."
-            )
-        if total.cancelled:
-            found.append(f"{result.policy}: {total.cancelled:,} cancelled jobs are in no distribution.")
-        if total.refused:
-            found.append(f"{result.policy}: {total.refused:,} jobs were refused when they were submitted.")
-    return found
+        for remark in _remarks(result.measures.total):
+            found.setdefault(remark, []).append(result.policy)
+    return [f"{', '.join(policies)}: {remark}" for remark, policies in found.items()]
+
+
+def _remarks(total: Group) -> Iterator[str]:
+    if total.unfinished:
+        yield (
+            f"{total.unfinished:,} jobs were not over at the end ({total.never_started:,} of them never started; the "
+            f"longest was {duration(total.oldest_in_line_ms)} in line). They are in no distribution, and the run is "
+            "best at nothing beside one that left fewer."
+        )
+    if total.cancelled:
+        yield f"{total.cancelled:,} cancelled jobs are in no distribution."
+    if total.refused:
+        yield f"{total.refused:,} jobs were refused when they were submitted."

@@ -1,0 +1,173 @@
+"""The simulator's driver: an agenda of what will happen, and the engine that decides at each moment of it.
+
+Turns the very engine that the live server turns. At one moment reports come first, then what befell machines, then new
+jobs, then the plan; whatever takes no time happens before the clock moves on. Draws no random number: the same
+workload, cluster, policy and faults give the same events, byte for byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from heapq import heappop, heappush
+
+from msgspec import Struct
+
+from corral.core import events as e
+from corral.core import facts as f
+from corral.core.effects import Effect
+from corral.core.engine import Engine, Policy
+from corral.core.intake import commands
+from corral.core.intake.refusal import Refusal
+from corral.core.model import NEVER_MS, JobSpec, QueueSpec, Settings
+from corral.core.plan import Place
+from corral.core.state import State
+from corral.sim.cluster import ClusterSpec
+from corral.sim.world import FREE, Costs, Item, SpeedModel, World
+
+Write = Callable[[Sequence[e.Event]], None]
+
+#: So many plans at one moment without the clock moving on are a quarrel of the policy with itself.
+ROUNDS_MAX = 1_000
+_FREES_NOTHING = frozenset({f.TasksUp, f.Saved})
+REPORT, MISHAP = 0, 1  # of what is due at one moment, reports come first
+
+
+class Arrival(Struct, frozen=True, gc=False):
+    """A job as it is submitted, and how much work it really is."""
+
+    id: str
+    at_ms: int
+    spec: JobSpec
+    user: str
+    work_ms: int
+    exit_code: int = 0
+
+
+class Simulation:
+    """One run. ``write`` sees every event; ``refuse`` every job that was not accepted, and why."""
+
+    def __init__(
+        self,
+        cluster: ClusterSpec,
+        arrivals: Sequence[Arrival],
+        policy: Policy,
+        write: Write,
+        *,
+        queues: Iterable[QueueSpec] = (),
+        costs: Costs = FREE,
+        speed: SpeedModel | None = None,
+        mishaps: Iterable[tuple[int, f.Fact]] = (),
+        settings: Settings | None = None,
+        refuse: Callable[[Arrival, Refusal], None] = lambda arrival, why: None,
+        admit: Callable[[Arrival], JobSpec] = lambda arrival: arrival.spec,
+    ) -> None:
+        self.state = State(settings or Settings(levels=cluster.levels))
+        self.engine = Engine(self.state, policy, write)
+        self.arrivals, self._next_arrival = arrivals, 0
+        self.refuse, self.admit = refuse, admit
+        self.now_ms = arrivals[0].at_ms if arrivals else 0
+        self.world = World(
+            self.state,
+            {arrival.id: arrival.work_ms for arrival in arrivals},
+            self.later,
+            costs,
+            speed,
+            {arrival.id: arrival.exit_code for arrival in arrivals if arrival.exit_code},
+        )
+        self._agenda: list[tuple[int, int, int, Item]] = []
+        self._tickets = 0  # of two things due at once, the one that was put down first comes first
+        self._look_again_ms = NEVER_MS
+        self._grows = any(gang.demand.is_elastic for arrival in arrivals for gang in arrival.spec.gangs)
+        for node in cluster.nodes:
+            self._take(commands.add_node(self.state, node, self.now_ms))
+        for queue in queues:
+            self._take(commands.set_queue(self.state, queue, self.now_ms))
+        for when_ms, fact in mishaps:
+            self._put(when_ms, MISHAP, fact)
+
+    def run(self, until_ms: int = NEVER_MS) -> None:
+        """Let time pass until everything is over, or until a time."""
+        while self.step(until_ms):
+            pass
+
+    def step(self, until_ms: int = NEVER_MS) -> bool:
+        """Go to the next moment at which anything happens, and live through it. False: there is none."""
+        then_ms = self.next_ms()
+        if then_ms > until_ms or then_ms >= NEVER_MS:
+            return False
+        self.now_ms = max(self.now_ms, then_ms)
+        timer = self.state.next_timer_ms()
+        if timer is not None and timer <= self.now_ms:
+            self._obey(self.engine.tell(f.Ticked(), self.now_ms))
+        self._deliver()
+        self._submit()
+        self._plan()
+        return True
+
+    def next_ms(self) -> int:
+        """When something happens next; NEVER_MS if all is over."""
+        times = [self._look_again_ms]
+        if self._agenda:
+            times.append(self._agenda[0][0])
+        if self._next_arrival < len(self.arrivals):
+            times.append(self.arrivals[self._next_arrival].at_ms)
+        if len(times) > 1 or self.state.backlog.count or self.state.holders:
+            times.append(self.engine.wake_ms(self.now_ms))
+        return min(times)
+
+    def later(self, when_ms: int, item: Item) -> None:
+        self._put(when_ms, REPORT, item)
+
+    def _put(self, when_ms: int, order: int, item: Item) -> None:
+        self._tickets += 1
+        heappush(self._agenda, (when_ms, order, self._tickets, item))
+
+    def _deliver(self) -> bool:
+        """Everything on the agenda that is due. Says whether something may be free now that was not."""
+        now, agenda, has_freed = self.now_ms, self._agenda, False
+        while agenda and agenda[0][0] <= now:
+            fact = self.world.happen(heappop(agenda)[3], now)
+            if fact is not None:
+                self._obey(self.engine.tell(fact, now))
+                has_freed = has_freed or type(fact) not in _FREES_NOTHING
+        return has_freed
+
+    def _submit(self) -> None:
+        while self._next_arrival < len(self.arrivals) and self.arrivals[self._next_arrival].at_ms <= self.now_ms:
+            arrival = self.arrivals[self._next_arrival]
+            self._next_arrival += 1
+            answer = commands.submit(self.state, arrival.id, self.admit(arrival), arrival.user, self.now_ms)
+            if isinstance(answer, Refusal):
+                self.refuse(arrival, answer)
+            else:
+                self._obey(self.engine.take(answer, self.now_ms))
+
+    def _plan(self) -> None:
+        """Plan, let happen what takes no time, and plan again while there is something to plan for."""
+        for _ in range(ROUNDS_MAX):
+            if not self._has_questions():
+                self._look_again_ms = NEVER_MS
+                return
+            plan, effects = self.engine.cycle(self.now_ms)
+            self._obey(effects)
+            has_freed = self._deliver()
+            self._look_again_ms = NEVER_MS if plan.look_again_ms is None else plan.look_again_ms
+            if not has_freed and all(type(decision) is Place for decision in plan.decisions):
+                return
+        raise RuntimeError(f"the policy plans without end at {self.now_ms} ms")
+
+    def _has_questions(self) -> bool:
+        """Whether there is anything to decide: somebody waits, or somebody has to move, or could grow."""
+        state = self.state
+        return bool(
+            state.backlog.count or state.claimants or state.broken or state.draining or (self._grows and state.holders)
+        )
+
+    def _take(self, answer: commands.Answer) -> None:
+        if isinstance(answer, Refusal):
+            raise ValueError(str(answer))
+        self._obey(self.engine.take(answer, self.now_ms))
+
+    def _obey(self, effects: Sequence[Effect]) -> None:
+        if effects:
+            self.world.obey(effects, self.now_ms)

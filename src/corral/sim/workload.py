@@ -1,0 +1,114 @@
+"""From a workload to submissions: what each job asks of the engine, and what the engine is told of its length.
+
+Knows traces and job specs. How long a job really runs is known here and to the world, and to nobody who decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import gcd
+
+from msgspec import Struct
+
+from corral.core.cluster.resources import CPU_MILLI, GPU_MILLI, MEMORY_MIB, Amounts, Demand, TaskDemand, amounts
+from corral.core.model import GangSpec, JobSpec, QueueSpec
+from corral.sim.cluster import VRAM_MIB, ClusterSpec
+from corral.sim.run import Arrival
+from corral.sim.traces.model import Trace, TraceJob
+
+HOUR_MS = 3_600_000
+DEFAULT_QUEUE = "all"
+
+#: What the engine is told of a job's length: None is nothing.
+Estimate = Callable[[TraceJob], int | None]
+
+
+def exact(job: TraceJob) -> int | None:
+    """An oracle: the job's true length."""
+    return max(1, job.work_ms)
+
+
+def whole_hours(job: TraceJob) -> int | None:
+    """The true length, rounded up to hours."""
+    return max(1, -(-job.work_ms // HOUR_MS)) * HOUR_MS
+
+
+def as_stated(job: TraceJob) -> int | None:
+    """The limit that the user gave, where there is one."""
+    return job.limit_ms
+
+
+def unknown(job: TraceJob) -> int | None:
+    return None
+
+
+ESTIMATES: dict[str, Estimate] = {"exact": exact, "hours": whole_hours, "stated": as_stated, "none": unknown}
+
+
+class Terms(Struct, frozen=True):
+    """How jobs of a trace are submitted."""
+
+    estimate: Estimate = unknown
+    whole_nodes: bool = False  # a job larger than a node takes whole nodes
+    checkpoints: bool = True  # whether jobs save when told to leave
+    grace_ms: int = 30_000
+    restart_cost_ms: int = 0
+    ends_at_limit: bool = False  # a stated limit is enforced, not only believed
+
+
+def arrivals_of(trace: Trace, cluster: ClusterSpec, terms: Terms = Terms()) -> list[Arrival]:
+    """The jobs of a trace as submissions, in its order."""
+    return [_arrival(job, cluster, terms) for job in trace.jobs]
+
+
+def queues_of(trace: Trace, time_share: int = 0, guarantees: dict[str, int] | None = None) -> list[QueueSpec]:
+    """A queue for each team, all of one weight; ``guarantees`` in GPUs."""
+    names = sorted({queue_of(job) for job in trace.jobs})
+    promised = guarantees or {}
+    return [QueueSpec(name=name, time_share=time_share, guarantee=_gpus(promised.get(name))) for name in names]
+
+
+def _gpus(count: int | None) -> Amounts:
+    return () if count is None else amounts({GPU_MILLI: 1000 * count})
+
+
+def queue_of(job: TraceJob) -> str:
+    """Queues are a tree: a team's name must not look like a path in it."""
+    return job.team.replace("/", "-") or DEFAULT_QUEUE
+
+
+def _arrival(job: TraceJob, cluster: ClusterSpec, terms: Terms) -> Arrival:
+    estimate = terms.estimate(job)
+    spec = JobSpec(
+        queue=queue_of(job),
+        gangs=(GangSpec(demand_of(job, cluster, terms.whole_nodes)),),
+        priority=job.priority,
+        estimate_ms=estimate,
+        time_limit_ms=job.limit_ms if terms.ends_at_limit else None,
+        checkpoints=terms.checkpoints,
+        grace_ms=terms.grace_ms,
+        restart_cost_ms=terms.restart_cost_ms,
+    )
+    return Arrival(job.id, job.submit_ms, spec, job.user or job.team or "someone", max(1, job.work_ms))
+
+
+def demand_of(job: TraceJob, cluster: ClusterSpec, whole_nodes: bool = False) -> Demand:
+    """One task where a node can hold the job, else as many equal tasks as it takes."""
+    largest = cluster.gpus_a_node
+    tasks = 1
+    if job.gpus > largest:
+        each = largest if whole_nodes or job.gpus % largest == 0 else gcd(job.gpus, largest)
+        tasks = -(-job.gpus // each)
+    else:
+        each = job.gpus
+    others = {CPU_MILLI: -(-job.cpu_milli // tasks), MEMORY_MIB: -(-job.memory_mib // tasks)}
+    stated = amounts({name: amount for name, amount in others.items() if amount and _is_known(cluster, name)})
+    if job.gpus == 1 and job.gpu_milli < 1000:
+        vram = min((gpu.vram_mib for node in cluster.nodes for gpu in node.gpus), default=VRAM_MIB)
+        slice_mib = max(1, -(-job.gpu_milli * vram // 1000))
+        return Demand(task=TaskDemand(slice_mib=slice_mib, models=job.models, amounts=stated))
+    return Demand(task=TaskDemand(gpus=each, models=job.models, amounts=stated), tasks=tasks)
+
+
+def _is_known(cluster: ClusterSpec, name: str) -> bool:
+    return any(known == name for node in cluster.nodes[:1] for known, _ in node.amounts)
