@@ -1,8 +1,8 @@
 """The machines of a simulation: from a short description, or from what a workload says of its cluster.
 
 ``8x8`` is eight nodes of eight GPUs; ``4x8:H100+2x4:A100`` are two kinds; ``count:96`` is one place with 96 GPUs, for
-policies of the literature that only count. ``rack=8,spine=4`` puts eight nodes into a rack and four racks under a spine.
-Knows nothing of jobs.
+policies of the literature that only count. ``rack=8,spine=4`` puts eight nodes into a rack and four racks under a
+spine. Knows nothing of jobs.
 """
 
 from __future__ import annotations

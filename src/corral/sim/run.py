@@ -44,7 +44,10 @@ class Arrival(Struct, frozen=True, gc=False):
 
 
 class Simulation:
-    """One run. ``write`` sees every event; ``refuse`` every job that was not accepted, and why."""
+    """One run. ``write`` sees every event; ``refuse`` every job that was not accepted, and why.
+
+    ``admit`` may say more about a job when it arrives than was known before, such as how long it may run.
+    """
 
     def __init__(
         self,
@@ -58,8 +61,8 @@ class Simulation:
         speed: SpeedModel | None = None,
         mishaps: Iterable[tuple[int, f.Fact]] = (),
         settings: Settings | None = None,
-        refuse: Callable[[Arrival, Refusal], None] = lambda arrival, why: None,
-        admit: Callable[[Arrival], JobSpec] = lambda arrival: arrival.spec,
+        refuse: Callable[[Arrival, Refusal], None] | None = None,
+        admit: Callable[[Arrival], JobSpec] | None = None,
     ) -> None:
         self.state = State(settings or Settings(levels=cluster.levels))
         self.engine = Engine(self.state, policy, write)
@@ -136,11 +139,12 @@ class Simulation:
         while self._next_arrival < len(self.arrivals) and self.arrivals[self._next_arrival].at_ms <= self.now_ms:
             arrival = self.arrivals[self._next_arrival]
             self._next_arrival += 1
-            answer = commands.submit(self.state, arrival.id, self.admit(arrival), arrival.user, self.now_ms)
-            if isinstance(answer, Refusal):
-                self.refuse(arrival, answer)
-            else:
+            spec = arrival.spec if self.admit is None else self.admit(arrival)
+            answer = commands.submit(self.state, arrival.id, spec, arrival.user, self.now_ms)
+            if not isinstance(answer, Refusal):
                 self._obey(self.engine.take(answer, self.now_ms))
+            elif self.refuse is not None:
+                self.refuse(arrival, answer)
 
     def _plan(self) -> None:
         """Plan, let happen what takes no time, and plan again while there is something to plan for."""

@@ -38,17 +38,13 @@ def as_stated(job: TraceJob) -> int | None:
     return job.limit_ms
 
 
-def unknown(job: TraceJob) -> int | None:
-    return None
-
-
-ESTIMATES: dict[str, Estimate] = {"exact": exact, "hours": whole_hours, "stated": as_stated, "none": unknown}
+ESTIMATES: dict[str, Estimate | None] = {"exact": exact, "hours": whole_hours, "stated": as_stated, "none": None}
 
 
 class Terms(Struct, frozen=True):
     """How jobs of a trace are submitted."""
 
-    estimate: Estimate = unknown
+    estimate: Estimate | None = None
     whole_nodes: bool = False  # a job larger than a node takes whole nodes
     checkpoints: bool = True  # whether jobs save when told to leave
     grace_ms: int = 30_000
@@ -56,7 +52,10 @@ class Terms(Struct, frozen=True):
     ends_at_limit: bool = False  # a stated limit is enforced, not only believed
 
 
-def arrivals_of(trace: Trace, cluster: ClusterSpec, terms: Terms = Terms()) -> list[Arrival]:
+DEFAULT_TERMS = Terms()
+
+
+def arrivals_of(trace: Trace, cluster: ClusterSpec, terms: Terms = DEFAULT_TERMS) -> list[Arrival]:
     """The jobs of a trace as submissions, in its order."""
     return [_arrival(job, cluster, terms) for job in trace.jobs]
 
@@ -78,7 +77,7 @@ def queue_of(job: TraceJob) -> str:
 
 
 def _arrival(job: TraceJob, cluster: ClusterSpec, terms: Terms) -> Arrival:
-    estimate = terms.estimate(job)
+    estimate = None if terms.estimate is None else terms.estimate(job)
     spec = JobSpec(
         queue=queue_of(job),
         gangs=(GangSpec(demand_of(job, cluster, terms.whole_nodes)),),
