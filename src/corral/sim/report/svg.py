@@ -21,6 +21,7 @@ LEFT, RIGHT, TOP, BOTTOM = 62, 14, 12, 34
 #: (x, y), both from 0 to 1, from the lower left corner
 Point = tuple[float, float]
 
+_DAY_MS = 86_400_000
 _TIME_STEPS_MS = tuple(
     unit * many
     for unit, manies in (
@@ -28,10 +29,10 @@ _TIME_STEPS_MS = tuple(
         (1_000, (1, 5, 15, 30)),
         (60_000, (1, 5, 15, 30)),
         (3_600_000, (1, 3, 6, 12)),
+        (_DAY_MS, (1, 2, 5, 10, 30, 90, 365)),
     )
     for many in manies
 )
-_DAY_MS = 86_400_000
 _LOG_TICKS_MS = (1_000, 10_000, 60_000, 600_000, 3_600_000, 36_000_000, 345_600_000, 3_456_000_000, 34_560_000_000)
 
 
@@ -78,9 +79,7 @@ def _round_step(least: float) -> float:
 def time_axis(since_ms: int, until_ms: int) -> Axis:
     """Time since the beginning, with ticks at round durations."""
     length = max(1, until_ms - since_ms)
-    step = next((step for step in _TIME_STEPS_MS if length / step <= 8), 0)
-    if not step:
-        step = _DAY_MS * max(1, math.ceil(_round_step(length / _DAY_MS / 8)))
+    step = next((step for step in _TIME_STEPS_MS if length / step <= 8), length // 8)
     ticks = range(0, length + 1, step)
     return Axis(since_ms, since_ms + length, tuple((since_ms + tick, _elapsed(tick, step)) for tick in ticks))
 
