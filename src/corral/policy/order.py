@@ -6,7 +6,7 @@ closed once for everybody, so a cycle costs what can happen, not what waits. Sta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from heapq import heapify, heappop, heapreplace
 from typing import Any, Protocol
 
@@ -108,14 +108,15 @@ class Turn:
 
 
 class _Users:
-    """Who waits at a desk: a heap of the users, each with the first of his lines once he came to the top (keys only
-    grow, so a stale one is found there), and all lines of each user that had a turn to come when it was made."""
+    """Who waits at a desk: a heap of the users, each with the first of his lines once he came to the top, and for each
+    user who did a heap of his lines. Keys only grow, so a stale one is found on top."""
 
-    __slots__ = ("heap", "lines")
+    __slots__ = ("heap", "heaps", "lines")
 
     def __init__(self) -> None:
         self.heap: list[tuple[Key, str, Best | None]] = []
         self.lines: dict[str, list[Line]] = {}
+        self.heaps: dict[str, list[tuple[Key, int, Line]]] = {}
 
 
 class Walk:
@@ -285,7 +286,7 @@ class Walk:
         while heap:
             key, user, found = heap[0]
             if found is None or self._place(found[1]) != found[2] or not self._is_open(desk, rights, found[1]):
-                found = self._first_of(desk, rights, users.lines[user])
+                found = self._first_of(desk, rights, users, user)
                 if found is None:
                     heappop(heap)
                     continue
@@ -309,16 +310,25 @@ class Walk:
         heapify(users.heap)
         return users
 
-    def _first_of(self, desk: Desk, rights: int, lines: Sequence[Line]) -> Best | None:
-        """Of these lines of one user, the first."""
-        best: Best | None = None
-        for line in lines:
+    def _first_of(self, desk: Desk, rights: int, users: _Users, user: str) -> Best | None:
+        """The first of a user's lines at a desk."""
+        order, heap = self._order, users.heaps.get(user)
+        if heap is None:
+            lines = users.lines[user]
+            heap = [(order.line(line, line.rank(0)), at, line) for at, line in enumerate(lines)]
+            heapify(heap)
+            users.heaps[user] = heap
+        while heap:
+            key, at, line = heap[0]
             place = self._place(line)
-            if place < len(line):
-                key = self._order.line(line, line.rank(place))
-                if (best is None or key < best[0]) and self._is_open(desk, rights, line):
-                    best = (key, line, place)
-        return best
+            if place >= len(line) or not self._is_open(desk, rights, line):
+                heappop(heap)
+                continue
+            fresh = order.line(line, line.rank(place)) if place else key
+            if fresh == key:
+                return key, line, place
+            heapreplace(heap, (fresh, at, line))
+        return None
 
     def _open_lines(self, desk: Desk, rights: int) -> list[Mapping[str, Line]]:
         """The lines at a desk that may still have a turn, by profile: user -> line."""

@@ -8,6 +8,7 @@ set is legal as a whole: nobody is taken below its guarantee by an equal. Decide
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -40,7 +41,6 @@ class Room:
     def __init__(self, draft: Draft, rules: Preemption) -> None:
         self._draft, self._rules = draft, rules
         self._snapshot, self._state = draft.snapshot, draft.state
-        self._rights = Rights(draft)
         self._failed: set[tuple[object, ...]] = set()
         self._searches_failed = 0
         self._least_failed = (
@@ -51,6 +51,10 @@ class Room:
         self._known: dict[tuple[str, Cause, bool], Candidate] = {}
         self._nobody: dict[tuple[str, int], int] = {}  # (queue, priority) -> who wants so much may ask nobody
         self._bounds = FREE
+
+    @cached_property
+    def _rights(self) -> Rights:
+        return Rights(self._draft)
 
     def may_have_rights(self, queue: str, priority: int) -> bool:
         """False if it is not worth asking whether someone leaves for the sake of this queue and priority."""

@@ -64,21 +64,23 @@ class QueueTree:
         self.bounds_models = False  # whether some queue is bounded in a dimension that depends on the GPU model
         self._bounded: dict[str, bool] = {}
         self._next_change_ms = 0  # nothing changes by itself before; 0: not known
+        self._own: set[str] | None = None  # of a copy: the queues that are no longer shared with the original
         self._promised: dict[tuple[str, str], int | None] | None = None  # a copy remembers: time stands still in it
         self._bounds: dict[tuple[str, str], list[tuple[str, int]]] | None = None
 
     # ---- shape of the tree -------------------------------------------------------------------------------------
 
     def put(self, spec: QueueSpec) -> None:
-        known = self.queues.get(spec.name)
-        if known is not None:
-            known.spec = spec
+        if spec.name in self.queues:
+            self._to_change(spec.name).spec = spec
         else:
             self.queues[spec.name] = Queue(spec, spec.parent)
             self.queues[spec.parent].children.append(spec.name)
             self.queues[spec.parent].children.sort()
             self._paths[spec.name] = (*self._paths[spec.parent], spec.name)
         self._bounded, self._next_change_ms = {}, 0
+        if self._own is not None:
+            self._promised, self._bounds = {}, {}
         specs = [queue.spec for queue in self.queues.values()]
         self._kept_back = frozenset(name for each in specs for name, _ in each.lend)
         self.bounds_models = any(
@@ -242,14 +244,19 @@ class QueueTree:
     def copy(self) -> QueueTree:
         """A tree that can be charged without anyone noticing. Usage is shared: a draft does not let time pass."""
         twin = copy(self)
-        twin.queues = {}
+        twin.queues = self.queues.copy()
+        twin._own = set()
         twin._promised, twin._bounds = {}, {}
-        for name, queue in self.queues.items():
-            queue = copy(queue)
-            queue.used = queue.used.copy()
-            queue.user_used = queue.user_used.copy()
-            twin.queues[name] = queue
         return twin
+
+    def _to_change(self, name: str) -> Queue:
+        """The queue, for a change. A copy takes its own only now: most queues of a draft are never charged."""
+        queue = self.queues[name]
+        if self._own is not None and name not in self._own:
+            self._own.add(name)
+            queue = self.queues[name] = copy(queue)
+            queue.used, queue.user_used = queue.used.copy(), queue.user_used.copy()
+        return queue
 
     # ---- bookkeeping -------------------------------------------------------------------------------------------
 
@@ -259,8 +266,8 @@ class QueueTree:
         if sign < 0:
             amounts = [(dimension, -amount) for dimension, amount in amounts]
         for each in self._paths[name]:
-            _add(self.queues[each].used, amounts)
-        _add(self.queues[name].user_used, [((user, dimension), amount) for dimension, amount in amounts])
+            _add(self._to_change(each).used, amounts)
+        _add(self._to_change(name).user_used, [((user, dimension), amount) for dimension, amount in amounts])
 
     def meter(self, name: str, user: str, amounts: Iterable[tuple[str, int]], sign: int, now_ms: int) -> None:
         """Begin (+1) or end (-1) measuring usage at this rate."""
@@ -278,7 +285,7 @@ class QueueTree:
 
     def commit_budget(self, name: str, gpu_ms: int) -> None:
         for each in self._paths[name]:
-            self.queues[each].committed_gpu_ms += gpu_ms
+            self._to_change(each).committed_gpu_ms += gpu_ms
 
     def spend(self, name: str, gpu_ms: int, now_ms: int) -> None:
         for each in self._paths[name]:
