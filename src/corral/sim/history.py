@@ -21,7 +21,7 @@ from corral.core.model import GangState
 StepList = list[tuple[int, int]]
 
 
-class RunRecord(Struct):
+class RunRecord(Struct, gc=False):
     """One attempt of a gang: from the moment its seats were taken to the moment they were free again."""
 
     gang: str
@@ -39,7 +39,7 @@ class RunRecord(Struct):
     is_last: bool = False  # the gang was over after it
 
 
-class JobRecord(Struct):
+class JobRecord(Struct, gc=False):
     """One job. ``gpu_milli`` is what it asked for, all its gangs together."""
 
     id: str

@@ -7,7 +7,8 @@ happened and not on how long it took. Knows nothing of pictures.
 from __future__ import annotations
 
 from bisect import bisect_right
-from itertools import accumulate, pairwise, repeat
+from itertools import accumulate, compress, pairwise, repeat
+from operator import ne
 
 from msgspec import Struct, field
 
@@ -111,15 +112,18 @@ def series(history: History) -> Series:
 
 
 def steps(changes: Changes) -> Steps:
-    """Changes, added up in order of time. Of what happens at one time only the outcome counts. Sorts its argument."""
-    changes.sort()
-    values = accumulate([change for _, change in changes])
-    outcome = dict(zip([time for time, _ in changes], values, strict=True))
-    return Steps(list(outcome), list(outcome.values()))
+    """Changes, added up in order of time. Of what happens at one time only the outcome counts."""
+    ordered = sorted(changes)
+    times = [time for time, _ in ordered]
+    is_outcome = [*map(ne, times, times[1:]), True]  # the next one comes later
+    values = accumulate([change for _, change in ordered])
+    return Steps(list(compress(times, is_outcome)), list(compress(values, is_outcome)))
 
 
 def lesser(one: Steps, other: Steps) -> Steps:
     """At each time the smaller of two values."""
+    if other.times and one.times and other.times[0] <= one.times[0] and max(one.values) <= min(other.values):
+        return one  # most runs lose no node: there is nothing to compare
     found, mine, yours = Steps(), 0, 0
     merged = sorted([*zip(one.times, repeat(0), one.values), *zip(other.times, repeat(1), other.values)])
     for time, which, value in merged:
