@@ -8,6 +8,7 @@ something large for ever. Believes what it is told about how long things run.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 from corral.core.cluster.resources import Demand, Seat
 from corral.core.cluster.slots import gpu_slots, trimmed
@@ -26,10 +27,13 @@ class Calendar:
         self._draft = draft
         self._snapshot = draft.snapshot
         self._topology = draft.capacity.topology
-        self._future = Future(draft)
         self._taken: dict[int, list[Taken]] = {}  # node -> GPUs that are reserved there
         self._kept: dict[int, dict[str, int]] = {}  # node -> amounts that reservations need there
         self._bounds: dict[tuple[int, ...], Bounds] = {}
+
+    @cached_property
+    def _future(self) -> Future:
+        return Future(self._draft)
 
     # ---- promising ---------------------------------------------------------------------------------------------
 

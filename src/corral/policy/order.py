@@ -6,7 +6,7 @@ closed once for everybody, so a cycle costs what can happen, not what waits. Sta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from heapq import heapify, heappop, heapreplace
 from typing import Any, Protocol
 
@@ -123,7 +123,7 @@ class Walk:
     """One pass over the backlog in order. Whoever walks says after each turn who need not have another one.
 
     Desks that may have others make room are treated one by one. All other desks are alike: what does not fit for one of
-    them fits for none, so it is closed for all at once.
+    them fits for none, so it is closed for all at once; ``full`` is closed from the beginning.
     """
 
     def __init__(
@@ -132,6 +132,7 @@ class Walk:
         order: Order,
         first: Iterable[Gang] = (),
         may_insist: Callable[[Desk], bool] = lambda desk: False,
+        full: Container[Demand] = (),
     ) -> None:
         self._draft, self._order = draft, order
         self._shares = Shares(draft)
@@ -144,7 +145,7 @@ class Walk:
         self._skipped: set[str] = set()
         self._closed_lines: set[Line] = set()
         #: demand -> only runs shorter than this still have a turn, at desks that may not insist
-        self._open: dict[Demand, int] = dict.fromkeys(self._backlog.demands, NEVER_MS)
+        self._open: dict[Demand, int] = {demand: NEVER_MS for demand in self._backlog.demands if demand not in full}
         #: the same for single desks: (desk, demand) -> shorter than this
         self._open_at: dict[tuple[int, str, Demand], int] = {}
         self._users: dict[tuple[int, int, str], _Users] = {}

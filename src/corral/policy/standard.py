@@ -7,6 +7,7 @@ is a choice of parts; the cycle is the same for all of them.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
 from msgspec import Struct
 
@@ -17,7 +18,7 @@ from corral.core.plan import Decision, DropClaim, Evict, Place, Plan, Repair
 from corral.core.queues.backlog import Desk
 from corral.core.queues.quota import Shortfall
 from corral.core.snapshot import Snapshot
-from corral.core.state import is_leaving
+from corral.core.state import State, is_leaving
 from corral.policy.backfill import Calendar
 from corral.policy.elastic import grow, repair
 from corral.policy.order import Order, Turn, Walk
@@ -56,9 +57,34 @@ class Standard:
         self.parts = parts
 
     def __call__(self, snapshot: Snapshot) -> Plan:
+        if _nothing_can_change(snapshot.state, self.parts):
+            return Plan(snapshot.now_ms)
         cycle = Cycle(snapshot, self.parts)
         cycle.plan()
         return Plan(snapshot.now_ms, tuple(cycle.decisions), tuple(cycle.calendar.reservations))
+
+
+def known_full(state: State, parts: Parts) -> set[Demand]:
+    """What did not fit when it was last tried, while nothing has become free since: it need not be tried again.
+
+    Only where blocked gangs may be passed, nobody is promised a start and nobody makes room: there, everyone who fits
+    starts. A set to add to.
+    """
+    if parts.backfill.depth or not parts.backfill.may_pass or parts.preemption is not None:
+        return set()
+    grown, found = state.memory.get("full", (-1, set()))
+    if grown != state.capacity.grown:
+        found = set()
+        state.memory["full"] = (state.capacity.grown, found)
+    return cast(set[Demand], found)
+
+
+def _nothing_can_change(state: State, parts: Parts) -> bool:
+    """Equivalent to a plan without decisions, for those who wait for what is known to be full."""
+    if parts.grows or state.claimants or state.broken or state.draining:
+        return False
+    full = known_full(state, parts)
+    return bool(full) and all(demand in full for demand in state.backlog.demands)
 
 
 class Cycle:
@@ -71,6 +97,7 @@ class Cycle:
         self.calendar = Calendar(self.draft)
         self.room = Room(self.draft, parts.preemption or Preemption(causes=()))
         self.decisions: list[Decision] = []
+        self.full = known_full(self.state, parts)
         self.blocked: dict[tuple[bool, ...], int] = {}  # pool -> how many of it were promised a start, or refused one
 
     def plan(self) -> None:
@@ -141,9 +168,15 @@ class Cycle:
     # ---- 4. the line -------------------------------------------------------------------------------------------
 
     def serve(self) -> None:
-        walk = Walk(self.draft, self.parts.order, self._overdue(), self._may_insist)
+        walk = Walk(self.draft, self.parts.order, self._overdue(), self._may_insist, self.full)
         while (turn := walk.next()) is not None:
             self._serve(walk, turn)
+            if self._is_stuck():
+                break
+
+    def _is_stuck(self) -> bool:
+        """Whether nobody may pass who is blocked, and all compete for the same nodes."""
+        return not self.parts.backfill.may_pass and bool(self.blocked) and len(self.state.topology.layouts) == 1
 
     def _overdue(self) -> list[Gang]:
         """Of each pool and priority the oldest, if it has waited longer than anyone should."""
@@ -278,6 +311,8 @@ class Cycle:
         if gang.profile.avoid or self.now_ms < self._content_ms(gang):
             walk.close_line(turn)  # it is choosy; others who want the same may take what it does not
             return
+        if bounds is FREE:
+            self.full.add(demand)
         # where only reservations are in the way, whoever is gone before they begin may still pass
         is_barred = bounds is not FREE and could_take(self.draft.capacity, demand, demand.smallest)
         walk.close(turn, self.calendar.shortest_barred_ms(gang, self._exempt(gang)) if is_barred else 0)

@@ -37,6 +37,8 @@ class Capacity:
         self.rooms: list[list[int]] = [[0] * sizes for _ in range(kinds)]
         #: counts[kind][g][domain]: how many such nodes each domain has
         self.counts: list[list[list[int]]] = [[[0] * len(topology.domains) for _ in range(sizes)] for _ in range(kinds)]
+        #: counts whenever there may be more room than before: what did not fit since the last time does not fit now
+        self.grown = 0
         self._log: list[tuple[Any, Any, Any]] | None = None
         for n, kind in enumerate(topology.kind):
             self.rooms[kind][0] |= 1 << n
@@ -104,6 +106,7 @@ class Capacity:
             self._return_slice(node, gpus, slice_mib)
         elif gpus:
             self._put(self.used, node, self.used[node] & ~gpus)
+        self.grown += 1
         self._use(node, wanted, -1)
         self._refresh(node)
 
@@ -119,12 +122,14 @@ class Capacity:
 
     def pledge(self, node: int, wanted: Amounts, sign: int) -> None:
         """+1: claimed for someone, or no longer leaving; -1: the claim is gone, or the holder is now leaving."""
+        self.grown += 1
         for name, each in wanted:
             key = (name, node)
             self._put(self.pledged, key, self.pledged.get(key, 0) + sign * each)
 
     def set_up(self, node: int, is_open: bool, healthy: int) -> None:
         """Whether the node takes new tasks, and which of its GPUs are healthy."""
+        self.grown += 1
         self._put(self.open, node, is_open)
         self._put(self.up, node, healthy if is_open else 0)
         self._refresh(node)
@@ -134,7 +139,7 @@ class Capacity:
     def copy(self) -> Capacity:
         """An independent copy with an undo log of its own."""
         twin = object.__new__(Capacity)
-        twin.topology = self.topology
+        twin.topology, twin.grown = self.topology, self.grown
         twin.open, twin.up, twin.used = self.open.copy(), self.up.copy(), self.used.copy()
         twin.claimed, twin.free = self.claimed.copy(), self.free.copy()
         twin.vram, twin.pledged = self.vram.copy(), self.pledged.copy()
@@ -217,6 +222,7 @@ class Capacity:
     def _shift(self, seats: Sequence[tuple[int, Seat]], wanted: Amounts, sign: int) -> None:
         """Equivalent to ``_put`` in ``used``, ``left`` and ``free`` for each seat, with one change a domain of what
         is counted there."""
+        self.grown += sign < 0
         used, free, log = self.used, self.free, self._log
         before: dict[int, int] = {}
         for n, seat in seats:
