@@ -78,6 +78,8 @@ class Simulation:
             {arrival.id: arrival.exit_code for arrival in arrivals if arrival.exit_code},
         )
         self._agenda: list[tuple[int, int, int, Item]] = []
+        self.carry: Callable[[int], Sequence[int]] | None = None  # when what is reported at a time is heard
+        self.steps = 0  # moments lived through
         self._tickets = 0  # of two things due at once, the one that was put down first comes first
         self._look_again_ms = NEVER_MS
         self._grows = any(gang.demand.is_elastic for arrival in arrivals for gang in arrival.spec.gangs)
@@ -99,6 +101,7 @@ class Simulation:
         if then_ms > until_ms or then_ms >= NEVER_MS:
             return False
         self.now_ms = max(self.now_ms, then_ms)
+        self.steps += 1
         timer = self.state.next_timer_ms()
         if timer is not None and timer <= self.now_ms:
             self._obey(self.engine.tell(f.Ticked(), self.now_ms))
@@ -119,7 +122,8 @@ class Simulation:
         return min(times)
 
     def later(self, when_ms: int, item: Item) -> None:
-        self._put(when_ms, REPORT, item)
+        for arrives_ms in (when_ms,) if self.carry is None else self.carry(when_ms):
+            self._put(arrives_ms, REPORT, item)
 
     def _put(self, when_ms: int, order: int, item: Item) -> None:
         self._tickets += 1

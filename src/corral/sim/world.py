@@ -68,7 +68,7 @@ class World:
         exits: Mapping[str, int] | None = None,
     ) -> None:
         self._state, self._work, self._later = state, work_ms, later
-        self._costs, self._speed, self._exits = costs, speed, exits or {}
+        self._costs, self.speed, self._exits = costs, speed, exits or {}
         self._running: dict[str, Attempt] = {}
         self._safe: dict[str, int] = {}  # gang -> work that a checkpoint has made safe, in ms at full speed
 
@@ -98,7 +98,7 @@ class World:
         job = self._state.gangs[effect.gang].job
         safe = self._safe.get(effect.gang, 0)
         delay = self._costs.restart_ms if safe else self._costs.start_ms
-        speed = 1000 if self._speed is None else self._speed(job, effect.seats)
+        speed = 1000 if self.speed is None else self.speed(job, effect.seats)
         up_ms = now_ms + delay
         step = known.step if known is not None else 0
         self._running[effect.gang] = Attempt(effect.attempt, up_ms, speed, step)

@@ -1,0 +1,122 @@
+"""One question to the simulator: this workload, on these machines, under this policy, at these costs.
+
+Puts the parts together and gives a result that reports can show. Everything that makes two runs differ is in the
+scenario.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+from corral.core import events as e
+from corral.core.engine import Policy
+from corral.core.intake.refusal import Refusal
+from corral.core.model import Settings
+from corral.policy.catalog import policy as named_policy
+from corral.sim.cluster import ClusterSpec
+from corral.sim.faults import FaultRates, Network, mishaps
+from corral.sim.history import Recorder
+from corral.sim.learning import Learner
+from corral.sim.report.measures import Power
+from corral.sim.report.result import Result, evaluate
+from corral.sim.run import Simulation
+from corral.sim.speed import DEFAULT_SLOWDOWN, ByDistance, Slowdown
+from corral.sim.traces.model import Trace
+from corral.sim.workload import ESTIMATES, Terms, arrivals_of, queues_of
+from corral.sim.world import FREE, Costs
+
+LEARNED = "learned"
+WATCH_EVERY = 256  # moments between two looks at the progress
+
+Watch = Callable[[Simulation], None]
+
+
+class Scenario(Struct, frozen=True):
+    """How a workload is run. ``estimates``: exact, hours, stated, none, or learned from what has ended."""
+
+    policy: str = "standard"
+    costs: Costs = FREE
+    estimates: str = LEARNED
+    whole_nodes: bool = False
+    checkpoints: bool = True
+    time_share: int = 0
+    slowdown: Slowdown | None = DEFAULT_SLOWDOWN
+    faults: FaultRates | None = None
+    guarantees: tuple[tuple[str, int], ...] = ()  # (team, GPUs)
+    power: Power | None = None
+
+
+def simulate(
+    trace: Trace,
+    cluster: ClusterSpec,
+    scenario: Scenario,
+    watch: Watch | None = None,
+    policy: Policy | None = None,
+    journal: Callable[[Sequence[e.Event]], None] | None = None,
+) -> Result | Refusal:
+    """Run a workload to its end. ``watch`` sees the run from time to time; an interrupt gives the result so far."""
+    chosen = policy or named_policy(scenario.policy)
+    if isinstance(chosen, Refusal):
+        return chosen
+    if scenario.estimates != LEARNED and scenario.estimates not in ESTIMATES:
+        known = ", ".join((*ESTIMATES, LEARNED))
+        return Refusal("no_such_estimate", f"there are no estimates {scenario.estimates!r}", f"estimates: {known}")
+    recorder, learner = Recorder(), Learner() if scenario.estimates == LEARNED else None
+    simulation = _simulation(trace, cluster, scenario, chosen, recorder, learner, journal)
+    try:
+        while simulation.step():
+            if watch is not None and simulation.steps % WATCH_EVERY == 0:
+                watch(simulation)
+    except KeyboardInterrupt:
+        pass
+    return evaluate(scenario.policy, recorder.history, trace, power=scenario.power)
+
+
+def _simulation(
+    trace: Trace,
+    cluster: ClusterSpec,
+    scenario: Scenario,
+    policy: Policy,
+    recorder: Recorder,
+    learner: Learner | None,
+    journal: Callable[[Sequence[e.Event]], None] | None,
+) -> Simulation:
+    def write(events: Sequence[e.Event]) -> None:
+        recorder(events)
+        if learner is not None:
+            learner(events)
+        if journal is not None:
+            journal(events)
+
+    terms = Terms(
+        estimate=ESTIMATES.get(scenario.estimates),
+        whole_nodes=scenario.whole_nodes,
+        checkpoints=scenario.checkpoints,
+        restart_cost_ms=scenario.costs.restart_ms + scenario.costs.save_ms + scenario.costs.stop_ms,
+        grace_ms=max(30_000, 2 * (scenario.costs.save_ms + scenario.costs.stop_ms)),
+    )
+    arrivals = arrivals_of(trace, cluster, terms)
+    misfortunes = []
+    if scenario.faults is not None and arrivals:
+        # as long again as jobs arrive: what is still in line then meets faults, too
+        last = arrivals[-1].at_ms + max(each.work_ms for each in arrivals)
+        misfortunes = mishaps(cluster, scenario.faults, arrivals[0].at_ms, 2 * last - arrivals[0].at_ms)
+    simulation = Simulation(
+        cluster,
+        arrivals,
+        policy,
+        recorder if learner is None and journal is None else write,
+        queues=queues_of(trace, scenario.time_share, dict(scenario.guarantees)),
+        costs=scenario.costs,
+        mishaps=misfortunes,
+        settings=Settings(levels=cluster.levels),
+        refuse=lambda *_: recorder.refuse(),
+        admit=None if learner is None else learner.admit,
+    )
+    if scenario.faults is not None and scenario.faults.lost_reports:
+        simulation.carry = Network(scenario.faults).carry
+    if scenario.slowdown is not None:
+        simulation.world.speed = ByDistance(simulation.state, scenario.slowdown)
+    return simulation

@@ -1,0 +1,89 @@
+"""How long a job will probably run, learned from those that ended: no oracle, only what a site would know by then.
+
+Jobs of one user and size resemble each other, then jobs of one team and size, then of one size. Until enough of them
+have ended, nothing is said. Watches events; knows nothing of how long a job really takes.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from corral.core import events as e
+from corral.core.model import GangState, JobSpec
+from corral.sim.run import Arrival
+
+ENOUGH = 5  # ended jobs before anything is said of the next
+REMEMBERED = 200  # of each kind, the latest
+PERCENT = 80  # of like jobs ended within what is said: a promise that is too short is worse than one too long
+
+Kind = tuple[str, ...]
+
+
+class _Lengths:
+    """The latest lengths of one kind of job."""
+
+    def __init__(self) -> None:
+        self._latest: deque[int] = deque()
+        self._sorted: list[int] = []
+
+    def add(self, length_ms: int) -> None:
+        if len(self._latest) == REMEMBERED:
+            self._sorted.remove(self._latest.popleft())
+        self._latest.append(length_ms)
+        insort(self._sorted, length_ms)
+
+    def expected_ms(self) -> int | None:
+        if len(self._sorted) < ENOUGH:
+            return None
+        return self._sorted[min(len(self._sorted) - 1, len(self._sorted) * PERCENT // 100)]
+
+
+class Learner:
+    """Watches what ends, and gives the next job an estimate."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, tuple[Kind, ...]] = {}  # job -> the kinds it is one of
+        self._since: dict[str, int] = {}  # gang -> when its present attempt started
+        self._ran: dict[str, int] = {}  # gang -> how long it has run in all
+        self._lengths: dict[Kind, _Lengths] = {}
+
+    def admit(self, arrival: Arrival) -> JobSpec:
+        """What is submitted: the job, with an estimate where there is one."""
+        spec = arrival.spec
+        size = str(sum(gang.demand.tasks * gang.demand.task.gpus for gang in spec.gangs))
+        kinds = ((spec.queue, arrival.user, size), (spec.queue, size), (size,))
+        self._kinds[arrival.id] = kinds
+        known = [self._lengths[kind].expected_ms() for kind in kinds if kind in self._lengths]
+        expected = next((each for each in known if each is not None), None)
+        return spec if expected is None else replace(spec, estimate_ms=_rounded(expected))
+
+    def __call__(self, events: Sequence[e.Event]) -> None:
+        for event in events:
+            kind = type(event)
+            if kind is e.GangStarted:
+                self._since[event.gang] = event.at_ms  # type: ignore[union-attr]
+            elif kind is e.GangStopped:
+                self._stopped(event)  # type: ignore[arg-type]
+            elif kind is e.GangFinished:
+                self._finished(event)  # type: ignore[arg-type]
+
+    def _stopped(self, event: e.GangStopped) -> None:
+        since = self._since.pop(event.gang, event.at_ms)
+        self._ran[event.gang] = self._ran.get(event.gang, 0) + event.at_ms - since
+
+    def _finished(self, event: e.GangFinished) -> None:
+        ran = self._ran.pop(event.gang, 0)
+        kinds = self._kinds.pop(event.gang.rpartition("/")[0], ())
+        if event.state is GangState.SUCCEEDED:
+            for kind in kinds:
+                self._lengths.setdefault(kind, _Lengths()).add(ran)
+
+
+def _rounded(length_ms: int) -> int:
+    """Up to two significant binary digits: jobs of nearly equal length are of one shape."""
+    step = 1 << max(0, length_ms.bit_length() - 3)
+    return max(1, -(-length_ms // step) * step)

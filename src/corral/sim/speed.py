@@ -1,0 +1,54 @@
+"""What a placement costs in speed: ranks that lie further apart wait longer for each other.
+
+A documented, replaceable model (docs/simulator.md has the sources of its figures): a job on one node runs at full
+speed; one that spans nodes loses a part of it, and a larger part with every level of the topology it has to cross.
+Knows seats and the tree; knows nothing of time or work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from corral.core.cluster.resources import Seat
+from corral.core.cluster.topology import CLUSTER
+from corral.core.state import State
+
+
+class Slowdown(Struct, frozen=True):
+    """The speed, in thousandths, of a job that crosses a level: the outermost one that it crosses counts."""
+
+    across_nodes: int = 930  # all nodes under one leaf switch
+    across: Mapping[str, int] = {"rack": 880, "spine": 820, "zone": 700, CLUSTER: 820}
+    scattered: int = 960  # for a job that would fit one node, and sits on several
+
+
+DEFAULT_SLOWDOWN = Slowdown()
+
+
+class ByDistance:
+    """A speed model: how far apart the seats of a job lie."""
+
+    def __init__(
+        self, state: State, slowdown: Slowdown = DEFAULT_SLOWDOWN, talks: Mapping[str, int] | None = None
+    ) -> None:
+        self._state, self._slowdown, self._talks = state, slowdown, talks or {}
+
+    def __call__(self, job: str, seats: Sequence[Seat]) -> int:
+        """``talks``: what part of the usual loss, in thousandths, a job suffers; one that never talks loses nothing."""
+        return 1000 - (1000 - self._usual(seats)) * self._talks.get(job, 1000) // 1000
+
+    def _usual(self, seats: Sequence[Seat]) -> int:
+        topology = self._state.topology
+        nodes = {topology.number[seat.node] for seat in seats if seat.node in topology.number}
+        if len(nodes) < 2:
+            return 1000
+        speed = self._slowdown.across_nodes
+        for level in range(len(topology.levels) - 1, 0, -1):
+            if len({topology.above[n][level] for n in nodes}) == 1:
+                break
+            speed = self._slowdown.across.get(topology.levels[level], speed)
+        if sum(seat.gpus.bit_count() for seat in seats) <= topology.gpus_max:
+            speed = speed * self._slowdown.scattered // 1000
+        return speed
