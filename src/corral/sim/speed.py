@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from corral.core.cluster.resources import Seat
-from corral.core.cluster.topology import CLUSTER
 from corral.core.state import State
 
 
@@ -20,7 +19,7 @@ class Slowdown(Struct, frozen=True):
     """The speed, in thousandths, of a job that crosses a level: the outermost one that it crosses counts."""
 
     across_nodes: int = 930  # all nodes under one leaf switch
-    across: Mapping[str, int] = {"rack": 880, "spine": 820, "zone": 700, CLUSTER: 820}
+    across: tuple[tuple[str, int], ...] = (("rack", 880), ("spine", 820), ("zone", 700))  # by name of the level
     scattered: int = 960  # for a job that would fit one node, and sits on several
 
 
@@ -34,6 +33,7 @@ class ByDistance:
         self, state: State, slowdown: Slowdown = DEFAULT_SLOWDOWN, talks: Mapping[str, int] | None = None
     ) -> None:
         self._state, self._slowdown, self._talks = state, slowdown, talks or {}
+        self._across = dict(slowdown.across)
 
     def __call__(self, job: str, seats: Sequence[Seat]) -> int:
         """``talks``: what part of the usual loss, in thousandths, a job suffers; one that never talks loses nothing."""
@@ -48,7 +48,7 @@ class ByDistance:
         for level in range(len(topology.levels) - 1, 0, -1):
             if len({topology.above[n][level] for n in nodes}) == 1:
                 break
-            speed = self._slowdown.across.get(topology.levels[level], speed)
+            speed = self._across.get(topology.levels[level], speed)
         if sum(seat.gpus.bit_count() for seat in seats) <= topology.gpus_max:
             speed = speed * self._slowdown.scattered // 1000
         return speed
