@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from corral.core.cluster.resources import TaskDemand
 from corral.core.engine import Policy
 from corral.core.intake.refusal import Refusal
 from corral.policy.order import ByArrival, ByLength, ByPriority, ByPriorityAndShare, ByShare
 from corral.policy.placement import Scorer
 from corral.policy.preemption import Preemption
 from corral.policy.repack import ByAttainedService, Repack, by_remaining_service, by_remaining_time
+from corral.policy.scoring import FragmentationDescent, PublishedBestFit, Remembered
 from corral.policy.standard import EASY, GREEDY, STRICT, Backfill, Parts, Standard
 
 HOUR_MS = 3_600_000
@@ -40,6 +42,18 @@ def _repack(rank: Callable[..., tuple[int, ...]]) -> Make:
     return make
 
 
+def _scored(make_scorer: Callable[[], Scorer]) -> Make:
+    """In order of arrival, each to the node that scores highest."""
+
+    def make(backfill: Backfill | None, scorer: Scorer | None) -> Policy:
+        return _walk(Parts(ByArrival(), GREEDY))(backfill, scorer or make_scorer())
+
+    return make
+
+
+#: What ``fgd`` expects if it is told nothing of the work to come: tasks of 1, 2, 4 and 8 GPUs, equally often.
+SIZES_ALIKE = tuple((TaskDemand(gpus=gpus), 1) for gpus in (1, 2, 4, 8))
+
 CATALOG: dict[str, Make] = {
     "fifo": _walk(Parts(ByArrival(), GREEDY)),
     "strict_fifo": _walk(Parts(ByArrival(), STRICT)),
@@ -49,6 +63,8 @@ CATALOG: dict[str, Make] = {
     "srtf": _repack(by_remaining_time),
     "srsf": _repack(by_remaining_service),
     "las": _repack(ByAttainedService()),
+    "best_fit": _scored(lambda: Remembered(PublishedBestFit())),
+    "fgd": _scored(lambda: Remembered(FragmentationDescent(SIZES_ALIKE))),
     "standard": _walk(Parts(ByPriorityAndShare(), EASY, Preemption(), patience_ms=24 * HOUR_MS, grows=True)),
 }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
+from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -53,6 +54,15 @@ FREE = Bounds({}, {}, ())
 
 #: A way to prefer nodes: (capacity, demand, node, usable GPUs) -> (score, GPUs to take); the highest score wins.
 Scorer = Callable[[Capacity, Demand, int, int], tuple[int, int]]
+
+
+@runtime_checkable
+class Chooser(Protocol):
+    """A scorer that can name the best of all nodes itself, where nothing is barred: (node, GPUs to take), or None."""
+
+    def __call__(self, capacity: Capacity, demand: Demand, node: int, usable: int, /) -> tuple[int, int]: ...
+
+    def best(self, capacity: Capacity, demand: Demand) -> tuple[int, int] | None: ...
 
 
 class Seating(Struct, frozen=True, gc=False):
@@ -311,27 +321,37 @@ def _by_score(
     capacity: Capacity, demand: Demand, size: int, avoid: Sequence[str], bounds: Bounds, scorer: Scorer
 ) -> Seating | None:
     """One task after another on the node that scores highest. The capacity is left as it was."""
-    task, topology = demand.task, capacity.topology
-    accepted = topology.accepted(task)
+    task, nodes = demand.task, capacity.topology.nodes
     mark = capacity.mark()
     found: list[Seat] = []
     for _ in range(size + demand.spares):
-        column = _bounded_slots(capacity, demand, avoid, bounds)
-        best: tuple[int, int, int] | None = None
-        for n, room in enumerate(column):
-            if room:
-                usable = accepted[topology.kind[n]] & bounds.usable(n)
-                score, gpus = scorer(capacity, demand, n, usable)
-                if best is None or score > best[0]:
-                    best = (score, n, gpus)
+        if isinstance(scorer, Chooser) and not avoid and not bounds.barred:
+            best = scorer.best(capacity, demand)  # equivalent to asking about every node
+        else:
+            best = _best_node(capacity, demand, avoid, bounds, scorer)
         if best is None:
             break
-        found.append(Seat(topology.nodes[best[1]].name, best[2], task.slice_mib))
-        capacity.take(best[1], best[2], task.slice_mib, task.amounts)
+        found.append(Seat(nodes[best[0]].name, best[1], task.slice_mib))
+        capacity.take(best[0], best[1], task.slice_mib, task.amounts)
     capacity.undo(mark)
     if len(found) < size + demand.spares:
         return None
     return Seating(tuple(found[:size]), tuple(found[size:]))
+
+
+def _best_node(
+    capacity: Capacity, demand: Demand, avoid: Sequence[str], bounds: Bounds, scorer: Scorer
+) -> tuple[int, int] | None:
+    """The node that scores highest, and the GPUs to take there; of equal ones the lowest number."""
+    topology = capacity.topology
+    accepted = topology.accepted(demand.task)
+    best: tuple[int, int, int] | None = None
+    for n, room in enumerate(_bounded_slots(capacity, demand, avoid, bounds)):
+        if room:
+            score, gpus = scorer(capacity, demand, n, accepted[topology.kind[n]] & bounds.usable(n))
+            if best is None or score > best[0]:
+                best = (score, n, gpus)
+    return None if best is None else best[1:]
 
 
 # ---- how good it is ------------------------------------------------------------------------------------------------

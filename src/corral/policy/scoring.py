@@ -1,40 +1,48 @@
-"""Ways to prefer one node over another for a task: best fit, and the least growth of expected fragmentation.
+"""Ways to prefer one node over another for a task: best fit, packing, the least growth of expected fragmentation.
 
-Each is a score for one node; the highest wins and ties go to the lowest node number. See placement for the default,
-which needs no score.
+Each is a score for one node that depends on nothing but the task and that node; the highest wins and ties go to the
+lowest node number. ``Remembered`` makes any of them quick. Rules taken from publications are kept to the letter, with
+their oddities, in classes of their own. See placement for the default, which needs no score.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import compress
 from math import exp
+from operator import ne
+from typing import Any
 
 from corral.core.cluster.capacity import Capacity
 from corral.core.cluster.resources import CPU_MILLI, Demand, TaskDemand
-from corral.policy.placement import pick_gpus
+from corral.core.cluster.topology import Topology
+from corral.policy.placement import Scorer, pick_gpus
+
+# ---- what a node has -----------------------------------------------------------------------------------------------
 
 
-def gpu_milli_left(capacity: Capacity, node: int, usable: int = -1) -> list[int]:
-    """Of each GPU of a node, what is left of it in thousandths; 0 for one that may not be used."""
-    left = []
-    for i, gpu in enumerate(capacity.topology.nodes[node].gpus):
-        bit = 1 << i
-        if capacity.free[node] & bit & usable:
-            left.append(1000)
-        elif capacity.up[node] & bit & usable and not capacity.claimed[node] & bit:
-            left.append(capacity.vram.get((node, i), 0) * 1000 // gpu.vram_mib)
-        else:
-            left.append(0)
-    return left
+def gpu_mib_left(capacity: Capacity, node: int) -> list[int]:
+    """Of each GPU of a node, the MiB that a newcomer could have; all of them only if nobody shares it."""
+    free, shared, vram = capacity.free[node], capacity.up[node] & ~capacity.claimed[node], capacity.vram
+    return [
+        gpu.vram_mib if free >> i & 1 else vram.get((node, i), 0) if shared >> i & 1 else 0
+        for i, gpu in enumerate(capacity.topology.layouts[capacity.topology.kind[node]])
+    ]
 
 
-def _choices(capacity: Capacity, demand: Demand, node: int, usable: int) -> Iterable[int]:
+def gpu_milli_left(capacity: Capacity, node: int) -> list[int]:
+    """The same in thousandths of each GPU."""
+    gpus = capacity.topology.layouts[capacity.topology.kind[node]]
+    return [mib * 1000 // gpu.vram_mib for gpu, mib in zip(gpus, gpu_mib_left(capacity, node), strict=True)]
+
+
+def choices(capacity: Capacity, demand: Demand, node: int, usable: int) -> Iterable[int]:
     """The GPUs a task might take on a node: each that has room for a slice, or the one pick of whole GPUs."""
     task = demand.task
     if task.slice_mib:
-        for i, gpu in enumerate(capacity.topology.nodes[node].gpus):
-            left = capacity.vram.get((node, i), gpu.vram_mib if capacity.free[node] >> i & 1 else 0)
-            if usable >> i & 1 and capacity.up[node] >> i & 1 and left >= task.slice_mib:
+        for i, mib in enumerate(gpu_mib_left(capacity, node)):
+            if mib >= task.slice_mib and usable >> i & 1:
                 yield 1 << i
     elif task.gpus:
         yield pick_gpus(capacity.topology, demand, node, capacity.free[node] & usable)
@@ -42,20 +50,95 @@ def _choices(capacity: Capacity, demand: Demand, node: int, usable: int) -> Iter
         yield 0
 
 
-def best_fit(capacity: Capacity, demand: Demand, node: int, usable: int) -> tuple[int, int]:
-    """The node, and on it the GPU, with least left over."""
-    task = demand.task
-    gpus = capacity.topology.nodes[node].gpus
-    choice = min(
-        _choices(capacity, demand, node, usable),
-        key=lambda mask: (capacity.vram.get((node, mask.bit_length() - 1), 1 << 60), mask),
+def _tightest(capacity: Capacity, demand: Demand, node: int, usable: int) -> int:
+    """Of the GPUs a task might take on a node those with least left; of equal ones the lowest."""
+    left = capacity.vram
+    return min(
+        choices(capacity, demand, node, usable),
+        key=lambda mask: (left.get((node, mask.bit_length() - 1), 1 << 60), mask),
         default=0,
     )
-    milli = task.slice_mib * 1000 // gpus[choice.bit_length() - 1].vram_mib if task.slice_mib else task.gpus * 1000
-    left = sum(gpu_milli_left(capacity, node)) - milli
-    cpu = capacity.amount_left(node, CPU_MILLI) or 0
-    cpu_left = cpu - (dict(task.amounts).get(CPU_MILLI, 0))
-    return -(left * 1_000_000 // max(1, 1000 * len(gpus)) + cpu_left // 100), choice
+
+
+def _milli(capacity: Capacity, task: TaskDemand, node: int, gpus: int) -> int:
+    """What a task takes with these GPUs, in thousandths."""
+    if not task.slice_mib:
+        return task.gpus * 1000
+    return task.slice_mib * 1000 // capacity.topology.nodes[node].gpus[gpus.bit_length() - 1].vram_mib
+
+
+def _cpu_left(capacity: Capacity, node: int) -> int:
+    return capacity.amount_left(node, CPU_MILLI) or 0
+
+
+def _cpu(task: TaskDemand) -> int:
+    return dict(task.amounts).get(CPU_MILLI, 0)
+
+
+# ---- best fit ------------------------------------------------------------------------------------------------------
+
+
+def best_fit(capacity: Capacity, demand: Demand, node: int, usable: int) -> tuple[int, int]:
+    """The node, and on it the GPU, with least left over."""
+    choice = _tightest(capacity, demand, node, usable)
+    gpus = len(capacity.topology.nodes[node].gpus)
+    left = sum(gpu_milli_left(capacity, node)) - _milli(capacity, demand.task, node, choice)
+    cpu_left = _cpu_left(capacity, node) - _cpu(demand.task)
+    return -(left * 1_000_000 // max(1, 1000 * gpus) + cpu_left // 100), choice
+
+
+class PublishedBestFit:
+    """BestFit as in FGD (ATC'23): half the CPU and half the GPU left after, each as a part of the largest node's.
+
+    In whole points of 100, by the publication's own floating-point arithmetic: many nodes tie. There the points are
+    then spread over 0..100 by the worst and the best of the nodes. That never changes which nodes are best (only the
+    best get 100), so it is left out here.
+    """
+
+    def __init__(self, cpu_milli_max: int = 128_000, gpu_milli_max: int = 8_000) -> None:
+        self.cpu_milli_max, self.gpu_milli_max = cpu_milli_max, gpu_milli_max
+
+    def __call__(self, capacity: Capacity, demand: Demand, node: int, usable: int) -> tuple[int, int]:
+        choice = _tightest(capacity, demand, node, usable)
+        gpu_left = sum(gpu_milli_left(capacity, node)) - _milli(capacity, demand.task, node, choice)
+        cpu_left = _cpu_left(capacity, node) - _cpu(demand.task)
+        left = cpu_left / self.cpu_milli_max * 0.5 + gpu_left / self.gpu_milli_max * 0.5
+        return int((1.0 - left) * 100), choice
+
+
+class PublishedDotProduct(PublishedBestFit):
+    """DotProd as in FGD (ATC'23): least of what is wanted times what is left before, CPU and GPU, in points of 100."""
+
+    def __call__(self, capacity: Capacity, demand: Demand, node: int, usable: int) -> tuple[int, int]:
+        choice = _tightest(capacity, demand, node, usable)
+        cpu = _cpu_left(capacity, node) / self.cpu_milli_max * (_cpu(demand.task) / self.cpu_milli_max)
+        wanted = _milli(capacity, demand.task, node, choice) / self.gpu_milli_max
+        gpu = sum(gpu_milli_left(capacity, node)) / self.gpu_milli_max * wanted
+        return int(100 * (1.0 - (cpu + gpu) / 2)), choice
+
+
+class PublishedPacking:
+    """GpuPacking as in FGD (ATC'23): GPUs in use before free ones, nodes in use before free ones, in points of 100.
+
+    A task without GPUs goes to the first node that has room for it.
+    """
+
+    def __call__(self, capacity: Capacity, demand: Demand, node: int, usable: int) -> tuple[int, int]:
+        task = demand.task
+        if not task.wants_gpu:
+            return 0, 0
+        choice = _tightest(capacity, demand, node, usable)
+        free, gpus = capacity.free[node].bit_count(), len(capacity.topology.nodes[node].gpus)
+        if free == gpus:
+            return max(33 - free, free), choice
+        opened = (choice & capacity.free[node]).bit_count()
+        if opened:
+            return max(50 - opened, 33), choice
+        shared = gpu_milli_left(capacity, node)[choice.bit_length() - 1]
+        return max(100 - shared * 100 // 1000 // 10, 50), choice
+
+
+# ---- fragmentation -------------------------------------------------------------------------------------------------
 
 
 class LeastFragmentation:
@@ -66,43 +149,215 @@ class LeastFragmentation:
 
     def __init__(self, typical: Sequence[tuple[TaskDemand, int]]) -> None:
         self.typical = tuple(typical)
-        self._total = max(1, sum(weight for _, weight in typical))
+        self.total = max(1, sum(weight for _, weight in typical))
+        names = sorted({name for task, _ in typical for name, _ in task.amounts})
+        #: by name of an amount, what the typical tasks want of it, in rising order
+        self._wants = {
+            name: sorted({each for task, _ in typical for other, each in task.amounts if other == name})
+            for name in names
+        }
+        self._topology: Topology | None = None
+        self._takers: dict[tuple[int, ...], _Takers] = {}
 
     def __call__(self, capacity: Capacity, demand: Demand, node: int, usable: int) -> tuple[int, int]:
-        before = self.fragmented_milli(capacity, node)
+        task, kind = demand.task, capacity.topology.kind[node]
+        layout = capacity.topology.layouts[kind]
+        left, taken = gpu_mib_left(capacity, node), dict(task.amounts)
+        amounts = [(capacity.amount_left(node, name), taken.get(name, 0)) for name in self._wants]
+        before = self._who_could_take(capacity, kind, [have for have, _ in amounts]).wasted(left)
+        then = self._who_could_take(capacity, kind, [None if have is None else have - each for have, each in amounts])
         best: tuple[int, int] | None = None
-        for choice in _choices(capacity, demand, node, usable):
-            mark = capacity.mark()
-            capacity.take(node, choice, demand.task.slice_mib, demand.task.amounts)
-            after = self.fragmented_milli(capacity, node)
-            capacity.undo(mark)
-            score = int(1000 / (1 + exp(-max(-60.0, min(60.0, (before - after) / 1000)))))
+        tried = set()
+        for choice in choices(capacity, demand, node, usable):
+            after = list(left)
+            if task.slice_mib:
+                i = choice.bit_length() - 1
+                after[i] -= task.slice_mib
+                if (alike := (layout[i], after[i])) in tried:
+                    continue  # a GPU like one that was tried before: the same score, and the first of them stands
+                tried.add(alike)
+            else:
+                after = [0 if choice >> i & 1 else mib for i, mib in enumerate(left)]
+            score = self.score(before - then.wasted(after))
             if best is None or score > best[0]:
                 best = (score, choice)
         assert best is not None, "a node was scored that cannot take the task"
         return best
 
-    def fragmented_milli(self, capacity: Capacity, node: int) -> float:
-        """The free GPU on a node that a task drawn from the typical ones could not use, in expectation."""
-        left = gpu_milli_left(capacity, node)
-        free = sum(left)
-        if not free:
-            return 0.0
-        wasted = 0
-        for task, weight in self.typical:
-            wasted += weight * (free - _usable_milli(capacity, node, task, left))
-        return wasted / self._total
+    def score(self, gain: int) -> int:
+        """What it counts for that so much less is wasted (GPU thousandths times weight; mostly negative)."""
+        return gain
+
+    def wasted(self, capacity: Capacity, node: int) -> int:
+        """The free GPU on a node that typical tasks could not use: thousandths, times the weight of each such task."""
+        amounts = [capacity.amount_left(node, name) for name in self._wants]
+        takers = self._who_could_take(capacity, capacity.topology.kind[node], amounts)
+        return takers.wasted(gpu_mib_left(capacity, node))
+
+    def _who_could_take(self, capacity: Capacity, kind: int, amounts: Sequence[int | None]) -> _Takers:
+        """Of the typical tasks those that these amounts allow on a kind of node. There are few different answers."""
+        if capacity.topology is not self._topology:
+            self._topology, self._takers = capacity.topology, {}
+        met = [
+            0 if have is None else bisect_right(wants, have)
+            for have, wants in zip(amounts, self._wants.values(), strict=True)
+        ]
+        key = (kind, *met)
+        found = self._takers.get(key)
+        if found is None:
+            most = {name: wants[:count] for (name, wants), count in zip(self._wants.items(), met, strict=True)}
+            allowed = [
+                (task, weight) for task, weight in self.typical
+                if all(each in most[name] for name, each in task.amounts)
+            ]  # fmt: skip
+            found = self._takers[key] = _Takers(capacity.topology, kind, allowed, self.total)
+        return found
 
 
-def _usable_milli(capacity: Capacity, node: int, task: TaskDemand, left: Sequence[int]) -> int:
-    """How much of what is left a kind of task could use; nothing if it does not fit at all."""
-    if not task.wants_gpu or not capacity.tasks_by_amounts(node, task.amounts, 1):
-        return 0
-    gpus = capacity.topology.nodes[node].gpus
-    if task.slice_mib:
-        return sum(
-            milli for gpu, milli in zip(gpus, left, strict=True)
-            if task.accepts(gpu) and milli * gpu.vram_mib >= task.slice_mib * 1000
-        )  # fmt: skip
-    whole = sum(1 for gpu, milli in zip(gpus, left, strict=True) if milli == 1000 and task.accepts(gpu))
-    return whole * 1000 if whole >= task.gpus else 0
+class _Takers:
+    """Tasks that a kind of node could take as far as its amounts go, and what they could use of GPUs left there."""
+
+    def __init__(self, topology: Topology, kind: int, tasks: Sequence[tuple[TaskDemand, int]], total: int) -> None:
+        self._vram = [gpu.vram_mib for gpu in topology.layouts[kind]]
+        self._total = total
+        self._slices = [(t.slice_mib, topology.accepted(t)[kind], weight) for t, weight in tasks if t.slice_mib]
+        self._wholes = [(t.gpus, topology.accepted(t)[kind], weight) for t, weight in tasks if t.gpus]
+        self._by_slices: dict[tuple[int, int], int] = {}  # (GPU, MiB left) -> weight of the slices that fit
+        self._by_wholes: dict[int, int] = {}  # free GPUs -> how many of them each task could use, times its weight
+
+    def wasted(self, left: Sequence[int]) -> int:
+        """Equivalent to asking every task in turn what it could use of all the GPUs together.
+
+        A slice could use what is left of every GPU that has room for it, so the GPUs can be asked one by one.
+        """
+        free = used = whole = 0
+        for i, mib in enumerate(left):
+            if mib:
+                milli = mib * 1000 // self._vram[i]
+                free += milli
+                weight = self._by_slices.get((i, mib))
+                used += milli * (self._weight_of_slices(i, mib) if weight is None else weight)
+                if mib == self._vram[i]:
+                    whole |= 1 << i
+        if whole:
+            count = self._by_wholes.get(whole)
+            used += 1000 * (self._used_by_wholes(whole) if count is None else count)
+        return free * self._total - used
+
+    def _weight_of_slices(self, i: int, mib: int) -> int:
+        found = sum(weight for wanted, mask, weight in self._slices if wanted <= mib and mask >> i & 1)
+        self._by_slices[i, mib] = found
+        return found
+
+    def _used_by_wholes(self, whole: int) -> int:
+        counts = [((whole & mask).bit_count(), wanted, weight) for wanted, mask, weight in self._wholes]
+        found = self._by_wholes[whole] = sum(count * weight for count, wanted, weight in counts if count >= wanted)
+        return found
+
+
+class FragmentationDescent(LeastFragmentation):
+    """FGD as published (ATC'23): the growth of fragmentation in whole points of 100 through a sigmoid; many tie."""
+
+    def score(self, gain: int) -> int:
+        return int(1.0 / (1.0 + exp(-(gain / self.total / 1000))) * 100)
+
+
+# ---- remembering ---------------------------------------------------------------------------------------------------
+
+NO_ROOM = -(1 << 99)
+_TASKS_MAX, _CHANGES_MAX = 4_096, 100_000
+
+
+class Remembered:
+    """A scorer that is asked again only about nodes that have changed since it was last asked for such a task.
+
+    Equivalent to asking it about every node. Sees for itself what has changed, by the columns that a score may depend
+    on, so that any capacity may come at any time.
+    """
+
+    def __init__(self, scorer: Scorer) -> None:
+        self.scorer = scorer
+        self._topology: Topology | None = None
+        self._columns: list[list[Any]] = []
+        self._changes: list[int] = []  # nodes that have changed, in order
+        self._known: dict[TaskDemand, _Scores] = {}
+
+    def __call__(self, capacity: Capacity, demand: Demand, node: int, usable: int) -> tuple[int, int]:
+        return self.scorer(capacity, demand, node, usable)
+
+    def best(self, capacity: Capacity, demand: Demand) -> tuple[int, int] | None:
+        """The node that scores highest and the GPUs to take there; None if no node has room."""
+        self._look(capacity)
+        nodes, task = len(capacity.topology.nodes), demand.task
+        known = self._known.get(task)
+        if known is None:
+            known = self._known[task] = _Scores(nodes)
+            stale: Iterable[int] = range(nodes)
+        else:
+            stale = set(self._changes[known.place :])
+        known.place = len(self._changes)
+        accepted, kind = capacity.topology.accepted(task), capacity.topology.kind
+        for n in stale:
+            usable = accepted[kind[n]]
+            if _has_room(capacity, demand, n, usable):
+                known.scores[n], known.gpus[n] = self.scorer(capacity, demand, n, usable)
+            else:
+                known.scores[n] = NO_ROOM
+        score = max(known.scores, default=NO_ROOM)
+        if score == NO_ROOM:
+            return None
+        node = known.scores.index(score)
+        return node, known.gpus[node]
+
+    def _look(self, capacity: Capacity) -> None:
+        """Note the nodes that are no longer as they were."""
+        columns = _columns(capacity)
+        if (
+            capacity.topology is not self._topology
+            or len(self._changes) > _CHANGES_MAX
+            or len(self._known) > _TASKS_MAX
+        ):
+            self._topology, self._changes, self._known = capacity.topology, [], {}
+        else:
+            every = range(len(capacity.topology.nodes))
+            changed: set[int] = set()
+            for old, new in zip(self._columns, columns, strict=True):
+                if old != new:
+                    changed.update(compress(every, map(ne, old, new)))
+            self._changes += changed
+        self._columns = columns
+
+
+class _Scores:
+    """What was last said of every node for one kind of task."""
+
+    __slots__ = ("gpus", "place", "scores")
+
+    def __init__(self, nodes: int) -> None:
+        self.scores, self.gpus = [NO_ROOM] * nodes, [0] * nodes
+        self.place = 0  # in the list of changes
+
+
+def _columns(capacity: Capacity) -> list[list[Any]]:
+    """Everything about nodes that a score may depend on, a column each."""
+    nodes = range(len(capacity.topology.nodes))
+    shared = [0] * len(nodes)
+    for (n, gpu), mib in capacity.vram.items():
+        shared[n] += mib + 1 << (gpu << 5)  # one number for all GPUs of a node
+    if capacity.pledged:
+        left = [[capacity.amount_left(n, name) for n in nodes] for name in capacity.left]
+    else:
+        left = [column.copy() for column in capacity.left.values()]
+    return [shared, capacity.open.copy(), capacity.up.copy(), capacity.claimed.copy(), capacity.free.copy(), *left]
+
+
+def _has_room(capacity: Capacity, demand: Demand, node: int, usable: int) -> bool:
+    """Whether one task fits on a node."""
+    task = demand.task
+    if task.gpus:
+        fits = (capacity.free[node] & usable).bit_count() >= task.gpus
+    elif task.slice_mib:
+        fits = any(choices(capacity, demand, node, usable))
+    else:
+        fits = capacity.open[node]
+    return fits and capacity.tasks_by_amounts(node, task.amounts, 1) > 0
