@@ -86,7 +86,7 @@ def test_the_first_bad_exit_code_of_a_gang_decides():
 
 # ---- told to leave ------------------------------------------------------------------------------------
 
-RETURNING = (Cause.RECLAIM, Cause.PRIORITY, Cause.TIME_SHARE, Cause.DRAIN, Cause.REQUEUE)
+RETURNING = (Cause.RECLAIM, Cause.PRIORITY, Cause.TIME_SHARE, Cause.MOVE, Cause.DRAIN, Cause.REQUEUE)
 
 
 @pytest.mark.parametrize("cause", RETURNING)

@@ -68,6 +68,7 @@ def _placed(state: State, gang: Gang, event: e.GangPlaced) -> None:
         _unclaim(state, gang)
     else:
         leave_line(state, gang)
+        gang.turn = state.version
     assert not gang.blockers, "a gang that is kept out of line was placed"
     _sit(state, gang, event)
     _set_charge(state, gang, gang.metered)
@@ -134,7 +135,7 @@ def drop_from_held(state: State, gang: Gang) -> None:
 
 def _claimed(state: State, gang: Gang, event: e.GangClaimed) -> None:
     leave_line(state, gang)
-    gang.claim = event.seats
+    gang.claim, gang.turn = event.seats, state.version
     state.touch(event.seats)
     state.claimants[gang.id] = gang
     for n, seat in seated(state.topology, event.seats):

@@ -63,6 +63,7 @@ class Cause(StrEnum):
     TIME_SHARE = "time_share"
     SHRINK = "shrink"  # gives up a part of its seats and goes on with the rest
     GROW = "grow"
+    MOVE = "move"  # goes on elsewhere; it has lost its seats, not its turn
     DRAIN = "drain"
     TIME_LIMIT = "time_limit"
     START_TIMEOUT = "start_timeout"
@@ -249,6 +250,7 @@ class Gang(Struct):
     lost: int = 0
     exit_code: int = 0  # of the first task that ended with anything but 0
     placed_ms: int = 0
+    turn: int = 0  # the state's version when it was last given, or promised, seats: of one moment, who came first
     started_ms: int = 0
     eviction: Eviction | None = None
     grace_over: bool = False

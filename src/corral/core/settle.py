@@ -32,7 +32,7 @@ BACKOFF_MAX_MS = 600_000
 AVOID_MAX = 3
 
 #: Evictions after which the gang simply waits for its next turn.
-_RETURNING = PREEMPTING | {Cause.GROW, Cause.DRAIN, Cause.REQUEUE}
+_RETURNING = PREEMPTING | {Cause.GROW, Cause.MOVE, Cause.DRAIN, Cause.REQUEUE}
 
 
 def settle(

@@ -7,7 +7,7 @@ from corral.policy.order import Order
 from corral.policy.placement import Bounds, Scorer, Seating, find_seats
 from corral.policy.preemption import Preemption
 from corral.policy.reasons import Hold, InTheWay, Reason
-from corral.policy.repack import Repack
+from corral.policy.repack.policy import Repack
 from corral.policy.scoring import LeastFragmentation, best_fit
 from corral.policy.standard import CONSERVATIVE, EASY, GREEDY, STRICT, Backfill, Parts, Standard
 

@@ -10,11 +10,14 @@ from corral.core.intake.refusal import Refusal
 from corral.policy.order import ByArrival, ByLength, ByPriority, ByPriorityAndShare, ByShare
 from corral.policy.placement import Scorer
 from corral.policy.preemption import Preemption
-from corral.policy.repack import ByAttainedService, Repack, by_remaining_service, by_remaining_time
+from corral.policy.repack.policy import Repack
+from corral.policy.repack.ranks import ByAttainedService, Change, Rank, by_remaining_service, by_remaining_time
 from corral.policy.scoring import FragmentationDescent, PublishedBestFit, Remembered
 from corral.policy.standard import EASY, GREEDY, STRICT, Backfill, Parts, Standard
 
 HOUR_MS = 3_600_000
+
+LEAST_SERVED = ByAttainedService()
 
 Make = Callable[[Backfill | None, Scorer | None], Policy]
 
@@ -35,9 +38,9 @@ def _walk(parts: Parts) -> Make:
     return make
 
 
-def _repack(rank: Callable[..., tuple[int, ...]]) -> Make:
+def _repack(rank: Rank, moves: bool = False, change: Change | None = None) -> Make:
     def make(backfill: Backfill | None, scorer: Scorer | None) -> Policy:
-        return Repack(rank, Parts(ByArrival(), backfill or GREEDY, None, scorer))
+        return Repack(rank, Parts(ByArrival(), backfill or GREEDY, None, scorer), moves, change)
 
     return make
 
@@ -62,7 +65,9 @@ CATALOG: dict[str, Make] = {
     "sjf": _walk(Parts(ByLength(), GREEDY)),
     "srtf": _repack(by_remaining_time),
     "srsf": _repack(by_remaining_service),
-    "las": _repack(ByAttainedService()),
+    "srtf_moving": _repack(by_remaining_time, moves=True),
+    "srsf_moving": _repack(by_remaining_service, moves=True),
+    "las": _repack(LEAST_SERVED, change=LEAST_SERVED.change_ms),
     "best_fit": _scored(lambda: Remembered(PublishedBestFit())),
     "fgd": _scored(lambda: Remembered(FragmentationDescent(SIZES_ALIKE))),
     "standard": _walk(Parts(ByPriorityAndShare(), EASY, Preemption(), patience_ms=24 * HOUR_MS, grows=True)),

@@ -1,0 +1,80 @@
+"""In which order gangs are served: shortest remaining time or service, least attained service.
+
+A rank reads the snapshot and the gang's own record, the past included; it knows nothing of seats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from corral.core.cluster.resources import GPU_MILLI
+from corral.core.model import Gang
+from corral.core.snapshot import Snapshot
+
+#: The order in which gangs are served, smallest first; equal ones by their place in line.
+Rank = Callable[[Snapshot, Gang], tuple[Any, ...]]
+#: When time alone will change the rank of a gang that runs from now on; None: never.
+Change = Callable[[Snapshot, Gang], int | None]
+
+
+def by_remaining_time(snapshot: Snapshot, gang: Gang) -> tuple[Any, ...]:
+    return (snapshot.remaining_ms(gang),)
+
+
+def by_remaining_service(snapshot: Snapshot, gang: Gang) -> tuple[Any, ...]:
+    return (snapshot.remaining_ms(gang) * _gpu_milli(gang),)
+
+
+def _gpu_milli(gang: Gang) -> int:
+    """The GPUs it asks for, in thousandths."""
+    demand = gang.demand
+    if demand.task.gpus:
+        return demand.task.gpus * 1000 * (demand.tasks + demand.spares)
+    return demand.charge(demand.tasks).get(GPU_MILLI, 0)
+
+
+class ByAttainedService:
+    """Least attained service in two dimensions (GPUs x time), in few discrete levels.
+
+    Within a level: those who run, in the order in which they began to run there; then those who ran there and had to
+    leave, the latest first; then those who have not run there yet, in the order in which they came. A gang that comes
+    down to a level while it runs is behind all of these at that moment. ``tick_ms``: a level is left after so many
+    whole ticks (a clock that is looked at no oftener), unless a plan is made for another reason before.
+    """
+
+    def __init__(self, limits_gpu_ms: tuple[int, ...] = (3_250_000, 7_200_000), tick_ms: int = 1) -> None:
+        self.limits_gpu_ms, self.tick_ms = limits_gpu_ms, tick_ms
+
+    def __call__(self, snapshot: Snapshot, gang: Gang) -> tuple[Any, ...]:
+        served, holds = snapshot.served_gpu_ms(gang), gang.holds_seats
+        level = self._level(served)
+        until_ms = snapshot.now_ms if holds else gang.waiting_since_ms
+        if not gang.attempt:
+            return (level, 2, until_ms)
+        milli = gang.gpu_milli or _gpu_milli(gang)
+        before = served - milli * (until_ms - gang.placed_ms) // 1000  # this run, or the last one
+        if level == 0 or before >= self.limits_gpu_ms[level - 1]:
+            began = (gang.placed_ms, 0, gang.turn)
+        else:  # it came down to this level in the course of the run
+            ran_ms = served * 1000 // max(1, milli) - self._needed_ms(level - 1, milli)
+            if ran_ms <= 0:
+                return (level, 2, until_ms)
+            began = (until_ms - ran_ms, 1, gang.rank)
+        return (level, 0, *began) if holds else (level, 1, -until_ms, *began)
+
+    def change_ms(self, snapshot: Snapshot, gang: Gang) -> int | None:
+        """When a gang that runs from now on comes down to the next level."""
+        served, milli = snapshot.served_gpu_ms(gang), gang.gpu_milli or _gpu_milli(gang)
+        level = self._level(served)
+        if level == len(self.limits_gpu_ms) or not milli:
+            return None
+        return snapshot.now_ms + self._needed_ms(level, milli) - served * 1000 // milli
+
+    def _level(self, served_gpu_ms: int) -> int:
+        return sum([served_gpu_ms >= limit for limit in self.limits_gpu_ms])
+
+    def _needed_ms(self, level: int, gpu_milli: int) -> int:
+        """How long it takes to leave a level, in whole ticks."""
+        needed_ms = -(-self.limits_gpu_ms[level] * 1000 // gpu_milli)
+        return -(-needed_ms // self.tick_ms) * self.tick_ms
