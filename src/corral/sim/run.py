@@ -22,7 +22,7 @@ from corral.core.model import NEVER_MS, JobSpec, QueueSpec, Settings
 from corral.core.plan import Place
 from corral.core.state import State
 from corral.sim.cluster import ClusterSpec
-from corral.sim.world import FREE, Costs, Item, SpeedModel, World
+from corral.sim.world import FREE, Costs, Item, Save, SpeedModel, World
 
 Write = Callable[[Sequence[e.Event]], None]
 
@@ -111,7 +111,9 @@ class Simulation:
         return True
 
     def next_ms(self) -> int:
-        """When something happens next; NEVER_MS if all is over."""
+        """When something happens next; NEVER_MS if all is over, whatever may still befall machines."""
+        if self.is_over:
+            return NEVER_MS
         times = [self._look_again_ms]
         if self._agenda:
             times.append(self._agenda[0][0])
@@ -121,8 +123,16 @@ class Simulation:
             times.append(self.engine.wake_ms(self.now_ms))
         return min(times)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether every job has come and gone."""
+        state = self.state
+        is_busy = state.backlog.count or state.holders or state.claimants or state.timers
+        return not is_busy and self._next_arrival == len(self.arrivals)
+
     def later(self, when_ms: int, item: Item) -> None:
-        for arrives_ms in (when_ms,) if self.carry is None else self.carry(when_ms):
+        # reports get lost or doubled on their way; what a job does by itself does not
+        for arrives_ms in (when_ms,) if self.carry is None or type(item) is Save else self.carry(when_ms):
             self._put(arrives_ms, REPORT, item)
 
     def _put(self, when_ms: int, order: int, item: Item) -> None:

@@ -13,6 +13,7 @@ from msgspec import Struct
 from corral.core import facts as f
 from corral.core.cluster.resources import Seat
 from corral.core.effects import Effect, StartGang, WarnGang
+from corral.core.model import Cause, GangState
 from corral.core.state import State
 
 #: What part of its full speed a job reaches on these seats, in thousandths.
@@ -35,6 +36,10 @@ FREE = Costs()
 TYPICAL = Costs(start_ms=30_000, restart_ms=60_000, save_ms=15_000, stop_ms=2_000, checkpoint_every_ms=1_800_000)
 
 
+#: A gang of which a part has died cannot write a checkpoint any more.
+_TOO_LATE_TO_SAVE = frozenset({Cause.FAILURE, Cause.UNREPAIRABLE})
+
+
 class Save(Struct, frozen=True, gc=False):
     """A mark on the agenda: this attempt writes a checkpoint now, if it still runs."""
 
@@ -53,6 +58,7 @@ class Attempt(Struct):
     up_ms: int  # when work begins
     speed: int  # thousandths
     step: int  # of its newest checkpoint
+    is_leaving: bool = False  # it has been told so
 
 
 class World:
@@ -86,7 +92,7 @@ class World:
         if not isinstance(item, Save):
             return item
         attempt = self._running.get(item.gang)
-        if attempt is None or attempt.number != item.attempt or not self._is_running(item):
+        if attempt is None or attempt.number != item.attempt or attempt.is_leaving or not self._goes_on(item):
             return None
         self._later(now_ms + self._costs.checkpoint_every_ms, item)
         return self._saved(item.gang, attempt, now_ms)
@@ -111,12 +117,16 @@ class World:
 
     def _stop(self, effect: WarnGang, now_ms: int) -> None:
         attempt = self._running.get(effect.gang)
-        if attempt is None or attempt.number != effect.attempt:
-            return
+        if attempt is None or attempt.number != effect.attempt or attempt.is_leaving:
+            return  # a warning is owed until the gang has left, and is given again
+        attempt.is_leaving = True
         last_ms = now_ms
-        if self._costs.saves and attempt.up_ms <= now_ms:
-            last_ms = min(now_ms + self._costs.save_ms, max(now_ms, effect.deadline_ms))
-            self._later(last_ms, self._saved(effect.gang, attempt, last_ms))
+        if self._costs.saves and attempt.up_ms <= now_ms and effect.cause not in _TOO_LATE_TO_SAVE:
+            last_ms = now_ms + self._costs.save_ms
+            if last_ms <= effect.deadline_ms:
+                self._later(last_ms, self._saved(effect.gang, attempt, now_ms))
+            else:  # killed while it writes: there is no such checkpoint
+                last_ms = max(now_ms, effect.deadline_ms)
         self._down(effect.gang, effect.attempt, last_ms + self._costs.stop_ms, 85)
 
     def _down(self, gang: str, attempt: int, when_ms: int, exit_code: int) -> None:
@@ -130,6 +140,6 @@ class World:
         attempt.step += 1
         return f.Saved(gang, attempt.number, attempt.step)
 
-    def _is_running(self, item: Save) -> bool:
+    def _goes_on(self, item: Save) -> bool:
         gang = self._state.gangs[item.gang]
-        return gang.attempt == item.attempt and bool(gang.started_ms) and gang.holds_seats and gang.eviction is None
+        return gang.attempt == item.attempt and gang.state in (GangState.STARTING, GangState.RUNNING)
