@@ -13,10 +13,12 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from corral.core.cluster.resources import CPU_MILLI, MEMORY_MIB, Gpu, amounts
-from corral.core.cluster.topology import NodeSpec
+from corral.core.cluster.slots import NODE_LEVEL
+from corral.core.cluster.topology import CLUSTER, NodeSpec
 from corral.core.intake.refusal import Refusal
 from corral.sim.traces.model import TraceNodes
 
+GPUS_MAX = 1_000_000
 VRAM_MIB = 80_000  # of a GPU about which nothing is said
 _PART = re.compile(r"(\d+)x(\d+)(?::([\w.+-]+))?")
 _COUNT = re.compile(r"count:(\d+)")
@@ -40,7 +42,7 @@ class ClusterSpec(Struct, frozen=True):
 
 def parse_cluster(text: str, topology: str = "") -> ClusterSpec | Refusal:
     """The cluster that a description names."""
-    levels = _parse_levels(topology)
+    levels = parse_levels(topology)
     if isinstance(levels, Refusal):
         return levels
     counted = _COUNT.fullmatch(text)
@@ -56,10 +58,13 @@ def parse_cluster(text: str, topology: str = "") -> ClusterSpec | Refusal:
             parts.append(TraceNodes(int(found[1]), int(found[2]), found[3] or ""))
     if not all(part.count and part.gpus for part in parts):
         return Refusal("bad_nodes", f"{text!r} has nodes without GPUs, or no nodes", field="nodes")
+    if sum(part.count * part.gpus for part in parts) > GPUS_MAX:
+        return Refusal("bad_nodes", f"{text!r} has more than {GPUS_MAX:,} GPUs", "simulate a part of it", "nodes")
     return build_cluster(parts, levels)
 
 
-def _parse_levels(topology: str) -> list[tuple[str, int]] | Refusal:
+def parse_levels(topology: str) -> list[tuple[str, int]] | Refusal:
+    """Levels as (name, how many of what is below), innermost first."""
     levels: list[tuple[str, int]] = []
     for part in topology.split(",") if topology else ():
         name, _, size = part.partition("=")
@@ -67,6 +72,11 @@ def _parse_levels(topology: str) -> list[tuple[str, int]] | Refusal:
             hint = "innermost first, for example rack=8,spine=4"
             return Refusal("bad_topology", f"{part!r} does not describe a level", hint, "topology")
         levels.append((name.strip(), int(size)))
+    names = [name for name, _ in levels]
+    reserved = next((name for name in names if name in (CLUSTER, NODE_LEVEL) or names.count(name) > 1), None)
+    if reserved is not None:
+        why = f"{reserved!r} cannot be a level" if names.count(reserved) == 1 else f"{reserved!r} is a level twice"
+        return Refusal("bad_topology", why, "give each level between node and cluster a name of its own", "topology")
     return levels
 
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 from corral.core import events as e
 from corral.core.engine import Policy
 from corral.core.intake.refusal import Refusal
-from corral.core.model import Settings
+from corral.core.model import NEVER_MS, Settings
 from corral.policy.catalog import policy as named_policy
 from corral.sim.cluster import ClusterSpec
 from corral.sim.faults import FaultRates, Network, mishaps
@@ -28,8 +28,8 @@ from corral.sim.workload import ESTIMATES, Terms, arrivals_of, queues_of
 from corral.sim.world import FREE, Costs
 
 LEARNED = "learned"
-WATCH_EVERY = 256  # moments between two looks at the progress
 
+#: Sees the run after every moment. May end it by raising KeyboardInterrupt.
 Watch = Callable[[Simulation], None]
 
 
@@ -46,6 +46,7 @@ class Scenario(Struct, frozen=True):
     faults: FaultRates | None = None
     guarantees: tuple[tuple[str, int], ...] = ()  # (team, GPUs)
     power: Power | None = None
+    until_ms: int | None = None  # after the first submission; None: to the end
 
 
 def simulate(
@@ -56,7 +57,7 @@ def simulate(
     policy: Policy | None = None,
     journal: Callable[[Sequence[e.Event]], None] | None = None,
 ) -> Result | Refusal:
-    """Run a workload to its end. ``watch`` sees the run from time to time; an interrupt gives the result so far."""
+    """Run a workload to its end. What ends it before gives the result so far, with ``cut_ms`` set."""
     chosen = policy or named_policy(scenario.policy)
     if isinstance(chosen, Refusal):
         return chosen
@@ -65,13 +66,19 @@ def simulate(
         return Refusal("no_such_estimate", f"there are no estimates {scenario.estimates!r}", f"estimates: {known}")
     recorder, learner = Recorder(), Learner() if scenario.estimates == LEARNED else None
     simulation = _simulation(trace, cluster, scenario, chosen, recorder, learner, journal)
+    until_ms = NEVER_MS if scenario.until_ms is None else simulation.now_ms + scenario.until_ms
+    cut_ms = None
     try:
-        while simulation.step():
-            if watch is not None and simulation.steps % WATCH_EVERY == 0:
+        while simulation.step(until_ms):
+            if watch is not None:
                 watch(simulation)
+        if simulation.next_ms() < NEVER_MS:
+            cut_ms = scenario.until_ms
     except KeyboardInterrupt:
-        pass
-    return evaluate(scenario.policy, recorder.history, trace, power=scenario.power)
+        cut_ms = simulation.now_ms - simulation.begin_ms
+    result = evaluate(scenario.policy, recorder.history, trace, power=scenario.power)
+    result.cut_ms = cut_ms
+    return result
 
 
 def _simulation(

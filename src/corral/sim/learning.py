@@ -66,12 +66,12 @@ class Learner:
             kind = type(event)
             if kind is e.GangStarted:
                 self._since[event.gang] = event.at_ms  # type: ignore[union-attr]
-            elif kind is e.GangStopped:
+            elif kind is e.GangStopped or kind is e.GangRepaired:
                 self._stopped(event)  # type: ignore[arg-type]
             elif kind is e.GangFinished:
                 self._finished(event)  # type: ignore[arg-type]
 
-    def _stopped(self, event: e.GangStopped) -> None:
+    def _stopped(self, event: e.GangStopped | e.GangRepaired) -> None:
         since = self._since.pop(event.gang, event.at_ms)
         self._ran[event.gang] = self._ran.get(event.gang, 0) + event.at_ms - since
 

@@ -68,7 +68,7 @@ class Simulation:
         self.engine = Engine(self.state, policy, write)
         self.arrivals, self._next_arrival = arrivals, 0
         self.refuse, self.admit = refuse, admit
-        self.now_ms = arrivals[0].at_ms if arrivals else 0
+        self.begin_ms = self.now_ms = arrivals[0].at_ms if arrivals else 0
         self.world = World(
             self.state,
             {arrival.id: arrival.work_ms for arrival in arrivals},

@@ -25,6 +25,7 @@ class MeasuredRun(msgspec.Struct):
     policy: str
     workload: str
     measures: Measures
+    cut_ms: int | None = None  # null: the run came to its own end
 
 
 class MeasuresFile(msgspec.Struct):
@@ -36,7 +37,7 @@ class MeasuresFile(msgspec.Struct):
 
 def measures_json(results: Sequence[Result]) -> bytes:
     """The measures of all runs, indented, with a newline at the end."""
-    runs = [MeasuredRun(result.policy, result.workload, result.measures) for result in results]
+    runs = [MeasuredRun(result.policy, result.workload, result.measures, result.cut_ms) for result in results]
     return msgspec.json.format(msgspec.json.encode(MeasuresFile(FORMAT, runs)), indent=2) + b"\n"
 
 

@@ -20,6 +20,7 @@ class Result(Struct):
     measures: Measures
     history: History
     over_time: Series
+    cut_ms: int | None = None  # how long after its beginning the run was ended before its end; None: it was not
 
 
 def evaluate(

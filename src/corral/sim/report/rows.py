@@ -164,6 +164,9 @@ def remarks(results: Sequence[Result]) -> list[str]:
     """What a reader must know before comparing: who is not in the numbers."""
     found: dict[str, list[str]] = {}  # what is to be said -> of which policies
     for result in results:
+        if result.cut_ms is not None:
+            remark = f"NOT THE WHOLE RUN: it was ended {duration(result.cut_ms)} after the first submission."
+            found.setdefault(remark, []).append(result.policy)
         for remark in _remarks(result.measures.total):
             found.setdefault(remark, []).append(result.policy)
     return [f"{', '.join(policies)}: {remark}" for remark, policies in found.items()]

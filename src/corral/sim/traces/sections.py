@@ -6,7 +6,6 @@ for is an error that names the nearest one: a misspelt key would otherwise silen
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,10 +13,10 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
+from corral.core.intake.refusal import Refusal
 from corral.sim.traces.rows import TraceError, nearest, opened
+from corral.wire.spans import parse_span
 
-_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-_SPAN = re.compile(r"(?P<number>\d+(\.\d+)?)(?P<unit>ms|s|m|h|d|w)")
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
@@ -76,11 +75,11 @@ class Section:
 
     def span_ms(self, key: str) -> int:
         node = self._node(key)
-        text = node.value.replace(" ", "") if isinstance(node, ScalarNode) else ""
-        parts = list(_SPAN.finditer(text))
-        if not parts or "".join(part[0] for part in parts) != text:
+        text = node.value if isinstance(node, ScalarNode) else ""
+        found = parse_span(text)
+        if isinstance(found, Refusal):
             raise self.wrong(key, f"is {text!r}, but must be a span of time such as 90s, 45m, 6h, 1d12h or 2w.")
-        return round(sum(float(part["number"]) * _UNITS_MS[part["unit"]] for part in parts))
+        return found
 
     def section(self, key: str, known: Sequence[str] = ()) -> Section:
         return Section(self._file, self._path(key), self._node(key), known)
