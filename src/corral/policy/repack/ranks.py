@@ -23,10 +23,10 @@ def by_remaining_time(snapshot: Snapshot, gang: Gang) -> tuple[Any, ...]:
 
 
 def by_remaining_service(snapshot: Snapshot, gang: Gang) -> tuple[Any, ...]:
-    return (snapshot.remaining_ms(gang) * _gpu_milli(gang),)
+    return (snapshot.remaining_ms(gang) * gpu_milli_of(gang),)
 
 
-def _gpu_milli(gang: Gang) -> int:
+def gpu_milli_of(gang: Gang) -> int:
     """The GPUs it asks for, in thousandths."""
     demand = gang.demand
     if demand.task.gpus:
@@ -52,7 +52,7 @@ class ByAttainedService:
         until_ms = snapshot.now_ms if holds else gang.waiting_since_ms
         if not gang.attempt:
             return (level, 2, until_ms)
-        milli = gang.gpu_milli or _gpu_milli(gang)
+        milli = gang.gpu_milli or gpu_milli_of(gang)
         before = served - milli * (until_ms - gang.placed_ms) // 1000  # this run, or the last one
         if level == 0 or before >= self.limits_gpu_ms[level - 1]:
             began = (gang.placed_ms, 0, gang.turn)
@@ -65,7 +65,7 @@ class ByAttainedService:
 
     def change_ms(self, snapshot: Snapshot, gang: Gang) -> int | None:
         """When a gang that runs from now on comes down to the next level."""
-        served, milli = snapshot.served_gpu_ms(gang), gang.gpu_milli or _gpu_milli(gang)
+        served, milli = snapshot.served_gpu_ms(gang), gang.gpu_milli or gpu_milli_of(gang)
         level = self._level(served)
         if level == len(self.limits_gpu_ms) or not milli:
             return None

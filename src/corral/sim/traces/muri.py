@@ -18,16 +18,19 @@ _WORK_PER_MILLE = 1015
 _MURI_NODES = TraceNodes(8, 8)
 
 
-def read_muri(path: Path, name: str = "muri") -> Trace:
-    """Times in milliseconds. Work is iterations by time of an iteration; the ``duration`` column is not it."""
+def read_muri(path: Path, name: str = "muri", per_ms: int = 1) -> Trace:
+    """Times in milliseconds. Work is iterations by time of an iteration; the ``duration`` column is not it.
+
+    ``per_ms`` 1000 gives every time in microseconds, for results that a rounding would change.
+    """
     gathering = Gathering(name, path)
     for row in read_rows(path, _MURI):
         iterations = row.whole("iterations")
         iteration_us = row.ms("iteration_time")  # it is in milliseconds, so a thousandth of each
         job = TraceJob(
             id=row.text("job_id"),
-            submit_ms=row.ms("submit_time", unit_ms=1),
-            work_ms=(iterations * iteration_us * _WORK_PER_MILLE + 500_000) // 1_000_000,
+            submit_ms=row.ms("submit_time", unit_ms=1) * per_ms,
+            work_ms=(iterations * iteration_us * _WORK_PER_MILLE * per_ms + 500_000) // 1_000_000,
             gpus=row.whole("num_gpu", least=1),
             application=row.text("model_name"),
             priority=row.whole("priority"),
