@@ -6,10 +6,9 @@ import pytest
 
 from corral.core import events as e
 from corral.core.cluster.resources import CPU_MILLI, TaskDemand
-from corral.sim.openb import drawn, gpu_milli_of, nodes_of, published, read_order, replay, typical_tasks
+from corral.sim.openb import drawn, gpu_milli_of, nodes_of, published, read_order, recorded, replay, typical_tasks
 from corral.sim.traces.catalog import open_trace
 from corral.sim.traces.model import Trace, TraceJob, TraceNodes
-from corral.sim.traces.rows import read_lines, read_rows
 from tests.sim.traces.files import PUBLIC, needs_public_traces, written
 
 DECISIONS = 600
@@ -83,21 +82,8 @@ def test_a_score_that_was_not_published_is_an_error():
 
 
 @needs_public_traces
-@pytest.mark.parametrize("name", ["04-GpuPacking", "05-BestFit", "06-FGD"])
+@pytest.mark.parametrize("name", ["GpuPacking", "BestFit", "FGD"])
 def test_the_first_decisions_are_those_on_record(name):
-    folder = PUBLIC / "openb"
-    trace = open_trace("openb:default", PUBLIC)
-    stem = "openb_pod_list_default"
-    order = [line.strip() for _, line in read_lines(folder / "orders" / f"{stem}.seed42.nodes.txt.gz")]
-    pods = read_order(trace, folder / "orders" / f"{stem}.seed42.txt.gz")[:DECISIONS]
-    columns = ("decision", "used_gpu_milli", "arrived_gpu_milli", "used_nodes")
-    recorded = [
-        (row.word("decision") == "create", *(row.whole(column) for column in columns[1:]))
-        for _, row in zip(pods, read_rows(folder / "decisions" / f"{stem}.{name}.seed42.csv.gz", columns), strict=False)
-    ]
-    found = [
-        (arrived.is_placed, arrived.used_gpu_milli, arrived.asked_gpu_milli, arrived.used_nodes)
-        for arrived in replay(pods, nodes_of(trace, order), published(name.partition("-")[2], trace))
-    ]
+    found, on_record = recorded(open_trace("openb:default", PUBLIC), PUBLIC / "openb", name, DECISIONS)
     assert len(found) == DECISIONS
-    assert found == recorded
+    assert found == on_record

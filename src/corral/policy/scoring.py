@@ -8,8 +8,8 @@ their oddities, in classes of their own. See placement for the default, which ne
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
-from itertools import compress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import compress, filterfalse
 from math import exp
 from operator import ne
 from typing import Any
@@ -266,6 +266,7 @@ class FragmentationDescent(LeastFragmentation):
 
 NO_ROOM = -(1 << 99)
 _TASKS_MAX, _CHANGES_MAX = 4_096, 100_000
+_Key = tuple[int, int]  # (node, GPU)
 
 
 class Remembered:
@@ -279,6 +280,8 @@ class Remembered:
         self.scorer = scorer
         self._topology: Topology | None = None
         self._columns: list[list[Any]] = []
+        self._vram: dict[_Key, int] = {}
+        self._shared: list[tuple[int | None, ...]] = []  # by node, what is left of the GPUs that are shared
         self._changes: list[int] = []  # nodes that have changed, in order
         self._known: dict[TaskDemand, _Scores] = {}
 
@@ -296,36 +299,46 @@ class Remembered:
         else:
             stale = set(self._changes[known.place :])
         known.place = len(self._changes)
-        accepted, kind = capacity.topology.accepted(task), capacity.topology.kind
+        answers: dict[tuple[Any, ...], tuple[int, int]] = {}  # nodes that are alike in all that counts score alike
         for n in stale:
-            usable = accepted[kind[n]]
-            if _has_room(capacity, demand, n, usable):
-                known.scores[n], known.gpus[n] = self.scorer(capacity, demand, n, usable)
-            else:
-                known.scores[n] = NO_ROOM
+            alike = (capacity.topology.kind[n], self._shared[n], *[column[n] for column in self._columns])
+            answer = answers.get(alike)
+            if answer is None:
+                answer = answers[alike] = self._ask(capacity, demand, n)
+            known.scores[n], known.gpus[n] = answer
         score = max(known.scores, default=NO_ROOM)
         if score == NO_ROOM:
             return None
         node = known.scores.index(score)
         return node, known.gpus[node]
 
+    def _ask(self, capacity: Capacity, demand: Demand, node: int) -> tuple[int, int]:
+        usable = capacity.topology.accepted(demand.task)[capacity.topology.kind[node]]
+        if not _has_room(capacity, demand, node, usable):
+            return NO_ROOM, 0
+        return self.scorer(capacity, demand, node, usable)
+
     def _look(self, capacity: Capacity) -> None:
         """Note the nodes that are no longer as they were."""
-        columns = _columns(capacity)
+        columns, vram = _columns(capacity), capacity.vram.copy()
+        every = range(len(capacity.topology.nodes))
+        changed: set[int] = set()
         if (
             capacity.topology is not self._topology
             or len(self._changes) > _CHANGES_MAX
             or len(self._known) > _TASKS_MAX
         ):
             self._topology, self._changes, self._known = capacity.topology, [], {}
+            self._vram, self._shared = {}, [()] * len(every)
         else:
-            every = range(len(capacity.topology.nodes))
-            changed: set[int] = set()
             for old, new in zip(self._columns, columns, strict=True):
                 if old != new:
                     changed.update(compress(every, map(ne, old, new)))
-            self._changes += changed
-        self._columns = columns
+        for n in {n for n, _ in _differences(self._vram, vram)}:
+            self._shared[n] = tuple(vram.get((n, i)) for i in range(len(capacity.topology.nodes[n].gpus)))
+            changed.add(n)
+        self._changes += changed
+        self._columns, self._vram = columns, vram
 
 
 class _Scores:
@@ -339,16 +352,18 @@ class _Scores:
 
 
 def _columns(capacity: Capacity) -> list[list[Any]]:
-    """Everything about nodes that a score may depend on, a column each."""
-    nodes = range(len(capacity.topology.nodes))
-    shared = [0] * len(nodes)
-    for (n, gpu), mib in capacity.vram.items():
-        shared[n] += mib + 1 << (gpu << 5)  # one number for all GPUs of a node
+    """Everything about nodes that a score may depend on, a column each; all but the GPUs that are shared."""
+    left: list[list[Any]] = [column.copy() for column in capacity.left.values()]
     if capacity.pledged:
+        nodes = range(len(capacity.topology.nodes))
         left = [[capacity.amount_left(n, name) for n in nodes] for name in capacity.left]
-    else:
-        left = [column.copy() for column in capacity.left.values()]
-    return [shared, capacity.open.copy(), capacity.up.copy(), capacity.claimed.copy(), capacity.free.copy(), *left]
+    return [capacity.open.copy(), capacity.up.copy(), capacity.claimed.copy(), capacity.free.copy(), *left]
+
+
+def _differences(old: Mapping[_Key, int], new: Mapping[_Key, int]) -> Iterator[_Key]:
+    """Keys that are in one only, or have another value."""
+    yield from compress(new, map(ne, new.values(), map(old.get, new)))
+    yield from filterfalse(new.__contains__, old)
 
 
 def _has_room(capacity: Capacity, demand: Demand, node: int, usable: int) -> bool:

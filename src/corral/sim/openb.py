@@ -35,12 +35,14 @@ from corral.policy.scoring import (
     choices,
 )
 from corral.sim.traces.model import Trace, TraceJob
-from corral.sim.traces.rows import read_lines
+from corral.sim.traces.rows import read_lines, read_rows
 
 WHOLE_MIB = 1000  # of every GPU
 ARRIVED_PERCENT = 130  # of the cluster's GPUs, asked for by all that arrive
 TYPICAL_PERCENT = 95  # of the pods are typical, the most frequent kinds first
 _QUEUE = "all"
+_RECORDED = {"GpuPacking": "04-GpuPacking", "BestFit": "05-BestFit", "FGD": "06-FGD"}
+_COLUMNS = ("decision", "used_gpu_milli", "arrived_gpu_milli", "used_nodes")
 
 
 class Arrived(Struct, frozen=True, gc=False):
@@ -171,7 +173,7 @@ def typical_tasks(pods: Sequence[TraceJob]) -> list[tuple[TaskDemand, int]]:
     return found
 
 
-# ---- how much is in use when 130 % have arrived --------------------------------------------------------------------
+# ---- what was published --------------------------------------------------------------------------------------------
 
 #: The policies of the publication that are scores of one node (its sixth, Clustering, looks at who sits there).
 PUBLISHED = ("Random", "DotProd", "GpuPacking", "BestFit", "FGD")
@@ -201,6 +203,25 @@ class Anywhere:
 
     def __call__(self, capacity: Capacity, demand: Demand, node: int, usable: int) -> tuple[int, int]:
         return self._random.getrandbits(60), self._random.choice(list(choices(capacity, demand, node, usable)))
+
+
+def recorded(trace: Trace, folder: Path, name: str, most: int | None = None) -> tuple[list[Arrived], list[Arrived]]:
+    """What the engine does in the recorded order of the default workload (seed 42), and what is on record."""
+    stem = "openb_pod_list_default"
+    nodes = [line.strip() for _, line in read_lines(folder / "orders" / f"{stem}.seed42.nodes.txt.gz")]
+    pods = read_order(trace, folder / "orders" / f"{stem}.seed42.txt.gz")[:most]
+    rows = read_rows(folder / "decisions" / f"{stem}.{_RECORDED[name]}.seed42.csv.gz", _COLUMNS)
+    known = [
+        Arrived(
+            pod.id,
+            row.word("decision") == "create",
+            row.whole("used_gpu_milli"),
+            row.whole("arrived_gpu_milli"),
+            row.whole("used_nodes"),
+        )
+        for pod, row in zip(pods, rows, strict=most is None)
+    ]
+    return list(replay(pods, nodes_of(trace, nodes), published(name, trace))), known
 
 
 def allocation(trace: Trace, name: str, seed: int) -> float:
