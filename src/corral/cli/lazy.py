@@ -1,0 +1,41 @@
+"""A group of commands whose modules are loaded when they are needed, and no sooner.
+
+Knows names and where their commands lie. A module of a command declares what can be typed and is light; what it takes
+to carry the command out is imported when it is carried out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import rich_click as click
+
+from corral.cli.complaint import unknown
+
+
+class LazyGroup(click.RichGroup):
+    """``lazy`` names for each command its ``module:attribute``."""
+
+    def __init__(self, *args: Any, lazy: Mapping[str, str], **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(self._lazy)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in self._lazy:
+            return None
+        module, _, attribute = self._lazy[cmd_name].partition(":")
+        found = getattr(import_module(module), attribute)
+        assert isinstance(found, click.Command)
+        return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in self._lazy:
+            raise unknown(f"command {ctx.command_path}", args[0], self._lazy)
+        return super().resolve_command(ctx, args)

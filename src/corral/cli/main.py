@@ -1,0 +1,73 @@
+"""The command ``corral``: which nouns there are, and how every command ends.
+
+Exit codes: 0 done; 1 something went wrong that is not the user's doing; 2 bad input; 130 interrupted. Loads nothing
+that the command at hand does not need.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import rich_click as click
+
+from corral import __version__
+from corral.cli.complaint import INTERRUPTED, Complaint
+from corral.cli.lazy import LazyGroup
+
+DEBUG_VARIABLE = "CORRAL_DEBUG"
+NOUNS = {"sim": "corral.cli.sim.group:sim"}
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy=NOUNS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+@click.version_option(__version__, "-V", "--version", prog_name="corral", message="%(prog)s %(version)s")
+def corral() -> None:
+    """A scheduler for machine-learning work on shared GPUs."""
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run one command and leave with its exit code."""
+    sys.exit(_run(arguments))
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    try:
+        code = corral.main(args=arguments, prog_name="corral", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except click.ClickException as error:
+        return _tell(error)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted: there is nothing to report yet", err=True)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # whoever reads has seen enough; nothing more may be written, not even when the interpreter ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if os.environ.get(DEBUG_VARIABLE):
+            raise
+        what = f"{type(error).__name__}: {error}"
+        hint = f"this is a fault of corral; set {DEBUG_VARIABLE}=1 to see where it happened"
+        return _tell(Complaint(what, hint, exit_code=1))
+
+
+def _tell(error: click.ClickException) -> int:
+    """What is wrong, and below it what to do."""
+    message = error.format_message().rstrip(".")
+    hint = error.hint if isinstance(error, Complaint) else _usage_hint(error)
+    click.echo(f"error: {message}", err=True)
+    if hint:
+        click.echo(f"  hint: {hint}", err=True)
+    return error.code if isinstance(error, Complaint) else error.exit_code
+
+
+def _usage_hint(error: click.ClickException) -> str:
+    context = getattr(error, "ctx", None)
+    return f"{context.command_path} --help shows what can be said" if context is not None else ""

@@ -1,0 +1,1 @@
+"""``corral sim``: what would happen to a workload on some machines under some policies."""

@@ -1,0 +1,30 @@
+"""``corral sim compare``: one workload under several policies, side by side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import rich_click as click
+
+from corral.cli.complaint import Complaint
+from corral.cli.sim.options import Asked, asked_option, simulation_options
+
+
+@click.command()
+@asked_option("--policy", metavar="A,B,…", default="fifo,fair,standard", show_default=True, help="Names, by commas.")
+@asked_option("--jobs", "-j", type=click.IntRange(min=1), metavar="N", default=1, help="So many at once, as processes.")
+@simulation_options
+def compare(**given: Any) -> int:
+    """Run a workload under several policies and show them side by side.
+
+    For example: corral sim compare --trace synthetic:lab --policy fifo,fair,standard
+    """
+    from corral.cli.sim.answer import answer
+
+    names = tuple(name.strip() for name in given["policy"].split(",") if name.strip())
+    if not names:
+        raise Complaint("--policy names no policy", "write it like fifo,fair,standard")
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise Complaint(f"--policy names {twice!r} twice", "name each policy once")
+    return answer(Asked(**given), names)

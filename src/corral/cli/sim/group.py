@@ -1,0 +1,20 @@
+"""The noun ``sim`` and its commands."""
+
+from __future__ import annotations
+
+import rich_click as click
+
+from corral.cli.lazy import LazyGroup
+
+COMMANDS = {
+    "run": "corral.cli.sim.run:run",
+    "compare": "corral.cli.sim.compare:compare",
+    "list": "corral.cli.sim.workloads:list_workloads",
+    "policies": "corral.cli.sim.policies:policies",
+    "generate": "corral.cli.sim.generate:generate",
+}
+
+
+@click.group(cls=LazyGroup, lazy=COMMANDS)
+def sim() -> None:
+    """Ask what would happen: a workload, on some machines, under one policy or several."""

@@ -1,0 +1,22 @@
+"""``corral sim run``: one workload under one policy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import rich_click as click
+
+from corral.cli.sim.options import Asked, asked_option, simulation_options
+
+
+@click.command()
+@asked_option("--policy", metavar="NAME", default="standard", show_default=True, help="See: corral sim policies.")
+@simulation_options
+def run(**given: Any) -> int:
+    """Run a workload under a policy and report what came out.
+
+    For example: corral sim run --trace synthetic:lab --html report.html
+    """
+    from corral.cli.sim.answer import answer
+
+    return answer(Asked(**given), (given["policy"],))

@@ -1,0 +1,68 @@
+"""Kinds of values that options take: a word of a list, a span of time, a count by name.
+
+Each reads one text or complains with what to write instead. Light: what it takes to read a value is imported then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import rich_click as click
+
+from corral.cli.complaint import Complaint, nearest
+
+
+class Word(click.ParamType[str]):
+    """One of a few words; an unknown one is answered with the nearest."""
+
+    name = "word"
+
+    def __init__(self, *words: str) -> None:
+        self.words: Sequence[str] = words
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
+        text = str(value)
+        if text not in self.words:
+            raise Complaint(f"{_option(param)} cannot be {text!r}", nearest(text, self.words))
+        return text
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:  # noqa: ARG002 - click's signature
+        return "|".join(self.words)
+
+
+class Span(click.ParamType[int]):
+    """A span of time such as 30s, 10m, 2h, 7d or 1d12h, in milliseconds."""
+
+    name = "time"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:  # noqa: ARG002
+        from corral.core.intake.refusal import Refusal
+        from corral.wire.spans import parse_span
+
+        found = value if isinstance(value, int) else parse_span(str(value))
+        if isinstance(found, Refusal):
+            raise Complaint(f"{_option(param)}: {found.why}", found.hint)
+        return found
+
+
+class Counted(click.ParamType[tuple[str, int]]):
+    """``name=count``."""
+
+    name = "name=count"
+
+    def convert(
+        self,
+        value: object,
+        param: click.Parameter | None,
+        ctx: click.Context | None,  # noqa: ARG002
+    ) -> tuple[str, int]:
+        if isinstance(value, tuple):
+            return value
+        name, mark, count = str(value).rpartition("=")
+        if not mark or not name or not (count.isascii() and count.isdecimal()):
+            raise Complaint(f"{_option(param)} cannot be {str(value)!r}", "write it like vision=16")
+        return name, int(count)
+
+
+def _option(param: click.Parameter | None) -> str:
+    return param.opts[-1] if param is not None else "the value"
