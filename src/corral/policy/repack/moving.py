@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from corral.core.cluster.capacity import Capacity
 from corral.core.cluster.resources import Demand, Seat
 from corral.core.cluster.slots import could_take, slots
-from corral.core.model import Cause, Gang
+from corral.core.model import Cause, Gang, GangState
 from corral.core.plan import Evict
 from corral.core.state import seated
 from corral.policy.placement import FREE, find_seats, seats_on
-from corral.policy.repack.seats import MOVABLE, Found, Seats
+from corral.policy.repack.seats import Found, Seats
 
 
 class Moving(Seats):
@@ -38,19 +38,31 @@ class Moving(Seats):
             else:
                 self.running.pop(gang.id, None)  # where nothing new is placed, what runs goes on
         for gang in self.order:
-            holds = gang.holds_seats
-            if holds and gang.id not in self.running and gang.state in MOVABLE:
-                continue
-            found = self._find(gang, (len(gang.seats),) if holds else gang.demand.sizes())
-            if found is None and gang.id in self.running:
-                self.leaving[gang.id] = gang
-            elif found is not None and holds:
-                self._sit(gang, found[0])
-                if gang.id in self.running and not _are_same_nodes(found[0], gang.all_seats):
-                    self.moving[gang.id] = gang
-            elif found is not None:
-                self._accept(gang, *found)
+            if gang.id in self.running:
+                self._reseat(gang)
+            elif gang.profile.demand not in self._full:
+                self._come(gang)
         self._forget(mark)
+
+    def _reseat(self, gang: Gang) -> None:
+        found = self._find(gang, (len(gang.seats),))
+        if found is None:
+            self.leaving[gang.id] = gang
+            return
+        self._sit(gang, found[0])
+        if not _are_same_nodes(found[0], gang.all_seats):
+            self.moving[gang.id] = gang
+
+    def _come(self, gang: Gang) -> None:
+        """A newcomer, or one that is on its way out and will be back for these seats."""
+        if gang.state is GangState.WAITING:
+            found = self._find(gang, gang.demand.sizes())
+            if found is not None:
+                self._accept(gang, *found)
+        elif gang.state is GangState.STOPPING:
+            found = self._find(gang, (len(gang.seats),))
+            if found is not None:
+                self._sit(gang, found[0])
 
     def _is_at_home(self, gang: Gang) -> bool:
         up, open_ = self.capacity.up, self.capacity.open

@@ -12,7 +12,8 @@ from corral.core.cluster.resources import GPU_MILLI
 from corral.core.model import Gang
 from corral.core.snapshot import Snapshot
 
-#: The order in which gangs are served, smallest first; equal ones by their place in line.
+#: The order in which gangs are served, smallest first; equal ones by their place in line. The rank of a gang that waits
+#: must not depend on the time.
 Rank = Callable[[Snapshot, Gang], tuple[Any, ...]]
 #: When time alone will change the rank of a gang that runs from now on; None: never.
 Change = Callable[[Snapshot, Gang], int | None]

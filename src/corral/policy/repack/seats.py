@@ -16,6 +16,7 @@ from corral.core.state import seated
 from corral.policy.placement import spread_of, whole_gpus
 from corral.policy.preemption import claimed_as
 from corral.policy.repack.ranks import Rank
+from corral.policy.repack.standing import entry_of, waiting_in_order
 from corral.policy.standard import Cycle
 
 #: Seats with the spares at the end, and how many are no spares.
@@ -32,10 +33,14 @@ class Seats:
         self.capacity, self.topology = cycle.draft.capacity, cycle.state.topology
         snapshot, served = cycle.snapshot, self.draft.served
         self.running = {gang.id: gang for gang in self.state.holders.values() if self._is_movable(gang)}
-        waiting = [self.state.gangs[name] for line in self.state.backlog.lines() for name in line if name not in served]
-        everyone = [*self.running.values(), *self._returning(), *waiting]
-        self.order = sorted(everyone, key=lambda gang: (*rank(snapshot, gang), gang.rank))
+        here = (*self.running.values(), *self._returning())
+        entries = [*waiting_in_order(snapshot, rank), *(entry_of(snapshot, rank, gang) for gang in here)]
+        entries.sort()
+        self.order = [entry[3] for entry in entries]
+        if served:
+            self.order = [gang for gang in self.order if gang.id not in served]
         self.coming: list[tuple[Gang, tuple[Seat, ...], int]] = []  # who gets which seats; after so many come spares
+        self._charged: list[tuple[Gang, Amounts, int]] = []
         self.leaving: dict[str, Gang] = {}
         self.moving: dict[str, Gang] = {}
         self._full: set[Demand] = set()  # what did not fit: there is less room at every further turn
@@ -78,13 +83,13 @@ class Seats:
         charge, gpu_ms = self._charge(gang, seats)
         self.draft.queues.charge(gang.queue, gang.user, charge, 1)
         self.draft.queues.commit_budget(gang.queue, gpu_ms)
+        self._charged.append((gang, charge, gpu_ms))
         self.coming.append((gang, seats, size))
 
     def _forget(self, mark: int) -> None:
         """Everyone has had a turn: the draft as it was before."""
         self.capacity.undo(mark)
-        for gang, seats, _ in self.coming:
-            charge, gpu_ms = self._charge(gang, seats)
+        for gang, charge, gpu_ms in self._charged:
             self.draft.queues.charge(gang.queue, gang.user, charge, -1)
             self.draft.queues.commit_budget(gang.queue, -gpu_ms)
 

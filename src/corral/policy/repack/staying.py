@@ -24,20 +24,21 @@ class Staying(Seats):
         Where all GPUs are on one node this is equivalent to seating everyone from an empty cluster, in order: a gang
         that had to rise for a newcomer has its own turn later, and stays if enough is left then.
         """
+        running, full, leaving = self.running, self._full, self.leaving
         mark = self.capacity.mark()
-        self._below = [gang for gang in self.order if gang.id in self.running]  # who sits; the last rises first
+        turns = {gang.id: turn for turn, gang in enumerate(self.order) if gang.id in running}
+        self._below = [running[name] for name in turns]  # who sits; the last rises first
         self._sits = {gang.id: gang.all_seats for gang in self._below}  # where, as far as it matters: GPUs are alike
-        turn = {gang.id: place for place, gang in enumerate(self.order)}
-        for place, gang in enumerate(self.order):
-            if gang.id in self.leaving:
+        for turn, gang in enumerate(self.order):
+            if gang.id in leaving:
                 if self._stay(gang):
-                    del self.leaving[gang.id]
-            elif gang.id not in self.running and gang.demand not in self._full:
+                    del leaving[gang.id]
+            elif gang.profile.demand not in full and gang.id not in running:
                 first = len(self._below)
-                while first and turn[self._below[first - 1].id] > place:
+                while first and turns[self._below[first - 1].id] > turn:
                     first -= 1
                 if not self._come(gang, first):
-                    self._full.add(gang.demand)
+                    full.add(gang.demand)
         self._forget(mark)
 
     def _come(self, gang: Gang, first: int) -> bool:
