@@ -1,8 +1,8 @@
 """What a placement costs in speed: ranks that lie further apart wait longer for each other.
 
-A documented, replaceable model (docs/simulator.md has the sources of its figures): a job on one node runs at full
-speed; one that spans nodes loses a part of it, and a larger part with every level of the topology it has to cross.
-Knows seats and the tree; knows nothing of time or work.
+A documented, replaceable model (docs/simulator.md has the sources of its figures): a job within the reach of NVLink
+runs at full speed; one that spans nodes loses a part of it, a larger part with every level of the topology it has to
+cross, and most if a tensor-parallel group of it is torn apart. Knows seats and the tree, nothing of time or work.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ class Slowdown(Struct, frozen=True):
 
     across_nodes: int = 930  # all nodes under one leaf switch
     across: tuple[tuple[str, int], ...] = (("rack", 880), ("spine", 820), ("zone", 700))  # by name of the level
-    scattered: int = 960  # for a job that would fit one node, and sits on several
+    scattered: int = 800  # for a job that would fit one node, and sits on several
+    torn: int = 500  # for a job with a tensor-parallel group that NVLink does not reach
 
 
 DEFAULT_SLOWDOWN = Slowdown()
@@ -37,12 +38,14 @@ class ByDistance:
 
     def __call__(self, job: str, seats: Sequence[Seat]) -> int:
         """``talks``: what part of the usual loss, in thousandths, a job suffers; one that never talks loses nothing."""
-        return 1000 - (1000 - self._usual(seats)) * self._talks.get(job, 1000) // 1000
+        return 1000 - (1000 - self._usual(job, seats)) * self._talks.get(job, 1000) // 1000
 
-    def _usual(self, seats: Sequence[Seat]) -> int:
+    def _usual(self, job: str, seats: Sequence[Seat]) -> int:
         topology = self._state.topology
-        nodes = {topology.number[seat.node] for seat in seats if seat.node in topology.number}
-        if len(nodes) < 2:
+        numbers = [topology.number.get(seat.node) for seat in seats]
+        nodes = {n for n in numbers if n is not None}
+        reach = topology.nvlink_level  # GPUs under one domain of this level are as near as those of one node
+        if len(nodes) < 2 or (reach is not None and len({topology.above[n][reach] for n in nodes}) == 1):
             return 1000
         speed = self._slowdown.across_nodes
         for level in range(len(topology.levels) - 1, 0, -1):
@@ -51,4 +54,12 @@ class ByDistance:
             speed = self._across.get(topology.levels[level], speed)
         if sum(seat.gpus.bit_count() for seat in seats) <= topology.gpus_max:
             speed = speed * self._slowdown.scattered // 1000
+        if self._is_torn(job, [n if n is None or reach is None else topology.above[n][reach] for n in numbers]):
+            speed = speed * self._slowdown.torn // 1000
         return speed
+
+    def _is_torn(self, job: str, places: Sequence[int | None]) -> bool:
+        """Whether consecutive ranks of one tensor-parallel group sit in different places."""
+        known = self._state.jobs.get(job)
+        size = 1 if known is None else known.spec.gangs[0].demand.chunk
+        return any(len(set(places[at : at + size])) > 1 for at in range(0, len(places), size))
