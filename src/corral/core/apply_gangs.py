@@ -275,6 +275,8 @@ def _requeued(state: State, gang: Gang, event: e.GangRequeued) -> None:
         gang.profile = event.profile
     if event.at_head and gang.rank > 0:
         gang.rank -= HEAD
+    elif event.at_end:
+        gang.rank, state.next_rank = state.next_rank, state.next_rank + 1
     gang.not_before_ms = event.not_before_ms
     if event.not_before_ms > event.at_ms:
         gang.blockers |= Blocker.BACKOFF

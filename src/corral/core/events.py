@@ -194,13 +194,17 @@ class GangStopped(_GangEvent, frozen=True, gc=False, tag=True):
 
 
 class GangRequeued(_GangEvent, frozen=True, gc=False, tag=True):
-    """Back to waiting. ``counted``: the failure whose retry it used up; ``profile``: its new shape, if that changed."""
+    """Back to waiting. ``counted``: the failure whose retry it used up; ``profile``: its new shape, if that changed.
+
+    Its place in line is what it was, unless it goes to the head (not its fault), or to the end (its turn is over).
+    """
 
     not_before_ms: int = 0
     at_head: bool = False
     counted: FailureClass | None = None
     is_quick: bool = False
     profile: Profile | None = None
+    at_end: bool = False
     names_live_attempt: ClassVar[bool] = False
 
 

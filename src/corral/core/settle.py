@@ -55,7 +55,8 @@ def settle(
             return [stopped, _once_more(gang, now_ms)]
         return [stopped, _finish(gang, GangState.SUCCEEDED, "", now_ms)]
     if failure is FailureClass.PREEMPTED:
-        return [stopped, e.GangRequeued(now_ms, gang.id, gang.attempt)]
+        has_yielded = gang.eviction is not None and gang.eviction.cause is Cause.TIME_SHARE
+        return [stopped, e.GangRequeued(now_ms, gang.id, gang.attempt, at_end=has_yielded)]
     return [stopped, *_after_failure(state, gang, job.spec, failure, node, now_ms)]
 
 

@@ -18,7 +18,7 @@ from corral.core.cluster.slots import could_take
 from corral.core.model import NEVER_MS, Cause, Gang, GangState
 from corral.core.plan import MakeRoom, Victim
 from corral.core.snapshot import Draft
-from corral.core.state import seated
+from corral.core.state import State, seated
 from corral.policy.placement import FREE, Bounds, Seating, find_seats
 from corral.policy.rights import Rights
 from corral.policy.victims import Candidate, Ledger, cheapest, nodes_of
@@ -50,6 +50,7 @@ class Room:
         self._may_have: dict[tuple[str, int], bool] = {}
         self._known: dict[tuple[str, Cause, bool], Candidate] = {}
         self._nobody: dict[tuple[str, int], int] = {}  # (queue, priority) -> who wants so much may ask nobody
+        self._usable: dict[int, bool] = {}
         self._bounds = FREE
 
     @cached_property
@@ -196,15 +197,38 @@ class Room:
         return right is not Cause.TIME_SHARE or self._has_had_more(victim, gang)
 
     def _has_had_more(self, victim: Gang, gang: Gang) -> bool:
-        """Whether a gang has run long enough, saves its work, and has received more than the one that waits."""
+        """Whether a gang has run long enough, saves its work, and has received more than the one that waits.
+
+        One that holds more than it wants, and more than all who wait could use, is not asked: the rest would lie idle.
+        """
         spec = self._snapshot.job(victim).spec
-        quantum = self._state.queues.queues[victim.queue].spec.time_share * max(1, spec.restart_cost_ms)
         saves = spec.checkpoints or victim.saved_step >= 0
+        wanted = gang.demand.charge(gang.demand.smallest).get(GPU_MILLI, 0)
         return (
             saves
-            and self._snapshot.run_ms(victim) >= quantum
-            and self._snapshot.served_gpu_ms(victim) > self._snapshot.served_gpu_ms(gang)
+            and (victim.gpu_milli <= wanted or self._could_be_used(victim.gpu_milli))
+            and self._snapshot.run_ms(victim) >= quantum_ms(self._state, victim)
+            and (self._snapshot.served_gpu_ms(victim) > self._snapshot.served_gpu_ms(gang) or self._would_fill_up(gang))
         )
+
+    def _would_fill_up(self, gang: Gang) -> bool:
+        """Whether at least half of what a gang wants lies idle anyway: rather than that, others make up the rest."""
+        capacity, accepted = self._draft.capacity, self._state.topology.accepted(gang.demand.task)
+        kinds = [by_size for mask, by_size in zip(accepted, capacity.rooms, strict=True) if mask]
+        idle = sum(size * nodes.bit_count() for by_size in kinds for size, nodes in enumerate(by_size))
+        return 2000 * idle >= gang.demand.charge(gang.demand.smallest).get(GPU_MILLI, 0) > 0
+
+    def _could_be_used(self, gpu_milli: int) -> bool:
+        """Whether those in line who could sit down on so much want as much, all together."""
+        known = self._usable.get(gpu_milli)
+        if known is None:
+            total = 0
+            for demand, lengths in self._state.backlog.demands.items():
+                wanted = demand.charge(demand.smallest).get(GPU_MILLI, 0)
+                if wanted <= gpu_milli:
+                    total += wanted * sum(lengths.values())
+            known = self._usable[gpu_milli] = total >= gpu_milli
+        return known
 
     # ---- who is asked ------------------------------------------------------------------------------------------
 
@@ -306,6 +330,11 @@ class Room:
         for victim, amounts in freed:
             tree.charge(victim.queue, victim.user, amounts, 1)
         return is_allowed
+
+
+def quantum_ms(state: State, gang: Gang) -> int:
+    """How long a gang of a queue that shares time runs at least before it is asked to yield."""
+    return state.queues.queues[gang.queue].spec.time_share * max(1, state.jobs[gang.job].spec.restart_cost_ms)
 
 
 def claimed_as(demand: Demand) -> Demand:

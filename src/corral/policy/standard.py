@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from corral.core.cluster.resources import GPU_MILLI, Demand, Seat
 from corral.core.cluster.slots import could_take
-from corral.core.model import Blocker, Cause, Gang, GangState, Health
+from corral.core.model import NEVER_MS, Blocker, Cause, Gang, GangState, Health
 from corral.core.plan import Decision, DropClaim, Evict, Place, Plan, Repair
 from corral.core.queues.backlog import Desk
 from corral.core.queues.quota import Shortfall
@@ -23,7 +23,7 @@ from corral.policy.backfill import Calendar
 from corral.policy.elastic import grow, repair
 from corral.policy.order import Order, Turn, Walk
 from corral.policy.placement import FREE, Bounds, Scorer, Seating, find_seats, spread_of
-from corral.policy.preemption import Preemption, Room
+from corral.policy.preemption import Preemption, Room, quantum_ms
 
 
 class Backfill(Struct, frozen=True):
@@ -32,6 +32,9 @@ class Backfill(Struct, frozen=True):
     may_pass: bool = True
     depth: int = 1
 
+
+#: Whoever shares time is looked at again no more often than this.
+LOOK_AGAIN_MS = 60_000
 
 STRICT = Backfill(may_pass=False, depth=0)
 GREEDY = Backfill(depth=0)
@@ -61,7 +64,8 @@ class Standard:
             return Plan(snapshot.now_ms)
         cycle = Cycle(snapshot, self.parts)
         cycle.plan()
-        return Plan(snapshot.now_ms, tuple(cycle.decisions), tuple(cycle.calendar.reservations))
+        reservations = tuple(cycle.calendar.reservations)
+        return Plan(snapshot.now_ms, tuple(cycle.decisions), reservations, cycle.look_again_ms())
 
 
 def known_full(state: State, parts: Parts) -> set[Demand]:
@@ -301,6 +305,9 @@ class Cycle:
     def _block(self, walk: Walk, turn: Turn, pool: tuple[bool, ...], bounds: Bounds) -> None:
         """It cannot start now. Promise it a start, if it is near enough to the head, and see who may still pass."""
         gang, demand = turn.gang, turn.gang.demand
+        if self._has_had_its_turn(gang):
+            walk.skip(turn)
+            return
         count = self.blocked[pool] = self.blocked.get(pool, 0) + 1
         if count <= self.parts.backfill.depth:
             self.calendar.reserve(gang, demand.smallest, self._content_ms(gang))
@@ -317,6 +324,18 @@ class Cycle:
         is_barred = bounds is not FREE and could_take(self.draft.capacity, demand, demand.smallest)
         walk.close(turn, self.calendar.shortest_barred_ms(gang, self._exempt(gang)) if is_barred else 0)
 
+    def _has_had_its_turn(self, gang: Gang) -> bool:
+        """Where time is shared, who has run already is promised nothing, so that what is free is not kept for it.
+
+        Until it has waited longer than anyone should.
+        """
+        patience = NEVER_MS if self.parts.patience_ms is None else self.parts.patience_ms
+        return (
+            gang.served_gpu_ms > 0
+            and self.state.queues.queues[gang.queue].spec.time_share > 0
+            and self.now_ms - gang.waiting_since_ms < patience
+        )
+
     def _close_what_is_full(self, walk: Walk, pool: tuple[bool, ...]) -> None:
         """Equivalent to giving everyone a turn; those who cannot fit, and may not make others leave, need none."""
         for demand, may_fit in self.room.could_take(walk.open_demands()).items():
@@ -327,6 +346,20 @@ class Cycle:
         """Until when a gang would rather wait for seats that are closer together than take what there is."""
         demand = gang.demand
         return gang.waiting_since_ms + demand.prefer_wait_ms if demand.prefer else 0
+
+    def look_again_ms(self) -> int | None:
+        """Where time is shared, who runs now will have had more than who waits without anything being reported."""
+        if self.parts.preemption is None or not self.state.backlog.count:
+            return None
+        sharing = [
+            next(iter(gangs.values()))
+            for (queue, _), gangs in self.state.held_by.items()
+            if gangs and self.state.queues.queues[queue].spec.time_share
+        ]
+        if not sharing:
+            return None
+        often_ms = max(LOOK_AGAIN_MS, min(quantum_ms(self.state, gang) for gang in sharing))
+        return (self.now_ms // often_ms + 1) * often_ms  # a common beat: not once for each who runs
 
     # ---- 5. growth ---------------------------------------------------------------------------------------------
 
