@@ -168,7 +168,7 @@ def run_muri(path: Path, rule: str, is_taxed: bool, jobs: int | None = None) -> 
     tax = {job.id: overhead_s(job.application, job.gpus) * SECOND if is_taxed else 0 for job in trace.jobs}
     recorder = Recorder()
     simulation = TaxedSimulation(
-        cluster, arrivals, partial(_policy, rule), recorder, queues=queues_of(trace), tax_ms=tax
+        cluster, arrivals, partial(policy_of, rule), recorder, queues=queues_of(trace), tax_ms=tax
     )
     simulation.run()
     return simulation, recorder.history
@@ -182,8 +182,10 @@ def overhead_s(model: str, gpus: int) -> int:
 _RECORDED: Mapping[str, str] = {"srtf": "shortest", "srsf": "shortest-gpu", "las": "dlas-gpu"}
 
 
-def _policy(rule: str, world: TaxedWorld) -> Policy:
-    """Under a tax what is left to do is not what the clock says: it is asked of the world, as by an oracle."""
+def policy_of(
+    rule: str, world: TaxedWorld, limits_gpu_s: tuple[int, ...] = LIMITS_GPU_S, second: int = SECOND
+) -> Policy:
+    """Under a tax what is left to do is not what the clock says: it is asked of the world, as of an oracle."""
 
     def by_remaining_time(_: Snapshot, gang: Gang) -> tuple[int, ...]:
         return (world.remaining_ms(gang.id),)
@@ -193,8 +195,7 @@ def _policy(rule: str, world: TaxedWorld) -> Policy:
 
     parts = Parts(ByArrival(), GREEDY)
     if rule == "las":
-        limits = tuple(limit * SECOND for limit in LIMITS_GPU_S)
-        least = ByAttainedService(limits, tick_ms=SECOND)
+        least = ByAttainedService(tuple(limit * second for limit in limits_gpu_s), tick_ms=second)
         return Repack(least, parts, change=least.change_ms)
     rank: Rank = by_remaining_time if rule == "srtf" else by_remaining_service
     return Repack(rank, parts, moves=True)
