@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 from tests.architecture.repository import ROOT
 
@@ -33,3 +38,20 @@ def test_the_engine_in_twenty_lines_runs() -> None:
     first, second = run("-c", snippet).splitlines()
     assert first.startswith("Place(gang='train/main', attempt=1, seats=(Seat(node='a1', gpus=15,")
     assert second.startswith("StartGang(gang='train/main', attempt=1,")
+
+
+def commands() -> list[str]:
+    """Lines of the README that begin with the name of the program."""
+    return re.findall(r"^corral .*$", "\n".join(re.findall(r"```\n(.*?)```", README, re.DOTALL)), re.MULTILINE)
+
+
+@pytest.mark.parametrize("line", commands())
+def test_commands_of_the_readme_work(line: str, tmp_path: Path) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    words = [sys.executable, "-m", *shlex.split(line)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+    named = re.findall(r"--(?:html|json|csv|out) (\S+)", line)
+    assert [name for name in named if not (tmp_path / name).stat().st_size] == []
