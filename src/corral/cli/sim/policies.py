@@ -18,7 +18,7 @@ SENTENCES = {
     "srtf_moving": "The least remaining time first; gangs may be moved so that the next one fits.",
     "srsf_moving": "The least remaining GPU time first; gangs may be moved so that the next one fits.",
     "las": "Whoever has received the least GPU time first; takes turns without knowing any length.",
-    "las_by_time": "Whoever has run for the least time first, whatever its size; takes turns without knowing any length.",
+    "las_by_time": "Whoever has run for the least time first, whatever its size; takes turns.",
     "best_fit": "In order of arrival, each on the node that it leaves the fullest.",
     "fgd": "In order of arrival, each on the node where it leaves the least fragmentation.",
 }
