@@ -24,6 +24,11 @@ def placed(plan):
     return {bare(d.gang): [s.node for s in d.seats] for d in plan.decisions if isinstance(d, Place)}
 
 
+def seats_of(plan, name):
+    """The seats it is given, or promised."""
+    return next(d.seats for d in plan.decisions if isinstance(d, Place | MakeRoom) and bare(d.gang) == name)
+
+
 def told(plan):
     """Everyone who has to leave, and why."""
     victims = {bare(v.gang): v.cause for d in plan.decisions if isinstance(d, MakeRoom) for v in d.victims}
@@ -65,7 +70,7 @@ def test_a_newcomer_takes_free_gpus_and_not_those_with_lower_numbers():
     world = World("srtf").rack("a", 1, 4).queue("team")
     world.run("long", demand=demand_of(2), seats=[seat("a0", 0, 1)], estimate_ms=60 * MINUTE)
     world.submit("short", demand=demand_of(2), estimate_ms=MINUTE)
-    assert world.cycle().decisions[0].seats == (seat("a0", 2, 3),)
+    assert seats_of(world.cycle(), "short") == (seat("a0", 2, 3),)
 
 
 def test_whoever_stays_keeps_its_gpus_though_the_newcomer_needs_a_large_part_of_the_node():
@@ -76,7 +81,7 @@ def test_whoever_stays_keeps_its_gpus_though_the_newcomer_needs_a_large_part_of_
     world.submit("short", demand=demand_of(3), estimate_ms=MINUTE)
     plan = world.cycle()
     assert told(plan) == {"longest": Cause.PRIORITY}
-    assert plan.decisions[0].seats == (seat("a0", 1, 2, 3),)
+    assert seats_of(plan, "short") == (seat("a0", 1, 2, 3),)
 
 
 def test_one_who_rose_for_a_newcomer_stays_if_a_second_one_leaves_room_again():

@@ -17,7 +17,7 @@ from corral.policy.standard import EASY, GREEDY, STRICT, Backfill, Parts, Standa
 
 HOUR_MS = 3_600_000
 
-LEAST_SERVED = ByAttainedService()
+LEAST_SERVED, LEAST_SERVED_BY_TIME = ByAttainedService(), ByAttainedService(by_time=True)
 
 Make = Callable[[Backfill | None, Scorer | None], Policy]
 
@@ -68,6 +68,7 @@ CATALOG: dict[str, Make] = {
     "srtf_moving": _repack(by_remaining_time, moves=True),
     "srsf_moving": _repack(by_remaining_service, moves=True),
     "las": _repack(LEAST_SERVED, change=LEAST_SERVED.change_ms),
+    "las_by_time": _repack(LEAST_SERVED_BY_TIME, change=LEAST_SERVED_BY_TIME.change_ms),
     "best_fit": _scored(lambda: Remembered(PublishedBestFit())),
     "fgd": _scored(lambda: Remembered(FragmentationDescent(SIZES_ALIKE))),
     "standard": _walk(Parts(ByPriorityAndShare(), EASY, Preemption(), patience_ms=24 * HOUR_MS, grows=True)),

@@ -5,6 +5,7 @@ A rank reads the snapshot and the gang's own record, the past included; it knows
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from typing import Any
 
@@ -36,7 +37,7 @@ def gpu_milli_of(gang: Gang) -> int:
 
 
 class ByAttainedService:
-    """Least attained service in two dimensions (GPUs x time), in few discrete levels.
+    """Least attained service in two dimensions (GPUs x time) or by time alone, in few discrete levels.
 
     Within a level: those who run, in the order in which they began to run there; then those who ran there and had to
     leave, the latest first; then those who have not run there yet, in the order in which they came. A gang that comes
@@ -44,21 +45,23 @@ class ByAttainedService:
     whole ticks (a clock that is looked at no oftener), unless a plan is made for another reason before.
     """
 
-    def __init__(self, limits_gpu_ms: tuple[int, ...] = (3_250_000, 7_200_000), tick_ms: int = 1) -> None:
-        self.limits_gpu_ms, self.tick_ms = limits_gpu_ms, tick_ms
+    def __init__(
+        self, limits_gpu_ms: tuple[int, ...] = (3_250_000, 7_200_000), tick_ms: int = 1, by_time: bool = False
+    ) -> None:
+        self.limits, self.tick_ms, self.by_time = limits_gpu_ms, tick_ms, by_time
 
     def __call__(self, snapshot: Snapshot, gang: Gang) -> tuple[Any, ...]:
-        served, holds = snapshot.served_gpu_ms(gang), gang.holds_seats
-        level = self._level(served)
+        holds = gang.holds_seats
         until_ms = snapshot.now_ms if holds else gang.waiting_since_ms
         if not gang.attempt:
-            return (level, 2, until_ms)
-        milli = gang.gpu_milli or gpu_milli_of(gang)
+            return (0, 2, until_ms)
+        served, milli = self._served(snapshot, gang)
+        level = self._level(served)
         before = served - milli * (until_ms - gang.placed_ms) // 1000  # this run, or the last one
-        if level == 0 or before >= self.limits_gpu_ms[level - 1]:
+        if level == 0 or before >= self.limits[level - 1]:
             began = (gang.placed_ms, 0, gang.turn)
         else:  # it came down to this level in the course of the run
-            ran_ms = served * 1000 // max(1, milli) - self._needed_ms(level - 1, milli)
+            ran_ms = served * 1000 // milli - self._needed_ms(level - 1, milli)
             if ran_ms <= 0:
                 return (level, 2, until_ms)
             began = (until_ms - ran_ms, 1, gang.rank)
@@ -66,16 +69,21 @@ class ByAttainedService:
 
     def change_ms(self, snapshot: Snapshot, gang: Gang) -> int | None:
         """When a gang that runs from now on comes down to the next level."""
-        served, milli = snapshot.served_gpu_ms(gang), gang.gpu_milli or gpu_milli_of(gang)
+        served, milli = self._served(snapshot, gang)
         level = self._level(served)
-        if level == len(self.limits_gpu_ms) or not milli:
+        if level == len(self.limits):
             return None
         return snapshot.now_ms + self._needed_ms(level, milli) - served * 1000 // milli
 
-    def _level(self, served_gpu_ms: int) -> int:
-        return sum([served_gpu_ms >= limit for limit in self.limits_gpu_ms])
+    def _served(self, snapshot: Snapshot, gang: Gang) -> tuple[int, int]:
+        """What it has received, and how fast it receives: GPUs in thousandths, or always 1000."""
+        served, milli = snapshot.served_gpu_ms(gang), max(1, gang.gpu_milli or gpu_milli_of(gang))
+        return (served * 1000 // milli, 1000) if self.by_time else (served, milli)
+
+    def _level(self, served: int) -> int:
+        return bisect_right(self.limits, served)
 
     def _needed_ms(self, level: int, gpu_milli: int) -> int:
         """How long it takes to leave a level, in whole ticks."""
-        needed_ms = -(-self.limits_gpu_ms[level] * 1000 // gpu_milli)
+        needed_ms = -(-self.limits[level] * 1000 // gpu_milli)
         return -(-needed_ms // self.tick_ms) * self.tick_ms
