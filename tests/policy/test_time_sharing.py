@@ -1,12 +1,14 @@
 """Sharing time: who is asked to yield, who is not, and where in line one stands who has had its turn."""
 
+from typing import Any
+
 from corral.core.model import Cause, GangState
 from corral.core.plan import MakeRoom, Place
 from corral.policy.standard import LOOK_AGAIN_MS
 from tests.world import World, demand_of, seat
 
 MINUTE, HOUR = 60_000, 3_600_000
-SAVES = dict(checkpoints=True, restart_cost_ms=MINUTE)
+SAVES: dict[str, Any] = dict(checkpoints=True, restart_cost_ms=MINUTE)
 
 
 def lab(gpus: int = 8) -> World:
