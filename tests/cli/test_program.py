@@ -83,6 +83,22 @@ def test_the_same_command_writes_the_same_bytes_under_any_hash_seed(tmp_path: Pa
     assert all(each == written[0] for each in written)
 
 
+# --- a full disk ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("option", ["--json", "--csv", "--html", "--journal"])
+def test_a_full_disk_is_told_and_the_table_is_not_lost(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, option: str
+) -> None:
+    done = typed(
+        capsys, "sim", "run", "--trace", table(tmp_path / "jobs.csv"), "--nodes", "1x8", "-q", option, "/dev/full"
+    )
+    assert done.code == 1
+    assert f"error: {option}: /dev/full could not be written: No space left on device" in done.err
+    assert ("completion, mean" in done.out) is (option != "--journal")
+
+
 # --- interrupted ----------------------------------------------------------------------------------------------------
 
 

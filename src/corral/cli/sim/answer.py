@@ -33,8 +33,9 @@ def answer(asked: Asked, policies: Sequence[str]) -> int:
             show.say(f"note: {note}")
         with Interrupt() as interrupt:
             at_once = min(asked.jobs, len(policies))
-            results = _side_by_side(asked, posed, interrupt, at_once) if at_once > 1 else []
-            if at_once == 1:
+            if at_once > 1:
+                results = _side_by_side(asked, posed, interrupt, show, at_once)
+            else:
                 results = _one_by_one(asked, posed, interrupt, show)
     finally:
         show.close()
@@ -87,20 +88,22 @@ def _run(asked: Asked, posed: Question, scenario: Scenario, is_stopped: Callable
 # ---- in processes of their own ---------------------------------------------------------------------------------------
 
 
-def _side_by_side(asked: Asked, posed: Question, interrupt: Interrupt, at_once: int) -> list[Result]:
+def _side_by_side(asked: Asked, posed: Question, interrupt: Interrupt, show: Show, at_once: int) -> list[Result]:
     """Each scenario in a process; results in the order of the policies. An interrupt stops all of them."""
     context = get_context("spawn")
     stop = context.Event()
     with ProcessPoolExecutor(at_once, context, _begin, (stop,)) as pool:
-        waiting: list[Future[Result | None]] = [
-            pool.submit(_in_process, asked, posed, scenario) for scenario in posed.scenarios
-        ]
-        left = set(waiting)
+        running: dict[Future[Result | None], str] = {
+            pool.submit(_in_process, asked, posed, scenario): scenario.policy for scenario in posed.scenarios
+        }
+        left = set(running)
         while left:
-            left = wait(left, POLL_S, FIRST_COMPLETED).not_done
+            done, left = wait(left, POLL_S, FIRST_COMPLETED)
+            for future in done:
+                show.say(f"{running[future]}: done, {len(left)} to go")
             if interrupt.is_set:
                 stop.set()
-        results = [future.result() for future in waiting]
+        results = [future.result() for future in running]
     return [result for result in results if result is not None]
 
 

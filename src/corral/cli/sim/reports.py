@@ -85,8 +85,8 @@ def journal(asked: Asked, policy: str, policies: Sequence[str]) -> Iterator[Jour
     if asked.journal is None:
         yield None
         return
-    encoder = msgspec.json.Encoder()
-    with _place(asked.journal, policy, policies).open("wb") as out:
+    encoder, path = msgspec.json.Encoder(), _place(asked.journal, policy, policies)
+    with _told("--journal", path), path.open("wb") as out:
 
         def write(events: Sequence[e.Event]) -> None:
             out.write(encoder.encode_lines(events))
@@ -103,13 +103,23 @@ def write_reports(asked: Asked, results: Sequence[Result], policies: Sequence[st
         console = Console(file=sys.stdout, width=None if is_wide else WIDTH)
         console.print(title, highlight=False, markup=False, soft_wrap=True)
         show(results, console)
-    try:
-        if asked.json not in (None, STDOUT):
+    if asked.json not in (None, STDOUT):
+        with _told("--json", Path(asked.json)):
             Path(asked.json).write_bytes(measures_json(results))
-        if asked.html is not None:
+    if asked.html is not None:
+        with _told("--html", Path(asked.html)):
             Path(asked.html).write_text(page(results, title), encoding="utf-8")
-        for result in results if asked.csv is not None else ():
-            with _place(asked.csv or "", result.policy, policies).open("w", encoding="utf-8", newline="") as out:
-                write_jobs(result.history, out)
+    for result in results if asked.csv is not None else ():
+        path = _place(asked.csv or "", result.policy, policies)
+        with _told("--csv", path), path.open("w", encoding="utf-8", newline="") as out:
+            write_jobs(result.history, out)
+
+
+@contextmanager
+def _told(option: str, path: Path) -> Iterator[None]:
+    """What could be written before the run and cannot be now, a full disk for example, becomes a complaint."""
+    try:
+        yield
     except OSError as error:
-        raise Complaint(f"{error.filename} could not be written: {error.strerror}", exit_code=1) from None
+        what = f"{option}: {path} could not be written: {error.strerror or error}"
+        raise Complaint(what, "make room and run it again", exit_code=1) from None
