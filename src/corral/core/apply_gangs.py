@@ -95,6 +95,8 @@ def _sit(state: State, gang: Gang, event: e.GangPlaced | e.GangRepaired) -> None
     gang.started = gang.ended = gang.lost = gang.exit_code = gang.saved_ms = gang.started_ms = 0
     gang.placed_ms = event.at_ms
     state.holders[gang.id] = gang
+    if gang.demand.is_elastic:
+        state.elastic[gang.id] = gang
     state.held_by.setdefault((gang.queue, gang.priority), {})[gang.id] = gang
     state.capacity.take_all(seated(state.topology, gang.all_seats), gang.amounts)
     for seat in gang.all_seats:
@@ -121,6 +123,7 @@ def _rise(state: State, gang: Gang, now_ms: int) -> None:
     drop_from_held(state, gang)
     state.broken.pop(gang.id, None)
     state.stopping.pop(gang.id, None)
+    state.elastic.pop(gang.id, None)
     state.spent.pop(gang.id, None)
     gang.metered = gang.seats = gang.spares = ()
     gang.gpu_milli = 0

@@ -102,6 +102,8 @@ def _gangs_are_whole(state: State) -> Iterator[str]:
             yield f"{gang.id} stopped and nobody said what follows"
         if (gang.state is GangState.BROKEN) != (gang.id in state.broken):
             yield f"{gang.id} is {gang.state} but listed otherwise"
+        if (gang.holds_seats and gang.demand.is_elastic) != (gang.id in state.elastic):
+            yield f"{gang.id} is{'' if gang.id in state.elastic else ' not'} among the elastic gangs that hold seats"
         if (gang.state is GangState.STOPPING) != (gang.id in state.stopping):
             yield f"{gang.id} is {gang.state} but listed otherwise"
         if (gang.state is GangState.STOPPING) != (gang.eviction is not None):

@@ -33,6 +33,7 @@ class State:
         self.claimants: dict[str, Gang] = {}
         self.broken: dict[str, Gang] = {}
         self.stopping: dict[str, Gang] = {}
+        self.elastic: dict[str, Gang] = {}  # gangs that hold seats and may have more or fewer of them
         self.tenants: dict[str, dict[str, None]] = {}  # node -> gangs with a seat on it
         self.draining: dict[str, None] = {}  # nodes that should become empty
         self.dependents: dict[str, list[str]] = {}  # job -> jobs that wait for its end

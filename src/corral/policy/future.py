@@ -41,6 +41,7 @@ class Future:
         self._draft, self._snapshot = draft, draft.snapshot
         self._topology = draft.capacity.topology
         self._ends: dict[str, int] = {}
+        self._drafted: dict[int, tuple[tuple[int, int, int], list[Busy]]] = {}
         self._sitting = self._sitting_now()
 
     def openings(
@@ -119,11 +120,20 @@ class Future:
         """Who sits, or will sit, on a node, and until when; who leaves first comes first."""
         name = self._topology.nodes[n].name
         if name in self._draft.touched or name in self._draft.promised:
-            return self._busy(name)
+            return self._busy_in_draft(n, name)
         found = self._sitting.get(n)
         if found is None or (found and found[0][0] <= self._draft.now_ms):
             found = self._sitting[n] = self._busy(name)
         return found
+
+    def _busy_in_draft(self, n: int, name: str) -> list[Busy]:
+        """As the draft has it, remembered until the draft changes."""
+        draft = self._draft
+        as_of = (len(draft.leaving), len(draft.seated.get(name, ())), len(draft.promised.get(name, ())))
+        known = self._drafted.get(n)
+        if known is None or known[0] != as_of:
+            known = self._drafted[n] = (as_of, self._busy(name))
+        return known[1]
 
     def _busy(self, name: str) -> list[Busy]:
         draft, state = self._draft, self._draft.state
@@ -178,11 +188,20 @@ class Future:
         kept: dict[str, int],
     ) -> Iterator[Opening]:
         """Where GPUs are spoken for: what is free long enough, at every time when something begins or ends."""
-        busy = self.busy(n)
-        last = 0
+        busy, last, gone = self.busy(n), 0, 0
+        still = [0] * (len(busy) + 1)  # the GPUs of all who sit there from this one on
+        for at in range(len(busy) - 1, -1, -1):
+            still[at] = still[at + 1] | busy[at][1]
         for time in sorted({0, *(end for end, _, _ in busy), *(until for _, until, _ in taken)}):
-            usable = self.free_at(n, mask, max(time, self._draft.now_ms), expected_ms, taken)
-            count = self._tasks(demand, n, usable, [item for item in busy if item[0] <= time], kept)
+            since = max(time, self._draft.now_ms)
+            until = since + expected_ms
+            while gone < len(busy) and busy[gone][0] <= since:
+                gone += 1
+            usable = mask & ~still[gone]
+            for begin, end, gpus in taken:
+                if begin < until and end > since:
+                    usable &= ~gpus
+            count = self._tasks(demand, n, usable, busy[:gone], kept) if usable or not demand.task.wants_gpu else 0
             if count != last:
                 yield time, n, count
                 last = count

@@ -146,6 +146,7 @@ class Walk:
         self._closed_lines: set[Line] = set()
         #: demand -> only runs shorter than this still have a turn, at desks that may not insist
         self._open: dict[Demand, int] = {demand: NEVER_MS for demand in self._backlog.demands if demand not in full}
+        self._has_closed = len(self._open) < len(self._backlog.demands)
         #: the same for single desks: (desk, demand) -> shorter than this
         self._open_at: dict[tuple[int, str, Demand], int] = {}
         self._users: dict[tuple[int, int, str], _Users] = {}
@@ -246,6 +247,7 @@ class Walk:
     def close_demand(self, demand: Demand, from_ms: int = 0) -> None:
         if demand not in self._open:
             return
+        self._has_closed = True
         default = self._draft.state.settings.default_expected_ms
         if all((expected or default) >= from_ms for expected in self._backlog.demands[demand]):
             del self._open[demand]
@@ -335,7 +337,7 @@ class Walk:
         """The lines at a desk that may still have a turn, by profile: user -> line."""
         headroom = self._headroom(desk.queue) if rights == OWNER else NEVER_MS
         here, limits, default = desk.by_demand, self._open, self._draft.state.settings.default_expected_ms
-        insists = self._is_insisting(desk)
+        insists = self._has_closed and self._is_insisting(desk)  # while everything is open, nobody has to
         found: list[Mapping[str, Line]] = []
         for demand in limits if len(limits) < len(here) and not insists else here:
             profiles = here.get(demand)

@@ -364,8 +364,8 @@ class Cycle:
     # ---- 5. growth ---------------------------------------------------------------------------------------------
 
     def grow(self) -> None:
-        for gang in list(self.state.holders.values()):
-            if gang.state is not GangState.RUNNING or not gang.demand.is_elastic or self.draft.is_leaving(gang):
+        for gang in list(self.state.elastic.values()):
+            if gang.state is not GangState.RUNNING or self.draft.is_leaving(gang):
                 continue
             if len(gang.seats) >= gang.demand.tasks or gang.id in self.draft.served:
                 continue

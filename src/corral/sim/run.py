@@ -82,7 +82,6 @@ class Simulation:
         self.steps = 0  # moments lived through
         self._tickets = 0  # of two things due at once, the one that was put down first comes first
         self._look_again_ms = NEVER_MS
-        self._grows = any(gang.demand.is_elastic for arrival in arrivals for gang in arrival.spec.gangs)
         for node in cluster.nodes:
             self._take(commands.add_node(self.state, node, self.now_ms))
         for queue in queues:
@@ -177,9 +176,7 @@ class Simulation:
     def _has_questions(self) -> bool:
         """Whether there is anything to decide: somebody waits, or somebody has to move, or could grow."""
         state = self.state
-        return bool(
-            state.backlog.count or state.claimants or state.broken or state.draining or (self._grows and state.holders)
-        )
+        return bool(state.backlog.count or state.claimants or state.broken or state.draining or state.elastic)
 
     def _take(self, answer: commands.Answer) -> None:
         if isinstance(answer, Refusal):
