@@ -102,8 +102,11 @@ def test_a_full_disk_is_told_and_the_table_is_not_lost(
 # --- interrupted ----------------------------------------------------------------------------------------------------
 
 
+UNDER_WAY = 100_000  # bytes of a journal: machines and queues have been set up, and jobs have come
+
+
 def interrupted(tmp_path: Path, verb: str, *words: str) -> tuple[int, bytes, str]:
-    """A long run that is sent SIGINT once its journal has begun."""
+    """A long run that is sent SIGINT once it is under way."""
     files = ("--json", "-", "--journal", str(tmp_path / "events.jsonl"))
     running = subprocess.Popen(
         command("sim", verb, "--trace", "synthetic:department", "-q", *words, *files),
@@ -113,7 +116,7 @@ def interrupted(tmp_path: Path, verb: str, *words: str) -> tuple[int, bytes, str
     )
     try:
         until = time.monotonic() + 30
-        while not any(path.stat().st_size for path in tmp_path.glob("events*.jsonl")):
+        while not any(path.stat().st_size > UNDER_WAY for path in tmp_path.glob("events*.jsonl")):
             assert time.monotonic() < until, "it did not begin"
             assert running.poll() is None, "it was over too soon"
             time.sleep(0.05)
