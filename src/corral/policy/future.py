@@ -192,14 +192,17 @@ class Future:
         still = [0] * (len(busy) + 1)  # the GPUs of all who sit there from this one on
         for at in range(len(busy) - 1, -1, -1):
             still[at] = still[at + 1] | busy[at][1]
+        ahead = sorted(taken)
         for time in sorted({0, *(end for end, _, _ in busy), *(until for _, until, _ in taken)}):
             since = max(time, self._draft.now_ms)
             until = since + expected_ms
             while gone < len(busy) and busy[gone][0] <= since:
                 gone += 1
             usable = mask & ~still[gone]
-            for begin, end, gpus in taken:
-                if begin < until and end > since:
+            for begin, end, gpus in ahead:
+                if begin >= until:
+                    break
+                if end > since:
                     usable &= ~gpus
             count = self._tasks(demand, n, usable, busy[:gone], kept) if usable or not demand.task.wants_gpu else 0
             if count != last:
