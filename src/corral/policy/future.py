@@ -26,11 +26,12 @@ Opening = tuple[int, int, int]
 class Known:
     """The openings for one kind of task on all nodes, as of a place in the state's list of changes."""
 
-    __slots__ = ("flat", "place", "until")
+    __slots__ = ("flat", "place", "soonest", "until")
 
     def __init__(self, nodes: int) -> None:
         self.place = 0
         self.until = [0] * nodes  # when the first who sits there should be gone
+        self.soonest = 0  # the least of these
         self.flat: list[Opening] = []  # all of them, in order of time
 
 
@@ -82,13 +83,15 @@ class Future:
         else:
             number = self._topology.number
             stale = {number[name] for name in state.changes[known.place :]}
-            stale |= {n for n, until in enumerate(known.until) if until <= now}  # somebody overran
+            if known.soonest <= now:
+                stale |= {n for n, until in enumerate(known.until) if until <= now}  # somebody overran
         known.place = len(state.changes)
         if stale:
             known.flat = [opening for opening in known.flat if opening[1] not in stale]
             for n in stale:
                 known.flat += self._work_out(known, demand, n)
             known.flat.sort()
+            known.soonest = min(known.until)
         return known
 
     def _work_out(self, known: Known, demand: Demand, n: int) -> list[Opening]:

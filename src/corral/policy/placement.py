@@ -133,9 +133,10 @@ def _tightest_seat(capacity: Capacity, demand: Demand, avoid: Sequence[str], bou
     barred = bounds.nodes
     for n in avoided:
         barred |= 1 << n
-    for free in range(task.gpus, topology.gpus_max + 1):
-        for kind, usable in enumerate(accepted):
-            if usable and len(capacity.rooms[kind]) > free:
+    kinds = [(kind, usable) for kind, usable in enumerate(accepted) if usable]
+    for free in sorted({size for kind, _ in kinds for size in capacity.sizes_from(kind, task.gpus)}):
+        for kind, usable in kinds:
+            if len(capacity.rooms[kind]) > free:
                 seat = _first_that_fits(capacity, demand, capacity.rooms[kind][free] & ~barred, usable)
                 if seat is not None:
                     return seat

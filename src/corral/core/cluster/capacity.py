@@ -35,13 +35,17 @@ class Capacity:
         self.pledged: dict[tuple[str, int], int] = {}
         #: rooms[kind][g]: the nodes of a kind with exactly g free GPUs, as a bit set
         self.rooms: list[list[int]] = [[0] * sizes for _ in range(kinds)]
+        #: sizes[kind]: the numbers g for which there are such nodes, as a bit set
+        self.sizes: list[int] = [0] * kinds
         #: counts[kind][g][domain]: how many such nodes each domain has
         self.counts: list[list[list[int]]] = [[[0] * len(topology.domains) for _ in range(sizes)] for _ in range(kinds)]
         #: counts whenever there may be more room than before: what did not fit since the last time does not fit now
         self.grown = 0
         self._log: list[tuple[Any, Any, Any]] | None = None
+        self._own: set[tuple[int, int]] | None = None  # of a copy: the columns of counts that are no longer shared
         for n, kind in enumerate(topology.kind):
             self.rooms[kind][0] |= 1 << n
+            self.sizes[kind] = 1
             for domain in topology.above[n]:
                 self.counts[kind][0][domain] += 1
 
@@ -64,6 +68,14 @@ class Capacity:
             if each and left // each < most:
                 most = left // each
         return most
+
+    def sizes_from(self, kind: int, least: int) -> Iterator[int]:
+        """How many free GPUs nodes of a kind have, from ``least`` up, smallest first."""
+        sizes = self.sizes[kind] >> least << least
+        while sizes:
+            low = sizes & -sizes
+            yield low.bit_length() - 1
+            sizes ^= low
 
     def shared_slots(self, task: TaskDemand) -> Iterator[tuple[int, int, int]]:
         """(MiB left, node, GPU) of every GPU that is shared already and has room for the slice."""
@@ -145,8 +157,9 @@ class Capacity:
         twin.vram, twin.pledged = self.vram.copy(), self.pledged.copy()
         twin.left = {name: column.copy() for name, column in self.left.items()}
         twin.rooms = [by_size.copy() for by_size in self.rooms]
-        twin.counts = [[column.copy() for column in by_size] for by_size in self.counts]
-        twin._log = []
+        twin.sizes = self.sizes.copy()
+        twin.counts = [by_size.copy() for by_size in self.counts]
+        twin._log, twin._own = [], set()
         return twin
 
     def mark(self) -> int:
@@ -208,16 +221,25 @@ class Capacity:
 
     def _move(self, kind: int, was: int, now: int, nodes: int, domains: dict[int, int]) -> None:
         """These nodes of a kind had ``was`` free GPUs and now have ``now``; ``domains``: how many lie in each."""
-        rooms, counts, log = self.rooms[kind], self.counts[kind], self._log
+        rooms, log = self.rooms[kind], self._log
         self._put(rooms, was, rooms[was] ^ nodes)
         self._put(rooms, now, rooms[now] ^ nodes)
-        fewer, more = counts[was], counts[now]
+        self._put(self.sizes, kind, self.sizes[kind] & ~((not rooms[was]) << was) | 1 << now)
+        fewer, more = self._column(kind, was), self._column(kind, now)
         for domain, count in domains.items():  # equivalent to _put, which costs more than what it does here
             if log is not None:
                 log.append((fewer, domain, fewer[domain]))
                 log.append((more, domain, more[domain]))
             fewer[domain] -= count
             more[domain] += count
+
+    def _column(self, kind: int, size: int) -> list[int]:
+        """The column of counts, for a change. A copy takes its own only now: most are never changed."""
+        column = self.counts[kind][size]
+        if self._own is not None and (kind, size) not in self._own:
+            self._own.add((kind, size))
+            column = self.counts[kind][size] = column.copy()
+        return column
 
     def _shift(self, seats: Sequence[tuple[int, Seat]], wanted: Amounts, sign: int) -> None:
         """Equivalent to ``_put`` in ``used``, ``left`` and ``free`` for each seat, with one change a domain of what

@@ -154,7 +154,7 @@ def could_take(capacity: Capacity, demand: Demand, size: int) -> bool:
     wanted = size + demand.spares
     for kind, usable in enumerate(capacity.topology.accepted(task)):
         if usable:
-            for free in range(task.gpus, len(capacity.counts[kind])):
+            for free in capacity.sizes_from(kind, task.gpus):
                 wanted -= capacity.counts[kind][free][0] * (free // task.gpus)
                 if wanted <= 0:
                     return True
