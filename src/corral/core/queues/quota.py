@@ -50,6 +50,14 @@ class Queue(Struct):
     loss_suffered_gpu_ms: int = 0
     used_gpu_ms: int = 0  # for ever
 
+    def twin(self) -> Queue:
+        """The same queue, to be charged apart. Everything but what is charged is shared."""
+        return Queue(
+            self.spec, self.parent, self.children, self.used.copy(), self.user_used.copy(), self.jobs, self.user_jobs,
+            self.usage, self.user_usage, self.window, self.spent_gpu_ms, self.committed_gpu_ms,
+            self.loss_caused_gpu_ms, self.loss_suffered_gpu_ms, self.used_gpu_ms,
+        )  # fmt: skip
+
 
 class QueueTree:
     """All queues. The root, named by the empty string, is the cluster itself and always exists."""
@@ -254,8 +262,7 @@ class QueueTree:
         queue = self.queues[name]
         if self._own is not None and name not in self._own:
             self._own.add(name)
-            queue = self.queues[name] = copy(queue)
-            queue.used, queue.user_used = queue.used.copy(), queue.user_used.copy()
+            queue = self.queues[name] = queue.twin()
         return queue
 
     # ---- bookkeeping -------------------------------------------------------------------------------------------
@@ -275,7 +282,7 @@ class QueueTree:
         deltas = [sign * rates.get(dimension, 0) for dimension in SHARE_DIMENSIONS]
         if not any(deltas):
             return
-        for each in self._paths[name]:
+        for each in self._paths[name][1:]:  # the root shares with nobody
             self.queues[each].usage.change(deltas, now_ms, self.half_life_ms)
         users = self.queues[name].user_usage
         mine = users.get(user)
