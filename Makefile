@@ -59,6 +59,18 @@ imports: setup ## Direction of imports, purity of what decides, declared depende
 bench-engine: setup ## Time the engine; QUICK=1 for a short run
 	$(PY) tests/bench/engine.py $(if $(QUICK),--quick)
 
+.PHONY: bench-sim
+bench-sim: setup ## Time the simulator; QUICK=1 for a short run (CORRAL_TRACES=folder for the public traces)
+	$(PY) tests/bench/sim.py $(if $(QUICK),--quick)
+
+.PHONY: bench-claim
+bench-claim: setup ## What the default policy gains over FIFO on public traces (CORRAL_TRACES=folder)
+	$(PY) -m tests.bench.claim
+
+.PHONY: verify-traces
+verify-traces: setup ## Every published figure, obtained again (CORRAL_TRACES=folder); QUICK=1 with fewer orders
+	$(PY) -m corral.sim.verify $(if $(QUICK),--seeds 1)
+
 .PHONY: soak
 soak: setup ## A million random steps over a thousand seeds, every law after every event
 	$(PY) -m tests.simulation.soak
