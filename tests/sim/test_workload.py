@@ -67,3 +67,9 @@ def test_teams_are_queues_and_a_name_is_never_a_path() -> None:
     assert [dict(queue.guarantee) for queue in queues] == [{}, {}, {GPU_MILLI: 4_000}]
     assert {queue.time_share for queue in queues} == {3}
     assert [arrival.spec.queue for arrival in arrivals_of(trace, EIGHTS)] == ["a-b", "all", "red"]
+
+
+def test_a_workload_that_begins_at_0_begins_a_second_later():
+    jobs = tuple(TraceJob(id=f"j{at}", submit_ms=at * 5_000, work_ms=1, gpus=1) for at in range(3))
+    assert [each.at_ms for each in arrivals_of(Trace("t", jobs), EIGHTS)] == [1_000, 6_000, 11_000]
+    assert [each.at_ms for each in arrivals_of(Trace("t", jobs[1:]), EIGHTS)] == [5_000, 10_000]

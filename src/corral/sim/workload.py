@@ -56,8 +56,12 @@ DEFAULT_TERMS = Terms()
 
 
 def arrivals_of(trace: Trace, cluster: ClusterSpec, terms: Terms = DEFAULT_TERMS) -> list[Arrival]:
-    """The jobs of a trace as submissions, in its order."""
-    return [_arrival(job, cluster, terms) for job in trace.jobs]
+    """The jobs of a trace as submissions, in its order.
+
+    To the engine, time 0 is never: a workload that begins there begins a second later.
+    """
+    later_ms = 1_000 if trace.jobs and trace.jobs[0].submit_ms <= 0 else 0
+    return [_arrival(job, cluster, terms, later_ms) for job in trace.jobs]
 
 
 def queues_of(trace: Trace, time_share: int = 0, guarantees: dict[str, int] | None = None) -> list[QueueSpec]:
@@ -76,7 +80,7 @@ def queue_of(job: TraceJob) -> str:
     return job.team.replace("/", "-") or DEFAULT_QUEUE
 
 
-def _arrival(job: TraceJob, cluster: ClusterSpec, terms: Terms) -> Arrival:
+def _arrival(job: TraceJob, cluster: ClusterSpec, terms: Terms, later_ms: int) -> Arrival:
     estimate = None if terms.estimate is None else terms.estimate(job)
     spec = JobSpec(
         queue=queue_of(job),
@@ -88,7 +92,7 @@ def _arrival(job: TraceJob, cluster: ClusterSpec, terms: Terms) -> Arrival:
         grace_ms=terms.grace_ms,
         restart_cost_ms=terms.restart_cost_ms,
     )
-    return Arrival(job.id, job.submit_ms, spec, job.user or job.team or "someone", max(1, job.work_ms))
+    return Arrival(job.id, job.submit_ms + later_ms, spec, job.user or job.team or "someone", max(1, job.work_ms))
 
 
 def demand_of(job: TraceJob, cluster: ClusterSpec, whole_nodes: bool = False) -> Demand:
