@@ -150,6 +150,7 @@ def test_uptime_and_utilisation_in_window_and_span():
     assert cluster.uptime_in_window == pytest.approx(2 * 15 / (4 * 40))
     assert cluster.utilisation_in_span == pytest.approx((2 * 57 + 1) / (4 * 100))
     assert cluster.uptime_in_span == pytest.approx(2 * 45 / (4 * 100))
+    assert cluster.uptime_while_waiting == pytest.approx(2 * 30 / (4 * 74))  # in line: 0-10, 35-50 and 40-99
     assert (cluster.makespan_ms, cluster.gpus_max) == (100 * S, 4)
     assert cluster.gpu_hours_in_span == pytest.approx(400 / H)
 

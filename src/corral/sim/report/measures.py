@@ -16,7 +16,7 @@ from corral.sim.history import History, JobRecord
 from corral.sim.report.fairness import Shares, completion_alone, shares
 from corral.sim.report.jobs import LARGEST_CLASS, SIZE_CLASSES, JobFigures, figures, size_class
 from corral.sim.report.packing import fragmentation
-from corral.sim.report.series import Series, Steps, lesser, series
+from corral.sim.report.series import Series, Steps, lesser, series, while_any
 from corral.sim.traces.model import Trace, TraceJob
 
 #: Below so much running time a job is taken to be this long where it divides: nobody minds a wait of a second.
@@ -72,6 +72,7 @@ class Cluster(Struct):
     utilisation_in_span: float | None
     uptime_in_window: float | None
     uptime_in_span: float | None
+    uptime_while_waiting: float | None  # over the time in which somebody was in line; None: nobody ever was
     fragmentation: float | None
 
 
@@ -247,6 +248,7 @@ def _cluster(history: History, run: Series, window: tuple[int, int], span: tuple
         utilisation_in_span=_share(held, capacity, span),
         uptime_in_window=_share(useful, capacity, window),
         uptime_in_span=_share(useful, capacity, span),
+        uptime_while_waiting=_share(while_any(run.in_line, useful), while_any(run.in_line, capacity), span),
         fragmentation=fragmentation(history, run.in_line),
     )
 

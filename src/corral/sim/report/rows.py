@@ -74,6 +74,7 @@ SECTIONS: tuple[tuple[str, tuple[Row, ...]], ...] = (
             Row("makespan", lambda m: m.cluster.makespan_ms, duration, "less"),
             Row("GPU uptime, window", lambda m: m.cluster.uptime_in_window, share, "more"),
             Row("GPU uptime, span", lambda m: m.cluster.uptime_in_span, share, "more"),
+            Row("GPU uptime while work waits", lambda m: m.cluster.uptime_while_waiting, share, "more"),
             Row("utilisation, window", lambda m: m.cluster.utilisation_in_window, share, "more"),
             Row("utilisation, span", lambda m: m.cluster.utilisation_in_span, share, "more"),
             Row("fragmentation", lambda m: m.cluster.fragmentation, share, "less"),

@@ -136,6 +136,20 @@ def lesser(one: Steps, other: Steps) -> Steps:
     return found
 
 
+def while_any(gate: Steps, function: Steps) -> Steps:
+    """A step function where another one is above 0, and 0 elsewhere."""
+    found, is_open, value = Steps(), False, 0
+    merged = sorted([*zip(gate.times, repeat(0), gate.values), *zip(function.times, repeat(1), function.values)])
+    for time, which, given in merged:
+        is_open, value = (is_open, given) if which else (given > 0, value)
+        if found.times and found.times[-1] == time:
+            found.values[-1] = value if is_open else 0
+        else:
+            found.times.append(time)
+            found.values.append(value if is_open else 0)
+    return found
+
+
 def columns(function: Steps, since: int, until: int, most: int = POINTS_MAX) -> list[Column]:
     """A step function cut into at most so many pieces for a picture. No extreme is lost, however short it was."""
     bounds = even_bounds(since, until, most)
