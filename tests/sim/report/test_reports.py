@@ -236,3 +236,7 @@ def test_axes_have_round_ticks():
     assert [label for _, label in time_axis(5_000, 5_000 + 3 * 3_600_000).ticks][:3] == ["0", "30 min", "60 min"]
     assert [label for _, label in time_axis(0, 20 * 86_400_000).ticks][-1] == "20 d"
     assert [label for _, label in log_time_axis(4_000_000).ticks] == ["1 s", "10 s", "1 min", "10 min", "1 h", "10 h"]
+
+
+def test_no_word_of_the_page_itself_is_a_letter_that_cannot_be_shown():
+    assert "\N{REPLACEMENT CHARACTER}" not in page(two_runs())

@@ -55,8 +55,12 @@ class Axis(Struct, frozen=True):
 
 def text(value: object) -> str:
     """Any text, made safe to stand in HTML and SVG, in an attribute too. Control characters are shown as such."""
-    shown = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in str(value))
+    shown = "".join(each if _can_be_shown(each) else "\N{REPLACEMENT CHARACTER}" for each in str(value))
     return escape(shown, quote=True)
+
+
+def _can_be_shown(letter: str) -> bool:
+    return letter.isprintable() or letter == "\N{NO-BREAK SPACE}"
 
 
 # ---- axes ----------------------------------------------------------------------------------------------------------
