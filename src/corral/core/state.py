@@ -16,6 +16,8 @@ from corral.core.model import Gang, GangState, Health, Job, Node, Settings
 from corral.core.queues.backlog import Backlog
 from corral.core.queues.quota import QueueTree
 
+_MADE_ANEW = ("topology", "capacity", "never_fits")
+
 #: (when, gang, attempt): something about this gang is due then. Stale entries are dropped when they come up.
 Timer = tuple[int, str, int]
 
@@ -44,10 +46,7 @@ class State:
         self.next_rank = 1
         self.version = 0
         self.now_ms = 0
-        self._topology = Topology(settings.levels, ())
-        self._capacity = Capacity(self._topology)
-        self._is_stale = False
-        self._never_fits: dict[Any, Any] = {}
+        self._is_stale = True
         self._charges: dict[tuple[TaskDemand, int, int], Amounts] = {}
         #: what policies worked out about nodes. Not part of the state: dropping it changes nothing but speed.
         self.memory: dict[Any, Any] = {}
@@ -56,21 +55,16 @@ class State:
 
     # ---- the cluster -------------------------------------------------------------------------------------------
 
-    @property
-    def topology(self) -> Topology:
-        self.refresh()
-        return self._topology
+    topology: Topology
+    capacity: Capacity
+    never_fits: dict[Any, Any]  # what is known about demands on the empty cluster
 
-    @property
-    def capacity(self) -> Capacity:
-        self.refresh()
-        return self._capacity
-
-    @property
-    def never_fits(self) -> dict[Any, Any]:
-        """What is known about demands on the empty cluster; forgotten whenever the cluster changes."""
-        self.refresh()
-        return self._never_fits
+    def __getattr__(self, name: str) -> Any:
+        """The three above are missing while nodes have changed: they are made anew when one of them is next needed."""
+        if name in _MADE_ANEW and self.__dict__.get("_is_stale"):
+            self._rebuild()
+            return self.__dict__[name]
+        raise AttributeError(f"a state has no {name!r}")
 
     def refresh(self) -> None:
         """Make the columns anew if nodes came or went. Before anything is changed that they are counted from."""
@@ -80,13 +74,15 @@ class State:
     def nodes_changed(self) -> None:
         """Nodes came or went: numbers and columns are made anew when next needed, once for any number of changes."""
         self._is_stale = True
+        for name in _MADE_ANEW:
+            self.__dict__.pop(name, None)
 
     def _rebuild(self) -> None:
-        self._topology = Topology(self.settings.levels, [node.spec for node in self.nodes.values()])
-        self._capacity = self.recounted(self._topology)
-        self._never_fits, self._charges = {}, {}
-        self.memory, self.changes = {}, []
         self._is_stale = False
+        self.topology = Topology(self.settings.levels, [node.spec for node in self.nodes.values()])
+        self.capacity = self.recounted(self.topology)
+        self.never_fits, self._charges = {}, {}
+        self.memory, self.changes = {}, []
 
     def touch(self, seats: Iterable[Seat]) -> None:
         """Something about these seats has changed."""
@@ -130,7 +126,7 @@ class State:
         if known is None:
             charge = dict(task.amounts)
             if gpus:
-                gpu = self._topology.layouts[kind][gpus.bit_length() - 1]
+                gpu = self.topology.layouts[kind][gpus.bit_length() - 1]
                 milli = task.slice_mib * 1000 // gpu.vram_mib if task.slice_mib else gpus.bit_count() * 1000
                 charge |= {GPU_MILLI: milli, f"{GPU_MILLI}:{gpu.model}": milli}
             known = self._charges[task, kind, gpus] = tuple(sorted(charge.items()))

@@ -8,7 +8,6 @@ Knows nothing of nodes or placement.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from copy import copy
 from typing import Any
 
 from msgspec import Struct, field
@@ -251,7 +250,8 @@ class QueueTree:
 
     def copy(self) -> QueueTree:
         """A tree that can be charged without anyone noticing. Usage is shared: a draft does not let time pass."""
-        twin = copy(self)
+        twin = object.__new__(QueueTree)
+        twin.__dict__.update(self.__dict__)
         twin.queues = self.queues.copy()
         twin._own = set()
         twin._promised, twin._bounds = {}, {}
