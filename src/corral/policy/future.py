@@ -19,6 +19,8 @@ _MANY = 1 << 20  # tasks that want no GPU: only the amounts bound them
 Busy = tuple[int, int, Amounts]
 #: (from, until, GPUs) that are spoken for
 Taken = tuple[int, int, int]
+#: (time, GPUs that are free from then on, what is left of each amount, in the order of the columns)
+Step = tuple[int, int, tuple[int | None, ...]]
 #: (time, node, tasks that fit there from then on)
 Opening = tuple[int, int, int]
 
@@ -42,6 +44,7 @@ class Future:
         self._draft, self._snapshot = draft, draft.snapshot
         self._topology = draft.capacity.topology
         self._ends: dict[str, int] = {}
+        self._amounts = {name: at for at, name in enumerate(draft.capacity.left)}  # in the order of the columns
         self._drafted: dict[int, tuple[tuple[int, int, int], list[Busy]]] = {}
         self._sitting = self._sitting_now()
 
@@ -168,18 +171,44 @@ class Future:
 
     def _as_they_leave(self, n: int, demand: Demand, mask: int, busy: Sequence[Busy]) -> list[Opening]:
         """How many tasks fit when everyone still sits there, when the first has left, and so on."""
-        still = [0] * (len(busy) + 1)  # the GPUs of all who sit there from this one on
-        for at in range(len(busy) - 1, -1, -1):
-            still[at] = still[at + 1] | busy[at][1]
-        found: list[Opening] = []
-        each, last = demand.task.gpus, 0
-        for at, held in enumerate(still):
-            usable = mask & ~held
-            count = 0 if each > usable.bit_count() else self._tasks(demand, n, usable, busy[:at], {})
+        task, found, last = demand.task, list[Opening](), 0
+        if task.gpus and (demand.tp == 1 or self._topology.nvlink_level is not None):
+            # equivalent to the general case below; what becomes free when is the same for every demand
+            names = self._amounts
+            each, wanted = task.gpus, [(names.get(name, -1), amount) for name, amount in task.amounts]
+            for time, free, left in self._steps(n, busy):
+                count = (free & mask).bit_count() // each
+                for at, amount in wanted if count else ():
+                    has = None if at < 0 else left[at]
+                    if has is None or has < amount * count:
+                        count = 0 if has is None else max(0, has // amount)
+                if count != last:
+                    found.append((time, n, count))
+                    last = count
+            return found
+        for time, free, gone in _free_in_turn(busy):
+            count = self._tasks(demand, n, mask & free, busy[:gone], {})
             if count != last:
-                found.append((busy[at - 1][0] if at else 0, n, count))
+                found.append((time, n, count))
                 last = count
         return found
+
+    def _steps(self, n: int, busy: Sequence[Busy]) -> list[Step]:
+        """What is free on a node and what is left there, as they leave. Remembered as long as they are the same."""
+        memory: dict[int, tuple[Sequence[Busy], list[Step]]] = self._draft.state.memory.setdefault("steps", {})
+        known = memory.get(n)
+        if known is None or known[0] is not busy:
+            columns = self._draft.capacity.left.values()
+            left: list[int | None] = [column[n] for column in columns]
+            steps: list[Step] = []
+            for time, free, gone in _free_in_turn(busy):
+                if gone:
+                    for name, amount in busy[gone - 1][2]:
+                        at = self._amounts[name]
+                        left[at] = (left[at] or 0) + amount
+                steps.append((time, free, tuple(left)))
+            known = memory[n] = (busy, steps)
+        return known[1]
 
     def _beside(
         self,
@@ -192,16 +221,14 @@ class Future:
     ) -> Iterator[Opening]:
         """Where GPUs are spoken for: what is free long enough, at every time when something begins or ends."""
         busy, last, gone = self.busy(n), 0, 0
-        still = [0] * (len(busy) + 1)  # the GPUs of all who sit there from this one on
-        for at in range(len(busy) - 1, -1, -1):
-            still[at] = still[at + 1] | busy[at][1]
+        free = [free for _, free, _ in _free_in_turn(busy)]
         ahead = sorted(taken)
         for time in sorted({0, *(end for end, _, _ in busy), *(until for _, until, _ in taken)}):
             since = max(time, self._draft.now_ms)
             until = since + expected_ms
             while gone < len(busy) and busy[gone][0] <= since:
                 gone += 1
-            usable = mask & ~still[gone]
+            usable = mask & free[gone]
             for begin, end, gpus in ahead:
                 if begin >= until:
                     break
@@ -243,3 +270,13 @@ class Future:
                 known = self._snapshot.expected_end_ms(gang)
             self._ends[gang.id] = known
         return known
+
+
+def _free_in_turn(busy: Sequence[Busy]) -> list[tuple[int, int, int]]:
+    """(time, GPUs that nobody holds from then on, how many have left): now, when the first has left, and so on."""
+    held, found = 0, [(0, -1, 0)] * (len(busy) + 1)
+    for at in range(len(busy), -1, -1):
+        if at < len(busy):
+            held |= busy[at][1]
+        found[at] = (busy[at - 1][0] if at else 0, ~held, at)
+    return found
