@@ -138,6 +138,7 @@ def main_part(quick: bool) -> dict[str, Any]:
     found["sustained"] = sustained(world, 8 if quick else 40, ENDS_A_CYCLE)
     for ends in (128,) if quick else (8, 32, 128):
         found[f"sustained_{ends}"] = sustained(world, 15 if quick else 100, ends)
+    single_ends(world, 20)  # what the last batch has left behind
     found["single"] = single_ends(world, 200 if quick else 500)
     found["preemption"] = preemptions(world, 3 if quick else 7)
     check(world.state)
@@ -155,6 +156,7 @@ def fresh_shapes_part(cycles: int) -> dict[str, Any]:
     world = full_cluster(100_000, habits=0)
     found: dict[str, Any] = {"lines": sum(1 for _ in world.state.backlog.lines())}
     found["sustained"] = sustained(world, cycles // 4, ENDS_A_CYCLE)
+    single_ends(world, 20)
     return {**found, "single": single_ends(world, cycles)}
 
 

@@ -191,8 +191,8 @@ class Room:
             return False
         if right is Cause.RECLAIM:
             return True
-        spec = self._snapshot.job(victim).spec
-        if not spec.preemptible or self._snapshot.run_ms(victim) < spec.min_runtime_ms:
+        spec = self._state.jobs[victim.job].spec
+        if not spec.preemptible or (spec.min_runtime_ms and self._snapshot.run_ms(victim) < spec.min_runtime_ms):
             return False
         return right is not Cause.TIME_SHARE or self._has_had_more(victim, gang)
 

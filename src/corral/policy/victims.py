@@ -197,13 +197,16 @@ class _Search:
         found: dict[int, list[Here]] = {}
         number = self._capacity.topology.number
         for candidate in candidates:
-            for n in candidate.nodes:
+            masks: dict[int, int] = {}
+            for seat in candidate.frees:
+                n = number.get(seat.node, -1)
                 if lo <= n < hi:
-                    mask = 0
-                    for seat in candidate.frees:
-                        if number.get(seat.node) == n:
-                            mask |= seat.gpus
-                    found.setdefault(n, []).append((candidate, mask))
+                    masks[n] = masks.get(n, 0) | seat.gpus
+            for n, mask in masks.items():
+                if n in found:
+                    found[n].append((candidate, mask))
+                else:
+                    found[n] = [(candidate, mask)]
         return found
 
     def _least(self, n: int, here: Sequence[Here]) -> int:
