@@ -453,7 +453,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "minimum_runtime_ignored",
         f"{POLICY}/preemption.py",
-        "if not spec.preemptible or self._snapshot.run_ms(victim) < spec.min_runtime_ms:",
+        "if not spec.preemptible or (spec.min_runtime_ms and self._snapshot.run_ms(victim) < spec.min_runtime_ms):",
         "if not spec.preemptible:",
         "A gang is evicted before it has run as long as it was promised.",
         (scenario("preempt_min_runtime"),),

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from corral.core.cluster.resources import Amounts, Demand
 from corral.core.cluster.slots import gpu_slots
-from corral.core.model import NEVER_MS, Gang
+from corral.core.model import NEVER_MS, Gang, GangState
 from corral.core.snapshot import Draft
 
 _MANY = 1 << 20  # tasks that want no GPU: only the amounts bound them
@@ -43,7 +43,7 @@ class Future:
     def __init__(self, draft: Draft) -> None:
         self._draft, self._snapshot = draft, draft.snapshot
         self._topology = draft.capacity.topology
-        self._ends: dict[str, int] = {}
+        self._ends: dict[str, tuple[tuple[int, GangState], int]] = draft.state.memory.setdefault("ends", {})
         self._amounts = {name: at for at, name in enumerate(draft.capacity.left)}  # in the order of the columns
         self._drafted: dict[int, tuple[tuple[int, int, int], list[Busy]]] = {}
         self._sitting = self._sitting_now()
@@ -262,14 +262,13 @@ class Future:
         return count
 
     def _end(self, gang: Gang) -> int:
+        """When a gang is thought to be gone. Remembered for an attempt that runs as it was thought to."""
+        if gang.id in self._draft.leaving:
+            return self._draft.now_ms + self._snapshot.job(gang).spec.grace_ms
         known = self._ends.get(gang.id)
-        if known is None:
-            if gang.id in self._draft.leaving:
-                known = self._draft.now_ms + self._snapshot.job(gang).spec.grace_ms
-            else:
-                known = self._snapshot.expected_end_ms(gang)
-            self._ends[gang.id] = known
-        return known
+        if known is None or known[0] != (gang.attempt, gang.state) or known[1] <= self._draft.now_ms:
+            known = self._ends[gang.id] = ((gang.attempt, gang.state), self._snapshot.expected_end_ms(gang))
+        return known[1]
 
 
 def _free_in_turn(busy: Sequence[Busy]) -> list[tuple[int, int, int]]:

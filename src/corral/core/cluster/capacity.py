@@ -9,7 +9,9 @@ has left, the GPU is free for nobody but the claimant.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from corral.core.cluster.resources import Amounts, Seat, TaskDemand
@@ -217,21 +219,21 @@ class Capacity:
         was, now = old.bit_count(), free.bit_count()
         if was == now:
             return
-        self._move(self.topology.kind[node], was, now, 1 << node, dict.fromkeys(self.topology.above[node], 1))
+        self._move(self.topology.kind[node], was, now, 1 << node, self.topology.above[node])
 
-    def _move(self, kind: int, was: int, now: int, nodes: int, domains: dict[int, int]) -> None:
-        """These nodes of a kind had ``was`` free GPUs and now have ``now``; ``domains``: how many lie in each."""
+    def _move(self, kind: int, was: int, now: int, nodes: int, domains: Iterable[int]) -> None:
+        """These nodes of a kind had ``was`` free GPUs and now have ``now``; each of these domains holds one of them."""
         rooms, log = self.rooms[kind], self._log
         self._put(rooms, was, rooms[was] ^ nodes)
         self._put(rooms, now, rooms[now] ^ nodes)
         self._put(self.sizes, kind, self.sizes[kind] & ~((not rooms[was]) << was) | 1 << now)
         fewer, more = self._column(kind, was), self._column(kind, now)
-        for domain, count in domains.items():  # equivalent to _put, which costs more than what it does here
+        for domain in domains:  # equivalent to _put, which costs more than what it does here
             if log is not None:
                 log.append((fewer, domain, fewer[domain]))
                 log.append((more, domain, more[domain]))
-            fewer[domain] -= count
-            more[domain] += count
+            fewer[domain] -= 1
+            more[domain] += 1
 
     def _column(self, kind: int, size: int) -> list[int]:
         """The column of counts, for a change. A copy takes its own only now: most are never changed."""
@@ -265,13 +267,14 @@ class Capacity:
             if (was := old.bit_count()) != (now := free[n].bit_count()):
                 grouped.setdefault((self.topology.kind[n], was, now), []).append(n)
         for (kind, was, now), nodes in grouped.items():
-            domains: dict[int, int] = {}
             bits = bytearray(len(self.topology.nodes) // 8 + 1)
             for n in nodes:
                 bits[n >> 3] |= 1 << (n & 7)
-                for domain in self.topology.above[n]:
-                    domains[domain] = domains.get(domain, 0) + 1
-            self._move(kind, was, now, int.from_bytes(bits, "little"), domains)
+            self._move(kind, was, now, int.from_bytes(bits, "little"), ())
+            fewer, more = self._column(kind, was), self._column(kind, now)
+            for domain, count in Counter(chain.from_iterable(map(self.topology.above.__getitem__, nodes))).items():
+                self._put(fewer, domain, fewer[domain] - count)
+                self._put(more, domain, more[domain] + count)
 
 
 _ABSENT: Any = object()
