@@ -102,6 +102,8 @@ def _queue_refuses(state: State, spec: JobSpec, user: str, extra: int) -> Refusa
 
 def _over_hard_limit(state: State, spec: JobSpec, charge: Mapping[str, int]) -> Refusal | None:
     """A gang larger than a limit that no scheduled change will lift could never start."""
+    if not state.queues.is_bounded(spec.queue):
+        return None
     queues = state.queues.queues
     budgets = [b for name in state.queues.path(spec.queue) if (b := queues[name].spec.budget) is not None]
     expected_ms = spec.expected_ms or state.settings.default_expected_ms

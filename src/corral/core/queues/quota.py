@@ -68,6 +68,7 @@ class QueueTree:
         self.total: dict[str, int] = {}  # what the cluster has, nodes that are lost left out
         self._paths: dict[str, tuple[str, ...]] = {ROOT: (ROOT,)}
         self._kept_back: frozenset[str] = frozenset()  # dimensions of which some queue does not lend everything
+        self._has_budgets = False
         self.bounds_models = False  # whether some queue is bounded in a dimension that depends on the GPU model
         self._bounded: dict[str, bool] = {}
         self._next_change_ms = 0  # nothing changes by itself before; 0: not known
@@ -90,6 +91,7 @@ class QueueTree:
             self._promised, self._bounds = {}, {}
         specs = [queue.spec for queue in self.queues.values()]
         self._kept_back = frozenset(name for each in specs for name, _ in each.lend)
+        self._has_budgets = any(each.budget is not None for each in specs)
         self.bounds_models = any(
             ":" in name for each in specs for name, _ in (*each.limit, *each.user_limit, *each.lend)
         )
@@ -190,7 +192,7 @@ class QueueTree:
         self, name: str, user: str, charge: Mapping[str, int], gpu_ms: int, now_ms: int
     ) -> Iterator[Shortfall]:
         """Every bound that this charge would break; nothing if the queue may take it."""
-        if not self._is_bounded(name):
+        if not self.is_bounded(name):
             return
         queue = self.queues[name]
         for dimension, asked in charge.items():
@@ -215,7 +217,7 @@ class QueueTree:
                 if spent + gpu_ms > budget.gpu_ms:
                     yield Shortfall("budget", each, "gpu_ms", spent, budget.gpu_ms, gpu_ms)
 
-    def _is_bounded(self, name: str) -> bool:
+    def is_bounded(self, name: str) -> bool:
         """Whether there is any bound on what a queue may take."""
         known = self._bounded.get(name)
         if known is None:
@@ -291,15 +293,18 @@ class QueueTree:
         mine.change(deltas, now_ms, self.half_life_ms)
 
     def commit_budget(self, name: str, gpu_ms: int) -> None:
+        if self._own is not None and not self._has_budgets:
+            return  # nobody will look
         for each in self._paths[name]:
             self._to_change(each).committed_gpu_ms += gpu_ms
 
     def spend(self, name: str, gpu_ms: int, now_ms: int) -> None:
         for each in self._paths[name]:
             queue = self.queues[each]
-            queue.spent_gpu_ms = self.spent_gpu_ms(each, now_ms) + gpu_ms
             queue.used_gpu_ms += gpu_ms
-            queue.window = _window(queue.spec, now_ms)
+            if queue.spec.budget is not None:
+                queue.spent_gpu_ms = self.spent_gpu_ms(each, now_ms) + gpu_ms
+                queue.window = _window(queue.spec, now_ms)
 
     def spent_gpu_ms(self, name: str, now_ms: int) -> int:
         queue = self.queues[name]
