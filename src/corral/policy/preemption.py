@@ -82,18 +82,28 @@ class Room:
 
     def make(self, gang: Gang, size: int, bounds: Bounds = FREE) -> MakeRoom | None:
         """How to make room for a gang of this size, or None. The draft is left as it was."""
-        has_rights = self.may_have_rights(gang.queue, gang.priority)
-        wanted = (gang.demand, gang.profile.avoid)
-        if has_rights and self._is_given_up(gang):
-            has_rights = False
-        key = (*wanted, gang.queue, gang.priority, gang.user) if has_rights else wanted
-        if key in self._failed or not (has_rights or self._leaving()):
+        key = self._question(gang)
+        if key is None:
             return None
         self._bounds = bounds
-        found = self._make(gang, size, has_rights)
+        found = self._make(gang, size, len(key) > 2)
         if found is None:
             self._failed.add(key)
         return found
+
+    def is_worth_asking(self, gang: Gang) -> bool:
+        """False if no room will be made for a gang, whatever its size: there is nobody to ask, or it was in vain."""
+        return self._question(gang) is not None
+
+    def _question(self, gang: Gang) -> tuple[object, ...] | None:
+        """Under what a failure is remembered: with what rights it is asked for what. None: not worth asking."""
+        has_rights = self.may_have_rights(gang.queue, gang.priority) and not self._is_given_up(gang)
+        key: tuple[object, ...] = (gang.demand, gang.profile.avoid)
+        if has_rights:
+            key = (*key, gang.queue, gang.priority, gang.user)
+        elif not self._state.stopping and not self._draft.leaving:
+            return None
+        return None if key in self._failed else key
 
     def _make(self, gang: Gang, size: int, has_rights: bool) -> MakeRoom | None:
         capacity = self._draft.capacity

@@ -212,6 +212,9 @@ class Cycle:
             walk.close_at_desk(turn)
             walk.close_demand(demand)
             return
+        if self._is_full(gang, pool):
+            walk.close(turn)
+            return
         shortfall = self.shortfall(gang, demand.smallest)
         if shortfall is not None:
             if self._make_room(gang, FREE):
@@ -227,6 +230,14 @@ class Cycle:
             walk.served(turn)
         else:
             self._block(walk, turn, pool, bounds)
+
+    def _is_full(self, gang: Gang, pool: tuple[bool, ...]) -> bool:
+        """Equivalent to what follows, where no start is promised any more, nothing fits and nobody can be asked."""
+        return (
+            self.blocked.get(pool, 0) >= self.parts.backfill.depth > 0
+            and not could_take(self.draft.capacity, gang.demand, gang.demand.smallest)
+            and not (self.parts.preemption is not None and self.room.is_worth_asking(gang))
+        )
 
     def shortfall(self, gang: Gang, size: int) -> Shortfall | None:
         return self._shortfall_of(gang, gang.demand.charge(size))
