@@ -111,9 +111,11 @@ def preemptions(world: World, rounds: int) -> dict[str, float]:
     """An urgent gang of 64 x 8 comes into the full cluster; the cycle must make room for it."""
     times, victims = [], []
     gangs = (GangSpec(demand_of(512, (8, 64))),)
+    tree = world.state.queues
+    unbounded = [name for name in world.queues if not tree.is_bounded(name)]
     for at in range(rounds):
         world.settle(2)
-        queue = world.queues[(at * 37 + 30) % len(world.queues)]
+        queue = unbounded[(at * 37 + 30) % len(unbounded)]
         spec = JobSpec(queue=queue, gangs=gangs, priority=100 + at, time_limit_ms=HOUR_MS)
         world.submit([(f"urgent{at}", spec, "boss")])
         spent, plan = timed(world.cycle)
