@@ -159,6 +159,7 @@ class World:
     def some_ends(self, count: int) -> list[f.Fact]:
         """Reports that so many running gangs, drawn evenly from all that run, are done."""
         found: list[f.Fact] = []
+        not_yet: list[str] = []
         rng, running = self.rng, self.running
         while len(found) < count and running:
             at = rng.randrange(len(running))
@@ -166,6 +167,9 @@ class World:
             gang = self.state.gangs[running.pop()]
             if gang.state is GangState.RUNNING:
                 found.append(f.TasksDown(gang.id, gang.attempt, gang.everyone))
+            elif gang.state is GangState.STARTING:
+                not_yet.append(gang.id)
+        running += not_yet
         return found
 
     def answers(self) -> list[f.Fact]:
