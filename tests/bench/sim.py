@@ -69,7 +69,7 @@ def timed(trace: Trace, cluster: ClusterSpec, policy: Policy | str, terms: Terms
         "cpu_s": spent,
         "events_per_cpu_s": events / spent,
         "us_per_event": spent / events * 1e6,
-        "ratio": spent / events * 1000 / loop,
+        "ratio": spent / events * 1e6 / loop,
         "calibration_ms": loop,
         "rss_mib": rss_mib(),
     }
