@@ -102,3 +102,13 @@ def test_work_that_overran_is_not_thought_to_end_at_once():
     made.wait(15_000)
     made.submit("next", demand=demand_of(4))
     assert made.cycle().reservations[0].at_ms == made.now + 5_000
+
+
+def test_what_one_queue_may_not_have_is_not_remembered_as_full_for_others():
+    world = World("fifo").rack("a", 1, 8).queue("narrow", limit=amounts({"gpu_milli:H100": 1000})).queue("wide")
+    world.run("first", "narrow", demand_of(gpus=1))
+    world.submit("second", "narrow", demand_of(gpus=1))
+    world.cycle()
+    world.submit("third", "wide", demand_of(gpus=1))
+    world.take(commands.cancel(world.state, "second", world.now))
+    assert [decision.gang for decision in world.cycle().decisions] == ["third/main"]

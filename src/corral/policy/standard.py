@@ -329,10 +329,11 @@ class Cycle:
         if gang.profile.avoid or self.now_ms < self._content_ms(gang):
             walk.close_line(turn)  # it is choosy; others who want the same may take what it does not
             return
-        if bounds is FREE:
+        may_fit = could_take(self.draft.capacity, demand, demand.smallest)
+        if not may_fit:  # else its queue may be the reason, or the topology
             self.full.add(demand)
         # where only reservations are in the way, whoever is gone before they begin may still pass
-        is_barred = bounds is not FREE and could_take(self.draft.capacity, demand, demand.smallest)
+        is_barred = bounds is not FREE and may_fit
         walk.close(turn, self.calendar.shortest_barred_ms(gang, self._exempt(gang)) if is_barred else 0)
 
     def _has_had_its_turn(self, gang: Gang) -> bool:
