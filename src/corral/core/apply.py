@@ -206,6 +206,13 @@ def _job_ended(state: State, event: e.JobEnded) -> None:
     state.dependents.pop(event.job, None)
 
 
+def _job_forgotten(state: State, event: e.JobForgotten) -> None:
+    job = state.jobs.pop(event.job)
+    assert job.is_over, f"{job.id} is not over"
+    for name in job.gangs:
+        del state.gangs[name]
+
+
 def _priority_changed(state: State, event: e.PriorityChanged) -> None:
     job = state.jobs[event.job]
     job.priority = event.priority
@@ -237,5 +244,6 @@ FOLDS: dict[type, Callable[[State, Any], None]] = {
     e.JobHeld: _job_held,
     e.JobReleased: _job_released,
     e.JobEnded: _job_ended,
+    e.JobForgotten: _job_forgotten,
     e.PriorityChanged: _priority_changed,
 }

@@ -96,6 +96,10 @@ class JobEnded(_JobEvent, frozen=True, gc=False, tag=True):
     succeeded: bool
 
 
+class JobForgotten(_JobEvent, frozen=True, gc=False, tag=True):
+    """A job that is over leaves the state. What became of it stays in the journal and in what is kept of it."""
+
+
 class PriorityChanged(_JobEvent, frozen=True, gc=False, tag=True):
     priority: int
 
@@ -228,7 +232,7 @@ NodeEvent = (
     | NodeUndrained
 )
 QueueEvent = QueueSet | QueueRemoved
-JobEvent = JobSubmitted | JobCancelled | JobHeld | JobReleased | JobEnded | PriorityChanged
+JobEvent = JobSubmitted | JobCancelled | JobHeld | JobReleased | JobEnded | JobForgotten | PriorityChanged
 GangEvent = (
     GangAwoke
     | GangPlaced

@@ -11,6 +11,7 @@ from msgspec import Struct, field
 
 from corral.core.cluster.resources import Amounts, Demand, Seat
 from corral.core.cluster.topology import NodeSpec
+from corral.core.work import Work
 
 NEVER_MS = 1 << 62  # later than any time
 
@@ -122,6 +123,7 @@ DEFAULT_RETRIES: dict[FailureClass, RetryRule] = {
 class GangSpec(Struct, frozen=True, gc=False):
     demand: Demand
     role: str = "main"
+    work: Work | None = None
 
 
 class JobSpec(Struct, frozen=True, gc=False, kw_only=True):
@@ -148,6 +150,7 @@ class JobSpec(Struct, frozen=True, gc=False, kw_only=True):
     requeue_exit: int = 85
     retries: tuple[tuple[FailureClass, RetryRule], ...] = ()
     held: bool = False
+    labels: tuple[tuple[str, str], ...] = ()
 
     def retry_rule(self, failure: FailureClass) -> RetryRule:
         for known, rule in self.retries:

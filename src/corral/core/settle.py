@@ -180,7 +180,9 @@ def follow_up(state: State, now_ms: int) -> list[e.Event]:
 
 def _dependency_news(state: State, job: Job, now_ms: int) -> list[e.Event]:
     waiting = [g for g in (state.gangs[name] for name in job.gangs) if g.blockers & Blocker.DEPENDENCY]
-    parents = [(state.jobs[dependency.job], dependency.after) for dependency in job.spec.after]
+    # a parent that was forgotten ended as it should have: its dependents were doomed at its end otherwise
+    named = ((state.jobs.get(dependency.job), dependency.after) for dependency in job.spec.after)
+    parents = [(parent, after) for parent, after in named if parent is not None]
     for parent, after in parents:
         if is_hopeless(parent, after):
             why = f"waited for {parent.id} to end {after}, which can no longer be"

@@ -151,9 +151,10 @@ class State:
                 pending += (2 * at + 1, 2 * at + 2)
         seen = set()
         for _, gang, attempt in sorted(found):
-            if gang not in seen and self.gangs[gang].attempt == attempt:
+            known = self.gangs.get(gang)
+            if known is not None and gang not in seen and known.attempt == attempt:
                 seen.add(gang)
-                yield self.gangs[gang]
+                yield known
 
     def drop_stale_timers(self) -> None:
         """Take off what is no longer due. Only what happens to a gang can make its timers stale."""
@@ -162,8 +163,8 @@ class State:
 
     def _is_live(self, timer: Timer) -> bool:
         when, name, attempt = timer
-        gang = self.gangs[name]
-        return not gang.is_over and gang.attempt == attempt and when in deadlines(self, gang)
+        gang = self.gangs.get(name)
+        return gang is not None and not gang.is_over and gang.attempt == attempt and when in deadlines(self, gang)
 
 
 def deadlines(state: State, gang: Gang) -> tuple[int, ...]:

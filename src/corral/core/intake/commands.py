@@ -171,6 +171,16 @@ def evict(state: State, gang: Gang, cause: Cause, now_ms: int) -> list[e.Event]:
     return [e.GangEvicted(now_ms, gang.id, gang.attempt, cause, deadline)]
 
 
+def forget(state: State, job_id: str, now_ms: int) -> Answer:
+    """Let go of a job that is over. Others that wait for it were told at its end."""
+    job = state.jobs.get(job_id)
+    if job is None:
+        return _no_job(job_id)
+    if not job.is_over:
+        return Refusal("job_not_over", f"job {job_id} is not over")
+    return [e.JobForgotten(now_ms, job_id)]
+
+
 def hold(state: State, job_id: str, now_ms: int) -> Answer:
     """Keep a job from starting. What runs goes on."""
     job = state.jobs.get(job_id)

@@ -1,0 +1,1 @@
+"""How tasks become processes: one interface, several ways."""

@@ -1,0 +1,133 @@
+"""What the server needs of whatever runs tasks: start, warn, kill, tell, and say what is there.
+
+Knows tasks, not gangs or jobs: an order is complete in itself. Orders may be repeated and reports may be late or come
+twice: both name (gang, attempt, task), and nothing else is needed to tell old from new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import Protocol
+
+from msgspec import Struct
+
+from corral.core.cluster.topology import NodeSpec
+from corral.core.model import FailureClass
+from corral.core.work import EarlySignal, Mount
+
+
+class TaskKey(Struct, frozen=True, gc=False, order=True):
+    gang: str
+    attempt: int
+    task: int
+
+
+class Process(Struct, frozen=True, gc=False):
+    """One process of a task: what it is told on top of the task's environment (RANK, LOCAL_RANK, its GPUs...)."""
+
+    env: tuple[tuple[str, str], ...] = ()
+
+
+class TaskOrder(Struct, frozen=True, gc=False, kw_only=True):
+    """Everything needed to run one task on one node. ``epoch``: of the server that orders; older ones are refused."""
+
+    key: TaskKey
+    epoch: int
+    node: str
+    command: tuple[str, ...]
+    env: tuple[tuple[str, str], ...] = ()
+    secret_env: tuple[tuple[str, str], ...] = ()  # never written to disk, shown or logged
+    processes: tuple[Process, ...] = (Process(),)
+    gpus: tuple[str, ...] = ()  # UUIDs
+    cpu_milli: int | None = None
+    memory_mib: int | None = None
+    directory: str = ""
+    account: str = ""  # the account of the machine to run as; empty: the server's own
+    image: str = ""
+    mounts: tuple[Mount, ...] = ()
+    output: str = ""  # a file that gets the standard output too
+    error: str = ""
+    early_signal: EarlySignal | None = None
+    log_mib_max: int = 256  # per stream; the oldest part goes first
+
+
+class Phase(StrEnum):
+    UP = "up"
+    DOWN = "down"
+
+
+class TaskReport(Struct, frozen=True, gc=False, kw_only=True):
+    """What became of a task. ``failure`` is the backend's classification; None where the exit code tells all.
+
+    ``unenforced`` names limits that could not be enforced here, and why.
+    """
+
+    key: TaskKey
+    phase: Phase
+    at_ms: int
+    node: str
+    exit_code: int = 0  # 128 + n for signal n
+    signal: int = 0
+    failure: FailureClass | None = None
+    why: str = ""
+    unenforced: tuple[str, ...] = ()
+
+
+class SavedReport(Struct, frozen=True, gc=False):
+    """The task says that a checkpoint was committed at this step."""
+
+    key: TaskKey
+    step: int
+
+
+Report = TaskReport | SavedReport
+Tell = Callable[[Report], None]
+
+
+class LogPart(Struct, frozen=True, gc=False):
+    """``data`` begins at byte ``offset`` of all that was ever written (what is older than is kept is skipped);
+    ``is_over``: nothing will follow ``next_offset``."""
+
+    offset: int
+    data: bytes
+    next_offset: int
+    is_over: bool
+
+
+class Backend(Protocol):
+    """Calls return quickly; what they lead to is told by reports. ``tell`` may be called from any thread."""
+
+    def nodes(self) -> Sequence[NodeSpec]:
+        """The machines it has."""
+        ...
+
+    def open(self, tell: Tell, epoch: int) -> None:
+        """Begin. Tasks left by an earlier server are adopted: each is told again as up or down."""
+        ...
+
+    def launch(self, orders: Sequence[TaskOrder]) -> None:
+        """Start tasks. One that runs or ran already (same key) is told again, not started again."""
+        ...
+
+    def warn(self, key: TaskKey, deadline_ms: int, why: str) -> None:
+        """Ask a task to save and leave by the deadline; at the deadline it is killed even if nobody asks again."""
+        ...
+
+    def kill(self, key: TaskKey) -> None: ...
+
+    def known(self) -> Sequence[TaskKey]:
+        """Tasks it still has anything of, running or over."""
+        ...
+
+    def forget(self, key: TaskKey) -> None:
+        """Drop what is kept of a task that is over. Its logs stay as long as logs are kept."""
+        ...
+
+    def read_log(self, key: TaskKey, stream: str, offset: int, limit: int) -> LogPart | None:
+        """A part of ``stdout`` or ``stderr``; a negative offset counts from the end. None: there is no such log."""
+        ...
+
+    def close(self) -> None:
+        """Stop watching. Tasks go on."""
+        ...

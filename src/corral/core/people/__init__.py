@@ -1,0 +1,1 @@
+"""Who may act: users, roles, tokens, secrets by name."""

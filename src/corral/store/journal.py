@@ -1,0 +1,100 @@
+"""The journal: an append-only, hash-chained log of events, behind a small Protocol.
+
+Knows records, their order and who may write them. Knows nothing of what events mean: they come encoded. Whoever
+appends learns that a batch is durable through its future, and neither answers nor acts before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from typing import Protocol
+
+from msgspec import Struct
+
+
+class Entry(Struct, frozen=True, gc=False):
+    """One event to be written: encoded, with who caused it. ``request`` is the idempotency key of a submission."""
+
+    at_ms: int
+    actor: str
+    body: bytes
+    request: str = ""
+
+
+class Record(Struct, frozen=True, gc=False):
+    """One event as it was written. ``hash`` covers all other fields and the hash of the record before."""
+
+    seq: int
+    epoch: int
+    format: int
+    at_ms: int
+    actor: str
+    request: str
+    body: bytes
+    hash: bytes
+
+
+class Head(Struct, frozen=True, gc=False):
+    """The last record: its number (0: there is none yet) and its hash."""
+
+    seq: int
+    hash: bytes
+
+
+class StoredImage(Struct, frozen=True, gc=False):
+    """The state after the record ``seq``, encoded."""
+
+    seq: int
+    format: int
+    body: bytes
+
+
+class JournalBusy(Exception):
+    """Another server holds the journal. Says which, and since when."""
+
+
+class JournalFenced(Exception):
+    """A later epoch has begun: whoever sees this must stop writing at once."""
+
+
+class JournalBroken(Exception):
+    """A record is not what was written, or is missing. Says which."""
+
+
+class Journal(Protocol):
+    """One writer at a time: opening for writing takes the lease and begins a new epoch."""
+
+    @property
+    def epoch(self) -> int: ...
+
+    @property
+    def head(self) -> Head:
+        """The last record that was handed in, durable or not."""
+        ...
+
+    def append(self, entries: Sequence[Entry]) -> Future[Head]:
+        """Number and chain a batch; the future is done when all of it is durable, or fails, and then so does every
+        later append: what was not written cannot be followed by something that was. Batches become durable in order."""
+        ...
+
+    def read(self, after: int, limit: int) -> list[Record]:
+        """Durable records with a number above ``after``, in order."""
+        ...
+
+    def save_image(self, image: StoredImage) -> None:
+        """Keep an image; older ones but the last few are dropped."""
+        ...
+
+    def newest_image(self) -> StoredImage | None: ...
+
+    def close(self) -> None:
+        """Write what was handed in, give the lease back."""
+        ...
+
+
+def all_records(journal: Journal, after: int = 0, at_once: int = 10_000) -> Iterator[Record]:
+    """Every durable record from there on."""
+    while records := journal.read(after, at_once):
+        yield from records
+        after = records[-1].seq
