@@ -160,6 +160,7 @@ class Driver:
             (self._tick, 8), (self._cancel, 1), (self._hold, 1), (self._release, 2), (self._requeue, 1),
             (self._node_gone, 1), (self._node_back, 3), (self._drain, 1), (self._undrain, 3), (self._gpu, 1),
             (self._health, 1), (self._quota, 1), (self._priority, 1), (self._late_plan, 3), (self._late_fact, 3),
+            (self._forget, 1),
         ]  # fmt: skip
 
     def _command(self, answer: list[e.Event] | Refusal) -> None:
@@ -309,6 +310,9 @@ class Driver:
 
     def _requeue(self) -> None:
         self._command(commands.requeue(self.state, self._some_job(), self.now))
+
+    def _forget(self) -> None:
+        self._command(commands.forget(self.state, self._some_job(), self.now))
 
     def _priority(self) -> None:
         self._command(commands.change_priority(self.state, self._some_job(), self.rng.choice((0, 1, 5)), self.now))

@@ -110,6 +110,7 @@ def _job_submitted(state: State, event: e.JobSubmitted) -> None:
     spec = event.spec
     job = Job(event.job, spec, event.user, event.at_ms, spec.priority, held=spec.held)
     state.jobs[job.id] = job
+    state.next_job += 1
     blockers = _blockers_at_birth(state, job, event.at_ms)
     for index in spec.array or (None,):
         for gang_spec in spec.gangs:

@@ -44,6 +44,7 @@ class State:
         self.spent: dict[str, Gang] = {}  # told to leave, and nothing of them runs any more
         self.timers: list[Timer] = []
         self.next_rank = 1
+        self.next_job = 1  # how many jobs there ever were, and one: whoever numbers them goes on from there
         self.version = 0
         self.now_ms = 0
         self._is_stale = True

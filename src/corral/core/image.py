@@ -1,0 +1,148 @@
+"""A state as plain values, to be written down and read back: so that a restart need not fold the whole journal.
+
+Knows every field of a state that is not worked out from others. What a state keeps for speed (columns, lines, what
+policies remember) is made anew; the orders in which things were taken up are kept, so that a state that was read back
+goes on exactly as the one that was written.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from corral.core.apply_gangs import enter_line, is_in_line
+from corral.core.model import Gang, Job, Node, Profile, QueueSpec, Settings
+from corral.core.queues.quota import ROOT, Queue
+from corral.core.queues.usage import Usage
+from corral.core.state import State, Timer
+
+
+class QueueImage(Struct, frozen=True, gc=False):
+    """A queue, with its tables as rows."""
+
+    spec: QueueSpec
+    used: list[tuple[str, int]]
+    user_used: list[tuple[str, str, int]]
+    jobs: int
+    user_jobs: list[tuple[str, int]]
+    usage: Usage
+    user_usage: list[tuple[str, Usage]]
+    window: int
+    spent_gpu_ms: int
+    committed_gpu_ms: int
+    loss_caused_gpu_ms: int
+    loss_suffered_gpu_ms: int
+    used_gpu_ms: int
+
+
+class Image(Struct, frozen=True, gc=False, kw_only=True):
+    """A state. Gangs are named where they stand in an order."""
+
+    settings: Settings
+    version: int
+    now_ms: int
+    next_rank: int
+    next_job: int
+    total: list[tuple[str, int]]
+    nodes: list[Node]
+    queues: list[QueueImage]
+    jobs: list[Job]
+    gangs: list[Gang]
+    timers: list[Timer]
+    orders: dict[str, list[str]]
+    tenants: list[tuple[str, list[str]]]
+    held_by: list[tuple[str, int, list[str]]]
+    dependents: list[tuple[str, list[str]]]
+    namesakes: list[tuple[str, str, list[str]]]
+
+
+#: Tables of gangs by name whose order is kept, and tables of names.
+_OF_GANGS = ("holders", "claimants", "broken", "stopping", "elastic", "spent")
+_OF_NAMES = ("draining", "loose")
+
+
+def take_image(state: State) -> Image:
+    """The state as values. They share nothing that the state will change, once they are encoded."""
+    return Image(
+        settings=state.settings,
+        version=state.version,
+        now_ms=state.now_ms,
+        next_rank=state.next_rank,
+        next_job=state.next_job,
+        total=list(state.queues.total.items()),
+        nodes=list(state.nodes.values()),
+        queues=[_queue_image(queue) for queue in state.queues.queues.values()],
+        jobs=list(state.jobs.values()),
+        gangs=list(state.gangs.values()),
+        timers=state.timers,
+        orders={name: list(getattr(state, name)) for name in (*_OF_GANGS, *_OF_NAMES)},
+        tenants=[(node, list(gangs)) for node, gangs in state.tenants.items()],
+        held_by=[(queue, priority, list(gangs)) for (queue, priority), gangs in state.held_by.items()],
+        dependents=list(state.dependents.items()),
+        namesakes=[(user, name, jobs) for (user, name), jobs in state.namesakes.items()],
+    )
+
+
+def _queue_image(queue: Queue) -> QueueImage:
+    return QueueImage(
+        queue.spec,
+        list(queue.used.items()),
+        [(user, dimension, amount) for (user, dimension), amount in queue.user_used.items()],
+        queue.jobs,
+        list(queue.user_jobs.items()),
+        queue.usage,
+        list(queue.user_usage.items()),
+        queue.window,
+        queue.spent_gpu_ms,
+        queue.committed_gpu_ms,
+        queue.loss_caused_gpu_ms,
+        queue.loss_suffered_gpu_ms,
+        queue.used_gpu_ms,
+    )
+
+
+def from_image(image: Image) -> State:
+    """A state that goes on as the one of which the image was taken."""
+    state = State(image.settings)
+    state.version, state.now_ms = image.version, image.now_ms
+    state.next_rank, state.next_job = image.next_rank, image.next_job
+    for queue in image.queues:
+        _restore_queue(state, queue)
+    state.queues.total = dict(image.total)
+    state.nodes = {node.spec.name: node for node in image.nodes}
+    state.jobs = {job.id: job for job in image.jobs}
+    state.gangs = {gang.id: gang for gang in image.gangs}
+    state.timers = image.timers
+    for name in _OF_GANGS:
+        setattr(state, name, {gang: state.gangs[gang] for gang in image.orders[name]})
+    for name in _OF_NAMES:
+        setattr(state, name, dict.fromkeys(image.orders[name]))
+    state.tenants = {node: dict.fromkeys(gangs) for node, gangs in image.tenants}
+    state.held_by = {(q, priority): {gang: state.gangs[gang] for gang in gangs} for q, priority, gangs in image.held_by}
+    state.dependents = dict(image.dependents)
+    state.namesakes = {(user, name): jobs for user, name, jobs in image.namesakes}
+    _restore_lines(state)
+    return state
+
+
+def _restore_queue(state: State, image: QueueImage) -> None:
+    if image.spec.name == ROOT:
+        state.queues.queues[ROOT].spec = image.spec
+    else:
+        state.queues.put(image.spec)
+    queue = state.queues.queues[image.spec.name]
+    queue.used = dict(image.used)
+    queue.user_used = {(user, dimension): amount for user, dimension, amount in image.user_used}
+    queue.jobs, queue.user_jobs = image.jobs, dict(image.user_jobs)
+    queue.usage, queue.user_usage = image.usage, dict(image.user_usage)
+    queue.window, queue.spent_gpu_ms, queue.committed_gpu_ms = image.window, image.spent_gpu_ms, image.committed_gpu_ms
+    queue.loss_caused_gpu_ms, queue.loss_suffered_gpu_ms = image.loss_caused_gpu_ms, image.loss_suffered_gpu_ms
+    queue.used_gpu_ms = image.used_gpu_ms
+
+
+def _restore_lines(state: State) -> None:
+    """Equal shapes become one object again: many gangs share few of them."""
+    shapes: dict[Profile, Profile] = {}
+    for gang in sorted(state.gangs.values(), key=lambda gang: gang.rank):
+        gang.profile = shapes.setdefault(gang.profile, gang.profile)
+        if is_in_line(gang):
+            enter_line(state, gang)

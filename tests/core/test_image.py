@@ -1,0 +1,45 @@
+"""A state that is written down and read back is the same, decides the same and goes on the same."""
+
+import msgspec
+import pytest
+
+from corral.core.apply import apply
+from corral.core.image import Image, from_image, take_image
+from corral.core.laws import check
+from corral.core.snapshot import Snapshot
+from corral.core.state import State
+from tests.simulation.driver import Driver
+from tests.simulation.upheaval import Upheaval
+
+
+def written(state: State) -> bytes:
+    return msgspec.json.encode(take_image(state))
+
+
+def read(body: bytes) -> State:
+    return from_image(msgspec.json.decode(body, type=Image))
+
+
+@pytest.mark.parametrize("make", [Driver, Upheaval])
+@pytest.mark.parametrize("seed", range(12))
+def test_a_state_goes_on_from_its_image(make, seed):
+    driver = make(seed, check_every=50)
+    for _ in range(4):
+        driver.run(60)
+        body, length = written(driver.state), len(driver.journal)
+        twin = read(body)
+        check(twin)
+        assert written(twin) == body
+        assert driver.engine.policy(Snapshot(twin, driver.now)) == driver.engine.policy(
+            Snapshot(driver.state, driver.now)
+        )
+        driver.run(40)
+        for event in driver.journal[length:]:
+            apply(twin, event)
+        check(twin)
+        assert written(twin) == written(driver.state)
+
+
+def test_an_empty_state_has_an_image():
+    body = written(State(Driver(0).state.settings))
+    assert written(read(body)) == body
