@@ -1,0 +1,97 @@
+"""What may follow the question mark of a request. Values are text there; each has one type here.
+
+Shapes and bounds only. Lists are written with commas (``states=waiting,running``), pairs as ``key=value`` in them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from corral.wire.api.answers import Body
+from corral.wire.api.words import JobState, RoleWord
+
+Limit = Annotated[int, Meta(ge=1, le=1000)]
+WhenMs = Annotated[int, Meta(ge=0, le=1 << 53)]
+
+
+class SubmitParameters(Body, frozen=True):
+    """``dry_run``: say what would happen, write nothing."""
+
+    dry_run: bool = False
+
+
+class JobsParameters(Body, frozen=True):
+    """Which jobs: all conditions hold at once. ``queue`` means it and all below it; ``name`` may end in ``*``."""
+
+    queue: str | None = None
+    user: str | None = None
+    states: tuple[JobState, ...] = ()
+    name: str | None = None
+    labels: tuple[str, ...] = ()  # key=value each
+    since_ms: WhenMs | None = None  # submitted then or later
+    until_ms: WhenMs | None = None  # submitted before
+    limit: Limit = 100
+    cursor: str | None = None
+
+
+class LogsParameters(Body, frozen=True):
+    """Which part of which log. ``tail``: the last so many bytes; ``attempt`` 0: the newest.
+
+    ``gang`` is a role (``main``), for an array element ``3`` or ``3/main``; empty: the first gang.
+    """
+
+    gang: str = ""
+    task: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    attempt: Annotated[int, Meta(ge=0, le=1_000_000_000)] = 0
+    stream: Literal["stdout", "stderr"] = "stdout"
+    offset: Annotated[int, Meta(ge=0, le=1 << 53)] = 0
+    limit: Annotated[int, Meta(ge=1, le=16 << 20)] = 1 << 20
+    tail: Annotated[int, Meta(ge=1, le=16 << 20)] | None = None
+    follow: bool = False
+
+
+class EventsParameters(Body, frozen=True):
+    """Records above ``after``. ``follow``: go on as a stream of server-sent events, ``id`` being the number."""
+
+    after: WhenMs = 0
+    limit: Limit = 100
+    follow: bool = False
+    job: str | None = None
+    queue: str | None = None  # it and all below it
+    types: tuple[str, ...] = ()
+
+
+class UsageParameters(Body, frozen=True):
+    """Days are UTC, ``YYYY-MM-DD``; both are included."""
+
+    queue: str | None = None
+    user: str | None = None
+    since: Annotated[str, Meta(pattern=r"^\d{4}-\d{2}-\d{2}$")] | None = None
+    until: Annotated[str, Meta(pattern=r"^\d{4}-\d{2}-\d{2}$")] | None = None
+
+
+class RoleParameters(Body, frozen=True):
+    role: RoleWord
+    queue: str = ""
+
+
+class TokensParameters(Body, frozen=True):
+    """Whose tokens; empty: one's own."""
+
+    user: str = ""
+
+
+class SecretParameters(Body, frozen=True):
+    """Of which queue (a secret is for its jobs and all below it)."""
+
+    queue: str = ""
+
+
+#: Headers of an answer with a part of a log (the body is the bytes themselves).
+LOG_OFFSET = "Corral-Log-Offset"  # where the part begins, counted from the first byte ever written
+LOG_NEXT = "Corral-Log-Next"  # what to ask for next
+LOG_OVER = "Corral-Log-Over"  # true: nothing will follow
+LOG_GANG = "Corral-Log-Gang"
+LOG_ATTEMPT = "Corral-Log-Attempt"
