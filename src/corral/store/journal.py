@@ -14,7 +14,8 @@ from msgspec import Struct
 
 
 class Entry(Struct, frozen=True, gc=False):
-    """One event to be written: encoded, with who caused it. ``request`` is the idempotency key of a submission."""
+    """One event to be written: encoded, with who caused it. ``request`` names the submission it came with, if it came
+    with an idempotency key (see ``store.lookup.request_mark``); empty otherwise."""
 
     at_ms: int
     actor: str
@@ -60,6 +61,18 @@ class JournalFenced(Exception):
 
 class JournalBroken(Exception):
     """A record is not what was written, or is missing. Says which."""
+
+
+class JournalFailed(Exception):
+    """Something could not be written, so nothing after it may be. The server stops; what was acknowledged is safe."""
+
+
+class JournalUnusable(Exception):
+    """The place of the journal cannot be used: not readable, not writable, not a journal. Says what to do."""
+
+
+class JournalTooNew(JournalUnusable):
+    """A later version of Corral has changed the database in a way that this one does not know."""
 
 
 class Journal(Protocol):

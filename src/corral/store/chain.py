@@ -1,0 +1,56 @@
+"""The chain: how the hash of a record follows from the record and the hash of the one before.
+
+Knows bytes. Every field is in the hash in a form that no other fields can give: fixed widths for numbers, the length
+in front of every text. The first record follows ``GENESIS``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+
+from corral.store.journal import Entry, Head, JournalBroken, Record
+
+GENESIS = bytes(32)
+BEGINNING = Head(0, GENESIS)
+
+_FIXED = struct.Struct(">QQIqIII")  # seq, epoch, format, at_ms, and the lengths of actor, request, body
+
+
+def link(before: bytes, seq: int, epoch: int, format: int, entry: Entry) -> bytes:
+    """The hash of a record."""
+    actor, request = entry.actor.encode(), entry.request.encode()
+    fixed = _FIXED.pack(seq, epoch, format, entry.at_ms, len(actor), len(request), len(entry.body))
+    return sha256(b"".join((before, fixed, actor, request, entry.body))).digest()
+
+
+def chain(head: Head, epoch: int, format: int, entries: Sequence[Entry]) -> list[Record]:
+    """Entries as the records that follow the head."""
+    seq, before = head.seq, head.hash
+    records = []
+    for entry in entries:
+        seq += 1
+        before = link(before, seq, epoch, format, entry)
+        records.append(Record(seq, epoch, format, entry.at_ms, entry.actor, entry.request, entry.body, before))
+    return records
+
+
+def why_not_next(head: Head, record: Record) -> str:
+    """What is wrong with a record as the one that follows the head; "" if nothing is."""
+    if record.seq != head.seq + 1:
+        return f"record {head.seq + 1} is missing: record {record.seq} follows record {head.seq}"
+    entry = Entry(record.at_ms, record.actor, record.body, record.request)
+    if link(head.hash, record.seq, record.epoch, record.format, entry) != record.hash:
+        return f"record {record.seq} is not what was written, or does not follow the record before it"
+    return ""
+
+
+def follow(head: Head, records: Iterable[Record]) -> Head:
+    """Check that the records follow the head, one by one, and return the last. Raises ``JournalBroken``."""
+    for record in records:
+        wrong = why_not_next(head, record)
+        if wrong:
+            raise JournalBroken(wrong)
+        head = Head(record.seq, record.hash)
+    return head

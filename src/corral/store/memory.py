@@ -1,0 +1,81 @@
+"""A journal in memory, with the same order and the same chain as one on disk: for tests and for trying things out.
+
+Knows nothing of files. A ``held`` one keeps its promises back until it is told, so that a test can stand between
+"handed in" and "durable".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+
+from corral.store.chain import BEGINNING, chain
+from corral.store.journal import Entry, Head, JournalFailed, Record, StoredImage
+from corral.wire import codec
+
+IMAGES_KEPT = 3
+
+
+class MemoryJournal:
+    """Implements ``Journal``. A second one on the records of a first is what a restart is for one on disk."""
+
+    def __init__(self, records: Sequence[Record] = (), *, held: bool = False) -> None:
+        self.held = held
+        self._records = list(records)
+        self._images: list[StoredImage] = []
+        self._waiting: list[tuple[Future[Head], list[Record], Head]] = []
+        self._failure: JournalFailed | None = None
+        last = self._records[-1] if self._records else None
+        self._head = BEGINNING if last is None else Head(last.seq, last.hash)
+        self._epoch = 1 if last is None else last.epoch + 1
+
+    @property
+    def epoch(self) -> int:
+        return self._epoch
+
+    @property
+    def head(self) -> Head:
+        return self._head
+
+    def append(self, entries: Sequence[Entry]) -> Future[Head]:
+        future: Future[Head] = Future()
+        future.set_running_or_notify_cancel()  # what was handed in cannot be taken back
+        if self._failure is not None:
+            future.set_exception(self._failure)
+            return future
+        records = chain(self._head, self._epoch, codec.FORMAT, entries)
+        if records:
+            self._head = Head(records[-1].seq, records[-1].hash)
+        self._waiting.append((future, records, self._head))
+        if not self.held:
+            self.release()
+        return future
+
+    def release(self) -> None:
+        """Make durable what was handed in."""
+        waiting, self._waiting = self._waiting, []
+        for future, records, head in waiting:
+            self._records += records
+            future.set_result(head)
+
+    def fail(self, why: str = "made to fail") -> None:
+        """From now on nothing can be written, and what was handed in was not."""
+        self._failure = JournalFailed(why)
+        waiting, self._waiting = self._waiting, []
+        for future, _, _ in waiting:
+            future.set_exception(self._failure)
+
+    def read(self, after: int, limit: int) -> list[Record]:
+        first = self._records[0].seq if self._records else 1
+        at = max(0, after + 1 - first)
+        return self._records[at : at + limit]
+
+    def save_image(self, image: StoredImage) -> None:
+        self._images = sorted([*self._images, image], key=lambda kept: kept.seq)[-IMAGES_KEPT:]
+
+    def newest_image(self) -> StoredImage | None:
+        return self._images[-1] if self._images else None
+
+    def close(self) -> None:
+        self.release()
+        self._failure = self._failure or JournalFailed("the journal is closed")

@@ -1,0 +1,6 @@
+"""The journal on SQLite."""
+
+from corral.store.sqlite.journal import SqliteJournal
+from corral.store.sqlite.reader import SqliteReader
+
+__all__ = ["SqliteJournal", "SqliteReader"]

@@ -1,0 +1,136 @@
+"""The journal on SQLite: takes the lease, begins an epoch, numbers and chains what is handed in.
+
+Handing in costs microseconds and is done from one thread; a thread of its own writes. Reading is for any thread.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from concurrent.futures import Future
+from pathlib import Path
+
+from corral.store.chain import chain, why_not_next
+from corral.store.journal import Entry, Head, JournalBroken, JournalFailed, Record, StoredImage
+from corral.store.sqlite.database import FILE_NAME, explained, open_database
+from corral.store.sqlite.lease import Lease
+from corral.store.sqlite.reader import SqliteReader
+from corral.store.sqlite.sidecar import FILE_NAME as SIDECAR_NAME
+from corral.store.sqlite.sidecar import Sidecar, remembered_head
+from corral.store.sqlite.writer import Writer
+from corral.wire import codec
+
+
+class SqliteJournal:
+    """Implements ``Journal`` in a folder of its own. To be closed when done."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lease = Lease(folder)
+        try:
+            self._connection = open_database(folder)
+        except BaseException:
+            self._lease.give_back()
+            raise
+        try:
+            self._head = _checked_head(self._connection, folder)
+            self._epoch = _begin_epoch(self._connection)
+            self._reader = SqliteReader(folder)
+            self._sidecar = Sidecar(folder)
+            self._sidecar.put(self._head)
+            self._sidecar.sync()
+        except BaseException as wrong:
+            self._connection.close()
+            self._lease.give_back()
+            if isinstance(wrong, sqlite3.Error):
+                raise explained(wrong, folder / FILE_NAME) from wrong
+            raise
+        self._writer = Writer(self._connection, self._epoch, self._head, self._sidecar, _no_projections)
+        self._is_closed = False
+
+    @property
+    def epoch(self) -> int:
+        return self._epoch
+
+    @property
+    def head(self) -> Head:
+        return self._head
+
+    def append(self, entries: Sequence[Entry]) -> Future[Head]:
+        future: Future[Head] = Future()
+        future.set_running_or_notify_cancel()  # what was handed in cannot be taken back
+        failure = JournalFailed("the journal is closed") if self._is_closed else self._writer.failure
+        if failure is not None:
+            future.set_exception(failure)
+            return future
+        records = chain(self._head, self._epoch, codec.FORMAT, entries)
+        if records:
+            self._head = Head(records[-1].seq, records[-1].hash)
+        self._writer.append(future, records)
+        return future
+
+    def read(self, after: int, limit: int) -> list[Record]:
+        return self._reader.read(after, limit)
+
+    def save_image(self, image: StoredImage) -> None:
+        self._reader.save_image(image)
+
+    def newest_image(self) -> StoredImage | None:
+        return self._reader.newest_image()
+
+    def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._writer.close()
+        self._reader.close()
+        self._connection.close()
+        self._sidecar.sync()
+        self._sidecar.close()
+        self._lease.give_back()
+
+
+def _begin_epoch(connection: sqlite3.Connection) -> int:
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute("UPDATE writer SET epoch = epoch + 1")
+    epoch: int = connection.execute("SELECT epoch FROM writer").fetchone()[0]
+    connection.execute("COMMIT")
+    return epoch
+
+
+def _checked_head(connection: sqlite3.Connection, folder: Path) -> Head:
+    """The last record, if all that tells of it agrees: the record itself, the row beside it, the file beside that.
+
+    The whole chain is the business of ``verify``, which takes longer.
+    """
+    head = Head(*connection.execute("SELECT seq, hash FROM writer").fetchone())
+    anchor = Head(*connection.execute("SELECT seq, hash FROM anchor").fetchone())
+    rows = connection.execute(
+        "SELECT seq, epoch, format, at_ms, actor, request, body, hash FROM records ORDER BY seq DESC LIMIT 2"
+    )
+    last = [Record(*row) for row in rows]
+    if last:
+        before = Head(last[1].seq, last[1].hash) if len(last) > 1 else anchor
+        wrong = why_not_next(before, last[0])
+        if wrong:
+            raise JournalBroken(f"{folder / FILE_NAME}: {wrong}. {_WHAT_TO_DO}")
+    end = Head(last[0].seq, last[0].hash) if last else anchor
+    if end != head:
+        raise JournalBroken(
+            f"{folder / FILE_NAME} ends with record {end.seq}, and should end with {head.seq}. {_WHAT_TO_DO}"
+        )
+    known = remembered_head(folder)
+    if known is not None and known.seq > head.seq:
+        raise JournalBroken(
+            f"{folder / FILE_NAME} ends with record {head.seq}, and {SIDECAR_NAME} knows of record {known.seq}. "
+            f"If this is an old copy on purpose, remove {SIDECAR_NAME}. {_WHAT_TO_DO}"
+        )
+    return head
+
+
+_WHAT_TO_DO = "Run `corral db verify`, and restore the folder from a backup (all its files, journal.db-wal among them)."
+
+
+def _no_projections(records: Sequence[Record]) -> None:
+    """Until there are some."""
+    del records

@@ -1,0 +1,52 @@
+"""The journal on SQLite, for reading: records and images, without the right to write.
+
+For whoever follows a server from another process, and for looking at the journal of one that does not run. May be used
+from several threads at once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from corral.store.images import ImageFolder
+from corral.store.journal import Head, JournalUnusable, Record, StoredImage
+from corral.store.sqlite.database import FILE_NAME, Readers
+
+_RECORD = "seq, epoch, format, at_ms, actor, request, body, hash"
+
+
+class SqliteReader:
+    """Sees what is durable, at the moment of each call."""
+
+    def __init__(self, folder: Path) -> None:
+        if not (folder / FILE_NAME).is_file():
+            raise JournalUnusable(f"there is no journal in {folder}. Name the data folder of a server.")
+        self.folder = folder
+        self.readers = Readers(folder / FILE_NAME)
+        self.images = ImageFolder(folder / "images")
+
+    def read(self, after: int, limit: int) -> list[Record]:
+        """Durable records with a number above ``after``, in order."""
+        with self.readers.connection() as connection:
+            rows = connection.execute(
+                f"SELECT {_RECORD} FROM records WHERE seq > ? ORDER BY seq LIMIT ?", (after, limit)
+            ).fetchall()
+        return [Record(*row) for row in rows]
+
+    def durable_head(self) -> Head:
+        with self.readers.connection() as connection:
+            return Head(*connection.execute("SELECT seq, hash FROM writer").fetchone())
+
+    def anchor(self) -> Head:
+        """The last record that is no longer here but in an archive; number 0 if all are here."""
+        with self.readers.connection() as connection:
+            return Head(*connection.execute("SELECT seq, hash FROM anchor").fetchone())
+
+    def save_image(self, image: StoredImage) -> None:
+        self.images.save(image)
+
+    def newest_image(self) -> StoredImage | None:
+        return self.images.newest()
+
+    def close(self) -> None:
+        self.readers.close()

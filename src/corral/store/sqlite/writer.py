@@ -1,0 +1,165 @@
+"""The one thread that writes: takes all that was handed in, writes it in one transaction, then keeps the promises.
+
+Knows batches of records and the transaction. Batches form by themselves: while one is forced to disk, the next gathers.
+The first thing that cannot be written is the last thing tried: everything after it fails too.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple
+
+from corral.store.journal import Head, JournalFailed, JournalFenced, Record
+from corral.store.sqlite.rows import put
+from corral.store.sqlite.sidecar import Sidecar
+
+#: So many records at most in one transaction (an append is never split): who came first must not wait for all the rest.
+RECORDS_AT_ONCE = 4096
+
+#: Folds the records of a transaction into the projections, inside it.
+Fold = Callable[[Sequence[Record]], None]
+
+
+class _Append(NamedTuple):
+    future: Future[Head]
+    records: list[Record]
+
+
+class _Errand(NamedTuple):
+    future: Future[Any]
+    call: Callable[[], Any]
+
+
+_END = None
+_Item = _Append | _Errand | None
+
+
+class Writer:
+    """Owns the connection for writing from its start to its end."""
+
+    def __init__(self, connection: sqlite3.Connection, epoch: int, head: Head, sidecar: Sidecar, fold: Fold) -> None:
+        self.failure: Exception | None = None  # once set, nothing more is written
+        self._connection = connection
+        self._epoch = epoch
+        self._head = head
+        self._sidecar = sidecar
+        self._fold = fold
+        self._inbox: SimpleQueue[_Item] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="corral-journal", daemon=True)
+        self._thread.start()
+
+    def append(self, future: Future[Head], records: list[Record]) -> None:
+        self._inbox.put(_Append(future, records))
+
+    def run(self, call: Callable[[], Any]) -> Future[Any]:
+        """Something else to be done with the connection, between two transactions."""
+        future: Future[Any] = Future()
+        self._inbox.put(_Errand(future, call))
+        return future
+
+    def close(self) -> None:
+        """Write what was handed in, then end."""
+        self._inbox.put(_END)
+        self._thread.join()
+
+    # ---- in the thread -----------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            batch: list[_Append] = []
+            for item in self._take():
+                if isinstance(item, _Append):
+                    batch.append(item)
+                    continue
+                self._write(batch)
+                batch = []
+                if item is _END:
+                    return
+                self._do(item)
+            self._write(batch)
+
+    def _take(self) -> list[_Item]:
+        """Wait for something, and take whatever else is there by then."""
+        item = self._inbox.get()
+        items, count = [item], 0
+        while count < RECORDS_AT_ONCE:
+            count += len(item.records) if isinstance(item, _Append) else 1
+            try:
+                item = self._inbox.get_nowait()
+            except Empty:
+                break
+            items.append(item)
+        return items
+
+    def _write(self, batch: list[_Append]) -> None:
+        if not batch:
+            return
+        records = [record for append in batch for record in append.records]
+        if self.failure is None:
+            try:
+                self._commit(records)
+            except Exception as wrong:  # whatever it is, nothing may be written after it
+                self.failure = _as_failure(wrong)
+        for append in batch:
+            if self.failure is not None:
+                append.future.set_exception(self.failure)
+            else:
+                last = append.records[-1] if append.records else None
+                self._head = self._head if last is None else Head(last.seq, last.hash)
+                append.future.set_result(self._head)
+        if self.failure is None:
+            self._remember()
+
+    def _commit(self, records: list[Record]) -> None:
+        if not records:
+            return
+        connection, last = self._connection, records[-1]
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            writer = connection.execute(
+                "UPDATE writer SET seq = ?, hash = ? WHERE epoch = ? AND seq = ?",
+                (last.seq, last.hash, self._epoch, self._head.seq),
+            )
+            if writer.rowcount != 1:
+                raise JournalFenced(f"another writer has taken over from epoch {self._epoch}. This server must stop.")
+            put(
+                connection,
+                "INSERT INTO records (seq, epoch, format, at_ms, actor, request, body, hash)",
+                [(r.seq, r.epoch, r.format, r.at_ms, r.actor, r.request, r.body, r.hash) for r in records],
+            )
+            self._fold(records)
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+    def _remember(self) -> None:
+        try:
+            self._sidecar.put(self._head)
+        except OSError as wrong:
+            self.failure = _as_failure(wrong)
+
+    def _do(self, errand: _Errand) -> None:
+        if self.failure is not None:
+            errand.future.set_exception(self.failure)
+            return
+        try:
+            errand.future.set_result(errand.call())
+        except Exception as wrong:
+            errand.future.set_exception(wrong)
+
+
+def _as_failure(wrong: Exception) -> Exception:
+    if isinstance(wrong, JournalFenced):
+        return wrong
+    failure = JournalFailed(
+        f"the journal could not be written: {wrong}. Nothing more is accepted; what was acknowledged is safe. "
+        "See that the disk is in order and has room, then start again."
+    )
+    failure.__cause__ = wrong
+    return failure
