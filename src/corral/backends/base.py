@@ -52,6 +52,17 @@ class TaskOrder(Struct, frozen=True, gc=False, kw_only=True):
     log_mib_max: int = 256  # per stream; the oldest part goes first
 
 
+class StaleEpoch(Exception):
+    """The caller is not the newest server any more: a later one has opened this backend. It must stop."""
+
+    def __init__(self, epoch: int, highest: int) -> None:
+        super().__init__(
+            f"epoch {epoch} is over: a server with epoch {highest} has taken over here. Stop this server; "
+            "the other one goes on with its tasks."
+        )
+        self.epoch, self.highest = epoch, highest
+
+
 class Phase(StrEnum):
     UP = "up"
     DOWN = "down"
@@ -96,25 +107,32 @@ class LogPart(Struct, frozen=True, gc=False):
 
 
 class Backend(Protocol):
-    """Calls return quickly; what they lead to is told by reports. ``tell`` may be called from any thread."""
+    """Calls return quickly; what they lead to is told by reports. ``tell`` may be called from any thread, also from
+    within a call; of one task it tells up before down."""
 
     def nodes(self) -> Sequence[NodeSpec]:
         """The machines it has."""
         ...
 
     def open(self, tell: Tell, epoch: int) -> None:
-        """Begin. Tasks left by an earlier server are adopted: each is told again as up or down."""
+        """Begin. Tasks left by an earlier server are adopted: each is told again as up or down, with the last step it
+        saved. Raises `StaleEpoch` when a later server was here."""
         ...
 
     def launch(self, orders: Sequence[TaskOrder]) -> None:
-        """Start tasks. One that runs or ran already (same key) is told again, not started again."""
+        """Start tasks. One that runs or ran already (same key) is told again, not started again. Raises `StaleEpoch`
+        and starts none when an order is of an earlier epoch than this backend has seen."""
         ...
 
     def warn(self, key: TaskKey, deadline_ms: int, why: str) -> None:
-        """Ask a task to save and leave by the deadline; at the deadline it is killed even if nobody asks again."""
+        """Ask a task to save and leave by the deadline; at the deadline it is killed even if nobody asks again.
+
+        Asked again, the earlier deadline holds. A task that is not known or over is left alone."""
         ...
 
-    def kill(self, key: TaskKey) -> None: ...
+    def kill(self, key: TaskKey) -> None:
+        """End all of a task at once."""
+        ...
 
     def known(self) -> Sequence[TaskKey]:
         """Tasks it still has anything of, running or over."""

@@ -1,0 +1,292 @@
+"""What every backend must do, whatever carries its tasks. Each way of running tasks brings a `Stage` that says how a
+task with a given part to play is ordered there."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from corral.backends.base import Backend, Phase, StaleEpoch, TaskKey, TaskOrder, TaskReport
+from corral.backends.fake import FakeBackend, Script
+from corral.core.cluster.topology import NodeSpec
+from corral.core.model import FailureClass
+from tests.backends.telling import Ear, now_ms, order
+
+KEY = TaskKey("17[3]/main", 1, 0)
+FAR_MS = 600_000
+
+
+class Stage(Protocol):
+    def backend(self) -> Backend:
+        """A backend on the same ground each time: a second one is the restart of a server."""
+        ...
+
+    def exits(self, key: TaskKey, code: int) -> TaskOrder: ...
+
+    def prints(self, key: TaskKey, text: str) -> TaskOrder: ...
+
+    def runs(self, key: TaskKey) -> TaskOrder:
+        """Runs until it is told to leave, and then dies of SIGTERM."""
+        ...
+
+    def saves(self, key: TaskKey, step: int) -> TaskOrder:
+        """When warned, saves this step and leaves with 85."""
+        ...
+
+    def is_stubborn(self, key: TaskKey) -> TaskOrder: ...
+
+    def cannot_start(self, key: TaskKey) -> TaskOrder: ...
+
+
+class FakeStage:
+    def __init__(self) -> None:
+        self._scripts: dict[TaskKey, Script] = {}
+        self._backend = FakeBackend([NodeSpec("n1")], lambda order: self._scripts[order.key])
+
+    def backend(self) -> Backend:
+        return self._backend
+
+    def exits(self, key: TaskKey, code: int) -> TaskOrder:
+        return self._order(key, Script(runs_ms=0, exit_code=code))
+
+    def prints(self, key: TaskKey, text: str) -> TaskOrder:
+        return self._order(key, Script(runs_ms=0, stdout=text.encode()))
+
+    def runs(self, key: TaskKey) -> TaskOrder:
+        return self._order(key, Script())
+
+    def saves(self, key: TaskKey, step: int) -> TaskOrder:
+        return self._order(key, Script(saves=step))
+
+    def is_stubborn(self, key: TaskKey) -> TaskOrder:
+        return self._order(key, Script(is_stubborn=True))
+
+    def cannot_start(self, key: TaskKey) -> TaskOrder:
+        return self._order(key, Script(starts=False, failure=FailureClass.USER_ERROR, why="no such command"))
+
+    def _order(self, key: TaskKey, script: Script) -> TaskOrder:
+        self._scripts[key] = script
+        return order(key, "pretend")
+
+
+STAGES: dict[str, Callable[[Path], Stage]] = {"fake": lambda _: FakeStage()}
+
+
+@pytest.fixture(params=STAGES)
+def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Stage:
+    return STAGES[request.param](tmp_path)
+
+
+@pytest.fixture
+def ear() -> Ear:
+    return Ear()
+
+
+@pytest.fixture
+def backend(stage: Stage, ear: Ear) -> Iterator[Backend]:
+    backend = stage.backend()
+    backend.open(ear, 1)
+    yield backend
+    for key in backend.known():
+        backend.kill(key)
+    for key in backend.known():
+        ear.down(key)
+    backend.close()
+
+
+def test_it_has_at_least_one_machine(backend: Backend):
+    assert all(node.name for node in backend.nodes())
+    assert len(backend.nodes()) >= 1
+
+
+@pytest.mark.parametrize("code", [0, 3, 85])
+def test_a_task_is_told_up_then_down_with_its_exit_code(backend: Backend, stage: Stage, ear: Ear, code: int):
+    before_ms = now_ms()
+    backend.launch([stage.exits(KEY, code)])
+    down = ear.down(KEY)
+    up = ear.up(KEY)
+    assert (down.exit_code, down.signal, down.failure, down.node) == (code, 0, None, "n1")
+    assert before_ms <= up.at_ms <= down.at_ms <= now_ms()
+    assert [r.phase for r in ear.of(KEY) if isinstance(r, TaskReport)] == [Phase.UP, Phase.DOWN]
+
+
+def test_many_tasks_at_once_are_each_told_once(backend: Backend, stage: Stage, ear: Ear):
+    keys = [TaskKey(f"{n}/main", 1, task) for n in range(10) for task in range(2)]
+    backend.launch([stage.exits(key, key.task) for key in keys])
+    assert [ear.down(key).exit_code for key in keys] == [key.task for key in keys]
+    assert len(ear.heard) == 2 * len(keys)
+
+
+def test_the_same_key_is_told_again_and_not_run_again(backend: Backend, stage: Stage, ear: Ear):
+    order = stage.prints(KEY, "once\n")
+    backend.launch([order])
+    first = ear.down(KEY)
+    backend.launch([order])
+    assert ear.down(KEY, 2) == first
+    part = backend.read_log(KEY, "stdout", 0, 100)
+    assert part is not None
+    assert part.data == b"once\n"
+
+
+def test_a_task_that_cannot_start_is_told_down_and_why(backend: Backend, stage: Stage, ear: Ear):
+    backend.launch([stage.cannot_start(KEY)])
+    down = ear.down(KEY)
+    assert down.failure is FailureClass.USER_ERROR
+    assert down.exit_code != 0
+    assert "no such command" in down.why
+
+
+def test_a_killed_task_dies_of_sigkill(backend: Backend, stage: Stage, ear: Ear):
+    backend.launch([stage.is_stubborn(KEY)])
+    ear.up(KEY)
+    backend.kill(KEY)
+    down = ear.down(KEY)
+    assert (down.exit_code, down.signal) == (137, 9)
+
+
+def test_a_task_may_be_killed_right_after_the_order(backend: Backend, stage: Stage, ear: Ear):
+    backend.launch([stage.runs(KEY)])
+    backend.kill(KEY)
+    assert ear.down(KEY).signal == 9
+
+
+def test_a_warned_task_dies_of_sigterm_when_it_does_not_care(backend: Backend, stage: Stage, ear: Ear):
+    backend.launch([stage.runs(KEY)])
+    ear.up(KEY)
+    backend.warn(KEY, now_ms() + FAR_MS, "drain")
+    down = ear.down(KEY)
+    assert (down.exit_code, down.signal) == (143, 15)
+
+
+def test_a_warned_task_saves_and_leaves(backend: Backend, stage: Stage, ear: Ear):
+    backend.launch([stage.saves(KEY, 7)])
+    ear.up(KEY)
+    backend.warn(KEY, now_ms() + FAR_MS, "drain")
+    down = ear.down(KEY)
+    ear.step(KEY, 7)
+    assert (down.exit_code, down.failure) == (85, None)
+    assert ear.heard[-1] is down, "what was saved is told before the end"
+
+
+def test_a_stubborn_task_is_killed_at_the_deadline(backend: Backend, stage: Stage, ear: Ear):
+    backend.launch([stage.is_stubborn(KEY)])
+    ear.up(KEY)
+    deadline_ms = now_ms() + 300
+    backend.warn(KEY, deadline_ms, "drain")
+    down = ear.down(KEY)
+    assert (down.exit_code, down.signal) == (137, 9)
+    assert down.at_ms >= deadline_ms - 50, "monotonic and wall clock differ a little, no more"
+
+
+def test_running_and_ended_tasks_are_told_again_after_a_restart(backend: Backend, stage: Stage, ear: Ear):
+    runs, ended = TaskKey("1/main", 1, 0), TaskKey("2/main", 1, 0)
+    backend.launch([stage.runs(runs), stage.exits(ended, 3)])
+    up, down = ear.up(runs), ear.down(ended)
+    backend.close()
+    again, ear2 = stage.backend(), Ear()
+    again.open(ear2, 2)
+    assert ear2.up(runs) == up
+    assert ear2.down(ended) == down
+    assert sorted(again.known()) == sorted([runs, ended])
+    again.kill(runs)
+    assert ear2.down(runs).signal == 9
+    again.close()
+    backend.open(ear, 2)
+
+
+def test_an_end_without_a_server_is_told_to_the_next(backend: Backend, stage: Stage, ear: Ear):
+    backend.launch([stage.saves(KEY, 5)])
+    ear.up(KEY)
+    backend.warn(KEY, now_ms() + FAR_MS, "drain")
+    backend.close()
+    again, ear2 = stage.backend(), Ear()
+    again.open(ear2, 2)
+    assert ear2.down(KEY).exit_code == 85
+    ear2.step(KEY, 5)
+    again.close()
+    backend.open(ear, 2)
+
+
+def test_an_earlier_server_is_refused(backend: Backend, stage: Stage, ear: Ear):
+    backend.close()
+    again, ear2 = stage.backend(), Ear()
+    again.open(ear2, 5)
+    with pytest.raises(StaleEpoch, match="epoch 1 is over"):
+        again.launch([stage.exits(KEY, 0)])
+    assert again.known() == []
+    again.close()
+    with pytest.raises(StaleEpoch):
+        stage.backend().open(ear, 4)
+    backend.open(ear, 5)
+
+
+def test_forgetting_drops_what_is_over_and_keeps_its_log(backend: Backend, stage: Stage, ear: Ear):
+    backend.launch([stage.prints(KEY, "hello\n")])
+    ear.down(KEY)
+    backend.forget(KEY)
+    _until(lambda: backend.known() == [])
+    part = backend.read_log(KEY, "stdout", 0, 100)
+    assert part is not None
+    assert (part.data, part.is_over) == (b"hello\n", True)
+
+
+def test_what_runs_is_not_forgotten(backend: Backend, stage: Stage, ear: Ear):
+    backend.launch([stage.runs(KEY)])
+    ear.up(KEY)
+    backend.forget(KEY)
+    backend.kill(KEY)
+    ear.down(KEY)
+    assert backend.known() == [KEY]
+
+
+@pytest.mark.parametrize(
+    ("offset", "limit", "start", "data", "is_over"),
+    [
+        (0, 100, 0, b"0123456789", True),
+        (3, 4, 3, b"3456", False),
+        (-4, 100, 6, b"6789", True),
+        (-40, 100, 0, b"0123456789", True),
+        (10, 100, 10, b"", True),
+        (99, 100, 10, b"", True),
+    ],
+)
+def test_parts_of_a_log(
+    backend: Backend, stage: Stage, ear: Ear, offset: int, limit: int, start: int, data: bytes, is_over: bool
+):
+    backend.launch([stage.prints(KEY, "0123456789")])
+    ear.down(KEY)
+    part = backend.read_log(KEY, "stdout", offset, limit)
+    assert part is not None
+    assert (part.offset, part.data, part.next_offset, part.is_over) == (start, data, start + len(data), is_over)
+
+
+def test_the_log_of_a_running_task_is_not_over(backend: Backend, stage: Stage, ear: Ear):
+    backend.launch([stage.runs(KEY)])
+    ear.up(KEY)
+    part = backend.read_log(KEY, "stderr", 0, 100)
+    assert part is not None
+    assert (part.data, part.is_over) == (b"", False)
+
+
+def test_there_is_no_log_of_what_never_was(backend: Backend, stage: Stage, ear: Ear):
+    assert backend.read_log(KEY, "stdout", 0, 100) is None
+    backend.launch([stage.exits(KEY, 0)])
+    ear.down(KEY)
+    assert backend.read_log(KEY, "no such stream", 0, 100) is None
+
+
+def test_asking_about_unknown_tasks_does_no_harm(backend: Backend):
+    backend.kill(KEY)
+    backend.warn(KEY, now_ms(), "drain")
+    backend.forget(KEY)
+    assert backend.known() == []
+
+
+def _until(is_so: Callable[[], bool]) -> None:
+    import time
+
+    until = time.monotonic() + 10
+    while not is_so():
+        assert time.monotonic() < until
+        time.sleep(0.005)
