@@ -33,6 +33,13 @@ def apply(state: State, event: e.Event) -> None:
             state.drop_stale_timers()
 
 
+def _founded(state: State, event: e.Founded) -> None:
+    assert state.version == 1, "a journal is founded once, before anything else"
+    state.settings = event.settings
+    state.queues.half_life_ms = event.settings.half_life_ms
+    state.queues.entry_charge_ms = event.settings.entry_charge_ms
+
+
 def _node_added(state: State, event: e.NodeAdded) -> None:
     known = state.nodes.get(event.spec.name)
     if known is None:
@@ -230,6 +237,7 @@ def _priority_changed(state: State, event: e.PriorityChanged) -> None:
 
 
 FOLDS: dict[type, Callable[[State, Any], None]] = {
+    e.Founded: _founded,
     e.NodeAdded: _node_added,
     e.NodeRemoved: _node_removed,
     e.NodeLost: _node_lost,

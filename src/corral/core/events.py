@@ -11,13 +11,19 @@ from msgspec import Struct
 
 from corral.core.cluster.resources import Seat
 from corral.core.cluster.topology import NodeSpec
-from corral.core.model import Cause, FailureClass, GangState, Health, JobSpec, Profile, QueueSpec
+from corral.core.model import Cause, FailureClass, GangState, Health, JobSpec, Profile, QueueSpec, Settings
 
 
 class _Event(Struct, frozen=True, gc=False, tag=True):
     """Common base. The tag in the encoded form is the name of the class."""
 
     at_ms: int
+
+
+class Founded(_Event, frozen=True, gc=False, tag=True):
+    """The first event of a journal: what everything after it is folded with."""
+
+    settings: Settings
 
 
 class _NodeEvent(_Event, frozen=True, gc=False, tag=True):
@@ -250,4 +256,4 @@ GangEvent = (
     | GangRequeued
     | GangFinished
 )
-Event = NodeEvent | QueueEvent | JobEvent | GangEvent
+Event = Founded | NodeEvent | QueueEvent | JobEvent | GangEvent
