@@ -1,0 +1,107 @@
+"""Tables of keys: what a mapping may hold. Reader, hints, JSON Schema and reference page all come from them.
+
+A table knows names and kinds; what the values mean together is the matter of whoever owns the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from corral.wire.document.faults import Path, Reading, Wrong, nearest, show
+from corral.wire.document.kinds import Kind, Schema
+
+
+class Key(Struct, frozen=True):
+    """One key of a document. ``into`` is the field of the struct that gets the value, where that is all there is to it.
+
+    ``default`` is how the reference page writes what holds when the key is absent; ``example`` is a value of JSON.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    example: Any
+    default: str = ""
+    into: str = ""
+    required: bool = False
+
+
+class Table:
+    """Keys in the order of the reference. ``elsewhere``: words of other tools, and what to say to them."""
+
+    def __init__(self, name: str, keys: Iterable[Key], elsewhere: Mapping[str, str] | None = None) -> None:
+        self.name = name
+        self.keys = tuple(keys)
+        self.by_name = {key.name: key for key in self.keys}
+        self.readers = {key.name: key.kind.read for key in self.keys}
+        self.elsewhere = elsewhere or {}
+
+    def read(self, document: Any, path: Path, reading: Reading) -> dict[str, Any]:
+        """The values by key, as far as they could be read; everything else became a fault."""
+        if type(document) is not dict:
+            keys = ", ".join(key.name for key in self.keys[:4])
+            raise Wrong("wrong_type", f"this must be a mapping, not {show(document)}", f"with keys such as {keys}")
+        readers, found = self.readers, {}
+        for name, value in document.items():
+            reader = readers.get(name)
+            if reader is None:
+                self._unknown(name, path, reading)
+                continue
+            try:
+                found[name] = reader(value, (*path, name), reading)
+            except Wrong as wrong:
+                self._wrong((*path, name), value, wrong, reading)
+        for key in self.keys:
+            if key.required and key.name not in document:
+                reading.fault((*path, key.name), "missing", f"{key.name} is missing", key.help)
+        return found
+
+    def _wrong(self, path: Path, value: Any, wrong: Wrong, reading: Reading) -> None:
+        if value is None:
+            reading.fault(path, "empty", "nothing is given here", "give a value or remove the key")
+        else:
+            reading.wrong(path, wrong)
+
+    def _unknown(self, name: object, path: Path, reading: Reading) -> None:
+        word = name if isinstance(name, str) else show(name)
+        known = [key.name for key in self.keys]
+        lower = word[:60].lower().replace("-", "_")
+        if lower in self.elsewhere:
+            hint = self.elsewhere[lower]
+        elif found := nearest(word, known):
+            hint = f"did you mean {found}?"
+        else:
+            hint = f"known keys: {', '.join(known)}"
+        reading.fault((*path, word), "unknown_key", f"there is no key {show(name)} here", hint)
+
+    @property
+    def schema(self) -> Schema:
+        """The JSON Schema (2020-12) of a mapping with these keys."""
+        schema: Schema = {
+            "type": "object",
+            "properties": {key.name: _property(key) for key in self.keys},
+            "additionalProperties": False,
+        }
+        if required := [key.name for key in self.keys if key.required]:
+            schema["required"] = required
+        return schema
+
+
+def _property(key: Key) -> Schema:
+    return {**key.kind.schema, "description": key.help, "examples": [key.example]}
+
+
+def table_kind(table: Table, says: str, shape: Any = None, write: Any = None) -> Kind:
+    """A mapping with keys of its own as the value of a key; ``shape`` makes the struct of what was read."""
+
+    def read(value: Any, path: Path, reading: Reading) -> Any:
+        before = len(reading.faults)
+        found = table.read(value, path, reading)
+        if shape is None or len(reading.faults) > before:
+            return found
+        return shape(found)
+
+    return Kind(read, table.schema, says, write) if write else Kind(read, table.schema, says)

@@ -1,0 +1,187 @@
+"""Kinds of values that say what a gang asks of the cluster: GPUs, VRAM, CPUs, how many tasks, where they lie.
+
+Each accepts the short ways people know from other tools and writes one canonical way. Knows nothing of what is free.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from corral.core.intake.refusal import Refusal
+from corral.wire.document.faults import Path, Reading, Wrong, show
+from corral.wire.document.kinds import SPAN, Kind, number, text
+from corral.wire.document.table import Key, Table
+from corral.wire.sizes import parse_counts, parse_vram, write_vram
+
+MODEL = text("a GPU model such as H100", most="name_chars", pattern=r"[A-Za-z0-9][A-Za-z0-9 ._+-]*")
+LEVEL = text("a level of the topology such as node or rack", most="name_chars", pattern=r"[A-Za-z][A-Za-z0-9_-]*")
+
+# --- the GPUs of a task --------------------------------------------------------------------------------------------
+
+Gpus = tuple[int | None, tuple[str, ...]]  # count, models
+_COUNT_FIRST = re.compile(r"(\d{1,6})\s*[x×*]\s*(\S.*)", re.ASCII)
+_MODEL_FIRST = re.compile(r"([^:]+):(\d{1,6})", re.ASCII)
+
+
+def _read_gpus(value: Any, path: Path, reading: Reading) -> Gpus:
+    if type(value) is not str:
+        return GPU_COUNT.read(value, path, reading), ()
+    if len(value) > 200:
+        raise Wrong("too_long", f"{show(value)} is not a number of GPUs")
+    bare = value.strip()
+    if bare.isascii() and bare.isdigit() and len(bare) < 7:
+        count, model = int(bare), ""
+    elif match := _COUNT_FIRST.fullmatch(bare):
+        count, model = int(match[1]), match[2]
+    elif match := _MODEL_FIRST.fullmatch(bare):
+        count, model = int(match[2]), match[1]
+    else:
+        count, model = 1, bare
+    models = tuple(MODEL.read(each.strip(), path, reading) for each in model.split("|")) if model else ()
+    return GPU_COUNT.read(count, path, reading), models
+
+
+GPU_COUNT = number("a number of GPUs", 0, "gpus")
+GPUS = Kind(
+    _read_gpus,
+    {"anyOf": [GPU_COUNT.schema, {"type": "string", "minLength": 1}]},
+    "a number of GPUs, with their model if it matters: 8, 8xH100 or H100:8",
+)
+
+
+def _read_vram(value: Any, _path: Path, _reading: Reading) -> tuple[int, int | None]:
+    if type(value) is not str or len(value) > 100:
+        raise Wrong(
+            "wrong_type", f"this must be a range of VRAM, not {show(value)}", "write 40GB.., 40GB..80GB or 80GB"
+        )
+    found = parse_vram(value)
+    if isinstance(found, Refusal):
+        raise Wrong.of(found)
+    return found.low or 0, found.high
+
+
+VRAM_RANGE = Kind(
+    _read_vram,
+    {"type": "string", "minLength": 1},
+    "a range of VRAM: 40GB.., 40GB..80GB, ..48GB, or 80GB for cards of that size",
+    lambda bounds: write_vram(*bounds),
+)
+
+
+def _read_cpus(value: Any, _path: Path, _reading: Reading) -> int:
+    if type(value) not in (int, float) or not 0 < value <= 1_000_000:
+        why = f"this must be a number of CPUs over 0, not {show(value)}"
+        raise Wrong("wrong_type", why, "write it like 4 or 0.5")
+    milli: int = round(value * 1000)
+    if milli < 1:
+        raise Wrong("out_of_range", f"{show(value)} CPUs are less than a thousandth of one")
+    return milli
+
+
+CPUS = Kind(
+    _read_cpus,
+    {"type": "number", "exclusiveMinimum": 0, "maximum": 1_000_000},
+    "a number of CPUs such as 4 or 0.5",
+    lambda milli: milli // 1000 if milli % 1000 == 0 else milli / 1000,
+)
+
+# --- how many tasks ------------------------------------------------------------------------------------------------
+
+Size = tuple[int, int, int]  # fewest (0: not elastic), most, step
+
+TASK_COUNT = number("a number of tasks", 1, "tasks")
+_SIZE_PATTERN = r"^\s*\d+\s*(\.\.\s*\d+\s*)?(/\d+)?$"
+_STEP = number("a step of tasks", 1, "tasks")
+_SIZE_KEYS = Table(
+    "tasks",
+    [
+        Key("min", TASK_COUNT, "The fewest tasks it can run with.", 2, required=True),
+        Key("max", TASK_COUNT, "The most tasks it can use.", 8, required=True),
+        Key("step", _STEP, "It changes size by multiples of this.", 2, default="1"),
+    ],
+)
+
+
+def _read_tasks(value: Any, path: Path, reading: Reading) -> Size:
+    if type(value) is int:
+        return 0, TASK_COUNT.read(value, path, reading), 1
+    if type(value) is str and len(value) < 60:
+        return _size_from_text(value, path, reading)
+    if type(value) is dict:
+        found = _SIZE_KEYS.read(value, path, reading)
+        least, most = found.get("min", 1), found.get("max", found.get("min", 1))
+        if least > most:
+            raise Wrong("bad_range", f"from {least} to {most} tasks", "min is not more than max")
+        return least, most, found.get("step", 1)
+    return 0, TASK_COUNT.read(value, path, reading), 1
+
+
+def _size_from_text(value: str, path: Path, reading: Reading) -> Size:
+    body, slash, step = value.partition("/")
+    range_ = parse_counts(body)
+    if isinstance(range_, Refusal):
+        raise Wrong("bad_range", range_.why, "write 4, or 2..8 for an elastic gang, or 2..8/2 with a step of 2")
+    if range_.low is None or range_.high is None:
+        raise Wrong("bad_range", f"{show(value)} is open on one side", "say both: 2..8")
+    least, most = (TASK_COUNT.read(each, path, reading) for each in (range_.low, range_.high))
+    if slash and not (step.isascii() and step.isdigit() and len(step) < 7):
+        raise Wrong("bad_range", f"{show(step)} is not a step", "write it like 2..8/2")
+    return (least if ".." in body else 0), most, _STEP.read(int(step), path, reading) if slash else 1
+
+
+def _write_tasks(size: Size) -> Any:
+    least, most, step = size
+    if not least and step == 1:
+        return most
+    return {"min": least, "max": most} | ({"step": step} if step != 1 else {})
+
+
+TASKS = Kind(
+    _read_tasks,
+    {
+        "anyOf": [
+            TASK_COUNT.schema,
+            {"type": "string", "pattern": r"^\s*\d+\s*(\.\.\s*\d+\s*)?(/\d+)?$"},
+            _SIZE_KEYS.schema,
+        ]
+    },
+    "a number of tasks, or 2..8 (in steps: 2..8/2) for a gang that may shrink and grow",
+    _write_tasks,
+)
+
+
+# --- where they lie ------------------------------------------------------------------------------------------------
+
+_PREFER_KEYS = Table(
+    "prefer",
+    [
+        Key("level", LEVEL, "All tasks in one domain of this level, if possible.", "rack", required=True),
+        Key("wait", SPAN, "How long waiting for such a place is worth it.", "10m", default="0s"),
+    ],
+)
+_SPREAD_KEYS = Table(
+    "spread",
+    [
+        Key("level", LEVEL, "The level whose domains share the tasks.", "rack", required=True),
+        Key("max", number("a number of tasks", 1, "tasks"), "At most so many tasks in one domain.", 2, default="1"),
+    ],
+)
+
+
+def _leveled(keys: Table, other: str, default: int, says: str) -> Kind:
+    def read(value: Any, path: Path, reading: Reading) -> tuple[str, int]:
+        if type(value) is dict:
+            found = keys.read(value, path, reading)
+            return found.get("level", ""), found.get(other, default)
+        return LEVEL.read(value, path, reading), default
+
+    def write(pair: tuple[str, int]) -> Any:
+        level, amount = pair
+        return level if amount == default else {"level": level, other: keys.by_name[other].kind.write(amount)}
+
+    return Kind(read, {"anyOf": [LEVEL.schema, keys.schema]}, says, write)
+
+
+PREFER = _leveled(_PREFER_KEYS, "wait", 0, "a level, or {level: rack, wait: 10m}")
+SPREAD = _leveled(_SPREAD_KEYS, "max", 1, "a level, or {level: rack, max: 2}")

@@ -1,0 +1,189 @@
+"""From a job document, as JSON has it, to a ``JobSpec``; or to all that is wrong with it at once.
+
+Bad input never raises and costs little. Nothing is corrected silently. Whether queues, jobs and levels that are named
+exist is not known here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from corral.core.cluster.resources import CPU_MILLI, MEMORY_MIB, Demand, TaskDemand
+from corral.core.cluster.slots import NODE_LEVEL
+from corral.core.intake.submission import faults_of
+from corral.core.model import GangSpec, JobSpec
+from corral.core.work import Work
+from corral.wire.document.faults import Enough, Fault, Path, Reading, Wrong, show
+from corral.wire.document.kinds import Kind, bounded
+from corral.wire.document.table import Key, Table
+from corral.wire.job.keys import DISK_MIB, ELSEWHERE, GANG_KEYS, GANG_NAMES, HIDES, JOB_KEYS, WITH_ROLE
+from corral.wire.job.limits import LIMITS, Limits
+
+DEFAULT_QUEUE = "default"
+MAIN = "main"
+_ONE_CPU = ((CPU_MILLI, 1000),)
+
+
+def parse_job(
+    document: object, *, now_ms: int = 0, queue: str = DEFAULT_QUEUE, limits: Limits = LIMITS
+) -> JobSpec | list[Fault]:
+    """``now_ms``: what ``+2h`` counts from. ``queue``: that of jobs which name none."""
+    reading = Reading(limits, now_ms, limits.faults)
+    try:
+        values = JOB_FILE.read(document, (), reading)
+        gangs = _gangs(values, reading)
+        if not reading.faults:
+            spec = _job(values, gangs, queue)
+            _check(spec, values, reading)
+            if not reading.faults:
+                return spec
+    except Wrong as wrong:
+        reading.faults.append(Fault((), wrong.code, wrong.why, wrong.hint))
+    except Enough:
+        pass
+    return reading.faults
+
+
+_JOB_FIELDS = tuple((key.name, key.into) for key in JOB_KEYS.keys if key.into and key.name != "queue")
+
+
+def _job(values: dict[str, Any], gangs: tuple[GangSpec, ...], queue: str) -> JobSpec:
+    stated = {field: values[name] for name, field in _JOB_FIELDS if name in values}
+    if "array" in values:
+        stated["array"], stated["array_parallel"] = values["array"]
+    return JobSpec(queue=values.get("queue", queue), gangs=gangs, **stated)
+
+
+# --- gangs -----------------------------------------------------------------------------------------------------------
+
+
+def _gangs(values: dict[str, Any], reading: Reading) -> tuple[GangSpec, ...]:
+    several = values.get("gangs")
+    if several is None:
+        return (_gang(MAIN, values, (), reading),)
+    shared = {name: value for name, value in values.items() if name in GANG_NAMES}
+    return tuple(
+        _gang(own.get("role", ""), _inherited(shared, own), ("gangs", n), reading) for n, own in enumerate(several)
+    )
+
+
+def _inherited(shared: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """What the gang says goes before what all gangs share; variables are merged one by one."""
+    hidden = {name for stated in own for name in HIDES.get(stated, ())}
+    found = {name: value for name, value in shared.items() if name not in hidden} | own
+    for name in ("env", "secrets"):
+        if name in shared and name in own:
+            found[name] = tuple((dict(shared[name]) | dict(own[name])).items())
+    return found
+
+
+_WORK_FIELDS = tuple((key.name, key.into) for key in GANG_KEYS.keys if key.into in Work.__struct_fields__)
+_DEMAND_FIELDS = tuple((key.name, key.into) for key in GANG_KEYS.keys if key.into in Demand.__struct_fields__)
+
+
+def _gang(role: str, values: dict[str, Any], path: Path, reading: Reading) -> GangSpec:
+    if "command" not in values:
+        if not any(fault.path == (*path, "command") for fault in reading.faults):
+            reading.fault(
+                (*path, "command"), "missing", "there is no command", "say what to run: command: python train.py"
+            )
+        values = values | {"command": ()}
+    work = Work(**{field: values[name] for name, field in _WORK_FIELDS if name in values})
+    return GangSpec(_demand(values, path, reading), role, work)
+
+
+def _demand(values: dict[str, Any], path: Path, reading: Reading) -> Demand:
+    stated = {field: values[name] for name, field in _DEMAND_FIELDS if name in values}
+    size = values.get("tasks")
+    if "nodes" in values:
+        if size is not None:
+            reading.fault((*path, "nodes"), "conflict", "tasks and nodes are both given", "give one of them")
+        if "spread" in values:
+            reading.fault((*path, "spread"), "conflict", "nodes spreads by itself", "use tasks with spread")
+        size, stated["spread"] = values["nodes"], NODE_LEVEL
+    if size is not None:
+        stated["tasks_min"], stated["tasks"], stated["step"] = size
+    if "prefer" in values:
+        stated["prefer"], stated["prefer_wait_ms"] = values["prefer"]
+    if "spread" in values:
+        stated["spread"], stated["spread_max"] = values["spread"]
+    return Demand(task=_task(values, path, reading), **stated)
+
+
+def _task(values: dict[str, Any], path: Path, reading: Reading) -> TaskDemand:
+    slice_mib = values.get("vram", 0)
+    count, models, low, high = None, (), 0, None
+    if "gpus" in values:
+        count, models = values["gpus"]
+    if "gpu" in values:
+        gpu = values["gpu"]
+        for name, other in (("count", count), ("model", models)):
+            if name in gpu and other not in (None, ()):
+                reading.fault((*path, "gpu", name), "conflict", f"gpus says the {name} already", "say it once")
+        count, models = gpu.get("count", count), gpu.get("model", models)
+        low, high = gpu.get("vram", (0, None))
+        if count is None and not slice_mib:
+            count = 1
+    found = {CPU_MILLI: values.get("cpus"), MEMORY_MIB: values.get("memory"), DISK_MIB: values.get("disk")}
+    named = [(name, amount) for name, amount in found.items() if amount is not None]
+    amounts = tuple(sorted([*named, *values.get("resources", ())]))
+    if not amounts and not count and not slice_mib:
+        amounts = _ONE_CPU
+    return TaskDemand(count or 0, slice_mib, models, low, high, amounts)
+
+
+def _read_gangs(value: Any, path: Path, reading: Reading) -> list[dict[str, Any]]:
+    if type(value) is not list:
+        raise Wrong(
+            "wrong_type", f"this must be a list of gangs, not {show(value)}", "begin each gang with - role: ..."
+        )
+    bounded(value, reading.limits.gangs, 1)
+    found = []
+    for n, each in enumerate(value):
+        try:
+            found.append(WITH_ROLE.read(each, (*path, n), reading))
+        except Wrong as wrong:
+            reading.wrong((*path, n), wrong)
+            found.append({"command": ()})
+    return found
+
+
+GANGS = Kind(
+    _read_gangs,
+    {"type": "array", "minItems": 1, "items": WITH_ROLE.schema},
+    "a list of gangs: each has a role and the keys of a gang",
+)
+GANGS_KEY = Key(
+    "gangs",
+    GANGS,
+    "Several gangs that make up one job; what stands beside them holds for each that does not say otherwise.",
+    [{"role": "trainer", "gpus": 8, "command": "python train.py"}, {"role": "reader", "command": "python read.py"}],
+)  # fmt: skip
+JOB_FILE = Table("job", (*JOB_KEYS.keys, *GANG_KEYS.keys, GANGS_KEY), ELSEWHERE)
+
+# --- what does not go together ----------------------------------------------------------------------------------------
+
+#: Fields of the specs that have another name in the document, or none of their own.
+_KEY_OF_FIELD = {
+    "slice_mib": ("vram",),
+    "vram_mib_min": ("gpu", "vram"),
+    "vram_mib_max": ("gpu", "vram"),
+    "step": ("tasks",),
+    "spread_max": ("spread",),
+    "array_parallel": ("array",),
+    "task": (),
+}
+
+
+def _check(spec: JobSpec, values: dict[str, Any], reading: Reading) -> None:
+    """What the engine would refuse whatever the cluster looks like, said where the document says it."""
+    for refusal in faults_of(spec):
+        field, why = refusal.field, refusal.why
+        path: Path = ()
+        if field.startswith("gangs."):
+            _, role, field = field.split(".", 2)
+            why = why.removeprefix(f"gang {role}: ")
+            roles = [gang.role for gang in spec.gangs]
+            path = ("gangs", roles.index(role)) if "gangs" in values else ()
+        name = field.removesuffix("_ms")
+        reading.fault((*path, *_KEY_OF_FIELD.get(field, (name,))), refusal.code, why, refusal.hint)
