@@ -1,0 +1,241 @@
+"""From what is owed to orders: which process runs where, with which environment. And back: from reports to facts.
+
+Knows gangs, seats and the variables that training code expects. Knows nothing of how a task is run, nor of the
+journal. Orders may be given again: everything in them follows from the state, so they come out the same.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+
+from corral.backends.base import Backend, Phase, Process, Report, SavedReport, TaskKey, TaskOrder, TaskReport
+from corral.core import facts as f
+from corral.core.cluster.resources import CPU_MILLI, MEMORY_MIB, amount_of
+from corral.core.effects import Effect, KillGang, StartGang, WarnGang
+from corral.core.model import Gang, GangState, Job
+from corral.core.people.accounts import Accounts
+from corral.core.state import State
+from corral.core.work import Work
+from corral.server.slurm_env import slurm_env
+
+#: Ports at which ranks meet: below those that systems hand out by themselves.
+_PORTS = range(20_000, 32_000)
+
+Reveal = Callable[[str, str], "str | None"]  # (queue, secret) -> its value
+
+
+class Dispatch:
+    """Carries out effects through a backend. Remembers which tasks the backend has, by gang and attempt."""
+
+    def __init__(self, state: State, accounts: Accounts, backend: Backend, epoch: int, reveal: Reveal) -> None:
+        self.state, self.accounts, self.backend, self.epoch, self.reveal = state, accounts, backend, epoch, reveal
+        self._there: dict[str, dict[int, set[TaskKey]]] = {}
+
+    def carry_out(self, effect: Effect) -> None:
+        gang = self.state.gangs.get(effect.gang)
+        if gang is None or gang.attempt != effect.attempt or not gang.holds_seats:
+            return  # it was over before its turn came
+        if isinstance(effect, StartGang):
+            self._start(gang)
+        elif isinstance(effect, WarnGang):
+            for key in _live_tasks(gang):
+                self.backend.warn(key, effect.deadline_ms, str(effect.cause))
+        elif isinstance(effect, KillGang):
+            for key in _live_tasks(gang):
+                self.backend.kill(key)
+
+    def _start(self, gang: Gang) -> None:
+        """What is left of older attempts ends first; the last of them to go lets this one begin."""
+        old = [key for attempt, keys in self._there.get(gang.id, {}).items() if attempt < gang.attempt for key in keys]
+        for key in old:
+            self.backend.kill(key)
+        if not old:
+            orders = list(self.orders(gang))
+            for order in orders:
+                self._note(order.key)
+            self.backend.launch(orders)
+
+    def fact(self, report: Report) -> f.Fact | None:
+        """What a report says; None if it speaks of an attempt that is over. Such a task is ended, or let go."""
+        key = report.key
+        gang = self.state.gangs.get(key.gang)
+        is_current = gang is not None and gang.attempt == key.attempt and gang.holds_seats
+        if isinstance(report, SavedReport):
+            return f.Saved(key.gang, key.attempt, report.step) if is_current else None
+        if not is_current:
+            self._end_old(key, report, gang)
+            return None
+        self._note(key)
+        if report.phase is Phase.UP:
+            return f.TasksUp(key.gang, key.attempt, 1 << key.task)
+        return f.TasksDown(key.gang, key.attempt, 1 << key.task, report.exit_code, report.failure, report.node)
+
+    def _end_old(self, key: TaskKey, report: TaskReport, gang: Gang | None) -> None:
+        if report.phase is Phase.UP:
+            self._note(key)
+            self.backend.kill(key)
+            return
+        self.backend.forget(key)
+        self._drop(key)
+        if gang is not None and gang.state is GangState.STARTING:
+            self._start(gang)
+
+    def forget(self, gang: str, attempt: int) -> None:
+        """Nothing of the attempt runs any more, and that is written down."""
+        for key in list(self._there.get(gang, {}).get(attempt, ())):
+            self.backend.forget(key)
+            self._drop(key)
+
+    def _note(self, key: TaskKey) -> None:
+        self._there.setdefault(key.gang, {}).setdefault(key.attempt, set()).add(key)
+
+    def _drop(self, key: TaskKey) -> None:
+        attempts = self._there.get(key.gang, {})
+        attempts.get(key.attempt, set()).discard(key)
+        if not attempts.get(key.attempt):
+            attempts.pop(key.attempt, None)
+        if not attempts:
+            self._there.pop(key.gang, None)
+
+    # ---- orders ------------------------------------------------------------------------------------------------
+
+    def orders(self, gang: Gang) -> Iterator[TaskOrder]:
+        """One for each task of the attempt that has neither begun nor ended."""
+        job = self.state.jobs[gang.job]
+        work = next(spec.work for spec in job.spec.gangs if spec.role == role_of(gang)) or Work(command=("true",))
+        user = self.accounts.users.get(job.user)
+        common = self._environment(job, gang, work)
+        for task, seat in enumerate(gang.seats):
+            if (gang.started | gang.ended) >> task & 1:
+                continue
+            ranks = _processes(work, seat.gpus.bit_count())
+            first_rank = _ranks_before(gang, work, task)
+            env = common | _task_environment(gang, task, ranks)
+            yield TaskOrder(
+                key=TaskKey(gang.id, gang.attempt, task),
+                epoch=self.epoch,
+                node=seat.node,
+                command=work.command,
+                env=tuple(env.items()),
+                secret_env=tuple(self._secrets(job, work)),
+                processes=tuple(_process(work, task, first_rank + local, local) for local in range(ranks)),
+                gpus=self._uuids(seat.node, seat.gpus),
+                cpu_milli=amount_of(gang.amounts, CPU_MILLI),
+                memory_mib=amount_of(gang.amounts, MEMORY_MIB),
+                directory=work.directory,
+                account=user.account if user is not None else "",
+                image=work.image,
+                mounts=work.mounts,
+                output=_expanded(work.output, job, gang, seat.node),
+                error=_expanded(work.error, job, gang, seat.node),
+                early_signal=work.early_signal,
+            )
+
+    def _uuids(self, node: str, gpus: int) -> tuple[str, ...]:
+        return tuple(gpu.uuid for n, gpu in enumerate(self.state.nodes[node].spec.gpus) if gpus >> n & 1)
+
+    def _secrets(self, job: Job, work: Work) -> Iterator[tuple[str, str]]:
+        for variable, secret in work.secrets:
+            value = self.reveal(job.spec.queue, secret)
+            if value is not None:
+                yield variable, value
+
+    def _environment(self, job: Job, gang: Gang, work: Work) -> dict[str, str]:
+        """What all tasks of the attempt have in common. What the user sets wins, except where ranks would not agree."""
+        world = sum(_processes(work, seat.gpus.bit_count()) for seat in gang.seats)
+        defaults = {"OMP_NUM_THREADS": _threads(gang, work)}
+        ours = {
+            "CORRAL_JOB_ID": job.id,
+            "CORRAL_JOB_NAME": job.spec.name,
+            "CORRAL_GANG": gang.id,
+            "CORRAL_ROLE": role_of(gang),
+            "CORRAL_ATTEMPT": str(gang.attempt),
+            "CORRAL_QUEUE": job.spec.queue,
+            "CORRAL_USER": job.user,
+            "CORRAL_NODES": ",".join(dict.fromkeys(seat.node for seat in gang.seats)),
+            "MASTER_ADDR": self._address(gang.seats[0].node),
+            "MASTER_PORT": str(_port(gang)),
+            "WORLD_SIZE": str(world),
+            "GROUP_WORLD_SIZE": str(len(gang.seats)),
+            "TORCHELASTIC_RESTART_COUNT": str(gang.attempt - 1),
+            "TORCHELASTIC_MAX_RESTARTS": "0",
+            "TORCHELASTIC_RUN_ID": f"{gang.id}-{gang.attempt}",
+        }
+        index = array_index(gang)
+        if index is not None:
+            ours["CORRAL_ARRAY_INDEX"] = str(index)
+        if work.compat == "slurm":
+            ours |= slurm_env(job, gang, index, world)
+        return {**defaults, **dict(work.env), **ours}
+
+    def _address(self, node: str) -> str:
+        return "127.0.0.1" if len(self.state.nodes) == 1 else node
+
+
+def _process(work: Work, task: int, rank: int, local: int) -> Process:
+    env = {"RANK": str(rank), "LOCAL_RANK": str(local)}
+    if work.compat == "slurm":
+        env |= {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(local), "SLURM_NODEID": str(task)}
+    return Process(tuple(env.items()))
+
+
+def _task_environment(gang: Gang, task: int, ranks: int) -> Mapping[str, str]:
+    return {
+        "CORRAL_TASK": str(task),
+        "CORRAL_NODE": gang.seats[task].node,
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "GROUP_RANK": str(task),
+        "NODE_RANK": str(task),
+    }
+
+
+def _live_tasks(gang: Gang) -> list[TaskKey]:
+    return [TaskKey(gang.id, gang.attempt, task) for task in range(len(gang.seats)) if not gang.ended >> task & 1]
+
+
+def _processes(work: Work, gpus: int) -> int:
+    """How many processes a task has: so many as were asked for, or one for each of its GPUs."""
+    return work.processes or max(1, gpus)
+
+
+def _ranks_before(gang: Gang, work: Work, task: int) -> int:
+    return sum(_processes(work, seat.gpus.bit_count()) for seat in gang.seats[:task])
+
+
+def _threads(gang: Gang, work: Work) -> str:
+    cpu_milli = amount_of(gang.amounts, CPU_MILLI) or 1000
+    return str(max(1, cpu_milli // 1000 // _processes(work, gang.demand.task.gpus)))
+
+
+def _port(gang: Gang) -> int:
+    """Another one for each attempt, and the same one whenever the attempt is ordered again."""
+    return _PORTS[zlib.crc32(f"{gang.id} {gang.attempt}".encode()) % len(_PORTS)]
+
+
+def role_of(gang: Gang) -> str:
+    return gang.id.rpartition("/")[2]
+
+
+def array_index(gang: Gang) -> int | None:
+    """The index of an array's element, which is part of the gang's name."""
+    head = gang.id.removeprefix(gang.job).rpartition("/")[0]
+    return int(head[1:-1]) if head.startswith("[") else None
+
+
+def _expanded(pattern: str, job: Job, gang: Gang, node: str) -> str:
+    """The name of an output file, with the signs that sbatch knows."""
+    if "%" not in pattern:
+        return pattern
+    index = array_index(gang)
+    signs = {
+        "%j": job.id if index is None else f"{job.id}_{index}",
+        "%A": job.id,
+        "%a": "" if index is None else str(index),
+        "%x": job.spec.name or job.id,
+        "%N": node,
+        "%u": job.user,
+    }
+    for sign, value in signs.items():
+        pattern = pattern.replace(sign, value.replace("/", "_"))
+    return pattern.replace("%%", "%")

@@ -1,0 +1,274 @@
+"""The live driver of the engine: write, then know, then act.
+
+Commands and reports become events; events go to the journal and into the state at once, but nobody is answered,
+nothing is carried out and nothing is shown before the journal has said that they are durable. Everything here happens
+in one thread, so that the state needs no lock; the planner thinks in a process of its own, and its plans are checked
+against the present when they arrive. Knows nothing of HTTP, processes or files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+
+import structlog
+from msgspec import Struct
+
+from corral.core import events as e
+from corral.core import facts as f
+from corral.core.commit import commit
+from corral.core.effects import Effect, effects
+from corral.core.engine import Engine, react
+from corral.core.intake import commands
+from corral.core.intake.refusal import Refusal
+from corral.core.people.accounts import AccountEvent, Accounts
+from corral.core.plan import Plan
+from corral.core.snapshot import Snapshot
+from corral.core.state import State
+from corral.server.clock import Clock
+from corral.server.planner import Planner, PlannerLost, ThoughtFailed
+from corral.server.saved import Known
+from corral.store.journal import Entry, Head, Journal
+from corral.wire.codec import encode
+
+log = structlog.get_logger(__name__)
+
+AnyEvent = e.Event | AccountEvent
+Command = Callable[[State, int], "Sequence[e.Event] | Refusal"]
+AccountCommand = Callable[[Accounts, int], "Sequence[AccountEvent] | Refusal"]
+
+Act = Callable[["BaseException | None"], None]  # what to do when something is durable, or never will be
+
+SCHEDULER, WORLD = "scheduler", "world"  # actors of what nobody asked for
+
+#: After these alone there is nothing new to decide.
+_CALM = frozenset({e.TasksStarted, e.GangStarted, e.CheckpointCommitted, e.JobForgotten, e.ClaimDropped})
+_PLAN_GAP_S = 0.002
+_RETRY_S = 1.0
+
+
+class Done(Struct, frozen=True, gc=False):
+    """What was asked for has happened for good: its events, and the number of the last of them."""
+
+    seq: int
+    events: tuple[AnyEvent, ...]
+
+
+class ServerStopped(Exception):
+    """The journal cannot be written any more; nothing that was not acknowledged has happened."""
+
+
+class Loop:
+    """Turns the engine. ``carry_out`` is given what is owed once it is durable; ``watchers`` see durable events."""
+
+    def __init__(
+        self, known: Known, journal: Journal, planner: Planner, clock: Clock, carry_out: Callable[[Effect], None]
+    ) -> None:
+        self.known, self.journal, self.planner, self.clock = known, journal, planner, clock
+        self.carry_out = carry_out
+        self.watchers: list[Callable[[AnyEvent], None]] = []
+        self.failure: BaseException | None = None
+        self.stopped = asyncio.Event()
+        self.keep_ended = 1_000
+        self.plans = 0
+        self.plan_lag_ms = 0
+        self._engine = Engine(known.state, _never_here, self._write)
+        self._actor, self._request, self._written = "", "", list[AnyEvent]()
+        self._last: Future[Head] | None = None
+        self._is_watching = False
+        self._waiting: deque[tuple[int, Act]] = deque()
+        self._wanted = asyncio.Event()
+        self._look_again_ms: int | None = None
+        self._ended: deque[str] = deque(job.id for job in known.state.jobs.values() if job.is_over)
+
+    # ---- what is asked and reported ----------------------------------------------------------------------------
+
+    async def change(self, actor: str, command: Command, request: str = "") -> Done | Refusal:
+        """Carry out a command of somebody's. Returns when it is durable."""
+        now_ms = self.clock.now_ms()
+        answer = command(self.known.state, now_ms)
+        if isinstance(answer, Refusal):
+            return answer
+        return await self._durably(actor, lambda: self._engine.take(answer, now_ms), request)
+
+    async def change_accounts(self, actor: str, command: AccountCommand) -> Done | Refusal:
+        answer = command(self.known.accounts, self.clock.now_ms())
+        if isinstance(answer, Refusal):
+            return answer
+        return await self._durably(actor, lambda: self._take_accounts(answer))
+
+    def tell(self, fact: f.Fact) -> None:
+        """A fact from the world. Nobody waits for an answer."""
+        now_ms = self.clock.now_ms()
+        events = react(self.known.state, fact, now_ms)
+        if events:
+            self._take(WORLD, lambda: self._engine.take(events, now_ms))
+
+    def _take_accounts(self, events: Sequence[AccountEvent]) -> list[Effect]:
+        self._write(events)
+        for event in events:
+            self.known.accounts.apply(event)
+        return []
+
+    # ---- write, then know, then act ----------------------------------------------------------------------------
+
+    def _write(self, events: Sequence[AnyEvent]) -> None:
+        """Hand events to the journal. The engine applies them when this returns."""
+        if self.failure is not None:
+            raise ServerStopped(str(self.failure))
+        bodies = [encode(event) for event in events]
+        requests = [self._request if isinstance(event, e.JobSubmitted) else "" for event in events]
+        self._last = self.journal.append(
+            [
+                Entry(event.at_ms, self._actor, body, request)
+                for event, body, request in zip(events, bodies, requests, strict=True)
+            ]
+        )
+        self.planner.follow(bodies)
+        self._written += events
+
+    def _take(self, actor: str, take: Callable[[], Sequence[Effect]], request: str = "") -> tuple[AnyEvent, ...]:
+        """Write and apply; what is owed is carried out, and watchers told, when it is durable."""
+        self._actor, self._request, self._written = actor, request, []
+        owed = take()
+        written = tuple(self._written)
+        if not _CALM.issuperset(map(type, written)):
+            self._wanted.set()
+        self._ended.extend(event.job for event in written if isinstance(event, e.JobEnded))
+        self._when_durable(lambda failure: self._act(written, owed) if failure is None else None)
+        return written
+
+    def _act(self, written: Sequence[AnyEvent], owed: Sequence[Effect]) -> None:
+        for watcher in self.watchers:
+            for event in written:
+                watcher(event)
+        for effect in owed:
+            self.carry_out(effect)
+
+    async def _durably(self, actor: str, take: Callable[[], Sequence[Effect]], request: str = "") -> Done:
+        written = self._take(actor, take, request)
+        seq = self.journal.head.seq
+        await self.durable()
+        return Done(seq, written)
+
+    async def durable(self) -> None:
+        """Returns when all that was written so far is durable."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._when_durable(lambda failure: _settle(done, failure))
+        await done
+
+    def _when_durable(self, act: Act) -> None:
+        """Do it when all that was written so far is durable; at once, if it is."""
+        self._waiting.append((self.journal.head.seq, act))
+        self._watch()
+
+    def _watch(self) -> None:
+        """One look at a time: when the newest batch is durable, so is everything before it."""
+        if self._is_watching or not self._waiting:
+            return
+        if self._last is None:
+            self._release(self.journal.head.seq)
+            return
+        self._is_watching = True
+        loop = asyncio.get_running_loop()
+        self._last.add_done_callback(lambda future: loop.call_soon_threadsafe(self._durable, future))
+
+    def _durable(self, future: Future[Head]) -> None:
+        self._is_watching = False
+        error = future.exception()
+        if error is not None:
+            self.stop(error)
+            return
+        self._release(future.result().seq)
+        self._watch()
+
+    def _release(self, seq: int) -> None:
+        while self._waiting and self._waiting[0][0] <= seq:
+            self._waiting.popleft()[1](None)
+
+    def stop(self, failure: BaseException) -> None:
+        """Nothing can be written any more: whoever waits is told, and nobody is told otherwise."""
+        log.error("journal_failed", error=str(failure))
+        self.failure = failure
+        self.stopped.set()
+        while self._waiting:
+            self._waiting.popleft()[1](failure)
+
+    # ---- planning ----------------------------------------------------------------------------------------------
+
+    def want_plan(self) -> None:
+        self._wanted.set()
+
+    def resume(self) -> None:
+        """After a start: what is owed is carried out, and a plan is wanted."""
+        for effect in effects(self.known.state):
+            self.carry_out(effect)
+        self.want_plan()
+
+    async def run(self) -> None:
+        """Plan whenever something has changed, or something is due."""
+        while self.failure is None:
+            await self._until_wanted()
+            self._wanted.clear()
+            self._tick()
+            try:
+                await self._plan()
+            except PlannerLost as lost:
+                log.warning("planner_lost", error=str(lost))
+                await self.planner.begin(self.known.pack())
+                self._wanted.set()
+            except ThoughtFailed as failed:
+                log.error("plan_failed", error=str(failed))
+                await asyncio.sleep(_RETRY_S)
+                self._wanted.set()
+            await asyncio.sleep(_PLAN_GAP_S)
+
+    async def _until_wanted(self) -> None:
+        now_ms = self.clock.now_ms()
+        due = [self._engine.wake_ms(now_ms)]
+        if self._look_again_ms is not None:
+            due.append(self._look_again_ms)
+        wait_s = max(0, min(due) - now_ms) / 1000
+        try:
+            await asyncio.wait_for(self._wanted.wait(), min(wait_s, 3600))
+        except TimeoutError:
+            return
+
+    def _tick(self) -> None:
+        now_ms = self.clock.now_ms()
+        due = self.known.state.next_timer_ms()
+        if due is not None and due <= now_ms:
+            self.tell(f.Ticked())
+        while len(self._ended) > self.keep_ended:
+            events = commands.forget(self.known.state, self._ended.popleft(), now_ms)
+            if not isinstance(events, Refusal):
+                self._take(SCHEDULER, lambda events=events: self._engine.take(events, now_ms))
+
+    async def _plan(self) -> None:
+        asked_ms = self.clock.now_ms()
+        plan = await self.planner.plan(asked_ms)
+        now_ms = self.clock.now_ms()
+        self.plans, self.plan_lag_ms = self.plans + 1, now_ms - asked_ms
+        self._look_again_ms = plan.look_again_ms
+        events = commit(self.known.state, plan, now_ms) if plan.decisions else []
+        if events:
+            was_wanted = self._wanted.is_set()
+            self._take(SCHEDULER, lambda: self._engine.take(events, now_ms))
+            named = {event.gang for event in events if isinstance(event, e.GangEvent)}
+            if not was_wanted and all(decision.gang in named for decision in plan.decisions):
+                self._wanted.clear()  # the plan knew of all this
+
+
+def _settle(done: asyncio.Future[None], failure: BaseException | None) -> None:
+    if done.done():
+        return  # whoever asked has left
+    if failure is None:
+        done.set_result(None)
+    else:
+        done.set_exception(ServerStopped(str(failure)))
+
+
+def _never_here(snapshot: Snapshot) -> Plan:
+    raise AssertionError(f"plans are made by the planner, not here ({snapshot.now_ms})")

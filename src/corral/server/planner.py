@@ -1,0 +1,119 @@
+"""The server's side of the planner: start its process, let it follow, ask it, begin anew when it dies.
+
+Knows how to ask. What is answered is made in ``thinking``, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections import deque
+
+import msgspec
+
+from corral.core.model import JobSpec
+from corral.core.plan import Plan
+from corral.server import frames
+from corral.server.thinking import Answer, Question
+
+_FOLLOW_AT_ONCE = 4096
+
+
+class PlannerLost(Exception):
+    """The planner's process is gone. Begin it anew with an image of the present."""
+
+
+class ThoughtFailed(Exception):
+    """The planner could not answer, which is a fault of the program. It still follows."""
+
+
+class Planner:
+    """One process. Questions are answered in the order in which they were asked."""
+
+    def __init__(self, policy_name: str) -> None:
+        self._policy_name = policy_name
+        self._process: Process | None = None
+        self._asked: deque[asyncio.Future[bytes]] = deque()
+        self._unsent: list[bytes] = []
+        self._listener: asyncio.Task[None] | None = None
+
+    async def begin(self, image: bytes) -> None:
+        """Start the process with this knowledge; what was asked of an earlier one fails."""
+        await self.close()
+        self._unsent = []
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "corral.server.thinking", self._policy_name,
+            stdin=PIPE, stdout=PIPE, start_new_session=True,
+        )  # fmt: skip
+        self._listener = asyncio.create_task(self._listen(self._process))
+        self._send(frames.BEGIN, image)
+
+    def follow(self, events: list[bytes]) -> None:
+        """Events, encoded, in order. They travel with the next question, or when there are many."""
+        self._unsent += events
+        if len(self._unsent) >= _FOLLOW_AT_ONCE:
+            self._flush()
+
+    async def plan(self, now_ms: int) -> Plan:
+        return msgspec.json.decode(await self._ask(frames.PLAN, msgspec.json.encode(now_ms)), type=Plan)
+
+    async def why(self, gang: str, now_ms: int) -> Answer:
+        return await self._question(frames.WHY, Question(now_ms, gang))
+
+    async def prospects(self, specs: dict[str, JobSpec], user: str, now_ms: int) -> Answer:
+        return await self._question(frames.TRY, Question(now_ms, user=user, specs=specs))
+
+    async def image(self) -> bytes:
+        """All that is known after what it was told to follow so far."""
+        return await self._ask(frames.IMAGE, b"")
+
+    async def close(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.stdin is not None:
+            process.stdin.close()
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()
+        if self._listener is not None:
+            await self._listener
+
+    async def _question(self, kind: bytes, question: Question) -> Answer:
+        return msgspec.json.decode(await self._ask(kind, msgspec.json.encode(question)), type=Answer)
+
+    async def _ask(self, kind: bytes, body: bytes) -> bytes:
+        self._flush()
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._asked.append(answer)
+        self._send(kind, body)
+        return await answer
+
+    def _flush(self) -> None:
+        if self._unsent:
+            unsent, self._unsent = self._unsent, []
+            self._send(frames.FOLLOW, frames.pack(unsent))
+
+    def _send(self, kind: bytes, body: bytes) -> None:
+        if self._process is None or self._process.stdin is None or self._process.stdin.is_closing():
+            raise PlannerLost("the planner is not running")
+        self._process.stdin.write(frames.frame(kind, body))
+
+    async def _listen(self, process: Process) -> None:
+        assert process.stdout is not None
+        try:
+            while True:
+                kind, body = await frames.receive_frame(process.stdout)
+                answer = self._asked.popleft()
+                if answer.done():
+                    continue  # whoever asked has left
+                if kind == frames.FAILED:
+                    answer.set_exception(ThoughtFailed(body.decode(errors="replace")))
+                else:
+                    answer.set_result(body)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            asked, self._asked = self._asked, deque()
+            for answer in asked:
+                if not answer.done():
+                    answer.set_exception(PlannerLost("the planner has ended"))

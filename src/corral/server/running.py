@@ -1,0 +1,120 @@
+"""The parts of the server put together, and their life: begin, go on, end.
+
+Knows in which order things must begin and end. Knows nothing of HTTP; that is served beside it. What it is given
+(journal, backend) is already open for it and is closed by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import structlog
+
+from corral.backends.base import Backend, Phase, Report, TaskReport
+from corral.core import events as e
+from corral.server.clock import Clock
+from corral.server.dispatch import Dispatch
+from corral.server.loop import AnyEvent, Loop
+from corral.server.planner import Planner, PlannerLost, ThoughtFailed
+from corral.server.saved import IMAGE_FORMAT, Known
+from corral.server.secrets import SecretStore
+from corral.server.service import Service
+from corral.server.start import bring_nodes, miss_tasks
+from corral.store.journal import Journal, StoredImage
+
+if TYPE_CHECKING:
+    from corral.store.lookup import Lookup
+
+log = structlog.get_logger(__name__)
+
+#: An image is taken after so many records: a restart folds no more than about twice as many.
+RECORDS_PER_IMAGE = 20_000
+
+
+class Running:
+    """A server without its interface."""
+
+    def __init__(
+        self, known: Known, journal: Journal, lookup: Lookup, backend: Backend, secrets: SecretStore, policy_name: str
+    ) -> None:
+        self._journal, self._backend = journal, backend
+        self._planner = Planner(policy_name)
+        self._dispatch = Dispatch(
+            known.state, known.accounts, backend, journal.epoch,
+            lambda queue, name: secrets.reveal(known.accounts, queue, name),
+        )  # fmt: skip
+        clock = Clock(known.state.now_ms)
+        self.loop = Loop(known, journal, self._planner, clock, self._dispatch.carry_out)
+        self.loop.watchers.append(self._let_go)
+        self.service = Service(self.loop, lookup, backend, secrets)
+        self._reports: deque[Report] = deque()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._image_seq = journal.head.seq
+
+    async def begin(self) -> None:
+        """From here on everything that is owed is carried out, and everything that happens is known."""
+        thread = asyncio.get_running_loop()
+        await self._planner.begin(self.loop.known.pack())
+        await bring_nodes(self.loop, self._backend)
+
+        def tell(report: Report) -> None:
+            self._reports.append(report)
+            if len(self._reports) == 1:
+                with suppress(RuntimeError):  # the server has ended meanwhile; tasks are told again to the next one
+                    thread.call_soon_threadsafe(self._take_reports)
+
+        self._backend.open(tell, self._journal.epoch)
+        self._take_reports()
+        miss_tasks(self.loop, self._backend)
+        self.loop.resume()
+        gc.collect()
+        gc.freeze()
+        self._tasks = [asyncio.create_task(self.loop.run()), asyncio.create_task(self._take_images())]
+        self.service.is_ready = True
+
+    def _take_reports(self) -> None:
+        while self._reports:
+            report = self._reports.popleft()
+            fact = self._dispatch.fact(report)
+            if fact is not None:
+                self.loop.tell(fact)
+            elif isinstance(report, TaskReport) and report.phase is Phase.UP:
+                log.info("old_task_ended", gang=report.key.gang, attempt=report.key.attempt)
+
+    def _let_go(self, event: AnyEvent) -> None:
+        """An attempt is over for good: the backend need not remember its tasks."""
+        if isinstance(event, e.GangStopped):
+            self._dispatch.forget(event.gang, event.attempt)
+
+    async def _take_images(self) -> None:
+        while True:
+            await asyncio.sleep(1)
+            if self._journal.head.seq - self._image_seq >= RECORDS_PER_IMAGE:
+                await self.save_image()
+
+    async def save_image(self) -> None:
+        """Write down what is known, so that the next start is quick. Failing to do so harms nothing else."""
+        seq = self._journal.head.seq
+        try:
+            body = await self._planner.image()
+            await self.loop.durable()
+            await asyncio.to_thread(self._journal.save_image, StoredImage(seq, IMAGE_FORMAT, body))
+            self._image_seq = seq
+        except (PlannerLost, ThoughtFailed, OSError) as error:
+            log.warning("no_image", error=str(error))
+
+    async def close(self) -> None:
+        """Stop deciding; tasks go on. What was handed to the journal is written."""
+        self.service.is_ready = False
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.loop.failure is None and self._journal.head.seq > self._image_seq:
+            await self.save_image()
+        await self._planner.close()
+        await asyncio.to_thread(self._backend.close)
+        await asyncio.to_thread(self._journal.close)

@@ -1,0 +1,65 @@
+"""What the server knows, written down and read back: the state and the accounts as one image.
+
+Knows how an image is packed. Knows nothing of where it is kept.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import msgspec
+from msgspec import Struct
+
+from corral.core.apply import apply
+from corral.core.events import Event
+from corral.core.image import Image, from_image, take_image
+from corral.core.model import Settings
+from corral.core.people.accounts import AccountEvent, Accounts, Role, Token, User
+from corral.core.state import State
+
+#: Changes with the shape of what is packed. An image of another format is left aside: the journal gives the same.
+IMAGE_FORMAT = 1
+
+
+class _Packed(Struct, frozen=True, gc=False):
+    state: Image
+    users: list[User]
+    roles: list[tuple[str, str, Role]]
+    tokens: list[Token]
+    secrets: list[tuple[str, str, int]]
+
+
+class Known:
+    """All that is folded from the journal."""
+
+    def __init__(self, state: State, accounts: Accounts) -> None:
+        self.state, self.accounts = state, accounts
+
+    @classmethod
+    def nothing(cls, settings: Settings) -> Known:
+        return cls(State(settings), Accounts())
+
+    def apply(self, event: Event | AccountEvent) -> None:
+        if isinstance(event, AccountEvent):
+            self.accounts.apply(event)
+        else:
+            apply(self.state, event)
+
+    def pack(self) -> bytes:
+        accounts = self.accounts
+        users = [User(user.name, user.account, user.disabled) for user in accounts.users.values()]
+        roles = [(user.name, queue, role) for user in accounts.users.values() for queue, role in user.roles]
+        secrets = [(queue, name, at_ms) for (queue, name), at_ms in accounts.secrets.items()]
+        packed = _Packed(take_image(self.state), users, roles, list(accounts.tokens.values()), secrets)
+        return zlib.compress(msgspec.json.encode(packed), 1)
+
+    @classmethod
+    def unpack(cls, body: bytes) -> Known:
+        packed = msgspec.json.decode(zlib.decompress(body), type=_Packed)
+        accounts = Accounts()
+        accounts.users = {user.name: user for user in packed.users}
+        for name, queue, role in packed.roles:
+            accounts.users[name].roles[queue, role] = None
+        accounts.tokens = {token.id: token for token in packed.tokens}
+        accounts.secrets = {(queue, name): at_ms for queue, name, at_ms in packed.secrets}
+        return cls(from_image(packed.state), accounts)

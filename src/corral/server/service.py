@@ -1,0 +1,140 @@
+"""Everything the interface may ask of the server, in one place.
+
+Knows the loop, the store and the backend, and nothing of HTTP or of who may ask what. Everything that changes goes
+through the loop; reading never waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from corral.backends.base import Backend
+from corral.core import events as e
+from corral.core.intake.commands import submit_many
+from corral.core.intake.refusal import Refusal
+from corral.core.model import After, Dependency, JobSpec
+from corral.core.people.accounts import Accounts
+from corral.core.state import State
+from corral.server.loop import AccountCommand, Command, Done, Loop
+from corral.server.secrets import SecretStore
+from corral.server.thinking import Answer
+from corral.store.journal import Journal, Record
+
+if TYPE_CHECKING:
+    from corral.store.lookup import Lookup
+
+_FEED_AT_ONCE = 500
+
+
+class Service:
+    def __init__(self, loop: Loop, lookup: Lookup, backend: Backend, secrets: SecretStore) -> None:
+        self.loop, self.lookup, self.backend, self.secrets = loop, lookup, backend, secrets
+        self.is_ready = False
+        self._news = asyncio.Event()
+        loop.watchers.append(self._notice)
+
+    @property
+    def state(self) -> State:
+        return self.loop.known.state
+
+    @property
+    def accounts(self) -> Accounts:
+        return self.loop.known.accounts
+
+    @property
+    def journal(self) -> Journal:
+        return self.loop.journal
+
+    @property
+    def epoch(self) -> int:
+        return self.journal.epoch
+
+    def now_ms(self) -> int:
+        return self.loop.clock.now_ms()
+
+    # ---- changes -----------------------------------------------------------------------------------------------
+
+    async def change(self, actor: str, command: Command, request: str = "") -> Done | Refusal:
+        return await self.loop.change(actor, command, request)
+
+    async def change_accounts(self, actor: str, command: AccountCommand) -> Done | Refusal:
+        return await self.loop.change_accounts(actor, command)
+
+    async def submit(self, user: str, specs: Sequence[JobSpec], request: str = "") -> Done | Refusal:
+        """Take in jobs, all or none. The server numbers them; a later one may wait for an earlier by ``#n``."""
+        known = await self._forgotten(specs)
+        if isinstance(known, Refusal):
+            return known
+
+        def command(state: State, now_ms: int) -> Sequence[e.Event] | Refusal:
+            ids = self.new_job_ids(len(specs))
+            return submit_many(state, dict(zip(ids, map(known.resolve, specs), strict=True)), user, now_ms)
+
+        return await self.change(user, command, request)
+
+    def new_job_ids(self, count: int) -> list[str]:
+        """The next numbers. To be used at once, within a command: nobody else is given them before it is taken."""
+        first = self.state.next_job
+        return [str(number) for number in range(first, first + count)]
+
+    async def _forgotten(self, specs: Sequence[JobSpec]) -> _Forgotten | Refusal:
+        """How jobs ended that are waited for and that the state has let go."""
+        named = {d.job for spec in specs for d in spec.after if d.job not in self.state.jobs}
+        ended: dict[str, bool] = {}
+        for job in named:
+            row = await asyncio.to_thread(self.lookup.job, job)
+            if row is not None:
+                ended[job] = row.state == "succeeded"
+        for spec in specs:
+            for dependency in spec.after:
+                ok = ended.get(dependency.job)
+                if ok is not None and dependency.after is not After.ANY and ok != (dependency.after is After.OK):
+                    why = f"job {dependency.job} is over and did not end {dependency.after}"
+                    return Refusal("dependency_failed", why, field="after")
+        return _Forgotten(ended)
+
+    # ---- thought -----------------------------------------------------------------------------------------------
+
+    async def explain(self, gang: str) -> Answer:
+        """Why a gang waits, who is in its way, and what would help."""
+        return await self.loop.planner.why(gang, self.now_ms())
+
+    async def dry_run(self, user: str, specs: Mapping[str, JobSpec]) -> Answer:
+        """What would become of these jobs if they were submitted now."""
+        return await self.loop.planner.prospects(dict(specs), user, self.now_ms())
+
+    # ---- the feed ----------------------------------------------------------------------------------------------
+
+    def _notice(self, event: object) -> None:  # noqa: ARG002 - that there is one is all it needs
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def records(self, after: int, idle_s: float = 15.0) -> AsyncIterator[list[Record]]:
+        """Durable records from there on, as they come. An empty list now and then says that nothing has happened."""
+        while not self.loop.stopped.is_set():
+            news = self._news  # before reading: whatever is written from now on will set it
+            found = await asyncio.to_thread(self.journal.read, after, _FEED_AT_ONCE)
+            if found:
+                after = found[-1].seq
+                yield found
+                continue
+            with suppress(TimeoutError):
+                await asyncio.wait_for(news.wait(), idle_s)
+                continue
+            yield []
+
+
+class _Forgotten:
+    """Jobs that are over and forgotten: waiting for them is over, too."""
+
+    def __init__(self, ended: Mapping[str, bool]) -> None:
+        self._ended = ended
+
+    def resolve(self, spec: JobSpec) -> JobSpec:
+        if not self._ended or not any(d.job in self._ended for d in spec.after):
+            return spec
+        left: tuple[Dependency, ...] = tuple(d for d in spec.after if d.job not in self._ended)
+        return JobSpec(**{name: getattr(spec, name) for name in spec.__struct_fields__} | {"after": left})

@@ -1,0 +1,81 @@
+"""How the server comes to know what it knows: from the newest image and the records after it, or from nothing.
+
+Knows the journal and what a first start needs. Runs before anything is served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import structlog
+
+from corral.backends.base import Backend, TaskKey
+from corral.core import events as e
+from corral.core import facts as f
+from corral.core.intake.commands import add_node
+from corral.core.intake.refusal import Refusal
+from corral.core.model import FailureClass, GangState, QueueSpec, Settings
+from corral.core.people.accounts import AccountEvent, Role, RoleGranted, TokenIssued, UserSet
+from corral.server.loop import Loop
+from corral.server.saved import IMAGE_FORMAT, Known
+from corral.store.journal import Journal, all_records
+from corral.wire.codec import decode
+
+log = structlog.get_logger(__name__)
+
+FOUNDER = "founder"  # the actor of a first start
+
+
+def load(journal: Journal) -> Known:
+    """All that the journal says."""
+    image = journal.newest_image()
+    if image is not None and image.format == IMAGE_FORMAT:
+        known, after = Known.unpack(image.body), image.seq
+    else:
+        known, after = Known.nothing(Settings()), 0
+    for record in all_records(journal, after):
+        known.apply(decode(record.format, record.body))
+    return known
+
+
+def founding(
+    settings: Settings, queues: Sequence[QueueSpec], administrator: str, token: TokenIssued, now_ms: int
+) -> list[e.Event | AccountEvent]:
+    """What a new journal begins with."""
+    return [
+        e.Founded(now_ms, settings),
+        UserSet(now_ms, administrator),
+        RoleGranted(now_ms, administrator, Role.ADMINISTRATOR),
+        token,
+        *(e.QueueSet(now_ms, queue) for queue in queues),
+    ]
+
+
+async def bring_nodes(loop: Loop, backend: Backend) -> None:
+    """Let the state know the machines that there are, as they are now, and no others."""
+    here = {spec.name: spec for spec in backend.nodes()}
+    state = loop.known.state
+    for name in set(state.nodes) - set(here):
+        loop.tell(f.NodeGone(name))
+    for name, spec in here.items():
+        known = state.nodes.get(name)
+        if known is not None and known.lost:
+            loop.tell(f.NodeBack(name))
+        if known is None or known.spec != spec:
+            answer = await loop.change(FOUNDER, lambda state, now_ms, spec=spec: add_node(state, spec, now_ms))
+            if isinstance(answer, Refusal):
+                log.warning("node_not_updated", node=name, why=str(answer))
+
+
+def miss_tasks(loop: Loop, backend: Backend) -> None:
+    """Tasks that should run and of which the backend has nothing are gone, and nobody else would ever say so."""
+    there = set(backend.known())
+    for gang in list(loop.known.state.holders.values()):
+        if gang.state is GangState.STARTING:
+            continue  # it is owed, and will be launched
+        for task, seat in enumerate(gang.seats):
+            key = TaskKey(gang.id, gang.attempt, task)
+            if key not in there and not gang.ended >> task & 1:
+                log.warning("task_missing", gang=gang.id, attempt=gang.attempt, task=task)
+                fact = f.TasksDown(gang.id, gang.attempt, 1 << task, 0, FailureClass.NODE_LOST, seat.node)
+                loop.tell(fact)

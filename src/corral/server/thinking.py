@@ -1,0 +1,171 @@
+"""The planner's own process: it follows the journal with a state of its own, and answers what takes thought.
+
+Plans, explanations, trials and images are made here, so that the server never has to wait for them. What is answered
+may be late by the time it arrives: whoever asked checks it against the present. Reads from standard input, writes to
+standard output, and ends when the input ends. Knows nothing of files, sockets or clocks.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import traceback
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import Struct
+
+from corral.core.cluster.resources import Seat
+from corral.core.engine import Engine, Policy
+from corral.core.intake.commands import cancel, forget, submit_many
+from corral.core.intake.refusal import Refusal
+from corral.core.model import JobSpec
+from corral.core.plan import MakeRoom, Place, Plan
+from corral.core.snapshot import Snapshot
+from corral.core.state import State
+from corral.policy.advice import Change, smallest_changes
+from corral.policy.catalog import policy as named_policy
+from corral.policy.explain import explain
+from corral.policy.reasons import Hold
+from corral.server import frames
+from corral.server.saved import Known
+from corral.wire.codec import FORMAT, decode
+
+#: Beyond so many in line, the changes that would help are not tried out: each of them is a plan of its own.
+ADVICE_LINE_MAX = 20_000
+
+
+class Question(Struct, frozen=True, gc=False):
+    """Why a gang waits, or what would become of these jobs, at this time."""
+
+    now_ms: int
+    gang: str = ""
+    user: str = ""
+    specs: dict[str, JobSpec] = {}
+
+
+class Why(Struct, frozen=True, gc=False):
+    hold: Hold
+    changes: tuple[Change, ...] = ()
+
+
+class Prospect(Struct, frozen=True, gc=False):
+    """What would become of one gang if it were submitted now."""
+
+    gang: str
+    seats: tuple[Seat, ...] = ()  # where it would sit, now or later
+    starts_ms: int | None = None  # None: not foreseen
+    victims: tuple[str, ...] = ()  # who would have to leave first
+    hold: Hold | None = None
+
+
+class Answer(Struct, frozen=True, gc=False):
+    """What was asked for, or why not."""
+
+    refusal: Refusal | None = None
+    why: Why | None = None
+    prospects: tuple[Prospect, ...] = ()
+
+
+class Thinker:
+    """A state that follows, and a policy."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.known: Known
+
+    @property
+    def state(self) -> State:
+        return self.known.state
+
+    def answer(self, kind: bytes, body: bytes) -> bytes | None:
+        """Take one message. None: there is nothing to say to it."""
+        if kind == frames.BEGIN:
+            self.known = Known.unpack(body)
+            gc.collect()
+            gc.freeze()
+            return None
+        if kind == frames.FOLLOW:
+            for each in frames.unpack(body):
+                self.known.apply(decode(FORMAT, each))
+            return None
+        if kind == frames.PLAN:
+            return msgspec.json.encode(self.policy(Snapshot(self.state, msgspec.json.decode(body, type=int))))
+        if kind == frames.IMAGE:
+            return self.known.pack()
+        question = msgspec.json.decode(body, type=Question)
+        return msgspec.json.encode(self.why(question) if kind == frames.WHY else self.prospects(question))
+
+    def why(self, question: Question) -> Answer:
+        snapshot = Snapshot(self.state, question.now_ms)
+        hold = explain(snapshot, self.policy, question.gang)
+        if isinstance(hold, Refusal):
+            return Answer(refusal=hold)
+        changes: list[Change] | Refusal = []
+        if hold.reasons and self.state.backlog.count <= ADVICE_LINE_MAX:
+            changes = smallest_changes(snapshot, self.policy, question.gang)
+        return Answer(why=Why(hold, () if isinstance(changes, Refusal) else tuple(changes)))
+
+    def prospects(self, question: Question) -> Answer:
+        """Take the jobs in, plan, and let them go again: nobody sees it, and the state is as it was before."""
+        state, now_ms = self.state, question.now_ms
+        events = submit_many(state, question.specs, question.user, now_ms)
+        if isinstance(events, Refusal):
+            return Answer(refusal=events)
+        counters = (state.next_rank, state.next_job, state.version, state.now_ms)
+        engine = Engine(state, self.policy, lambda events: None)  # noqa: ARG005 - nothing of this is written
+        engine.take(events, now_ms)
+        try:
+            return Answer(prospects=tuple(self._prospects(question.specs, now_ms)))
+        finally:
+            for job in question.specs:
+                for take_back in (cancel, forget):
+                    undone = take_back(state, job, now_ms)
+                    assert not isinstance(undone, Refusal), undone
+                    engine.take(undone, now_ms)
+            state.next_rank, state.next_job, state.version, state.now_ms = counters
+
+    def _prospects(self, specs: Mapping[str, JobSpec], now_ms: int) -> list[Prospect]:
+        snapshot = Snapshot(self.state, now_ms)
+        plan = self.policy(snapshot)
+        found = []
+        for job in specs:
+            for gang in self.state.jobs[job].gangs:
+                prospect = _foreseen(plan, gang, now_ms)
+                if prospect is None:
+                    hold = explain(snapshot, self.policy, gang)
+                    prospect = Prospect(gang, hold=None if isinstance(hold, Refusal) else hold)
+                found.append(prospect)
+        return found
+
+
+def _foreseen(plan: Plan, gang: str, now_ms: int) -> Prospect | None:
+    for decision in plan.decisions:
+        if decision.gang == gang and isinstance(decision, Place):
+            return Prospect(gang, decision.seats, now_ms)
+        if decision.gang == gang and isinstance(decision, MakeRoom):
+            return Prospect(gang, decision.seats, victims=tuple(victim.gang for victim in decision.victims))
+    promised = next((each for each in plan.reservations if each.gang == gang), None)
+    return None if promised is None else Prospect(gang, promised.seats, promised.at_ms)
+
+
+def main(policy_name: str) -> None:
+    chosen = named_policy(policy_name)
+    assert not isinstance(chosen, Refusal), chosen
+    thinker, out = Thinker(chosen), sys.stdout.buffer
+    while message := frames.read_frame(sys.stdin.buffer):
+        kind, body = message
+        try:
+            answer = thinker.answer(kind, body)
+            reply = None if answer is None else frames.frame(kind, answer)
+        except Exception:
+            if kind in (frames.BEGIN, frames.FOLLOW):
+                raise  # it no longer follows: better to end and begin anew
+            reply = frames.frame(frames.FAILED, traceback.format_exc().encode())
+        if reply is not None:
+            out.write(reply)
+            out.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

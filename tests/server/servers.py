@@ -1,0 +1,84 @@
+"""A server without its interface, on a journal in memory and a backend that only pretends: for tests of the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from corral.backends.fake import FakeBackend, Script
+from corral.core import events as e
+from corral.core.cluster.resources import Demand, Gpu, TaskDemand, amounts
+from corral.core.cluster.topology import NodeSpec
+from corral.core.model import GangSpec, JobSpec, QueueSpec, Settings
+from corral.core.people.accounts import TokenIssued
+from corral.core.work import Work
+from corral.server.running import Running
+from corral.server.secrets import SecretStore
+from corral.server.start import founding, load
+from corral.store.journal import Entry, Journal
+from corral.store.memory import MemoryJournal
+from corral.wire.codec import decode, encode
+
+NODE = NodeSpec(
+    "here",
+    tuple(Gpu(f"SIM-{n}", "H100", 81_559) for n in range(8)),
+    amounts({"cpu_milli": 64_000, "memory_mib": 512_000}),
+)
+
+
+def found(journal: Journal, queues: tuple[QueueSpec, ...] = (QueueSpec(name="default"),)) -> None:
+    """What a new journal begins with."""
+    now_ms = int(time.time() * 1000)
+    token = TokenIssued(now_ms, "t1", "root", "0" * 64)
+    events = founding(Settings(), queues, "root", token, now_ms)
+    journal.append([Entry(event.at_ms, "founder", encode(event)) for event in events]).result(10)
+
+
+@asynccontextmanager
+async def running(
+    folder: Path, journal: Journal | None = None, backend: FakeBackend | None = None, policy: str = "standard"
+) -> AsyncIterator[Running]:
+    journal = journal if journal is not None else MemoryJournal()
+    if journal.head.seq == 0:
+        found(journal)
+    backend = backend if backend is not None else FakeBackend([NODE], lambda _: Script(runs_ms=20))
+    server = Running(load(journal), journal, None, backend, SecretStore(folder / "secrets"), policy)  # type: ignore[arg-type]
+    await server.begin()
+    try:
+        yield server
+    finally:
+        await server.close()
+
+
+def reopened(journal: MemoryJournal) -> MemoryJournal:
+    """What the next server finds."""
+    again = MemoryJournal(journal.read(0, 1_000_000))
+    image = journal.newest_image()
+    if image is not None:
+        again.save_image(image)
+    return again
+
+
+def job(gpus: int = 1, tasks: int = 1, **terms: object) -> JobSpec:
+    demand = Demand(task=TaskDemand(gpus=gpus), tasks=tasks)
+    work = Work(command=("true",))
+    return JobSpec(**{"queue": "default", "gangs": (GangSpec(demand, "main", work),)} | terms)  # type: ignore[arg-type]
+
+
+async def until(happened: Callable[[], bool], within_s: float = 10.0) -> None:
+    """Wait for it, and say so if it does not come."""
+    end = time.monotonic() + within_s
+    while not happened():
+        assert time.monotonic() < end, "it did not happen in time"
+        await asyncio.sleep(0.005)
+
+
+def written(journal: Journal) -> list[object]:
+    return [decode(record.format, record.body) for record in journal.read(0, 1_000_000)]
+
+
+def ended(journal: Journal) -> dict[str, bool]:
+    return {event.job: event.succeeded for event in written(journal) if isinstance(event, e.JobEnded)}

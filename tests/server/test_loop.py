@@ -1,0 +1,159 @@
+"""The loop: nobody is told before it is durable, and what is owed is carried out, also after a restart."""
+
+import asyncio
+
+import pytest
+
+from corral.backends.fake import FakeBackend
+from corral.core import events as e
+from corral.core.intake.commands import cancel
+from corral.core.intake.refusal import Refusal
+from corral.core.model import GangState
+from corral.server.loop import Done, ServerStopped
+from corral.store.memory import MemoryJournal
+from tests.server.servers import NODE, ended, found, job, reopened, running, until, written
+
+
+async def test_a_job_runs_to_its_end(tmp_path):
+    journal = MemoryJournal()
+    async with running(tmp_path, journal) as server:
+        done = await server.service.submit("root", [job(), job(gpus=2, tasks=2)])
+        assert isinstance(done, Done)
+        assert [event.job for event in done.events if isinstance(event, e.JobSubmitted)] == ["1", "2"]
+        await until(lambda: len(ended(journal)) == 2)
+        assert ended(journal) == {"1": True, "2": True}
+        assert not server.service.state.holders
+
+
+async def test_a_refusal_writes_nothing(tmp_path):
+    journal = MemoryJournal()
+    async with running(tmp_path, journal) as server:
+        before = journal.head.seq
+        answer = await server.service.submit("root", [job(queue="nowhere")])
+        assert isinstance(answer, Refusal)
+        assert answer.code == "no_such_queue"
+        assert journal.head.seq == before
+
+
+async def test_nothing_is_answered_or_started_before_it_is_durable(tmp_path):
+    journal = MemoryJournal()
+    backend = FakeBackend([NODE])
+    async with running(tmp_path, journal, backend) as server:
+        journal.held = True
+        asked = asyncio.create_task(server.service.submit("root", [job()]))
+        await until(lambda: "1/main" in server.service.state.gangs)
+        await asyncio.sleep(0.1)
+        assert not asked.done()
+        assert not [key for what, key in backend.asked if what == "launch"]
+        journal.held = False
+        journal.release()
+        assert isinstance(await asked, Done)
+        await until(lambda: bool([key for what, key in backend.asked if what == "launch"]))
+
+
+async def test_a_journal_that_fails_stops_everything(tmp_path):
+    journal = MemoryJournal()
+    backend = FakeBackend([NODE])
+    async with running(tmp_path, journal, backend) as server:
+        journal.held = True
+        asked = asyncio.create_task(server.service.submit("root", [job()]))
+        await until(lambda: "1/main" in server.service.state.gangs)
+        journal.fail("no space left on device")
+        with pytest.raises(ServerStopped, match="no space"):
+            await asked
+        with pytest.raises(ServerStopped):
+            await server.service.submit("root", [job()])
+        assert not [key for what, key in backend.asked if what == "launch"]
+
+
+async def test_a_restart_carries_on(tmp_path):
+    journal = MemoryJournal()
+    backend = FakeBackend([NODE])
+    async with running(tmp_path, journal, backend) as server:
+        await server.service.submit("root", [job(gpus=8), job(gpus=8)])
+        await until(lambda: server.service.state.gangs["1/main"].state is GangState.RUNNING)
+        before = [(gang.id, gang.state, gang.rank) for gang in server.service.state.gangs.values()]
+    journal = reopened(journal)
+    async with running(tmp_path, journal, backend) as server:
+        again = [(gang.id, gang.state, gang.rank) for gang in server.service.state.gangs.values()]
+        assert again == before
+        backend.finish(backend.known()[0], 0)
+        await until(lambda: server.service.state.gangs["2/main"].state is GangState.RUNNING)
+        await server.service.change("root", lambda state, now: cancel(state, "2", now))
+        await until(lambda: len(ended(journal)) == 2)
+        assert ended(journal) == {"1": True, "2": False}
+        assert [what for what, _ in backend.asked].count("launch") == 2
+
+
+async def test_the_planner_may_die(tmp_path):
+    journal = MemoryJournal()
+    async with running(tmp_path, journal) as server:
+        process = server.loop.planner._process
+        process.kill()
+        await process.wait()
+        await server.service.submit("root", [job()])
+        await until(lambda: ended(journal) == {"1": True})
+
+
+async def test_why_and_a_dry_run_change_nothing(tmp_path):
+    journal = MemoryJournal()
+    backend = FakeBackend([NODE])
+    async with running(tmp_path, journal, backend) as server:
+        await server.service.submit("root", [job(gpus=8), job(gpus=8)])
+        await until(lambda: server.service.state.gangs["1/main"].state is GangState.RUNNING)
+        before = journal.head.seq
+        answer = await server.service.explain("2/main")
+        assert answer.why is not None
+        assert answer.why.hold.reasons
+        small = await server.service.dry_run("root", {"x": job(gpus=4)})
+        assert small.prospects[0].starts_ms is None or small.prospects[0].starts_ms > 0
+        never = await server.service.dry_run("root", {"x": job(gpus=9)})
+        assert never.refusal is not None
+        assert journal.head.seq == before
+        again = await server.service.dry_run("root", {"x": job(gpus=4)})
+        assert again.prospects[0].gang == small.prospects[0].gang
+
+
+async def test_jobs_that_are_over_are_forgotten_in_time(tmp_path):
+    journal = MemoryJournal()
+    async with running(tmp_path, journal) as server:
+        server.loop.keep_ended = 3
+        for _ in range(8):
+            await server.service.submit("root", [job()])
+        await until(lambda: len(ended(journal)) == 8)
+        server.loop.want_plan()
+        await until(lambda: len(server.service.state.jobs) == 3)
+        assert sum(isinstance(event, e.JobForgotten) for event in written(journal)) == 5
+
+
+async def test_an_image_is_as_good_as_the_journal(tmp_path):
+    journal = MemoryJournal()
+    found(journal)
+    backend = FakeBackend([NODE])
+    async with running(tmp_path, journal, backend) as server:
+        await server.service.submit("root", [job(gpus=8), job(gpus=4)])
+        await until(lambda: server.service.state.gangs["1/main"].state is GangState.RUNNING)
+        await server.save_image()
+        await server.service.submit("root", [job(gpus=2)])
+    assert journal.newest_image() is not None
+    async with running(tmp_path, reopened(journal), backend) as server:
+        assert set(server.service.state.gangs) == {"1/main", "2/main", "3/main"}
+        assert server.service.accounts.users["root"].roles
+
+
+async def test_the_feed_misses_nothing(tmp_path):
+    journal = MemoryJournal()
+    async with running(tmp_path, journal) as server:
+        seen = []
+
+        async def listen():
+            async for records in server.service.records(0, idle_s=0.05):
+                seen.extend(record.seq for record in records)
+
+        listener = asyncio.create_task(listen())
+        for _ in range(20):
+            await server.service.submit("root", [job()])
+        await until(lambda: len(ended(journal)) == 20)
+        await until(lambda: len(seen) == journal.head.seq)
+        listener.cancel()
+        assert seen == list(range(1, journal.head.seq + 1))
