@@ -179,7 +179,7 @@ def state_of(gang: Gang) -> GangState:
 def image(state: State) -> dict[str, object]:
     """Everything a state is, in a form that can be compared: two equal images are two equal states."""
     capacity = state.capacity
-    columns = ("open", "up", "used", "claimed", "free", "vram", "left", "rooms", "counts")
+    columns = ("open", "up", "used", "claimed", "free", "vram", "left", "rooms", "sizes")
     return {
         "now": state.now_ms,
         "nodes": state.nodes,

@@ -62,7 +62,7 @@ def test_undo_to_a_later_mark_keeps_what_came_before_it(capacity, first, second)
 def test_aggregates_equal_a_recount(capacity, changes):
     for each in changes:
         change(capacity, *each)
-    assert (capacity.rooms, capacity.counts) == recounted(capacity)
+    assert (capacity.rooms, capacity.sizes) == recounted(capacity)
 
 
 @given(capacities(), CHANGES)

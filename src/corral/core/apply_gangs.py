@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from corral.core import events as e
-from corral.core.cluster.resources import GPU_MILLI
+from corral.core.cluster.resources import GPU_MILLI, amount_of
 from corral.core.model import QUICK_MS, TERMINAL, Blocker, Eviction, Gang, GangState, Job
 from corral.core.state import State, deadlines, seated
 
@@ -103,7 +103,7 @@ def _sit(state: State, gang: Gang, event: e.GangPlaced | e.GangRepaired) -> None
         state.tenants[seat.node][gang.id] = None
     state.touch(gang.all_seats)
     gang.metered = state.charge_for(gang.demand.task, gang.all_seats)
-    gang.gpu_milli = dict(gang.metered).get(GPU_MILLI, 0)
+    gang.gpu_milli = amount_of(gang.metered, GPU_MILLI) or 0
     state.queues.meter(gang.queue, gang.user, gang.metered, 1, event.at_ms)
     for when in deadlines(state, gang):
         state.set_timer(when, gang)
@@ -112,7 +112,7 @@ def _sit(state: State, gang: Gang, event: e.GangPlaced | e.GangRepaired) -> None
 def _rise(state: State, gang: Gang, now_ms: int) -> None:
     """Give all seats back."""
     state.touch(gang.all_seats)
-    seats = list(seated(state.topology, gang.all_seats))
+    seats = seated(state.topology, gang.all_seats)
     state.capacity.give_back_all(seats, gang.amounts)
     for n, seat in seats:
         if gang.state is GangState.STOPPING:

@@ -109,12 +109,14 @@ class State:
     def charge_for(self, task: TaskDemand, seats: Sequence[Seat]) -> Amounts:
         """What a queue is charged for these seats."""
         topology = self.topology
+        found = seated(topology, seats)
+        if len(found) == 1:
+            n, seat = found[0]
+            return self._charge_for_one(task, topology.kind[n], seat.gpus)
         alike: dict[tuple[int, int], int] = {}  # (kind of node, GPUs) -> seats; there are few of these
-        for n, seat in seated(topology, seats):
+        for n, seat in found:
             key = (topology.kind[n], seat.gpus)
             alike[key] = alike.get(key, 0) + 1
-        if len(seats) == 1 == len(alike):
-            return self._charge_for_one(task, *next(iter(alike)))
         total: dict[str, int] = {}
         for (kind, gpus), count in alike.items():
             for name, amount in self._charge_for_one(task, kind, gpus):
@@ -208,10 +210,7 @@ def healthy_gpus(node: Node) -> int:
     return everything & ~sum(1 << gpu for gpu, health in node.gpu_health.items() if health is not Health.HEALTHY)
 
 
-def seated(topology: Topology, seats: Iterable[Seat]) -> Iterator[tuple[int, Seat]]:
+def seated(topology: Topology, seats: Iterable[Seat]) -> list[tuple[int, Seat]]:
     """Seats with their node numbers; a seat on a node that was removed is left out."""
     number = topology.number
-    for seat in seats:
-        n = number.get(seat.node)
-        if n is not None:
-            yield n, seat
+    return [(number[seat.node], seat) for seat in seats if seat.node in number]

@@ -1,4 +1,4 @@
-"""What is free where: columns indexed by node number, with aggregates per domain kept as they change.
+"""What is free where: columns indexed by node number, and bit sets of the nodes that have so many GPUs free.
 
 The same columns serve the state (which changes them by events) and a draft (a copy with an undo log, for asking
 "what if"). Knows seats and masks; knows nothing of gangs, queues, policies or time.
@@ -9,9 +9,7 @@ has left, the GPU is free for nobody but the claimant.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from corral.core.cluster.resources import Amounts, Seat, TaskDemand
@@ -39,17 +37,12 @@ class Capacity:
         self.rooms: list[list[int]] = [[0] * sizes for _ in range(kinds)]
         #: sizes[kind]: the numbers g for which there are such nodes, as a bit set
         self.sizes: list[int] = [0] * kinds
-        #: counts[kind][g][domain]: how many such nodes each domain has
-        self.counts: list[list[list[int]]] = [[[0] * len(topology.domains) for _ in range(sizes)] for _ in range(kinds)]
         #: counts whenever there may be more room than before: what did not fit since the last time does not fit now
         self.grown = 0
         self._log: list[tuple[Any, Any, Any]] | None = None
-        self._own: set[tuple[int, int]] | None = None  # of a copy: the columns of counts that are no longer shared
         for n, kind in enumerate(topology.kind):
             self.rooms[kind][0] |= 1 << n
             self.sizes[kind] = 1
-            for domain in topology.above[n]:
-                self.counts[kind][0][domain] += 1
 
     # ---- asking ------------------------------------------------------------------------------------------------
 
@@ -92,37 +85,31 @@ class Capacity:
     def take(self, node: int, gpus: int, slice_mib: int, wanted: Amounts) -> None:
         if slice_mib:
             self._take_slice(node, gpus, slice_mib)
-        elif gpus:
-            self._put(self.used, node, self.used[node] | gpus)
-        self._use(node, wanted, 1)
-        self._refresh(node)
+            gpus = 0
+        self._set_used(node, self.used[node] | gpus, wanted, 1)
 
-    def take_all(self, seats: Iterable[tuple[int, Seat]], wanted: Amounts) -> None:
+    def take_all(self, seats: Sequence[tuple[int, Seat]], wanted: Amounts) -> None:
         """Equivalent to ``take`` for each seat."""
-        together = list(seats)
-        if len(together) < 4 or together[0][1].slice_mib:
-            for n, seat in together:
+        if len(seats) < 4 or seats[0][1].slice_mib:
+            for n, seat in seats:
                 self.take(n, seat.gpus, seat.slice_mib, wanted)
         else:
-            self._shift(together, wanted, 1)
+            self._shift(seats, wanted, 1)
 
-    def give_back_all(self, seats: Iterable[tuple[int, Seat]], wanted: Amounts) -> None:
+    def give_back_all(self, seats: Sequence[tuple[int, Seat]], wanted: Amounts) -> None:
         """Equivalent to ``give_back`` for each seat."""
-        together = list(seats)
-        if len(together) < 4 or together[0][1].slice_mib:
-            for n, seat in together:
+        if len(seats) < 4 or seats[0][1].slice_mib:
+            for n, seat in seats:
                 self.give_back(n, seat.gpus, seat.slice_mib, wanted)
         else:
-            self._shift(together, wanted, -1)
+            self._shift(seats, wanted, -1)
 
     def give_back(self, node: int, gpus: int, slice_mib: int, wanted: Amounts) -> None:
         if slice_mib:
             self._return_slice(node, gpus, slice_mib)
-        elif gpus:
-            self._put(self.used, node, self.used[node] & ~gpus)
+            gpus = 0
         self.grown += 1
-        self._use(node, wanted, -1)
-        self._refresh(node)
+        self._set_used(node, self.used[node] & ~gpus, wanted, -1)
 
     def claim(self, node: int, gpus: int, wanted: Amounts) -> None:
         self._put(self.claimed, node, self.claimed[node] | gpus)
@@ -160,8 +147,7 @@ class Capacity:
         twin.left = {name: column.copy() for name, column in self.left.items()}
         twin.rooms = [by_size.copy() for by_size in self.rooms]
         twin.sizes = self.sizes.copy()
-        twin.counts = [by_size.copy() for by_size in self.counts]
-        twin._log, twin._own = [], set()
+        twin._log = []
         return twin
 
     def mark(self) -> int:
@@ -189,12 +175,20 @@ class Capacity:
         else:
             column[key] = value
 
-    def _use(self, node: int, wanted: Amounts, sign: int) -> None:
+    def _set_used(self, node: int, used: int, wanted: Amounts, sign: int) -> None:
+        """These GPUs are in use now, and so much more (or less) of the amounts. Equivalent to ``_put`` for each."""
+        log = self._log
+        if log is not None:
+            log.append((self.used, node, self.used[node]))
+        self.used[node] = used
         for name, each in wanted:
             column = self.left[name]
             left = column[node]
             assert left is not None, "a demand was placed on a capacity nobody knows"
-            self._put(column, node, left - sign * each)
+            if log is not None:
+                log.append((column, node, left))
+            column[node] = left - sign * each
+        self._refresh(node)
 
     def _take_slice(self, node: int, gpus: int, slice_mib: int) -> None:
         key = (node, gpus.bit_length() - 1)
@@ -217,35 +211,20 @@ class Capacity:
             return
         self._put(self.free, node, free)
         was, now = old.bit_count(), free.bit_count()
-        if was == now:
-            return
-        self._move(self.topology.kind[node], was, now, 1 << node, self.topology.above[node])
+        if was != now:
+            self._move(self.topology.kind[node], was, now, 1 << node)
 
-    def _move(self, kind: int, was: int, now: int, nodes: int, domains: Iterable[int]) -> None:
-        """These nodes of a kind had ``was`` free GPUs and now have ``now``; each of these domains holds one of them."""
-        rooms, log = self.rooms[kind], self._log
-        self._put(rooms, was, rooms[was] ^ nodes)
-        self._put(rooms, now, rooms[now] ^ nodes)
-        self._put(self.sizes, kind, self.sizes[kind] & ~((not rooms[was]) << was) | 1 << now)
-        fewer, more = self._column(kind, was), self._column(kind, now)
-        for domain in domains:  # equivalent to _put, which costs more than what it does here
-            if log is not None:
-                log.append((fewer, domain, fewer[domain]))
-                log.append((more, domain, more[domain]))
-            fewer[domain] -= 1
-            more[domain] += 1
-
-    def _column(self, kind: int, size: int) -> list[int]:
-        """The column of counts, for a change. A copy takes its own only now: most are never changed."""
-        column = self.counts[kind][size]
-        if self._own is not None and (kind, size) not in self._own:
-            self._own.add((kind, size))
-            column = self.counts[kind][size] = column.copy()
-        return column
+    def _move(self, kind: int, was: int, now: int, nodes: int) -> None:
+        """These nodes of a kind had ``was`` free GPUs and now have ``now``. Equivalent to ``_put`` for each change."""
+        rooms, sizes, log = self.rooms[kind], self.sizes, self._log
+        if log is not None:
+            log += ((rooms, was, rooms[was]), (rooms, now, rooms[now]), (sizes, kind, sizes[kind]))
+        rooms[was] ^= nodes
+        rooms[now] ^= nodes
+        sizes[kind] = sizes[kind] & ~((not rooms[was]) << was) | 1 << now
 
     def _shift(self, seats: Sequence[tuple[int, Seat]], wanted: Amounts, sign: int) -> None:
-        """Equivalent to ``_put`` in ``used``, ``left`` and ``free`` for each seat, with one change a domain of what
-        is counted there."""
+        """Equivalent to ``_set_used`` for each seat, with one change of each bit set."""
         self.grown += sign < 0
         used, free, log = self.used, self.free, self._log
         before: dict[int, int] = {}
@@ -270,11 +249,7 @@ class Capacity:
             bits = bytearray(len(self.topology.nodes) // 8 + 1)
             for n in nodes:
                 bits[n >> 3] |= 1 << (n & 7)
-            self._move(kind, was, now, int.from_bytes(bits, "little"), ())
-            fewer, more = self._column(kind, was), self._column(kind, now)
-            for domain, count in Counter(chain.from_iterable(map(self.topology.above.__getitem__, nodes))).items():
-                self._put(fewer, domain, fewer[domain] - count)
-                self._put(more, domain, more[domain] + count)
+            self._move(kind, was, now, int.from_bytes(bits, "little"))
 
 
 _ABSENT: Any = object()

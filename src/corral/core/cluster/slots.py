@@ -147,7 +147,7 @@ def fits(topology: Topology, found: Sequence[int], demand: Demand, size: int) ->
 
 
 def could_take(capacity: Capacity, demand: Demand, size: int) -> bool:
-    """A quick upper bound from the aggregates: False means certainly no room for ``size`` tasks; True means maybe."""
+    """A quick upper bound from the bit sets: False means certainly no room for ``size`` tasks; True means maybe."""
     task = demand.task
     if not task.gpus:
         return True
@@ -155,7 +155,7 @@ def could_take(capacity: Capacity, demand: Demand, size: int) -> bool:
     for kind, usable in enumerate(capacity.topology.accepted(task)):
         if usable:
             for free in capacity.sizes_from(kind, task.gpus):
-                wanted -= capacity.counts[kind][free][0] * (free // task.gpus)
+                wanted -= capacity.rooms[kind][free].bit_count() * (free // task.gpus)
                 if wanted <= 0:
                     return True
     return False

@@ -8,7 +8,6 @@ Knows nothing of nodes or placement.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 from msgspec import Struct, field
 
@@ -272,11 +271,15 @@ class QueueTree:
     def charge(self, name: str, user: str, amounts: Sequence[tuple[str, int]], sign: int) -> None:
         if not amounts:
             return
-        if sign < 0:
-            amounts = [(dimension, -amount) for dimension, amount in amounts]
+        own, queues = self._own, self.queues
         for each in self._paths[name]:
-            _add(self._to_change(each).used, amounts)
-        _add(self._to_change(name).user_used, [((user, dimension), amount) for dimension, amount in amounts])
+            queue = queues[each] if own is None or each in own else self._to_change(each)
+            used = queue.used
+            for dimension, amount in amounts:
+                used[dimension] = used.get(dimension, 0) + sign * amount
+        mine = queues[name].user_used  # of the last in the path: a copy has its own by now
+        for dimension, amount in amounts:
+            mine[user, dimension] = mine.get((user, dimension), 0) + sign * amount
 
     def meter(self, name: str, user: str, amounts: Iterable[tuple[str, int]], sign: int, now_ms: int) -> None:
         """Begin (+1) or end (-1) measuring usage at this rate."""
@@ -309,14 +312,6 @@ class QueueTree:
     def spent_gpu_ms(self, name: str, now_ms: int) -> int:
         queue = self.queues[name]
         return queue.spent_gpu_ms if queue.window == _window(queue.spec, now_ms) else 0
-
-
-def _add(total: dict[Any, int], amounts: Iterable[tuple[Any, int]]) -> None:
-    for name, amount in amounts:
-        try:
-            total[name] += amount
-        except KeyError:
-            total[name] = amount
 
 
 def contested(charge: Mapping[str, int]) -> tuple[str, ...]:
