@@ -18,6 +18,7 @@ from corral.policy.fairness import Shares
 
 Key = tuple[Any, ...]
 Best = tuple[Key, Line, int]  # key, line, how far the line has moved on
+Top = tuple[Desk, int, Best | None]  # desk, rights and, where the order asks for that, the first at it
 
 
 class Order(Protocol):
@@ -93,6 +94,11 @@ class ByPriorityAndShare(ByShare):
 OWNER, BORROWER = 0, 1
 
 
+def family_of(queue: str) -> str:
+    """The outermost queue above a queue, or itself."""
+    return queue.partition("/")[0]
+
+
 def _gpu_milli(demand: Demand) -> int:
     """The least a gang would be charged; more than any headroom for one that wants no whole GPUs."""
     return demand.task.gpus * 1000 * (demand.smallest + demand.spares) or NEVER_MS
@@ -153,30 +159,34 @@ class Walk:
         #: outermost queue -> a heap of the desks below it. What one of them is charged counts for all of them alike, so
         #: their order among themselves stays: only the one on top has to be looked at again
         self._families: dict[str, list[tuple[Key, int, tuple[int, str]]]] = {}
-        for desk in self._backlog.desks.values():
-            family = self._families.setdefault(desk.queue.partition("/")[0], [])
-            self._enter(family, desk, BORROWER)
-            if order.owners_first and self._headroom(desk.queue) > 0:
-                self._enter(family, desk, OWNER)
+        #: outermost queue -> its first desk, for as long as that is certain: until one of the family is charged or,
+        #: where the order looks inside, until anything at all has happened
+        self._tops: dict[str, Top] = {}
+        self._looks_inside, self._owners_first = order.looks_inside, order.owners_first
+        bests: dict[tuple[int, tuple[int, str]], Best | None] = {}
+        for at, desk in self._backlog.desks.items():
+            family = self._families.setdefault(family_of(desk.queue), [])
+            may_own = self._owners_first and self._headroom(desk.queue) > 0
+            for rights in (OWNER, BORROWER) if may_own else (BORROWER,):
+                best = bests[rights, at] = self._best(desk, rights) if self._looks_inside else None
+                if best is not None or not self._looks_inside:
+                    family.append((self._key(desk, rights, best, 1), rights, at))
         self._heap: list[tuple[Key, str]] = []
-        self._top: tuple[Desk, int] | None = None  # the first desk and its rights, until something is charged
         for name, family in self._families.items():
-            heapify(family)
-            top = self._first_in(family)
-            if top is not None:
+            if family:
+                heapify(family)
+                _, rights, at = family[0]
+                top = self._tops[name] = (self._backlog.desks[at], rights, bests[rights, at])
                 self._heap.append((self._key(*top), name))
         heapify(self._heap)
-
-    def _enter(self, family: list[tuple[Key, int, tuple[int, str]]], desk: Desk, rights: int) -> None:
-        best = self._best(desk, rights) if self._order.looks_inside else None
-        if best is not None or not self._order.looks_inside:
-            family.append((self._key(desk, rights, best, 1), rights, (desk.priority, desk.queue)))
 
     def next(self) -> Turn | None:
         """The first gang in order that may still have a turn."""
         while self._first:
             gang = self._first.pop()
             if gang.id not in self._draft.served and gang.id not in self._skipped:
+                if self._looks_inside:
+                    self._tops.clear()
                 desk = self._backlog.desks[gang.priority, gang.queue]
                 return Turn(desk, self._backlog.line(gang), gang)
         if not self._open and not self._is_narrowed:
@@ -184,34 +194,35 @@ class Walk:
         heap = self._heap
         while heap:
             key, name = heap[0]
-            family = self._families[name]
-            if self._top is None:
-                top = self._first_in(family)
+            top = self._tops.get(name)
+            if top is None:
+                top = self._first_in(self._families[name])
                 if top is None:
                     heappop(heap)
                     continue
-                desk, rights, best = top
-                fresh = self._key(desk, rights, best)
+                self._tops[name] = top
+                fresh = self._key(*top)
                 if fresh > key:
                     heapreplace(heap, (fresh, name))
                     continue
-            else:
-                (desk, rights), best, self._top = self._top, None, None
+            desk, rights, best = top
             best = best or self._best(desk, rights)
             if best is None:
-                heappop(family)
+                heappop(self._families[name])
+                del self._tops[name]
                 continue
-            self._top = None if self._order.looks_inside else (desk, rights)
+            if self._looks_inside:
+                self._tops.clear()
             _, line, place = best
             return Turn(desk, line, self._draft.state.gangs[line.gang(place)])
         return None
 
-    def _first_in(self, family: list[tuple[Key, int, tuple[int, str]]]) -> tuple[Desk, int, Best | None] | None:
+    def _first_in(self, family: list[tuple[Key, int, tuple[int, str]]]) -> Top | None:
         """The first desk of a family, with the first at it where the order asks for that."""
         while family:
             key, rights, at = family[0]
             desk, best = self._backlog.desks[at], None
-            if self._order.looks_inside:
+            if self._looks_inside:
                 best = self._best(desk, rights)
                 if best is None:
                     heappop(family)
@@ -224,7 +235,7 @@ class Walk:
 
     def _narrow(self) -> None:
         """Nothing fits any more for those who may not insist: go on with the others alone."""
-        self._top = None
+        self._tops.clear()
         for name, family in self._families.items():
             self._families[name] = [each for each in family if self._is_insisting(self._backlog.desks[each[2]])]
             heapify(self._families[name])
@@ -264,15 +275,16 @@ class Walk:
 
     def served(self, turn: Turn) -> None:
         """The draft has seats for it; its queue and user have had more now."""
-        self._top = None
-        self._shares.charged(turn.gang.queue, turn.gang.user)
-        for name in self._draft.queues.path(turn.gang.queue):
+        queue = turn.gang.queue
+        self._tops.pop(family_of(queue), None)
+        self._shares.charged(queue, turn.gang.user)
+        for name in self._draft.queues.path(queue):
             self._rooms.pop(name, None)
 
     def _key(self, desk: Desk, rights: int, best: Best | None = None, below: int = 0) -> Key:
         """The key of a desk among all, or, ``below`` its outermost queue, among its family."""
         rank = self._order.desk(self._shares, desk, best[0] if best is not None else (), below)
-        if not self._order.owners_first:
+        if not self._owners_first:
             return (*rank, desk.queue)
         # level by level: whoever is within its guarantee could take it back from a relative who is not
         above = [self._headroom(name) <= 0 for name in self._draft.queues.path(desk.queue)[1:-1]]
