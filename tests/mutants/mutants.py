@@ -74,7 +74,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "commit_quota_unchecked",
         f"{CORE}/commit.py",
-        "        if not _may_be_charged(draft, gang, charge):",
+        "        if not _may_be_charged(draft, gang, charge, gpu_ms):",
         "        if not charge and seats:",
         "The limit of a queue is not checked again at commit.",
         (f"{COMMIT}test_two_places_that_together_pass_the_limit_of_their_queue_are_not_both_committed",),

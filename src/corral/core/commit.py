@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from corral.core import events as e
-from corral.core.cluster.resources import Amounts, Seat
+from corral.core.cluster.resources import GPU_MILLI, Amounts, Seat, amount_of
 from corral.core.model import Cause, Gang, GangState
 from corral.core.plan import Decision, DropClaim, Evict, Grow, MakeRoom, Place, Plan, Repair
 from corral.core.snapshot import Draft, Snapshot
@@ -52,9 +52,10 @@ def _place(draft: Draft, gang: Gang, decision: Place) -> list[e.Event]:
         if not _are_free(draft, gang, seats):
             return []
         charge = draft.state.charge_for(gang.demand.task, seats)
-        if not _may_be_charged(draft, gang, charge):
+        gpu_ms = _gpu_ms(draft, gang, charge)
+        if not _may_be_charged(draft, gang, charge, gpu_ms):
             return []
-        draft.place(gang, seats, charge, _gpu_ms(draft, gang, charge))
+        draft.place(gang, seats, charge, gpu_ms)
     return [e.GangPlaced(draft.now_ms, gang.id, decision.attempt, decision.seats, decision.spares)]
 
 
@@ -175,12 +176,17 @@ def _is_whole(gang: Gang, seats: Sequence[Seat], spares: Sequence[Seat], is_repa
     if len(spares) < demand.spares and not goes_on:
         return False
     slice_mib = demand.task.slice_mib
-    return _are_of_size(gang, (*seats, *spares)) and all(seat.slice_mib == slice_mib for seat in (*seats, *spares))
+    each = 1 if slice_mib else demand.task.gpus
+    for seat in (*seats, *spares):  # noqa: SIM110 - a loop is quicker than all() for the few that most gangs have
+        if seat.slice_mib != slice_mib or seat.gpus.bit_count() != each:
+            return False
+    return True
 
 
 def _are_of_size(gang: Gang, seats: Sequence[Seat]) -> bool:
     """Whether each seat has as many GPUs as a task wants; a slice sits on one."""
-    each = 1 if gang.demand.task.slice_mib else gang.demand.task.gpus
+    task = gang.demand.task
+    each = 1 if task.slice_mib else task.gpus
     return all(seat.gpus.bit_count() == each for seat in seats)
 
 
@@ -195,7 +201,8 @@ def _are_free(
     capacity, task = draft.capacity, gang.demand.task
     accepted, number = capacity.topology.accepted(task), capacity.topology.number
     mark = capacity.mark()
-    share_nodes = len({seat.node for seat in seats}) < len(seats)  # then they must be tried one on top of the other
+    # where several sit on one node they must be tried one on top of the other
+    share_nodes = len(seats) > 1 and len({seat.node for seat in seats}) < len(seats)
     if own_claim:
         for seat in gang.claim:
             n = number.get(seat.node)
@@ -256,13 +263,16 @@ def _can_claim(draft: Draft, gang: Gang, seats: Sequence[Seat]) -> bool:
 
 def _is_allowed(draft: Draft, gang: Gang, seats: Sequence[Seat]) -> bool:
     """Whether the queue may be charged for these seats."""
-    return _may_be_charged(draft, gang, draft.state.charge_for(gang.demand.task, seats))
+    charge = draft.state.charge_for(gang.demand.task, seats)
+    return _may_be_charged(draft, gang, charge, _gpu_ms(draft, gang, charge))
 
 
-def _may_be_charged(draft: Draft, gang: Gang, charge: Amounts) -> bool:
-    gpu_ms = _gpu_ms(draft, gang, charge)
-    return next(draft.queues.shortfalls(gang.queue, gang.user, dict(charge), gpu_ms, draft.now_ms), None) is None
+def _may_be_charged(draft: Draft, gang: Gang, charge: Amounts, gpu_ms: int) -> bool:
+    tree = draft.queues
+    if not tree.is_bounded(gang.queue):
+        return True
+    return next(tree.shortfalls(gang.queue, gang.user, dict(charge), gpu_ms, draft.now_ms), None) is None
 
 
-def _gpu_ms(draft: Draft, gang: Gang, charge: Sequence[tuple[str, int]]) -> int:
-    return dict(charge).get("gpu_milli", 0) * draft.snapshot.expected_ms(gang) // 1000
+def _gpu_ms(draft: Draft, gang: Gang, charge: Amounts) -> int:
+    return (amount_of(charge, GPU_MILLI) or 0) * draft.snapshot.expected_ms(gang) // 1000

@@ -54,5 +54,5 @@ def owed(gang: Gang) -> Effect | None:
 
 def effects(state: State, gangs: Iterable[str] | None = None) -> list[Effect]:
     """What is owed for these gangs, or for all of them (after a restart)."""
-    found = (owed(state.gangs[name]) for name in (state.holders if gangs is None else gangs))
-    return [effect for effect in found if effect is not None]
+    known = state.gangs
+    return [effect for name in (state.holders if gangs is None else gangs) if (effect := owed(known[name])) is not None]

@@ -43,14 +43,15 @@ class Engine:
     def take(self, events: Sequence[e.Event], now_ms: int) -> list[Effect]:
         """Write events, apply them and all that follows from them; what is owed for the gangs they touched."""
         touched: dict[str, None] = {}
+        state = self.state
         while events:
             self.write(events)
             for event in events:
-                apply(self.state, event)
+                apply(state, event)
                 if type(event) in FOLD_GANGS:
                     touched[event.gang] = None  # type: ignore[union-attr]
-            events = follow_up(self.state, now_ms)
-        return effects(self.state, touched)
+            events = follow_up(state, now_ms) if state.spent or state.loose else ()
+        return effects(state, touched) if touched else []
 
     def tell(self, fact: f.Fact, now_ms: int) -> list[Effect]:
         """A fact from the world."""

@@ -134,12 +134,18 @@ def _tightest_seat(capacity: Capacity, demand: Demand, avoid: Sequence[str], bou
     for n in avoided:
         barred |= 1 << n
     kinds = [(kind, usable) for kind, usable in enumerate(accepted) if usable]
-    for free in sorted({size for kind, _ in kinds for size in capacity.sizes_from(kind, task.gpus)}):
+    sizes = 0  # how many free GPUs there are on nodes that will do, as a bit set
+    for kind, _ in kinds:
+        sizes |= capacity.sizes[kind]
+    sizes = sizes >> task.gpus << task.gpus
+    while sizes:
+        low = sizes & -sizes
+        sizes ^= low
         for kind, usable in kinds:
-            if len(capacity.rooms[kind]) > free:
-                seat = _first_that_fits(capacity, demand, capacity.rooms[kind][free] & ~barred, usable)
-                if seat is not None:
-                    return seat
+            nodes = capacity.rooms[kind][low.bit_length() - 1] & ~barred
+            seat = _first_that_fits(capacity, demand, nodes, usable) if nodes else None
+            if seat is not None:
+                return seat
     for n in bounds.partly:
         if n not in avoided and bounds.most(capacity, demand, n):
             seat = _first_that_fits(capacity, demand, 1 << n, accepted[topology.kind[n]] & bounds.usable(n))

@@ -11,7 +11,7 @@ from typing import cast
 
 from msgspec import Struct
 
-from corral.core.cluster.resources import GPU_MILLI, Demand, Seat
+from corral.core.cluster.resources import GPU_MILLI, Demand, Seat, TaskDemand, amount_of
 from corral.core.cluster.slots import could_take
 from corral.core.model import NEVER_MS, Blocker, Cause, Gang, GangState, Health
 from corral.core.plan import Decision, DropClaim, Evict, Place, Plan, Repair
@@ -103,6 +103,7 @@ class Cycle:
         self.decisions: list[Decision] = []
         self.full = known_full(self.state, parts)
         self.blocked: dict[tuple[bool, ...], int] = {}  # pool -> how many of it were promised a start, or refused one
+        self._pools: dict[TaskDemand, tuple[bool, ...]] = {}
 
     def plan(self) -> None:
         self.keep_promises()  # 1. gangs whose room has been made sit down
@@ -203,11 +204,15 @@ class Cycle:
 
     def _pool(self, demand: Demand) -> tuple[bool, ...]:
         """Gangs that compete for the same kinds of nodes are of one pool; one pool never blocks another."""
-        return tuple(mask != 0 for mask in self.state.topology.accepted(demand.task))
+        pool = self._pools.get(demand.task)
+        if pool is None:
+            accepted = self.state.topology.accepted(demand.task)
+            pool = self._pools[demand.task] = tuple([mask != 0 for mask in accepted])
+        return pool
 
     def _serve(self, walk: Walk, turn: Turn) -> None:
         gang, demand = turn.gang, turn.gang.demand
-        pool = self._pool(gang.demand)
+        pool = self._pool(demand)
         if not self.parts.backfill.may_pass and self.blocked.get(pool):
             walk.close_at_desk(turn)
             walk.close_demand(demand)
@@ -240,6 +245,8 @@ class Cycle:
         )
 
     def shortfall(self, gang: Gang, size: int) -> Shortfall | None:
+        if not self.draft.queues.is_bounded(gang.queue):
+            return None
         return self._shortfall_of(gang, gang.demand.charge(size))
 
     def _shortfall_of(self, gang: Gang, charge: Mapping[str, int]) -> Shortfall | None:
@@ -249,8 +256,10 @@ class Cycle:
 
     def _exempt(self, gang: Gang) -> list[str]:
         """Reservations of borrowers do not bind whoever is within its guarantee."""
+        if not self.calendar.reservations:
+            return []
         tree, charge = self.draft.queues, gang.demand.charge(gang.demand.smallest)
-        if not self.calendar.reservations or not tree.is_within(gang.queue, charge, self.now_ms):
+        if not tree.is_within(gang.queue, charge, self.now_ms):
             return []
         return [
             reservation.gang
@@ -270,7 +279,7 @@ class Cycle:
             return False
         seats = seating.everything
         charge = self.state.charge_for(gang.demand.task, seats)
-        gpu_ms = dict(charge).get(GPU_MILLI, 0) * self.snapshot.expected_ms(gang) // 1000
+        gpu_ms = (amount_of(charge, GPU_MILLI) or 0) * self.snapshot.expected_ms(gang) // 1000
         self.draft.place(gang, seats, charge, gpu_ms)
         spread = spread_of(self.state.topology, seats)
         self.decisions.append(Place(gang.id, gang.attempt + 1, seating.seats, seating.spares, spread))
