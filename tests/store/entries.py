@@ -25,5 +25,5 @@ def submission(number: int, user: str = "ann", queue: str = "lab/red", request: 
 
 
 def entry(number: int, actor: str = "ann", request: str = "") -> Entry:
-    """A small one."""
-    return Entry(number, actor, encode(e.JobHeld(number, str(number))), request)
+    """A small one, that changes nothing that is looked up."""
+    return Entry(number, actor, encode(e.NodeDrained(number, f"n{number}")), request)

@@ -11,6 +11,7 @@ from concurrent.futures import Future
 
 from corral.store.chain import BEGINNING, chain
 from corral.store.journal import Entry, Head, JournalFailed, Record, StoredImage
+from corral.store.memory_lookup import MemoryLookup
 from corral.wire import codec
 
 IMAGES_KEPT = 3
@@ -25,6 +26,8 @@ class MemoryJournal:
         self._images: list[StoredImage] = []
         self._waiting: list[tuple[Future[Head], list[Record], Head]] = []
         self._failure: JournalFailed | None = None
+        self.lookup = MemoryLookup()
+        self.lookup.feed(self._records)
         last = self._records[-1] if self._records else None
         self._head = BEGINNING if last is None else Head(last.seq, last.hash)
         self._epoch = 1 if last is None else last.epoch + 1
@@ -56,6 +59,7 @@ class MemoryJournal:
         waiting, self._waiting = self._waiting, []
         for future, records, head in waiting:
             self._records += records
+            self.lookup.feed(records)
             future.set_result(head)
 
     def fail(self, why: str = "made to fail") -> None:

@@ -12,11 +12,14 @@ from pathlib import Path
 
 from corral.store.chain import chain, why_not_next
 from corral.store.journal import Entry, Head, JournalBroken, JournalFailed, Record, StoredImage
+from corral.store.projection import fold
 from corral.store.sqlite.database import FILE_NAME, explained, open_database
 from corral.store.sqlite.lease import Lease
+from corral.store.sqlite.lookup import SqliteLookup
 from corral.store.sqlite.reader import SqliteReader
 from corral.store.sqlite.sidecar import FILE_NAME as SIDECAR_NAME
 from corral.store.sqlite.sidecar import Sidecar, remembered_head
+from corral.store.sqlite.tables import SqliteTables
 from corral.store.sqlite.writer import Writer
 from corral.wire import codec
 
@@ -36,6 +39,7 @@ class SqliteJournal:
             self._head = _checked_head(self._connection, folder)
             self._epoch = _begin_epoch(self._connection)
             self._reader = SqliteReader(folder)
+            self._tables = SqliteTables(self._connection)
             self._sidecar = Sidecar(folder)
             self._sidecar.put(self._head)
             self._sidecar.sync()
@@ -45,7 +49,7 @@ class SqliteJournal:
             if isinstance(wrong, sqlite3.Error):
                 raise explained(wrong, folder / FILE_NAME) from wrong
             raise
-        self._writer = Writer(self._connection, self._epoch, self._head, self._sidecar, _no_projections)
+        self._writer = Writer(self._connection, self._epoch, self._head, self._sidecar, self._fold)
         self._is_closed = False
 
     @property
@@ -72,11 +76,20 @@ class SqliteJournal:
     def read(self, after: int, limit: int) -> list[Record]:
         return self._reader.read(after, limit)
 
+    @property
+    def lookup(self) -> SqliteLookup:
+        return self._reader.lookup
+
     def save_image(self, image: StoredImage) -> None:
         self._reader.save_image(image)
 
     def newest_image(self) -> StoredImage | None:
         return self._reader.newest_image()
+
+    def _fold(self, records: Sequence[Record]) -> None:
+        """Change the projections by these records, inside the transaction that writes them."""
+        fold(self._tables.tables, records)
+        self._tables.flush()
 
     def close(self) -> None:
         if self._is_closed:
@@ -129,8 +142,3 @@ def _checked_head(connection: sqlite3.Connection, folder: Path) -> Head:
 
 
 _WHAT_TO_DO = "Run `corral db verify`, and restore the folder from a backup (all its files, journal.db-wal among them)."
-
-
-def _no_projections(records: Sequence[Record]) -> None:
-    """Until there are some."""
-    del records

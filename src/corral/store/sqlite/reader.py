@@ -11,6 +11,7 @@ from pathlib import Path
 from corral.store.images import ImageFolder
 from corral.store.journal import Head, JournalUnusable, Record, StoredImage
 from corral.store.sqlite.database import FILE_NAME, Readers
+from corral.store.sqlite.lookup import SqliteLookup
 
 _RECORD = "seq, epoch, format, at_ms, actor, request, body, hash"
 
@@ -24,6 +25,7 @@ class SqliteReader:
         self.folder = folder
         self.readers = Readers(folder / FILE_NAME)
         self.images = ImageFolder(folder / "images")
+        self.lookup = SqliteLookup(self.readers)
 
     def read(self, after: int, limit: int) -> list[Record]:
         """Durable records with a number above ``after``, in order."""

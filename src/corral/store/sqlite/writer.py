@@ -157,9 +157,10 @@ class Writer:
 def _as_failure(wrong: Exception) -> Exception:
     if isinstance(wrong, JournalFenced):
         return wrong
+    is_disk = isinstance(wrong, sqlite3.Error | OSError)
     failure = JournalFailed(
         f"the journal could not be written: {wrong}. Nothing more is accepted; what was acknowledged is safe. "
-        "See that the disk is in order and has room, then start again."
+        + ("See that the disk is in order and has room, then start again." if is_disk else "This is a fault of Corral.")
     )
     failure.__cause__ = wrong
     return failure

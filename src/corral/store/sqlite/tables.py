@@ -1,0 +1,186 @@
+"""The tables of the projection on SQLite: rows are kept at hand while they are in use, and written back in one go.
+
+Knows how a row lies in its table. Knows nothing of what changes rows. Whoever folds calls ``flush`` before the commit.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from itertools import islice
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from corral.core.cluster.resources import Seat
+from corral.core.cluster.topology import NodeSpec
+from corral.store.lookup import AttemptRow, JobRow, UsageRow
+from corral.store.projection import Tables, job_of
+from corral.store.sqlite.rows import put
+
+Key = TypeVar("Key")
+Row = TypeVar("Row")
+
+#: So many rows of a table at hand; more only within one transaction.
+AT_HAND = 20_000
+
+Values = tuple[Any, ...]
+
+_json = msgspec.json.Encoder()
+_seats = msgspec.json.Decoder(tuple[Seat, ...])
+_labels = msgspec.json.Decoder(tuple[tuple[str, str], ...])
+_node = msgspec.json.Decoder(NodeSpec)
+
+
+class Table(Struct, Generic[Key, Row], frozen=True):
+    """How rows of one kind lie in SQL. ``changing``: the columns that an event may change."""
+
+    name: str
+    columns: tuple[str, ...]
+    key_columns: tuple[str, ...]
+    changing: tuple[str, ...]
+    key_values: Callable[[Key], Values]
+    values: Callable[[Row], Values]
+    row: Callable[[Values], Row]
+
+    @property
+    def select(self) -> str:
+        return f"SELECT {_listed(self.columns)} FROM {self.name}"
+
+    @property
+    def insert(self) -> str:
+        return f"INSERT INTO {self.name} ({_listed(self.columns)})"
+
+    @property
+    def or_update(self) -> str:
+        changes = ", ".join(f"{column} = excluded.{column}" for column in self.changing)
+        return f"ON CONFLICT ({_listed(self.key_columns)}) DO UPDATE SET {changes}"
+
+
+def _listed(columns: tuple[str, ...]) -> str:
+    return ", ".join(f'"{column}"' for column in columns)
+
+
+def _job_values(job: JobRow) -> Values:
+    values = list(msgspec.structs.astuple(job))
+    values[_LABELS] = _json.encode(job.labels).decode() if job.labels else "[]"
+    return tuple(values[:-1])
+
+
+def _job_row(values: Values) -> JobRow:
+    job = JobRow(*values)
+    job.held = bool(job.held)
+    job.labels = _labels.decode(values[_LABELS])
+    return job
+
+
+def _attempt_values(run: AttemptRow) -> Values:
+    values = list(msgspec.structs.astuple(run))
+    values[_SEATS] = _json.encode(run.seats).decode()
+    return tuple(values)
+
+
+def _attempt_row(values: Values) -> AttemptRow:
+    run = AttemptRow(*values)
+    run.seats = _seats.decode(values[_SEATS])
+    return run
+
+
+_JOB_COLUMNS = JobRow.__struct_fields__[:-1]  # the spec is not in this table
+_LABELS = _JOB_COLUMNS.index("labels")
+_SEATS = AttemptRow.__struct_fields__.index("seats")
+
+JOBS: Table[str, JobRow] = Table(
+    name="jobs",
+    columns=_JOB_COLUMNS,
+    key_columns=("seq",),
+    changing=(
+        "priority", "state", "held", "started_ms", "ended_ms", "exit_code", "failure", "why", "attempts",
+        "starting", "running", "stopping", "failed", "cancelled", "over",
+    ),
+    key_values=lambda id: (id,),
+    values=_job_values,
+    row=_job_row,
+)  # fmt: skip
+ATTEMPTS: Table[tuple[str, int], AttemptRow] = Table(
+    name="attempts",
+    columns=AttemptRow.__struct_fields__,
+    key_columns=("job", "gang", "attempt"),
+    changing=(
+        "state", "started_ms", "ended_ms", "exit_code", "failure", "cause", "beneficiary", "lost_gpu_ms", "saved_step",
+        "saved_ms",
+    ),
+    key_values=lambda key: (job_of(key[0]), *key),
+    values=_attempt_values,
+    row=_attempt_row,
+)  # fmt: skip
+USAGE: Table[tuple[str, str, str], UsageRow] = Table(
+    name="usage",
+    columns=UsageRow.__struct_fields__,
+    key_columns=("queue", "user", "day"),
+    changing=("gpu_ms", "lost_gpu_ms", "jobs"),
+    key_values=lambda key: key,
+    values=msgspec.structs.astuple,
+    row=lambda values: UsageRow(*values),
+)
+NODES: Table[str, NodeSpec] = Table(
+    name="nodes",
+    columns=("name", "spec"),
+    key_columns=("name",),
+    changing=("spec",),
+    key_values=lambda name: (name,),
+    values=lambda spec: (spec.name, _json.encode(spec).decode()),
+    row=lambda values: _node.decode(values[1]),
+)
+#: Everything that is folded from the records.
+PROJECTED: tuple[Table[Any, Any], ...] = (JOBS, ATTEMPTS, USAGE, NODES)
+
+
+class _SqliteRows(Generic[Key, Row]):
+    """One table, as the fold sees it."""
+
+    def __init__(self, connection: sqlite3.Connection, table: Table[Key, Row], found_by: tuple[str, ...] = ()) -> None:
+        self._connection = connection
+        self._table = table
+        where = " AND ".join(f'"{column}" = ?' for column in found_by or table.key_columns)
+        self._find = f"{table.select} WHERE {where}"
+        self._insert, self._or_update = table.insert, table.or_update
+        self._at_hand: dict[Key, Row] = {}
+        self._changed: dict[Key, Row] = {}
+
+    def get(self, key: Key) -> Row | None:
+        row = self._at_hand.get(key)
+        if row is None:
+            values = self._connection.execute(self._find, self._table.key_values(key)).fetchone()
+            if values is not None:
+                row = self._at_hand[key] = self._table.row(values)
+        return row
+
+    def put(self, key: Key, row: Row) -> None:
+        self._at_hand[key] = self._changed[key] = row
+
+    def flush(self) -> None:
+        put(self._connection, self._insert, list(map(self._table.values, self._changed.values())), self._or_update)
+        self._changed.clear()
+        if len(self._at_hand) > AT_HAND:
+            for key in list(islice(self._at_hand, len(self._at_hand) - AT_HAND // 2)):
+                del self._at_hand[key]
+
+
+class SqliteTables:
+    """All tables of the projection."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._jobs = _SqliteRows(connection, JOBS, found_by=("id",))
+        self._attempts = _SqliteRows(connection, ATTEMPTS)
+        self._usage = _SqliteRows(connection, USAGE)
+        self._nodes = _SqliteRows(connection, NODES)
+        self.tables = Tables(self._jobs, self._attempts, self._usage, self._nodes)
+
+    def flush(self) -> None:
+        """Write what has changed."""
+        self._nodes.flush()
+        self._jobs.flush()
+        self._attempts.flush()
+        self._usage.flush()
