@@ -194,6 +194,7 @@ def image(state: State) -> dict[str, object]:
             list(each)
             for each in (
                 state.holders, state.claimants, state.broken, state.draining, state.loose, state.spent,
+                state.promises.values(),
             )
         ],
         "tenants": {node: list(tenants) for node, tenants in state.tenants.items()},

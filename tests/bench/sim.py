@@ -22,9 +22,10 @@ if not __package__:  # run as a file: the root of the repository is not on the p
 
 from corral.core.engine import Policy
 from corral.core.intake.refusal import Refusal
+from corral.policy.backfill.rules import EASY
 from corral.policy.catalog import policy as named_policy
 from corral.policy.order import ByArrival
-from corral.policy.standard import EASY, Parts, Standard
+from corral.policy.standard import Parts, Standard
 from corral.sim.cluster import ClusterSpec, build_cluster, parse_cluster
 from corral.sim.history import Recorder
 from corral.sim.learning import Learner

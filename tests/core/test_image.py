@@ -22,8 +22,9 @@ def read(body: bytes) -> State:
 
 @pytest.mark.parametrize("make", [Driver, Upheaval])
 @pytest.mark.parametrize("seed", range(12))
-def test_a_state_goes_on_from_its_image(make, seed):
-    driver = make(seed, check_every=50)
+@pytest.mark.parametrize("policy", ["standard", "conservative"])
+def test_a_state_goes_on_from_its_image(make, seed, policy):
+    driver = make(seed, policy, check_every=50)
     for _ in range(4):
         driver.run(60)
         body, length = written(driver.state), len(driver.journal)

@@ -351,7 +351,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "reservation_ignored",
-        f"{POLICY}/backfill.py",
+        f"{POLICY}/backfill/calendar.py",
         "        if not binding:\n            return FREE",
         "        if binding or not binding:\n            return FREE",
         "Small work takes the GPUs that were promised to the head of the line.",
@@ -359,11 +359,19 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "reservation_binds_short_work",
-        f"{POLICY}/backfill.py",
+        f"{POLICY}/backfill/calendar.py",
         "each.at_ms < until and each.gang not in exempt",
         "each.gang not in exempt",
         "Work that is gone before a promised start may not pass.",
         (scenario("backfill_until_it_starts"), scenario("backfill_easy")),
+    ),
+    Mutant(
+        "kept_promise_ignored",
+        f"{POLICY}/backfill/timetable.py",
+        "barred[n] = _highest(capacity.free[n], needed[GPUS])",
+        "barred[n] = 0",
+        "Work that comes later takes the GPUs that somebody was promised for good.",
+        ("tests/policy/test_timetable.py::test_who_is_behind_takes_what_nobody_was_promised",),
     ),
     Mutant(
         "patience_ignored",

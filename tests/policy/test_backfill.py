@@ -6,8 +6,8 @@ from corral.core import facts as f
 from corral.core.cluster.resources import Demand, TaskDemand, amounts
 from corral.core.intake import commands
 from corral.core.model import Health
+from corral.policy.backfill.rules import CONSERVATIVE, STRICT
 from corral.policy.catalog import policy
-from corral.policy.standard import CONSERVATIVE, STRICT
 from tests.world import World, demand_of, seat
 
 

@@ -7,10 +7,11 @@ import pytest
 from corral.core import events as e
 from corral.core.model import NEVER_MS, Budget, Cause, GangState
 from corral.core.plan import Evict, MakeRoom, Place
+from corral.policy.backfill.rules import GREEDY
 from corral.policy.order import ByArrival
 from corral.policy.repack.policy import Repack
 from corral.policy.repack.ranks import ByAttainedService
-from corral.policy.standard import GREEDY, Parts
+from corral.policy.standard import Parts
 from tests.world import World, demand_of, seat
 
 MINUTE = 60_000

@@ -19,7 +19,7 @@ from tests.world import World, demand_of, image, seat
 
 SEEDS = (3, 17, 40)
 STEPS = 250
-POLICIES = ("standard", "las")
+POLICIES = ("standard", "las", "conservative")
 
 _PRINT_DIGESTS = """
 from tests.simulation.test_determinism import SEEDS, POLICIES, digest

@@ -26,6 +26,6 @@ def journal_of(kind: type[Upheaval], seed: int, policy: str) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("policy", ["standard", "priority", "srtf", "srtf_moving", "las"])
+@pytest.mark.parametrize("policy", ["standard", "priority", "conservative", "srtf", "srtf_moving", "las"])
 def test_forgetting_what_was_worked_out_before_changes_no_decision(policy, seed):
     assert journal_of(Forgetful, seed, policy) == journal_of(Upheaval, seed, policy)

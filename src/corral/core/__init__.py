@@ -27,6 +27,7 @@ from corral.core.model import (
     Profile,
     QueueSpec,
     QuotaChange,
+    Reservation,
     RetryRule,
     Settings,
 )
@@ -39,7 +40,6 @@ from corral.core.plan import (
     Place,
     Plan,
     Repair,
-    Reservation,
     Spread,
     Victim,
 )

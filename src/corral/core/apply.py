@@ -236,6 +236,13 @@ def _priority_changed(state: State, event: e.PriorityChanged) -> None:
             enter_line(state, gang)
 
 
+def _starts_promised(state: State, event: e.StartsPromised) -> None:
+    for name in event.withdrawn:
+        del state.promises[name]
+    for promise in event.promises:
+        state.promises[promise.gang] = promise
+
+
 FOLDS: dict[type, Callable[[State, Any], None]] = {
     e.Founded: _founded,
     e.NodeAdded: _node_added,
@@ -255,4 +262,5 @@ FOLDS: dict[type, Callable[[State, Any], None]] = {
     e.JobEnded: _job_ended,
     e.JobForgotten: _job_forgotten,
     e.PriorityChanged: _priority_changed,
+    e.StartsPromised: _starts_promised,
 }

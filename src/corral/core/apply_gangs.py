@@ -32,6 +32,7 @@ def leave_line(state: State, gang: Gang) -> bool:
     was_in_line = is_in_line(gang)
     if was_in_line:
         state.backlog.remove(gang)
+        state.promises.pop(gang.id, None)
     return was_in_line
 
 

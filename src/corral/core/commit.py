@@ -6,10 +6,11 @@ attempt, and never takes a queue over its bounds. A plan made from the present c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from corral.core import events as e
+from corral.core.apply_gangs import is_in_line
 from corral.core.cluster.resources import GPU_MILLI, Amounts, Seat, amount_of
 from corral.core.model import Cause, Gang, GangState
 from corral.core.plan import Decision, DropClaim, Evict, Grow, MakeRoom, Place, Plan, Repair
@@ -22,12 +23,32 @@ EVICTABLE = (GangState.STARTING, GangState.RUNNING, GangState.BROKEN)
 def commit(state: State, plan: Plan, now_ms: int) -> list[e.Event]:
     """The events of all decisions that still hold, in the order of the plan."""
     if not plan.decisions:
-        return []
+        return _promise(state, plan, (), now_ms)
     draft = Draft(Snapshot(state, now_ms))
     found: list[e.Event] = []
     for decision in plan.decisions:
         found += commit_one(draft, decision)
-    return found
+    return found + _promise(state, plan, draft.served, now_ms)
+
+
+def _promise(state: State, plan: Plan, served: Container[str], now_ms: int) -> list[e.Event]:
+    """What a plan that keeps its promises changes about them. One that was promised to somebody who no longer stands
+    in line is void."""
+    if not plan.keeps:
+        return []
+    given = {each.gang: each for each in plan.reservations}
+    changed = tuple(
+        each
+        for each in plan.reservations
+        if each != state.promises.get(each.gang) and each.gang not in served and _is_in_line(state, each.gang)
+    )
+    withdrawn = tuple(name for name in state.promises if name not in given and name not in served)
+    return [e.StartsPromised(now_ms, changed, withdrawn)] if changed or withdrawn else []
+
+
+def _is_in_line(state: State, name: str) -> bool:
+    gang = state.gangs.get(name)
+    return gang is not None and is_in_line(gang)
 
 
 def commit_one(draft: Draft, decision: Decision) -> list[e.Event]:

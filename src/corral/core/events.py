@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from corral.core.cluster.resources import Seat
 from corral.core.cluster.topology import NodeSpec
-from corral.core.model import Cause, FailureClass, GangState, Health, JobSpec, Profile, QueueSpec, Settings
+from corral.core.model import Cause, FailureClass, GangState, Health, JobSpec, Profile, QueueSpec, Reservation, Settings
 
 
 class _Event(Struct, frozen=True, gc=False, tag=True):
@@ -227,6 +227,13 @@ class GangFinished(_GangEvent, frozen=True, gc=False, tag=True):
     names_live_attempt: ClassVar[bool] = False
 
 
+class StartsPromised(_Event, frozen=True, gc=False, tag=True):
+    """A policy that keeps its promises gave these gangs a start, or another one, and took back those of others."""
+
+    promises: tuple[Reservation, ...]
+    withdrawn: tuple[str, ...] = ()
+
+
 NodeEvent = (
     NodeAdded
     | NodeRemoved
@@ -256,4 +263,4 @@ GangEvent = (
     | GangRequeued
     | GangFinished
 )
-Event = Founded | NodeEvent | QueueEvent | JobEvent | GangEvent
+Event = Founded | NodeEvent | QueueEvent | JobEvent | GangEvent | StartsPromised

@@ -10,7 +10,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from corral.core.apply_gangs import enter_line, is_in_line
-from corral.core.model import Gang, Job, Node, Profile, QueueSpec, Settings
+from corral.core.model import Gang, Job, Node, Profile, QueueSpec, Reservation, Settings
 from corral.core.queues.quota import ROOT, Queue
 from corral.core.queues.usage import Usage
 from corral.core.state import State, Timer
@@ -53,6 +53,7 @@ class Image(Struct, frozen=True, gc=False, kw_only=True):
     held_by: list[tuple[str, int, list[str]]]
     dependents: list[tuple[str, list[str]]]
     namesakes: list[tuple[str, str, list[str]]]
+    promises: list[Reservation] = []
 
 
 #: Tables of gangs by name whose order is kept, and tables of names.
@@ -79,6 +80,7 @@ def take_image(state: State) -> Image:
         held_by=[(queue, priority, list(gangs)) for (queue, priority), gangs in state.held_by.items()],
         dependents=list(state.dependents.items()),
         namesakes=[(user, name, jobs) for (user, name), jobs in state.namesakes.items()],
+        promises=list(state.promises.values()),
     )
 
 
@@ -120,6 +122,7 @@ def from_image(image: Image) -> State:
     state.held_by = {(q, priority): {gang: state.gangs[gang] for gang in gangs} for q, priority, gangs in image.held_by}
     state.dependents = dict(image.dependents)
     state.namesakes = {(user, name): jobs for user, name, jobs in image.namesakes}
+    state.promises = {promise.gang: promise for promise in image.promises}
     _restore_lines(state)
     return state
 

@@ -137,6 +137,8 @@ def _lines_are_right(state: State) -> Iterator[str]:
                 line.profile,
             ):
                 yield f"{name} stands in the wrong line"
+    if not state.promises.keys() <= set(standing):
+        yield f"promised a start and not in line: {sorted(state.promises.keys() - set(standing))}"
     wanted = [gang.id for gang in state.gangs.values() if _belongs_in_line(gang)]
     if sorted(standing) != sorted(wanted) or state.backlog.count != len(wanted):
         yield f"in line: {sorted(standing)}, should be: {sorted(wanted)}"

@@ -230,6 +230,15 @@ class Eviction(Struct, frozen=True, gc=False):
     node: str = ""
 
 
+class Reservation(Struct, frozen=True, gc=False):
+    """A start promised for later: nobody behind it in order may take what it needs from then on."""
+
+    gang: str
+    at_ms: int
+    until_ms: int
+    seats: tuple[Seat, ...]
+
+
 class Gang(Struct):
     """A gang as the state knows it. ``seats`` are in rank order; ``spares`` are held idle beside them."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from corral.core.cluster.resources import Seat
-from corral.core.model import Cause, FailureClass
+from corral.core.model import Cause, FailureClass, Reservation
 
 
 class Spread(Struct, frozen=True, gc=False):
@@ -84,19 +84,14 @@ class DropClaim(Struct, frozen=True, gc=False, tag=True):
 Decision = Place | MakeRoom | Repair | Grow | Evict | DropClaim
 
 
-class Reservation(Struct, frozen=True, gc=False):
-    """A start promised for later: nobody behind it in order may take what it needs from then on."""
-
-    gang: str
-    at_ms: int
-    until_ms: int
-    seats: tuple[Seat, ...]
-
-
 class Plan(Struct, frozen=True, gc=False):
-    """All decisions of one moment. ``look_again_ms``: when another plan is due even if nothing is reported before."""
+    """All decisions of one moment. ``look_again_ms``: when another plan is due even if nothing is reported before.
+
+    ``keeps``: the reservations are promises that later plans have to know of; those not among them are taken back.
+    """
 
     at_ms: int
     decisions: tuple[Decision, ...] = ()
     reservations: tuple[Reservation, ...] = ()
     look_again_ms: int | None = None
+    keeps: bool = False

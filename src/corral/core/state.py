@@ -12,7 +12,7 @@ from typing import Any
 from corral.core.cluster.capacity import Capacity
 from corral.core.cluster.resources import GPU_MILLI, Amounts, Seat, TaskDemand
 from corral.core.cluster.topology import NodeSpec, Topology
-from corral.core.model import Gang, GangState, Health, Job, Node, Settings
+from corral.core.model import Gang, GangState, Health, Job, Node, Reservation, Settings
 from corral.core.queues.backlog import Backlog
 from corral.core.queues.quota import QueueTree
 
@@ -42,6 +42,7 @@ class State:
         self.namesakes: dict[tuple[str, str], list[str]] = {}  # (user, name) -> unfinished jobs, oldest first
         self.loose: dict[str, None] = {}  # jobs that ended, or whose array has room: something follows
         self.spent: dict[str, Gang] = {}  # told to leave, and nothing of them runs any more
+        self.promises: dict[str, Reservation] = {}  # gangs in line -> the start that was promised to them
         self.timers: list[Timer] = []
         self.next_rank = 1
         self.next_job = 1  # how many jobs there ever were, and one: whoever numbers them goes on from there

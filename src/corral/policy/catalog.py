@@ -7,13 +7,14 @@ from collections.abc import Callable
 from corral.core.cluster.resources import TaskDemand
 from corral.core.engine import Policy
 from corral.core.intake.refusal import Refusal
+from corral.policy.backfill.rules import CONSERVATIVE, EASY, GREEDY, STRICT, Backfill
 from corral.policy.order import ByArrival, ByLength, ByPriority, ByPriorityAndShare, ByShare
 from corral.policy.placement import Scorer
 from corral.policy.preemption import Preemption
 from corral.policy.repack.policy import Repack
 from corral.policy.repack.ranks import ByAttainedService, Change, Rank, by_remaining_service, by_remaining_time
 from corral.policy.scoring import FragmentationDescent, PublishedBestFit, Remembered
-from corral.policy.standard import EASY, GREEDY, STRICT, Backfill, Parts, Standard
+from corral.policy.standard import Parts, Standard
 
 HOUR_MS = 3_600_000
 
@@ -60,6 +61,7 @@ SIZES_ALIKE = tuple((TaskDemand(gpus=gpus), 1) for gpus in (1, 2, 4, 8))
 CATALOG: dict[str, Make] = {
     "fifo": _walk(Parts(ByArrival(), GREEDY)),
     "strict_fifo": _walk(Parts(ByArrival(), STRICT)),
+    "conservative": _walk(Parts(ByArrival(), CONSERVATIVE)),
     "priority": _walk(Parts(ByPriority(), EASY, Preemption())),
     "fair": _walk(Parts(ByShare(), EASY)),
     "sjf": _walk(Parts(ByLength(), GREEDY)),

@@ -16,8 +16,8 @@ from corral.core.cluster.slots import fits, gpu_slots, raw_slots, room_by_domain
 from corral.core.engine import Policy
 from corral.core.intake.refusal import Refusal
 from corral.core.intake.submission import why_never
-from corral.core.model import Blocker, Gang, GangState
-from corral.core.plan import MakeRoom, Place, Plan, Reservation
+from corral.core.model import Blocker, Gang, GangState, Reservation
+from corral.core.plan import MakeRoom, Place, Plan
 from corral.core.queues.quota import Shortfall
 from corral.core.snapshot import Snapshot
 from corral.core.state import seated

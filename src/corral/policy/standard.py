@@ -19,27 +19,16 @@ from corral.core.queues.backlog import Desk
 from corral.core.queues.quota import Shortfall
 from corral.core.snapshot import Snapshot
 from corral.core.state import State, is_leaving
-from corral.policy.backfill import Calendar
+from corral.policy.backfill.calendar import Calendar
+from corral.policy.backfill.rules import EASY, Backfill
+from corral.policy.backfill.timetable import Timetable, is_countable
 from corral.policy.elastic import grow, repair
 from corral.policy.order import Order, Turn, Walk
 from corral.policy.placement import FREE, Bounds, Scorer, Seating, find_seats, spread_of
 from corral.policy.preemption import Preemption, Room, quantum_ms
 
-
-class Backfill(Struct, frozen=True):
-    """Whether later gangs may pass a blocked one. ``depth``: how many blocked gangs of a pool are promised a start."""
-
-    may_pass: bool = True
-    depth: int = 1
-
-
 #: Whoever shares time is looked at again no more often than this.
 LOOK_AGAIN_MS = 60_000
-
-STRICT = Backfill(may_pass=False, depth=0)
-GREEDY = Backfill(depth=0)
-EASY = Backfill(depth=1)
-CONSERVATIVE = Backfill(depth=1 << 30)
 
 
 class Parts(Struct, frozen=True):
@@ -64,8 +53,10 @@ class Standard:
             return Plan(snapshot.now_ms)
         cycle = Cycle(snapshot, self.parts)
         cycle.plan()
-        reservations = tuple(cycle.calendar.reservations)
-        return Plan(snapshot.now_ms, tuple(cycle.decisions), reservations, cycle.look_again_ms())
+        made, again = cycle.calendar.made(), cycle.look_again_ms()
+        if cycle.keeps:  # somebody may have been promised a time at which nothing else happens
+            again = min([each.at_ms for each in made] + ([] if again is None else [again]), default=None)
+        return Plan(snapshot.now_ms, tuple(cycle.decisions), made, again, cycle.keeps)
 
 
 def known_full(state: State, parts: Parts) -> set[Demand]:
@@ -98,7 +89,8 @@ class Cycle:
         self.snapshot, self.parts = snapshot, parts
         self.state, self.now_ms = snapshot.state, snapshot.now_ms
         self.draft = snapshot.draft()
-        self.calendar = Calendar(self.draft)
+        self.keeps = parts.backfill.keeps and is_countable(self.state)
+        self.calendar = Timetable(self.draft) if self.keeps else Calendar(self.draft)
         self.room = Room(self.draft, parts.preemption or Preemption(causes=()))
         self.decisions: list[Decision] = []
         self.full = known_full(self.state, parts)

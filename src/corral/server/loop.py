@@ -252,7 +252,7 @@ class Loop:
         now_ms = self.clock.now_ms()
         self.plans, self.plan_lag_ms = self.plans + 1, now_ms - asked_ms
         self._look_again_ms = plan.look_again_ms
-        events = commit(self.known.state, plan, now_ms) if plan.decisions else []
+        events = commit(self.known.state, plan, now_ms)
         if events:
             was_wanted = self._wanted.is_set()
             self._take(SCHEDULER, lambda: self._engine.take(events, now_ms))

@@ -17,11 +17,12 @@ from corral.core.engine import Policy
 from corral.core.intake.refusal import Refusal
 from corral.core.model import Cause, Gang
 from corral.core.snapshot import Snapshot
+from corral.policy.backfill.rules import GREEDY
 from corral.policy.catalog import policy as named_policy
 from corral.policy.order import ByArrival
 from corral.policy.repack.policy import Repack
 from corral.policy.repack.ranks import ByAttainedService, Rank, gpu_milli_of
-from corral.policy.standard import GREEDY, Parts
+from corral.policy.standard import Parts
 from corral.sim.cluster import ClusterSpec, parse_cluster
 from corral.sim.history import History, Recorder
 from corral.sim.run import Simulation

@@ -20,8 +20,9 @@ from msgspec import Struct, to_builtins
 
 from corral.core.engine import Policy
 from corral.core.intake.refusal import Refusal
+from corral.policy.backfill.rules import CONSERVATIVE, EASY, STRICT, Backfill
 from corral.policy.order import ByArrival, ByLength
-from corral.policy.standard import CONSERVATIVE, EASY, STRICT, Backfill, Parts, Standard
+from corral.policy.standard import Parts, Standard
 from corral.sim import literature, openb
 from corral.sim.cluster import parse_cluster
 from corral.sim.history import History, Recorder

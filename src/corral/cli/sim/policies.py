@@ -11,6 +11,7 @@ SENTENCES = {
     "fair": "Whoever has had the least of its share is next; nobody has to leave.",
     "priority": "The highest priority first; lower ones make room.",
     "fifo": "In order of arrival; whatever fits may pass what does not.",
+    "conservative": "In order of arrival; everyone is promised a start, which nobody who comes later delays.",
     "strict_fifo": "In order of arrival; nobody passes anyone.",
     "sjf": "The shortest expected job first; nobody has to leave.",
     "srtf": "The least remaining time first; whoever has more left makes room.",

@@ -186,7 +186,7 @@ class Future:
                     found.append((time, n, count))
                     last = count
             return found
-        for time, free, gone in _free_in_turn(busy):
+        for time, free, gone in free_in_turn(busy):
             count = self._tasks(demand, n, mask & free, busy[:gone], {})
             if count != last:
                 found.append((time, n, count))
@@ -201,7 +201,7 @@ class Future:
             columns = self._draft.capacity.left.values()
             left: list[int | None] = [column[n] for column in columns]
             steps: list[Step] = []
-            for time, free, gone in _free_in_turn(busy):
+            for time, free, gone in free_in_turn(busy):
                 if gone:
                     for name, amount in busy[gone - 1][2]:
                         at = self._amounts[name]
@@ -221,7 +221,7 @@ class Future:
     ) -> Iterator[Opening]:
         """Where GPUs are spoken for: what is free long enough, at every time when something begins or ends."""
         busy, last, gone = self.busy(n), 0, 0
-        free = [free for _, free, _ in _free_in_turn(busy)]
+        free = [free for _, free, _ in free_in_turn(busy)]
         ahead = sorted(taken)
         for time in sorted({0, *(end for end, _, _ in busy), *(until for _, until, _ in taken)}):
             since = max(time, self._draft.now_ms)
@@ -271,7 +271,7 @@ class Future:
         return known[1]
 
 
-def _free_in_turn(busy: Sequence[Busy]) -> list[tuple[int, int, int]]:
+def free_in_turn(busy: Sequence[Busy]) -> list[tuple[int, int, int]]:
     """(time, GPUs that nobody holds from then on, how many have left): now, when the first has left, and so on."""
     held, found = 0, [(0, -1, 0)] * (len(busy) + 1)
     for at in range(len(busy), -1, -1):

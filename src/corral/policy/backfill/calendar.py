@@ -12,10 +12,9 @@ from functools import cached_property
 
 from corral.core.cluster.resources import Demand, Seat
 from corral.core.cluster.slots import gpu_slots, trimmed
-from corral.core.model import NEVER_MS, Gang
-from corral.core.plan import Reservation
+from corral.core.model import NEVER_MS, Gang, Reservation
 from corral.core.snapshot import Draft
-from corral.policy.future import Busy, Future, Taken
+from corral.policy.backfill.future import Busy, Future, Taken
 from corral.policy.placement import FREE, Bounds, choose, whole_gpus
 
 
@@ -34,6 +33,9 @@ class Calendar:
     @cached_property
     def _future(self) -> Future:
         return Future(self._draft)
+
+    def made(self) -> tuple[Reservation, ...]:
+        return tuple(self.reservations)
 
     # ---- promising ---------------------------------------------------------------------------------------------
 
@@ -101,7 +103,7 @@ class Calendar:
                     picked |= seat.gpus
             else:
                 need = (task.gpus or bool(task.slice_mib)) * count
-                picked = _last_free(usable, capacity.free[n], self._future.busy(n), need)
+                picked = last_free(usable, capacity.free[n], self._future.busy(n), need)
             found.append(Seat(topology.nodes[n].name, picked))
         return tuple(found)
 
@@ -133,7 +135,7 @@ class Calendar:
         return self._bounds[binding]
 
 
-def _last_free(usable: int, free_now: int, busy: Iterable[Busy], need: int) -> int:
+def last_free(usable: int, free_now: int, busy: Iterable[Busy], need: int) -> int:
     """``need`` of the usable GPUs, those that become free last first, those free now last."""
     picked = 0
     order = [gpus & usable & ~free_now for _, gpus, _ in sorted(busy, key=lambda item: -item[0])]

@@ -1,0 +1,250 @@
+"""Starts promised to everyone who waits, and kept: a promise is known to later plans and never moves back for anyone.
+
+Counts: a promise is so many GPUs of a node from a time on, not these or those, so nothing is wasted between two
+promises. Only for work that can be counted: whole GPUs, one model a node, no islands. When work ends before its time,
+everyone in line is promised anew, in order, the earliest start that leaves the promises of the others as they are.
+Believes what it is told about how long things run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+
+from msgspec.structs import replace
+
+from corral.core.cluster.resources import Demand, Seat
+from corral.core.cluster.slots import trimmed
+from corral.core.model import Gang, Reservation
+from corral.core.snapshot import Draft
+from corral.core.state import State
+from corral.policy.backfill.calendar import last_free
+from corral.policy.backfill.future import Future, free_in_turn
+from corral.policy.backfill.supply import Change, Supply
+from corral.policy.placement import FREE, Bounds, choose
+
+GPUS = ""  # the name of the first supply of a node; the others have the names of amounts
+
+
+def is_countable(state: State) -> bool:
+    """Whether one GPU of a node is as good as another for everyone who waits."""
+    topology = state.topology
+    return all(len({(gpu.model, gpu.vram_mib) for gpu in layout}) <= 1 for layout in topology.layouts) and all(
+        demand.task.gpus and (demand.tp == 1 or topology.nvlink_level is not None) for demand in state.backlog.demands
+    )
+
+
+class Timetable:
+    """All promises, as one plan finds and leaves them. Takes the place of a ``Calendar``."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft, self._snapshot, self._now = draft, draft.snapshot, draft.now_ms
+        self._topology = draft.capacity.topology
+        known = self._topology.number
+        self._standing = {  # all promises that bind now, by gang
+            name: promise
+            for name, promise in draft.state.promises.items()
+            if all(seat.node in known for seat in promise.seats)
+        }
+        self._made: list[Reservation] = []
+        self._as_of = (-1, -1)
+
+    @property
+    def reservations(self) -> Collection[Reservation]:
+        """What binds those who have a turn: the promises that were found, and those that this plan gave."""
+        return self._standing.values()
+
+    def made(self) -> tuple[Reservation, ...]:
+        """What this plan promises. Who had no turn in it is promised nothing any more."""
+        return tuple(self._made)
+
+    # ---- promising ---------------------------------------------------------------------------------------------
+
+    def reserve(self, gang: Gang, size: int, not_before_ms: int = 0) -> Reservation | None:
+        """Promise a gang that cannot start now the earliest start that delays nobody who has a promise."""
+        self._look()
+        known = self._give_back(gang.id)
+        spec, hold = self._snapshot.job(gang).spec, self._snapshot.hold_ms(gang)
+        # who does not fit now, or does not want to, fits when something changes, or when it wants to
+        since = not_before_ms if not_before_ms > self._now else self._all.next_step_ms(self._now)
+        promise = None if since is None else self._earliest(gang, size, hold, since, known)
+        if promise is None or (spec.deadline_ms is not None and promise.until_ms > spec.deadline_ms):
+            return None
+        self._made.append(promise)
+        self._standing[gang.id] = promise
+        self._take(promise, 1)
+        return promise
+
+    def _earliest(
+        self, gang: Gang, size: int, hold_ms: int, since_ms: int, known: Reservation | None
+    ) -> Reservation | None:
+        """Walk forward through the times at which the cluster as a whole has enough, until the gang fits somewhere.
+
+        Whatever was promised to it before can still be kept: there is no need to look beyond.
+        """
+        demand, wanted = gang.demand, size + gang.demand.spares
+        avoid = self._snapshot.avoid(gang)
+        time = self._all.earliest(wanted * demand.task.gpus, hold_ms, since_ms)
+        while time is not None:
+            if known is not None and since_ms <= known.at_ms <= time:
+                return known if known.until_ms == known.at_ms + hold_ms else replace(known, until_ms=time + hold_ms)
+            column = trimmed(self._topology, self._column(demand, time, hold_ms, wanted, avoid), demand)
+            counts = choose(self._topology, column, demand, wanted)
+            if counts is not None:
+                return Reservation(gang.id, time, time + hold_ms, self._seats(demand, counts, time))
+            step = self._all.next_step_ms(time)
+            time = None if step is None else self._all.earliest(wanted * demand.task.gpus, hold_ms, step)
+        return None
+
+    def _column(self, demand: Demand, time: int, hold_ms: int, most: int, avoid: Sequence[str]) -> list[int]:
+        """How many tasks each node can hold from a time on."""
+        task, topology, until = demand.task, self._topology, time + hold_ms
+        accepted, found = topology.accepted(task), [0] * len(topology.nodes)
+        for n, supplies in enumerate(self._supplies):
+            if accepted[topology.kind[n]] and topology.nodes[n].name not in avoid:
+                count = min(most, max(0, supplies[GPUS].least(time, until)) // task.gpus)
+                for name, each in task.amounts if count else ():
+                    left = supplies[name].least(time, until) if name in supplies else 0
+                    count = min(count, max(0, left) // each) if each else count
+                found[n] = count
+        return found
+
+    def _seats(self, demand: Demand, counts: Sequence[tuple[int, int]], at_ms: int) -> tuple[Seat, ...]:
+        """So many GPUs of each node. Which of them is of no weight: those that are busy now and free by then."""
+        capacity, found = self._draft.capacity, list[Seat]()
+        for n, count in counts:
+            usable = self._future.free_at(n, capacity.up[n], at_ms, 0, ())
+            gpus = last_free(usable, capacity.free[n], self._future.busy(n), count * demand.task.gpus)
+            found.append(Seat(self._topology.nodes[n].name, gpus))
+        return tuple(found)
+
+    # ---- what is left for others -------------------------------------------------------------------------------
+
+    def bounds(self, gang: Gang, except_for: Iterable[str] = ()) -> Bounds:
+        """What a gang that starts now may not use, so that all promises but its own can be kept."""
+        self._look()
+        exempt = [self._standing[name] for name in (gang.id, *except_for) if name in self._standing]
+        for promise in exempt:
+            self._take(promise, -1)
+        capacity, until = self._draft.capacity, self._now + self._snapshot.hold_ms(gang)
+        barred: dict[int, int] = {}
+        kept: dict[int, dict[str, int]] = {}
+        for n in self._promised:
+            needed = self._needed(n, until)
+            if any(needed.values()):
+                barred[n] = _highest(capacity.free[n], needed[GPUS])
+                kept[n] = needed
+        for promise in exempt:
+            self._take(promise, 1)
+        return Bounds(barred, kept, capacity.up) if barred else FREE
+
+    def _needed(self, n: int, until_ms: int) -> dict[str, int]:
+        """How much of what a node has free now is promised for some time before another."""
+        capacity = self._draft.capacity
+        has = {name: capacity.amount_left(n, name) or 0 for name in self._supplies[n] if name != GPUS}
+        has[GPUS] = capacity.free[n].bit_count()
+        return {name: has[name] - supply.least(self._now, until_ms) for name, supply in self._supplies[n].items()}
+
+    def shortest_barred_ms(self, gang: Gang, _except_for: Iterable[str] = ()) -> int:
+        """Whatever keeps this gang from starting now keeps every run of so long or longer."""
+        return self._snapshot.expected_ms(gang)
+
+    # ---- what is free when -------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Count what is free when beside all promises, if the draft has changed since it was last done."""
+        draft = self._draft
+        as_of = (len(draft.served), len(draft.leaving))
+        if as_of == self._as_of:
+            return
+        self._as_of, self._future = as_of, Future(draft)
+        self._standing = {name: each for name, each in self._standing.items() if name not in draft.served}
+        as_they_leave = [self._as_they_leave(n) for n in range(len(self._topology.nodes))]
+        self._fill(as_they_leave, self._standing.values())
+        if any(min(supply.free) < 0 for n in self._promised for supply in self._supplies[n].values()):
+            self._fill(as_they_leave, ())
+            self._postpone()
+
+    def _postpone(self) -> None:
+        """Something runs longer than it should: who was promised the earlier start has the earlier one again."""
+        gangs, snapshot = self._draft.state.gangs, self._snapshot
+        found, self._standing = self._standing, {}
+        for _, _, name in sorted((each.at_ms, gangs[each.gang].rank, each.gang) for each in found.values()):
+            gang, since = gangs[name], max(self._now, found[name].at_ms)
+            promise = self._earliest(gang, gang.demand.smallest, snapshot.hold_ms(gang), since, None)
+            if promise is not None:
+                self._standing[name] = promise
+                self._take(promise, 1)
+
+    def _as_they_leave(self, n: int) -> dict[str, list[Change]]:
+        """What a node has of everything now, and what comes back as those who sit there leave."""
+        capacity, busy = self._draft.capacity, self._future.busy(n)
+        up, before, gpus = capacity.up[n] if capacity.open[n] else 0, 0, list[Change]()
+        for time, free, _ in free_in_turn(busy):
+            count = (free & up).bit_count()
+            gpus.append((time, count - before))
+            before = count
+        found = {GPUS: gpus}
+        for name in capacity.left:
+            left = capacity.amount_left(n, name)
+            if left is not None:
+                back = [(end, amount) for end, _, amounts in busy for other, amount in amounts if other == name]
+                found[name] = [(0, left), *back]
+        return found
+
+    def _fill(self, as_they_leave: Sequence[Mapping[str, list[Change]]], promises: Iterable[Reservation]) -> None:
+        """Equivalent to taking one promise after another; costs as much as sorting them."""
+        taken: dict[int, dict[str, list[Change]]] = {}
+        for promise in promises:
+            begin, until = self._span(promise)
+            for n, name, amount in self._needs(promise):
+                changes = taken.setdefault(n, {}).setdefault(name, [])
+                changes += ((begin, -amount), (until, amount))
+        self._promised = dict.fromkeys(taken, True)
+        self._supplies = [
+            {name: Supply(self._now, [*changes, *taken.get(n, {}).get(name, ())]) for name, changes in by_name.items()}
+            for n, by_name in enumerate(as_they_leave)
+        ]
+        if len(self._supplies) == 1:
+            self._all = self._supplies[0][GPUS]
+        else:
+            everyone = [changes[GPUS] for changes in (*as_they_leave, *taken.values())]
+            self._all = Supply(self._now, chain.from_iterable(everyone))
+
+    def _take(self, promise: Reservation, sign: int) -> None:
+        begin, until = self._span(promise)
+        for n, name, amount in self._needs(promise):
+            self._promised[n] = True
+            supply = self._supplies[n][name]
+            supply.take(begin, until, sign * amount)
+            if name == GPUS and supply is not self._all:
+                self._all.take(begin, until, sign * amount)
+
+    def _give_back(self, name: str) -> Reservation | None:
+        promise = self._standing.pop(name, None)
+        if promise is not None:
+            self._take(promise, -1)
+        return promise
+
+    def _span(self, promise: Reservation) -> tuple[int, int]:
+        """From when until when: one that is overdue begins now."""
+        late = max(0, self._now - promise.at_ms)
+        return promise.at_ms + late, promise.until_ms + late
+
+    def _needs(self, promise: Reservation) -> Iterator[tuple[int, str, int]]:
+        """(node, what, how much of it)"""
+        task = self._draft.state.gangs[promise.gang].demand.task
+        for seat in promise.seats:
+            n, gpus = self._topology.number[seat.node], seat.gpus.bit_count()
+            yield n, GPUS, gpus
+            for name, each in task.amounts:
+                yield n, name, each * (gpus // task.gpus)
+
+
+def _highest(mask: int, count: int) -> int:
+    picked = 0
+    for _ in range(min(count, mask.bit_count())):
+        high = 1 << mask.bit_length() - 1
+        picked |= high
+        mask ^= high
+    return picked
