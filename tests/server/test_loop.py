@@ -10,6 +10,7 @@ from corral.core.intake.commands import cancel
 from corral.core.intake.refusal import Refusal
 from corral.core.model import GangState
 from corral.server.loop import Done, ServerStopped
+from corral.server.thinking import Why
 from corral.store.memory import MemoryJournal
 from tests.server.servers import NODE, ended, found, job, reopened, running, until, written
 
@@ -89,6 +90,7 @@ async def test_the_planner_may_die(tmp_path):
     journal = MemoryJournal()
     async with running(tmp_path, journal) as server:
         process = server.loop.planner._process
+        assert process is not None
         process.kill()
         await process.wait()
         await server.service.submit("root", [job()])
@@ -103,15 +105,16 @@ async def test_why_and_a_dry_run_change_nothing(tmp_path):
         await until(lambda: server.service.state.gangs["1/main"].state is GangState.RUNNING)
         before = journal.head.seq
         answer = await server.service.explain("2/main")
-        assert answer.why is not None
-        assert answer.why.hold.reasons
-        small = await server.service.dry_run("root", {"x": job(gpus=4)})
-        assert small.prospects[0].starts_ms is None or small.prospects[0].starts_ms > 0
-        never = await server.service.dry_run("root", {"x": job(gpus=9)})
-        assert never.refusal is not None
+        assert isinstance(answer, Why)
+        assert answer.hold.reasons
+        small = await server.service.dry_run([job(gpus=4)], "root")
+        assert not isinstance(small, Refusal)
+        assert small[0].gang == "3/main"
+        assert small[0].hold is not None
+        never = await server.service.dry_run([job(gpus=9)], "root")
+        assert isinstance(never, Refusal)
         assert journal.head.seq == before
-        again = await server.service.dry_run("root", {"x": job(gpus=4)})
-        assert again.prospects[0].gang == small.prospects[0].gang
+        assert await server.service.dry_run([job(gpus=4)], "root") == small
 
 
 async def test_jobs_that_are_over_are_forgotten_in_time(tmp_path):
@@ -144,16 +147,19 @@ async def test_an_image_is_as_good_as_the_journal(tmp_path):
 async def test_the_feed_misses_nothing(tmp_path):
     journal = MemoryJournal()
     async with running(tmp_path, journal) as server:
-        seen = []
+        seen: list[int] = []
+        feed = server.service.subscribe()
+        first = journal.head.seq + 1
 
         async def listen():
-            async for records in server.service.records(0, idle_s=0.05):
-                seen.extend(record.seq for record in records)
+            async for record in feed:
+                seen.append(record.seq)  # noqa: PERF401 - as they come
 
         listener = asyncio.create_task(listen())
         for _ in range(20):
             await server.service.submit("root", [job()])
         await until(lambda: len(ended(journal)) == 20)
-        await until(lambda: len(seen) == journal.head.seq)
-        listener.cancel()
-        assert seen == list(range(1, journal.head.seq + 1))
+        await until(lambda: seen[-1:] == [journal.head.seq])
+        feed.close()
+        await listener
+        assert seen == list(range(first, journal.head.seq + 1))

@@ -7,7 +7,7 @@ journal. Orders may be given again: everything in them follows from the state, s
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from corral.backends.base import Backend, Phase, Process, Report, SavedReport, TaskKey, TaskOrder, TaskReport
 from corral.core import facts as f
@@ -180,7 +180,7 @@ def _process(work: Work, task: int, rank: int, local: int) -> Process:
     return Process(tuple(env.items()))
 
 
-def _task_environment(gang: Gang, task: int, ranks: int) -> Mapping[str, str]:
+def _task_environment(gang: Gang, task: int, ranks: int) -> dict[str, str]:
     return {
         "CORRAL_TASK": str(task),
         "CORRAL_NODE": gang.seats[task].node,

@@ -12,6 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 
 import structlog
 from msgspec import Struct
@@ -72,6 +73,7 @@ class Loop:
         self.failure: BaseException | None = None
         self.stopped = asyncio.Event()
         self.keep_ended = 1_000
+        self.durable_seq = journal.head.seq
         self.plans = 0
         self.plan_lag_ms = 0
         self._engine = Engine(known.state, _never_here, self._write)
@@ -185,6 +187,7 @@ class Loop:
         self._watch()
 
     def _release(self, seq: int) -> None:
+        self.durable_seq = seq
         while self._waiting and self._waiting[0][0] <= seq:
             self._waiting.popleft()[1](None)
 
@@ -244,7 +247,7 @@ class Loop:
         while len(self._ended) > self.keep_ended:
             events = commands.forget(self.known.state, self._ended.popleft(), now_ms)
             if not isinstance(events, Refusal):
-                self._take(SCHEDULER, lambda events=events: self._engine.take(events, now_ms))
+                self._take(SCHEDULER, partial(self._engine.take, events, now_ms))
 
     async def _plan(self) -> None:
         asked_ms = self.clock.now_ms()

@@ -36,23 +36,25 @@ class Planner:
         self._process: Process | None = None
         self._asked: deque[asyncio.Future[bytes]] = deque()
         self._unsent: list[bytes] = []
+        self._can_hear = False
         self._listener: asyncio.Task[None] | None = None
 
     async def begin(self, image: bytes) -> None:
         """Start the process with this knowledge; what was asked of an earlier one fails."""
+        self._unsent = []  # the image has them; what comes from now on is not in it
         await self.close()
-        self._unsent = []
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "corral.server.thinking", self._policy_name,
             stdin=PIPE, stdout=PIPE, start_new_session=True,
         )  # fmt: skip
+        self._can_hear = True
         self._listener = asyncio.create_task(self._listen(self._process))
         self._send(frames.BEGIN, image)
 
     def follow(self, events: list[bytes]) -> None:
         """Events, encoded, in order. They travel with the next question, or when there are many."""
         self._unsent += events
-        if len(self._unsent) >= _FOLLOW_AT_ONCE:
+        if len(self._unsent) >= _FOLLOW_AT_ONCE and self._can_hear:
             self._flush()
 
     async def plan(self, now_ms: int) -> Plan:
@@ -85,9 +87,9 @@ class Planner:
 
     async def _ask(self, kind: bytes, body: bytes) -> bytes:
         self._flush()
+        self._send(kind, body)
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._asked.append(answer)
-        self._send(kind, body)
         return await answer
 
     def _flush(self) -> None:
@@ -96,7 +98,7 @@ class Planner:
             self._send(frames.FOLLOW, frames.pack(unsent))
 
     def _send(self, kind: bytes, body: bytes) -> None:
-        if self._process is None or self._process.stdin is None or self._process.stdin.is_closing():
+        if not self._can_hear or self._process is None or self._process.stdin is None:
             raise PlannerLost("the planner is not running")
         self._process.stdin.write(frames.frame(kind, body))
 
@@ -113,6 +115,7 @@ class Planner:
                 else:
                     answer.set_result(body)
         except (asyncio.IncompleteReadError, ConnectionError):
+            self._can_hear = False
             asked, self._asked = self._asked, deque()
             for answer in asked:
                 if not answer.done():

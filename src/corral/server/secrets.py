@@ -40,7 +40,7 @@ class SecretStore:
         except FileNotFoundError:
             return None
 
-    def remove(self, queue: str, name: str) -> None:
+    def drop(self, queue: str, name: str) -> None:
         self._file(queue, name).unlink(missing_ok=True)
 
     def reveal(self, accounts: Accounts, queue: str, name: str) -> str | None:

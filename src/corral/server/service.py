@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from corral.backends.base import Backend
@@ -20,7 +19,7 @@ from corral.core.people.accounts import Accounts
 from corral.core.state import State
 from corral.server.loop import AccountCommand, Command, Done, Loop
 from corral.server.secrets import SecretStore
-from corral.server.thinking import Answer
+from corral.server.thinking import Prospect, Why
 from corral.store.journal import Journal, Record
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ class Service:
     def __init__(self, loop: Loop, lookup: Lookup, backend: Backend, secrets: SecretStore) -> None:
         self.loop, self.lookup, self.backend, self.secrets = loop, lookup, backend, secrets
         self.is_ready = False
-        self._news = asyncio.Event()
+        self.news = asyncio.Event()
         loop.watchers.append(self._notice)
 
     @property
@@ -51,6 +50,11 @@ class Service:
     @property
     def epoch(self) -> int:
         return self.journal.epoch
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the journal can no longer be written."""
+        return self.loop.failure is not None
 
     def now_ms(self) -> int:
         return self.loop.clock.now_ms()
@@ -98,33 +102,54 @@ class Service:
 
     # ---- thought -----------------------------------------------------------------------------------------------
 
-    async def explain(self, gang: str) -> Answer:
+    async def explain(self, gang: str) -> Why | Refusal:
         """Why a gang waits, who is in its way, and what would help."""
-        return await self.loop.planner.why(gang, self.now_ms())
+        answer = await self.loop.planner.why(gang, self.now_ms())
+        return answer.refusal or answer.why or Refusal("no_such_gang", f"there is no gang {gang!r}")
 
-    async def dry_run(self, user: str, specs: Mapping[str, JobSpec]) -> Answer:
-        """What would become of these jobs if they were submitted now."""
-        return await self.loop.planner.prospects(dict(specs), user, self.now_ms())
+    async def dry_run(self, specs: Sequence[JobSpec], user: str) -> Sequence[Prospect] | Refusal:
+        """What would become of these jobs if they were submitted now, with the numbers they would get."""
+        known = await self._forgotten(specs)
+        if isinstance(known, Refusal):
+            return known
+        named = dict(zip(self.new_job_ids(len(specs)), map(known.resolve, specs), strict=True))
+        answer = await self.loop.planner.prospects(named, user, self.now_ms())
+        return answer.refusal or answer.prospects
 
     # ---- the feed ----------------------------------------------------------------------------------------------
 
-    def _notice(self, event: object) -> None:  # noqa: ARG002 - that there is one is all it needs
-        self._news.set()
-        self._news = asyncio.Event()
+    def subscribe(self) -> Feed:
+        """Everything that becomes durable from now on."""
+        return Feed(self, self.loop.durable_seq)
 
-    async def records(self, after: int, idle_s: float = 15.0) -> AsyncIterator[list[Record]]:
-        """Durable records from there on, as they come. An empty list now and then says that nothing has happened."""
-        while not self.loop.stopped.is_set():
-            news = self._news  # before reading: whatever is written from now on will set it
-            found = await asyncio.to_thread(self.journal.read, after, _FEED_AT_ONCE)
-            if found:
-                after = found[-1].seq
-                yield found
-                continue
-            with suppress(TimeoutError):
-                await asyncio.wait_for(news.wait(), idle_s)
-                continue
-            yield []
+    def _notice(self, event: object) -> None:  # noqa: ARG002 - that there is one is all it needs
+        self.wake()
+
+    def wake(self) -> None:
+        """Let whoever waits for news look again."""
+        news, self.news = self.news, asyncio.Event()
+        news.set()
+
+
+class Feed:
+    """Durable records after a number, as they come. It ends when it is closed, or when the server stops."""
+
+    def __init__(self, service: Service, after: int) -> None:
+        self._service, self._after, self._is_open = service, after, True
+
+    async def __aiter__(self) -> AsyncIterator[Record]:
+        while self._is_open and not self._service.loop.stopped.is_set():
+            news = self._service.news  # before reading: whatever is written from now on will set it
+            found = await asyncio.to_thread(self._service.journal.read, self._after, _FEED_AT_ONCE)
+            for record in found:
+                self._after = record.seq
+                yield record
+            if not found:
+                await news.wait()
+
+    def close(self) -> None:
+        self._is_open = False
+        self._service.wake()
 
 
 class _Forgotten:

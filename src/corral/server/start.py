@@ -6,16 +6,19 @@ Knows the journal and what a first start needs. Runs before anything is served.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import structlog
 
 from corral.backends.base import Backend, TaskKey
 from corral.core import events as e
 from corral.core import facts as f
+from corral.core.cluster.topology import NodeSpec
 from corral.core.intake.commands import add_node
 from corral.core.intake.refusal import Refusal
 from corral.core.model import FailureClass, GangState, QueueSpec, Settings
 from corral.core.people.accounts import AccountEvent, Role, RoleGranted, TokenIssued, UserSet
+from corral.core.state import State
 from corral.server.loop import Loop
 from corral.server.saved import IMAGE_FORMAT, Known
 from corral.store.journal import Journal, all_records
@@ -62,9 +65,13 @@ async def bring_nodes(loop: Loop, backend: Backend) -> None:
         if known is not None and known.lost:
             loop.tell(f.NodeBack(name))
         if known is None or known.spec != spec:
-            answer = await loop.change(FOUNDER, lambda state, now_ms, spec=spec: add_node(state, spec, now_ms))
+            answer = await loop.change(FOUNDER, partial(_added, spec=spec))
             if isinstance(answer, Refusal):
                 log.warning("node_not_updated", node=name, why=str(answer))
+
+
+def _added(state: State, now_ms: int, *, spec: NodeSpec) -> list[e.Event] | Refusal:
+    return add_node(state, spec, now_ms)
 
 
 def miss_tasks(loop: Loop, backend: Backend) -> None:

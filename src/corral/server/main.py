@@ -1,0 +1,187 @@
+"""The server as a process: open the data directory, begin, serve the interface, end in order.
+
+Knows options, files of the data directory and signals. ``serve`` returns when somebody asked it to stop, and says with
+which exit code; what keeps it from starting is a ``CannotStart`` that says what to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+import uvicorn
+import uvloop
+from msgspec import Struct
+
+from corral import __version__
+from corral.backends.base import Backend
+from corral.core.intake.refusal import Refusal
+from corral.core.model import QueueSpec, Settings
+from corral.core.people.accounts import TokenIssued
+from corral.policy.catalog import policy as named_policy
+from corral.server.api.app import make_app
+from corral.server.auth import new_token
+from corral.server.running import Running
+from corral.server.saved import Known
+from corral.server.secrets import SecretStore
+from corral.server.start import FOUNDER, founding, load
+from corral.store.journal import Entry, Journal
+from corral.store.sqlite.journal import SqliteJournal
+from corral.wire.codec import encode
+
+log = structlog.get_logger(__name__)
+
+DEFAULT_PORT = 7411
+SERVER_FILE = "server.json"
+GRACEFUL_S = 5
+
+
+class CannotStart(Exception):
+    """What keeps the server from starting, and what to do about it."""
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """What ``corral up`` was told. ``credentials``: where the administrator's token goes at a first start."""
+
+    data: Path
+    credentials: Path
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    policy: str = "standard"
+    settings: Settings = Settings()
+    queues: tuple[QueueSpec, ...] = (QueueSpec(name="default"),)
+    administrator: str = "admin"
+    keep_ended: int = 1_000
+
+
+class ServerFile(Struct, frozen=True):
+    """What others on this machine find out about a running server."""
+
+    url: str
+    pid: int
+    started_ms: int
+    version: str = ""
+
+
+def serve(options: Options, backend: Backend) -> int:
+    """Run until SIGTERM or SIGINT. 0: asked to stop; 1: the journal could not be written any more."""
+    if isinstance(wrong := named_policy(options.policy), Refusal):
+        raise CannotStart(str(wrong))
+    _log_to_standard_error()
+    journal = SqliteJournal(options.data)
+    try:
+        if journal.head.seq == 0:
+            _found(journal, options)
+        known = load(journal)
+    except BaseException:
+        journal.close()
+        raise
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_run(options, known, journal, backend))
+
+
+def _found(journal: Journal, options: Options) -> None:
+    """A first start: an administrator, its token for the command line, and the queues."""
+    now_ms = time.time_ns() // 1_000_000
+    token = new_token()
+    issued = TokenIssued(now_ms, token.id, options.administrator, token.digest, name="first start")
+    events = founding(options.settings, options.queues, options.administrator, issued, now_ms)
+    journal.append([Entry(now_ms, FOUNDER, encode(event)) for event in events]).result()
+    write_private(options.credentials, {"url": f"http://{options.host}:{options.port}", "token": token.text})
+
+
+async def _run(options: Options, known: Known, journal: SqliteJournal, backend: Backend) -> int:
+    secrets = SecretStore(options.data / "secrets")
+    server = Running(known, journal, journal.lookup(), backend, secrets, options.policy)
+    server.loop.keep_ended = options.keep_ended
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await server.begin()
+    http = _Http(make_app(server.service), options)
+    serving = asyncio.create_task(http.serve())
+    try:
+        await http.until_listening(serving)
+        _tell_where(options)
+        ends = [asyncio.create_task(each) for each in (stop.wait(), server.loop.stopped.wait())]
+        await asyncio.wait([serving, *ends], return_when=asyncio.FIRST_COMPLETED)
+        for end in ends:
+            end.cancel()
+    finally:
+        (options.data / SERVER_FILE).unlink(missing_ok=True)
+        http.should_exit = True
+        server.service.end_feeds()
+        await asyncio.gather(serving, return_exceptions=True)
+        await server.close()
+    return 0 if server.loop.failure is None else 1
+
+
+class _Http(uvicorn.Server):
+    """uvicorn, with signals left to the server."""
+
+    def __init__(self, app: Any, options: Options) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                host=options.host,
+                port=options.port,
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=GRACEFUL_S,
+                lifespan="off",
+                backlog=4096,
+            )
+        )
+        self._where = f"{options.host}:{options.port}"
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def until_listening(self, serving: asyncio.Task[None]) -> None:
+        while not self.started:
+            if serving.done():
+                raise CannotStart(f"cannot listen on {self._where}: another program has it. Choose another port")
+            await asyncio.sleep(0.005)
+
+
+def _tell_where(options: Options) -> None:
+    url = f"http://{options.host}:{options.port}"
+    here = ServerFile(url, os.getpid(), time.time_ns() // 1_000_000, __version__)
+    write_private(options.data / SERVER_FILE, here)
+    log.info("serving", url=url)
+
+
+def write_private(path: Path, value: Any) -> None:
+    """A small file that only its owner may read, replaced in one step."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = path.with_name(path.name + ".new")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(msgspec.json.encode(value))
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+def _log_to_standard_error() -> None:
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=True,
+    )
