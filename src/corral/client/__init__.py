@@ -1,0 +1,49 @@
+"""Corral from Python: ``Client`` and ``AsyncClient``, their errors, and ``training`` for scripts that run as jobs.
+
+Names are loaded when they are asked for: a training script loads the standard library only, and the synchronous client
+does not load what the asynchronous one needs.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from corral.client.asynchronous import AsyncClient
+    from corral.client.blocking import Client
+    from corral.client.credentials import Credentials
+    from corral.client.errors import BadCredentials, ClientError, NotFound, Problem, Timeout, Unreachable
+    from corral.client.follow import LogPart
+
+__all__ = [
+    "AsyncClient",
+    "BadCredentials",
+    "Client",
+    "ClientError",
+    "Credentials",
+    "LogPart",
+    "NotFound",
+    "Problem",
+    "Timeout",
+    "Unreachable",
+]
+
+_HOME = {
+    "AsyncClient": "asynchronous",
+    "BadCredentials": "errors",
+    "Client": "blocking",
+    "ClientError": "errors",
+    "Credentials": "credentials",
+    "LogPart": "follow",
+    "NotFound": "errors",
+    "Problem": "errors",
+    "Timeout": "errors",
+    "Unreachable": "errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -1,0 +1,142 @@
+"""``AsyncClient``: the same calls to be awaited, over httpx2; ``async for`` where ``Client`` has ``for``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from types import TracebackType
+from typing import Any, TypeVar
+
+import httpx2
+import msgspec
+
+from corral.client.blocking import ANSWER_S, CONNECT_S, lost, split_url
+from corral.client.call import SILENCE_S, Answer, Call, Item, More, Open, Pause, Series
+from corral.client.calls import Calls
+from corral.client.credentials import find_credentials
+from corral.client.errors import Unreachable
+from corral.client.retry import Patience
+
+T = TypeVar("T")
+
+_NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
+
+
+class AsyncClient(Calls):
+    """A server, as one user sees it; arguments as those of ``Client``. Used in ``async with``, or closed by hand."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        patience_s: float = 10.0,
+        first_patience_s: float | None = None,
+        answer_s: float = ANSWER_S,
+        transport: httpx2.AsyncBaseTransport | None = None,
+    ) -> None:
+        if url is None or token is None:
+            found = find_credentials()
+            url, token = url or found.url, token or found.token
+        self.url = split_url(url.rstrip("/")).geturl()
+        self.patience = Patience(patience_s, patience_s if first_patience_s is None else first_patience_s)
+        self._http = httpx2.AsyncClient(
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {token}", "Accept": "application/json"},
+            timeout=httpx2.Timeout(answer_s, connect=CONNECT_S),
+            trust_env=False,
+            transport=transport,
+        )
+
+    async def converse_later(self, series: Series[T], /) -> AsyncGenerator[T, None]:
+        """Carry out a conversation; see ``call``."""
+        answer: Any = None
+        failed: Unreachable | None = None
+        stream: _Stream | None = None
+        try:
+            while True:
+                try:
+                    step = series.send(answer) if failed is None else series.throw(failed)
+                except StopIteration:
+                    return
+                answer = failed = None
+                try:
+                    if isinstance(step, Item):
+                        yield step.value
+                    elif isinstance(step, Call):
+                        answer = await self._ask(step)
+                    elif isinstance(step, Open):
+                        if stream is not None:
+                            await stream.close()
+                        stream, answer = await self._open(step.call)
+                    elif isinstance(step, More):
+                        assert stream is not None, "nothing was opened"
+                        answer = await asyncio.wait_for(stream.more(), step.seconds)
+                    elif isinstance(step, Pause):
+                        await asyncio.sleep(step.seconds)
+                except (httpx2.TransportError, TimeoutError) as error:
+                    failed = self._lost(error)
+        finally:
+            if stream is not None:
+                await stream.close()
+
+    def _request(self, call: Call[Any], **more: Any) -> httpx2.Request:
+        body = None if call.body is None else msgspec.json.encode(call.body)
+        headers = {**call.headers, "Content-Type": "application/json"} if body is not None else dict(call.headers)
+        return self._http.build_request(call.method, call.target, content=body, headers=headers, **more)
+
+    async def _ask(self, call: Call[Any]) -> Answer:
+        response = await self._http.send(self._request(call))
+        return _answer(response, response.content)
+
+    async def _open(self, call: Call[Any]) -> tuple[_Stream | None, Answer]:
+        timeout = httpx2.Timeout(SILENCE_S, connect=CONNECT_S)
+        response = await self._http.send(self._request(call, timeout=timeout), stream=True)
+        if response.status_code < 400:
+            return _Stream(response), _answer(response)
+        body = await response.aread()
+        await response.aclose()
+        return None, _answer(response, body)
+
+    def _lost(self, error: Exception) -> Unreachable:
+        connected = not isinstance(error, _NEVER_SENT)
+        if isinstance(error, httpx2.TimeoutException | TimeoutError):
+            return lost(self.url, TimeoutError(), connected=connected)
+        if isinstance(error, httpx2.ConnectError):
+            return lost(self.url, ConnectionRefusedError(), connected=False)
+        return lost(self.url, error, connected=connected)
+
+    async def aclose(self) -> None:
+        """Let go of all connections."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __repr__(self) -> str:
+        return f"AsyncClient({self.url!r})"
+
+
+class _Stream:
+    """An answer that goes on."""
+
+    def __init__(self, response: httpx2.Response) -> None:
+        self._response, self._parts = response, response.aiter_raw()
+
+    async def more(self) -> bytes:
+        async for part in self._parts:
+            if part:
+                return part
+        return b""
+
+    async def close(self) -> None:
+        await self._response.aclose()
+
+
+def _answer(response: httpx2.Response, body: bytes = b"") -> Answer:
+    return Answer(response.status_code, {name.lower(): value for name, value in response.headers.items()}, body)

@@ -1,0 +1,12 @@
+"""Everything that can be asked of a server, said once for both clients."""
+
+from __future__ import annotations
+
+from corral.client.cluster import ClusterCalls
+from corral.client.follow import FollowCalls
+from corral.client.jobs import JobCalls
+from corral.client.people import PeopleCalls
+
+
+class Calls(JobCalls, FollowCalls, ClusterCalls, PeopleCalls):
+    """The methods of ``Client`` and ``AsyncClient``."""

@@ -1,0 +1,272 @@
+"""What takes several requests: the end of a job, its logs, the feed. All of it goes on after a lost connection.
+
+Knows nothing of sockets: conversations ask for requests, streams and pauses. The feed is read as server-sent events, a
+log as it is; both are resumed where they stopped, by number and by offset.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from corral.client.call import SILENCE_S, Answer, Call, Item, More, Open, Pause, Series, Talk, path, series, talk
+from corral.client.errors import NotFound, Problem, Timeout, Unreachable
+from corral.client.jobs import job_call
+from corral.client.retry import Patient, answered, asked, pause_s, problem_of
+from corral.wire.api.jobs import JobView
+from corral.wire.api.queries import LOG_ATTEMPT, LOG_GANG, LOG_NEXT, LOG_OFFSET, LOG_OVER
+from corral.wire.api.record import EventList, EventView
+from corral.wire.api.words import ENDED
+
+POLL_S = 1.0  # where a stream cannot be had
+NEXT_RUN_S = 0.3  # between two looks for the next run of a job whose log is followed
+_PAGE = 1000
+_SSE = {"Accept": "text/event-stream"}
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """Bytes of one log; ``offset`` counts from the first byte that was ever written to it."""
+
+    gang: str
+    attempt: int
+    offset: int
+    data: bytes
+
+
+class FollowCalls(Patient):
+    """Wait for a job, read its logs, read the record of everything."""
+
+    @talk
+    def wait(self, job: str, *, timeout_s: float | None = None) -> Talk[JobView]:
+        """The job, once it is over. Raises ``Timeout`` when it is not over by then."""
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        head = (yield from answered(self, _page(0, 1))).head
+        while True:
+            view = yield from answered(self, job_call(job))
+            if view.state in ENDED:
+                return view
+            if until_s is not None and time.monotonic() >= until_s:
+                raise Timeout(f"job {job} is still {view.state} after {timeout_s:g} s")
+            head = yield from _until_news(job, head, until_s)
+
+    @series
+    def events(
+        self,
+        after: int = 0,
+        *,
+        follow: bool = False,
+        job: str | None = None,
+        queue: str | None = None,
+        types: Sequence[str] = (),
+    ) -> Series[EventView]:
+        """Records above ``after``, in order; ``follow``: and those to come, for ever."""
+        said = {"job": job, "queue": queue, "types": tuple(types)}
+        if follow:
+            yield from _feed(self, after, said)
+            return
+        while True:
+            page = yield from answered(self, _page(after, _PAGE, **said))
+            for event in page.events:
+                yield Item(event)
+            if page.next >= page.head or page.next <= after:
+                return
+            after = page.next
+
+    @talk
+    def newest_event(self) -> Talk[int]:
+        """The number of the newest record."""
+        return (yield from answered(self, _page(0, 1))).head
+
+    @series
+    def logs(
+        self,
+        job: str,
+        *,
+        gang: str = "",
+        task: int = 0,
+        attempt: int = 0,
+        stream: str = "stdout",
+        offset: int = 0,
+        tail: int | None = None,
+        follow: bool = False,
+    ) -> Series[LogPart]:
+        """A log in parts. ``attempt`` 0: the newest, and with ``follow`` those after it until the job is over."""
+        said = {"gang": gang, "task": task, "stream": stream}
+        if not follow:
+            yield from _range(self, job, said | {"attempt": attempt, "offset": offset, "tail": tail})
+            return
+        next_attempt = attempt
+        while True:
+            view = yield from answered(self, job_call(job))  # before the log: what it says of the end holds after it
+            log = _Log(job, said, next_attempt, offset, tail)
+            yield from log.follow(self)
+            if attempt or (view.state in ENDED and not log.is_new):
+                return
+            if log.attempt:
+                next_attempt, offset, tail = log.attempt + 1, 0, None
+            if not log.is_new:
+                yield Pause(NEXT_RUN_S)
+
+
+def _page(after: int, limit: int, **said: Any) -> Call[EventList]:
+    return Call("GET", path("events"), EventList, {"after": after, "limit": limit, **said})
+
+
+# ---- the feed -------------------------------------------------------------------------------------------------------
+
+
+def _feed(client: Patient, after: int, said: dict[str, Any]) -> Series[EventView]:
+    tries = 0
+    while True:
+        try:
+            yield from _opened(client, Call("GET", path("events"), bytes, _follow(after, said), headers=_SSE))
+            lines = _Lines()
+            while data := (yield More()):
+                for text in lines.feed(data):
+                    event = msgspec.json.decode(text, type=EventView)
+                    after, tries = event.seq, 0
+                    yield Item(event)
+        except Unreachable:
+            pass
+        yield Pause(pause_s(min(tries, 4)))
+        tries += 1
+
+
+def _follow(after: int, said: dict[str, Any]) -> dict[str, Any]:
+    return {**said, "after": after, "follow": True}
+
+
+def _opened(client: Patient, call: Call[Any]) -> Talk[Answer]:
+    """The head of a stream that was begun, with as much patience as any request; a refusal is raised."""
+    began_s, tries = time.monotonic(), 0
+    while True:
+        wait_s, tries = pause_s(tries), tries + 1
+        try:
+            answer: Answer = yield Open(call)
+            client.patience.is_reached = True
+            if answer.status < 400:
+                return answer
+            if answer.status not in (429, 503) or time.monotonic() - began_s + wait_s > client.patience.left_s:
+                raise problem_of(answer)
+        except Unreachable:
+            if time.monotonic() - began_s + wait_s > client.patience.left_s:
+                raise
+        yield Pause(wait_s)
+
+
+def _until_news(job: str, head: int, until_s: float | None) -> Talk[int]:
+    """Until the feed tells of the end of the job; where there is no feed to be had, a pause."""
+    said = _follow(head, {"job": job, "types": ("JobEnded",)})
+    try:
+        answer: Answer = yield Open(Call("GET", path("events"), bytes, said, headers=_SSE))
+        if answer.status >= 400:
+            raise problem_of(answer)
+        lines = _Lines()
+        while data := (yield More(_left_s(until_s, SILENCE_S))):
+            for text in lines.feed(data):
+                return msgspec.json.decode(text, type=EventView).seq
+            if until_s is not None and time.monotonic() >= until_s:
+                return head
+    except (Unreachable, Problem):
+        pass
+    yield Pause(_left_s(until_s, POLL_S))
+    return head
+
+
+def _left_s(until_s: float | None, most_s: float) -> float:
+    return most_s if until_s is None else min(most_s, max(0.001, until_s - time.monotonic()))
+
+
+class _Lines:
+    """From bytes of a stream of server-sent events to the data of each; comments keep it alive and say nothing."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._data: list[bytes] = []
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            line = line.removesuffix(b"\r")
+            if line.startswith(b"data:"):
+                self._data.append(line[5:].removeprefix(b" "))
+            elif not line and self._data:
+                yield b"\n".join(self._data)
+                self._data = []
+
+
+# ---- logs -----------------------------------------------------------------------------------------------------------
+
+
+def _log_call(job: str, said: dict[str, Any]) -> Call[bytes]:
+    return Call("GET", path("jobs", job, "logs"), bytes, said)
+
+
+def _range(client: Patient, job: str, said: dict[str, Any]) -> Series[LogPart]:
+    while True:
+        answer = yield from asked(client, _log_call(job, said))
+        if answer.status >= 400:
+            raise problem_of(answer)
+        part, following = _part(answer), int(answer.headers.get(LOG_NEXT.lower(), 0))
+        if not part.data or following <= part.offset:
+            return
+        yield Item(part)
+        said = said | {"attempt": part.attempt, "offset": following, "tail": None}
+
+
+def _part(answer: Answer) -> LogPart:
+    headers = answer.headers
+    return LogPart(
+        gang=headers.get(LOG_GANG.lower(), ""),
+        attempt=int(headers.get(LOG_ATTEMPT.lower(), 0)),
+        offset=int(headers.get(LOG_OFFSET.lower(), 0)),
+        data=answer.body,
+    )
+
+
+class _Log:
+    """One log that is followed to its end. ``attempt`` stays 0 while there is none yet."""
+
+    def __init__(self, job: str, said: dict[str, Any], attempt: int, offset: int, tail: int | None) -> None:
+        self.job, self.said = job, said
+        self.wanted, self.attempt, self.offset, self.tail = attempt, 0, offset, tail
+        self.is_new = False
+
+    def follow(self, client: Patient) -> Series[LogPart]:
+        tries = 0
+        while True:
+            try:
+                head = yield from _opened(client, self._call(follow=True))
+                yield from self._read(head)
+                if (yield from self._is_over(client)):
+                    return
+            except NotFound:
+                return  # there is no such run (yet)
+            except Unreachable:
+                pass
+            yield Pause(pause_s(min(tries, 3)))
+            tries += 1
+
+    def _read(self, head: Answer) -> Series[LogPart]:
+        part = _part(head)
+        self.attempt, self.offset, self.tail, self.is_new = part.attempt, part.offset, None, True
+        while data := (yield More()):
+            yield Item(LogPart(part.gang, part.attempt, self.offset, data))
+            self.offset += len(data)
+
+    def _is_over(self, client: Patient) -> Talk[bool]:
+        """The stream has ended: because the log has, or because the server went away in good order?"""
+        answer = yield from asked(client, self._call(follow=False))
+        if answer.status >= 400:
+            raise problem_of(answer)
+        return not answer.body and answer.headers.get(LOG_OVER.lower()) == "true"
+
+    def _call(self, *, follow: bool) -> Call[bytes]:
+        attempt = self.attempt or self.wanted
+        where = {"attempt": attempt, "offset": self.offset, "tail": self.tail, "follow": follow}
+        return _log_call(self.job, self.said | where)

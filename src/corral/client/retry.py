@@ -1,0 +1,100 @@
+"""When to ask again, and what an answer says.
+
+A request is repeated after a lost connection if doing it twice is doing it once, or if it was never sent; and after
+"too busy" (429, 503), when the server says so. Knows no sockets: it is a conversation like any other.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+from corral.client.call import Answer, Call, Pause, Talk
+from corral.client.errors import NotFound, Problem, Unreachable
+from corral.wire.api.answers import Problem as ProblemBody
+
+T = TypeVar("T")
+
+_BUSY = (429, 503)
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+
+
+@dataclass
+class Patience:
+    """For how long a request is tried again. ``first_s`` holds until the server was reached for the first time."""
+
+    seconds: float = 10.0
+    first_s: float = 10.0
+    is_reached: bool = False
+
+    @property
+    def left_s(self) -> float:
+        return self.seconds if self.is_reached else self.first_s
+
+
+class Patient:
+    """What a conversation needs to know of its client."""
+
+    patience: Patience
+
+
+def answered(client: Patient, call: Call[T]) -> Talk[T]:
+    """The answer to a request, as what it is; a refusal is raised."""
+    return read(call, (yield from asked(client, call)))
+
+
+def asked(client: Patient, call: Call[Any]) -> Talk[Answer]:
+    """The answer to a request, whatever it says."""
+    began_s, tries = time.monotonic(), 0
+    while True:
+        wait_s, tries = pause_s(tries), tries + 1
+        try:
+            answer: Answer = yield call
+        except Unreachable as error:
+            client.patience.is_reached |= error.connected
+            may_repeat = call.repeatable or not error.connected
+            if not may_repeat or time.monotonic() - began_s + wait_s > client.patience.left_s:
+                raise
+        else:
+            client.patience.is_reached = True
+            wait_s = max(wait_s, _retry_after_s(answer))
+            if answer.status not in _BUSY or time.monotonic() - began_s + wait_s > client.patience.left_s:
+                return answer
+        yield Pause(wait_s)
+
+
+def pause_s(tries: int) -> float:
+    """Twice as long each time, up to a bound; never the same for two clients that lost the same server."""
+    jitter = 0.75 + os.urandom(1)[0] / 512
+    return min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * float(1 << tries)) * jitter
+
+
+def _retry_after_s(answer: Answer) -> float:
+    stated = answer.headers.get("retry-after", "")
+    return float(stated) if stated.isdecimal() else 0.0
+
+
+def read(call: Call[T], answer: Answer) -> T:
+    """The body of a good answer; a refusal is raised."""
+    if answer.status >= 400:
+        raise problem_of(answer)
+    if call.answer is bytes:
+        return answer.body  # type: ignore[return-value]
+    if call.answer is type(None):
+        return None
+    return msgspec.json.decode(answer.body, type=call.answer)
+
+
+def problem_of(answer: Answer) -> Problem:
+    kind = NotFound if answer.status == 404 else Problem
+    try:
+        told = msgspec.json.decode(answer.body, type=ProblemBody)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        what = f"the answer has status {answer.status} and does not come from Corral"
+        return kind(answer.status, "not_corral", what, "check the address: CORRAL_URL, or credentials.json")
+    what = told.detail or told.title
+    return kind(answer.status, told.code, what, told.hint, told.field, told.request_id, told.faults)

@@ -1,0 +1,118 @@
+"""What a training script needs to know of Corral: who it is among its ranks, when to stop, and how to say "saved".
+
+Standard library only. Outside Corral everything still works and does nothing: rank 0 of 1, never asked to stop. As
+``corral.training`` in scripts::
+
+    from corral import training
+    for step in steps:
+        ...
+        if training.should_stop():          # asked to leave: save, say so, and go
+            save(step); training.checkpoint_saved(step)
+            sys.exit(training.SAVED)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+#: The exit code that means: saved, run me again.
+SAVED = 85
+
+CHECKPOINT_FILE, WARNING_FILE = "CORRAL_CHECKPOINT_FILE", "CORRAL_WARNING_FILE"
+
+
+def is_managed() -> bool:
+    """Whether this process is a task of Corral."""
+    return "CORRAL_JOB_ID" in os.environ
+
+
+def job_id() -> str | None:
+    return os.environ.get("CORRAL_JOB_ID")
+
+
+def attempt() -> int:
+    """Which run of the job this is, from 1. Above 1: there may be a checkpoint to go on from."""
+    return _number("CORRAL_ATTEMPT", 1)
+
+
+def rank() -> int:
+    """This process among all of the gang, from 0."""
+    return _number("RANK", 0)
+
+
+def world_size() -> int:
+    """How many processes the gang has in this run. It may be another number in the next one."""
+    return _number("WORLD_SIZE", 1)
+
+
+def local_rank() -> int:
+    """This process among those of its task, from 0."""
+    return _number("LOCAL_RANK", 0)
+
+
+def local_world_size() -> int:
+    return _number("LOCAL_WORLD_SIZE", 1)
+
+
+def array_index() -> int | None:
+    """Which element of an array this is; None: it is not of an array."""
+    stated = os.environ.get("CORRAL_ARRAY_INDEX")
+    return int(stated) if stated else None
+
+
+def checkpoint_saved(step: int) -> None:
+    """Say that a checkpoint is complete and durable at this step. What comes after it is all an eviction can cost.
+
+    To be called by one process of the gang, after every rank has written its part.
+    """
+    path = os.environ.get(CHECKPOINT_FILE)
+    if not path:
+        return
+    line = json.dumps({"step": int(step), "at_ms": time.time_ns() // 1_000_000}) + "\n"
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(descriptor, line.encode())  # one write: a line is never torn
+    finally:
+        os.close(descriptor)
+
+
+def should_stop() -> bool:
+    """Whether this task was asked to save and leave. Cheap: one look at a file that is usually not there."""
+    path = os.environ.get(WARNING_FILE)
+    return bool(path) and os.path.exists(path or "")
+
+
+def deadline() -> float | None:
+    """By when to have left, in seconds since 1970; None: nobody asked. After it comes SIGKILL."""
+    warning = _warning()
+    at_ms = warning.get("deadline_ms") if warning else None
+    return at_ms / 1000 if isinstance(at_ms, int | float) else None
+
+
+def seconds_left() -> float | None:
+    """How long is left to save; None: nobody asked."""
+    at_s = deadline()
+    return None if at_s is None else max(0.0, at_s - time.time())
+
+
+def why_stop() -> str:
+    """Why it was asked to leave (priority, reclaim, drain, time_limit, ...); empty: nobody asked."""
+    warning = _warning()
+    return str(warning.get("why", "")) if warning else ""
+
+
+def _warning() -> dict[str, object] | None:
+    path = os.environ.get(WARNING_FILE)
+    try:
+        with open(path or "", encoding="utf-8") as file:
+            told = json.load(file)
+    except (OSError, ValueError):
+        return None  # not there, or not yet whole
+    return told if isinstance(told, dict) else None
+
+
+def _number(name: str, otherwise: int) -> int:
+    stated = os.environ.get(name, "")
+    return int(stated) if stated.isdecimal() else otherwise
