@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -228,31 +229,34 @@ def test_waiting_has_an_end(fake: Fake, client: Both) -> None:
 
 
 class Log:
-    """A log as the server has it, by attempt. What is not yet written is not yet there."""
+    """A log as the server has it, by attempt. ``hidden``: so many bytes at the end are written while it is followed."""
 
-    def __init__(self, *attempts: bytes) -> None:
-        self.attempts, self.tear_at = list(attempts), -1
+    def __init__(self, *attempts: bytes, hidden: int = 0, torn: bool = False) -> None:
+        self.attempts, self.hidden, self.torn = list(attempts), hidden, torn
 
     def __call__(self, request: Request) -> Reply:
         attempt = int(request.query.get("attempt", 0)) or len(self.attempts)
         if not 0 < attempt <= len(self.attempts):
             return problem(404, "no_such_log")
         text = self.attempts[attempt - 1]
-        begin = int(request.query.get("offset", 0))
         if "tail" in request.query:
             begin = max(0, len(text) - int(request.query["tail"]))
-        headers = {"Corral-Log-Offset": str(begin), "Corral-Log-Gang": "17/main", "Corral-Log-Attempt": str(attempt)}
+        else:
+            begin = int(request.query.get("offset", 0))
         if request.query.get("follow") == "true":
-            return Reply(headers=headers, stream=iter(self._parts(text, begin)))
-        data = text[begin : begin + 4]
+            return Reply(headers={"Corral-Log-Gang": "17/main"}, stream=self._stream(text, begin))
+        data = text[: len(text) - self.hidden][begin : begin + 4]
+        headers = {"Corral-Log-Offset": str(begin), "Corral-Log-Gang": "17/main", "Corral-Log-Attempt": str(attempt)}
         over = "true" if begin + len(data) == len(text) else "false"
         return Reply(data, headers=headers | {"Corral-Log-Next": str(begin + len(data)), "Corral-Log-Over": over})
 
-    def _parts(self, text: bytes, begin: int) -> list[bytes]:
-        parts = [text[at : at + 3] for at in range(begin, len(text), 3)]
-        if begin < self.tear_at:
-            parts = [*parts[: (self.tear_at - begin) // 3], b""]
-        return parts
+    def _stream(self, text: bytes, begin: int) -> Iterator[bytes]:
+        if self.torn:
+            self.torn = False
+            yield text[begin : begin + 3]
+            yield b""
+        self.hidden = 0
+        yield text[begin:]
 
 
 def text_of(parts: list[Any]) -> bytes:
@@ -267,13 +271,12 @@ def test_a_log_is_read_in_parts(fake: Fake, client: Both) -> None:
 
 
 def test_a_followed_log_goes_on_where_it_was_torn(fake: Fake, client: Both) -> None:
-    log = Log(b"hello, world\n")
-    log.tear_at = 6
+    log = Log(b"hello, world\n", hidden=9, torn=True)
     fake.on("GET", "/v1/jobs/17", Reply(job(state="succeeded")))
     fake.on("GET", "/v1/jobs/17/logs", log)
     parts = client.all("logs", "17", follow=True)
     assert text_of(parts) == b"hello, world\n"
-    assert [part.offset for part in parts] == [0, 3, 6, 9, 12]
+    assert [part.offset for part in parts] == [0, 4, 7]
 
 
 def test_the_next_run_follows_the_first(fake: Fake, client: Both, monkeypatch: pytest.MonkeyPatch) -> None:

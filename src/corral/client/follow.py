@@ -25,6 +25,7 @@ from corral.wire.api.words import ENDED
 POLL_S = 1.0  # where a stream cannot be had
 NEXT_RUN_S = 0.3  # between two looks for the next run of a job whose log is followed
 _PAGE = 1000
+_NO_LOG = ("no_such_log", "no_such_gang")  # nothing of it has run yet
 _SSE = {"Accept": "text/event-stream"}
 
 
@@ -98,18 +99,18 @@ class FollowCalls(Patient):
         """A log in parts. ``attempt`` 0: the newest, and with ``follow`` those after it until the job is over."""
         said = {"gang": gang, "task": task, "stream": stream}
         if not follow:
-            yield from _range(self, job, said | {"attempt": attempt, "offset": offset, "tail": tail})
+            yield from _Log(job, said, attempt, offset, tail).rest(self)
             return
-        next_attempt = attempt
+        run = attempt
         while True:
-            view = yield from answered(self, job_call(job))  # before the log: what it says of the end holds after it
-            log = _Log(job, said, next_attempt, offset, tail)
-            yield from log.follow(self)
-            if attempt or (view.state in ENDED and not log.is_new):
+            view = yield from answered(self, job_call(job))  # before the log: if it is over, nothing follows the log
+            log = _Log(job, said, run, offset, tail)
+            yield from _until_there(self, log)
+            if attempt or (view.state in ENDED and not log.attempt):
                 return
             if log.attempt:
-                next_attempt, offset, tail = log.attempt + 1, 0, None
-            if not log.is_new:
+                run, offset, tail = log.attempt + 1, 0, None
+            else:
                 yield Pause(NEXT_RUN_S)
 
 
@@ -124,7 +125,7 @@ def _feed(client: Patient, after: int, said: dict[str, Any]) -> Series[EventView
     tries = 0
     while True:
         try:
-            yield from _opened(client, Call("GET", path("events"), bytes, _follow(after, said), headers=_SSE))
+            yield from opened(client, Call("GET", path("events"), bytes, _follow(after, said), headers=_SSE))
             lines = _Lines()
             while data := (yield More()):
                 for text in lines.feed(data):
@@ -141,7 +142,7 @@ def _follow(after: int, said: dict[str, Any]) -> dict[str, Any]:
     return {**said, "after": after, "follow": True}
 
 
-def _opened(client: Patient, call: Call[Any]) -> Talk[Answer]:
+def opened(client: Patient, call: Call[Any]) -> Talk[Answer]:
     """The head of a stream that was begun, with as much patience as any request; a refusal is raised."""
     began_s, tries = time.monotonic(), 0
     while True:
@@ -207,66 +208,60 @@ def _log_call(job: str, said: dict[str, Any]) -> Call[bytes]:
     return Call("GET", path("jobs", job, "logs"), bytes, said)
 
 
-def _range(client: Patient, job: str, said: dict[str, Any]) -> Series[LogPart]:
-    while True:
-        answer = yield from asked(client, _log_call(job, said))
-        if answer.status >= 400:
-            raise problem_of(answer)
-        part, following = _part(answer), int(answer.headers.get(LOG_NEXT.lower(), 0))
-        if not part.data or following <= part.offset:
-            return
-        yield Item(part)
-        said = said | {"attempt": part.attempt, "offset": following, "tail": None}
-
-
-def _part(answer: Answer) -> LogPart:
-    headers = answer.headers
-    return LogPart(
-        gang=headers.get(LOG_GANG.lower(), ""),
-        attempt=int(headers.get(LOG_ATTEMPT.lower(), 0)),
-        offset=int(headers.get(LOG_OFFSET.lower(), 0)),
-        data=answer.body,
-    )
-
-
 class _Log:
-    """One log that is followed to its end. ``attempt`` stays 0 while there is none yet."""
+    """One log that is read from a place to its end. ``attempt`` becomes the run it is of; 0: there is none yet."""
 
     def __init__(self, job: str, said: dict[str, Any], attempt: int, offset: int, tail: int | None) -> None:
         self.job, self.said = job, said
         self.wanted, self.attempt, self.offset, self.tail = attempt, 0, offset, tail
-        self.is_new = False
+        self.gang, self.is_over = "", False
+
+    def rest(self, client: Patient) -> Series[LogPart]:
+        """What there is of it now, in parts."""
+        while True:
+            answer = yield from asked(client, _log_call(self.job, self._said()))
+            if answer.status >= 400:
+                raise problem_of(answer)
+            following = self._note(answer)
+            if not answer.body or following <= self.offset:
+                return
+            yield Item(LogPart(self.gang, self.attempt, self.offset, answer.body))
+            self.offset = following
 
     def follow(self, client: Patient) -> Series[LogPart]:
+        """And what comes, until the run is over. A stream may end because the server does: then it is looked again."""
         tries = 0
         while True:
+            yield from self.rest(client)
+            if self.is_over:
+                return
             try:
-                head = yield from _opened(client, self._call(follow=True))
-                yield from self._read(head)
-                if (yield from self._is_over(client)):
-                    return
-            except NotFound:
-                return  # there is no such run (yet)
+                yield from opened(client, _log_call(self.job, self._said() | {"follow": True}))
+                while data := (yield More()):
+                    tries = 0
+                    yield Item(LogPart(self.gang, self.attempt, self.offset, data))
+                    self.offset += len(data)
             except Unreachable:
                 pass
             yield Pause(pause_s(min(tries, 3)))
             tries += 1
 
-    def _read(self, head: Answer) -> Series[LogPart]:
-        part = _part(head)
-        self.attempt, self.offset, self.tail, self.is_new = part.attempt, part.offset, None, True
-        while data := (yield More()):
-            yield Item(LogPart(part.gang, part.attempt, self.offset, data))
-            self.offset += len(data)
+    def _said(self) -> dict[str, Any]:
+        return self.said | {"attempt": self.attempt or self.wanted, "offset": self.offset, "tail": self.tail}
 
-    def _is_over(self, client: Patient) -> Talk[bool]:
-        """The stream has ended: because the log has, or because the server went away in good order?"""
-        answer = yield from asked(client, self._call(follow=False))
-        if answer.status >= 400:
-            raise problem_of(answer)
-        return not answer.body and answer.headers.get(LOG_OVER.lower()) == "true"
+    def _note(self, answer: Answer) -> int:
+        """Where the part lies; the place after it is the result."""
+        headers = answer.headers
+        self.gang, self.attempt = headers.get(LOG_GANG.lower(), ""), int(headers.get(LOG_ATTEMPT.lower(), 0))
+        self.offset, self.tail = int(headers.get(LOG_OFFSET.lower(), self.offset)), None
+        self.is_over = headers.get(LOG_OVER.lower()) == "true"
+        return int(headers.get(LOG_NEXT.lower(), 0))
 
-    def _call(self, *, follow: bool) -> Call[bytes]:
-        attempt = self.attempt or self.wanted
-        where = {"attempt": attempt, "offset": self.offset, "tail": self.tail, "follow": follow}
-        return _log_call(self.job, self.said | where)
+
+def _until_there(client: Patient, log: _Log) -> Series[LogPart]:
+    """Follow a log if there is one; ``log.attempt`` tells."""
+    try:
+        yield from log.follow(client)
+    except NotFound as error:
+        if error.code not in _NO_LOG:
+            raise
