@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from corral.client.blocking import Client
     from corral.client.credentials import Credentials
     from corral.client.errors import BadCredentials, ClientError, NotFound, Problem, Timeout, Unreachable
-    from corral.client.follow import LogPart
+    from corral.client.follow import LogBytes
 
 __all__ = [
     "AsyncClient",
@@ -22,7 +22,7 @@ __all__ = [
     "Client",
     "ClientError",
     "Credentials",
-    "LogPart",
+    "LogBytes",
     "NotFound",
     "Problem",
     "Timeout",
@@ -35,7 +35,7 @@ _HOME = {
     "Client": "blocking",
     "ClientError": "errors",
     "Credentials": "credentials",
-    "LogPart": "follow",
+    "LogBytes": "follow",
     "NotFound": "errors",
     "Problem": "errors",
     "Timeout": "errors",

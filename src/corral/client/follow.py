@@ -30,7 +30,7 @@ _SSE = {"Accept": "text/event-stream"}
 
 
 @dataclass(frozen=True, slots=True)
-class LogPart:
+class LogBytes:
     """Bytes of one log; ``offset`` counts from the first byte that was ever written to it."""
 
     gang: str
@@ -95,7 +95,7 @@ class FollowCalls(Patient):
         offset: int = 0,
         tail: int | None = None,
         follow: bool = False,
-    ) -> Series[LogPart]:
+    ) -> Series[LogBytes]:
         """A log in parts. ``attempt`` 0: the newest, and with ``follow`` those after it until the job is over."""
         said = {"gang": gang, "task": task, "stream": stream}
         if not follow:
@@ -216,7 +216,7 @@ class _Log:
         self.wanted, self.attempt, self.offset, self.tail = attempt, 0, offset, tail
         self.gang, self.is_over = "", False
 
-    def rest(self, client: Patient) -> Series[LogPart]:
+    def rest(self, client: Patient) -> Series[LogBytes]:
         """What there is of it now, in parts."""
         while True:
             answer = yield from asked(client, _log_call(self.job, self._said()))
@@ -225,10 +225,10 @@ class _Log:
             following = self._note(answer)
             if not answer.body or following <= self.offset:
                 return
-            yield Item(LogPart(self.gang, self.attempt, self.offset, answer.body))
+            yield Item(LogBytes(self.gang, self.attempt, self.offset, answer.body))
             self.offset = following
 
-    def follow(self, client: Patient) -> Series[LogPart]:
+    def follow(self, client: Patient) -> Series[LogBytes]:
         """And what comes, until the run is over. A stream may end because the server does: then it is looked again."""
         tries = 0
         while True:
@@ -239,7 +239,7 @@ class _Log:
                 yield from opened(client, _log_call(self.job, self._said() | {"follow": True}))
                 while data := (yield More()):
                     tries = 0
-                    yield Item(LogPart(self.gang, self.attempt, self.offset, data))
+                    yield Item(LogBytes(self.gang, self.attempt, self.offset, data))
                     self.offset += len(data)
             except Unreachable:
                 pass
@@ -258,7 +258,7 @@ class _Log:
         return int(headers.get(LOG_NEXT.lower(), 0))
 
 
-def _until_there(client: Patient, log: _Log) -> Series[LogPart]:
+def _until_there(client: Patient, log: _Log) -> Series[LogBytes]:
     """Follow a log if there is one; ``log.attempt`` tells."""
     try:
         yield from log.follow(client)
