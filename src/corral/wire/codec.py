@@ -45,7 +45,7 @@ def decode(format: int, body: bytes) -> Written:
         if format == FORMAT:
             return _decoder.decode(body)
         return decode_old(format, body, FORMAT, UPCASTERS)
-    except msgspec.DecodeError as wrong:  # of which a ValidationError is one kind
+    except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
         raise Unreadable(f"format {format}: {_what_it_claims_to_be(body)}: {wrong}") from None
 
 

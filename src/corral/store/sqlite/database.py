@@ -57,18 +57,22 @@ def open_database(folder: Path) -> sqlite3.Connection:
     except BaseException as wrong:
         if connection is not None:
             connection.close()
-        if isinstance(wrong, sqlite3.Error):
+        if isinstance(wrong, DAMAGE):
             raise explained(wrong, path) from wrong
         raise
     return connection
 
 
-def explained(wrong: sqlite3.Error, path: Path) -> JournalUnusable:
+#: What a damaged database may lead to; a complaint of SQLite may itself be damaged text.
+DAMAGE = (sqlite3.Error, UnicodeDecodeError)
+
+
+def explained(wrong: Exception, path: Path) -> JournalUnusable:
     """What SQLite complains about when a database is opened or read, and what to do."""
     name = getattr(wrong, "sqlite_errorname", "") or ""
     if name.startswith("SQLITE_NOTADB"):
         why = "it is not a SQLite database. Restore it from a backup, or move it away to begin anew."
-    elif name.startswith("SQLITE_CORRUPT"):
+    elif name.startswith("SQLITE_CORRUPT") or not isinstance(wrong, sqlite3.Error):
         why = "it is damaged. Run `corral db verify`, and restore it from a backup."
     elif name.startswith("SQLITE_FULL"):
         why = "the disk is full. Make room and start again; nothing that was acknowledged is lost."

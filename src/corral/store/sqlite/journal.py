@@ -8,15 +8,19 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from concurrent.futures import Future
+from itertools import takewhile
 from pathlib import Path
 
+from corral.store.archive import ArchiveRefused, digest_of, write_archive
 from corral.store.chain import chain, why_not_next
-from corral.store.journal import Entry, Head, JournalBroken, JournalFailed, Record, StoredImage
+from corral.store.journal import Entry, Head, JournalBroken, JournalFailed, Record, StoredImage, all_records
 from corral.store.projection import fold
-from corral.store.sqlite.database import FILE_NAME, explained, open_database
+from corral.store.sqlite.database import DAMAGE, FILE_NAME, explained, open_database
 from corral.store.sqlite.lease import Lease
 from corral.store.sqlite.lookup import SqliteLookup
 from corral.store.sqlite.reader import SqliteReader
+from corral.store.sqlite.rebuild import rebuild, whole_journal
+from corral.store.sqlite.removal import Archived, archives_in, note_archive, remove_some
 from corral.store.sqlite.sidecar import FILE_NAME as SIDECAR_NAME
 from corral.store.sqlite.sidecar import Sidecar, remembered_head
 from corral.store.sqlite.tables import SqliteTables
@@ -46,7 +50,7 @@ class SqliteJournal:
         except BaseException as wrong:
             self._connection.close()
             self._lease.give_back()
-            if isinstance(wrong, sqlite3.Error):
+            if isinstance(wrong, DAMAGE):
                 raise explained(wrong, folder / FILE_NAME) from wrong
             raise
         self._writer = Writer(self._connection, self._epoch, self._head, self._sidecar, self._fold)
@@ -86,10 +90,51 @@ class SqliteJournal:
     def newest_image(self) -> StoredImage | None:
         return self._reader.newest_image()
 
+    # ---- upkeep ------------------------------------------------------------------------------------------------
+
+    def rebuild(self) -> None:
+        """Make the projections anew from all records, archived ones too. Nothing is written meanwhile."""
+
+        def anew() -> None:
+            rebuild(self._connection, whole_journal(self._connection, self.folder))
+            self._tables = SqliteTables(self._connection)
+
+        self._writer.run(anew).result()
+
+    def archive(self, upto: int, path: Path | None = None) -> Path:
+        """Move the records up to that one into a file. Other writing goes on meanwhile; call from any thread but the
+        one that appends. Every image that is kept must still have all records after it: never beyond the oldest."""
+        images = [seq for seq in self._reader.images.seqs() if self._reader.images.load(seq) is not None]
+        if not images or upto > min(images):
+            newest = f"the oldest image is of record {min(images)}" if images else "there is no image yet"
+            raise ArchiveRefused(f"records up to {upto} cannot be archived: {newest}, and a restart needs all after it")
+        for archived in self._writer.run(lambda: archives_in(self._connection)).result():
+            self._remove(archived.last_seq)  # what an earlier call did not finish
+        anchor = self._reader.anchor()
+        if upto <= anchor.seq:
+            raise ArchiveRefused(f"records up to {anchor.seq} are archived already")
+        path = path or self.folder / "archive" / f"{anchor.seq + 1:012}-{upto:012}.jsonl.gz"
+        records = takewhile(lambda record: record.seq <= upto, all_records(self, anchor.seq, 2000))
+        end = write_archive(path, anchor, records)
+        inside = path.is_relative_to(self.folder)
+        name = str(path.relative_to(self.folder) if inside else path.absolute())
+        archived = Archived(end.seq, end.hash, anchor.seq + 1, name, digest_of(path))
+        self._writer.run(lambda: note_archive(self._connection, self._epoch, archived)).result()
+        self._remove(end.seq)
+        return path
+
+    def _remove(self, upto: int) -> None:
+        while self._reader.anchor().seq < upto:
+            self._writer.run(lambda: remove_some(self._connection, self._epoch, upto)).result()
+
+    # ---- in the thread of the writer ---------------------------------------------------------------------------
+
     def _fold(self, records: Sequence[Record]) -> None:
         """Change the projections by these records, inside the transaction that writes them."""
         fold(self._tables.tables, records)
         self._tables.flush()
+
+    # ---- the end -----------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         if self._is_closed:

@@ -11,9 +11,11 @@ from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from corral.store.archive import read_archive
 from corral.store.journal import Record
 from corral.store.projection import fold
 from corral.store.sqlite.database import FILE_NAME, connect, open_database
+from corral.store.sqlite.removal import archives_in
 from corral.store.sqlite.tables import PROJECTED, SqliteTables
 
 _AT_ONCE = 2000
@@ -31,6 +33,17 @@ def records_in(connection: sqlite3.Connection, after: int = 0) -> Iterator[Recor
             return
         yield from (Record(*row) for row in rows)
         after = rows[-1][0]
+
+
+def whole_journal(connection: sqlite3.Connection, folder: Path) -> Iterator[Record]:
+    """Every record there ever was: those of the archives, then those of the database."""
+    last = 0
+    for archived in archives_in(connection):
+        for record in read_archive(archived.path_from(folder)):
+            if record.seq > last:
+                yield record
+        last = max(last, archived.last_seq)
+    yield from records_in(connection, last)
 
 
 def rebuild(connection: sqlite3.Connection, records: Iterable[Record]) -> None:

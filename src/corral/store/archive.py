@@ -1,0 +1,135 @@
+"""Records in a file: a stretch of the journal with both ends of its chain, so that the file proves itself.
+
+JSON lines, one record each: first what it follows, last what it ends with. Compressed if the name ends in ``.gz``.
+Knows files and the chain; knows nothing of where records come from.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zlib
+from collections.abc import Iterable, Iterator
+from hashlib import file_digest
+from pathlib import Path
+from typing import IO
+
+import msgspec
+from msgspec import Struct
+
+from corral.store.chain import why_not_next
+from corral.store.files import sync_folder
+from corral.store.journal import Head, JournalBroken, Record
+
+VERSION = 1
+
+
+class _Front(Struct):
+    journal_archive: int  # the version of this form
+    after: int
+    hash: str
+
+
+class _End(Struct):
+    last: int
+    hash: str
+
+
+class ArchiveRefused(Exception):
+    """These records cannot be archived. Says why."""
+
+
+#: seq, epoch, format, at_ms, actor, request, body, hash
+_Line = tuple[int, int, int, int, str, str, str, str]
+_line: msgspec.json.Decoder[_Line | _End] = msgspec.json.Decoder(_Line | _End)
+_encoder = msgspec.json.Encoder()
+
+
+def write_archive(path: Path, before: Head, records: Iterable[Record]) -> Head:
+    """Write records that follow ``before``, checked on the way, whole or not at all. Returns their end."""
+    if path.exists():
+        raise ArchiveRefused(f"{path} is there already. Name another file.")
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.new")
+    opened = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        with os.fdopen(opened, "wb") as file:
+            if path.suffix == ".gz":
+                with gzip.GzipFile(fileobj=file, filename="", mode="wb", compresslevel=6, mtime=0) as packed:
+                    end = _write(packed, before, records)
+            else:
+                end = _write(file, before, records)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+    return end
+
+
+def _write(file: IO[bytes] | gzip.GzipFile, before: Head, records: Iterable[Record]) -> Head:
+    file.write(_encoder.encode(_Front(VERSION, before.seq, before.hash.hex())) + b"\n")
+    head = before
+    for r in records:
+        wrong = why_not_next(head, r)
+        if wrong:
+            raise JournalBroken(wrong)
+        line = (r.seq, r.epoch, r.format, r.at_ms, r.actor, r.request, r.body.decode(), r.hash.hex())
+        file.write(_encoder.encode(line) + b"\n")
+        head = Head(r.seq, r.hash)
+    file.write(_encoder.encode(_End(head.seq, head.hash.hex())) + b"\n")
+    return head
+
+
+def read_archive(path: Path) -> Iterator[Record]:
+    """The records of a file, each checked. Raises ``JournalBroken`` where it is not what was written, or cut short."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            yield from _read(file, path)
+    except _DAMAGE as wrong:
+        raise JournalBroken(f"{path} cannot be read, or is damaged: {wrong}") from None
+
+
+#: What reading a file that is not there, or not what was written, may lead to.
+_DAMAGE = (OSError, EOFError, zlib.error, ValueError, msgspec.DecodeError)
+
+
+def _read(file: IO[bytes] | gzip.GzipFile, path: Path) -> Iterator[Record]:
+    head = _front(file.readline(), path)
+    for text in file:
+        line = _line.decode(text)
+        if isinstance(line, _End):
+            if (line.last, line.hash) != (head.seq, head.hash.hex()) or file.readline():
+                raise JournalBroken(f"{path} does not end as it says it ends")
+            return
+        seq, epoch, format, at_ms, actor, request, body, digest = line
+        record = Record(seq, epoch, format, at_ms, actor, request, body.encode(), bytes.fromhex(digest))
+        wrong = why_not_next(head, record)
+        if wrong:
+            raise JournalBroken(f"{path}: {wrong}")
+        head = Head(record.seq, record.hash)
+        yield record
+    raise JournalBroken(f"{path} is cut short after record {head.seq}")
+
+
+def _front(text: bytes, path: Path) -> Head:
+    front = msgspec.json.decode(text, type=_Front)
+    if front.journal_archive != VERSION:
+        raise JournalBroken(f"{path} is of version {front.journal_archive}, and this Corral reads {VERSION}")
+    return Head(front.after, bytes.fromhex(front.hash))
+
+
+def archive_begins_after(path: Path) -> Head:
+    """What the first record of a file follows."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            return _front(file.readline(), path)
+    except _DAMAGE as wrong:
+        raise JournalBroken(f"{path} cannot be read, or is damaged: {wrong}") from None
+
+
+def digest_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,80 @@
+"""Taking old records out of the database, once they are safe in an archive.
+
+Knows the tables of the journal. The order that loses nothing: the file is durable first, then the records go, a part at
+a time so that nobody waits long; what was begun and not finished is finished at the next call.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from msgspec import Struct
+
+from corral.store.journal import Head, JournalFenced
+
+AT_ONCE = 2000
+
+
+class Archived(Struct, frozen=True):
+    """One archive: which records, where, and the digest of the file."""
+
+    last_seq: int
+    last_hash: bytes
+    first_seq: int
+    file: str
+    sha256: str
+
+    def path_from(self, folder: Path) -> Path:
+        return folder / self.file  # an absolute name stays what it is
+
+
+def archives_in(connection: sqlite3.Connection) -> list[Archived]:
+    rows = connection.execute("SELECT last_seq, last_hash, first_seq, file, sha256 FROM archives ORDER BY last_seq")
+    return [Archived(*row) for row in rows]
+
+
+def note_archive(connection: sqlite3.Connection, epoch: int, archived: Archived) -> None:
+    with _transaction(connection, epoch):
+        connection.execute(
+            "INSERT INTO archives (last_seq, last_hash, first_seq, file, sha256) VALUES (?, ?, ?, ?, ?)",
+            (archived.last_seq, archived.last_hash, archived.first_seq, archived.file, archived.sha256),
+        )
+
+
+def remove_some(connection: sqlite3.Connection, epoch: int, upto: int) -> Head:
+    """Remove the first few records up to that one. Returns the last that is gone; call again until that is the one."""
+    with _transaction(connection, epoch):
+        anchor = Head(*connection.execute("SELECT seq, hash FROM anchor").fetchone())
+        last = min(upto, anchor.seq + AT_ONCE)
+        if last <= anchor.seq:
+            return anchor
+        (hash_of_last,) = connection.execute("SELECT hash FROM records WHERE seq = ?", (last,)).fetchone()
+        submitted = connection.execute(
+            "SELECT r.seq, r.format, r.body FROM jobs AS j JOIN records AS r ON r.seq = j.seq"
+            " WHERE j.seq > ? AND j.seq <= ?",
+            (anchor.seq, last),
+        ).fetchall()
+        connection.executemany(
+            "INSERT OR REPLACE INTO submissions (seq, format, body) VALUES (?, ?, ?)",
+            [(seq, format, zlib.compress(body)) for seq, format, body in submitted],
+        )
+        connection.execute("DELETE FROM records WHERE seq <= ?", (last,))
+        connection.execute("UPDATE anchor SET seq = ?, hash = ?", (last, hash_of_last))
+        return Head(last, hash_of_last)
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection, epoch: int) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if connection.execute("SELECT epoch FROM writer").fetchone() != (epoch,):
+            raise JournalFenced(f"another writer has taken over from epoch {epoch}. This server must stop.")
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise

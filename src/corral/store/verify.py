@@ -1,0 +1,140 @@
+"""Whether the record is whole: every record, every link of the chain, both accounts of its end, archives, images and
+projections, and what is wrong with each.
+
+Reads only, and may be used while a server writes. Goes on after a fault, to find the others. What it cannot find is in
+docs/journal.md.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+from msgspec import Struct
+
+from corral.store.archive import archive_begins_after, digest_of, read_archive
+from corral.store.chain import BEGINNING, why_not_next
+from corral.store.images import ImageFolder
+from corral.store.journal import Head, JournalBroken, JournalUnusable, Record
+from corral.store.sqlite.database import DAMAGE, FILE_NAME, connect, explained
+from corral.store.sqlite.rebuild import differences, records_in, whole_journal
+from corral.store.sqlite.removal import archives_in
+from corral.store.sqlite.sidecar import FILE_NAME as SIDECAR_NAME
+from corral.store.sqlite.sidecar import remembered_head
+from corral.wire import codec
+
+
+class Finding(Struct, frozen=True):
+    """One thing that is wrong. ``about``: database, record, end, archive, image or projection."""
+
+    about: str
+    text: str
+    seq: int | None = None
+
+
+def verify(folder: Path) -> list[Finding]:
+    """All that is wrong with the journal in a data folder; nothing: it is whole."""
+    if not (folder / FILE_NAME).is_file():
+        raise JournalUnusable(f"there is no journal in {folder}. Name the data folder of a server.")
+    known = remembered_head(folder)  # before the database is looked at: it may only get further meanwhile
+    connection: sqlite3.Connection | None = None
+    try:
+        connection = connect(folder / FILE_NAME)
+        connection.text_factory = lambda text: text.decode(errors="surrogateescape")  # damaged text is to be read too
+        connection.execute("BEGIN")
+        return list(_findings(connection, folder, known))
+    except DAMAGE as wrong:
+        return [Finding("database", str(explained(wrong, folder / FILE_NAME)))]
+    except TypeError:
+        return [Finding("database", f"{folder / FILE_NAME}: a table has lost its only row")]
+    finally:
+        if connection is not None:
+            connection.close()
+
+
+def _findings(connection: sqlite3.Connection, folder: Path, known: Head | None) -> Iterator[Finding]:
+    found = [Finding("database", text) for (text,) in connection.execute("PRAGMA quick_check(10)") if text != "ok"]
+    found += _archives(connection, folder)
+    found += _chain(connection)
+    found += _end(connection, folder, known)
+    yield from found
+    yield from _images(connection, folder)
+    if not found:  # otherwise there is nothing to compare with
+        yield from (Finding("projection", text) for text in differences(folder, whole_journal(connection, folder)))
+
+
+def _archives(connection: sqlite3.Connection, folder: Path) -> Iterator[Finding]:
+    """Each file proves itself; here, that it is the file it was, and that each begins where the one before ends."""
+    end = BEGINNING
+    for archived in archives_in(connection):
+        path, last = archived.path_from(folder), end
+        try:
+            if archive_begins_after(path) != end:
+                yield Finding("archive", f"{path} does not follow the archive before it", archived.first_seq)
+            if digest_of(path) != archived.sha256:
+                yield Finding("archive", f"{path} is not the file that was written", archived.first_seq)
+            for record in read_archive(path):
+                yield from _unreadable(record)
+                last = Head(record.seq, record.hash)
+            if last != Head(archived.last_seq, archived.last_hash):
+                yield Finding("archive", f"{path} does not end with record {archived.last_seq}", archived.last_seq)
+        except JournalBroken as wrong:
+            yield Finding("archive", str(wrong), archived.first_seq)
+        end = Head(archived.last_seq, archived.last_hash)
+    anchor = _anchor(connection)
+    if anchor.seq > end.seq or (anchor.seq == end.seq and anchor.hash != end.hash):
+        text = f"records up to {anchor.seq} are gone, and archived are those up to {end.seq}"
+        yield Finding("archive", text, anchor.seq)
+
+
+def _chain(connection: sqlite3.Connection) -> Iterator[Finding]:
+    head, epoch = _anchor(connection), 0
+    for record in records_in(connection, after=-(1 << 62)):  # what is below the first does not belong
+        wrong = why_not_next(head, record)
+        if wrong:
+            yield Finding("record", wrong, record.seq)
+        if record.epoch < epoch:
+            yield Finding("record", f"record {record.seq} is of epoch {record.epoch}, after one of {epoch}", record.seq)
+        yield from _unreadable(record)
+        head, epoch = Head(record.seq, record.hash), record.epoch
+    told = Head(*connection.execute("SELECT seq, hash FROM writer").fetchone())
+    if told != head:
+        yield Finding("end", f"the last record is {head.seq}, and should be {told.seq}", head.seq)
+
+
+def _unreadable(record: Record) -> Iterator[Finding]:
+    try:
+        codec.decode(record.format, record.body)
+    except codec.Unreadable as wrong:
+        yield Finding("record", f"record {record.seq} cannot be read: {wrong}", record.seq)
+
+
+def _end(connection: sqlite3.Connection, folder: Path, known: Head | None) -> Iterator[Finding]:
+    """The second account of the end: it may be behind, but what it names must be there."""
+    if known is None:
+        yield Finding("end", f"{folder / SIDECAR_NAME} is missing or damaged: an end cut off could not be noticed")
+        return
+    row = connection.execute("SELECT hash FROM records WHERE seq = ?", (known.seq,)).fetchone()
+    anchor = _anchor(connection)
+    if known.seq < anchor.seq or (row is None and known == anchor):
+        return  # the journal has come further; what it names is in an archive
+    if row is None:
+        text = f"{SIDECAR_NAME} knows of record {known.seq}, which is not there: an end was cut off"
+        yield Finding("end", text, known.seq)
+    elif row[0] != known.hash:
+        yield Finding("end", f"record {known.seq} is not the one that {SIDECAR_NAME} knows of", known.seq)
+
+
+def _images(connection: sqlite3.Connection, folder: Path) -> Iterator[Finding]:
+    (last,) = connection.execute("SELECT seq FROM writer").fetchone()
+    images = ImageFolder(folder / "images")
+    for seq in images.seqs():
+        if images.load(seq) is None:
+            yield Finding("image", f"the image of record {seq} is damaged; an older one, or none, is used instead", seq)
+        elif seq > last:
+            yield Finding("image", f"there is an image of record {seq}, and the last record is {last}", seq)
+
+
+def _anchor(connection: sqlite3.Connection) -> Head:
+    return Head(*connection.execute("SELECT seq, hash FROM anchor").fetchone())
