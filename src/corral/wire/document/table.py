@@ -13,6 +13,8 @@ from msgspec import Struct
 from corral.wire.document.faults import Path, Reading, Wrong, nearest, show
 from corral.wire.document.kinds import Kind, Schema
 
+_LISTED = 12  # more keys than that are not read in a message
+
 
 class Key(Struct, frozen=True):
     """One key of a document. ``into`` is the field of the struct that gets the value, where that is all there is to it.
@@ -30,10 +32,16 @@ class Key(Struct, frozen=True):
 
 
 class Table:
-    """Keys in the order of the reference. ``elsewhere``: words of other tools, and what to say to them."""
+    """Keys in the order of the reference. ``elsewhere``: words of other tools, and what to say to them.
 
-    def __init__(self, name: str, keys: Iterable[Key], elsewhere: Mapping[str, str] | None = None) -> None:
+    ``page`` is the page of the documentation that has them all.
+    """
+
+    def __init__(
+        self, name: str, keys: Iterable[Key], elsewhere: Mapping[str, str] | None = None, page: str = ""
+    ) -> None:
         self.name = name
+        self.page = page
         self.keys = tuple(keys)
         self.by_name = {key.name: key for key in self.keys}
         self.readers = {key.name: key.kind.read for key in self.keys}
@@ -73,6 +81,8 @@ class Table:
             hint = self.elsewhere[lower]
         elif found := nearest(word, known):
             hint = f"did you mean {found}?"
+        elif len(known) > _LISTED and self.page:
+            hint = f"{self.page} lists the keys"
         else:
             hint = f"known keys: {', '.join(known)}"
         reading.fault((*path, word), "unknown_key", f"there is no key {show(name)} here", hint)

@@ -233,5 +233,6 @@ ELSEWHERE = {
     "submitted_ms": "it is set by the server",
 }
 
-WITH_ROLE = Table("gang", (ROLE_KEY, *GANG_KEYS.keys), ELSEWHERE)
+PAGE = "docs/job-file.md"
+WITH_ROLE = Table("gang", (ROLE_KEY, *GANG_KEYS.keys), ELSEWHERE, PAGE)
 GANG_NAMES = frozenset(GANG_KEYS.by_name)

@@ -16,7 +16,7 @@ from corral.core.work import Work
 from corral.wire.document.faults import Enough, Fault, Path, Reading, Wrong, show
 from corral.wire.document.kinds import Kind, bounded
 from corral.wire.document.table import Key, Table
-from corral.wire.job.keys import DISK_MIB, ELSEWHERE, GANG_KEYS, GANG_NAMES, HIDES, JOB_KEYS, WITH_ROLE
+from corral.wire.job.keys import DISK_MIB, ELSEWHERE, GANG_KEYS, GANG_NAMES, HIDES, JOB_KEYS, PAGE, WITH_ROLE
 from corral.wire.job.limits import LIMITS, Limits
 
 DEFAULT_QUEUE = "default"
@@ -159,7 +159,7 @@ GANGS_KEY = Key(
     "Several gangs that make up one job; what stands beside them holds for each that does not say otherwise.",
     [{"role": "trainer", "gpus": 8, "command": "python train.py"}, {"role": "reader", "command": "python read.py"}],
 )  # fmt: skip
-JOB_FILE = Table("job", (*JOB_KEYS.keys, *GANG_KEYS.keys, GANGS_KEY), ELSEWHERE)
+JOB_FILE = Table("job", (*JOB_KEYS.keys, *GANG_KEYS.keys, GANGS_KEY), ELSEWHERE, PAGE)
 
 # --- what does not go together ----------------------------------------------------------------------------------------
 

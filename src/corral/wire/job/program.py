@@ -127,7 +127,7 @@ SIGNAL = Kind(
     lambda early: f"{early.signal}@{write_span(early.before_ms)}",
 )
 
-PATH_TEXT = text("an absolute path", pattern=r"[/~][^\0]*", hint="begin it with / or ~")
+PATH_TEXT = text("an absolute path", pattern=r"[/~][\s\S]*", hint="begin it with / or ~")
 _MOUNT_KEYS = Table(
     "mounts",
     [

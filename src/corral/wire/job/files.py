@@ -1,0 +1,105 @@
+"""Files of jobs: YAML with one job or several (``---`` between them), or a script with ``#SBATCH`` lines.
+
+Gives for each job the document to send, its spec if it is sound, and otherwise all faults with file, line and column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from corral.core.model import JobSpec
+from corral.wire.document.faults import Fault, Path
+from corral.wire.document.yaml import Marked, Place, PlacedFault, read_yaml
+from corral.wire.job.keys import HIDES
+from corral.wire.job.limits import LIMITS, Limits
+from corral.wire.job.parse import DEFAULT_QUEUE, parse_job
+
+
+class Note(Struct, frozen=True):
+    """Something that a file says and that means nothing here, or something else than elsewhere."""
+
+    place: Place
+    what: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.what}: {self.why}"
+
+
+class Parsed(Struct):
+    """One job of a file. ``document`` is what to send to a server; there is a ``spec`` where there are no faults."""
+
+    document: dict[str, Any]
+    spec: JobSpec | None = None
+    faults: tuple[PlacedFault, ...] = ()
+    notes: tuple[Note, ...] = ()
+    marks: Marked | None = None
+
+    def place(self, path: Path) -> Place | None:
+        """Where in the file a path of the document stands: for faults that only a server can find."""
+        return self.marks.place(path) if self.marks is not None else None
+
+
+def read_job_file(
+    text: str,
+    name: str,
+    *,
+    now_ms: int = 0,
+    queue: str = DEFAULT_QUEUE,
+    defaults: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    limits: Limits = LIMITS,
+) -> list[Parsed]:
+    """Every job of a YAML file. ``defaults`` hold where the file says nothing, ``overrides`` whatever it says."""
+    documents = read_yaml(text, name, limits.file_bytes, limits.documents)
+    found = []
+    for marks in documents:
+        if marks.value is None and not marks.faults:
+            continue  # nothing between two separators
+        found.append(_parsed(marks, now_ms, queue, defaults or {}, overrides or {}, limits))
+    if not found:
+        fault = Fault((), "empty", "there is no job in this file", "write at least: command: python train.py")
+        found.append(Parsed({}, faults=(PlacedFault(Place(name, 1, 1), fault),)))
+    return found
+
+
+def _parsed(
+    marks: Marked, now_ms: int, queue: str, defaults: Mapping[str, Any], overrides: Mapping[str, Any], limits: Limits
+) -> Parsed:
+    document = marks.value
+    if isinstance(document, dict):
+        document = overlaid(overlaid(dict(defaults), document), overrides)
+    elif marks.faults:
+        return Parsed({}, faults=tuple(marks.faults), marks=marks)
+    spec = parse_job(document, now_ms=now_ms, queue=queue, limits=limits)
+    faults = list(marks.faults)
+    if not isinstance(spec, JobSpec):
+        faults += [marks.placed(each) for each in spec]
+    faults.sort(key=lambda each: (each.place.line, each.place.column))
+    sound = spec if isinstance(spec, JobSpec) and not faults else None
+    return Parsed(document if isinstance(document, dict) else {}, sound, tuple(faults), marks=marks)
+
+
+def overlaid(document: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """The document with other values for some keys. Other ways to say the same give way; variables are merged."""
+    hidden = {name for stated in over for name in HIDES.get(stated, ()) if name not in over}
+    found = {key: value for key, value in document.items() if key not in hidden}
+    for key, value in over.items():
+        below = found.get(key)
+        if key in ("env", "secrets", "labels") and isinstance(below, dict) and isinstance(value, dict):
+            found[key] = below | value
+        else:
+            found[key] = value
+    return found
+
+
+def is_script(text: str) -> bool:
+    """Whether a file is a script for ``sbatch`` rather than YAML."""
+    return text.startswith("#!")
+
+
+def faults_in(jobs: Sequence[Parsed]) -> list[PlacedFault]:
+    return [fault for job in jobs for fault in job.faults]
