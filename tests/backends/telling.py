@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Callable
 
 from corral.backends.base import Phase, Report, SavedReport, TaskKey, TaskOrder, TaskReport
 
@@ -58,3 +59,10 @@ def order(key: TaskKey, *command: str, epoch: int = 1, **rest: object) -> TaskOr
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def until(is_so: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
+    end = time.monotonic() + patience_s
+    while not is_so():
+        assert time.monotonic() < end, "it did not come to pass in time"
+        time.sleep(0.005)

@@ -9,9 +9,11 @@ import pytest
 
 from corral.backends.base import Backend, Phase, StaleEpoch, TaskKey, TaskOrder, TaskReport
 from corral.backends.fake import FakeBackend, Script
+from corral.backends.local.backend import LocalBackend
+from corral.backends.local.settings import LocalSettings
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import FailureClass
-from tests.backends.telling import Ear, now_ms, order
+from tests.backends.telling import Ear, now_ms, order, until
 
 KEY = TaskKey("17[3]/main", 1, 0)
 FAR_MS = 600_000
@@ -37,6 +39,10 @@ class Stage(Protocol):
     def is_stubborn(self, key: TaskKey) -> TaskOrder: ...
 
     def cannot_start(self, key: TaskKey) -> TaskOrder: ...
+
+    def is_ready(self, backend: Backend, key: TaskKey) -> bool:
+        """It is not only up, but prepared for what `saves` or `is_stubborn` have said of it."""
+        ...
 
 
 class FakeStage:
@@ -65,12 +71,49 @@ class FakeStage:
     def cannot_start(self, key: TaskKey) -> TaskOrder:
         return self._order(key, Script(starts=False, failure=FailureClass.USER_ERROR, why="no such command"))
 
+    def is_ready(self, backend: Backend, key: TaskKey) -> bool:
+        return True
+
     def _order(self, key: TaskKey, script: Script) -> TaskOrder:
         self._scripts[key] = script
         return order(key, "pretend")
 
 
-STAGES: dict[str, Callable[[Path], Stage]] = {"fake": lambda _: FakeStage()}
+class LocalStage:
+    def __init__(self, data: Path) -> None:
+        self._data = data
+
+    def backend(self) -> Backend:
+        return LocalBackend(self._data, NodeSpec("n1"), LocalSettings(scan_ms=100))
+
+    def exits(self, key: TaskKey, code: int) -> TaskOrder:
+        return self._order(key, f"exit {code}")
+
+    def prints(self, key: TaskKey, text: str) -> TaskOrder:
+        return order(key, "printf", "%s", text)
+
+    def runs(self, key: TaskKey) -> TaskOrder:
+        return order(key, "sleep", "600")
+
+    def saves(self, key: TaskKey, step: int) -> TaskOrder:
+        save = f'echo "{{\\"step\\": {step}}}" >> $CORRAL_CHECKPOINT_FILE'
+        return self._order(key, f"trap '{save}; exit 85' TERM; echo ready; while :; do sleep 0.02; done")
+
+    def is_stubborn(self, key: TaskKey) -> TaskOrder:
+        return self._order(key, "trap '' TERM; echo ready; while :; do sleep 0.05; done")
+
+    def cannot_start(self, key: TaskKey) -> TaskOrder:
+        return order(key, "no-such-program-anywhere")
+
+    def is_ready(self, backend: Backend, key: TaskKey) -> bool:
+        part = backend.read_log(key, "stdout", 0, 100)
+        return part is not None and part.data == b"ready\n"
+
+    def _order(self, key: TaskKey, script: str) -> TaskOrder:
+        return order(key, "sh", "-c", script)
+
+
+STAGES: dict[str, Callable[[Path], Stage]] = {"fake": lambda _: FakeStage(), "local": LocalStage}
 
 
 @pytest.fixture(params=STAGES)
@@ -140,6 +183,7 @@ def test_a_task_that_cannot_start_is_told_down_and_why(backend: Backend, stage: 
 def test_a_killed_task_dies_of_sigkill(backend: Backend, stage: Stage, ear: Ear):
     backend.launch([stage.is_stubborn(KEY)])
     ear.up(KEY)
+    until(lambda: stage.is_ready(backend, KEY))
     backend.kill(KEY)
     down = ear.down(KEY)
     assert (down.exit_code, down.signal) == (137, 9)
@@ -162,6 +206,7 @@ def test_a_warned_task_dies_of_sigterm_when_it_does_not_care(backend: Backend, s
 def test_a_warned_task_saves_and_leaves(backend: Backend, stage: Stage, ear: Ear):
     backend.launch([stage.saves(KEY, 7)])
     ear.up(KEY)
+    until(lambda: stage.is_ready(backend, KEY))
     backend.warn(KEY, now_ms() + FAR_MS, "drain")
     down = ear.down(KEY)
     ear.step(KEY, 7)
@@ -172,6 +217,7 @@ def test_a_warned_task_saves_and_leaves(backend: Backend, stage: Stage, ear: Ear
 def test_a_stubborn_task_is_killed_at_the_deadline(backend: Backend, stage: Stage, ear: Ear):
     backend.launch([stage.is_stubborn(KEY)])
     ear.up(KEY)
+    until(lambda: stage.is_ready(backend, KEY))
     deadline_ms = now_ms() + 300
     backend.warn(KEY, deadline_ms, "drain")
     down = ear.down(KEY)
@@ -198,6 +244,7 @@ def test_running_and_ended_tasks_are_told_again_after_a_restart(backend: Backend
 def test_an_end_without_a_server_is_told_to_the_next(backend: Backend, stage: Stage, ear: Ear):
     backend.launch([stage.saves(KEY, 5)])
     ear.up(KEY)
+    until(lambda: stage.is_ready(backend, KEY))
     backend.warn(KEY, now_ms() + FAR_MS, "drain")
     backend.close()
     again, ear2 = stage.backend(), Ear()
@@ -225,7 +272,7 @@ def test_forgetting_drops_what_is_over_and_keeps_its_log(backend: Backend, stage
     backend.launch([stage.prints(KEY, "hello\n")])
     ear.down(KEY)
     backend.forget(KEY)
-    _until(lambda: backend.known() == [])
+    until(lambda: backend.known() == [])
     part = backend.read_log(KEY, "stdout", 0, 100)
     assert part is not None
     assert (part.data, part.is_over) == (b"hello\n", True)
@@ -281,12 +328,3 @@ def test_asking_about_unknown_tasks_does_no_harm(backend: Backend):
     backend.warn(KEY, now_ms(), "drain")
     backend.forget(KEY)
     assert backend.known() == []
-
-
-def _until(is_so: Callable[[], bool]) -> None:
-    import time
-
-    until = time.monotonic() + 10
-    while not is_so():
-        assert time.monotonic() < until
-        time.sleep(0.005)

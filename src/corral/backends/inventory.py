@@ -1,0 +1,23 @@
+"""This machine as a node: its CPUs, memory and GPUs, less what is kept back for the system.
+
+Knows the operating system's own counts. Knows nothing of what is in use.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+
+from corral.core.cluster.resources import Gpu, amounts
+from corral.core.cluster.topology import NodeSpec
+
+
+def inventory(
+    name: str = "", gpus: Sequence[Gpu] | None = None, cpu_milli_reserved: int = 0, memory_mib_reserved: int = 0
+) -> NodeSpec:
+    cpu_milli = max(len(os.sched_getaffinity(0)) * 1000 - cpu_milli_reserved, 0)
+    memory_mib = max(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20 - memory_mib_reserved, 0)
+    return NodeSpec(
+        name or socket.gethostname(), tuple(gpus or ()), amounts({"cpu_milli": cpu_milli, "memory_mib": memory_mib})
+    )

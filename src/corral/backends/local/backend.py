@@ -1,0 +1,306 @@
+"""Tasks as processes of this machine: the seam of the server, kept by one watcher thread.
+
+Every change goes through the watcher's inbox, so that the tasks have one owner and need no locks. What the watcher
+tells is what it finds in the state directories; news from supervisors only say where to look first. Knows tasks, not
+gangs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import select
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from corral.backends.base import LogPart, Phase, Report, SavedReport, StaleEpoch, TaskKey, TaskOrder, Tell
+from corral.backends.inventory import inventory
+from corral.backends.local import remains
+from corral.backends.local.link import SpawnerLink
+from corral.backends.local.logs import LogStore
+from corral.backends.local.orders import Site, request_of
+from corral.backends.local.settings import LocalSettings
+from corral.backends.local.state import TaskState, boot_id, down_report, name_of, short, up_report
+from corral.backends.local.task import records
+from corral.backends.local.task.cgroups import detect
+from corral.core.cluster.topology import NodeSpec
+
+_log = logging.getLogger(__name__)
+_NEWS_MAX = 1 << 20
+_WHY_MAX = 1_000
+_F_SETPIPE_SZ = 1031
+
+
+class LocalBackend:
+    """``data``: the server's data directory. ``node``: this machine; None: as it is found (`inventory`)."""
+
+    def __init__(self, data: Path, node: NodeSpec | None = None, settings: LocalSettings | None = None) -> None:
+        self._node = node if node is not None else inventory()
+        self._settings = settings or LocalSettings()
+        data = data.absolute()
+        self._tasks_folder, self._run = data / "tasks" / "state", data / "run"
+        self._epoch_file = data / "tasks" / "epoch"
+        self._logs = LogStore(data / "tasks" / "logs")
+        self._tasks: dict[TaskKey, _Task] = {}
+        self._by_name: dict[str, _Task] = {}
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._epoch = 0
+        self._tell: Tell = _tell_nobody
+        self._thread: threading.Thread | None = None
+
+    # --- the seam -----------------------------------------------------------------------------------------------------
+
+    def nodes(self) -> Sequence[NodeSpec]:
+        return (self._node,)
+
+    def open(self, tell: Tell, epoch: int) -> None:
+        for folder in (self._tasks_folder, self._run):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._take_over(epoch)
+        identity = short(str(self._tasks_folder))
+        scratch = remains.make_scratch_root(self._settings.scratch or tempfile.gettempdir(), identity)
+        layout = detect(f"corral-{identity}")
+        self._site = Site(str(self._tasks_folder), str(self._run), scratch, boot_id(), layout, self._settings)
+        self._tell, self._runs = tell, True
+        self._news = _open_news(self._run / records.NEWS)
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._link = SpawnerLink(str(self._run))  # from here on no earlier spawner makes tasks
+        self._adopt()
+        self._thread = threading.Thread(target=self._watch, name="local-backend", daemon=True)
+        self._thread.start()
+
+    def launch(self, orders: Sequence[TaskOrder]) -> None:
+        for order in orders:
+            if order.epoch < self._epoch:
+                raise StaleEpoch(order.epoch, self._epoch)
+        for order in orders:
+            task = self._tasks.get(order.key)
+            if task is None:
+                task = self._keep(_Task(order.key, order.node, self._site.state_folder(order.key)))
+                self._ask(partial(self._send, task, order))
+            else:
+                self._ask(partial(self._tell_again, task))
+
+    def warn(self, key: TaskKey, deadline_ms: int, why: str) -> None:
+        self._ask(partial(self._control, key, f"warn {deadline_ms} {_one_line(why)}"))
+
+    def kill(self, key: TaskKey) -> None:
+        self._ask(partial(self._control, key, "kill killed on request"))
+
+    def known(self) -> Sequence[TaskKey]:
+        return list(self._tasks)
+
+    def forget(self, key: TaskKey) -> None:
+        self._ask(partial(self._forget, key))
+
+    def read_log(self, key: TaskKey, stream: str, offset: int, limit: int) -> LogPart | None:
+        def is_over() -> bool:
+            task = self._tasks.get(key)
+            return task is None or task.told is Phase.DOWN
+
+        return self._logs.read(name_of(key), stream, offset, limit, is_over, key in self._tasks)
+
+    def close(self) -> None:
+        if self._thread is None:
+            return
+        self._ask(self._stop)
+        self._thread.join()
+        self._thread = None
+        self._link.close()
+        os.close(self._news)
+        os.close(self._wake)
+        self._tasks, self._by_name = {}, {}
+
+    # --- beginning ----------------------------------------------------------------------------------------------------
+
+    def _take_over(self, epoch: int) -> None:
+        try:
+            highest = int(self._epoch_file.read_text())
+        except (FileNotFoundError, ValueError):
+            highest = 0
+        if epoch < highest:
+            raise StaleEpoch(epoch, highest)
+        self._epoch = epoch
+        records.write_whole(str(self._epoch_file), f"{epoch}\n".encode())
+        records.make_durable(str(self._epoch_file))
+
+    def _adopt(self) -> None:
+        """Whatever an earlier server left: told as it is now. What is left of no task is removed."""
+        for name in sorted(os.listdir(self._tasks_folder)):
+            state = TaskState(f"{self._tasks_folder}/{name}")
+            record = state.order()
+            if record is None:
+                remains.remove_unreadable(state)
+                continue
+            task = self._keep(_Task(record.order.key, record.order.node, state.folder))
+            task.is_launched = True
+            self._look(task)
+            self._check(task)
+        running = {task.name for task in self._tasks.values() if task.told is not Phase.DOWN}
+        remains.sweep(self._site.layout, self._site.scratch, running)
+
+    def _keep(self, task: _Task) -> _Task:
+        self._tasks[task.key] = self._by_name[task.name] = task
+        return task
+
+    # --- the watcher --------------------------------------------------------------------------------------------------
+
+    def _ask(self, what: Callable[[], None]) -> None:
+        self._inbox.append(what)
+        os.eventfd_write(self._wake, 1)
+
+    def _stop(self) -> None:
+        self._runs = False
+
+    def _watch(self) -> None:
+        next_scan = time.monotonic() + self._settings.scan_ms / 1000
+        while self._runs:
+            try:
+                self._turn(max(next_scan - time.monotonic(), 0))
+                if time.monotonic() >= next_scan:
+                    self._scan()
+                    next_scan = time.monotonic() + self._settings.scan_ms / 1000
+            except Exception:
+                _log.exception("the watcher of local tasks met a fault and goes on")
+                time.sleep(0.1)
+
+    def _turn(self, patience_s: float) -> None:
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        poll.register(self._news, select.POLLIN)
+        link = self._link.socket.fileno()
+        poll.register(link, select.POLLIN | (select.POLLOUT if self._link.wants_to_write else 0))
+        ready = dict(poll.poll(patience_s * 1000))
+        if self._wake in ready:
+            os.eventfd_read(self._wake)
+            while self._inbox:
+                self._inbox.popleft()()
+        if ready.get(link, 0) & select.POLLOUT:
+            self._link.flush()
+        if ready.get(link, 0) & ~select.POLLOUT:
+            for name in self._link.answers():
+                self._on_launched(name)
+        if self._news in ready:
+            for name in dict.fromkeys(os.read(self._news, _NEWS_MAX).decode("utf-8", "replace").split("\n")):
+                if name in self._by_name:
+                    self._look(self._by_name[name])
+
+    def _scan(self) -> None:
+        for task in list(self._tasks.values()):
+            if task.is_launched and task.told is not Phase.DOWN:
+                self._look(task)
+                self._check(task)
+        self._logs.prune(self._settings.log_days_max)
+
+    def _send(self, task: _Task, order: TaskOrder) -> None:
+        self._link.send(request_of(order, self._site, self._logs.folder(task.name)))
+
+    def _on_launched(self, name: str) -> None:
+        """The spawner has made a supervisor for it, or found that there was one: either way the directory is there."""
+        task = self._by_name.get(name)
+        if task is None:
+            return
+        task.is_launched = True
+        pending, task.pending = task.pending, []
+        for line in pending:
+            task.state.control(line)
+        self._look(task)
+
+    def _control(self, key: TaskKey, line: str) -> None:
+        task = self._tasks.get(key)
+        if task is None or task.told is Phase.DOWN:
+            return
+        message = line.encode("utf-8", "replace") + b"\n"
+        if not task.is_launched:
+            task.pending.append(message)
+        elif not task.state.control(message):
+            self._check(task)
+
+    def _look(self, task: _Task) -> None:
+        """Tell what has not been told. The exit is read first: what was written before it is then there as well."""
+        if task.told is Phase.DOWN or not task.is_launched:
+            return
+        ended = task.state.exit()
+        if task.told is None:
+            started = task.state.started()
+            if started is not None:
+                task.told = Phase.UP
+                self._say(up_report(task.key, task.node, started))
+        if task.told is not None:
+            step = task.state.step()
+            if step is not None and step != task.step:
+                task.step = step
+                self._say(SavedReport(task.key, step))
+        if ended is not None:
+            task.told = Phase.DOWN
+            self._say(down_report(task.key, task.node, ended))
+
+    def _check(self, task: _Task) -> None:
+        """A task without a supervisor and without an exit is lost: what is left of it is ended, and that is its
+        exit."""
+        if task.told is Phase.DOWN or task.state.is_supervised():
+            return
+        if task.state.exit() is None:
+            self._bury(task)
+        self._look(task)
+
+    def _bury(self, task: _Task) -> None:
+        try:
+            remains.bury(task.state, self._site.boot)
+        except OSError:
+            _log.exception("the exit of lost task %s cannot be recorded yet", task.name)
+
+    def _tell_again(self, task: _Task) -> None:
+        task.told, task.step = None, None
+        self._look(task)
+
+    def _forget(self, key: TaskKey) -> None:
+        task = self._tasks.get(key)
+        if task is None or task.told is not Phase.DOWN:
+            return
+        remains.clear(task.state)
+        del self._tasks[key], self._by_name[task.name]
+
+    def _say(self, report: Report) -> None:
+        try:
+            self._tell(report)
+        except Exception:
+            _log.exception("a report of a local task could not be told: %r", report)
+
+
+class _Task:
+    """What the watcher knows of one task: what it has told, and what it could not yet pass on."""
+
+    __slots__ = ("is_launched", "key", "name", "node", "pending", "state", "step", "told")
+
+    def __init__(self, key: TaskKey, node: str, folder: str) -> None:
+        self.key, self.node, self.name = key, node, name_of(key)
+        self.state = TaskState(folder)
+        self.is_launched = False
+        self.told: Phase | None = None
+        self.step: int | None = None
+        self.pending: list[bytes] = []
+
+
+def _open_news(path: Path) -> int:
+    with contextlib.suppress(FileExistsError):
+        os.mkfifo(path, 0o600)
+    fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    with contextlib.suppress(OSError):  # then it has the usual 64 KiB
+        fcntl.fcntl(fd, _F_SETPIPE_SZ, _NEWS_MAX)
+    return fd
+
+
+def _one_line(why: str) -> str:
+    return " ".join(why.split())[:_WHY_MAX]
+
+
+def _tell_nobody(_: Report) -> None:
+    """Before `open`."""

@@ -1,0 +1,98 @@
+"""The server's end of the spawner: started, fed without waiting, started again when it is gone.
+
+Knows bytes in and names out. Runs in the watcher's thread only; what is sent is kept until the spawner has answered, so
+that a new spawner can be given it again: doing so twice is harmless, because a state directory is made once.
+"""
+
+from __future__ import annotations
+
+import marshal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from corral.backends.local.task.request import Request
+
+_SOURCE = Path(__file__).resolve().parents[3]
+_CODE = """\
+import sys
+sys.path.insert(0, sys.argv[1])
+from corral.backends.local.task.spawner import main
+main(int(sys.argv[2]), sys.argv[3])
+"""
+_READY_S = 30
+
+
+class SpawnerLink:
+    def __init__(self, run: str) -> None:
+        self._run = run
+        self._unanswered: dict[str, bytes] = {}
+        self._outgoing = bytearray()
+        self._incoming = b""
+        self.socket = self._start()
+
+    @property
+    def wants_to_write(self) -> bool:
+        return bool(self._outgoing)
+
+    def send(self, request: Request) -> None:
+        body = marshal.dumps(dict(request))
+        message = len(body).to_bytes(4, "big") + body
+        self._unanswered[request["name"]] = message
+        self._outgoing += message
+        self.flush()
+
+    def flush(self) -> None:
+        try:
+            while self._outgoing:
+                del self._outgoing[: self.socket.send(self._outgoing)]
+        except BlockingIOError:
+            pass  # it is busy; the watcher comes back
+        except OSError:
+            self._outgoing.clear()  # gone: `answers` finds out and everything is sent again
+
+    def answers(self) -> list[str]:
+        """Names whose requests were dealt with. Starts a new spawner when this one is gone."""
+        try:
+            data = self.socket.recv(1 << 16)
+        except BlockingIOError:
+            return []
+        except OSError:
+            data = b""
+        if not data:
+            self._start_again()
+            return []
+        *lines, self._incoming = (self._incoming + data).split(b"\n")
+        names = [line.decode() for line in lines if line]
+        for name in names:
+            self._unanswered.pop(name, None)
+        return names
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def _start(self) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        command = [sys.executable, "-I", "-S", "-c", _CODE, str(_SOURCE), str(theirs.fileno()), self._run]
+        try:
+            with theirs:
+                subprocess.run(
+                    command, pass_fds=[theirs.fileno()], check=True, stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=_READY_S,
+                )  # fmt: skip
+            ours.settimeout(_READY_S)
+            if ours.recv(1) != b"\n":
+                raise OSError("the spawner of tasks did not start: it ended at once")
+        except BaseException:
+            ours.close()
+            raise
+        ours.setblocking(False)
+        return ours
+
+    def _start_again(self) -> None:
+        self.socket.close()
+        self.socket = self._start()
+        self._incoming = b""
+        self._outgoing = bytearray(b"".join(self._unanswered.values()))
+        self.flush()

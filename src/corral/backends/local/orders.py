@@ -1,0 +1,107 @@
+"""From an order of the server to the request that a spawner can carry out.
+
+Knows what this machine can enforce and where things of a task lie; starts nothing.
+"""
+
+from __future__ import annotations
+
+import signal
+
+import msgspec
+from msgspec import structs
+
+from corral.backends.base import TaskKey, TaskOrder
+from corral.backends.gpus import is_simulated, visibility
+from corral.backends.local.settings import LocalSettings
+from corral.backends.local.state import OrderRecord, name_of, short
+from corral.backends.local.task.cgroups import Layout
+from corral.backends.local.task.request import Request
+
+
+class Site:
+    """Where on this machine tasks are kept, and what limits hold there."""
+
+    def __init__(self, tasks: str, run: str, scratch: str, boot: str, layout: Layout, settings: LocalSettings) -> None:
+        self.tasks, self.run, self.scratch = tasks, run, scratch
+        self.boot, self.layout, self.settings = boot, layout, settings
+
+    def state_folder(self, key: TaskKey) -> str:
+        return f"{self.tasks}/{name_of(key)}"
+
+
+def request_of(order: TaskOrder, site: Site, logs: str) -> Request:
+    name = name_of(order.key)
+    scratch = f"{site.scratch}/{short(name)}"
+    groups = _groups(order, site.layout, name)
+    record = OrderRecord(
+        order=structs.replace(order, secret_env=()),
+        secrets=tuple(variable for variable, _ in order.secret_env),
+        boot=site.boot,
+        scratch=scratch,
+        cgroup_version=site.layout.version,
+        cgroups=groups,
+    )
+    return {
+        "name": name,
+        "record": msgspec.json.encode(record),
+        "state": site.state_folder(order.key),
+        "logs": logs,
+        "scratch": scratch,
+        "run": site.run,
+        "command": list(order.command),
+        "env": {**dict(order.env), **dict(order.secret_env), **visibility(order.gpus)},
+        "processes": [dict(process.env) for process in order.processes],
+        "account": order.account,
+        "directory": order.directory,
+        "output": order.output,
+        "error": order.error,
+        "early": _early(order),
+        "log_bytes_max": max(order.log_mib_max, 1) << 20,
+        "cgroup_version": site.layout.version,
+        "cgroups": groups,
+        "memory_mib": order.memory_mib,
+        "cpu_milli": order.cpu_milli,
+        "has_quota": site.settings.has_cpu_quota,
+        "pids_max": site.settings.pids_max,
+        "peer_grace_ms": site.settings.peer_grace_ms,
+        "unenforced": unenforced(order, site.layout),
+        "refusal": _refusal(order),
+    }
+
+
+def unenforced(order: TaskOrder, layout: Layout) -> list[str]:
+    """What was asked for and only rests on the good will of the task, with the reason."""
+    asked = {"memory": order.memory_mib is not None, "cpu": order.cpu_milli is not None, "pids": True}
+    found = [f"{limit}: {layout.unenforced[limit]}" for limit in asked if asked[limit] and limit in layout.unenforced]
+    if any(not is_simulated(uuid) for uuid in order.gpus):
+        found.append("gpus: hidden by CUDA_VISIBLE_DEVICES, not by the kernel: plain processes are not fenced off")
+    return found
+
+
+def _groups(order: TaskOrder, layout: Layout, name: str) -> dict[str, str]:
+    """The number of processes is always bounded; in version 1 every other limit costs a group of its own, so only those
+    that were asked for."""
+    asked = {"memory": order.memory_mib is not None, "cpu": order.cpu_milli is not None, "pids": True}
+    is_one = layout.version == 2
+    return {limit: f"{folder}/{name}" for limit, folder in layout.parents.items() if is_one or asked[limit]}
+
+
+def _early(order: TaskOrder) -> tuple[int, int] | None:
+    if order.early_signal is None:
+        return None
+    try:
+        return int(signal.Signals[order.early_signal.signal]), order.early_signal.before_ms
+    except KeyError:
+        return None  # said by `_refusal`
+
+
+def _refusal(order: TaskOrder) -> str:
+    if order.image or order.mounts:
+        return "images and mounts need a backend with containers; this one runs plain processes"
+    if not order.command or not order.command[0]:
+        return "there is no command to run"
+    if order.early_signal is not None and order.early_signal.signal not in signal.Signals.__members__:
+        return f"there is no signal {order.early_signal.signal!r}; one like SIGUSR1 is meant"
+    if any("\0" in text for text in order.command) or any("\0" in k + v or "=" in k or not k for k, v in order.env):
+        return "the command and its variables must not contain NUL, nor the names of variables '='"
+    return ""

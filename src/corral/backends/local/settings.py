@@ -1,0 +1,30 @@
+"""What an administrator may choose about tasks on this machine. Knows defaults, and nothing of how they are used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from msgspec import Struct, field
+
+_PIDS_MAX = 65_536
+
+
+def _a_quarter_of_all_pids() -> int:
+    try:
+        return min(int(Path("/proc/sys/kernel/pid_max").read_text()) // 4, _PIDS_MAX)
+    except OSError:
+        return _PIDS_MAX
+
+
+class LocalSettings(Struct, frozen=True, kw_only=True):
+    """``pids_max``: processes and threads of one task. ``has_cpu_quota``: a task gets no more CPU than it asked for
+    even
+    when others are idle; else it gets at least its share. ``peer_grace_ms``: between SIGTERM and SIGKILL for the other
+    processes of a task when one has failed. ``scratch``: where the private directories of tasks are made."""
+
+    pids_max: int = field(default_factory=_a_quarter_of_all_pids)
+    has_cpu_quota: bool = False
+    peer_grace_ms: int = 10_000
+    scratch: str = ""  # empty: in the machine's temporary directory
+    log_days_max: int = 30
+    scan_ms: int = 1_000  # how often tasks are looked at though nobody said that they have news

@@ -1,0 +1,81 @@
+"""The files of a task's state directory: their names, and how they are written so that no reader sees half of one.
+
+Knows names and bytes. Reading and judging them is the server's side (`state`).
+"""
+
+from __future__ import annotations
+
+import os
+
+#: The order as it came, without its secrets; written before anything runs.
+ORDER = "order.json"
+#: A FIFO that the supervisor, and nobody else, reads: orders go in here; that it has a reader means that one lives.
+CONTROL = "control"
+#: When the processes were up, and which they are.
+STARTED = "started.json"
+#: The last step that the task has saved, as a number.
+STEP = "step"
+#: How it ended. Nothing is written after it but the removal of what is left.
+EXIT = "exit.json"
+#: In the run directory: the FIFO in which supervisors say the name of a task that has news.
+NEWS = "news"
+
+Plain = str | int | bool | None
+Record = dict[str, "Plain | list[str] | list[int]"]
+
+
+def write_whole(path: str, data: bytes) -> None:
+    """A reader sees all of it or the file as it was."""
+    beside = path + ".new"
+    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        while data:
+            data = data[os.write(fd, data) :]
+    finally:
+        os.close(fd)
+    os.rename(beside, path)
+
+
+def make_durable(path: str) -> None:
+    """The file, and that it has its name, survive a power failure from here on."""
+    for place in (path, os.path.dirname(path)):
+        fd = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def to_json(record: Record) -> bytes:
+    """As json.dumps would; json is not imported because every supervisor would pay for it."""
+    return ("{" + ", ".join(f"{_text(name)}: {_value(value)}" for name, value in record.items()) + "}\n").encode(
+        "utf-8", "replace"
+    )
+
+
+def _value(value: Plain | list[str] | list[int]) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, list):
+        return "[" + ", ".join(_value(item) for item in value) + "]"
+    return str(value).lower()  # True, False and numbers
+
+
+def _text(text: str) -> str:
+    return '"' + "".join(c if c >= " " and c not in '"\\' else f"\\u{ord(c):04x}" for c in text) + '"'
+
+
+def say_news(run: str, name: str) -> None:
+    """A hint to the server that the task has news. Lost without harm when nobody listens: the files are the truth."""
+    try:
+        fd = os.open(f"{run}/{NEWS}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return  # no server
+    try:
+        os.write(fd, name.encode() + b"\n")
+    except OSError:
+        pass  # full: the server is slow and will look by itself
+    finally:
+        os.close(fd)

@@ -1,0 +1,39 @@
+"""What the server sends the spawner for one task: plain values, as marshal writes them.
+
+marshal, because both ends are the same interpreter, it is built in and a hundred times lighter to load than json.
+Holds secrets, so it travels through a socket into memory and nowhere else.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypedDict
+
+    class Request(TypedDict):
+        name: str  # of the task, unique, fit for a file name
+        record: bytes  # what order.json shall say; no secrets
+        state: str  # the state directory to make
+        logs: str  # the folder of its logs, made with the first byte
+        scratch: str  # its private directory, made and removed
+        run: str  # where the server listens
+        command: list[str]
+        env: dict[str, str]  # with the secrets
+        processes: list[dict[str, str]]
+        account: str
+        directory: str
+        output: str
+        error: str
+        early: tuple[int, int] | None  # signal, milliseconds before the deadline
+        log_bytes_max: int
+        cgroup_version: int
+        cgroups: dict[str, str]
+        memory_mib: int | None
+        cpu_milli: int | None
+        has_quota: bool
+        pids_max: int
+        peer_grace_ms: int
+        unenforced: list[str]
+        refusal: str  # why it cannot run here at all; empty: it can
+else:  # typing is not loaded just for this
+    Request = dict

@@ -1,0 +1,135 @@
+"""The private directory of a task: its TMPDIR, and the two files through which it and its supervisor talk.
+
+The directory belongs to the account, which may put anything in it: links to elsewhere, FIFOs, nothing at all. So what
+is done here with the rights of the supervisor never follows a link and never waits.
+"""
+
+# ruff: noqa: SIM105  contextlib is not loaded just for this
+
+from __future__ import annotations
+
+import os
+import stat
+
+from corral.backends.local.task.records import to_json, write_whole
+
+CHECKPOINT, WARNING, TEMPORARY = "checkpoint", "warning.json", "tmp"
+_READ_MAX = 1 << 20
+
+
+class Scratch:
+    def __init__(self, path: str, uid: int, gid: int) -> None:
+        self.path, self._uid, self._gid = path, uid, gid
+        self._seen: tuple[int, int, int] | None = None
+
+    def make(self) -> None:
+        for path in (self.path, f"{self.path}/{TEMPORARY}"):
+            os.mkdir(path, 0o700)
+            if self._uid != os.geteuid():
+                os.chown(path, self._uid, self._gid, follow_symlinks=False)
+
+    def env(self) -> dict[str, str]:
+        return {
+            "TMPDIR": f"{self.path}/{TEMPORARY}",
+            "CORRAL_CHECKPOINT_FILE": f"{self.path}/{CHECKPOINT}",
+            "CORRAL_WARNING_FILE": f"{self.path}/{WARNING}",
+        }
+
+    def warn(self, deadline_ms: int, why: str) -> None:
+        """Put the warning where the task looks for it. To be called with the rights of the account."""
+        record = to_json({"deadline_ms": deadline_ms, "why": why})
+        try:
+            write_whole(f"{self.path}/{WARNING}", record)
+        except OSError:
+            pass  # the task removed its directory; it still gets the signal
+
+    def saved_step(self) -> int | None:
+        """The last step in the checkpoint file, when the file has changed since the last look."""
+        path = f"{self.path}/{CHECKPOINT}"
+        try:
+            state = os.lstat(path)
+            mark = (state.st_ino, state.st_size, state.st_mtime_ns)
+            if mark == self._seen or not stat.S_ISREG(state.st_mode):
+                return None
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            self._seen = mark
+            start = max(state.st_size - _READ_MAX, 0)
+            return last_step(os.pread(fd, _READ_MAX, start))
+        except OSError:
+            return None
+        finally:
+            os.close(fd)
+
+
+def last_step(text: bytes) -> int | None:
+    """Of the last whole line that says one: ``{"step": 3}``. A last line without an end may still be being written."""
+    import json  # only a task that saves pays for it
+
+    for line in reversed(text[: text.rfind(b"\n") + 1].splitlines()):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        step = record.get("step") if isinstance(record, dict) else None
+        if isinstance(step, int) and not isinstance(step, bool) and step >= 0:
+            return step
+    return None
+
+
+def remove(path: str) -> None:
+    """All of it, whoever owns it, never leaving it by a link."""
+    try:
+        os.rmdir(f"{path}/{TEMPORARY}")
+        os.rmdir(path)
+        return  # nothing was put there, as nearly always
+    except OSError:
+        pass
+    for _ in range(2):
+        try:
+            _empty(path)
+            os.rmdir(path)
+            return
+        except FileNotFoundError:
+            return
+        except OSError:
+            continue  # a mount, or a right that was taken away: the server tries again later
+
+
+def _empty(path: str) -> None:
+    """Folders inside folders are first moved to the top: a hostile task may nest them deeper than calls or open files
+    can go."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    top = os.open(path, flags)
+    try:
+        os.fchmod(top, 0o700)
+        while names := os.listdir(top):
+            for name in names:
+                if _is_unlinked(name, top):
+                    continue
+                os.chmod(name, 0o700, dir_fd=top)
+                folder = os.open(name, flags, dir_fd=top)
+                try:
+                    _move_up(folder, top)
+                finally:
+                    os.close(folder)
+                os.rmdir(name, dir_fd=top)
+    finally:
+        os.close(top)
+
+
+def _move_up(folder: int, top: int) -> None:
+    for name in os.listdir(folder):
+        if not _is_unlinked(name, folder):
+            os.chmod(name, 0o700, dir_fd=folder)
+            os.rename(name, os.urandom(12).hex(), src_dir_fd=folder, dst_dir_fd=top)
+
+
+def _is_unlinked(name: str, folder: int) -> bool:
+    try:
+        os.unlink(name, dir_fd=folder)
+    except IsADirectoryError:
+        return False
+    return True

@@ -1,0 +1,225 @@
+"""What a task writes, on its way from a pipe into files that are bounded, and into the user's own file.
+
+A stream is kept as segments named by the offset at which they begin; the oldest goes when the bound is reached. What
+cannot be kept (a full disk) is counted and said; the task is never held up by it. Knows bytes, not lines.
+"""
+
+# ruff: noqa: SIM105  contextlib is not loaded just for this
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import time
+
+STDOUT, STDERR = "stdout", "stderr"
+_CHUNK = 1 << 20
+_SEGMENTS = 8
+_SEGMENT_MIN = 1 << 16
+_RETRY_S = 1.0
+_F_SETPIPE_SZ = 1031
+EMPTY = -1  # nothing to take now
+OVER = 0  # nobody can write any more
+
+
+class Stream:
+    """One of stdout and stderr. ``source`` is read here, ``sink`` is what the processes get."""
+
+    def __init__(self, folder: str, name: str, bytes_max: int) -> None:
+        self.folder, self.name = folder, name
+        self.source, self.sink = os.pipe()
+        os.set_blocking(self.source, False)
+        self._bytes_max = max(bytes_max, 2 * _SEGMENT_MIN)
+        self._segment_max = max(bytes_max // _SEGMENTS, _SEGMENT_MIN)
+        self._starts: list[int] = []  # offsets of the segments that are kept
+        self._offset = 0
+        self._file = -1
+        self._room = 0
+        self._lost = 0
+        self._retry_at = 0.0
+        self._splices = True
+        self._is_wide = False
+        self._copy = -1
+
+    def copy_to(self, fd: int) -> None:
+        self._copy = fd
+
+    def pump(self) -> int:
+        """Take what is there, once: how much, or `EMPTY`, or `OVER`."""
+        if self._retry_at > time.monotonic():
+            return self._discard("")
+        if self._copy >= 0 or not self._splices or self._room == 0:
+            return self._carry()
+        try:
+            count = os.splice(self.source, self._file, min(_CHUNK, self._room))
+        except BlockingIOError:
+            return EMPTY
+        except OSError as fault:
+            if fault.errno == errno.EINVAL:
+                self._splices = False  # this file system cannot
+                return self._carry()
+            return self._discard(fault.strerror or str(fault))
+        self._count(count)
+        return count
+
+    def drain(self) -> None:
+        """All that is still in the pipe once the task has ended; not more, should a stranger hold its other end."""
+        left = 64 * _CHUNK
+        while left > 0 and (count := self.pump()) > 0:
+            left -= count
+        if self._lost:
+            self._retry_at = 0.0
+            self.note("")
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+        os.close(self.source)
+
+    def note(self, text: str) -> None:
+        """A line of Corral's own in the log."""
+        data = f"corral: {text}\n".encode("utf-8", "replace") if text else b""
+        try:
+            self._open_segment()
+            self._write(data)
+        except OSError:
+            pass  # the disk is full; there is nowhere to say it
+
+    def tail(self, count: int) -> bytes:
+        """The last bytes that are kept."""
+        found = b""
+        for start in reversed(self._starts):
+            try:
+                with open(self._path(start), "rb") as segment:
+                    segment.seek(max(segment.seek(0, os.SEEK_END) - count + len(found), 0))
+                    found = segment.read() + found
+            except OSError:
+                break
+            if len(found) >= count:
+                break
+        return found
+
+    def drop_oldest(self) -> bool:
+        """Give back what room can be given back: the oldest segment but the one being written."""
+        if len(self._starts) < 2:
+            return False
+        self._unlink(self._starts.pop(0))
+        return True
+
+    def _carry(self) -> int:
+        """As splice, through memory: for a second reader, where splice cannot, and where a segment is to be begun,
+        which
+        is worth it only when there is something to put in it."""
+        try:
+            data = os.read(self.source, _CHUNK)
+        except BlockingIOError:
+            return EMPTY
+        self._copy_on(data)
+        rest = data
+        try:
+            while rest:
+                self._open_segment()
+                rest = rest[self._write_some(rest[: self._room]) :]
+        except OSError as fault:
+            self._lose(len(rest), fault.strerror or str(fault))
+        if data:
+            self._widen(len(data))
+        return len(data)
+
+    def _copy_on(self, data: bytes) -> None:
+        if self._copy < 0:
+            return
+        try:
+            rest = data
+            while rest:
+                rest = rest[os.write(self._copy, rest) :]
+        except OSError as fault:
+            os.close(self._copy)
+            self._copy = -1
+            self.note(f"{self.name} is no longer copied to its file: {fault.strerror}")
+
+    def _discard(self, reason: str) -> int:
+        try:
+            data = os.read(self.source, _CHUNK)
+        except BlockingIOError:
+            return EMPTY
+        self._copy_on(data)
+        self._lose(len(data), reason)
+        return len(data)
+
+    def _lose(self, count: int, reason: str) -> None:
+        """The gap keeps its place in the count of offsets: a new segment begins behind it."""
+        if reason:
+            self._retry_at = time.monotonic() + _RETRY_S
+        self._lost += count
+        self._offset += count
+        self._room = 0
+
+    def _open_segment(self) -> None:
+        if self._room > 0:
+            return
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+        if not self._starts:
+            os.makedirs(self.folder, mode=0o700, exist_ok=True)
+        while self._starts and self._offset + self._segment_max - self._starts[0] > self._bytes_max:
+            self._unlink(self._starts.pop(0))
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        self._file = os.open(self._path(self._offset), flags, 0o600)
+        if not self._starts or self._starts[-1] != self._offset:
+            self._starts.append(self._offset)
+        self._room = self._segment_max
+        if self._lost:
+            lost, self._lost = self._lost, 0
+            try:
+                self._write(f"\ncorral: {lost} bytes of {self.name} were lost here: no room to keep them\n".encode())
+            except OSError:
+                self._lost, self._room = lost, 0
+                raise
+
+    def _write(self, data: bytes) -> None:
+        """Into the open segment, which has room for it or grows a little."""
+        while data:
+            data = data[self._write_some(data) :]
+
+    def _write_some(self, data: bytes) -> int:
+        count = os.write(self._file, data)
+        self._offset += count
+        self._room = max(self._room - count, 0)
+        return count
+
+    def _count(self, count: int) -> None:
+        self._offset += count
+        self._room -= count
+        self._widen(count)
+
+    def _widen(self, count: int) -> None:
+        """A busy writer gets a wider pipe; for everyone, it would be a waste of locked memory."""
+        if count >= _SEGMENT_MIN and not self._is_wide:
+            self._is_wide = True
+            try:
+                fcntl.fcntl(self.source, _F_SETPIPE_SZ, _CHUNK)
+            except OSError:
+                pass  # too many wide pipes of this user
+
+    def _unlink(self, start: int) -> None:
+        try:
+            os.unlink(self._path(start))
+        except OSError:
+            pass
+
+    def _path(self, start: int) -> str:
+        return f"{self.folder}/{self.name}.{start:016d}"
+
+
+def open_copy(path: str) -> int:
+    """The user's own file, opened with the rights of the caller; appended to, so that several tasks may share it."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    fd = os.open(path, flags, 0o644)
+    mode = os.fstat(fd).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode)):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a regular file")
+    return fd

@@ -1,0 +1,311 @@
+"""The life of one task: its processes are started, listened to, warned, ended, and what became of them is written down.
+
+One supervisor for each task, in a session of its own, under nobody: it outlives the server and the spawner. It obeys
+lines in the task's control FIFO and never asks the server anything. Knows one task.
+"""
+
+# ruff: noqa: SIM105  contextlib is not loaded just for this
+
+from __future__ import annotations
+
+import os
+import select
+import time
+
+from corral.backends.local.task import records, scratch, system
+from corral.backends.local.task.cgroups import TaskGroups
+from corral.backends.local.task.ending import end_all, reap
+from corral.backends.local.task.request import Request
+from corral.backends.local.task.start import (
+    START_FAILED,
+    USER_ERROR,
+    Account,
+    Acting,
+    Program,
+    StartFault,
+    fault_from,
+    start,
+)
+from corral.backends.local.task.streams import OVER, STDERR, STDOUT, Stream, open_copy
+from corral.backends.local.task.symptoms import symptom
+
+_LOOK_MS = 200  # for checkpoints
+_LAST_WORDS_MS = 5_000  # between SIGTERM and the deadline, when an earlier signal has warned before
+_TAIL = 1 << 14
+OUT_OF_MEMORY = "out_of_memory"
+SAVED = 85  # exit code: "saved, requeue me"
+
+
+def supervise(request: Request, control: int) -> None:
+    """All of it. Returns when the task is over and recorded."""
+    os.setsid()
+    system.become_subreaper()
+    system.refuse_new_privileges()
+    Supervisor(request, control).run()
+
+
+class Supervisor:
+    def __init__(self, request: Request, control: int) -> None:
+        self.request, self.control = request, control
+        self.groups = TaskGroups(request["cgroup_version"], request["cgroups"])
+        self.streams: list[Stream] = []
+        self.poll = select.poll()
+        self.programs: dict[int, Program] = {}  # by the pipe on which its start is awaited
+        self.running: dict[int, int] = {}  # pid to pidfd
+        self.leader = 0
+        self.is_up = False
+        self.first_failure: int | None = None  # a wait status
+        self.deadline: float | None = None  # all on the monotonic clock, seconds
+        self.early_at: float | None = None
+        self.term_at: float | None = None
+        self.kill_why = ""  # of the deadline
+        self.warn_why = ""
+        self.step: int | None = None
+        self.scratch: scratch.Scratch | None = None
+        self.account: Account | None = None
+
+    def run(self) -> None:
+        fault: StartFault | None = None
+        try:
+            self._start()
+            while self.running and not self._is_past_deadline():
+                self._turn()
+        except StartFault as this:
+            fault = this
+        except Exception as this:
+            fault = StartFault(START_FAILED, f"the supervisor of the task failed: {this!r}")
+        self._finish(fault)
+
+    # --- the start ----------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        request = self.request
+        self.poll.register(self.control, select.POLLIN)
+        for name in (STDOUT, STDERR):
+            stream = Stream(request["logs"], name, request["log_bytes_max"])
+            self.streams.append(stream)
+            self.poll.register(stream.source, select.POLLIN)
+        if request["refusal"]:
+            raise StartFault(USER_ERROR, request["refusal"])
+        account = self.account = Account(request["account"])
+        self.scratch = scratch.Scratch(request["scratch"], account.uid, account.gid)
+        self.scratch.make()
+        self.groups.make(request["memory_mib"], request["cpu_milli"], request["has_quota"], request["pids_max"])
+        self._open_copies(account)
+        env = {**account.env(), **request["env"], **self.scratch.env()}
+        directory = request["directory"] or (account.home if os.path.isdir(account.home) else "/")
+        for own in request["processes"]:
+            program = Program(request["command"], {**env, **own}, directory, account, self.groups)
+            pid, verdict = start(program, self.streams[0].sink, self.streams[1].sink, self.leader)
+            self.leader = self.leader or pid
+            self.running[pid] = os.pidfd_open(pid)
+            self.programs[verdict] = program
+            self.poll.register(verdict, select.POLLIN)
+            self.poll.register(self.running[pid], select.POLLIN)
+        for stream in self.streams:
+            os.close(stream.sink)
+
+    def _open_copies(self, account: Account) -> None:
+        for stream, path in zip(self.streams, (self.request["output"], self.request["error"]), strict=True):
+            if path:
+                try:
+                    with Acting(account):
+                        stream.copy_to(open_copy(os.path.join(self.request["directory"] or account.home, path)))
+                except OSError as fault:
+                    self.streams[1].note(f"{stream.name} is not copied to {path!r}: {fault.strerror}")
+
+    def _on_verdict(self, verdict: int) -> None:
+        """A child has come to its program, or says why it could not."""
+        said = os.read(verdict, 4096)
+        program = self.programs.pop(verdict)
+        self.poll.unregister(verdict)
+        os.close(verdict)
+        if said:
+            raise fault_from(said, program)
+        if not self.programs:
+            self._record_start()
+
+    def _record_start(self) -> None:
+        self.is_up = True
+        record: records.Record = {
+            "at_ms": _now_ms(),
+            "supervisor": os.getpid(),
+            "pids": list(self.running),
+            "unenforced": self.request["unenforced"],
+        }
+        records.write_whole(f"{self.request['state']}/{records.STARTED}", records.to_json(record))
+        self._say_news()
+
+    # --- while it runs ------------------------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        """Wait for whatever comes first, and do it. Every source gets one go, so that none can starve the others."""
+        for fd, _ in self.poll.poll(self._patience_ms()):
+            if fd == self.control:
+                self._obey(os.read(fd, 65536))
+            elif fd in self.programs:
+                self._on_verdict(fd)
+            else:
+                for stream in self.streams:
+                    if fd == stream.source and stream.pump() == OVER:
+                        self.poll.unregister(fd)
+        self._reap()
+        self._look_for_checkpoint()
+        self._keep_deadline(time.monotonic())
+
+    def _patience_ms(self) -> int:
+        times = [at for at in (self.deadline, self.early_at, self.term_at) if at is not None]
+        if not times:
+            return _LOOK_MS
+        return min(max(int((min(times) - time.monotonic()) * 1000) + 1, 0), _LOOK_MS)
+
+    def _reap(self) -> None:
+        ended: dict[int, int] = {}
+        reap(ended)
+        self._note_ends(ended)
+
+    def _note_ends(self, ended: dict[int, int]) -> None:
+        for pid, status in ended.items():
+            if pid not in self.running:
+                continue  # an orphan of the task
+            self.poll.unregister(self.running[pid])
+            os.close(self.running.pop(pid))
+            if status != 0 and self.first_failure is None:
+                self.first_failure = status
+                if self.running:
+                    self._end_peers()
+
+    def _end_peers(self) -> None:
+        """One process has failed: the others are told to leave, and soon made to."""
+        self._signal_group(system.SIGTERM)
+        self._end_by(time.monotonic() + self.request["peer_grace_ms"] / 1000, "a process of the task had failed")
+
+    def _end_by(self, at: float, why: str) -> None:
+        if self.deadline is None or at < self.deadline:
+            self.deadline, self.kill_why = at, why
+
+    def _obey(self, lines: bytes) -> None:
+        for line in lines.decode("utf-8", "replace").splitlines():
+            verb, _, rest = line.partition(" ")
+            if verb == "kill":
+                self._end_by(0.0, rest)
+            elif verb == "warn":
+                deadline_ms, _, why = rest.partition(" ")
+                self._warn(int(deadline_ms), why)
+
+    def _warn(self, deadline_ms: int, why: str) -> None:
+        """The file, then a signal. A job that asked for an early signal gets it so long before the deadline, and
+        SIGTERM
+        only shortly before the deadline: by then it has had its time."""
+        now = time.monotonic()
+        deadline = now + max(deadline_ms - _now_ms(), 0) / 1000
+        if self.scratch is not None and self.account is not None:
+            with Acting(self.account):
+                self.scratch.warn(deadline_ms, why)
+        is_first, self.warn_why = not self.warn_why, f"asked to leave: {why}"
+        self._end_by(deadline, f"killed at its deadline ({why})")
+        early = self.request["early"]
+        if early is not None:
+            self.early_at = max(now, deadline - early[1] / 1000) if is_first else self.early_at
+            begun = max(now, deadline - early[1] / 1000)
+            self.term_at = max(deadline - _LAST_WORDS_MS / 1000, (begun + deadline) / 2)
+        elif is_first:
+            self._signal_group(system.SIGTERM)
+
+    def _keep_deadline(self, now: float) -> None:
+        early = self.request["early"]
+        if early is not None and self.early_at is not None and now >= self.early_at:
+            self.early_at = None
+            self._signal_group(early[0])
+        if self.term_at is not None and now >= self.term_at:
+            self.term_at = None
+            self._signal_group(system.SIGTERM)
+
+    def _is_past_deadline(self) -> bool:
+        return self.deadline is not None and time.monotonic() >= self.deadline
+
+    def _signal_group(self, number: int) -> None:
+        if self.leader:
+            try:
+                os.killpg(self.leader, number)
+            except (ProcessLookupError, PermissionError):
+                pass
+
+    def _look_for_checkpoint(self) -> None:
+        step = self.scratch.saved_step() if self.scratch is not None else None
+        if step is not None and step != self.step:
+            self.step = step
+            try:
+                records.write_whole(f"{self.request['state']}/{records.STEP}", str(step).encode())
+            except OSError:
+                return  # a full disk: said again with the next one
+            self._say_news()
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def _finish(self, fault: StartFault | None) -> None:
+        """Everyone is ended before the exit is told: what the task held is free when the server hears of it."""
+        is_late = self._is_past_deadline()
+        ended: dict[int, int] = {}
+        end_all(self.groups, ended)
+        self._note_ends(ended)
+        self._look_for_checkpoint()
+        if fault is not None and self.streams:
+            self.streams[1].note(fault.why)
+        for stream in self.streams:
+            stream.drain()
+        self._record_exit(self._exit_record(fault, is_late))
+        self._say_news()
+        try:
+            records.make_durable(f"{self.request['state']}/{records.EXIT}")
+        except OSError:
+            pass  # forgotten by the server already
+        scratch.remove(self.request["scratch"])
+        self.groups.remove()
+
+    def _exit_record(self, fault: StartFault | None, is_late: bool) -> records.Record:
+        code, number, failure, why = 0, 0, None, ""
+        if fault is not None:
+            code, failure, why = fault.code, fault.failure, fault.why
+        elif self.first_failure is not None:
+            code = os.waitstatus_to_exitcode(self.first_failure)
+            if code < 0:
+                code, number = 128 - code, -code
+            failure, why = self._judge(code, number, is_late)
+        return {"at_ms": _now_ms(), "exit_code": code, "signal": number, "failure": failure, "why": why}
+
+    def _judge(self, code: int, number: int, is_late: bool) -> tuple[str | None, str]:
+        """What the exit code does not tell."""
+        if code == SAVED:
+            return None, ""
+        if self.groups.oom_kills():
+            limit = self.request["memory_mib"]
+            return OUT_OF_MEMORY, f"the task needed more than its {limit} MiB of memory: the kernel killed a process"
+        if number == system.SIGKILL:
+            stranger = "killed by SIGKILL, not by Corral: the machine may have run out of memory"
+            return None, self.kill_why if is_late else stranger
+        if number or self.warn_why:
+            return None, self.warn_why
+        return symptom(self._last_words())
+
+    def _last_words(self) -> bytes:
+        return self.streams[1].tail(_TAIL) if self.streams else b""
+
+    def _record_exit(self, record: records.Record) -> None:
+        """On a full disk: the oldest of the log makes room for it; and if there is none, it waits for room."""
+        while True:
+            try:
+                records.write_whole(f"{self.request['state']}/{records.EXIT}", records.to_json(record))
+                return
+            except FileNotFoundError:
+                return  # the state directory was removed under us: nobody wants to know
+            except OSError:
+                if not any(stream.drop_oldest() for stream in self.streams):
+                    time.sleep(1)
+
+    def _say_news(self) -> None:
+        records.say_news(self.request["run"], self.request["name"])
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
