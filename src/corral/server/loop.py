@@ -12,6 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 
 import structlog
@@ -234,10 +235,9 @@ class Loop:
         if self._look_again_ms is not None:
             due.append(self._look_again_ms)
         wait_s = max(0, min(due) - now_ms) / 1000
-        try:
-            await asyncio.wait_for(self._wanted.wait(), min(wait_s, 3600))
-        except TimeoutError:
-            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(wait_s, 3600)):  # wait_for may swallow a cancellation
+                await self._wanted.wait()
 
     def _tick(self) -> None:
         now_ms = self.clock.now_ms()
