@@ -101,7 +101,7 @@ def _found(journal: Journal, options: Options) -> None:
 
 async def _run(options: Options, known: Known, journal: SqliteJournal, backend: Backend) -> int:
     secrets = SecretStore(options.data / "secrets")
-    server = Running(known, journal, journal.lookup(), backend, secrets, options.policy)
+    server = Running(known, journal, journal.lookup, backend, secrets, options.policy)
     server.loop.keep_ended = options.keep_ended
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -10,7 +10,6 @@ import asyncio
 import gc
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import structlog
 
@@ -25,9 +24,7 @@ from corral.server.secrets import SecretStore
 from corral.server.service import Service
 from corral.server.start import bring_nodes, miss_tasks
 from corral.store.journal import Journal, StoredImage
-
-if TYPE_CHECKING:
-    from corral.store.lookup import Lookup
+from corral.store.lookup import Lookup
 
 log = structlog.get_logger(__name__)
 

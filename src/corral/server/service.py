@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from corral.backends.base import Backend
 from corral.core import events as e
@@ -21,9 +20,7 @@ from corral.server.loop import AccountCommand, Command, Done, Loop
 from corral.server.secrets import SecretStore
 from corral.server.thinking import Prospect, Why
 from corral.store.journal import Journal, Record
-
-if TYPE_CHECKING:
-    from corral.store.lookup import Lookup
+from corral.store.lookup import Lookup
 
 _FEED_AT_ONCE = 500
 
