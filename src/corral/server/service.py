@@ -29,6 +29,7 @@ class Service:
     def __init__(self, loop: Loop, lookup: Lookup, backend: Backend, secrets: SecretStore) -> None:
         self.loop, self.lookup, self.backend, self.secrets = loop, lookup, backend, secrets
         self.is_ready = False
+        self.is_ending = False
         self.news = asyncio.Event()
         loop.watchers.append(self._notice)
 
@@ -122,6 +123,11 @@ class Service:
     def _notice(self, event: object) -> None:  # noqa: ARG002 - that there is one is all it needs
         self.wake()
 
+    def end_feeds(self) -> None:
+        """The server stops: whoever listens is let go."""
+        self.is_ending = True
+        self.wake()
+
     def wake(self) -> None:
         """Let whoever waits for news look again."""
         news, self.news = self.news, asyncio.Event()
@@ -135,7 +141,7 @@ class Feed:
         self._service, self._after, self._is_open = service, after, True
 
     async def __aiter__(self) -> AsyncIterator[Record]:
-        while self._is_open and not self._service.loop.stopped.is_set():
+        while self._is_open and not self._service.is_ending:
             news = self._service.news  # before reading: whatever is written from now on will set it
             found = await asyncio.to_thread(self._service.journal.read, self._after, _FEED_AT_ONCE)
             for record in found:
