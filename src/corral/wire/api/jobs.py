@@ -123,7 +123,7 @@ class SubmitAnswer(Answer, frozen=True):
 
 
 class BatchBody(Body, frozen=True):
-    """Many job documents, accepted all or none. In ``after``, ``@0`` is the first job of this batch, and so on."""
+    """Many job documents, accepted all or none. In ``after``, ``#0`` is the first job of this batch, and so on."""
 
     jobs: list[dict[str, Any]]
 

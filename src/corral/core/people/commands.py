@@ -1,0 +1,129 @@
+"""What people ask for about people: each is checked against the accounts and becomes events, or a refusal says why.
+
+Who may ask is not decided here, nor how a token is made: identity, digests and times come in as arguments. Holds that
+names are sound, that nothing is asked of users who are not there, and that an administrator always remains.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from corral.core.intake.refusal import Refusal
+from corral.core.people import accounts as a
+from corral.core.people.accounts import AccountEvent, Accounts, Role
+
+Answer = list[AccountEvent] | Refusal
+
+#: Names of users and secrets: they appear in paths, logs and file names, so they are plain. Tokens: what they are for.
+USER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+SECRET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+ACCOUNT = re.compile(r"[a-z_][a-z0-9_.-]{0,31}")
+QUEUE = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
+TOKENS_MAX = 1000  # of one user
+TOKEN_NAME_MAX = 100
+
+
+def set_user(accounts: Accounts, user: str, account: str, disabled: bool, now_ms: int) -> Answer:
+    """Make a user, or change one."""
+    if not USER.fullmatch(user):
+        hint = "letters, digits and . _ @ -, at most 64, beginning with a letter or digit"
+        return Refusal("bad_name", f"{user!r} is not a user name", hint, "user")
+    if account and not ACCOUNT.fullmatch(account):
+        hint = "lower-case letters, digits and _ . -, at most 32"
+        return Refusal("bad_account", f"{account!r} is not an account of a machine", hint, "account")
+    if disabled and _is_last_administrator(accounts, user):
+        return _last_administrator(user)
+    return [a.UserSet(now_ms, user, account, disabled)]
+
+
+def remove_user(accounts: Accounts, user: str, now_ms: int) -> Answer:
+    if user not in accounts.users:
+        return _no_user(user)
+    if _is_last_administrator(accounts, user):
+        return _last_administrator(user)
+    return [a.UserRemoved(now_ms, user)]
+
+
+def grant(accounts: Accounts, user: str, role: Role, queue: str, queues: Collection[str], now_ms: int) -> Answer:
+    """``queues``: those there are. A role that is there already is no fault: asking twice does no harm."""
+    if user not in accounts.users:
+        return _no_user(user)
+    if queue and queue not in queues:
+        return Refusal("no_such_queue", f"there is no queue {queue!r}", field="queue")
+    if (queue, role) in accounts.users[user].roles:
+        return []
+    return [a.RoleGranted(now_ms, user, role, queue)]
+
+
+def revoke(accounts: Accounts, user: str, role: Role, queue: str, now_ms: int) -> Answer:
+    known = accounts.users.get(user)
+    if known is None:
+        return _no_user(user)
+    if (queue, role) not in known.roles:
+        return Refusal("no_such_role", f"{user} is not {role} of {queue or 'the cluster'}")
+    if role is Role.ADMINISTRATOR and not queue and _is_last_administrator(accounts, user):
+        return _last_administrator(user)
+    return [a.RoleRevoked(now_ms, user, role, queue)]
+
+
+def issue_token(
+    accounts: Accounts,
+    token: str,
+    user: str,
+    digest: str,
+    name: str,
+    scope: tuple[str, ...],
+    expires_ms: int | None,
+    now_ms: int,
+) -> Answer:
+    if user not in accounts.users:
+        return _no_user(user)
+    if token in accounts.tokens:
+        return Refusal("token_exists", "a token of this number is there already", "ask again")
+    if len(name) > TOKEN_NAME_MAX or not name.isprintable():
+        return Refusal("bad_name", f"a token's name has at most {TOKEN_NAME_MAX} printable characters", field="name")
+    if expires_ms is not None and expires_ms <= now_ms:
+        return Refusal("bad_expiry", "the token would be over before it begins", "give it some time", "expires_in_ms")
+    if sum(1 for each in accounts.tokens.values() if each.user == user) >= TOKENS_MAX:
+        return Refusal("too_many_tokens", f"{user} has {TOKENS_MAX} tokens", "revoke some first")
+    return [a.TokenIssued(now_ms, token, user, digest, name, scope, expires_ms)]
+
+
+def revoke_token(accounts: Accounts, token: str, now_ms: int) -> Answer:
+    if token not in accounts.tokens:
+        return Refusal("no_such_token", f"there is no token {token!r}")
+    return [a.TokenRevoked(now_ms, token)]
+
+
+def set_secret(_accounts: Accounts, secret: str, queue: str, queues: Collection[str], now_ms: int) -> Answer:
+    """There is now a value for this name; where it is kept is not the matter of the record."""
+    if not SECRET.fullmatch(secret):
+        hint = "letters, digits and . _ -, at most 64, beginning with a letter or digit"
+        return Refusal("bad_name", f"{secret!r} is not a name for a secret", hint, "name")
+    if queue and queue not in queues:
+        return Refusal("no_such_queue", f"there is no queue {queue!r}", field="queue")
+    return [a.SecretSet(now_ms, secret, queue)]
+
+
+def remove_secret(accounts: Accounts, secret: str, queue: str, now_ms: int) -> Answer:
+    if (queue, secret) not in accounts.secrets:
+        return Refusal("no_such_secret", f"there is no secret {secret!r} of {queue or 'the cluster'}")
+    return [a.SecretRemoved(now_ms, secret, queue)]
+
+
+def _is_last_administrator(accounts: Accounts, user: str) -> bool:
+    """Whether nobody else could administer the cluster without this user."""
+    root = ("", Role.ADMINISTRATOR)
+    able = {name for name, each in accounts.users.items() if root in each.roles and not each.disabled}
+    return able == {user}
+
+
+def _last_administrator(user: str) -> Refusal:
+    return Refusal(
+        "last_administrator", f"{user} is the last administrator of the cluster", "make another administrator first"
+    )
+
+
+def _no_user(user: str) -> Refusal:
+    return Refusal("no_such_user", f"there is no user {user!r}")

@@ -1,0 +1,87 @@
+"""The interface put together: the table behind its doors, as one ASGI application.
+
+Knows how the parts fit. What is served is in ``table``, how in ``entry``, by whom in ``handlers``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from starlette.routing import Route as Path
+from starlette.routing import Router
+from starlette.types import Receive, Scope, Send
+
+from corral.server.api.entry.asking import Ask, Content, Reply, Shared
+from corral.server.api.entry.door import Desk, Entrance
+from corral.server.api.entry.route import Door, Route
+from corral.server.api.entry.seam import Service
+from corral.server.api.entry.settings import ApiSettings
+from corral.server.api.openapi import describe
+from corral.server.api.page import PAGE, POLICY
+from corral.server.api.table import ROUTES
+from corral.server.metrics import Metrics
+
+
+class Api:
+    """The application. ``close`` ends its streams, so that the server can go down without waiting for them."""
+
+    def __init__(self, service: Service, settings: ApiSettings, metrics: Metrics, routes: Sequence[Route]) -> None:
+        self.shared = Shared(service, settings, metrics)
+        self.metrics = metrics
+        desk = Desk(self.shared)
+        by_path: dict[str, dict[str, Route]] = {}
+        for route in routes:
+            by_path.setdefault(route.path, {})[route.method] = route
+        paths = [Path(path, Entrance(desk, found, path), methods=None) for path, found in by_path.items()]
+        self._router = Router(paths, redirect_slashes=False, default=Entrance(desk, {}, "none"))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self._router(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await _lifespan(receive, send)
+        else:
+            await send({"type": "websocket.close", "code": 1008})
+
+    def close(self) -> None:
+        self.shared.close()
+
+
+async def _lifespan(receive: Receive, send: Send) -> None:
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return
+
+
+def make_app(service: Service, settings: ApiSettings | None = None, metrics: Metrics | None = None) -> Api:
+    """``metrics`` must be given every durable event by whoever makes them; by default they start here, empty."""
+    return Api(
+        service,
+        settings or ApiSettings(),
+        metrics or Metrics(service.state, service.now_ms()),
+        all_routes(),
+    )
+
+
+def all_routes() -> tuple[Route, ...]:
+    """The table, and the description of it."""
+    description = msgspec.json.encode(describe(ROUTES))
+    page = PAGE.encode()
+
+    async def openapi(ask: Ask) -> Reply:  # noqa: ARG001 - the same for everybody
+        return Content(description, "application/json")
+
+    async def docs(ask: Ask) -> Reply:  # noqa: ARG001
+        return Content(page, "text/html; charset=utf-8", (("Content-Security-Policy", POLICY),))
+
+    about = {"tag": "server", "door": Door.OPEN}
+    return (
+        *ROUTES,
+        Route(
+            method="GET", path="/v1/openapi.json", handler=openapi, summary="This description", answer=None, **about,  # type: ignore[arg-type]
+        ),
+        Route(method="GET", path="/v1/docs", handler=docs, summary="This page", answer=None, **about),  # type: ignore[arg-type]
+    )  # fmt: skip

@@ -1,0 +1,120 @@
+"""One request and its answer as values: what a handler is given, and what it may give back.
+
+Knows nothing of sockets; handlers know nothing but this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from corral.core.intake.refusal import Refusal
+from corral.server.api.entry.problems import forbidden, not_found, refused
+from corral.server.api.entry.seam import Service
+from corral.server.api.entry.settings import ApiSettings
+from corral.server.auth import Principal, Verb, Verdict, authorize, is_alive, may_somewhere
+from corral.server.metrics import Metrics
+
+T = TypeVar("T")
+
+
+class Content(Struct, frozen=True):
+    """An answer that is not JSON of a known shape."""
+
+    body: bytes
+    kind: str
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class Flow(Struct, frozen=True):
+    """An answer that goes on. An empty part says nothing and keeps the connection alive."""
+
+    parts: AsyncGenerator[bytes]
+    kind: str
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class Instead(Struct, frozen=True):
+    """An answer under another status than its route's usual one."""
+
+    status: int
+    reply: Struct
+
+
+Reply = Struct | Content | Flow | Instead | None
+
+
+class Shared:
+    """What all requests share: the service, bounds, reader threads, and the word that the server is going down."""
+
+    def __init__(self, service: Service, settings: ApiSettings, metrics: Metrics) -> None:
+        self.service, self.settings, self.metrics = service, settings, metrics
+        self.closing = asyncio.Event()
+        self.readers = ThreadPoolExecutor(settings.reader_threads, thread_name_prefix="reader")
+        self.under_way: dict[tuple[str, str], tuple[str, asyncio.Future[Struct]]] = {}  # submissions with a key
+        self.places: dict[str, tuple[str, str]] = {}  # job -> queue and user, of jobs the state has let go
+
+    async def look(self, ask: Callable[..., T], *about: Any) -> T:
+        """Ask something that may take its time, in a reader thread."""
+        return await asyncio.get_running_loop().run_in_executor(self.readers, ask, *about)
+
+    def close(self) -> None:
+        """Streams end; what is being answered is answered."""
+        self.closing.set()
+        self.readers.shutdown(wait=False)
+
+
+class Ask:
+    """One request, read and authenticated. ``body`` is of the shape its route names, or bytes."""
+
+    __slots__ = ("body", "headers", "path", "principal", "query", "request_id", "shared")
+
+    def __init__(
+        self, shared: Shared, principal: Principal, request_id: str, path: dict[str, str], headers: dict[bytes, bytes]
+    ) -> None:
+        self.shared, self.principal, self.request_id, self.path, self.headers = (
+            shared, principal, request_id, path, headers
+        )  # fmt: skip
+        self.query: Any = None
+        self.body: Any = b""
+
+    @property
+    def service(self) -> Service:
+        return self.shared.service
+
+    @property
+    def user(self) -> str:
+        return self.principal.user
+
+    def header(self, name: bytes) -> str:
+        return self.headers.get(name, b"").decode("latin-1")
+
+    def may(self, verb: Verb, queue: str = "", owner: str = "") -> bool:
+        return authorize(self.service.accounts, self.principal, verb, queue, owner) is Verdict.ALLOWED
+
+    def may_somewhere(self, verb: Verb) -> bool:
+        return may_somewhere(self.service.accounts, self.principal, verb)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the token is still good: streams ask again and again."""
+        return is_alive(self.service.accounts, self.principal, self.service.now_ms())
+
+    def insist(self, verb: Verb, kind: str, name: str, queue: str = "", owner: str = "") -> None:
+        """End the request unless they may: not found where they may not know that it is there."""
+        verdict = authorize(self.service.accounts, self.principal, verb, queue, owner)
+        if verdict is Verdict.HIDDEN:
+            raise not_found(kind, name)
+        if verdict is Verdict.FORBIDDEN:
+            raise forbidden(verb, queue)
+
+
+def accepted(answer: T | Refusal) -> T:
+    """What was done; a refusal ends the request."""
+    if isinstance(answer, Refusal):
+        raise refused(answer)
+    return answer

@@ -1,0 +1,106 @@
+"""All that the interface needs of the server, as narrow Protocols. Tests bring a small one of their own.
+
+Knows no implementation. Everything here is called in the event loop's thread, but for ``Lookup``, which is asked in
+reader threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Protocol
+
+from corral.backends.base import LogPart, TaskKey
+from corral.core.cluster.resources import Seat
+from corral.core.events import Event
+from corral.core.intake.refusal import Refusal
+from corral.core.model import JobSpec
+from corral.core.people.accounts import AccountEvent, Accounts
+from corral.core.state import State
+from corral.policy.advice import Change
+from corral.policy.reasons import Hold
+from corral.store.journal import Journal, Record
+from corral.store.lookup import Lookup
+
+AnyEvent = Event | AccountEvent
+Command = Callable[[State, int], Sequence[Event] | Refusal]
+AccountCommand = Callable[[Accounts, int], Sequence[AccountEvent] | Refusal]
+
+
+class Done(Protocol):
+    """What was asked for is durable: its events and the number of the last of them."""
+
+    @property
+    def seq(self) -> int: ...
+    @property
+    def events(self) -> tuple[AnyEvent, ...]: ...
+
+
+class Why(Protocol):
+    @property
+    def hold(self) -> Hold: ...
+    @property
+    def changes(self) -> tuple[Change, ...]: ...
+
+
+class Prospect(Protocol):
+    """What would become of a gang. No hold: it starts at ``starts_ms``, after the victims have left."""
+
+    @property
+    def gang(self) -> str: ...
+    @property
+    def seats(self) -> tuple[Seat, ...]: ...
+    @property
+    def starts_ms(self) -> int | None: ...
+    @property
+    def victims(self) -> tuple[str, ...]: ...
+    @property
+    def hold(self) -> Hold | None: ...
+
+
+class Feed(Protocol):
+    """Durable records from when it was asked for. It ends when it is closed or the server stops."""
+
+    def __aiter__(self) -> AsyncIterator[Record]: ...
+    def close(self) -> None: ...
+
+
+class SecretStore(Protocol):
+    """Where values of secrets are kept. Values leave it towards tasks only."""
+
+    def put(self, queue: str, name: str, value: str) -> None: ...
+    def drop(self, queue: str, name: str) -> None: ...
+
+
+class Logs(Protocol):
+    """May take its time: asked in reader threads."""
+
+    def read_log(self, key: TaskKey, stream: str, offset: int, limit: int) -> LogPart | None: ...
+
+
+class Service(Protocol):
+    @property
+    def state(self) -> State: ...
+    @property
+    def accounts(self) -> Accounts: ...
+    @property
+    def lookup(self) -> Lookup: ...
+    @property
+    def journal(self) -> Journal: ...
+    @property
+    def backend(self) -> Logs: ...
+    @property
+    def secrets(self) -> SecretStore: ...
+    @property
+    def is_ready(self) -> bool: ...
+    @property
+    def has_failed(self) -> bool:
+        """Whether the journal can no longer be written."""
+        ...
+
+    def now_ms(self) -> int: ...
+    async def submit(self, user: str, specs: Sequence[JobSpec], request: str = "") -> Done | Refusal: ...
+    async def change(self, actor: str, command: Command, request: str = "") -> Done | Refusal: ...
+    async def change_accounts(self, actor: str, command: AccountCommand) -> Done | Refusal: ...
+    async def explain(self, gang: str) -> Why | Refusal: ...
+    async def dry_run(self, specs: Sequence[JobSpec], user: str) -> Sequence[Prospect] | Refusal: ...
+    def subscribe(self) -> Feed: ...

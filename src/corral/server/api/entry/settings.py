@@ -1,0 +1,27 @@
+"""The bounds of the interface: how much, how often, how long. Values only."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class ApiSettings(Struct, frozen=True, kw_only=True):
+    """Everything a hostile or careless client could otherwise use up."""
+
+    body_bytes_max: int = 1 << 20
+    batch_bytes_max: int = 16 << 20
+    batch_jobs_max: int = 5_000
+    bodies_bytes_max: int = 256 << 20  # all bodies that are being read, together
+    body_timeout_s: float = 30.0  # for the whole of a body, however slowly it comes
+    header_bytes_max: int = 32 << 10
+    headers_max: int = 100
+    requests_per_s: float = 5_000.0  # of one token, in the long run
+    requests_burst: int = 10_000
+    streams_max: int = 512  # of the whole server
+    streams_per_token: int = 64
+    heartbeat_s: float = 15.0
+    send_timeout_s: float = 60.0  # a stream whose client takes nothing for so long is cut off
+    log_poll_s: float = 0.1
+    secret_bytes_max: int = 64 << 10
+    metrics_open: bool = False  # whether metrics are told without a token to clients on this machine
+    reader_threads: int = 4

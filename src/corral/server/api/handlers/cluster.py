@@ -1,0 +1,262 @@
+"""Queues with their terms and what they have; machines and who sits on them.
+
+Machines are of no queue: whoever has a role sees them, but only the tenants that they may see anyway.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from corral.core.cluster.resources import GPU_MILLI, amounts
+from corral.core.intake import commands
+from corral.core.intake.refusal import Refusal
+from corral.core.model import Budget, Health, Node, QueueSpec, QuotaChange
+from corral.core.people.commands import QUEUE
+from corral.core.state import State, is_open
+from corral.server.api.entry.asking import Ask, Reply, accepted
+from corral.server.api.entry.problems import forbidden, not_found, refused
+from corral.server.api.handlers.jobs import sees_gang
+from corral.server.api.handlers.views import plain
+from corral.server.auth import Verb
+from corral.wire.api import (
+    BudgetBody,
+    ChangeAnswer,
+    GpuView,
+    NodeList,
+    NodeView,
+    QueueBody,
+    QueueList,
+    QueueView,
+    QuotaChangeBody,
+)
+
+_NAME_MAX = 256
+_AMOUNT_MAX = 1 << 53
+
+
+# ---- queues ----------------------------------------------------------------------------------------------
+
+
+async def list_queues(ask: Ask) -> Reply:
+    state = ask.service.state
+    seen = [name for name in sorted(state.queues.queues) if ask.may(Verb.QUEUES_READ, name)]
+    line = _in_line(state)
+    return QueueList(queues=tuple(_queue_view(ask, name, line) for name in seen))
+
+
+async def show_queue(ask: Ask) -> Reply:
+    name = _named_queue(ask, Verb.QUEUES_READ)
+    return _queue_view(ask, name, _in_line(ask.service.state))
+
+
+def _named_queue(ask: Ask, verb: Verb) -> str:
+    name = ask.path["queue"]
+    if name not in ask.service.state.queues.queues:
+        raise not_found("queue", name)
+    ask.insist(verb, "queue", name, name)
+    return name
+
+
+class _Line:
+    """Who is in line and who runs, summed up the tree."""
+
+    def __init__(self) -> None:
+        self.waiting: Counter[str] = Counter()
+        self.pending: Counter[str] = Counter()
+        self.running: Counter[str] = Counter()
+
+
+def _in_line(state: State) -> _Line:
+    line = _Line()
+    for each in state.backlog.lines():
+        demand = each.profile.demand
+        milli = demand.charge(demand.smallest).get(GPU_MILLI, 0) * len(each)
+        for name in state.queues.path(each.queue):
+            line.waiting[name] += len(each)
+            line.pending[name] += milli
+    for queue, count in Counter(gang.queue for gang in state.holders.values()).items():
+        for name in state.queues.path(queue):
+            line.running[name] += count
+    return line
+
+
+def _queue_view(ask: Ask, name: str, line: _Line) -> QueueView:
+    tree, now_ms = ask.service.state.queues, ask.service.now_ms()
+    queue = tree.queues[name]
+    stated = {each for terms in (queue.spec.guarantee, queue.spec.limit) for each, _ in terms} | queue.used.keys()
+    guarantee = plain({each: tree.guarantee(name, each, now_ms) for each in sorted(stated)})
+    used = {each: amount for each, amount in sorted(queue.used.items()) if amount}
+    return QueueView(
+        name=name,
+        parent=queue.parent,
+        children=tuple(child for child in queue.children if ask.may(Verb.QUEUES_READ, child)),
+        terms=_terms(queue.spec),
+        guarantee=guarantee,
+        limit=plain({each: tree.limit(name, each, now_ms) for each in sorted(stated)}),
+        used=used,
+        borrowed={each: used[each] - had for each, had in guarantee.items() if used.get(each, 0) > had},
+        jobs=queue.jobs,
+        gangs_waiting=line.waiting[name],
+        gangs_running=line.running[name],
+        gpu_milli_pending=line.pending[name],
+        used_gpu_ms=queue.used_gpu_ms,
+        loss_suffered_gpu_ms=queue.loss_suffered_gpu_ms,
+        loss_caused_gpu_ms=queue.loss_caused_gpu_ms,
+        budget_spent_gpu_ms=None if queue.spec.budget is None else tree.spent_gpu_ms(name, now_ms),
+    )
+
+
+def _terms(spec: QueueSpec) -> QueueBody:
+    budget = spec.budget
+    return QueueBody(
+        guarantee=dict(spec.guarantee), limit=dict(spec.limit), lend=dict(spec.lend), weight=spec.weight,
+        user_limit=dict(spec.user_limit), max_jobs=spec.max_jobs, max_jobs_per_user=spec.max_jobs_per_user,
+        budget=None if budget is None else BudgetBody(budget.gpu_ms, budget.window_ms, budget.anchor_ms),
+        changes=tuple(
+            QuotaChangeBody(each.from_ms, each.until_ms, dict(each.guarantee), dict(each.limit))
+            for each in spec.changes
+        ),
+        priority_ceiling=spec.priority_ceiling, time_share=spec.time_share,
+    )  # fmt: skip
+
+
+async def set_queue(ask: Ask) -> Reply:
+    name, body = ask.path["queue"], ask.body
+    ask.insist(Verb.QUEUES_CHANGE, "queue", name, name)
+    if not QUEUE.fullmatch(name) or len(name) > _NAME_MAX:
+        hint = "names of letters, digits and . _ -, joined by /"
+        raise refused(Refusal("bad_name", f"{name[:80]!r} is not a queue name", hint, "name"))
+    _check_amounts(body)
+    spec = _spec(name, body)
+    done = accepted(await ask.service.change(ask.user, lambda state, now_ms: commands.set_queue(state, spec, now_ms)))
+    return ChangeAnswer(seq=done.seq)
+
+
+def _check_amounts(body: QueueBody) -> None:
+    every: list[int | None] = [body.weight, body.max_jobs, body.max_jobs_per_user, body.priority_ceiling]
+    every += [body.time_share]
+    for stated in (body.guarantee, body.limit, body.lend, body.user_limit):
+        every += stated.values()
+    for change in body.changes:
+        every += [*change.guarantee.values(), *change.limit.values()]
+    every += [when for each in body.changes for when in (each.from_ms, each.until_ms)]
+    if body.budget is not None:
+        every += [body.budget.gpu_ms, body.budget.window_ms, body.budget.anchor_ms]
+    if any(abs(each or 0) > _AMOUNT_MAX for each in every):
+        raise refused(Refusal("bad_amount", "a number is too large", f"at most {_AMOUNT_MAX}"))
+
+
+def _spec(name: str, body: QueueBody) -> QueueSpec:
+    budget = body.budget
+    return QueueSpec(
+        name=name, guarantee=amounts(body.guarantee), limit=amounts(body.limit), lend=amounts(body.lend),
+        weight=body.weight, user_limit=amounts(body.user_limit), max_jobs=body.max_jobs,
+        max_jobs_per_user=body.max_jobs_per_user,
+        budget=None if budget is None else Budget(budget.gpu_ms, budget.window_ms, budget.anchor_ms),
+        changes=tuple(_change(each) for each in body.changes),
+        priority_ceiling=body.priority_ceiling, time_share=body.time_share,
+    )  # fmt: skip
+
+
+def _change(body: QuotaChangeBody) -> QuotaChange:
+    return QuotaChange(body.from_ms, body.until_ms, amounts(body.guarantee), amounts(body.limit))
+
+
+async def remove_queue(ask: Ask) -> Reply:
+    name = ask.path["queue"]
+    ask.insist(Verb.QUEUES_CHANGE, "queue", name, name)
+    if name not in ask.service.state.queues.queues:
+        raise not_found("queue", name)
+    done = accepted(
+        await ask.service.change(ask.user, lambda state, now_ms: commands.remove_queue(state, name, now_ms))
+    )
+    return ChangeAnswer(seq=done.seq)
+
+
+# ---- machines --------------------------------------------------------------------------------------------
+
+
+async def list_nodes(ask: Ask) -> Reply:
+    _check_sees_nodes(ask)
+    ask.service.state.refresh()
+    return NodeList(nodes=tuple(_node_view(ask, spec.name) for spec in ask.service.state.topology.nodes))
+
+
+async def show_node(ask: Ask) -> Reply:
+    return _node_view(ask, _named_node(ask))
+
+
+def _check_sees_nodes(ask: Ask) -> None:
+    if not ask.may_somewhere(Verb.NODES_READ):
+        raise forbidden(Verb.NODES_READ)
+
+
+def _named_node(ask: Ask) -> str:
+    _check_sees_nodes(ask)
+    name = ask.path["node"]
+    if name not in ask.service.state.nodes:
+        raise not_found("node", name)
+    return name
+
+
+def _node_view(ask: Ask, name: str) -> NodeView:
+    state = ask.service.state
+    state.refresh()
+    node, n = state.nodes[name], state.topology.number[name]
+    tenants = [state.gangs[gang] for gang in state.tenants.get(name, ())]
+    seen = {gang.id for gang in tenants if sees_gang(ask, gang.id)}
+    on_gpu: dict[int, list[str]] = {}
+    for gang in tenants:
+        for seat in gang.all_seats:
+            if seat.node == name:
+                for slot in _slots(seat.gpus):
+                    on_gpu.setdefault(slot, []).append(gang.id)
+    left = {each: state.capacity.amount_left(n, each) for each, _ in node.spec.amounts}
+    return NodeView(
+        name=name,
+        domains=dict(zip(state.settings.levels, node.spec.path, strict=False)),
+        health=node.health,
+        open=is_open(node),
+        lost=node.lost,
+        drained=node.drained,
+        amounts=dict(node.spec.amounts),
+        free=plain(left),
+        gpus=tuple(_gpu_views(node, on_gpu, seen)),
+        gpus_free=state.capacity.free[n].bit_count(),
+        gangs=tuple(sorted(seen)),
+        gangs_hidden=len(tenants) - len(seen),
+    )
+
+
+def _slots(mask: int) -> Iterable[int]:
+    return (slot for slot in range(mask.bit_length()) if mask >> slot & 1)
+
+
+def _gpu_views(node: Node, on_gpu: dict[int, list[str]], seen: set[str]) -> Iterable[GpuView]:
+    for slot, gpu in enumerate(node.spec.gpus):
+        gangs = on_gpu.get(slot, [])
+        yield GpuView(
+            slot=slot, uuid=gpu.uuid, model=gpu.model, vram_mib=gpu.vram_mib,
+            health=node.gpu_health.get(slot, Health.HEALTHY), simulated=is_simulated(gpu.uuid), busy=bool(gangs),
+            gangs=tuple(gang for gang in gangs if gang in seen),
+        )  # fmt: skip
+
+
+def is_simulated(uuid: str) -> bool:
+    """Simulated GPUs say so in their number."""
+    return uuid.upper().startswith("SIM")
+
+
+async def drain(ask: Ask) -> Reply:
+    name = _named_node(ask)
+    ask.insist(Verb.NODES_CHANGE, "node", name)
+    done = accepted(await ask.service.change(ask.user, lambda state, now_ms: commands.drain(state, name, now_ms)))
+    return ChangeAnswer(seq=done.seq)
+
+
+async def undrain(ask: Ask) -> Reply:
+    name = _named_node(ask)
+    ask.insist(Verb.NODES_CHANGE, "node", name)
+    done = accepted(await ask.service.change(ask.user, lambda state, now_ms: commands.undrain(state, name, now_ms)))
+    return ChangeAnswer(seq=done.seq)

@@ -1,0 +1,43 @@
+"""The server about itself and its past: health, metrics, usage, and the description of the interface."""
+
+from __future__ import annotations
+
+import corral
+from corral.server.api.entry.asking import Ask, Content, Reply
+from corral.server.api.entry.problems import forbidden
+from corral.server.auth import Verb, seen_queues
+from corral.server.metrics import KIND
+from corral.store.lookup import UsageQuery
+from corral.wire.api import HealthView, UsageLine, UsageView
+
+
+async def health(ask: Ask) -> Reply:
+    """Told to everybody, and therefore next to nothing."""
+    service = ask.service
+    status = "failed" if service.has_failed else "ok" if service.is_ready else "starting"
+    return HealthView(status=status, version=corral.__version__)  # type: ignore[arg-type]
+
+
+async def metrics(ask: Ask) -> Reply:
+    """Of all queues, so for those who may see all of them."""
+    if ask.user and not ask.may(Verb.METRICS_READ):
+        raise forbidden(Verb.METRICS_READ)
+    return Content(ask.shared.metrics.text(ask.service.now_ms()), KIND)
+
+
+async def usage(ask: Ask) -> Reply:
+    wanted = ask.query
+    query = UsageQuery(
+        queues=seen_queues(ask.service.accounts, ask.principal, Verb.USAGE_READ),
+        users_own=ask.user, queue=wanted.queue, user=wanted.user, since=wanted.since, until=wanted.until,
+        now_ms=ask.service.now_ms(),
+    )  # fmt: skip
+    rows = await ask.shared.look(ask.service.lookup.usage, query)
+    lines = tuple(
+        UsageLine(
+            queue=row.queue, user=row.user, day=row.day, gpu_ms=row.gpu_ms, lost_gpu_ms=row.lost_gpu_ms, jobs=row.jobs
+        )
+        for row in rows
+    )
+    lost = sum(line.lost_gpu_ms for line in lines)
+    return UsageView(lines=lines, gpu_ms=sum(line.gpu_ms for line in lines), lost_gpu_ms=lost)

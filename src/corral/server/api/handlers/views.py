@@ -1,0 +1,157 @@
+"""From what the server knows to what it tells: rows, gangs, seats and reasons as the shapes of the interface.
+
+Pure but for reading the state. Whether something may be told is asked of whoever calls, through ``sees``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from corral.core.cluster.resources import Seat
+from corral.core.model import Gang, Job, JobSpec
+from corral.core.state import State
+from corral.policy.advice import Change
+from corral.policy.reasons import Hold
+from corral.server.totals import job_of
+from corral.store.lookup import AttemptRow, JobRow
+from corral.wire.api import (
+    AttemptView,
+    ChangeView,
+    GangView,
+    InTheWayView,
+    JobState,
+    JobSummary,
+    JobView,
+    ReasonView,
+    SeatView,
+)
+
+#: Whether a gang's job may be seen.
+Sees = Callable[[str], bool]
+
+SOMEBODY = "another job"
+
+
+def summary(row: JobRow) -> JobSummary:
+    return JobSummary(**_summary(row))
+
+
+def _summary(row: JobRow) -> dict[str, Any]:
+    return {
+        "id": row.id, "name": row.name, "queue": row.queue, "user": row.user, "priority": row.priority,
+        "state": JobState(row.state), "held": row.held, "submitted_ms": row.submitted_ms,
+        "started_ms": row.started_ms, "ended_ms": row.ended_ms, "exit_code": row.exit_code, "failure": row.failure,
+        "why": row.why, "gpus": row.gpus, "tasks": row.tasks, "attempts": row.attempts, "array_size": row.array_size,
+        "labels": dict(row.labels),
+    }  # fmt: skip
+
+
+def job_view(row: JobRow, attempts: Iterable[AttemptRow], state: State, shows_env: bool, sees: Sees) -> JobView:
+    job = state.jobs.get(row.id)
+    terms = {} if row.spec is None else _terms(row.spec, shows_env)
+    return JobView(
+        **_summary(row),
+        gangs=() if job is None else tuple(gang_view(state.gangs[name], job) for name in job.gangs),
+        history=tuple(attempt_view(each, sees) for each in attempts),
+        **terms,
+    )
+
+
+def _terms(spec: JobSpec, shows_env: bool) -> dict[str, Any]:
+    work = spec.gangs[0].work if spec.gangs else None
+    return {
+        "command": () if work is None else work.command,
+        "directory": "" if work is None else work.directory,
+        "env": None if work is None or not shows_env else dict(work.env),
+        "after": tuple(f"{each.after}:{each.job}" for each in spec.after),
+        "time_limit_ms": spec.time_limit_ms, "estimate_ms": spec.estimate_ms, "begin_ms": spec.begin_ms,
+        "deadline_ms": spec.deadline_ms, "checkpoints": spec.checkpoints, "preemptible": spec.preemptible,
+    }  # fmt: skip
+
+
+def gang_view(gang: Gang, job: Job) -> GangView:
+    element, _, role = gang.id.partition("/")
+    index = element.partition("[")[2].rstrip("]")
+    demand, leaving = gang.demand, gang.eviction
+    return GangView(
+        id=gang.id,
+        role=role,
+        index=int(index) if index else None,
+        state=gang.state,
+        attempt=gang.attempt,
+        tasks=len(gang.seats) or demand.tasks,
+        gpus=(len(gang.seats) or demand.tasks) * demand.task.gpus,
+        seats=tuple(seat_views(gang.seats)),
+        placed_ms=gang.placed_ms or None,
+        started_ms=gang.started_ms or None,
+        not_before_ms=max(gang.not_before_ms, job.spec.begin_ms or 0) or None,
+        leaving=None if leaving is None else leaving.cause,
+        leaves_by_ms=None if leaving is None else leaving.deadline_ms,
+        saved_step=gang.saved_step if gang.saved_step >= 0 else None,
+        exit_code=gang.exit_code,
+        retries=dict(gang.retries),
+    )
+
+
+def seat_views(seats: Sequence[Seat]) -> Iterable[SeatView]:
+    for task, seat in enumerate(seats):
+        slots = tuple(slot for slot in range(seat.gpus.bit_length()) if seat.gpus >> slot & 1)
+        yield SeatView(task=task, node=seat.node, gpus=slots, slice_mib=seat.slice_mib)
+
+
+def attempt_view(row: AttemptRow, sees: Sees) -> AttemptView:
+    beneficiary = row.beneficiary if not row.beneficiary or sees(row.beneficiary) else SOMEBODY
+    return AttemptView(
+        gang=row.gang, attempt=row.attempt, role=row.role, index=row.index, placed_ms=row.placed_ms,
+        started_ms=row.started_ms, ended_ms=row.ended_ms, nodes=row.nodes, exit_code=row.exit_code,
+        failure=row.failure, cause=row.cause, beneficiary=beneficiary, lost_gpu_ms=row.lost_gpu_ms,
+    )  # fmt: skip
+
+
+# ---- reasons ---------------------------------------------------------------------------------------------
+
+
+def reason_views(hold: Hold, now_ms: int, sees: Sees) -> Iterable[ReasonView]:
+    for reason in hold.reasons:
+        shown = without_strangers(reason, sees)
+        numbers = msgspec.to_builtins(shown)
+        code = numbers.pop("type")
+        yield ReasonView(code=code, text=shown.text(now_ms), numbers=numbers)
+
+
+def without_strangers(reason: Any, sees: Sees) -> Any:
+    """The same reason with the names of gangs that may not be seen left out."""
+    fields = reason.__struct_fields__
+    hidden: dict[str, Any] = {}
+    for name in ("gang", "beneficiary"):
+        if name in fields and getattr(reason, name) and not sees(getattr(reason, name)):
+            hidden[name] = SOMEBODY
+    for name in ("gangs", "victims"):
+        if name in fields:
+            hidden[name] = tuple(gang if sees(gang) else SOMEBODY for gang in getattr(reason, name))
+    return replace(reason, **hidden) if hidden else reason
+
+
+def in_the_way_views(hold: Hold, now_ms: int, sees: Sees) -> Iterable[InTheWayView]:
+    for each in hold.in_the_way:
+        if sees(each.gang):
+            yield InTheWayView(
+                gpu_milli=each.gpu_milli, ends_ms=each.ends_ms, text=each.text(now_ms), gang=each.gang,
+                job=job_of(each.gang), queue=each.queue, user=each.user,
+            )  # fmt: skip
+        else:
+            stranger = replace(each, gang=SOMEBODY, user="somebody", queue="another queue")
+            yield InTheWayView(gpu_milli=each.gpu_milli, ends_ms=each.ends_ms, text=stranger.text(now_ms))
+
+
+def change_views(changes: Iterable[Change]) -> Iterable[ChangeView]:
+    return (ChangeView(field=each.field, value=each.value, text=each.text) for each in changes)
+
+
+def plain(amounts: Mapping[str, int | None]) -> dict[str, int]:
+    """Named amounts, those that are not governed left out."""
+    return {name: amount for name, amount in amounts.items() if amount is not None}

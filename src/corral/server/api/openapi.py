@@ -1,0 +1,172 @@
+"""The description of the interface, made from the table of routes: OpenAPI 3.1. Nothing in it is written by hand twice.
+
+Knows routes and shapes. Must not know handlers or the state.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+
+import corral
+from corral.server.api.entry.problems import PROBLEM_TYPE
+from corral.server.api.entry.route import Door, Kind, Route
+from corral.wire.api import Problem
+from corral.wire.job.parse import JOB_FILE
+
+REF = "#/components/schemas/{name}"
+_JSON = "application/json"
+_DOCUMENT = {"$ref": REF.format(name="JobDocument")}
+
+#: Problems that any route may answer with; with a token; with a body.
+_ALWAYS = (400, 405, 406, 414, 431, 500)
+_WITH_TOKEN = (401, 403, 429, 503)
+_WITH_BODY = (408, 413, 415, 422, 503)
+
+_PARAMETER = re.compile(r"\{(?P<name>\w+)(?::path)?\}")
+
+
+def describe(routes: Sequence[Route]) -> dict[str, Any]:
+    """The whole document."""
+    shapes = sorted({shape for route in routes for shape in _shapes(route)}, key=lambda shape: shape.__name__)
+    _, schemas = msgspec.json.schema_components([*shapes, Problem], ref_template=REF)
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        paths.setdefault(_PARAMETER.sub(r"{\g<name>}", route.path), {})[route.method.lower()] = _operation(route)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Corral",
+            "version": corral.__version__,
+            "description": "A scheduler for machine-learning work on shared GPUs. Times are milliseconds since 1970. "
+            "What one may not see is not found. Every answer has an X-Request-Id.",
+        },
+        "servers": [{"url": "/"}],
+        "security": [{"token": []}],
+        "tags": [{"name": tag} for tag in dict.fromkeys(route.tag for route in routes)],
+        "paths": paths,
+        "components": {
+            "schemas": {**schemas, "JobDocument": JOB_FILE.schema},
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer", "bearerFormat": "corral_<id>_<secret>"},
+            },
+        },
+    }
+
+
+def _shapes(route: Route) -> Iterable[type[Any]]:
+    if isinstance(route.answer, type):
+        yield route.answer
+    if route.instead is not None:
+        yield route.instead
+    if route.body is not None and route.kind is Kind.SHAPE:
+        yield route.body
+
+
+def _operation(route: Route) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "operationId": route.name,
+        "summary": route.summary,
+        "tags": [route.tag],
+        "parameters": [*_path_parameters(route), *_query_parameters(route), *_header_parameters(route)],
+        "responses": {**dict(_answers(route)), **dict(_problems(route))},
+    }
+    told = [route.about, f"Needs `{route.verb}`." if route.verb is not None else ""]
+    if any(told):
+        found["description"] = " ".join(part for part in told if part)
+    if route.kind is not Kind.NONE:
+        content: dict[str, Any] = {"schema": _body_schema(route)}
+        if route.example is not None:
+            content["example"] = route.example
+        found["requestBody"] = {"required": True, "content": {_JSON: content}}
+    if route.door is Door.OPEN:
+        found["security"] = []
+    return found
+
+
+def _body_schema(route: Route) -> dict[str, Any]:
+    if route.kind is Kind.DOCUMENT:
+        return _DOCUMENT
+    if route.kind is Kind.BATCH:
+        return {
+            "type": "object",
+            "required": ["jobs"],
+            "properties": {"jobs": {"type": "array", "minItems": 1, "items": _DOCUMENT}},
+            "additionalProperties": False,
+        }
+    assert route.body is not None
+    return {"$ref": REF.format(name=route.body.__name__)}
+
+
+def _path_parameters(route: Route) -> Iterable[dict[str, Any]]:
+    for found in _PARAMETER.finditer(route.path):
+        schema: dict[str, Any] = {"type": "string", "minLength": 1}
+        if found["name"] == "job":
+            schema["pattern"] = "^[0-9]{1,18}$"
+        yield {"name": found["name"], "in": "path", "required": True, "schema": schema}
+
+
+def _query_parameters(route: Route) -> Iterable[dict[str, Any]]:
+    if route.query is None:
+        return
+    schema = msgspec.json.schema(route.query)
+    definitions = schema["$defs"]
+    shape = definitions[route.query.__name__]
+    for name, described in shape["properties"].items():
+        parameter = {"name": name, "in": "query", "required": name in shape["required"]}
+        inline = _without_references(described, definitions)
+        if inline.get("type") == "array":
+            inline = {key: value for key, value in inline.items() if key != "default"}
+            parameter |= {"style": "form", "explode": False}
+        yield parameter | {"schema": inline}
+
+
+def _without_references(schema: Any, definitions: dict[str, Any]) -> Any:
+    if isinstance(schema, dict):
+        if "$ref" in schema:
+            return _without_references(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+        return {key: _without_references(value, definitions) for key, value in schema.items()}
+    if isinstance(schema, list):
+        return [_without_references(each, definitions) for each in schema]
+    return schema
+
+
+def _header_parameters(route: Route) -> Iterable[dict[str, Any]]:
+    if route.kind in (Kind.DOCUMENT, Kind.BATCH):
+        schema = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"}
+        yield {"name": "Idempotency-Key", "in": "header", "required": False, "schema": schema}
+
+
+def _answers(route: Route) -> Iterable[tuple[str, dict[str, Any]]]:
+    yield str(route.status), _answer(route, route.answer, HTTPStatus(route.status).phrase)
+    if route.instead is not None:
+        yield "200", _answer(route, route.instead, "Nothing was written")
+
+
+def _answer(route: Route, answer: type[Any] | str | None, about: str) -> dict[str, Any]:
+    content: dict[str, Any] = {}
+    if isinstance(answer, str):
+        content[answer] = {"schema": {"type": "string"}}
+    elif answer is not None:
+        content[_JSON] = {"schema": {"$ref": REF.format(name=answer.__name__)}}
+    for other in route.also:
+        content[other] = {"schema": {"type": "string"}}
+    headers = {"X-Request-Id": {"schema": {"type": "string"}}}
+    return {"description": about, "headers": headers, "content": content}
+
+
+def _problems(route: Route) -> Iterable[tuple[str, dict[str, Any]]]:
+    statuses = {*_ALWAYS, *route.statuses}
+    if route.door is not Door.OPEN:
+        statuses |= {*_WITH_TOKEN}
+    if route.kind is not Kind.NONE:
+        statuses |= {*_WITH_BODY}
+    if "{" in route.path:
+        statuses.add(404)
+    problem = {PROBLEM_TYPE.decode(): {"schema": {"$ref": REF.format(name="Problem")}}}
+    for status in sorted(statuses):
+        yield str(status), {"description": HTTPStatus(status).phrase, "content": problem}

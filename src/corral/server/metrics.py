@@ -1,0 +1,192 @@
+"""What is told to Prometheus: counters folded from events, gauges read from the state when asked, and a few timings.
+
+A registry of its own. Labels are queues, models, causes, routes and statuses: never jobs, users or nodes. Counters
+begin at zero with the process, as Prometheus expects; ``totals.fold`` over the same records gives the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Counts
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+
+import corral
+from corral.core.cluster.resources import GPU_MILLI
+from corral.core.events import Event
+from corral.core.model import GangState, Health, Node
+from corral.core.people.accounts import AccountEvent
+from corral.core.state import State, is_open
+from corral.server.totals import Fold, cumulative
+
+KIND = "text/plain; version=0.0.4; charset=utf-8"
+_FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class Metrics:
+    """``take`` is given every durable event once; the others are told as they happen."""
+
+    def __init__(self, state: State, now_ms: int = 0) -> None:
+        self.registry = CollectorRegistry(auto_describe=False)
+        self.fold = Fold(state)
+        self.state = state
+        self.now_ms = now_ms
+        self._refused = Counter(
+            "corral_jobs_refused", "Jobs that were refused at submission, by code", ["code"], registry=self.registry
+        )
+        self._requests = Counter(
+            "corral_http_requests", "Requests answered, by route and status", ["route", "status"],
+            registry=self.registry,
+        )  # fmt: skip
+        self._request_seconds = Histogram(
+            "corral_http_request_duration_seconds", "Time to answer a request", ["route"], buckets=_FAST,
+            registry=self.registry,
+        )  # fmt: skip
+        self._plan_seconds = Histogram(
+            "corral_plan_duration_seconds", "From asking for a plan to having it", buckets=_FAST, registry=self.registry
+        )
+        self._decisions = Counter(
+            "corral_plan_decisions", "Decisions of plans, by what became of them", ["outcome"], registry=self.registry
+        )
+        self._append_seconds = Histogram(
+            "corral_journal_append_duration_seconds", "From handing a batch to the journal to its being durable",
+            buckets=_FAST, registry=self.registry,
+        )  # fmt: skip
+        self._known: dict[tuple[str, int], tuple[object, object]] = {}
+        self.registry.register(_Told(self))
+
+    # ---- told as it happens ------------------------------------------------------------------------------------
+
+    def take(self, event: Event | AccountEvent) -> None:
+        self.fold.take(event)
+
+    def refused(self, code: str, jobs: int = 1) -> None:
+        self._refused.labels(code).inc(jobs)
+
+    def requested(self, route: str, status: int, seconds: float) -> None:
+        known = self._known.get((route, status))
+        if known is None:
+            known = (self._requests.labels(route, str(status)), self._request_seconds.labels(route))
+            self._known[route, status] = known
+        known[0].inc()  # type: ignore[attr-defined]
+        known[1].observe(seconds)  # type: ignore[attr-defined]
+
+    def planned(self, seconds: float, kept: int, dropped: int) -> None:
+        """A plan came back after so long; so many of its decisions still held when it was committed."""
+        self._plan_seconds.observe(seconds)
+        self._decisions.labels("kept").inc(kept)
+        self._decisions.labels("dropped").inc(dropped)
+
+    def appended(self, seconds: float) -> None:
+        self._append_seconds.observe(seconds)
+
+    # ---- asked for ---------------------------------------------------------------------------------------------
+
+    def text(self, now_ms: int) -> bytes:
+        """All of it, as Prometheus reads it."""
+        self.now_ms = now_ms
+        return generate_latest(self.registry)
+
+
+class _Told:
+    """Numbers that are worked out when somebody asks."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        state, now_ms = self.metrics.state, self.metrics.now_ms
+        yield from _counters(self.metrics.fold)
+        yield from _work(state)
+        yield from _machines(state)
+        yield from _queues(state, now_ms)
+        yield _gauge("corral_build_info", "The version that runs", ["version"], {(corral.__version__,): 1})
+
+
+def _counters(fold: Fold) -> Iterator[Metric]:
+    totals = fold.totals
+    yield _counter("corral_jobs_submitted", "Jobs accepted", ["queue"], _single(totals.submitted))
+    yield _counter("corral_jobs_ended", "Jobs that are over", ["queue", "outcome"], totals.ended)
+    yield _counter("corral_attempts_started", "Runs of gangs that began", ["queue"], _single(totals.started))
+    yield _counter("corral_attempts_ended", "Runs of gangs that ended", ["queue", "failure"], totals.stopped)
+    yield _counter("corral_evictions", "Gangs that were told to leave", ["queue", "cause"], totals.evicted)
+    yield _counter("corral_requeues", "Gangs that went back to waiting", ["queue"], _single(totals.requeued))
+    lost = {(queue,): ms / 1000 for queue, ms in totals.lost_gpu_ms.items()}
+    yield _counter("corral_lost_gpu_seconds", "GPU time whose work was lost", ["queue"], lost)
+    yield _counter("corral_journal_records", "Records written", [], {(): totals.records})
+    latency = HistogramMetricFamily("corral_start_latency_seconds", "From submission to the first start of a gang")
+    latency.add_metric([], buckets=list(cumulative(totals.latency)), sum_value=totals.latency_sum_ms / 1000)
+    yield latency
+
+
+def _work(state: State) -> Iterator[Metric]:
+    yield _gauge(
+        "corral_jobs_unfinished", "Jobs that are not over", ["queue"],
+        {(name,): queue.jobs for name, queue in state.queues.queues.items() if name},
+    )  # fmt: skip
+    holding: Counts[tuple[str, ...]] = Counts((gang.queue, str(gang.state)) for gang in state.holders.values())
+    for (_, queue), desk in state.backlog.desks.items():
+        holding[queue, str(GangState.WAITING)] += desk.count
+    yield _gauge("corral_gangs", "Gangs in line or holding seats", ["queue", "state"], holding)
+
+
+def _machines(state: State) -> Iterator[Metric]:
+    state.refresh()
+    gpus: Counts[tuple[str, ...]] = Counts()
+    nodes: Counts[tuple[str, ...]] = Counts()
+    for n, spec in enumerate(state.topology.nodes):
+        node = state.nodes[spec.name]
+        nodes[(_node_state(node),)] += 1
+        used, free = state.capacity.used[n], state.capacity.free[n]
+        for slot, gpu in enumerate(spec.gpus):
+            is_well = not node.lost and node.gpu_health.get(slot, Health.HEALTHY) is Health.HEALTHY
+            if used >> slot & 1:
+                where = "used"
+            elif not is_well:
+                where = "unhealthy"
+            elif not is_open(node):
+                where = "closed"
+            else:
+                where = "free" if free >> slot & 1 else "claimed"
+            gpus[gpu.model, where] += 1
+    yield _gauge("corral_gpus", "GPUs by what becomes of them now", ["model", "state"], gpus)
+    yield _gauge("corral_nodes", "Machines by state", ["state"], nodes)
+
+
+def _node_state(node: Node) -> str:
+    if node.lost:
+        return "lost"
+    return "drained" if node.drained else str(node.health)
+
+
+def _queues(state: State, now_ms: int) -> Iterator[Metric]:
+    names = [name for name in state.queues.queues if name]
+    tree = state.queues
+    stated: dict[str, dict[tuple[str, ...], int | None]] = {
+        "guarantee": {(name,): tree.guarantee(name, GPU_MILLI, now_ms) for name in names},
+        "limit": {(name,): tree.limit(name, GPU_MILLI, now_ms) for name in names},
+        "used": {(name,): tree.queues[name].used.get(GPU_MILLI, 0) for name in names},
+    }
+    for what, values in stated.items():
+        known = {key: value / 1000 for key, value in values.items() if value is not None}
+        yield _gauge(f"corral_queue_{what}_gpus", f"GPUs of a queue: {what}", ["queue"], known)
+
+
+def _single(counts: Counts[str]) -> dict[tuple[str, ...], float]:
+    return {(key,): value for key, value in counts.items()}
+
+
+def _counter(name: str, about: str, labels: list[str], values: object) -> CounterMetricFamily:
+    family = CounterMetricFamily(name, about, labels=labels)
+    for key, value in sorted(dict(values).items()):  # type: ignore[call-overload]
+        family.add_metric(list(key), value)
+    return family
+
+
+def _gauge(name: str, about: str, labels: list[str], values: object) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, about, labels=labels)
+    for key, value in sorted(dict(values).items()):  # type: ignore[call-overload]
+        family.add_metric(list(key), value)
+    return family

@@ -1,0 +1,195 @@
+"""A service in memory, without processes or threads of its own: what the interface stands on in these tests.
+
+Events go to a journal in memory and into the state; explanations are worked out on the spot. Times move by hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+from corral.backends.base import LogPart, TaskKey
+from corral.core.cluster.resources import Gpu, amounts
+from corral.core.cluster.topology import NodeSpec
+from corral.core.commit import commit
+from corral.core.engine import Engine
+from corral.core.events import Event
+from corral.core.intake import commands
+from corral.core.intake.refusal import Refusal
+from corral.core.model import JobSpec, QueueSpec, Settings
+from corral.core.people import accounts as a
+from corral.core.people.accounts import AccountEvent, Accounts, Role
+from corral.core.snapshot import Snapshot
+from corral.core.state import State
+from corral.policy.catalog import policy as named_policy
+from corral.policy.explain import explain
+from corral.server.auth import new_token
+from corral.server.loop import Done
+from corral.server.thinking import Prospect, Why
+from corral.store.journal import Entry, Record
+from corral.store.memory import MemoryJournal
+from corral.wire.codec import decode, encode
+
+START_MS = 1_700_000_000_000
+
+
+class MemorySecrets:
+    def __init__(self) -> None:
+        self.values: dict[tuple[str, str], str] = {}
+
+    def put(self, queue: str, name: str, value: str) -> None:
+        self.values[queue, name] = value
+
+    def drop(self, queue: str, name: str) -> None:
+        self.values.pop((queue, name), None)
+
+
+class MemoryLogs:
+    """Logs by gang, attempt, task and stream. A log in ``open`` may still grow."""
+
+    def __init__(self) -> None:
+        self.logs: dict[tuple[TaskKey, str], bytes] = {}
+        self.open: set[tuple[TaskKey, str]] = set()
+
+    def read_log(self, key: TaskKey, stream: str, offset: int, limit: int) -> LogPart | None:
+        whole = self.logs.get((key, stream))
+        if whole is None:
+            return None
+        offset = max(0, len(whole) + offset) if offset < 0 else min(offset, len(whole))
+        data = whole[offset : offset + limit]
+        is_over = (key, stream) not in self.open and offset + len(data) == len(whole)
+        return LogPart(offset, data, offset + len(data), is_over)
+
+
+class MemoryFeed:
+    def __init__(self, service: MemoryService) -> None:
+        self.service, self.after, self.is_open = service, service.journal.head.seq, True
+
+    async def __aiter__(self) -> AsyncIterator[Record]:
+        while self.is_open:
+            news = self.service.news
+            for record in self.service.journal.read(self.after, 100):
+                self.after = record.seq
+                yield record
+            if not self.service.journal.read(self.after, 1):
+                await news.wait()
+
+    def close(self) -> None:
+        self.is_open = False
+        self.service.wake()
+
+
+class MemoryService:
+    """Implements what the interface needs. ``delay``: an event to wait for before anything becomes durable."""
+
+    def __init__(self, nodes: int = 1, gpus: int = 8) -> None:
+        self.state, self.accounts = State(Settings()), Accounts()
+        self.journal = MemoryJournal()
+        self.lookup = self.journal.lookup
+        self.backend, self.secrets = MemoryLogs(), MemorySecrets()
+        self.is_ready, self.has_failed = True, False
+        self.time_ms = START_MS
+        self.news = asyncio.Event()
+        self.delay: asyncio.Event | None = None
+        self.metrics: list[object] = []
+        policy = named_policy("standard")
+        assert not isinstance(policy, Refusal)
+        self.policy = policy
+        self._actor, self._request, self._written = "", "", list[Event | AccountEvent]()
+        self.engine = Engine(self.state, policy, self._write)
+        has = amounts({"cpu_milli": 64_000, "memory_mib": 512_000})
+        for n in range(nodes):
+            devices = tuple(Gpu(f"SIM-{n}-{slot}", "H100", 81_559) for slot in range(gpus))
+            self.do("world", commands.add_node(self.state, NodeSpec(f"n{n}", devices, has), self.now_ms()))
+
+    def now_ms(self) -> int:
+        return self.time_ms
+
+    # ---- writing -----------------------------------------------------------------------------------------------
+
+    def _write(self, events: Sequence[Event | AccountEvent]) -> None:
+        self.journal.append(
+            [
+                Entry(event.at_ms, self._actor, encode(event), self._request if hasattr(event, "spec") else "")
+                for event in events
+            ]
+        )
+        self._written += events
+        self.wake()
+
+    def wake(self) -> None:
+        news, self.news = self.news, asyncio.Event()
+        news.set()
+
+    def do(self, actor: str, events: Sequence[Event] | Refusal, request: str = "") -> Done | Refusal:
+        if isinstance(events, Refusal):
+            return events
+        self._actor, self._request, self._written = actor, request, []
+        self.engine.take(events, self.now_ms())
+        return Done(self.journal.head.seq, tuple(self._written))
+
+    def do_accounts(self, actor: str, events: Sequence[AccountEvent] | Refusal) -> Done | Refusal:
+        if isinstance(events, Refusal):
+            return events
+        self._actor, self._request, self._written = actor, "", []
+        self._write(events)
+        for event in events:
+            self.accounts.apply(event)
+        return Done(self.journal.head.seq, tuple(self._written))
+
+    def plan(self) -> None:
+        """One cycle of the scheduler."""
+        plan = self.policy(Snapshot(self.state, self.now_ms()))
+        self.do("scheduler", commit(self.state, plan, self.now_ms()))
+
+    # ---- what the interface asks -------------------------------------------------------------------------------
+
+    def new_job_ids(self, count: int) -> list[str]:
+        return [str(self.state.next_job + n) for n in range(count)]
+
+    async def submit(self, user: str, specs: Sequence[JobSpec], request: str = "") -> Done | Refusal:
+        named = dict(zip(self.new_job_ids(len(specs)), specs, strict=True))
+        return await self.change(user, lambda s, now_ms: commands.submit_many(s, named, user, now_ms), request)
+
+    async def change(self, actor, command, request: str = "") -> Done | Refusal:
+        if self.delay is not None:
+            await self.delay.wait()
+        return self.do(actor, command(self.state, self.now_ms()), request)
+
+    async def change_accounts(self, actor, command) -> Done | Refusal:
+        return self.do_accounts(actor, command(self.accounts, self.now_ms()))
+
+    async def explain(self, gang: str) -> Why | Refusal:
+        hold = explain(Snapshot(self.state, self.now_ms()), self.policy, gang)
+        return hold if isinstance(hold, Refusal) else Why(hold)
+
+    async def dry_run(self, specs: Sequence[JobSpec], user: str) -> Sequence[Prospect] | Refusal:
+        named = dict(zip(self.new_job_ids(len(specs)), specs, strict=True))
+        answer = commands.submit_many(self.state, named, user, self.now_ms())
+        if isinstance(answer, Refusal):
+            return answer
+        return [Prospect(f"{job}/{gang.role}") for job, spec in named.items() for gang in spec.gangs]
+
+    def subscribe(self) -> MemoryFeed:
+        return MemoryFeed(self)
+
+    # ---- short words for tests ---------------------------------------------------------------------------------
+
+    def queue(self, name: str, **terms: object) -> None:
+        done = self.do("root", commands.set_queue(self.state, QueueSpec(name=name, **terms), self.now_ms()))  # type: ignore[arg-type]
+        assert not isinstance(done, Refusal), done
+
+    def user(self, name: str, *roles: tuple[Role, str], **terms: object) -> str:
+        """A user with these roles, and a token of theirs."""
+        self.do_accounts("root", [a.UserSet(self.now_ms(), name)])
+        self.do_accounts("root", [a.RoleGranted(self.now_ms(), name, role, queue) for role, queue in roles])
+        return self.token(name, **terms)
+
+    def token(self, user: str, scope: tuple[str, ...] = (), expires_ms: int | None = None) -> str:
+        drawn = new_token()
+        issued = a.TokenIssued(self.now_ms(), drawn.id, user, drawn.digest, "", scope, expires_ms)
+        self.do_accounts("root", [issued])
+        return drawn.text
+
+    def events(self) -> list[object]:
+        return [decode(record.format, record.body) for record in self.journal.read(0, 1_000_000)]
