@@ -29,7 +29,9 @@ from corral.core.model import QueueSpec, Settings
 from corral.core.people.accounts import TokenIssued
 from corral.policy.catalog import policy as named_policy
 from corral.server.api.app import make_app
+from corral.server.api.entry.settings import ApiSettings
 from corral.server.auth import new_token
+from corral.server.metrics import Metrics
 from corral.server.running import Running
 from corral.server.saved import Known
 from corral.server.secrets import SecretStore
@@ -61,6 +63,7 @@ class Options(Struct, frozen=True, kw_only=True):
     queues: tuple[QueueSpec, ...] = (QueueSpec(name="default"),)
     administrator: str = "admin"
     keep_ended: int = 1_000
+    api: ApiSettings = ApiSettings()
 
 
 class ServerFile(Struct, frozen=True):
@@ -107,7 +110,9 @@ async def _run(options: Options, known: Known, journal: SqliteJournal, backend: 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     await server.begin()
-    http = _Http(make_app(server.service), options)
+    metrics = Metrics(server.service.state, server.service.now_ms())
+    server.loop.watchers.append(metrics.take)
+    http = _Http(make_app(server.service, options.api, metrics), options)
     serving = asyncio.create_task(http.serve())
     try:
         await http.until_listening(serving)
