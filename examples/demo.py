@@ -42,15 +42,12 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="corral-demo-"))
     with server(folder, keeps) as client:
         say(f"a server is up at {client.url}, with 8 simulated H100")
-        first = client.health().seq
         jobs = submit_the_day(client)
-        tell_until_over(client, first, jobs)
+        tell_until_over(client, jobs)
         sum_up(client, jobs)
         if keeps:
-            print(f"\nIt is still running. In another terminal:\n  export CORRAL_URL={client.url}")
-            print(
-                f"  export CORRAL_TOKEN=$(cat {folder}/token)\n  corral ps\nand to end it: corral down --data {folder}/data"
-            )
+            print(f"\nIt is still running. In another terminal:\n  export XDG_CONFIG_HOME={folder}\n  corral ps")
+            print(f"To end it: corral down --data {folder}/data")
 
 
 def submit_the_day(client: Client) -> dict[str, str]:
@@ -84,9 +81,9 @@ def submit_the_day(client: Client) -> dict[str, str]:
     return jobs
 
 
-def tell_until_over(client: Client, first: int, jobs: dict[str, str]) -> None:
+def tell_until_over(client: Client, jobs: dict[str, str]) -> None:
     over: set[str] = set()
-    for event in client.events(first, follow=True):
+    for event in client.events(follow=True):
         tell(event, jobs)
         if event.type == "JobEnded":
             over.add(event.job)
@@ -152,8 +149,6 @@ def server(folder: Path, keeps: bool) -> Iterator[Client]:
         found = read_credentials(credentials)
         if process.poll() is not None or found is None:
             sys.exit(f"the server did not start:\n{(folder / 'server.log').read_text()}")
-        (folder / "token").write_text(found.token)
-        (folder / "token").chmod(0o600)
         with Client(found.url, found.token) as client:
             yield client
     finally:

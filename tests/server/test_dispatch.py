@@ -1,0 +1,164 @@
+"""From what is owed to orders, and from reports to facts: what a task is told, and which reports count."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from corral.backends.base import Phase, SavedReport, TaskKey, TaskOrder, TaskReport
+from corral.backends.fake import FakeBackend
+from corral.core import events as e
+from corral.core import facts as f
+from corral.core.apply import apply
+from corral.core.cluster.resources import Demand, Seat, TaskDemand, amounts
+from corral.core.effects import KillGang, StartGang, WarnGang
+from corral.core.model import Cause, GangSpec, JobSpec, QueueSpec, Settings
+from corral.core.people.accounts import Accounts, UserSet
+from corral.core.state import State
+from corral.core.work import Work
+from corral.server.dispatch import Dispatch
+from tests.server.servers import NODE
+
+
+@dataclass
+class Desk:
+    """A state with one gang that was just placed, and a dispatch that orders nothing but notes."""
+
+    spec: JobSpec
+    seats: tuple[Seat, ...]
+    name: str = "7/main"
+    backend: FakeBackend = field(default_factory=lambda: FakeBackend([NODE]))
+
+    def __post_init__(self) -> None:
+        self.state = State(Settings())
+        self.accounts = Accounts()
+        self.accounts.apply(UserSet(1, "ann", account="ann-unix"))
+        events: list[e.Event] = [
+            e.NodeAdded(1, NODE),
+            e.QueueSet(1, QueueSpec(name="default")),
+            e.JobSubmitted(1, "7", self.spec, "ann"),
+            e.GangPlaced(2, self.name, 1, self.seats),
+        ]
+        for event in events:
+            apply(self.state, event)
+        secrets = {("default", "wandb"): "s3cret"}
+        self.dispatch = Dispatch(self.state, self.accounts, self.backend, 3, lambda q, name: secrets.get((q, name)))
+        self.backend.open(lambda report: None, 3)
+
+    def orders(self) -> list[TaskOrder]:
+        return list(self.dispatch.orders(self.state.gangs[self.name]))
+
+    def asked(self, what: str) -> list[TaskKey]:
+        return [key for verb, key in self.backend.asked if verb == what]
+
+
+def spec(work: Work, gpus: int = 2, tasks: int = 2, **terms: object) -> JobSpec:
+    task = TaskDemand(gpus=gpus, amounts=amounts({"cpu_milli": 8000, "memory_mib": 1000}))
+    gangs = (GangSpec(Demand(task=task, tasks=tasks), "main", work),)
+    return JobSpec(**{"queue": "default", "name": "train", "gangs": gangs} | terms)  # type: ignore[arg-type]
+
+
+TWO = (Seat("here", 0b0011), Seat("here", 0b1100))
+
+
+def test_each_task_gets_its_gpus_its_limits_and_its_account():
+    first, second = Desk(spec(Work(command=("python", "train.py"))), TWO).orders()
+    assert first.key == TaskKey("7/main", 1, 0)
+    assert (first.gpus, second.gpus) == (("SIM-0", "SIM-1"), ("SIM-2", "SIM-3"))
+    assert (first.cpu_milli, first.memory_mib, first.account, first.epoch) == (8000, 1000, "ann-unix", 3)
+
+
+def test_ranks_run_through_all_tasks_when_there_is_a_process_for_each_gpu():
+    first, second = Desk(spec(Work(command=("x",), processes=0)), TWO).orders()
+    ranks = [dict(process.env) for order in (first, second) for process in order.processes]
+    assert [rank["RANK"] for rank in ranks] == ["0", "1", "2", "3"]
+    assert [rank["LOCAL_RANK"] for rank in ranks] == ["0", "1", "0", "1"]
+    env = dict(second.env)
+    assert (env["WORLD_SIZE"], env["LOCAL_WORLD_SIZE"], env["GROUP_RANK"], env["NODE_RANK"]) == ("4", "2", "1", "1")
+    assert env["OMP_NUM_THREADS"] == "4"
+    assert dict(first.env)["MASTER_PORT"] == env["MASTER_PORT"]
+    assert "TORCHELASTIC_USE_AGENT_STORE" not in env
+
+
+def test_what_the_user_sets_wins_except_where_ranks_must_agree():
+    work = Work(command=("x",), env=(("OMP_NUM_THREADS", "1"), ("WORLD_SIZE", "99"), ("MINE", "yes")))
+    env = dict(Desk(spec(work), TWO).orders()[0].env)
+    assert (env["OMP_NUM_THREADS"], env["WORLD_SIZE"], env["MINE"]) == ("1", "2", "yes")
+
+
+def test_secrets_travel_apart():
+    order = Desk(spec(Work(command=("x",), secrets=(("WANDB_API_KEY", "wandb"), ("NO", "such")))), TWO).orders()[0]
+    assert order.secret_env == (("WANDB_API_KEY", "s3cret"),)
+    assert "s3cret" not in str(order.env)
+
+
+def test_slurm_variables_come_on_request_only():
+    plain = Desk(spec(Work(command=("x",))), TWO).orders()[0]
+    assert not [name for name, _ in plain.env if name.startswith("SLURM_")]
+    desk = Desk(spec(Work(command=("x",), compat="slurm"), array=(4, 6)), TWO, name="7[6]/main")
+    order = desk.orders()[1]
+    env = dict(order.env)
+    assert (env["SLURM_JOB_ID"], env["SLURM_ARRAY_TASK_ID"], env["SLURM_ARRAY_TASK_STEP"]) == ("7", "6", "2")
+    assert (env["SLURM_NTASKS"], env["SLURM_NNODES"], env["SLURM_MEM_PER_NODE"]) == ("2", "1", "1000")
+    assert dict(order.processes[0].env)["SLURM_PROCID"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name"),
+    [("out/%j.log", "out/7.log"), ("%A_%a-%x-%N-%u", "7_-train-here-ann"), ("100%%", "100%"), ("plain", "plain")],
+)
+def test_names_of_output_files_have_the_signs_of_sbatch(pattern, name):
+    assert Desk(spec(Work(command=("x",), output=pattern)), TWO).orders()[0].output == name
+
+
+def test_what_is_owed_is_asked_of_the_backend():
+    desk = Desk(spec(Work(command=("x",))), TWO)
+    desk.dispatch.carry_out(StartGang("7/main", 1, TWO))
+    assert desk.asked("launch") == [TaskKey("7/main", 1, 0), TaskKey("7/main", 1, 1)]
+    desk.dispatch.carry_out(WarnGang("7/main", 1, Cause.RECLAIM, 99))
+    desk.dispatch.carry_out(KillGang("7/main", 1))
+    assert len(desk.asked("warn")) == len(desk.asked("kill")) == 2
+
+
+def test_an_effect_that_came_too_late_does_nothing():
+    desk = Desk(spec(Work(command=("x",))), TWO)
+    desk.dispatch.carry_out(StartGang("7/main", 0, TWO))
+    desk.dispatch.carry_out(KillGang("9/main", 1))
+    assert desk.backend.asked == []
+
+
+def report(attempt: int, phase: Phase, task: int = 0) -> TaskReport:
+    return TaskReport(key=TaskKey("7/main", attempt, task), phase=phase, at_ms=5, node="here", exit_code=1)
+
+
+def test_reports_of_the_attempt_under_way_are_facts():
+    desk = Desk(spec(Work(command=("x",))), TWO)
+    assert desk.dispatch.fact(report(1, Phase.UP, 1)) == f.TasksUp("7/main", 1, 0b10)
+    assert desk.dispatch.fact(report(1, Phase.DOWN)) == f.TasksDown("7/main", 1, 1, 1, None, "here")
+    assert desk.dispatch.fact(SavedReport(TaskKey("7/main", 1, 0), 40)) == f.Saved("7/main", 1, 40)
+
+
+def test_a_task_of_an_old_attempt_is_ended_and_then_let_go():
+    desk = Desk(spec(Work(command=("x",))), TWO)
+    assert desk.dispatch.fact(report(0, Phase.UP)) is None
+    assert desk.asked("kill") == [TaskKey("7/main", 0, 0)]
+    assert desk.dispatch.fact(report(0, Phase.DOWN)) is None
+    assert desk.asked("forget") == [TaskKey("7/main", 0, 0)]
+    assert desk.dispatch.fact(SavedReport(TaskKey("7/main", 0, 0), 40)) is None
+
+
+def test_an_attempt_begins_only_when_the_one_before_it_has_ended():
+    desk = Desk(spec(Work(command=("x",))), TWO)
+    desk.dispatch.fact(report(0, Phase.UP))
+    desk.dispatch.carry_out(StartGang("7/main", 1, TWO))
+    assert desk.asked("launch") == []
+    desk.dispatch.fact(report(0, Phase.DOWN))
+    assert desk.asked("launch") == [TaskKey("7/main", 1, 0), TaskKey("7/main", 1, 1)]
+
+
+def test_the_backend_may_forget_once_the_end_is_written_down():
+    desk = Desk(spec(Work(command=("x",))), TWO)
+    desk.dispatch.carry_out(StartGang("7/main", 1, TWO))
+    desk.dispatch.forget("7/main", 1)
+    assert sorted(desk.asked("forget")) == [TaskKey("7/main", 1, 0), TaskKey("7/main", 1, 1)]
+    desk.dispatch.forget("7/main", 1)
+    assert len(desk.asked("forget")) == 2
