@@ -66,7 +66,7 @@ def submit_the_day(client: Client) -> dict[str, str]:
         say(f"impossible is refused: {problem}")
     submit("borrower", queue="research", gpus=6, checkpoints=True, grace="5s", command=careful(4), restart_cost="1s")
     wait_for(client, "borrower", "running")
-    submit("owner", queue="product", nodes=2, gpus=2, command="echo rank $RANK of $WORLD_SIZE; sleep 1")
+    submit("owner", queue="product", tasks=2, gpus=2, command="echo rank $RANK of $WORLD_SIZE; sleep 1")
     submit("sweep", queue="research", gpus=1, array="0-5", command="echo point $CORRAL_ARRAY_INDEX; sleep 0.4")
     submit(
         "flaky",
@@ -77,7 +77,7 @@ def submit_the_day(client: Client) -> dict[str, str]:
     )
     submit("nightly", queue="product", gpus=4, checkpoints=True, grace="5s", command=careful(3), restart_cost="1s")
     wait_for(client, "nightly", "running")
-    submit("urgent", queue="product", gpus=4, priority=100, command="echo at last; sleep 1")
+    submit("urgent", queue="product", gpus=6, priority=100, command="echo at last; sleep 1")
     return jobs
 
 
