@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from corral.core.lifecycle import diagram
+from corral.wire.config_page import configuration_page
 from corral.wire.job.schema import reference_page
 from tests.architecture.repository import ROOT
 
@@ -23,8 +24,12 @@ def test_the_page_of_the_life_of_a_gang_is_current(request: pytest.FixtureReques
     assert PAGE.read_text() == wanted
 
 
-def test_the_reference_of_the_job_file_is_current(request: pytest.FixtureRequest) -> None:
-    page = ROOT / "docs" / "job-file.md"
+PAGES = {"job-file.md": reference_page, "configuration.md": configuration_page}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_references_are_current(name: str, request: pytest.FixtureRequest) -> None:
+    page, wanted = ROOT / "docs" / name, PAGES[name]()
     if request.config.getoption("--accept"):
-        page.write_text(reference_page())
-    assert page.read_text() == reference_page()
+        page.write_text(wanted)
+    assert page.read_text() == wanted

@@ -27,6 +27,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     models: int = 32
     mounts: int = 64
     resources: int = 32
+    quota_changes: int = 256  # of one queue
     faults: int = 50  # that are told at once
     file_bytes: int = 4 << 20  # of a file of jobs
     documents: int = 1_000  # in one file

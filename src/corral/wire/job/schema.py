@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from corral.wire.document.table import Key, Table
+from corral.wire.document.reference import section
 from corral.wire.job.keys import GANG_KEYS, GPU_KEYS, JOB_KEYS
 from corral.wire.job.limits import LIMITS
 from corral.wire.job.parse import GANGS_KEY, JOB_FILE
@@ -30,27 +29,15 @@ def reference_page() -> str:
     """docs/job-file.md"""
     parts = [
         _HEAD,
-        _section("The job", "", JOB_KEYS),
-        _section("A gang", _GANG, GANG_KEYS),
-        _section("`gpu`", "", GPU_KEYS),
-        _section("A rule of `retries`", _RETRIES, RETRY_KEYS),
+        section("The job", "", JOB_KEYS),
+        section("A gang", _GANG, GANG_KEYS),
+        section("`gpu`", "", GPU_KEYS),
+        section("A rule of `retries`", _RETRIES, RETRY_KEYS),
         f"## Several gangs\n\n{GANGS_KEY.help}\n\n```yaml\n{_GANGS_EXAMPLE}```\n",
         _UNITS,
         _limits(),
     ]
     return "\n".join(parts)
-
-
-def _section(title: str, text: str, table: Table) -> str:
-    rows = "\n".join(_row(key) for key in table.keys)
-    head = f"## {title}\n\n" + (f"{text}\n\n" if text else "")
-    return f"{head}| key | what it is | default | example |\n|---|---|---|---|\n{rows}\n"
-
-
-def _row(key: Key) -> str:
-    example = json.dumps(key.example, ensure_ascii=False) if not isinstance(key.example, str) else key.example
-    cells = (f"`{key.name}`", key.help, key.default, f"`{example}`")
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def _limits() -> str:

@@ -1,0 +1,364 @@
+"""The configuration of a server: a YAML file whose every key is optional, and what holds when it says nothing.
+
+Faults are those of job files: all at once, with file, line and column, and the nearest key. Reads texts; opens no file
+and changes nothing. Which policies there are it learns from the catalogue when one is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec import Struct, structs
+
+from corral.core.model import QueueSpec, Settings
+from corral.wire.document.faults import Enough, Fault, Path, Reading, Wrong, show
+from corral.wire.document.kinds import (
+    FLAG,
+    SIZE_OVER_ZERO,
+    SPAN,
+    SPAN_OVER_ZERO,
+    Kind,
+    bounded,
+    listing,
+    meant,
+    number,
+    text,
+)
+from corral.wire.document.table import Key, Table, table_kind
+from corral.wire.document.yaml import PlacedFault, read_yaml
+from corral.wire.job.demands import LEVEL
+from corral.wire.job.keys import QUEUE
+from corral.wire.job.limits import LIMITS, Limits
+from corral.wire.job.parse import DEFAULT_QUEUE
+from corral.wire.job.program import PATH_TEXT
+from corral.wire.queues import PAGE, QUEUE_KEYS, parse_queue, queue_of, queue_schema, write_queue
+
+DAY_MS = 86_400_000
+QUEUE_DEPTH_MAX = 8
+FILE_BYTES_MAX = 1 << 20
+
+
+class LogRules(Struct, frozen=True, kw_only=True):
+    """How much of what tasks write is kept, and how long."""
+
+    keep_ms: int = 30 * DAY_MS
+    task_mib: int = 1024  # of one task; the oldest goes first
+    total_mib: int = 100 * 1024
+
+
+class ApiLimits(Struct, frozen=True, kw_only=True):
+    """What one request, and one token in a second, may ask of the server."""
+
+    body_mib: int = 32
+    jobs_per_request: int = 10_000
+    requests_per_s: int = 2_000  # for each token
+    requests_at_once: int = 4_000  # that may be saved up
+
+
+class PolicyChoice(Struct, frozen=True, kw_only=True):
+    """Which policy decides, and its settings."""
+
+    name: str = "standard"
+    reservations: int = 1  # how many blocked gangs are promised a start
+    patience_ms: int = DAY_MS
+
+
+class Config(Struct, frozen=True, kw_only=True):
+    """All that an administrator can say about a server. ``data`` empty: where the command line puts it by itself."""
+
+    data: str = ""
+    address: str = "127.0.0.1"
+    port: int = 7411
+    tls_certificate: str = ""
+    tls_key: str = ""
+    allow_plain_http: bool = False  # beyond this machine, without TLS
+    administrator: str = "admin"
+    policy: PolicyChoice = PolicyChoice()
+    settings: Settings = Settings()
+    logs: LogRules = LogRules()
+    keep_ended_ms: int = DAY_MS  # how long ended jobs stay in memory; they stay in the journal
+    keep_ended: int = 1_000  # and how many of them at most
+    limits: Limits = LIMITS
+    api: ApiLimits = ApiLimits()
+    default_queue: str = DEFAULT_QUEUE
+    queues: tuple[QueueSpec, ...] = (QueueSpec(name=DEFAULT_QUEUE),)
+
+
+# --- parts -----------------------------------------------------------------------------------------------------------
+
+
+def _policies() -> list[str]:
+    from corral.policy.catalog import CATALOG  # only when a policy is named: it loads all of them
+
+    return list(CATALOG)
+
+
+def _read_policy_name(value: Any, _path: Path, _reading: Reading) -> str:
+    known = _policies()
+    if value not in known:
+        raise Wrong("no_such_policy", f"there is no policy {show(value)}", meant(value, known))
+    return str(value)
+
+
+_POLICY_NAME = Kind(_read_policy_name, {"type": "string"}, "the name of a policy")
+POLICY_KEYS = Table(
+    "policy",
+    [
+        Key("name", _POLICY_NAME, "Which policy.", "standard", default="standard", into="name"),
+        Key("reservations", number("a number of gangs", 0, 1000), "So many blocked gangs are promised a start.",
+            1, default="1", into="reservations"),
+        Key("patience", SPAN_OVER_ZERO, "After so long the oldest goes first within its priority.",
+            "1d", default="1d", into="patience_ms"),
+    ],
+)  # fmt: skip
+
+
+def _policy(found: dict[str, Any]) -> PolicyChoice:
+    return PolicyChoice(**_into(found, POLICY_KEYS))
+
+
+_POLICY_TABLE = table_kind(POLICY_KEYS, "a policy", _policy)
+
+
+def _read_policy(value: Any, path: Path, reading: Reading) -> Any:
+    if type(value) is str:
+        return PolicyChoice(name=_read_policy_name(value, path, reading))
+    return _POLICY_TABLE.read(value, path, reading)
+
+
+LISTEN_KEYS = Table(
+    "listen",
+    [
+        Key("address", text("an address"), "On which address.", "0.0.0.0", default="127.0.0.1", into="address"),
+        Key("port", number("a port", 0, 65_535), "On which port.", 7411, default="7411", into="port"),
+        Key("tls_certificate", PATH_TEXT, "A file in PEM.", "/etc/corral/tls.pem", into="tls_certificate"),
+        Key("tls_key", PATH_TEXT, "A file in PEM.", "/etc/corral/tls.key", into="tls_key"),
+        Key("allow_plain_http", FLAG, "Listen beyond this machine without TLS, tokens readable on the way.",
+            False, default="false", into="allow_plain_http"),
+    ],
+)  # fmt: skip
+FAIRNESS_KEYS = Table(
+    "fairness",
+    [
+        Key("half_life", SPAN_OVER_ZERO, "After so long what somebody has used counts half.",
+            "7d", default="7d", into="half_life_ms"),
+        Key("entry_charge", SPAN, "What a start is charged at once, so that a burst gains nothing.",
+            "1h", default="1h", into="entry_charge_ms"),
+        Key("default_estimate", SPAN_OVER_ZERO, "For work that states neither limit nor estimate.",
+            "1d", default="1d", into="default_expected_ms"),
+    ],
+)  # fmt: skip
+LOG_KEYS = Table(
+    "logs",
+    [
+        Key("keep", SPAN_OVER_ZERO, "How long logs are kept after the end.", "30d", default="30d", into="keep_ms"),
+        Key("per_task", SIZE_OVER_ZERO, "How much of one task; the oldest goes first.",
+            "1GiB", default="1GiB", into="task_mib"),
+        Key("total", SIZE_OVER_ZERO, "How much of all together.", "100GiB", default="100GiB", into="total_mib"),
+    ],
+)  # fmt: skip
+API_KEYS = Table(
+    "api",
+    [
+        Key("body", SIZE_OVER_ZERO, "The largest body of a request.", "32MiB", default="32MiB", into="body_mib"),
+        Key("jobs_per_request", number("a number of jobs", 1, 1_000_000), "So many jobs in one request.",
+            10_000, default="10000", into="jobs_per_request"),
+        Key("requests_per_s", number("a number of requests", 1), "For each token.",
+            2000, default="2000", into="requests_per_s"),
+        Key("requests_at_once", number("a number of requests", 1), "That a token may save up.",
+            4000, default="4000", into="requests_at_once"),
+    ],
+)  # fmt: skip
+LIMIT_KEYS = Table(
+    "limits",
+    [
+        Key(name, number("a number", 1), "See the limits of the job file.", getattr(LIMITS, name),
+            default=str(getattr(LIMITS, name)), into=name)
+        for name in LIMITS.__struct_fields__
+    ],
+)  # fmt: skip
+
+
+def _into(found: dict[str, Any], table: Table) -> dict[str, Any]:
+    return {key.into: found[key.name] for key in table.keys if key.name in found}
+
+
+# --- queues ----------------------------------------------------------------------------------------------------------
+
+_PART = text("a part of a queue's path", most="name_chars", pattern=r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def _read_queues(value: Any, path: Path, reading: Reading) -> tuple[QueueSpec, ...]:
+    return tuple(_queues_below("", value, path, reading))
+
+
+def _queues_below(parent: str, value: Any, path: Path, reading: Reading) -> Iterator[QueueSpec]:
+    """Parents before their children."""
+    if type(value) is not dict:
+        raise Wrong("wrong_type", f"this must be a mapping of queues, not {show(value)}", "write lab: {guarantee: 8}")
+    if parent.count("/") + 1 > QUEUE_DEPTH_MAX:
+        raise Wrong("too_deep", f"queues are nested more than {QUEUE_DEPTH_MAX} deep")
+    bounded(value, 10_000)
+    for name, terms in value.items():
+        here = (*path, name if isinstance(name, str) else show(name))
+        try:
+            whole = f"{parent}/{_PART.read(name, here, reading)}".lstrip("/")
+            found = _TREE_KEYS.read({} if terms is None else terms, here, reading)
+            yield queue_of(found, whole)
+            if "queues" in found:
+                yield from _queues_below(whole, found["queues"], (*here, "queues"), reading)
+        except Wrong as wrong:
+            reading.wrong(here, wrong)
+
+
+_TREE = Kind(lambda value, _path, _reading: value, {"type": "object"}, "a mapping of queues")
+_TREE_KEY = Key("queues", _TREE, "The queues below it.", {"vision": {"guarantee": 8}})
+_TREE_KEYS = Table("queue", (*QUEUE_KEYS.keys, _TREE_KEY), QUEUE_KEYS.elsewhere, PAGE)
+
+CONFIG_KEYS = Table(
+    "configuration",
+    [
+        Key("data", PATH_TEXT, "Where everything is kept.", "/var/lib/corral", into="data"),
+        Key("listen", table_kind(LISTEN_KEYS, "a mapping"), "Where the server can be reached.", {"port": 7411}),
+        Key("administrator", text("a name", most="name_chars"), "Who may do everything; made at the first start.",
+            "admin", default="admin", into="administrator"),
+        Key("policy", Kind(_read_policy, {"anyOf": [_POLICY_NAME.schema, POLICY_KEYS.schema]}, "a policy"),
+            "What decides: a name, or a mapping.", "standard", default="standard", into="policy"),
+        Key("levels", listing(LEVEL, "a list of levels", "models"), "Levels of the topology, the largest first.",
+            ["zone", "rack"], default="none"),
+        Key("fairness", table_kind(FAIRNESS_KEYS, "a mapping"), "How use is remembered.", {"half_life": "7d"}),
+        Key("logs", table_kind(LOG_KEYS, "a mapping", lambda found: LogRules(**_into(found, LOG_KEYS))),
+            "What is kept of what tasks write.", {"keep": "30d"}, into="logs"),
+        Key("keep_ended", SPAN, "How long ended jobs stay in memory; the journal has them for ever.",
+            "1d", default="1d", into="keep_ended_ms"),
+        Key("keep_ended_jobs", number("a number of jobs", 0, 10_000_000), "And how many of them at most.",
+            1000, default="1000", into="keep_ended"),
+        Key("limits", table_kind(LIMIT_KEYS, "a mapping"), "How large a job document may be.", {"array_size": 100_000}),
+        Key("api", table_kind(API_KEYS, "a mapping", lambda found: ApiLimits(**_into(found, API_KEYS))),
+            "What one request may ask.", {"body": "32MiB"}, into="api"),
+        Key("default_queue", QUEUE, "Where jobs go that name no queue.", "default", default="default",
+            into="default_queue"),
+        Key("queues", Kind(_read_queues, {"type": "object"}, "a mapping of queues"),
+            "The tree of queues at the first start; later `corral queue` changes them.",
+            {"lab": {"guarantee": 16, "queues": {"vision": {"guarantee": 8}}}}, default="one: default", into="queues"),
+    ],
+    {"port": "it belongs below listen", "address": "it belongs below listen", "host": "it belongs below listen"},
+    PAGE,
+)  # fmt: skip
+
+
+# --- the whole -------------------------------------------------------------------------------------------------------
+
+
+def parse_config(document: object, *, now_ms: int = 0) -> Config | list[Fault]:
+    reading = Reading(LIMITS, now_ms)
+    try:
+        found = CONFIG_KEYS.read(document, (), reading)
+        config = Config()
+        if not reading.faults:
+            config = _config(found)
+            _check(config, found, reading)
+        if not reading.faults:
+            return config
+    except Wrong as wrong:
+        reading.faults.append(Fault((), wrong.code, wrong.why, wrong.hint))
+    except Enough:
+        pass
+    return reading.faults
+
+
+def _config(found: dict[str, Any]) -> Config:
+    settings = Settings(levels=found.get("levels", ()), **_into(found.get("fairness", {}), FAIRNESS_KEYS))
+    limits = structs.replace(LIMITS, **_into(found.get("limits", {}), LIMIT_KEYS))
+    listen = _into(found.get("listen", {}), LISTEN_KEYS)
+    stated = {key.into: found[key.name] for key in CONFIG_KEYS.keys if key.into and key.name in found}
+    if "queues" not in found and "default_queue" in found:
+        stated["queues"] = (QueueSpec(name=found["default_queue"]),)
+    return Config(settings=settings, limits=limits, **listen, **stated)
+
+
+def _check(config: Config, found: dict[str, Any], reading: Reading) -> None:
+    """What does not go together."""
+    if bool(config.tls_certificate) != bool(config.tls_key):
+        missing = "tls_key" if config.tls_certificate else "tls_certificate"
+        reading.fault(("listen", missing), "missing", f"{missing} is missing", "a certificate needs its key")
+    is_local = config.address in ("127.0.0.1", "::1", "localhost")
+    if not is_local and not config.tls_certificate and not config.allow_plain_http:
+        why = f"{config.address} can be reached from elsewhere, and tokens would travel readably"
+        hint = "give tls_certificate and tls_key, or say allow_plain_http: true"
+        reading.fault(("listen", "address"), "plain_http", why, hint)
+    if config.default_queue not in {queue.name for queue in config.queues}:
+        why = f"jobs go to {config.default_queue} by default, and there is no such queue"
+        path: Path = ("default_queue",) if "default_queue" in found else ("queues",)
+        reading.fault(path, "no_such_queue", why, "add it to queues, or name another default_queue")
+    if len(set(config.settings.levels)) != len(config.settings.levels):
+        reading.fault(("levels",), "duplicate", "a level is there twice", "name every level once")
+
+
+def read_config(text: str, name: str, *, now_ms: int = 0) -> Config | list[PlacedFault]:
+    """The configuration in a file; every fault with ``file:line:column``. An empty file says nothing."""
+    documents = read_yaml(text, name, FILE_BYTES_MAX)
+    if not documents:
+        return Config()
+    marks = documents[0]
+    faults = [fault for each in documents for fault in each.faults]
+    if marks.value is None and not faults:
+        return Config()
+    found = parse_config(marks.value, now_ms=now_ms) if marks.value is not None else []
+    if isinstance(found, Config):
+        return sorted(faults, key=_by_place) if faults else found
+    return sorted([*faults, *(marks.placed(each) for each in found)], key=_by_place)
+
+
+def _by_place(fault: PlacedFault) -> tuple[int, int]:
+    return fault.place.line, fault.place.column
+
+
+def write_config(config: Config) -> dict[str, Any]:
+    """The effective configuration as a document, defaults and all: ``parse_config`` gives the same back."""
+    written: dict[str, Any] = {"data": config.data} if config.data else {}
+    written["listen"] = _written(config, LISTEN_KEYS)
+    written["administrator"] = config.administrator
+    written["policy"] = _written(config.policy, POLICY_KEYS)
+    written["levels"] = list(config.settings.levels)
+    written["fairness"] = _written(config.settings, FAIRNESS_KEYS)
+    written["logs"] = _written(config.logs, LOG_KEYS)
+    written["keep_ended"] = CONFIG_KEYS.by_name["keep_ended"].kind.write(config.keep_ended_ms)
+    written["keep_ended_jobs"] = config.keep_ended
+    written["limits"] = _written(config.limits, LIMIT_KEYS)
+    written["api"] = _written(config.api, API_KEYS)
+    written["default_queue"] = config.default_queue
+    written["queues"] = _tree(config.queues)
+    return written
+
+
+def _written(part: object, table: Table) -> dict[str, Any]:
+    return {
+        key.name: key.kind.write(value) for key in table.keys if (value := getattr(part, key.into)) not in ("", None)
+    }
+
+
+def _tree(queues: tuple[QueueSpec, ...]) -> dict[str, Any]:
+    root: dict[str, Any] = {}
+    for spec in queues:
+        below = root
+        *parents, last = spec.name.split("/")
+        for parent in parents:
+            below = below.setdefault(parent, {}).setdefault("queues", {})
+        below[last] = below.get(last, {}) | {key: value for key, value in write_queue(spec).items() if key != "name"}
+    return root
+
+
+__all__ = [
+    "ApiLimits",
+    "Config",
+    "LogRules",
+    "PolicyChoice",
+    "parse_config",
+    "parse_queue",
+    "queue_schema",
+    "read_config",
+    "write_config",
+    "write_queue",
+]

@@ -1,0 +1,48 @@
+"""docs/configuration.md, made from the tables of the configuration."""
+
+from __future__ import annotations
+
+from corral.wire import config, queues
+from corral.wire.document.reference import section
+
+
+def configuration_page() -> str:
+    parts = [
+        _HEAD,
+        section("The file", "", config.CONFIG_KEYS),
+        section("`listen`", "", config.LISTEN_KEYS),
+        section("`policy`", "", config.POLICY_KEYS),
+        section("`fairness`", "", config.FAIRNESS_KEYS),
+        section("`logs`", "", config.LOG_KEYS),
+        section("`api`", "", config.API_KEYS),
+        section("A queue", _QUEUE, queues.QUEUE_KEYS),
+        section("`budget`", "", queues.BUDGET_KEYS),
+        section("One of `changes`", "", queues.CHANGE_KEYS),
+        "The keys of `limits` are in [the job file](job-file.md#limits).\n",
+    ]
+    return "\n".join(parts)
+
+
+_HEAD = """# The configuration file
+
+Made from the tables in `corral.wire.config` and `corral.wire.queues`; `make accept` writes it anew.
+
+`corral up --config FILE`. Every key is optional; `corral config` shows what holds, defaults included. Faults are
+reported all at once, as `file:line:column`.
+
+```yaml
+listen: {port: 7411}
+levels: [rack]
+queues:
+  lab:
+    guarantee: {gpus: 16}
+    limit: {gpus: 32}
+    queues:
+      vision: {guarantee: 8, weight: 2}
+      language: {guarantee: 8, user_limit: 4}
+  default: {max_jobs_per_user: 100}
+```
+"""
+_QUEUE = """Also the body of `PUT /v1/queues/{name}`. Amounts: a number of GPUs, or a mapping such as
+`{gpus: 8, gpus:H100: 4, cpus: 64, memory: 1TiB}`, where `gpus:H100` are GPUs of one model. What is not stated is not
+bounded. Queues below a queue stand in its `queues`."""

@@ -1,0 +1,134 @@
+"""Job documents from options of a command line: ``corral run --gpus 2 --time 1h -- python train.py``.
+
+Everything typed is text; this knows which keys are numbers, flags or lists. It says nothing about what is wrong:
+``parse_job`` does, and ``option_of`` names the option that a fault is about.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from corral.wire.document.faults import Path
+from corral.wire.job.keys import GANG_KEYS, GPU_KEYS, JOB_KEYS
+
+
+class Option(Struct, frozen=True):
+    """An option that sets a key. ``many``: may be repeated; ``is_flag``: takes no value; ``names``: how it is typed."""
+
+    names: tuple[str, ...]
+    key: str
+    help: str
+    metavar: str = ""
+    many: bool = False
+    is_flag: bool = False
+
+    @property
+    def name(self) -> str:
+        """As programs know it: ``time_limit`` for ``--time-limit``."""
+        return self.names[0].lstrip("-").replace("-", "_")
+
+
+#: How some options are typed beside their own name.
+_SHORT = {
+    "name": ("-J",), "queue": ("-q",), "gpus": ("-g",), "nodes": ("-N",), "time_limit": ("--time", "-t"),
+    "cpus": ("-c",), "memory": ("--mem",), "array": ("-a",), "env": ("-e",), "output": ("-o",), "directory": ("-D", "--chdir"),
+    "after": ("--dependency", "-d"), "labels": ("-l",),
+}  # fmt: skip
+_SINGULAR = {"labels": "label", "secrets": "secret", "mounts": "mount", "resources": "resource"}
+_METAVARS = {
+    "gpus": "N|MODEL:N", "vram": "SIZE", "memory": "SIZE", "disk": "SIZE", "tasks": "N|A..B", "nodes": "N|A..B",
+    "env": "K=V", "labels": "K=V", "secrets": "VAR=SECRET", "resources": "NAME=N", "mounts": "FROM:TO[:ro]", "after": "[WHEN:]JOB",
+    "array": "RANGE[%N]", "begin": "TIME", "deadline": "TIME", "signal": "SIG@SPAN", "priority": "N|CLASS",
+    "processes": "N|gpu", "prefer": "LEVEL[@SPAN]", "spread": "LEVEL[:N]", "within": "LEVEL", "retries": "N",
+}  # fmt: skip
+_PAIRS = ("env", "labels", "secrets", "resources")
+_LISTS = ("after", "mounts")
+_FLAGS = ("singleton", "checkpoints", "hold")
+_NOT_TYPED = ("command", "gpu", "preemptible")
+_INTEGER = re.compile(r"-?(?:0|[1-9]\d{0,14})", re.ASCII)
+_DECIMAL = re.compile(r"\d{1,9}\.\d{1,6}", re.ASCII)
+#: Keys whose texts look like numbers and are none.
+_TEXTS = frozenset({"name", "queue", "array", "after", "output", "error", "directory", "image"})
+
+
+def job_options() -> tuple[Option, ...]:
+    """Every option that describes a job, in the order of the reference."""
+    found = [_option(key.name, key.help) for key in (*GANG_KEYS.keys, *JOB_KEYS.keys) if key.name not in _NOT_TYPED]
+    model, vram = (GPU_KEYS.by_name[name].help for name in ("model", "vram"))
+    found.append(Option(("--gpu-model",), "gpu.model", model, "MODEL", many=True))
+    found.append(Option(("--gpu-vram",), "gpu.vram", vram, "RANGE"))
+    found.append(Option(("--no-preempt",), "preemptible", "Not to be asked to leave for another's sake.", is_flag=True))
+    return tuple(found)
+
+
+def _option(key: str, says: str) -> Option:
+    names = (f"--{_SINGULAR.get(key, key).replace('_', '-')}", *_SHORT.get(key, ()))
+    return Option(names, key, says.replace("`", ""), _METAVARS.get(key, ""), key in (*_PAIRS, *_LISTS), key in _FLAGS)
+
+
+def document_of(options: Mapping[str, Any], command: Sequence[str] = ()) -> dict[str, Any]:
+    """The document that options (by ``Option.name``, texts or lists of them) and a command make up.
+
+    Options that are None, False or empty were not typed. A command of one word with blanks in it is a line for the
+    shell; anything else is executed as it is.
+    """
+    document: dict[str, Any] = {}
+    for option in job_options():
+        typed = options.get(option.name)
+        if typed is None or typed is False or typed in ("", (), []):
+            continue
+        if option.key == "preemptible":
+            document["preemptible"] = False
+        elif option.key.startswith("gpu."):
+            document.setdefault("gpu", {})[option.key[4:]] = list(typed) if option.many else typed
+        else:
+            document[option.key] = _value(option, typed)
+    if len(command) == 1 and any(mark in command[0] for mark in " \t\n;|&<>$"):
+        document["command"] = command[0]
+    elif command:
+        document["command"] = list(command)
+    return document
+
+
+def _value(option: Option, typed: Any) -> Any:
+    if option.is_flag:
+        return bool(typed)
+    if option.key in _PAIRS:
+        split = [(each.partition("=")[0], each.partition("=")[2]) for each in _several(typed)]
+        return {name: _number(value) if option.key == "resources" else value for name, value in split}
+    if option.key in _LISTS:
+        return (
+            [part for each in _several(typed) for part in each.split(",")] if option.key == "after" else _several(typed)
+        )
+    if option.key == "prefer" and "@" in typed:
+        level, _, wait = typed.partition("@")
+        return {"level": level, "wait": wait}
+    if option.key == "spread" and ":" in typed:
+        level, _, most = typed.partition(":")
+        return {"level": level, "max": _number(most)}
+    return typed if option.key in _TEXTS else _number(typed)
+
+
+def _several(typed: Any) -> list[str]:
+    return [typed] if isinstance(typed, str) else list(typed)
+
+
+def _number(typed: Any) -> Any:
+    if isinstance(typed, str) and _INTEGER.fullmatch(typed):
+        return int(typed)
+    return float(typed) if isinstance(typed, str) and _DECIMAL.fullmatch(typed) else typed
+
+
+def option_of(path: Path) -> str:
+    """The option that a path of the document was typed as: ``--time-limit``; for the command, the command."""
+    if not path or path[0] == "command":
+        return "the command"
+    whole = ".".join(str(step) for step in path[:2])
+    for option in job_options():
+        if option.key in (whole, path[0]):
+            return option.names[0]
+    return str(path[0])
