@@ -19,7 +19,9 @@ from corral.server.running import Running
 from corral.server.secrets import SecretStore
 from corral.server.start import founding, load
 from corral.store.journal import Entry, Journal
+from corral.store.lookup import JobRow
 from corral.store.memory import MemoryJournal
+from corral.store.memory_lookup import MemoryLookup
 from corral.wire.codec import decode, encode
 
 NODE = NodeSpec(
@@ -39,18 +41,34 @@ def found(journal: Journal, queues: tuple[QueueSpec, ...] = (QueueSpec(name="def
 
 @asynccontextmanager
 async def running(
-    folder: Path, journal: Journal | None = None, backend: FakeBackend | None = None, policy: str = "standard"
+    folder: Path, journal: Journal | None = None, backend: FakeBackend | None = None, keep_ended: int = 1_000
 ) -> AsyncIterator[Running]:
     journal = journal if journal is not None else MemoryJournal()
     if journal.head.seq == 0:
         found(journal)
     backend = backend if backend is not None else FakeBackend([NODE], lambda _: Script(runs_ms=20))
-    server = Running(load(journal), journal, None, backend, SecretStore(folder / "secrets"), policy)  # type: ignore[arg-type]
+    lookup = _FedLookup(journal)
+    server = Running(load(journal), journal, lookup, backend, SecretStore(folder / "secrets"), "standard")
+    server.loop.keep_ended = keep_ended
     await server.begin()
     try:
         yield server
     finally:
         await server.close()
+
+
+class _FedLookup(MemoryLookup):
+    """Knows what the journal says at the moment somebody asks."""
+
+    def __init__(self, journal: Journal) -> None:
+        super().__init__()
+        self._journal, self._seen = journal, 0
+
+    def job(self, id: str) -> JobRow | None:
+        records = self._journal.read(self._seen, 1_000_000)
+        self.feed(records)
+        self._seen += len(records)
+        return super().job(id)
 
 
 def reopened(journal: MemoryJournal) -> MemoryJournal:

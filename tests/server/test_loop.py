@@ -8,7 +8,7 @@ from corral.backends.fake import FakeBackend
 from corral.core import events as e
 from corral.core.intake.commands import cancel
 from corral.core.intake.refusal import Refusal
-from corral.core.model import GangState
+from corral.core.model import After, Dependency, GangState
 from corral.server.loop import Done, ServerStopped
 from corral.server.thinking import Why
 from corral.store.memory import MemoryJournal
@@ -163,3 +163,17 @@ async def test_the_feed_misses_nothing(tmp_path):
         feed.close()
         await listener
         assert seen == list(range(first, journal.head.seq + 1))
+
+
+async def test_jobs_of_one_submission_may_wait_for_each_other_and_for_those_long_gone(tmp_path):
+    journal = MemoryJournal()
+    async with running(tmp_path, journal, keep_ended=0) as server:
+        await server.service.submit("root", [job()])
+        await until(lambda: "1" not in server.service.state.jobs)
+        after = (Dependency("1", After.OK), Dependency("#0", After.OK))
+        assert isinstance(await server.service.submit("root", [job(), job(after=after)]), Done)
+        await until(lambda: len(ended(journal)) == 3)
+        assert ended(journal) == {"1": True, "2": True, "3": True}
+        answer = await server.service.submit("root", [job(after=(Dependency("1", After.NOT_OK),))])
+        assert isinstance(answer, Refusal)
+        assert answer.code == "dependency_failed"

@@ -39,7 +39,7 @@ class JobCalls(Patient):
 
     @call
     def submit_many(self, documents: Sequence[Document], *, key: str = "") -> Call[BatchAnswer]:
-        """Submit several, all or none. In ``after``, ``@0`` is the first of them."""
+        """Submit several, all or none. In ``after``, ``#0`` is the first of them."""
         return _submission(path("jobs", "batch"), BatchAnswer, {"jobs": list(documents)}, key)
 
     @call

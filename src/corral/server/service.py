@@ -7,7 +7,9 @@ through the loop; reading never waits for it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Container, Sequence
+
+import msgspec
 
 from corral.backends.base import Backend
 from corral.core import events as e
@@ -66,37 +68,47 @@ class Service:
         return await self.loop.change_accounts(actor, command)
 
     async def submit(self, user: str, specs: Sequence[JobSpec], request: str = "") -> Done | Refusal:
-        """Take in jobs, all or none. The server numbers them; a later one may wait for an earlier by ``#n``."""
-        known = await self._forgotten(specs)
-        if isinstance(known, Refusal):
-            return known
+        """Take in jobs, all or none. The server numbers them; one may wait for another of them as ``#0``, ``#1``..."""
+        over = await self._over(specs)
+        if isinstance(over, Refusal):
+            return over
 
         def command(state: State, now_ms: int) -> Sequence[e.Event] | Refusal:
-            ids = self.new_job_ids(len(specs))
-            return submit_many(state, dict(zip(ids, map(known.resolve, specs), strict=True)), user, now_ms)
+            return submit_many(state, self._numbered(specs, over), user, now_ms)
 
         return await self.change(user, command, request)
+
+    def _numbered(self, specs: Sequence[JobSpec], over: Container[str]) -> dict[str, JobSpec]:
+        """The jobs by their numbers; they wait for nobody who is over and forgotten."""
+        ids = self.new_job_ids(len(specs))
+        if not any(spec.after for spec in specs):
+            return dict(zip(ids, specs, strict=True))
+        siblings = {f"#{n}": number for n, number in enumerate(ids)}
+
+        def resolved(spec: JobSpec) -> JobSpec:
+            left = (d for d in spec.after if d.job not in over)
+            after = tuple(Dependency(siblings.get(d.job, d.job), d.after) for d in left)
+            return msgspec.structs.replace(spec, after=after)
+
+        return {number: resolved(spec) for number, spec in zip(ids, specs, strict=True)}
 
     def new_job_ids(self, count: int) -> list[str]:
         """The next numbers. To be used at once, within a command: nobody else is given them before it is taken."""
         first = self.state.next_job
         return [str(number) for number in range(first, first + count)]
 
-    async def _forgotten(self, specs: Sequence[JobSpec]) -> _Forgotten | Refusal:
-        """How jobs ended that are waited for and that the state has let go."""
+    async def _over(self, specs: Sequence[JobSpec]) -> set[str] | Refusal:
+        """Jobs that are waited for, ended as they should, and were let go by the state."""
         named = {d.job for spec in specs for d in spec.after if d.job not in self.state.jobs}
-        ended: dict[str, bool] = {}
-        for job in named:
-            row = await asyncio.to_thread(self.lookup.job, job)
-            if row is not None:
-                ended[job] = row.state == "succeeded"
+        rows = {job: await asyncio.to_thread(self.lookup.job, job) for job in named if not job.startswith("#")}
+        ended = {job: row.state == "succeeded" for job, row in rows.items() if row is not None and row.is_over}
         for spec in specs:
             for dependency in spec.after:
                 ok = ended.get(dependency.job)
                 if ok is not None and dependency.after is not After.ANY and ok != (dependency.after is After.OK):
                     why = f"job {dependency.job} is over and did not end {dependency.after}"
                     return Refusal("dependency_failed", why, field="after")
-        return _Forgotten(ended)
+        return set(ended)
 
     # ---- thought -----------------------------------------------------------------------------------------------
 
@@ -107,11 +119,10 @@ class Service:
 
     async def dry_run(self, specs: Sequence[JobSpec], user: str) -> Sequence[Prospect] | Refusal:
         """What would become of these jobs if they were submitted now, with the numbers they would get."""
-        known = await self._forgotten(specs)
-        if isinstance(known, Refusal):
-            return known
-        named = dict(zip(self.new_job_ids(len(specs)), map(known.resolve, specs), strict=True))
-        answer = await self.loop.planner.prospects(named, user, self.now_ms())
+        over = await self._over(specs)
+        if isinstance(over, Refusal):
+            return over
+        answer = await self.loop.planner.prospects(self._numbered(specs, over), user, self.now_ms())
         return answer.refusal or answer.prospects
 
     # ---- the feed ----------------------------------------------------------------------------------------------
@@ -153,16 +164,3 @@ class Feed:
     def close(self) -> None:
         self._is_open = False
         self._service.wake()
-
-
-class _Forgotten:
-    """Jobs that are over and forgotten: waiting for them is over, too."""
-
-    def __init__(self, ended: Mapping[str, bool]) -> None:
-        self._ended = ended
-
-    def resolve(self, spec: JobSpec) -> JobSpec:
-        if not self._ended or not any(d.job in self._ended for d in spec.after):
-            return spec
-        left: tuple[Dependency, ...] = tuple(d for d in spec.after if d.job not in self._ended)
-        return JobSpec(**{name: getattr(spec, name) for name in spec.__struct_fields__} | {"after": left})
