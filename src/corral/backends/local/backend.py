@@ -185,8 +185,8 @@ class LocalBackend:
         if ready.get(link, 0) & select.POLLOUT:
             self._link.flush()
         if ready.get(link, 0) & ~select.POLLOUT:
-            for name in self._link.answers():
-                self._on_launched(name)
+            for answer in self._link.answers():
+                self._on_answer(answer)
         if self._news in ready:
             for name in dict.fromkeys(os.read(self._news, _NEWS_MAX).decode("utf-8", "replace").split("\n")):
                 if name in self._by_name:
@@ -200,12 +200,18 @@ class LocalBackend:
         self._logs.prune(self._settings.log_days_max)
 
     def _send(self, task: _Task, order: TaskOrder) -> None:
-        self._link.send(request_of(order, self._site, self._logs.folder(task.name)))
+        request = request_of(order, self._site, self._logs.folder(task.name))
+        self._link.send(request, self._site.layout.parents.get("pids", ""))
 
-    def _on_launched(self, name: str) -> None:
-        """The spawner has made a supervisor for it, or found that there was one: either way the directory is there."""
-        task = self._by_name.get(name)
+    def _on_answer(self, answer: str) -> None:
+        """A name: the task has a supervisor, or had one before: either way the directory is there. With ``!`` before
+        it:
+        its supervisor is gone."""
+        task = self._by_name.get(answer.lstrip("!"))
         if task is None:
+            return
+        if answer.startswith("!"):
+            self._check(task)
             return
         task.is_launched = True
         pending, task.pending = task.pending, []

@@ -79,9 +79,12 @@ def unenforced(order: TaskOrder, layout: Layout) -> list[str]:
 
 
 def _groups(order: TaskOrder, layout: Layout, name: str) -> dict[str, str]:
-    """The number of processes is always bounded; in version 1 every other limit costs a group of its own, so only those
-    that were asked for."""
+    """A task that asks for no limit shares the group of its supervisor, which bounds the number of processes. In
+    version
+    1 every limit costs a group of its own, so only those that were asked for."""
     asked = {"memory": order.memory_mib is not None, "cpu": order.cpu_milli is not None, "pids": True}
+    if not (asked["memory"] or asked["cpu"]):
+        return {}
     is_one = layout.version == 2
     return {limit: f"{folder}/{name}" for limit, folder in layout.parents.items() if is_one or asked[limit]}
 

@@ -54,7 +54,10 @@ def sweep(layout: Layout, scratch_root: str, running: set[str]) -> None:
     """Groups and private directories of no task that runs."""
     for folder in layout.folders():
         for entry in os.scandir(folder):
-            if entry.is_dir() and entry.name not in running:
+            if entry.name.startswith("worker-"):
+                with contextlib.suppress(OSError):  # a supervisor lives in it
+                    os.rmdir(entry.path)
+            elif entry.is_dir() and entry.name not in running:
                 groups = TaskGroups(layout.version, {"any": entry.path})
                 groups.kill()
                 groups.remove()
@@ -81,7 +84,8 @@ def make_scratch_root(parent: str, identity: str) -> str:
 
 def _end_strays(order: OrderRecord, started: StartRecord | None) -> None:
     """By cgroup; and by session and environment, for where there are no cgroups."""
-    groups = TaskGroups(order.cgroup_version, order.cgroups)
+    folders = {**order.cgroups, **({"worker": started.group} if started and started.group else {})}
+    groups = TaskGroups(order.cgroup_version, folders)
     mark = f"CORRAL_CHECKPOINT_FILE={order.scratch}/".encode()
     for _ in range(100):
         groups.kill()

@@ -39,6 +39,7 @@ class StartRecord(Struct, frozen=True):
     supervisor: int
     pids: tuple[int, ...]
     unenforced: tuple[str, ...] = ()
+    group: str = ""  # of the supervisor
 
 
 class ExitRecord(Struct, frozen=True):

@@ -136,16 +136,21 @@ def _not_ours(folder: str, fault: OSError) -> str:
 
 
 class TaskGroups:
-    """The groups of one task: made, entered by its processes, emptied, removed."""
+    """The groups of one task: made, entered by its processes, emptied, removed.
 
-    def __init__(self, version: int, folders: dict[str, str]) -> None:
+    ``is_shared``: the supervisor lives in it too, and it stays when the task has gone.
+    """
+
+    def __init__(self, version: int, folders: dict[str, str], is_shared: bool = False) -> None:
         self.version = version
+        self._is_shared = is_shared
         self.folders = folders  # by limit; the same folder for all in version 2
         self.unique = sorted(set(folders.values()))
 
     def make(self, memory_mib: int | None, cpu_milli: int | None, has_quota: bool, pids_max: int) -> None:
-        for folder in self.unique:
-            os.makedirs(folder, exist_ok=True)
+        if not self._is_shared:
+            for folder in self.unique:
+                os.makedirs(folder, exist_ok=True)
         if memory_mib is not None and "memory" in self.folders:
             self._limit_memory(self.folders["memory"], memory_mib << 20)
         if cpu_milli is not None and "cpu" in self.folders:
@@ -176,6 +181,8 @@ class TaskGroups:
 
     def enter(self) -> None:
         """The calling process, and what it will start."""
+        if self._is_shared:
+            return  # inherited
         for folder in self.unique:
             write(f"{folder}/cgroup.procs", "0")
 
@@ -187,11 +194,13 @@ class TaskGroups:
                     found.update(map(int, members.read().split()))
             except OSError:
                 pass  # removed
+        if self._is_shared:
+            found.discard(os.getpid())
         return found
 
     def kill(self) -> None:
         for folder in self.unique:
-            if self.version == 2:
+            if self.version == 2 and not self._is_shared:
                 _write_softly(f"{folder}/cgroup.kill", "1")
         for pid in self.members():
             try:
@@ -212,7 +221,7 @@ class TaskGroups:
 
     def remove(self) -> None:
         """The kernel may need a moment after the last process has gone; what is left then is swept by the server."""
-        for folder in self.unique:
+        for folder in () if self._is_shared else self.unique:
             for pause_s in (0.001, 0.005, 0.02, 0):
                 try:
                     os.rmdir(folder)

@@ -1,8 +1,8 @@
-"""The small warm process that makes supervisors: a fork of it is ready in a fraction of what a new interpreter takes.
+"""The small warm process that gives every task a supervisor: a fork of itself, or one whose task is over.
 
-Started once by the backend, leaves the server's process tree and session at once, reads requests from a socket and ends
-with it. It makes the state directory of a task before anything else: whoever comes second with the same name finds it
-and does nothing.
+Started once by the backend, it leaves the server's process tree and session at once, reads requests from a socket and
+ends with it; workers that have a task go on without it. It makes the state directory of a task before anything else:
+whoever comes second with the same name finds it and does nothing.
 """
 
 # ruff: noqa: SIM105  contextlib is not loaded just for this
@@ -13,21 +13,18 @@ import fcntl
 import gc
 import marshal
 import os
+import resource
 import select
-import socket
 import time
 
-from corral.backends.local.task import records, system
-from corral.backends.local.task.request import Request
-from corral.backends.local.task.supervisor import supervise
+from corral.backends.local.task import records, system, worker
 
 LOCK = "spawner.lock"
-_REAP_MS = 500
-_MANY_FILES = 1 << 20
+_IDLE_MAX = 32
 
 
-def main(fd: int, run: str) -> None:
-    """``fd``: the socket to the server. Returns in the first process as soon as the second is on its own."""
+def main(server: int, run: str) -> None:
+    """``server``: a socket. The first process ends as soon as the second is on its own."""
     if os.fork():
         os._exit(0)
     os.setsid()
@@ -35,81 +32,106 @@ def main(fd: int, run: str) -> None:
     os.umask(0o077)
     system.unblock_signals()
     system.default_signals(tuple(number for number in range(1, 32) if number not in (9, 13, 19)))
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     lock = os.open(f"{run}/{LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)  # the one before is finishing its last fork
     gc.disable()
     gc.freeze()
-    with socket.socket(fileno=fd) as server:
-        _serve(server)
+    Spawner(server).serve()
 
 
-def _serve(server: socket.socket) -> None:
-    poll = select.poll()
-    poll.register(server, select.POLLIN)
-    children: dict[int, tuple[str, str]] = {}
-    server.sendall(b"\n")  # ready
-    while True:
-        for _, event in poll.poll(_REAP_MS if children else None):
-            if event & (select.POLLHUP | select.POLLERR):
-                return  # the server is gone; what it had not been told is started is not started
-            request = _receive(server)
-            if request is None:
-                return
-            pid = _launch(request)
-            if pid:
-                children[pid] = (request["run"], request["name"])
-            server.sendall(request["name"].encode() + b"\n")
-        _reap(children)
+class Worker:
+    """A supervisor as the spawner sees it. ``control``: the reading end of the FIFO of its task, held open here as
+    well, so
+    that the task counts as supervised from the moment its directory can be seen."""
+
+    def __init__(self, pid: int, link: int) -> None:
+        self.pid, self.link = pid, link
+        self.name, self.control, self.group = "", -1, ""
 
 
-def _receive(server: socket.socket) -> Request | None:
-    head = _exactly(server, 4)
-    body = _exactly(server, int.from_bytes(head, "big")) if head else b""
-    return marshal.loads(body) if body else None
+class Spawner:
+    def __init__(self, server: int) -> None:
+        self._server = server
+        self._poll = select.poll()
+        self._poll.register(server, select.POLLIN)
+        self._workers: dict[int, Worker] = {}  # by link
+        self._idle: list[Worker] = []
 
+    def serve(self) -> None:
+        self._answer("")  # ready
+        while True:
+            for fd, event in self._poll.poll():
+                if fd != self._server:
+                    self._hear(self._workers[fd])
+                elif event & (select.POLLHUP | select.POLLERR):
+                    return  # the server is gone; what it had not been told is started is not started
+                else:
+                    message = worker.receive(self._server)
+                    if message is None:
+                        return
+                    name, state, record, group, request = marshal.loads(message)
+                    self._launch(name, state, record, group, request)
+                    self._answer(name)
 
-def _exactly(server: socket.socket, count: int) -> bytes:
-    parts = bytearray()
-    while len(parts) < count:
-        part = server.recv(count - len(parts))
-        if not part:
-            return b""
-        parts += part
-    return bytes(parts)
+    def _answer(self, line: str) -> None:
+        data = line.encode() + b"\n"
+        while data:
+            data = data[os.write(self._server, data) :]
 
+    def _launch(self, name: str, state: str, record: bytes, group: str, request: bytes) -> None:
+        try:
+            os.mkdir(state, 0o700)
+        except FileExistsError:
+            return  # it runs or ran already
+        control = -1
+        try:
+            records.write_whole(f"{state}/{records.ORDER}", record)
+            os.mkfifo(f"{state}/{records.CONTROL}", 0o600)
+            control = os.open(f"{state}/{records.CONTROL}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+            chosen = self._idle.pop() if self._idle else self._fork(group)
+            chosen.name, chosen.control = name, control
+            worker.send(chosen.link, request)
+        except OSError as fault:
+            if control >= 0:
+                os.close(control)
+            _record_failure(state, f"no supervisor could be made: {fault}")
 
-def _launch(request: Request) -> int:
-    """The pid of its supervisor; 0 when there is none to make or none could be made."""
-    state = request["state"]
-    try:
-        os.mkdir(state, 0o700)
-    except FileExistsError:
-        return 0  # it runs or ran already
-    try:
-        records.write_whole(f"{state}/{records.ORDER}", request["record"])
-        os.mkfifo(f"{state}/{records.CONTROL}", 0o600)
-        control = os.open(f"{state}/{records.CONTROL}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    def _fork(self, group: str) -> Worker:
+        ours, theirs = system.socket_pair()
         pid = os.fork()
-    except OSError as fault:
-        _record_failure(state, f"no supervisor could be made: {fault}")
-        return 0
-    if pid == 0:
-        _supervise(request, control)
-    os.close(control)
-    return pid
+        if pid == 0:
+            worker.work(theirs, group)
+        os.close(theirs)
+        made = self._workers[ours] = Worker(pid, ours)
+        made.group = f"{group}/{worker.group_name(pid)}" if group else ""
+        self._poll.register(ours, select.POLLIN)
+        return made
 
-
-def _supervise(request: Request, control: int) -> None:
-    try:
-        if control != 3:
-            os.dup2(control, 3, inheritable=False)
-        os.closerange(4, _MANY_FILES)
-        supervise(request, 3)
-    except BaseException as fault:
-        _record_failure(request["state"], f"the supervisor of the task failed: {fault!r}")
-        records.say_news(request["run"], request["name"])
-        os._exit(1)
-    os._exit(0)
+    def _hear(self, who: Worker) -> None:
+        """A worker is free again, or gone."""
+        said = os.read(who.link, 1)
+        name, who.name = who.name, ""
+        if who.control >= 0:
+            os.close(who.control)
+            who.control = -1
+        if said and len(self._idle) < _IDLE_MAX:
+            self._idle.append(who)
+            return
+        self._poll.unregister(who.link)
+        os.close(who.link)
+        del self._workers[who.link]
+        if who in self._idle:
+            self._idle.remove(who)
+        os.waitpid(who.pid, 0)
+        if who.group:
+            try:
+                os.rmdir(who.group)
+            except OSError:
+                pass  # strays: the server deals with them
+        if not said and name:
+            self._answer(f"!{name}")
 
 
 def _record_failure(state: str, why: str) -> None:
@@ -119,14 +141,3 @@ def _record_failure(state: str, why: str) -> None:
         records.write_whole(f"{state}/{records.EXIT}", records.to_json(record))
     except OSError:
         pass  # the server will find a task without a supervisor
-
-
-def _reap(children: dict[int, tuple[str, str]]) -> None:
-    """A supervisor that ended badly has left no word: the server is told to look."""
-    while children:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if pid == 0:
-            return
-        run, name = children.pop(pid, ("", ""))
-        if status and run:
-            records.say_news(run, name)

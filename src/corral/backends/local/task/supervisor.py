@@ -24,6 +24,7 @@ from corral.backends.local.task.start import (
     Program,
     StartFault,
     fault_from,
+    spawn,
     start,
 )
 from corral.backends.local.task.streams import OVER, STDERR, STDOUT, Stream, open_copy
@@ -36,18 +37,13 @@ OUT_OF_MEMORY = "out_of_memory"
 SAVED = 85  # exit code: "saved, requeue me"
 
 
-def supervise(request: Request, control: int) -> None:
-    """All of it. Returns when the task is over and recorded."""
-    os.setsid()
-    system.become_subreaper()
-    system.refuse_new_privileges()
-    Supervisor(request, control).run()
-
-
 class Supervisor:
-    def __init__(self, request: Request, control: int) -> None:
+    """``own_groups``: those that the supervisor lives in; a task that asks for no limits of its own shares them."""
+
+    def __init__(self, request: Request, control: int, own_groups: TaskGroups) -> None:
         self.request, self.control = request, control
-        self.groups = TaskGroups(request["cgroup_version"], request["cgroups"])
+        self.groups = TaskGroups(request["cgroup_version"], request["cgroups"]) if request["cgroups"] else own_groups
+        self.is_plain = not request["cgroups"]
         self.streams: list[Stream] = []
         self.poll = select.poll()
         self.programs: dict[int, Program] = {}  # by the pipe on which its start is awaited
@@ -94,16 +90,26 @@ class Supervisor:
         self._open_copies(account)
         env = {**account.env(), **request["env"], **self.scratch.env()}
         directory = request["directory"] or (account.home if os.path.isdir(account.home) else "/")
-        for own in request["processes"]:
-            program = Program(request["command"], {**env, **own}, directory, account, self.groups)
-            pid, verdict = start(program, self.streams[0].sink, self.streams[1].sink, self.leader)
-            self.leader = self.leader or pid
-            self.running[pid] = os.pidfd_open(pid)
-            self.programs[verdict] = program
-            self.poll.register(verdict, select.POLLIN)
-            self.poll.register(self.running[pid], select.POLLIN)
+        programs = [
+            Program(request["command"], {**env, **own}, directory, account, self.groups) for own in request["processes"]
+        ]
+        for program in programs:
+            if self.is_plain and not account.changes:
+                self._watch(spawn(program, self.streams[0].sink, self.streams[1].sink, self.leader))
+            else:
+                pid, verdict = start(program, self.streams[0].sink, self.streams[1].sink, self.leader)
+                self._watch(pid)
+                self.programs[verdict] = program
+                self.poll.register(verdict, select.POLLIN)
         for stream in self.streams:
             os.close(stream.sink)
+        if not self.programs:
+            self._record_start()
+
+    def _watch(self, pid: int) -> None:
+        self.leader = self.leader or pid
+        self.running[pid] = os.pidfd_open(pid)
+        self.poll.register(self.running[pid], select.POLLIN)
 
     def _open_copies(self, account: Account) -> None:
         for stream, path in zip(self.streams, (self.request["output"], self.request["error"]), strict=True):
@@ -132,6 +138,7 @@ class Supervisor:
             "supervisor": os.getpid(),
             "pids": list(self.running),
             "unenforced": self.request["unenforced"],
+            "group": self.groups.unique[0] if self.is_plain and self.groups.unique else "",
         }
         records.write_whole(f"{self.request['state']}/{records.STARTED}", records.to_json(record))
         self._say_news()

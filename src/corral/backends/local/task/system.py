@@ -9,6 +9,7 @@ import ctypes
 
 SIGINT, SIGKILL, SIGPIPE, SIGTERM, SIGXFSZ = 2, 9, 13, 15, 25
 _SIG_DFL = 0
+_AF_UNIX, _SOCK_STREAM, _SOCK_CLOEXEC = 1, 1, 0o2000000
 _SIG_SETMASK = 2
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -20,6 +21,14 @@ _prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong,
 _signal = _libc.signal
 _signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
 _signal.restype = ctypes.c_void_p
+
+
+def socket_pair() -> tuple[int, int]:
+    """Of stream sockets, as plain descriptors: the module socket is not loaded just for this."""
+    pair = (ctypes.c_int * 2)()
+    if _libc.socketpair(_AF_UNIX, _SOCK_STREAM | _SOCK_CLOEXEC, 0, pair) != 0:
+        raise OSError(ctypes.get_errno(), "socketpair failed")
+    return pair[0], pair[1]
 
 
 def become_subreaper() -> None:
