@@ -6,6 +6,7 @@ Knows how the parts fit. What is served is in ``table``, how in ``entry``, by wh
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import msgspec
 from starlette.routing import Route as Path
@@ -66,6 +67,7 @@ def make_app(service: Service, settings: ApiSettings | None = None, metrics: Met
     )
 
 
+@cache
 def all_routes() -> tuple[Route, ...]:
     """The table, and the description of it."""
     description = msgspec.json.encode(describe(ROUTES))

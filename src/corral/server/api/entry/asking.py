@@ -18,6 +18,7 @@ from corral.server.api.entry.seam import Service
 from corral.server.api.entry.settings import ApiSettings
 from corral.server.auth import Principal, Verb, Verdict, authorize, is_alive, may_somewhere
 from corral.server.metrics import Metrics
+from corral.store.lookup import RequestRow
 
 T = TypeVar("T")
 
@@ -48,6 +49,44 @@ class Instead(Struct, frozen=True):
 Reply = Struct | Content | Flow | Instead | None
 
 
+class Remembered:
+    """Asks whether idempotency keys were used before. Those that come while one asks are asked together, in one go of
+    a reader thread: equivalent to asking for each by itself, and under load several times cheaper."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._asked: list[tuple[str, str, asyncio.Future[RequestRow | None]]] = []
+        self._asking: asyncio.Task[None] | None = None
+
+    async def find(self, user: str, key: str) -> RequestRow | None:
+        answer: asyncio.Future[RequestRow | None] = asyncio.get_running_loop().create_future()
+        self._asked.append((user, key, answer))
+        if self._asking is None:
+            self._asking = asyncio.create_task(self._ask())
+        return await answer
+
+    async def _ask(self) -> None:
+        try:
+            while self._asked:
+                asked, self._asked = self._asked, []
+                await self._answer(asked)
+        finally:
+            self._asking = None
+
+    async def _answer(self, asked: list[tuple[str, str, asyncio.Future[RequestRow | None]]]) -> None:
+        lookup = self._shared.service.lookup
+        try:
+            rows = await self._shared.look(lambda: [lookup.request(user, key) for user, key, _ in asked])
+        except Exception as error:
+            for _, _, answer in asked:
+                if not answer.done():
+                    answer.set_exception(error)
+            return
+        for (_, _, answer), row in zip(asked, rows, strict=True):
+            if not answer.done():
+                answer.set_result(row)
+
+
 class Shared:
     """What all requests share: the service, bounds, reader threads, and the word that the server is going down."""
 
@@ -56,6 +95,7 @@ class Shared:
         self.closing = asyncio.Event()
         self.readers = ThreadPoolExecutor(settings.reader_threads, thread_name_prefix="reader")
         self.under_way: dict[tuple[str, str], tuple[str, asyncio.Future[Struct]]] = {}  # submissions with a key
+        self.remembered = Remembered(self)
         self.places: dict[str, tuple[str, str]] = {}  # job -> queue and user, of jobs the state has let go
 
     async def look(self, ask: Callable[..., T], *about: Any) -> T:

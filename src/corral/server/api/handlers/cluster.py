@@ -200,6 +200,14 @@ def _named_node(ask: Ask) -> str:
     return name
 
 
+def _node_to_change(ask: Ask) -> str:
+    """Machines are seen by everybody with a role, so that nobody is told that there is none."""
+    name = _named_node(ask)
+    if not ask.may(Verb.NODES_CHANGE):
+        raise forbidden(Verb.NODES_CHANGE)
+    return name
+
+
 def _node_view(ask: Ask, name: str) -> NodeView:
     state = ask.service.state
     state.refresh()
@@ -249,14 +257,12 @@ def is_simulated(uuid: str) -> bool:
 
 
 async def drain(ask: Ask) -> Reply:
-    name = _named_node(ask)
-    ask.insist(Verb.NODES_CHANGE, "node", name)
+    name = _node_to_change(ask)
     done = accepted(await ask.service.change(ask.user, lambda state, now_ms: commands.drain(state, name, now_ms)))
     return ChangeAnswer(seq=done.seq)
 
 
 async def undrain(ask: Ask) -> Reply:
-    name = _named_node(ask)
-    ask.insist(Verb.NODES_CHANGE, "node", name)
+    name = _node_to_change(ask)
     done = accepted(await ask.service.change(ask.user, lambda state, now_ms: commands.undrain(state, name, now_ms)))
     return ChangeAnswer(seq=done.seq)

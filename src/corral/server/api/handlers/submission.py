@@ -204,7 +204,7 @@ async def _once(
     coming: asyncio.Future[Struct] = asyncio.get_running_loop().create_future()
     under_way[place] = (print_, coming)
     try:
-        row = await ask.shared.look(ask.service.lookup.request, ask.user, key)
+        row = await ask.shared.remembered.find(ask.user, key)
         if row is not None:
             _check_print(row.fingerprint, print_)
         given = await (take(request_mark(key, print_)) if row is None else told_again(ask, row.jobs))
