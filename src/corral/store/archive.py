@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from corral.store.chain import why_not_next
-from corral.store.files import sync_folder
+from corral.store.files import make_folder, sync_folder
 from corral.store.journal import Head, JournalBroken, Record
 
 VERSION = 1
@@ -49,7 +49,7 @@ def write_archive(path: Path, before: Head, records: Iterable[Record]) -> Head:
     """Write records that follow ``before``, checked on the way, whole or not at all. Returns their end."""
     if path.exists():
         raise ArchiveRefused(f"{path} is there already. Name another file.")
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.new")
     opened = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:

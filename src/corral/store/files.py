@@ -25,6 +25,14 @@ def write_whole(path: Path, content: bytes) -> None:
     sync_folder(path.parent)
 
 
+def make_folder(folder: Path) -> None:
+    """A private folder, with those above it, durable; nothing if it is there already."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        sync_folder(folder.parent)
+
+
 def sync_folder(folder: Path) -> None:
     """Make names that came or went in a folder durable."""
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

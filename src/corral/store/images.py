@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from corral.store.files import write_whole
+from corral.store.files import make_folder, write_whole
 from corral.store.journal import StoredImage
 
 IMAGES_KEPT = 3
@@ -39,7 +39,7 @@ class ImageFolder:
     def save(self, image: StoredImage) -> None:
         """Keep an image; older ones but the last few are dropped."""
         front = _Front(image.seq, image.format, len(image.body), _checksum(image.seq, image.format, image.body))
-        self._folder.mkdir(mode=0o700, exist_ok=True)
+        make_folder(self._folder)
         write_whole(self._path(image.seq), msgspec.json.encode(front) + b"\n" + image.body)
         for seq in self.seqs()[IMAGES_KEPT:]:
             self._path(seq).unlink(missing_ok=True)

@@ -24,6 +24,12 @@ FILE_NAME = "journal.db"
 BUSY_MS = 10_000
 
 
+#: Every commit is forced to disk before it is acknowledged.
+SYNCHRONOUS = "FULL"
+#: So many pages are gathered in the write-ahead log before they go where they belong.
+CHECKPOINT_PAGES = 4000
+
+
 def connect(path: Path, *, for_writing: bool = False) -> sqlite3.Connection:
     """A connection in which nothing begins or commits by itself."""
     where = f"file:{quote(str(path))}?mode=rw"  # not "rwc": a missing file is not to be made by looking at it
@@ -31,8 +37,8 @@ def connect(path: Path, *, for_writing: bool = False) -> sqlite3.Connection:
     connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
     if for_writing:
         connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA wal_autocheckpoint = 4000")
+        connection.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
         connection.execute("PRAGMA cache_size = -16000")
         connection.execute("PRAGMA foreign_keys = ON")
     else:

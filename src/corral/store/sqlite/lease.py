@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from corral.store.files import sync_folder
+from corral.store.files import make_folder
 from corral.store.journal import JournalBusy, JournalUnusable
 
 
@@ -58,9 +58,8 @@ class Lease:
 def make_private_folder(folder: Path) -> None:
     """The data directory, for its owner alone if it is new. One that exists is left as it is: it may be shared."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(folder)
         os.listdir(folder)
-        sync_folder(folder.parent)
     except FileExistsError:
         raise JournalUnusable(f"{folder} is not a folder. Name a folder for the data.") from None
     except OSError as wrong:

@@ -1,0 +1,118 @@
+"""A recorded journal, replayed: the state, the accounts and the look-ups that it gives, told in plain words.
+
+What is told here must mean the same for ever: it is what old journals are held to. It says how things stand, not how a
+state is laid out, so that a state may change its shape. Recorded by
+
+    python -m tests.journals.replay format-1
+
+which makes a journal of the present format: one for each format, and one more whenever there is a new event. What was
+recorded by a release is never recorded anew.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from hashlib import sha256
+from pathlib import Path
+
+from corral.core import events as e
+from corral.core.apply import apply
+from corral.core.model import Settings
+from corral.core.people.accounts import AccountEvent, Accounts
+from corral.core.state import State
+from corral.store.archive import write_archive
+from corral.store.chain import BEGINNING, chain
+from corral.store.journal import Entry, Record
+from corral.store.lookup import JobQuery, UsageQuery
+from corral.store.memory import MemoryJournal
+from corral.wire import codec
+from tests.simulation.upheaval import Upheaval
+from tests.store.runs import ACCOUNT_EVENTS, batches, entries_of
+
+FOLDER = Path(__file__).parent
+#: Seed and policy of a run in which every event happens within a few hundred steps.
+RUN, STEPS = (11, "conservative"), 400
+
+
+def replay(records: Iterable[Record]) -> dict[str, object]:
+    """How things stand after all of it."""
+    state, accounts, journal = State(Settings()), Accounts(), MemoryJournal()
+    for record in records:
+        event = codec.decode(record.format, record.body)
+        if isinstance(event, AccountEvent):
+            accounts.apply(event)
+        else:
+            apply(state, event)
+        journal.lookup.feed([record])
+    return {**_cluster(state), **_people(accounts), **_history(journal)}
+
+
+def digest(told: dict[str, object]) -> str:
+    return sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
+def _cluster(state: State) -> dict[str, object]:
+    return {
+        "nodes": [(n.spec.name, str(n.health), n.lost, n.drained, len(n.spec.gpus)) for n in state.nodes.values()],
+        "queues": [(name, dict(queue.used), queue.jobs) for name, queue in sorted(state.queues.queues.items())],
+        "jobs": [(j.id, j.user, j.priority, j.held, j.cancelled, j.unfinished, j.failed) for j in state.jobs.values()],
+        "gangs": [
+            (g.id, str(g.state), g.attempt, g.priority, g.rank, g.done_ms, g.served_gpu_ms, g.blockers)
+            for g in state.gangs.values()
+        ],
+        "seats": [(g.id, s.node, s.gpus, s.slice_mib) for g in state.gangs.values() for s in g.all_seats],
+        "claims": [(g.id, [(seat.node, seat.gpus) for seat in g.claim]) for g in state.gangs.values() if g.claim],
+        "timers": sorted(state.timers),
+    }
+
+
+def _people(accounts: Accounts) -> dict[str, object]:
+    return {
+        "users": [(u.name, u.account, u.disabled, sorted(map(str, u.roles))) for u in accounts.users.values()],
+        "tokens": [(t.id, t.user, t.digest, t.name, t.scope, t.expires_ms) for t in accounts.tokens.values()],
+        "secrets": sorted(map(list, accounts.secrets)),
+    }
+
+
+def _history(journal: MemoryJournal) -> dict[str, object]:
+    jobs = journal.lookup.jobs(JobQuery(limit=10_000)).jobs
+    return {
+        "history": [(j.id, j.state, j.attempts, j.started_ms, j.ended_ms, j.exit_code, j.failure, j.why) for j in jobs],
+        "runs": [
+            (r.gang, r.attempt, r.placed_ms, r.started_ms, r.ended_ms, r.gpu_milli, r.exit_code, r.failure, r.cause)
+            for job in jobs
+            for r in journal.lookup.attempts(job.id)
+        ],
+        "usage": [(u.queue, u.user, u.day, u.gpu_ms, u.lost_gpu_ms) for u in journal.lookup.usage(UsageQuery())],
+    }
+
+
+# ---- recording -----------------------------------------------------------------------------------------------------
+
+
+def record(name: str) -> None:
+    """A journal of the present format with every event in it, and what it gives."""
+    path = FOLDER / f"{name}.jsonl"
+    records: list[Record] = []
+    head = BEGINNING
+    for epoch, part in enumerate(batches(_entries(), 1), start=1):
+        records += chain(head, 1 + epoch // 40, codec.FORMAT, part)
+        head = type(head)(records[-1].seq, records[-1].hash)
+    path.unlink(missing_ok=True)
+    write_archive(path, BEGINNING, records)
+    path.chmod(0o644)
+    path.with_suffix(".digest").write_text(digest(replay(records)) + "\n")
+
+
+def _entries() -> list[Entry]:
+    """A founded cluster, some people, and a random run in which everything happens."""
+    driver = Upheaval(*RUN, check_every=1 << 60)
+    driver.run(STEPS)
+    people = [Entry(event.at_ms, "root", codec.encode(event)) for event in ACCOUNT_EVENTS]
+    return entries_of([e.Founded(900, driver.state.settings)]) + people + entries_of(driver.journal)
+
+
+if __name__ == "__main__":
+    record(sys.argv[1])
