@@ -59,12 +59,11 @@ def _cluster(state: State) -> dict[str, object]:
         "queues": [(name, dict(queue.used), queue.jobs) for name, queue in sorted(state.queues.queues.items())],
         "jobs": [(j.id, j.user, j.priority, j.held, j.cancelled, j.unfinished, j.failed) for j in state.jobs.values()],
         "gangs": [
-            (g.id, str(g.state), g.attempt, g.priority, g.rank, g.done_ms, g.served_gpu_ms, g.blockers)
+            (g.id, str(g.state), g.attempt, g.priority, g.done_ms, g.served_gpu_ms, g.blockers)
             for g in state.gangs.values()
         ],
         "seats": [(g.id, s.node, s.gpus, s.slice_mib) for g in state.gangs.values() for s in g.all_seats],
         "claims": [(g.id, [(seat.node, seat.gpus) for seat in g.claim]) for g in state.gangs.values() if g.claim],
-        "timers": sorted(state.timers),
     }
 
 
