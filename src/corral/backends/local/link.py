@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from corral.backends.local.task.request import Request
+from corral.backends.local.task.spawner import LOCK
 
 _SOURCE = Path(__file__).resolve().parents[3]
 _CODE = """\
@@ -86,6 +87,11 @@ class SpawnerLink:
             ours.settimeout(_READY_S)
             if ours.recv(1) != b"\n":
                 raise OSError("the spawner of tasks did not start: it ended at once")
+        except TimeoutError:
+            ours.close()
+            raise OSError(
+                f"another server still starts tasks here: its spawner holds {self._run}/{LOCK}. Stop that server first."
+            ) from None
         except BaseException:
             ours.close()
             raise

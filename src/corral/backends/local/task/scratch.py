@@ -15,6 +15,7 @@ from corral.backends.local.task.records import to_json, write_whole
 
 CHECKPOINT, WARNING, TEMPORARY = "checkpoint", "warning.json", "tmp"
 _READ_MAX = 1 << 20
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Scratch:
@@ -99,37 +100,41 @@ def remove(path: str) -> None:
 
 
 def _empty(path: str) -> None:
-    """Folders inside folders are first moved to the top: a hostile task may nest them deeper than calls or open files
-    can go."""
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    top = os.open(path, flags)
+    """Down and up again with one open folder and no recursion: a hostile task may nest folders deeper than calls or
+    open
+    files can go. Nobody else is alive in there, so that ``..`` leads where one came from."""
+    here = os.open(path, _FOLDER)
     try:
-        os.fchmod(top, 0o700)
-        while names := os.listdir(top):
-            for name in names:
-                if _is_unlinked(name, top):
-                    continue
-                os.chmod(name, 0o700, dir_fd=top)
-                folder = os.open(name, flags, dir_fd=top)
-                try:
-                    _move_up(folder, top)
-                finally:
-                    os.close(folder)
-                os.rmdir(name, dir_fd=top)
+        pending = [_folders_left(here)]  # at each level, what is still to be removed; its last one is where we are
+        while pending:
+            if pending[-1]:
+                below = _open_below(pending[-1][-1], here)
+                os.close(here)
+                here = below
+                pending.append(_folders_left(here))
+            else:
+                pending.pop()
+                if pending:
+                    above = os.open("..", _FOLDER, dir_fd=here)
+                    os.close(here)
+                    here = above
+                    os.rmdir(pending[-1].pop(), dir_fd=here)
     finally:
-        os.close(top)
+        os.close(here)
 
 
-def _move_up(folder: int, top: int) -> None:
+def _open_below(name: str, folder: int) -> int:
+    os.chmod(name, 0o700, dir_fd=folder)
+    return os.open(name, _FOLDER, dir_fd=folder)
+
+
+def _folders_left(folder: int) -> list[str]:
+    """Once everything else in it is gone."""
+    os.fchmod(folder, 0o700)
+    left = []
     for name in os.listdir(folder):
-        if not _is_unlinked(name, folder):
-            os.chmod(name, 0o700, dir_fd=folder)
-            os.rename(name, os.urandom(12).hex(), src_dir_fd=folder, dst_dir_fd=top)
-
-
-def _is_unlinked(name: str, folder: int) -> bool:
-    try:
-        os.unlink(name, dir_fd=folder)
-    except IsADirectoryError:
-        return False
-    return True
+        try:
+            os.unlink(name, dir_fd=folder)
+        except IsADirectoryError:
+            left.append(name)
+    return left
