@@ -99,6 +99,7 @@ def test_after_close_nothing_is_accepted(site):
 
 def test_the_newest_image_is_found_again(site):
     assert site.journal.newest_image() is None
+    site.journal.append([entry(n) for n in range(10)]).result(10)
     for seq in (3, 9, 6):
         site.journal.save_image(StoredImage(seq, 1, b"state %d" % seq))
     assert site.journal.newest_image() == StoredImage(9, 1, b"state 9")

@@ -4,7 +4,7 @@ import pytest
 
 from corral.store.archive import ArchiveRefused, archive_begins_after, read_archive, write_archive
 from corral.store.chain import BEGINNING, chain
-from corral.store.journal import Head, JournalBroken, StoredImage
+from corral.store.journal import Head, JournalBroken, JournalFailed, StoredImage
 from corral.store.sqlite import SqliteJournal, removal
 from corral.store.verify import verify
 from tests.store.entries import entry, submission
@@ -68,6 +68,13 @@ def test_never_beyond_the_images(journal):
         journal.archive(21)
     journal.archive(20)
     with pytest.raises(ArchiveRefused, match="already"):
+        journal.archive(20)
+
+
+def test_not_when_it_is_closed(journal):
+    journal.save_image(StoredImage(20, 1, b""))
+    journal.close()
+    with pytest.raises(JournalFailed, match="closed"):
         journal.archive(20)
 
 

@@ -133,6 +133,36 @@ def test_futures_are_done_in_order(journal):
     assert order == sorted(order)
 
 
+def test_an_image_is_never_ahead_of_the_records(journal, monkeypatch):
+    """It waits for them; and if an older journal was put back, images of what came later are dropped."""
+    commit = journal._writer._commit
+
+    def slowly(records):
+        time.sleep(0.1)
+        commit(records)
+
+    monkeypatch.setattr(journal._writer, "_commit", slowly)
+    future = journal.append([entry(1), entry(2)])
+    journal.save_image(StoredImage(2, 1, b"state"))
+    assert future.done()
+    journal.close()
+    (journal.folder / "images" / f"{2:020}.image").rename(journal.folder / "images" / f"{3:020}.image")
+    again = SqliteJournal(journal.folder)
+    assert again.newest_image() is None
+    again.append([entry(3)]).result(10)
+    assert again.newest_image() is None
+    again.close()
+
+
+def test_no_image_of_what_could_not_be_written(journal):
+    journal._writer.run(lambda: journal._connection.execute("PRAGMA max_page_count = 1")).result(10)
+    future = journal.append([submission(n) for n in range(500)])
+    with pytest.raises(JournalFailed):
+        journal.save_image(StoredImage(500, 1, b"state"))
+    assert future.exception() is not None
+    assert journal.newest_image() is None
+
+
 def test_a_reader_follows_without_the_lease(journal):
     reader = SqliteReader(journal.folder)
     journal.append([submission(1), entry(2)]).result(10)

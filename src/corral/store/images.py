@@ -52,6 +52,12 @@ class ImageFolder:
                 return image
         return None
 
+    def drop_after(self, seq: int) -> None:
+        """Drop images of records that are not there. They would pass for images of whatever is written next."""
+        for other in self.seqs():
+            if other > seq:
+                self._path(other).unlink(missing_ok=True)
+
     def seqs(self) -> list[int]:
         """The records after which there are images, newest first."""
         try:

@@ -43,6 +43,7 @@ class SqliteJournal:
             self._head = _checked_head(self._connection, folder)
             self._epoch = _begin_epoch(self._connection)
             self._reader = SqliteReader(folder)
+            self._reader.images.drop_after(self._head.seq)
             self._tables = SqliteTables(self._connection)
             self._sidecar = Sidecar(folder)
             self._sidecar.put(self._head)
@@ -85,6 +86,9 @@ class SqliteJournal:
         return self._reader.lookup
 
     def save_image(self, image: StoredImage) -> None:
+        """Waits until the records that the image was made of are durable: it must never be ahead of them."""
+        assert image.seq <= self._head.seq, "an image of records that were never handed in"
+        self._writer.run(lambda: None).result()
         self._reader.save_image(image)
 
     def newest_image(self) -> StoredImage | None:
@@ -97,6 +101,7 @@ class SqliteJournal:
 
         def anew() -> None:
             rebuild(self._connection, whole_journal(self._connection, self.folder))
+            self._reader.images.drop_after(self._head.seq)
             self._tables = SqliteTables(self._connection)
 
         self._writer.run(anew).result()

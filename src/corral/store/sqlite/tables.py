@@ -23,7 +23,7 @@ Key = TypeVar("Key")
 Row = TypeVar("Row")
 
 #: So many rows of a table at hand; more only within one transaction.
-AT_HAND = 20_000
+AT_HAND = 10_000
 
 Values = tuple[Any, ...]
 

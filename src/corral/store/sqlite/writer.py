@@ -49,6 +49,8 @@ class Writer:
         self._sidecar = sidecar
         self._fold = fold
         self._inbox: SimpleQueue[_Item] = SimpleQueue()
+        self._door = threading.Lock()
+        self._ended = False
         self._thread = threading.Thread(target=self._run, name="corral-journal", daemon=True)
         self._thread.start()
 
@@ -58,12 +60,18 @@ class Writer:
     def run(self, call: Callable[[], Any]) -> Future[Any]:
         """Something else to be done with the connection, between two transactions."""
         future: Future[Any] = Future()
-        self._inbox.put(_Errand(future, call))
+        with self._door:
+            if self._ended:
+                future.set_exception(JournalFailed("the journal is closed"))
+            else:
+                self._inbox.put(_Errand(future, call))
         return future
 
     def close(self) -> None:
         """Write what was handed in, then end."""
-        self._inbox.put(_END)
+        with self._door:  # nothing comes in after the end
+            self._ended = True
+            self._inbox.put(_END)
         self._thread.join()
 
     # ---- in the thread -----------------------------------------------------------------------------------------
