@@ -16,7 +16,7 @@ import corral
 from corral.server.api.entry.problems import PROBLEM_TYPE
 from corral.server.api.entry.route import Door, Kind, Route
 from corral.wire.api import Problem
-from corral.wire.job.parse import JOB_FILE
+from corral.wire.job import job_schema
 
 REF = "#/components/schemas/{name}"
 _JSON = "application/json"
@@ -50,12 +50,16 @@ def describe(routes: Sequence[Route]) -> dict[str, Any]:
         "tags": [{"name": tag} for tag in dict.fromkeys(route.tag for route in routes)],
         "paths": paths,
         "components": {
-            "schemas": {**schemas, "JobDocument": JOB_FILE.schema},
+            "schemas": {**schemas, "JobDocument": _job_document()},
             "securitySchemes": {
                 "token": {"type": "http", "scheme": "bearer", "bearerFormat": "corral_<id>_<secret>"},
             },
         },
     }
+
+
+def _job_document() -> dict[str, Any]:
+    return {key: value for key, value in job_schema().items() if key != "$schema"}
 
 
 def _shapes(route: Route) -> Iterable[type[Any]]:

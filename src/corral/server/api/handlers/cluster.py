@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from corral.backends.gpus import is_simulated
 from corral.core.cluster.resources import GPU_MILLI, amounts
 from corral.core.intake import commands
 from corral.core.intake.refusal import Refusal
@@ -249,11 +250,6 @@ def _gpu_views(node: Node, on_gpu: dict[int, list[str]], seen: set[str]) -> Iter
             health=node.gpu_health.get(slot, Health.HEALTHY), simulated=is_simulated(gpu.uuid), busy=bool(gangs),
             gangs=tuple(gang for gang in gangs if gang in seen),
         )  # fmt: skip
-
-
-def is_simulated(uuid: str) -> bool:
-    """Simulated GPUs say so in their number."""
-    return uuid.upper().startswith("SIM")
 
 
 async def drain(ask: Ask) -> Reply:

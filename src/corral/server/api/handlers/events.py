@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -115,7 +116,13 @@ def _jobs(event: Any) -> list[str]:
     if hasattr(event, "gang"):
         sake = getattr(event, "beneficiary", "")
         return [job_of(event.gang), *([job_of(sake)] if sake else [])]
+    if isinstance(event, e.StartsPromised):
+        return [job_of(gang) for gang in _promised(event)]
     return [event.job] if hasattr(event, "job") and not isinstance(event, e.JobSubmitted) else []
+
+
+def _promised(event: e.StartsPromised) -> list[str]:
+    return [*(each.gang for each in event.promises), *event.withdrawn]
 
 
 class _About(Struct):
@@ -150,7 +157,9 @@ def _about(ask: Ask, event: Any) -> _About | None:
         return _of_job(ask, job, known_place(ask.shared, job), event.gang)
     if hasattr(event, "job"):
         return _of_job(ask, event.job, known_place(ask.shared, event.job))
-    if isinstance(event, e.NodeEvent):
+    if isinstance(event, e.StartsPromised):
+        return _About() if any(map(partial(sees_gang, ask), _promised(event))) else None
+    if isinstance(event, e.NodeEvent | e.Founded):
         return _About() if ask.may_somewhere(Verb.NODES_READ) else None
     if isinstance(event, e.QueueEvent):
         queue = event.spec.name if isinstance(event, e.QueueSet) else event.queue
@@ -177,6 +186,9 @@ def _cut(ask: Ask, event: Any, about: _About) -> Any:
             for gang in event.spec.gangs
         )
         return replace(event, spec=replace(event.spec, gangs=gangs))
+    if isinstance(event, e.StartsPromised):
+        promises = tuple(each for each in event.promises if sees_gang(ask, each.gang))
+        return replace(event, promises=promises, withdrawn=tuple(g for g in event.withdrawn if sees_gang(ask, g)))
     if isinstance(event, e.GangEvicted) and event.beneficiary and not sees_gang(ask, event.beneficiary):
         return replace(event, beneficiary=SOMEBODY)
     return event

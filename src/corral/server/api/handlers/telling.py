@@ -52,6 +52,8 @@ def _finished(event: e.GangFinished) -> str:
 
 
 _SENTENCES: dict[type, Callable[[Any], str]] = {
+    e.Founded: lambda v: f"the journal begins, with levels {', '.join(v.settings.levels) or 'of nodes alone'}",
+    e.StartsPromised: lambda v: f"{len(v.promises)} gangs were promised a start, {len(v.withdrawn)} promises withdrawn",
     e.NodeAdded: lambda v: f"node {v.spec.name} joined with {len(v.spec.gpus)} GPUs",
     e.NodeRemoved: lambda v: f"node {v.node} was removed",
     e.NodeLost: lambda v: f"node {v.node} is lost",

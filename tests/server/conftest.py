@@ -1,0 +1,32 @@
+"""A service in memory with two queues, an application over it, and tokens of an administrator and a member."""
+
+from __future__ import annotations
+
+import pytest
+
+from corral.core.people.accounts import Role
+from corral.server.api.app import make_app
+from corral.server.api.entry.settings import ApiSettings
+from tests.server.memory_service import MemoryService
+
+
+class Desk:
+    def __init__(self, settings: ApiSettings) -> None:
+        self.service = MemoryService()
+        self.service.queue("team")
+        self.service.queue("other")
+        self.root = self.service.user("root", (Role.ADMINISTRATOR, ""))
+        self.member = self.service.user("member", (Role.MEMBER, "team"))
+        self.app = make_app(self.service, settings)
+
+
+@pytest.fixture
+def settings():
+    return ApiSettings()
+
+
+@pytest.fixture
+async def desk(settings):
+    made = Desk(settings)
+    yield made
+    made.app.close()

@@ -1,0 +1,225 @@
+"""Hostile and careless requests: a clear answer, bounded memory, and never a word of how the server is made."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tracemalloc
+
+import pytest
+
+from corral.server.api.entry.rate import Buckets
+from corral.server.api.entry.settings import ApiSettings
+from tests.server.asgi import ask
+
+JOB = {"queue": "team", "command": "true"}
+
+MALFORMED = {
+    "not JSON": b"{",
+    "nothing": b"",
+    "NaN": b'{"command": NaN}',
+    "infinity": b'{"gpus": 1e999}',
+    "an endless number": b'{"gpus": ' + b"1" * 5000 + b"}",
+    "not UTF-8": b'{"command": "\xff\xfe"}',
+    "half a surrogate": b'{"command": "\\ud800"}',
+    "nested deeply": b"[" * 100_000 + b"]" * 100_000,
+    "objects nested deeply": b'{"a":' * 50_000 + b"1" + b"}" * 50_000,
+    "a key twice": b'{"command": "true", "command": "false"}',
+    "a key twice inside": b'{"command": "true", "env": {"A": "1", "A": "2"}}',
+    "two documents": b'{"command": "true"} {"command": "false"}',
+}
+
+
+@pytest.mark.parametrize("body", MALFORMED.values(), ids=MALFORMED.keys())
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/jobs/batch"])
+async def test_malformed_documents_are_told_apart_from_faulty_ones(desk, body, path):
+    sent = body if path == "/v1/jobs" else b'{"jobs": [' + body + b"]}"
+    answer = await ask(desk.app, "POST", path, desk.member, sent)
+    assert answer.status in (400, 422) if body == b"" else answer.status == 400, answer.body
+    assert b"Traceback" not in answer.body
+
+
+STRANGE = {
+    "a list": [],
+    "a text": "job",
+    "null": None,
+    "a huge number": {"command": "true", "gpus": 10**400},
+    "a zero byte": {"command": "true\0false"},
+    "a million variables": {"command": "true", "env": {f"V{n}": "" for n in range(60_000)}},
+}
+
+
+@pytest.mark.parametrize("body", STRANGE.values(), ids=STRANGE.keys())
+async def test_strange_documents_are_refused(desk, body):
+    answer = await ask(desk.app, "POST", "/v1/jobs", desk.member, json.dumps(body).encode())
+    assert answer.status in (400, 413, 422), answer.body
+    assert len(answer.body) < 20_000
+
+
+async def test_a_million_variables_are_too_long(desk):
+    body = json.dumps({"command": "true", "env": {f"VARIABLE{n}": "" for n in range(1_000_000)}}).encode()
+    assert (await ask(desk.app, "POST", "/v1/jobs", desk.member, body)).status == 413
+    answer = await ask(desk.app, "POST", "/v1/jobs/batch", desk.member, b'{"jobs": [' + body + b"]}")
+    assert answer.status in (413, 422)
+
+
+async def gigabyte():
+    part = b" " * (1 << 16)
+    for _ in range(1 << 14):
+        yield part, True
+    yield b"", False
+
+
+async def test_a_gigabyte_is_cut_off_with_bounded_memory(desk):
+    tracemalloc.start()
+    try:
+        answer = await ask(desk.app, "POST", "/v1/jobs", desk.member, gigabyte())
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (answer.status, answer.code) == (413, "body_too_long")
+    assert answer.headers["connection"] == "close"
+    assert peak < 4 << 20
+
+
+async def test_a_stated_length_is_enough_to_refuse(desk):
+    async def never():
+        raise AssertionError("the body was read")
+        yield b"", False
+
+    answer = await ask(desk.app, "POST", "/v1/jobs", desk.member, never(), [("Content-Length", str(1 << 30))])
+    assert answer.status == 413
+
+
+class TestSlow:
+    @pytest.fixture
+    def settings(self):
+        return ApiSettings(body_timeout_s=0.05, bodies_bytes_max=100_000)
+
+    async def test_a_slow_body_is_given_up(self, desk):
+        async def drops():
+            yield b"{", True
+            await asyncio.Event().wait()
+
+        answer = await ask(desk.app, "POST", "/v1/jobs", desk.member, drops())
+        assert (answer.status, answer.code) == (408, "body_too_slow")
+
+    async def test_a_body_that_never_begins_is_given_up(self, desk):
+        async def nothing():
+            await asyncio.Event().wait()
+            yield b"", False
+
+        assert (await ask(desk.app, "POST", "/v1/jobs", desk.member, nothing())).status == 408
+
+    async def test_all_bodies_together_are_bounded(self, desk):
+        async def large():
+            for _ in range(20):
+                yield b" " * 10_000, True
+                await asyncio.sleep(0)
+            yield b"{}", False
+
+        answers = await asyncio.gather(*(ask(desk.app, "POST", "/v1/jobs", desk.member, large()) for _ in range(5)))
+        assert {answer.status for answer in answers} <= {503, 422}
+        assert 503 in {answer.status for answer in answers}
+        assert (await ask(desk.app, "POST", "/v1/jobs", desk.member, JOB)).status == 201
+
+
+class TestOften:
+    @pytest.fixture
+    def settings(self):
+        return ApiSettings(requests_per_s=0.001, requests_burst=3)
+
+    async def test_who_asks_too_often_is_told_when_to_come_back(self, desk):
+        for _ in range(3):
+            assert (await ask(desk.app, "GET", "/v1/whoami", desk.member)).status == 200
+        answer = await ask(desk.app, "GET", "/v1/whoami", desk.member)
+        assert (answer.status, answer.code) == (429, "too_many_requests")
+        assert int(answer.headers["retry-after"]) >= 1
+        assert (await ask(desk.app, "GET", "/v1/whoami", desk.root)).status == 200
+        assert (await ask(desk.app, "GET", "/v1/health")).status == 200
+
+
+def test_a_bucket_fills_again():
+    buckets = Buckets(per_s=2.0, burst=2)
+    assert [buckets.take("a", 0.0) for _ in range(3)] == [0.0, 0.0, 0.5]
+    assert buckets.take("a", 0.5) == 0.0
+    assert buckets.take("a", 100.0) == buckets.take("a", 100.0) == 0.0
+    assert buckets.take("a", 100.0) > 0
+
+
+HEADERS = {
+    "long": ([("X-Long", "x" * 40_000)], 431),
+    "many": ([(f"X-{n}", "1") for n in range(200)], 431),
+    "another kind of body": ([("Content-Type", "text/yaml")], 415),
+    "a packed body": ([("Content-Encoding", "gzip")], 415),
+    "nothing we could answer": ([("Accept", "image/png")], 406),
+    "JSON refused": ([("Accept", "application/json;q=0")], 406),
+    "anything": ([("Accept", "text/html, */*;q=0.1")], 201),
+    "any application": ([("Accept", "application/*")], 201),
+    "with a character set": ([("Content-Type", "application/json; charset=utf-8")], 201),
+    "a strange length": ([("Content-Length", "many")], 201),
+}
+
+
+@pytest.mark.parametrize(("headers", "status"), HEADERS.values(), ids=HEADERS.keys())
+async def test_headers(desk, headers, status):
+    assert (await ask(desk.app, "POST", "/v1/jobs", desk.member, JOB, headers)).status == status
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["limit=0", "limit=1001", "limit=x", "states=lost", "nothing=1", "limit=1&limit=2", "cursor=x", "labels=a",
+     "since_ms=-1", "since_ms=" + "9" * 30, "name=%ff", "queue=" + "x" * 40_000,
+     "&".join(f"a{n}=1" for n in range(200))],
+)  # fmt: skip
+async def test_parameters_are_checked(desk, query):
+    answer = await ask(desk.app, "GET", f"/v1/jobs?{query}", desk.member)
+    assert answer.status in (400, 414), answer.body
+
+
+@pytest.mark.parametrize("given", ["mine-1.x", "bad id!", "x" * 65])
+async def test_a_request_id_is_echoed_if_it_is_plain(desk, given):
+    answer = await ask(desk.app, "GET", "/v1/whoami", desk.member, headers=[("X-Request-Id", given)])
+    assert (answer.headers["x-request-id"] == given) is (given == "mine-1.x")
+
+
+async def test_what_nobody_foresaw_says_nothing(desk, monkeypatch, capsys):
+    def broken():
+        raise RuntimeError("the password is swordfish")
+
+    monkeypatch.setattr(desk.service.lookup, "job", lambda _: broken())
+    answer = await ask(desk.app, "GET", "/v1/jobs/1", desk.member)
+    assert (answer.status, answer.code) == (500, "internal")
+    assert b"swordfish" not in answer.body
+    assert answer.json()["request_id"] in capsys.readouterr().out
+
+
+async def test_a_server_that_is_not_ready_says_so(desk):
+    desk.service.is_ready = False
+    assert (await ask(desk.app, "GET", "/v1/jobs", desk.member)).status == 503
+    assert (await ask(desk.app, "GET", "/v1/health")).json()["status"] == "starting"
+    desk.service.is_ready, desk.service.has_failed = True, True
+    answer = await ask(desk.app, "POST", "/v1/jobs", desk.member, JOB)
+    assert (answer.status, answer.code) == (503, "journal_failed")
+
+
+async def test_a_journal_that_fails_meanwhile(desk):
+    async def submit(*_):
+        desk.service.has_failed = True
+        raise OSError("disk full")
+
+    desk.service.submit = submit
+    assert (await ask(desk.app, "POST", "/v1/jobs", desk.member, JOB)).status == 503
+
+
+@pytest.mark.parametrize("name", ["", "/", "a//b", "a b", "../x", "x" * 300, "ü", "a/"])
+async def test_names_of_queues_are_plain(desk, name):
+    answer = await ask(desk.app, "PUT", f"/v1/queues/{name}", desk.root, {})
+    assert answer.status in (404, 422)
+
+
+async def test_numbers_have_bounds(desk):
+    answer = await ask(desk.app, "PUT", "/v1/queues/team", desk.root, {"limit": {"gpu_milli": 10**30}})
+    assert answer.status == 422
+    await ask(desk.app, "POST", "/v1/jobs", desk.member, JOB)
+    assert (await ask(desk.app, "POST", "/v1/jobs/1/priority", desk.root, {"priority": 10**30})).status == 422

@@ -1,0 +1,132 @@
+"""Users, roles, tokens and secrets over the interface: nobody gets more than they have, and somebody always remains."""
+
+from __future__ import annotations
+
+import pytest
+
+from corral.core.people import accounts as a
+from corral.core.people.accounts import Role
+from corral.server.auth import TABLE, Principal, Reach, Verb, authenticate, may_mint, new_token
+from tests.server.asgi import ask
+from tests.server.memory_service import MemoryService
+
+
+async def test_a_token_is_told_once_and_works(desk):
+    made = (await ask(desk.app, "POST", "/v1/tokens", desk.member, {"name": "ci", "expires_in_ms": 1000})).json()
+    assert made["token"].startswith(f"corral_{made['id']}_")
+    assert (await ask(desk.app, "GET", "/v1/whoami", made["token"])).json()["user"] == "member"
+    listed = (await ask(desk.app, "GET", "/v1/tokens", desk.member)).body
+    assert made["id"].encode() in listed
+    assert made["token"].split("_", 2)[2].encode() not in listed
+    desk.service.time_ms += 1000
+    assert (await ask(desk.app, "GET", "/v1/whoami", made["token"])).status == 401
+
+
+async def test_a_token_makes_no_wider_token(desk):
+    narrow = desk.service.token("root", scope=("tokens.change", "jobs.read"), expires_ms=desk.service.now_ms() + 5000)
+    for body, status in (
+        ({"scope": ["jobs.read"]}, 201),
+        ({}, 201),
+        ({"scope": ["jobs.submit"]}, 403),
+        ({"scope": ["jobs.read"], "expires_in_ms": 5001}, 403),
+        ({"scope": ["jobs.fly"]}, 422),
+        ({"user": "member", "scope": ["jobs.read"]}, 201),
+    ):
+        answer = await ask(desk.app, "POST", "/v1/tokens", narrow, body)
+        assert answer.status == status, (body, answer.body)
+        if status == 201:
+            assert set(answer.json()["scope"]) <= {"tokens.change", "jobs.read"}
+            assert answer.json()["expires_ms"] == desk.service.now_ms() + 5000
+
+
+async def test_the_last_administrator_remains(desk):
+    for method, path, body in (
+        ("DELETE", "/v1/users/root", b""),
+        ("PUT", "/v1/users/root", {"disabled": True}),
+        ("DELETE", "/v1/users/root/roles?role=administrator", b""),
+    ):
+        answer = await ask(desk.app, method, path, desk.root, body)
+        assert (answer.status, answer.code) == (409, "last_administrator")
+    desk.service.user("second", (Role.ADMINISTRATOR, ""))
+    assert (await ask(desk.app, "DELETE", "/v1/users/root", desk.root)).status == 200
+    assert (await ask(desk.app, "GET", "/v1/whoami", desk.root)).status == 401
+
+
+async def test_an_administrator_of_a_queue_is_not_one_of_the_cluster(desk):
+    desk.service.queue("team/a")
+    local = desk.service.user("local", (Role.ADMINISTRATOR, "team"))
+    grant = "/v1/users/member/roles"
+    for method, path, body, status in (
+        ("PUT", grant, {"role": "administrator", "queue": "team/a"}, 200),
+        ("PUT", grant, {"role": "administrator"}, 403),
+        ("PUT", grant, {"role": "operator", "queue": "other"}, 403),
+        ("PUT", "/v1/users/new", {}, 404),
+        ("POST", "/v1/nodes/n0/drain", {}, 403),
+        ("PUT", "/v1/queues/team", {"weight": 3}, 200),
+        ("PUT", "/v1/queues/other", {"weight": 3}, 404),
+        ("POST", "/v1/tokens", {"user": "root"}, 404),
+        ("GET", "/v1/metrics", b"", 403),
+    ):
+        answer = await ask(desk.app, method, path, local, body)
+        assert answer.status == status, (path, body, answer.body)
+
+
+async def test_values_of_secrets_are_nowhere(desk):
+    lead = desk.service.user("lead", (Role.LEAD, "team"))
+    assert (await ask(desk.app, "PUT", "/v1/secrets/key?queue=team", lead, {"value": "swordfish"})).status == 200
+    assert desk.service.secrets.values["team", "key"] == "swordfish"
+    for path in ("/v1/secrets", "/v1/events?limit=1000", "/v1/queues", "/v1/metrics"):
+        assert b"swordfish" not in (await ask(desk.app, "GET", path, desk.root)).body
+    assert not any(b"swordfish" in record.body for record in desk.service.journal.read(0, 1000))
+    assert (await ask(desk.app, "DELETE", "/v1/secrets/key?queue=team", lead)).status == 200
+    assert not desk.service.secrets.values
+
+
+@pytest.mark.parametrize("value", ["x" * 70_000, "a\0b"])
+async def test_secrets_have_bounds(desk, value):
+    assert (await ask(desk.app, "PUT", "/v1/secrets/key", desk.root, {"value": value})).status == 422
+    assert not desk.service.secrets.values
+
+
+@pytest.mark.parametrize("name", ["..", "a b", "ü", "x" * 65])
+async def test_names_are_plain(desk, name):
+    assert (await ask(desk.app, "PUT", f"/v1/secrets/{name}", desk.root, {"value": "v"})).status in (404, 422)
+    assert (await ask(desk.app, "PUT", f"/v1/users/{name}", desk.root, {})).status in (404, 422)
+
+
+# ---- the table itself ------------------------------------------------------------------------------------
+
+
+def test_every_verb_has_its_row_and_an_administrator_may_everything():
+    assert set(TABLE) == set(Verb)
+    assert all(rights[Role.ADMINISTRATOR] is Reach.ANY for rights in TABLE.values())
+
+
+def test_viewers_change_nothing_of_others():
+    changing = [verb for verb in Verb if not verb.endswith(".read")]
+    assert {TABLE[verb].get(Role.VIEWER) for verb in changing} <= {None, Reach.OWN}
+
+
+def test_secrets_of_tokens_are_long_and_different():
+    drawn = [new_token() for _ in range(100)]
+    assert len({token.id for token in drawn}) == len({token.text for token in drawn}) == 100
+    assert all(len(token.text.split("_", 2)[2]) == 43 for token in drawn)
+    assert not any(token.text.split("_", 2)[2] in token.digest for token in drawn)
+
+
+def test_unknown_and_wrong_are_told_alike():
+    service = MemoryService()
+    token = service.user("root", (Role.ADMINISTRATOR, ""))
+    wrong = authenticate(service.accounts, f"Bearer {token[:-1]}x", service.now_ms())
+    unknown = authenticate(service.accounts, f"Bearer {new_token().text}", service.now_ms())
+    assert wrong == unknown
+    service.do_accounts("root", [a.TokenRevoked(service.now_ms(), token.split("_")[1])])
+    assert authenticate(service.accounts, f"Bearer {token}", service.now_ms()) == unknown
+
+
+def test_minting():
+    whole = Principal("u", "t")
+    assert may_mint(whole, (), None) is None
+    assert may_mint(Principal("u", "t", ("jobs.read",)), (), None) is not None
+    assert may_mint(Principal("u", "t", (), 10), (), None) is not None
+    assert may_mint(Principal("u", "t", (), 10), (), 10) is None
