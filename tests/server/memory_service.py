@@ -179,11 +179,11 @@ class MemoryService:
         done = self.do("root", commands.set_queue(self.state, QueueSpec(name=name, **terms), self.now_ms()))  # type: ignore[arg-type]
         assert not isinstance(done, Refusal), done
 
-    def user(self, name: str, *roles: tuple[Role, str], **terms: object) -> str:
+    def user(self, name: str, *roles: tuple[Role, str]) -> str:
         """A user with these roles, and a token of theirs."""
         self.do_accounts("root", [a.UserSet(self.now_ms(), name)])
         self.do_accounts("root", [a.RoleGranted(self.now_ms(), name, role, queue) for role, queue in roles])
-        return self.token(name, **terms)
+        return self.token(name)
 
     def token(self, user: str, scope: tuple[str, ...] = (), expires_ms: int | None = None) -> str:
         drawn = new_token()

@@ -176,8 +176,8 @@ class Place:
         for actor, job in (("member", JOB), ("peer", JOB | {"env": {"K": "peer-env"}}), ("stranger", hidden)):
             assert (await ask(self.app, "POST", "/v1/jobs", self.tokens[actor], job)).status == 201
         service.plan()
-        for job in ("1", "2", "3"):
-            service.backend.logs[TaskKey(f"{job}/main", 1, 0), "stdout"] = b"covert-log" if job == "3" else b"log"
+        for number, log in (("1", b"log"), ("2", b"log"), ("3", b"covert-log")):
+            service.backend.logs[TaskKey(f"{number}/main", 1, 0), "stdout"] = log
         now_ms = service.now_ms()
         service.do_accounts("root", [a.SecretSet(now_ms, "mine", "org/a")])
         service.do_accounts("root", [a.SecretSet(now_ms, "covert-key", "org/covert")])
