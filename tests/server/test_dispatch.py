@@ -11,7 +11,7 @@ from corral.core import facts as f
 from corral.core.apply import apply
 from corral.core.cluster.resources import Demand, Seat, TaskDemand, amounts
 from corral.core.effects import KillGang, StartGang, WarnGang
-from corral.core.model import Cause, GangSpec, JobSpec, QueueSpec, Settings
+from corral.core.model import Cause, FailureClass, GangSpec, JobSpec, QueueSpec, Settings
 from corral.core.people.accounts import Accounts, UserSet
 from corral.core.state import State
 from corral.core.work import Work
@@ -153,6 +153,22 @@ def test_an_attempt_begins_only_when_the_one_before_it_has_ended():
     assert desk.asked("launch") == []
     desk.dispatch.fact(report(0, Phase.DOWN))
     assert desk.asked("launch") == [TaskKey("7/main", 1, 0), TaskKey("7/main", 1, 1)]
+
+
+def test_a_repaired_gang_does_not_wait_for_tasks_that_are_gone_already():
+    desk = Desk(spec(Work(command=("x",))), TWO)
+    desk.dispatch.carry_out(StartGang("7/main", 1, TWO))
+    for task in (0, 1):
+        desk.dispatch.fact(report(1, Phase.UP, task))
+    apply(desk.state, e.GangStarted(3, "7/main", 1))
+    desk.dispatch.fact(report(1, Phase.DOWN, 0))
+    apply(desk.state, e.TasksLost(4, "7/main", 1, 1, "here", FailureClass.NODE_LOST))
+    apply(desk.state, e.GangRepaired(5, "7/main", 2, TWO))
+    desk.dispatch.carry_out(StartGang("7/main", 2, TWO))
+    assert desk.asked("forget") == [TaskKey("7/main", 1, 0)]
+    assert desk.asked("kill") == [TaskKey("7/main", 1, 1)]
+    desk.dispatch.fact(report(1, Phase.DOWN, 1))
+    assert desk.asked("launch")[2:] == [TaskKey("7/main", 2, 0), TaskKey("7/main", 2, 1)]
 
 
 def test_the_backend_may_forget_once_the_end_is_written_down():

@@ -26,11 +26,13 @@ Reveal = Callable[[str, str], "str | None"]  # (queue, secret) -> its value
 
 
 class Dispatch:
-    """Carries out effects through a backend. Remembers which tasks the backend has, by gang and attempt."""
+    """Carries out effects through a backend. Remembers which tasks the backend has, by gang and attempt, and which of
+    them have ended."""
 
     def __init__(self, state: State, accounts: Accounts, backend: Backend, epoch: int, reveal: Reveal) -> None:
         self.state, self.accounts, self.backend, self.epoch, self.reveal = state, accounts, backend, epoch, reveal
         self._there: dict[str, dict[int, set[TaskKey]]] = {}
+        self._over: set[TaskKey] = set()
 
     def carry_out(self, effect: Effect) -> None:
         gang = self.state.gangs.get(effect.gang)
@@ -49,8 +51,11 @@ class Dispatch:
         """What is left of older attempts ends first; the last of them to go lets this one begin."""
         old = [key for attempt, keys in self._there.get(gang.id, {}).items() if attempt < gang.attempt for key in keys]
         for key in old:
-            self.backend.kill(key)
-        if not old:
+            if key in self._over:  # a gang that is repaired goes on from attempt to attempt without stopping
+                self._let_go(key)
+            else:
+                self.backend.kill(key)
+        if gang.id not in self._there or min(self._there[gang.id]) >= gang.attempt:
             orders = list(self.orders(gang))
             for order in orders:
                 self._note(order.key)
@@ -69,6 +74,7 @@ class Dispatch:
         self._note(key)
         if report.phase is Phase.UP:
             return f.TasksUp(key.gang, key.attempt, 1 << key.task)
+        self._over.add(key)
         return f.TasksDown(key.gang, key.attempt, 1 << key.task, report.exit_code, report.failure, report.node)
 
     def _end_old(self, key: TaskKey, report: TaskReport, gang: Gang | None) -> None:
@@ -76,21 +82,21 @@ class Dispatch:
             self._note(key)
             self.backend.kill(key)
             return
-        self.backend.forget(key)
-        self._drop(key)
+        self._let_go(key)
         if gang is not None and gang.state is GangState.STARTING:
             self._start(gang)
 
     def forget(self, gang: str, attempt: int) -> None:
         """Nothing of the attempt runs any more, and that is written down."""
         for key in list(self._there.get(gang, {}).get(attempt, ())):
-            self.backend.forget(key)
-            self._drop(key)
+            self._let_go(key)
 
     def _note(self, key: TaskKey) -> None:
         self._there.setdefault(key.gang, {}).setdefault(key.attempt, set()).add(key)
 
-    def _drop(self, key: TaskKey) -> None:
+    def _let_go(self, key: TaskKey) -> None:
+        self.backend.forget(key)
+        self._over.discard(key)
         attempts = self._there.get(key.gang, {})
         attempts.get(key.attempt, set()).discard(key)
         if not attempts.get(key.attempt):

@@ -1,0 +1,42 @@
+"""A server in a process of its own, on simulated GPUs: what the tests of whole servers start.
+
+`python -m tests.e2e.serving DATA PORT [--gpus N]`. Prints nothing; ends as `serve` does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from corral.backends.local.backend import LocalBackend
+from corral.core.cluster.resources import Gpu, amounts
+from corral.core.cluster.topology import NodeSpec
+from corral.server.main import CannotStart, Options, serve
+from corral.store.journal import JournalBroken, JournalBusy, JournalUnusable
+
+CPUS, MEMORY_MIB = 1_000, 4_000_000
+
+
+def node(gpus: int = 8) -> NodeSpec:
+    """A machine with more of everything than there is, so that nothing but GPUs runs out."""
+    uuids = tuple(Gpu(f"SIM-H100-{n}", "H100", 81_559) for n in range(gpus))
+    return NodeSpec("here", uuids, amounts({"cpu_milli": CPUS * 1000, "memory_mib": MEMORY_MIB}))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("port", type=int)
+    parser.add_argument("--gpus", type=int, default=8)
+    asked = parser.parse_args()
+    options = Options(data=asked.data, credentials=asked.data / "credentials.json", port=asked.port)
+    try:
+        return serve(options, LocalBackend(asked.data, node(asked.gpus)))
+    except (CannotStart, JournalBusy, JournalBroken, JournalUnusable) as wrong:
+        print(wrong, file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
