@@ -26,7 +26,7 @@ _CORE = "tag:yaml.org,2002:"
 _PLAIN = {f"{_CORE}{name}" for name in ("null", "bool", "int", "float", "timestamp", "merge", "value")}
 
 
-class Place(Struct, frozen=True):
+class TextPlace(Struct, frozen=True):
     """Where in a text something stands; lines and columns count from 1."""
 
     file: str
@@ -40,7 +40,7 @@ class Place(Struct, frozen=True):
 class PlacedFault(Struct, frozen=True):
     """A fault with its place: what people who wrote a file are told."""
 
-    place: Place
+    place: TextPlace
     fault: Fault
 
     def __str__(self) -> str:
@@ -56,13 +56,13 @@ class Marked(Struct):
     values: dict[Path, tuple[int, int]] = {}
     faults: list[PlacedFault] = []
 
-    def place(self, path: Path, *, of_key: bool = False) -> Place:
+    def place(self, path: Path, *, of_key: bool = False) -> TextPlace:
         """Where the value (or the key) stands; for what is not there, where it would belong."""
         if of_key and path in self.keys:
-            return Place(self.file, *self.keys[path])
+            return TextPlace(self.file, *self.keys[path])
         while path and path not in self.values:
             path = path[:-1]
-        return Place(self.file, *self.values.get(path, (1, 1)))
+        return TextPlace(self.file, *self.values.get(path, (1, 1)))
 
     def placed(self, fault: Fault) -> PlacedFault:
         return PlacedFault(self.place(fault.path, of_key=fault.code in ("unknown_key", "missing", "conflict")), fault)
@@ -100,7 +100,7 @@ def read_yaml(text: str, file: str, bytes_max: int, documents_max: int = 1) -> l
 
 def _unreadable(file: str, code: str, why: str, place: tuple[int, int] = (1, 1)) -> Marked:
     fault = Fault((), code, why, "check indentation, quotes and colons here" if code == "bad_yaml" else "")
-    return Marked(file, None, {}, {(): place}, [PlacedFault(Place(file, *place), fault)])
+    return Marked(file, None, {}, {(): place}, [PlacedFault(TextPlace(file, *place), fault)])
 
 
 def _place(mark: Any) -> tuple[int, int]:
@@ -126,7 +126,7 @@ class _Unfolding:
         return self.marked_so_far
 
     def fault(self, node: Any, path: Path, code: str, why: str, hint: str = "") -> None:
-        place = Place(self.marked_so_far.file, *_place(node.start_mark))
+        place = TextPlace(self.marked_so_far.file, *_place(node.start_mark))
         self.marked_so_far.faults.append(PlacedFault(place, Fault(path, code, why, hint)))
         if len(self.marked_so_far.faults) >= 50:
             raise _Ended

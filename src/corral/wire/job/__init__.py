@@ -4,11 +4,13 @@ Light: what reads YAML is loaded when a file is read. Knows texts and specs; not
 """
 
 from corral.wire.document.faults import Fault, path_text
-from corral.wire.document.yaml import Place, PlacedFault
+from corral.wire.document.yaml import PlacedFault, TextPlace
 from corral.wire.job.files import Note, Parsed, faults_in, is_script, overlaid, read_job_file
 from corral.wire.job.limits import LIMITS, Limits
 from corral.wire.job.parse import DEFAULT_QUEUE, parse_job
+from corral.wire.job.sbatch import read_sbatch
 from corral.wire.job.schema import job_schema
+from corral.wire.job.shorthand import Option, document_of, job_options, option_of
 from corral.wire.job.write import write_job
 
 __all__ = [
@@ -17,15 +19,20 @@ __all__ = [
     "Fault",
     "Limits",
     "Note",
+    "Option",
     "Parsed",
-    "Place",
     "PlacedFault",
+    "TextPlace",
+    "document_of",
     "faults_in",
     "is_script",
+    "job_options",
     "job_schema",
+    "option_of",
     "overlaid",
     "parse_job",
     "path_text",
     "read_job_file",
+    "read_sbatch",
     "write_job",
 ]

@@ -5,6 +5,7 @@ Gives for each job the document to send, its spec if it is sound, and otherwise 
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from msgspec import Struct
 
 from corral.core.model import JobSpec
 from corral.wire.document.faults import Fault, Path
-from corral.wire.document.yaml import Marked, Place, PlacedFault, read_yaml
+from corral.wire.document.yaml import Marked, PlacedFault, TextPlace, read_yaml
 from corral.wire.job.keys import HIDES
 from corral.wire.job.limits import LIMITS, Limits
 from corral.wire.job.parse import DEFAULT_QUEUE, parse_job
@@ -21,7 +22,7 @@ from corral.wire.job.parse import DEFAULT_QUEUE, parse_job
 class Note(Struct, frozen=True):
     """Something that a file says and that means nothing here, or something else than elsewhere."""
 
-    place: Place
+    place: TextPlace
     what: str
     why: str
 
@@ -38,7 +39,7 @@ class Parsed(Struct):
     notes: tuple[Note, ...] = ()
     marks: Marked | None = None
 
-    def place(self, path: Path) -> Place | None:
+    def place(self, path: Path) -> TextPlace | None:
         """Where in the file a path of the document stands: for faults that only a server can find."""
         return self.marks.place(path) if self.marks is not None else None
 
@@ -62,7 +63,7 @@ def read_job_file(
         found.append(_parsed(marks, now_ms, queue, defaults or {}, overrides or {}, limits))
     if not found:
         fault = Fault((), "empty", "there is no job in this file", "write at least: command: python train.py")
-        found.append(Parsed({}, faults=(PlacedFault(Place(name, 1, 1), fault),)))
+        found.append(Parsed({}, faults=(PlacedFault(TextPlace(name, 1, 1), fault),)))
     return found
 
 
@@ -71,7 +72,7 @@ def _parsed(
 ) -> Parsed:
     document = marks.value
     if isinstance(document, dict):
-        document = overlaid(overlaid(dict(defaults), document), overrides)
+        document = rooted(overlaid(overlaid(dict(defaults), document), overrides), defaults)
     elif marks.faults:
         return Parsed({}, faults=tuple(marks.faults), marks=marks)
     spec = parse_job(document, now_ms=now_ms, queue=queue, limits=limits)
@@ -94,6 +95,14 @@ def overlaid(document: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, 
         else:
             found[key] = value
     return found
+
+
+def rooted(document: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """A directory that is not absolute is meant from where the job is submitted, which is the default one."""
+    directory, base = document.get("directory"), defaults.get("directory")
+    if isinstance(directory, str) and isinstance(base, str) and directory and directory[0] not in "/~":
+        return document | {"directory": posixpath.normpath(posixpath.join(base, directory))}
+    return document
 
 
 def is_script(text: str) -> bool:

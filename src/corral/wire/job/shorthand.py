@@ -34,16 +34,27 @@ class Option(Struct, frozen=True):
 
 #: How some options are typed beside their own name.
 _SHORT = {
-    "name": ("-J",), "queue": ("-q",), "gpus": ("-g",), "nodes": ("-N",), "time_limit": ("--time", "-t"),
-    "cpus": ("-c",), "memory": ("--mem",), "array": ("-a",), "env": ("-e",), "output": ("-o",), "directory": ("-D", "--chdir"),
-    "after": ("--dependency", "-d"), "labels": ("-l",),
-}  # fmt: skip
+    "name": ("-J",),
+    "queue": ("-q",),
+    "gpus": ("-g",),
+    "nodes": ("-N",),
+    "time_limit": ("--time", "-t"),
+    "cpus": ("-c",),
+    "memory": ("--mem",),
+    "array": ("-a",),
+    "env": ("-e",),
+    "output": ("-o",),
+    "directory": ("-D", "--chdir"),
+    "after": ("--dependency", "-d"),
+    "labels": ("-l",),
+}
 _SINGULAR = {"labels": "label", "secrets": "secret", "mounts": "mount", "resources": "resource"}
 _METAVARS = {
     "gpus": "N|MODEL:N", "vram": "SIZE", "memory": "SIZE", "disk": "SIZE", "tasks": "N|A..B", "nodes": "N|A..B",
-    "env": "K=V", "labels": "K=V", "secrets": "VAR=SECRET", "resources": "NAME=N", "mounts": "FROM:TO[:ro]", "after": "[WHEN:]JOB",
-    "array": "RANGE[%N]", "begin": "TIME", "deadline": "TIME", "signal": "SIG@SPAN", "priority": "N|CLASS",
-    "processes": "N|gpu", "prefer": "LEVEL[@SPAN]", "spread": "LEVEL[:N]", "within": "LEVEL", "retries": "N",
+    "env": "K=V", "labels": "K=V", "secrets": "VAR=SECRET", "resources": "NAME=N", "mounts": "FROM:TO[:ro]",
+    "after": "[WHEN:]JOB", "array": "RANGE[%N]", "begin": "TIME", "deadline": "TIME", "signal": "SIG@SPAN",
+    "priority": "N|CLASS", "processes": "N|gpu", "prefer": "LEVEL[@SPAN]", "spread": "LEVEL[:N]", "within": "LEVEL",
+    "retries": "N",
 }  # fmt: skip
 _PAIRS = ("env", "labels", "secrets", "resources")
 _LISTS = ("after", "mounts")

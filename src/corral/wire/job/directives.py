@@ -1,0 +1,78 @@
+"""The options of ``sbatch``: what each means here, or that it means nothing here and why.
+
+One table of names; ``sbatch_meaning`` puts to use what has no note. Facts from the manual page of sbatch 22.05.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+
+class Takes(StrEnum):
+    """Whether an option has a value."""
+
+    VALUE = "value"
+    NOTHING = "nothing"
+    MAYBE = "maybe"  # only with =
+
+
+class Directive(Struct, frozen=True):
+    """``note`` says why an option means nothing here; an option without one is put to use."""
+
+    name: str
+    takes: Takes = Takes.VALUE
+    short: str = ""
+    note: str = ""
+
+
+def _used(words: str, takes: Takes = Takes.VALUE) -> list[Directive]:
+    """``name`` or ``name/s`` with its letter."""
+    pairs = [word.partition("/") for word in words.split()]
+    return [Directive(name, takes, short) for name, _, short in pairs]
+
+
+def _noted(note: str, words: str, takes: Takes = Takes.VALUE) -> list[Directive]:
+    return [Directive(each.name, each.takes, each.short, note) for each in _used(words, takes)]
+
+
+_SEATS = "tasks are placed by what they ask for, and share nodes with others"
+_PINNING = "how processes are pinned is left to them"
+_CLI = "say it on the command line: corral submit has options for it"
+_SITE = "it belongs to how a Slurm site is run"
+
+DIRECTIVES: tuple[Directive, ...] = (
+    *_used("job-name/J nodes/N ntasks/n ntasks-per-node gpus/G gpus-per-node gpus-per-task gres cpus-per-task/c"),
+    *_used("cpus-per-gpu mem mem-per-gpu mem-per-cpu tmp time/t partition/p account/A qos/q array/a dependency/d"),
+    *_used("output/o error/e signal switches begin/b deadline comment export chdir/D workdir wrap"),
+    *_used("container-image container-mounts container-workdir"),
+    *_used("requeue no-requeue hold/H", Takes.NOTHING),
+    *_used("nice", Takes.MAYBE),
+    *_noted("every job is requeued after faults of the infrastructure already", "kill-on-invalid-dep"),
+    *_noted(_SEATS, "exclusive", Takes.MAYBE),
+    *_noted(_SEATS, "nodelist/w exclude/x nodefile/F distribution/m ntasks-per-core ntasks-per-socket mincpus"),
+    *_noted(_SEATS, "ntasks-per-gpu gpus-per-socket sockets-per-node cores-per-socket threads-per-core core-spec/S"),
+    *_noted(_SEATS, "extra-node-info/B thread-spec cluster-constraint"),
+    *_noted(_SEATS, "overcommit/O oversubscribe/s contiguous use-min-nodes spread-job", Takes.NOTHING),
+    *_noted("ask for GPUs by model instead: --gpus=h100:8", "constraint/C prefer"),
+    *_noted(_PINNING, "cpu-bind gpu-bind mem-bind hint cpu-freq gpu-freq"),
+    *_noted("no mail is sent; corral events and webhooks tell what happens", "mail-type mail-user"),
+    *_noted(_CLI, "parsable test-only wait/W quiet/Q verbose/v", Takes.NOTHING),
+    *_noted("priorities are set by class here: use --qos=high or the key priority", "priority"),
+    *_noted("there are no reservations by name here", "reservation"),
+    *_noted("licences are resources of nodes here: use the key resources", "licenses/L"),
+    *_noted("a run gets its whole time limit", "time-min"),
+    *_noted("one server is one cluster", "clusters/M"),
+    *_noted("output is always kept whole, and files are appended to", "open-mode"),
+    *_noted("tasks have no input", "input/i"),
+    *_noted("the environment is what the job says", "get-user-env", Takes.MAYBE),
+    *_noted("the environment is what the job says", "export-file propagate"),
+    *_noted("a job runs as its user", "uid gid"),
+    *_noted("a lost node is repaired or the gang is requeued", "no-kill/k", Takes.MAYBE),
+    *_noted(_SITE, "acctg-freq bb bbf delay-boot mcs-label network power profile wckey container ignore-pbs tres-bind"),
+    *_noted(_SITE, "reboot", Takes.NOTHING),
+)
+
+BY_NAME = {directive.name: directive for directive in DIRECTIVES}
+BY_SHORT = {directive.short: directive for directive in DIRECTIVES if directive.short}
