@@ -35,7 +35,8 @@ time.sleep(600)
 
 def started(ground: Ground, key: TaskKey) -> dict:
     ground.ear.up(key)
-    return json.loads((ground.state(key) / "started.json").read_text())
+    record: dict = json.loads((ground.state(key) / "started.json").read_text())
+    return record
 
 
 def test_a_killed_server_takes_no_task_with_it(tmp_path: Path):

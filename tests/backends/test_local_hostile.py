@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from corral.backends.base import TaskKey
 from corral.core.model import FailureClass
 from tests.backends.local_ground import IS_ROOT, Ground, is_alive
 from tests.backends.telling import now_ms, until
@@ -148,12 +149,18 @@ def test_bytes_without_lines_arrive_as_they_are(ground: Ground, tmp_path: Path):
     plain = ground.sh(f"cat {tmp_path}/data")
     for which in (key, plain):
         ground.ear.down(which)
-        offset, got = 0, b""
-        while not (part := ground.backend.read_log(which, "stdout", offset, 1 << 20)).is_over:  # type: ignore[union-attr]
-            assert part is not None
-            got, offset = got + part.data, part.next_offset
-        assert got + part.data == data
+        assert _whole_log(ground, which) == data
     assert (tmp_path / "copy").read_bytes() == data
+
+
+def _whole_log(ground: Ground, key: TaskKey) -> bytes:
+    offset, got = 0, b""
+    while True:
+        part = ground.backend.read_log(key, "stdout", offset, 1 << 20)
+        assert part is not None
+        got, offset = got + part.data, part.next_offset
+        if part.is_over:
+            return got
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="a small file system can be mounted by root only")

@@ -15,10 +15,15 @@ from pathlib import Path
 from corral.backends.local.task.request import Request
 from corral.backends.local.task.spawner import LOCK
 
-_SOURCE = Path(__file__).resolve().parents[3]
-_CODE = """\
+_CORRAL = Path(__file__).resolve().parents[2]
+#: The package is entered without running its own __init__, which may load what a spawner does not need.
+LIGHT_IMPORT = """\
 import sys
-sys.path.insert(0, sys.argv[1])
+corral = sys.modules["corral"] = type(sys)("corral")
+corral.__path__ = [sys.argv[1]]
+"""
+_CODE = f"""\
+{LIGHT_IMPORT}
 from corral.backends.local.task.spawner import main
 main(int(sys.argv[2]), sys.argv[3])
 """
@@ -77,7 +82,7 @@ class SpawnerLink:
 
     def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair()
-        command = [sys.executable, "-I", "-S", "-c", _CODE, str(_SOURCE), str(theirs.fileno()), self._run]
+        command = [sys.executable, "-I", "-S", "-c", _CODE, str(_CORRAL), str(theirs.fileno()), self._run]
         try:
             with theirs:
                 subprocess.run(
