@@ -52,5 +52,16 @@ def test_a_dependent_still_starts_when_one_of_two_parents_is_forgotten():
     assert any(isinstance(event, e.JobForgotten) for event in driver.journal)
 
 
+def test_a_parent_ends_though_its_dependent_was_cancelled_and_forgotten():
+    driver = Driver(1)
+    state, now = driver.state, driver.now
+    driver._command(commands.submit(state, "parent", _one_gpu(), "ann", now))
+    child = JobSpec(queue="ops", gangs=_one_gpu().gangs, after=(Dependency("parent", After.ANY),))
+    driver._command(commands.submit(state, "child", child, "ann", now))
+    for command, name in ((commands.cancel, "child"), (commands.forget, "child"), (commands.cancel, "parent")):
+        driver._command(command(state, name, now))
+    assert state.jobs["parent"].is_over
+
+
 def _one_gpu():
     return JobSpec(queue="ops", gangs=(GangSpec(Demand(task=TaskDemand(gpus=1))),))

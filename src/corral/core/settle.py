@@ -174,7 +174,8 @@ def follow_up(state: State, now_ms: int) -> list[e.Event]:
         waiting |= dict.fromkeys(state.dependents.get(job_id, ()))
         waiting |= dict.fromkeys(state.namesakes.get((job.user, job.spec.name), [])[:1])
     for job_id in waiting:
-        found += _dependency_news(state, state.jobs[job_id], now_ms)
+        if job_id in state.jobs:  # else it was cancelled meanwhile, and forgotten
+            found += _dependency_news(state, state.jobs[job_id], now_ms)
     return found
 
 
