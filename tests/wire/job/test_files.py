@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.wire.job import read_job_file
+from corral.wire.job import is_script, read_job_file
 from tests.architecture.repository import ROOT
 
 EXAMPLES = sorted((ROOT / "examples" / "jobs").glob("*.yaml"))
@@ -95,6 +95,12 @@ def test_defaults_and_overrides() -> None:
         "queue": "lab", "directory": "/here", "env": {"A": "0", "B": "1"}, "command": "x", "gpus": 4
     }  # fmt: skip
     assert str(found.place(("queue",))) == "j:4:8"
+
+
+def test_scripts_are_told_from_yaml() -> None:
+    assert is_script("#!/bin/bash\necho\n")
+    assert is_script("# no shebang\n#SBATCH -c 1\necho\n")
+    assert not is_script("# a comment\ncommand: x\n")
 
 
 def laughs(levels: int) -> str:

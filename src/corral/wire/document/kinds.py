@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from msgspec import Struct
@@ -145,6 +146,7 @@ def spelled(
     least: int = 0,
 ) -> Kind:
     """An amount that is written with a unit. Numbers without one are refused by the grammar, with its hint."""
+    known = lru_cache(maxsize=1024)(parse)  # people write the same few again and again
 
     def read(value: Any, _path: Path, _reading: Reading) -> int:
         if type(value) is not str:
@@ -153,7 +155,7 @@ def spelled(
             value = repr(value)
         elif len(value) > 60:
             raise Wrong("too_long", f"{show(value)} is not {says}")
-        found = parse(value)
+        found = known(value)
         if isinstance(found, Refusal):
             raise Wrong.of(found)
         if found < least:

@@ -44,6 +44,7 @@ class Table:
         self.page = page
         self.keys = tuple(keys)
         self.by_name = {key.name: key for key in self.keys}
+        self.required = tuple(key for key in self.keys if key.required)
         self.readers = {key.name: key.kind.read for key in self.keys}
         self.elsewhere = elsewhere or {}
 
@@ -62,8 +63,8 @@ class Table:
                 found[name] = reader(value, (*path, name), reading)
             except Wrong as wrong:
                 self._wrong((*path, name), value, wrong, reading)
-        for key in self.keys:
-            if key.required and key.name not in document:
+        for key in self.required:
+            if key.name not in document:
                 reading.fault((*path, key.name), "missing", f"{key.name} is missing", key.help)
         return found
 
@@ -95,7 +96,7 @@ class Table:
             "properties": {key.name: _property(key) for key in self.keys},
             "additionalProperties": False,
         }
-        if required := [key.name for key in self.keys if key.required]:
+        if required := [key.name for key in self.required]:
             schema["required"] = required
         return schema
 

@@ -6,6 +6,7 @@ Gives for each job the document to send, its spec if it is sound, and otherwise 
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -107,7 +108,7 @@ def rooted(document: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, A
 
 def is_script(text: str) -> bool:
     """Whether a file is a script for ``sbatch`` rather than YAML."""
-    return text.startswith("#!")
+    return text.startswith("#!") or re.search(r"^#SBATCH\s", text, re.MULTILINE) is not None
 
 
 def faults_in(jobs: Sequence[Parsed]) -> list[PlacedFault]:

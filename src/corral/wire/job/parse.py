@@ -22,6 +22,7 @@ from corral.wire.job.limits import LIMITS, Limits
 DEFAULT_QUEUE = "default"
 MAIN = "main"
 _ONE_CPU = ((CPU_MILLI, 1000),)
+_AMOUNTS = (("cpus", CPU_MILLI), ("memory", MEMORY_MIB), ("disk", DISK_MIB))
 
 
 def parse_job(
@@ -44,11 +45,11 @@ def parse_job(
     return reading.faults
 
 
-_JOB_FIELDS = tuple((key.name, key.into) for key in JOB_KEYS.keys if key.into and key.name != "queue")
+_JOB_FIELDS = {key.name: key.into for key in JOB_KEYS.keys if key.into and key.name != "queue"}
 
 
 def _job(values: dict[str, Any], gangs: tuple[GangSpec, ...], queue: str) -> JobSpec:
-    stated = {field: values[name] for name, field in _JOB_FIELDS if name in values}
+    stated = {_JOB_FIELDS[name]: value for name, value in values.items() if name in _JOB_FIELDS}
     if "array" in values:
         stated["array"], stated["array_parallel"] = values["array"]
     return JobSpec(queue=values.get("queue", queue), gangs=gangs, **stated)
@@ -77,8 +78,8 @@ def _inherited(shared: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-_WORK_FIELDS = tuple((key.name, key.into) for key in GANG_KEYS.keys if key.into in Work.__struct_fields__)
-_DEMAND_FIELDS = tuple((key.name, key.into) for key in GANG_KEYS.keys if key.into in Demand.__struct_fields__)
+_WORK_FIELDS = {key.name: key.into for key in GANG_KEYS.keys if key.into in Work.__struct_fields__}
+_DEMAND_FIELDS = {key.name: key.into for key in GANG_KEYS.keys if key.into in Demand.__struct_fields__}
 
 
 def _gang(role: str, values: dict[str, Any], path: Path, reading: Reading) -> GangSpec:
@@ -88,12 +89,12 @@ def _gang(role: str, values: dict[str, Any], path: Path, reading: Reading) -> Ga
                 (*path, "command"), "missing", "there is no command", "say what to run: command: python train.py"
             )
         values = values | {"command": ()}
-    work = Work(**{field: values[name] for name, field in _WORK_FIELDS if name in values})
+    work = Work(**{_WORK_FIELDS[name]: value for name, value in values.items() if name in _WORK_FIELDS})
     return GangSpec(_demand(values, path, reading), role, work)
 
 
 def _demand(values: dict[str, Any], path: Path, reading: Reading) -> Demand:
-    stated = {field: values[name] for name, field in _DEMAND_FIELDS if name in values}
+    stated = {_DEMAND_FIELDS[name]: value for name, value in values.items() if name in _DEMAND_FIELDS}
     size = values.get("tasks")
     if "nodes" in values:
         if size is not None:
@@ -124,8 +125,7 @@ def _task(values: dict[str, Any], path: Path, reading: Reading) -> TaskDemand:
         low, high = gpu.get("vram", (0, None))
         if count is None and not slice_mib:
             count = 1
-    found = {CPU_MILLI: values.get("cpus"), MEMORY_MIB: values.get("memory"), DISK_MIB: values.get("disk")}
-    named = [(name, amount) for name, amount in found.items() if amount is not None]
+    named = [(name, values[key]) for key, name in _AMOUNTS if key in values]
     amounts = tuple(sorted([*named, *values.get("resources", ())]))
     if not amounts and not count and not slice_mib:
         amounts = _ONE_CPU

@@ -31,10 +31,12 @@ def _read_command(value: Any, _path: Path, reading: Reading) -> tuple[str, ...]:
     for word in words:
         if type(word) is not str:
             raise Wrong("wrong_type", f"{show(word)} in the command is not text", "put it in quotes")
-        weight += len(word) if word.isascii() else len(word.encode(errors="surrogatepass"))
+        is_plain = word.isascii() and "\0" not in word
+        weight += len(word) if is_plain else len(word.encode(errors="surrogatepass"))
         if weight > most:
             raise Wrong("too_long", f"the command has more than {most} bytes", "put it into a script file")
-        check_characters(word)
+        if not is_plain:
+            check_characters(word)
     if not words[0]:
         raise Wrong("empty", "the name of the program is empty")
     return words
