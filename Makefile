@@ -34,8 +34,8 @@ format: setup ## Rewrite the code in the house style
 	$(PY) -m ruff format .
 
 .PHONY: demo
-demo: setup ## Watch one day of a small cluster
-	$(PY) examples/one_day.py
+demo: setup ## Watch a small mixed day on a live server with simulated GPUs; KEEP=1 leaves it running
+	KEEP=$(KEEP) $(PY) examples/demo.py
 
 ##@ The parts of `make test`
 

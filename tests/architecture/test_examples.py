@@ -14,6 +14,7 @@ import pytest
 from tests.architecture.repository import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+ENGINE = (ROOT / "docs" / "engine.md").read_text(encoding="utf-8")
 
 
 def run(*arguments: str) -> str:
@@ -22,9 +23,9 @@ def run(*arguments: str) -> str:
     return done.stdout
 
 
-def test_the_day_that_the_readme_quotes_is_the_day_that_the_demo_tells() -> None:
+def test_the_day_that_the_page_quotes_is_the_day_that_is_told() -> None:
     told = run("examples/one_day.py")
-    quoted = [line for line in README.splitlines() if re.match(r"  \d\d:\d\d:\d\d  ", line)]
+    quoted = [line for line in ENGINE.splitlines() if re.match(r"  \d\d:\d\d:\d\d  ", line)]
     assert quoted
     assert [line for line in quoted if line not in told.splitlines()] == []
 
@@ -34,7 +35,7 @@ def test_the_day_is_the_same_every_time() -> None:
 
 
 def test_the_engine_in_twenty_lines_runs() -> None:
-    (snippet,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    (snippet,) = re.findall(r"```python\n(.*?)```", ENGINE, re.DOTALL)
     first, second = run("-c", snippet).splitlines()
     assert first.startswith("Place(gang='train/main', attempt=1, seats=(Seat(node='a1', gpus=15,")
     assert second.startswith("StartGang(gang='train/main', attempt=1,")

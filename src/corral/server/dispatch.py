@@ -172,7 +172,7 @@ class Dispatch:
         if index is not None:
             ours["CORRAL_ARRAY_INDEX"] = str(index)
         if work.compat == "slurm":
-            ours |= slurm_env(job, gang, index, world)
+            defaults |= slurm_env(job, gang, index, world)  # a script's own directives are in its environment
         return {**defaults, **dict(work.env), **ours}
 
     def _address(self, node: str) -> str:

@@ -45,6 +45,7 @@ log = structlog.get_logger(__name__)
 DEFAULT_PORT = 7411
 SERVER_FILE = "server.json"
 GRACEFUL_S = 5
+_SWITCH_S = 0.001  # how long a busy thread keeps the interpreter from the journal's writer
 
 
 class CannotStart(Exception):
@@ -80,6 +81,7 @@ def serve(options: Options, backend: Backend) -> int:
     if isinstance(wrong := named_policy(options.policy), Refusal):
         raise CannotStart(str(wrong))
     _log_to_standard_error()
+    sys.setswitchinterval(_SWITCH_S)
     journal = SqliteJournal(options.data)
     try:
         if journal.head.seq == 0:
