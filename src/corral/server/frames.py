@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from asyncio import StreamReader
+from collections.abc import Sequence
 from typing import BinaryIO
 
 BEGIN, FOLLOW, PLAN, WHY, TRY, IMAGE, FAILED = b"B", b"F", b"P", b"W", b"T", b"I", b"!"
@@ -35,7 +36,7 @@ async def receive_frame(stream: StreamReader) -> tuple[bytes, bytes]:
     return kind, await stream.readexactly(length)
 
 
-def pack(parts: list[bytes]) -> bytes:
+def pack(parts: Sequence[bytes]) -> bytes:
     """Several bodies as one."""
     return b"".join([piece for part in parts for piece in (_LENGTH.pack(len(part)), part)])
 

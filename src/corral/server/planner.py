@@ -9,6 +9,7 @@ import asyncio
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections import deque
+from collections.abc import Sequence
 
 import msgspec
 
@@ -39,8 +40,8 @@ class Planner:
         self._can_hear = False
         self._listener: asyncio.Task[None] | None = None
 
-    async def begin(self, image: bytes) -> None:
-        """Start the process with this knowledge; what was asked of an earlier one fails."""
+    async def begin(self, image: bytes, after: Sequence[bytes] = ()) -> None:
+        """Start the process with this knowledge and the events after it; what was asked of an earlier one fails."""
         self._unsent = []  # the image has them; what comes from now on is not in it
         await self.close()
         self._process = await asyncio.create_subprocess_exec(
@@ -50,6 +51,8 @@ class Planner:
         self._can_hear = True
         self._listener = asyncio.create_task(self._listen(self._process))
         self._send(frames.BEGIN, image)
+        if after:
+            self._send(frames.FOLLOW, frames.pack(after))
 
     def follow(self, events: list[bytes]) -> None:
         """Events, encoded, in order. They travel with the next question, or when there are many."""

@@ -7,7 +7,6 @@ Knows in which order things must begin and end. Knows nothing of HTTP; that is s
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections import deque
 from contextlib import suppress
 
@@ -22,7 +21,7 @@ from corral.server.planner import Planner, PlannerLost, ThoughtFailed
 from corral.server.saved import IMAGE_FORMAT, Known
 from corral.server.secrets import SecretStore
 from corral.server.service import Service
-from corral.server.start import bring_nodes, miss_tasks
+from corral.server.start import bring_nodes, miss_tasks, retold
 from corral.store.journal import Journal, StoredImage
 from corral.store.lookup import Lookup
 
@@ -55,7 +54,8 @@ class Running:
     async def begin(self) -> None:
         """From here on everything that is owed is carried out, and everything that happens is known."""
         thread = asyncio.get_running_loop()
-        await self._planner.begin(self.loop.known.pack())
+        image, after = retold(self._journal) or (self.loop.known.pack(), [])
+        await self._planner.begin(image, after)
         await bring_nodes(self.loop, self._backend)
 
         def tell(report: Report) -> None:
@@ -68,8 +68,6 @@ class Running:
         self._take_reports()
         miss_tasks(self.loop, self._backend)
         self.loop.resume()
-        gc.collect()
-        gc.freeze()
         self._tasks = [asyncio.create_task(self.loop.run()), asyncio.create_task(self._take_images())]
         self.service.is_ready = True
 

@@ -5,7 +5,9 @@ Knows the journal and what a first start needs. Runs before anything is served.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import structlog
@@ -22,7 +24,7 @@ from corral.core.state import State
 from corral.server.loop import Loop
 from corral.server.saved import IMAGE_FORMAT, Known
 from corral.store.journal import Journal, all_records
-from corral.wire.codec import decode
+from corral.wire.codec import FORMAT, decode
 
 log = structlog.get_logger(__name__)
 
@@ -31,14 +33,41 @@ FOUNDER = "founder"  # the actor of a first start
 
 def load(journal: Journal) -> Known:
     """All that the journal says."""
+    with _without_collecting():
+        image = journal.newest_image()
+        if image is not None and image.format == IMAGE_FORMAT:
+            known, after = Known.unpack(image.body), image.seq
+        else:
+            known, after = Known.nothing(Settings()), 0
+        for record in all_records(journal, after):
+            known.apply(decode(record.format, record.body))
+        return known
+
+
+def retold(journal: Journal) -> tuple[bytes, list[bytes]] | None:
+    """The same for somebody else who is to know it: an image, and the events after it.
+
+    Equivalent to packing what was loaded; for speed it is taken as it lies in the journal. None: it does not lie there
+    in the present form.
+    """
     image = journal.newest_image()
-    if image is not None and image.format == IMAGE_FORMAT:
-        known, after = Known.unpack(image.body), image.seq
-    else:
-        known, after = Known.nothing(Settings()), 0
-    for record in all_records(journal, after):
-        known.apply(decode(record.format, record.body))
-    return known
+    if image is None or image.format != IMAGE_FORMAT:
+        return None
+    records = list(all_records(journal, image.seq))
+    return (image.body, [each.body for each in records]) if all(each.format == FORMAT for each in records) else None
+
+
+@contextmanager
+def _without_collecting() -> Iterator[None]:
+    """What is loaded stays: to look for garbage in it again and again while it grows takes longer than loading it."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if was_enabled:
+            gc.enable()
 
 
 def founding(
