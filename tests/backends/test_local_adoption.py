@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,20 @@ def _holder(inode: int) -> int:
         if fields[1] == "FLOCK" and fields[5].endswith(f":{inode}"):
             return int(fields[4])
     return 0
+
+
+def test_an_idle_supervisor_that_was_killed_is_not_given_a_task(ground: Ground):
+    for _ in range(3):
+        key = ground.launch("true")
+        supervisor = started(ground, key)["supervisor"]
+        ground.ear.down(key)
+        os.kill(supervisor, signal.SIGKILL)
+        until(partial(_is_dead, supervisor))
+        assert ground.ran("echo next")[1] == "next\n"
+
+
+def _is_dead(pid: int) -> bool:
+    return not is_alive(pid)
 
 
 def test_lost_news_are_found_by_looking(ground: Ground):

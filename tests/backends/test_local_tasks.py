@@ -68,8 +68,9 @@ def test_a_task_runs_as_its_account_without_a_way_back(ground: Ground):
 @needs_root
 def test_the_users_file_is_opened_with_the_rights_of_the_user(ground: Ground, tmp_path: Path):
     open_to_all = tmp_path / "out"
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o711)
+    for folder in (tmp_path, *tmp_path.parents):
+        if not folder.stat().st_mode & 0o001:
+            folder.chmod(0o711)  # so that others may pass through
     open_to_all.mkdir()
     open_to_all.chmod(0o777)
     ours = tmp_path / "ours.txt"
@@ -150,6 +151,15 @@ def test_arguments_that_are_too_long_are_the_users_mistake(ground: Ground):
     down, _ = ground.ran("true", env=(("A", "x" * 200_000),))
     assert down.failure is FailureClass.USER_ERROR
     assert "longer than this machine allows" in down.why
+
+
+def test_text_that_cannot_be_written_down_is_the_users_mistake_and_harms_nobody_else(ground: Ground):
+    bad, good = ground.key(), ground.key()
+    ground.backend.launch([ground.order(bad, "echo", "\ud800"), ground.order(good, "true")])
+    assert ground.ear.down(bad).failure is FailureClass.USER_ERROR
+    assert ground.ear.down(good).exit_code == 0
+    ground.backend.forget(bad)
+    until(lambda: ground.backend.known() == [good])
 
 
 # --- several processes ----------------------------------------------------------------------------------------------

@@ -27,10 +27,11 @@ from corral.backends.local.link import SpawnerLink
 from corral.backends.local.logs import LogStore
 from corral.backends.local.orders import Site, request_of
 from corral.backends.local.settings import LocalSettings
-from corral.backends.local.state import TaskState, boot_id, down_report, name_of, short, up_report
+from corral.backends.local.state import ExitRecord, TaskState, boot_id, down_report, name_of, short, up_report
 from corral.backends.local.task import records
 from corral.backends.local.task.cgroups import detect
 from corral.core.cluster.topology import NodeSpec
+from corral.core.model import FailureClass
 
 _log = logging.getLogger(__name__)
 _NEWS_MAX = 1 << 20
@@ -181,7 +182,7 @@ class LocalBackend:
         if self._wake in ready:
             os.eventfd_read(self._wake)
             while self._inbox:
-                self._inbox.popleft()()
+                self._carry_out(self._inbox.popleft())
         if ready.get(link, 0) & select.POLLOUT:
             self._link.flush()
         if ready.get(link, 0) & ~select.POLLOUT:
@@ -192,6 +193,13 @@ class LocalBackend:
                 if name in self._by_name:
                     self._look(self._by_name[name])
 
+    def _carry_out(self, what: Callable[[], None]) -> None:
+        """What goes wrong with one task stays with it."""
+        try:
+            what()
+        except Exception:
+            _log.exception("something asked of the local backend failed")
+
     def _scan(self) -> None:
         for task in list(self._tasks.values()):
             if task.is_launched and task.told is not Phase.DOWN:
@@ -200,8 +208,14 @@ class LocalBackend:
         self._logs.prune(self._settings.log_days_max)
 
     def _send(self, task: _Task, order: TaskOrder) -> None:
-        request = request_of(order, self._site, self._logs.folder(task.name))
-        self._link.send(request, self._site.layout.parents.get("pids", ""))
+        try:
+            request = request_of(order, self._site, self._logs.folder(task.name))
+            self._link.send(request, self._site.layout.parents.get("pids", ""))
+        except (ValueError, TypeError) as fault:  # text that cannot be written down
+            task.told = Phase.DOWN
+            now_ms = time.time_ns() // 1_000_000
+            ended = ExitRecord(now_ms, 126, 0, FailureClass.USER_ERROR, f"not a usable order: {fault}")
+            self._say(down_report(task.key, task.node, ended))
 
     def _on_answer(self, answer: str) -> None:
         """A name: the task has a supervisor, or had one before: either way the directory is there. With ``!`` before

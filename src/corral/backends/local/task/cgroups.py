@@ -14,6 +14,7 @@ import time
 
 LIMITS = ("memory", "cpu", "pids")
 _PERIOD_US = 100_000
+_LEAF = "corral-server"
 
 
 class Layout:
@@ -89,11 +90,11 @@ def _use_version_1(layout: Layout, limit: str, mount: str, own: str, name: str) 
 def _use_version_2(layout: Layout, mount: str, own: str, name: str) -> None:
     """A group that has processes cannot limit groups inside it, but for the root. So: the group this server runs in,
     when the server is alone in it and can move into a leaf (systemd's Delegate=yes), else the root."""
-    own_folder = (mount + own).rstrip("/")
+    own_folder = (mount + own).rstrip("/").removesuffix(f"/{_LEAF}")
     fault: OSError | None = None
     for folder in dict.fromkeys((own_folder, mount.rstrip("/"))):
         try:
-            if folder != mount.rstrip("/"):
+            if folder != mount.rstrip("/") and not own.endswith(f"/{_LEAF}"):
                 _step_aside(folder)
             offered = _offered(folder)
             _enable(folder, offered)
@@ -116,7 +117,7 @@ def _step_aside(folder: str) -> None:
     with open(f"{folder}/cgroup.procs") as members:
         if {int(pid) for pid in members} != {os.getpid()}:
             raise PermissionError(1, "other processes live in it", folder)
-    leaf = f"{folder}/corral-server"
+    leaf = f"{folder}/{_LEAF}"
     os.makedirs(leaf, exist_ok=True)
     write(f"{leaf}/cgroup.procs", "0")
 

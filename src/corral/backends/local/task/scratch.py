@@ -24,6 +24,7 @@ class Scratch:
         self._seen: tuple[int, int, int] | None = None
 
     def make(self) -> None:
+        remove(self.path)  # left by an earlier task of the same name, which is over
         for path in (self.path, f"{self.path}/{TEMPORARY}"):
             os.mkdir(path, 0o700)
             if self._uid != os.geteuid():
@@ -87,7 +88,8 @@ def remove(path: str) -> None:
         os.rmdir(path)
         return  # nothing was put there, as nearly always
     except OSError:
-        pass
+        if not os.path.lexists(path):
+            return
     for _ in range(2):
         try:
             _empty(path)

@@ -48,7 +48,7 @@ class Worker:
 
     def __init__(self, pid: int, link: int) -> None:
         self.pid, self.link = pid, link
-        self.name, self.control, self.group = "", -1, ""
+        self.name, self.control, self.group, self.is_new = "", -1, "", True
 
 
 class Spawner:
@@ -90,13 +90,24 @@ class Spawner:
             records.write_whole(f"{state}/{records.ORDER}", record)
             os.mkfifo(f"{state}/{records.CONTROL}", 0o600)
             control = os.open(f"{state}/{records.CONTROL}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-            chosen = self._idle.pop() if self._idle else self._fork(group)
-            chosen.name, chosen.control = name, control
-            worker.send(chosen.link, request)
+            chosen = self._given_to_idle(request) or self._fork(group)
+            if chosen.is_new:
+                worker.send(chosen.link, request)
+            chosen.name, chosen.control, chosen.is_new = name, control, False
         except OSError as fault:
             if control >= 0:
                 os.close(control)
             _record_failure(state, f"no supervisor could be made: {fault}")
+
+    def _given_to_idle(self, request: bytes) -> Worker | None:
+        while self._idle:
+            chosen = self._idle.pop()
+            try:
+                worker.send(chosen.link, request)
+            except OSError:
+                continue  # it was killed; `_hear` comes to that
+            return chosen
+        return None
 
     def _fork(self, group: str) -> Worker:
         ours, theirs = system.socket_pair()

@@ -127,7 +127,7 @@ def _become(program: Program, stdout: int, stderr: int, leader: int, parent: int
     os.setpgid(0, leader)
     step[0] = "cgroup"
     program.groups.enter()
-    _offer_to_the_oom_killer()
+    _offer_to_the_oom_killer(os.getpid())
     step[0] = "account"
     program.account.drop()
     system.die_with_parent()
@@ -143,12 +143,13 @@ def _become(program: Program, stdout: int, stderr: int, leader: int, parent: int
     step[0] = "directory"
     os.chdir(program.directory)
     step[0] = "command"
-    os.execvpe(program.command[0], program.command, program.env)
+    # Not os.execvpe: it imports a module, and this account may not be able to read Python's.
+    os.execve(_find(program.command[0], program.env.get("PATH", _PATH)), program.command, program.env)
 
 
-def _offer_to_the_oom_killer() -> None:
+def _offer_to_the_oom_killer(pid: int) -> None:
     try:
-        write("/proc/self/oom_score_adj", _OOM_SCORE)
+        write(f"/proc/{pid}/oom_score_adj", _OOM_SCORE)
     except OSError:
         pass  # it stays as likely as any other
 
@@ -172,7 +173,7 @@ def spawn(program: Program, stdout: int, stderr: int, leader: int) -> int:
         actions += [(os.POSIX_SPAWN_DUP2, stdout, 1), (os.POSIX_SPAWN_DUP2, stderr, 2)]  # type: ignore[list-item]
         os.umask(0o022)
         defaults = (system.SIGPIPE, system.SIGXFSZ)
-        return os.posix_spawn(
+        pid = os.posix_spawn(
             path, program.command, program.env, file_actions=actions, setpgroup=leader, setsigdef=defaults
         )
     except OSError as fault:
@@ -180,6 +181,8 @@ def spawn(program: Program, stdout: int, stderr: int, leader: int) -> int:
     finally:
         os.umask(0o077)
         os.chdir("/")
+    _offer_to_the_oom_killer(pid)
+    return pid
 
 
 def _find(name: str, path: str) -> str:

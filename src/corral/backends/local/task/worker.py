@@ -30,13 +30,14 @@ def work(link: int, parent_group: str) -> None:
         system.become_subreaper()
         system.refuse_new_privileges()
         group = _enter_group(parent_group)
-        for _ in range(_TASKS_MAX):
+        for left in reversed(range(_TASKS_MAX)):
             body = receive(_LINK)
             if body is None:
                 break
             _supervise(marshal.loads(body), group)
             os.closerange(_CONTROL, _MANY_FILES)
-            os.write(_LINK, _FREE)
+            if left:  # the last time it says nothing, lest it be given another task while it goes
+                os.write(_LINK, _FREE)
         code = 0
     except OSError:
         pass  # the spawner is gone
