@@ -1,0 +1,108 @@
+"""The interface behind a real socket: what only shows there. Slow and endless clients, the end of a server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+
+import pytest
+import uvicorn
+
+from corral.server.api.entry.settings import ApiSettings
+
+
+@pytest.fixture
+def settings():
+    return ApiSettings(body_timeout_s=0.3, heartbeat_s=0.1)
+
+
+@asynccontextmanager
+async def served(desk):
+    """uvicorn on some free port of this machine."""
+    config = uvicorn.Config(
+        desk.app, host="127.0.0.1", port=0, log_config=None, lifespan="off", timeout_graceful_shutdown=5
+    )
+    server = uvicorn.Server(config)
+    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+    serving = asyncio.create_task(server._serve())
+    while not server.started:
+        await asyncio.sleep(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    try:
+        yield server, port
+    finally:
+        server.should_exit = True
+        async with asyncio.timeout(10):
+            await serving
+
+
+async def connected(port: int, head: str):
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(head.replace("\n", "\r\n").encode() + b"\r\n\r\n")
+    await writer.drain()
+    return reader, writer
+
+
+async def answer_of(reader) -> tuple[int, dict[str, object]]:
+    async with asyncio.timeout(10):
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(
+            next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")).split()[1]
+        )
+        return int(head.split()[1]), json.loads(await reader.readexactly(length))
+
+
+def request(desk, method: str, path: str, *headers: str) -> str:
+    lines = [f"{method} {path} HTTP/1.1", "Host: here", f"Authorization: Bearer {desk.member}", *headers]
+    return "\n".join(lines)
+
+
+async def test_an_endless_body_is_cut_off(desk):
+    async with served(desk) as (_, port):
+        reader, writer = await connected(port, request(desk, "POST", "/v1/jobs", "Transfer-Encoding: chunked"))
+        part, sent = b"10000\r\n" + b" " * 0x10000 + b"\r\n", 0
+        answer = asyncio.create_task(answer_of(reader))
+        try:
+            while not answer.done() and sent < 1 << 30:
+                writer.write(part)
+                sent += len(part)
+                await asyncio.wait_for(writer.drain(), 5)
+                await asyncio.sleep(0)
+        except (ConnectionError, TimeoutError):
+            pass
+        status, problem = await answer
+        assert (status, problem["code"]) == (413, "body_too_long")
+        assert sent < 64 << 20
+        writer.close()
+
+
+async def test_a_slow_body_is_given_up_and_others_are_served_meanwhile(desk):
+    async with served(desk) as (_, port):
+        slow = [await connected(port, request(desk, "POST", "/v1/jobs", "Content-Length: 100")) for _ in range(50)]
+        reader, writer = await connected(port, request(desk, "GET", "/v1/whoami"))
+        assert (await answer_of(reader))[0] == 200
+        for each, other in slow:
+            assert (await answer_of(each))[0] == 408
+            other.close()
+        writer.close()
+
+
+async def test_a_stream_does_not_hold_up_the_end(desk):
+    async with served(desk) as (server, port):
+        reader, writer = await connected(port, request(desk, "GET", "/v1/events?follow=true"))
+        async with asyncio.timeout(10):
+            await reader.readuntil(b"id: 1\n")
+            desk.app.close()
+            server.should_exit = True
+            assert (await reader.read()).endswith(b"0\r\n\r\n")
+        writer.close()
+
+
+async def test_a_connection_is_used_again_after_a_problem(desk):
+    async with served(desk) as (_, port):
+        reader, writer = await connected(port, request(desk, "GET", "/v1/jobs/99"))
+        assert (await answer_of(reader))[0] == 404
+        writer.write(request(desk, "GET", "/v1/whoami").replace("\n", "\r\n").encode() + b"\r\n\r\n")
+        assert (await answer_of(reader))[0] == 200
+        writer.close()
