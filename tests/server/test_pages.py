@@ -1,0 +1,37 @@
+"""docs/api.md and docs/security.md say what the tables say."""
+
+from __future__ import annotations
+
+from corral.core.people.accounts import Role
+from corral.server.api.app import all_routes
+from corral.server.api.entry.settings import ApiSettings
+from corral.server.auth import TABLE, Verb
+from tests.architecture.repository import ROOT
+
+ROLES = (Role.VIEWER, Role.MEMBER, Role.LEAD, Role.OPERATOR, Role.ADMINISTRATOR)
+
+
+def lines(page: str) -> set[str]:
+    return set((ROOT / "docs" / page).read_text(encoding="utf-8").splitlines())
+
+
+def test_the_rights_are_on_their_page():
+    rows = set()
+    for verb in Verb:
+        cells = [TABLE[verb][role].value if role in TABLE[verb] else "–" for role in ROLES]
+        rows.add(f"| `{verb}` | {' | '.join(cells)} |")
+    assert rows <= lines("security.md"), rows - lines("security.md")
+
+
+def test_the_routes_are_on_their_page():
+    told = {line.split(" | ")[0] + " |" for line in lines("api.md") if line.startswith("| `")}
+    routes = {f"| `{route.method} {route.path.replace(':path', '')}` |" for route in all_routes()}
+    assert routes <= told, routes - told
+
+
+def test_the_bounds_on_the_page_are_those_of_the_settings():
+    page, bounds = "\n".join(lines("api.md")), ApiSettings()
+    assert (bounds.body_bytes_max, bounds.batch_bytes_max, bounds.bodies_bytes_max) == (1 << 20, 16 << 20, 256 << 20)
+    assert f"up to {bounds.batch_jobs_max:,} documents" in page
+    assert f"{bounds.requests_per_s:,.0f} requests a second" in page
+    assert f"bursts of {bounds.requests_burst:,}" in page
