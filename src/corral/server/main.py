@@ -144,6 +144,7 @@ class _Http(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,  # who asks is who has connected, whatever a header claims
                 timeout_graceful_shutdown=GRACEFUL_S,
                 lifespan="off",
                 backlog=4096,

@@ -11,6 +11,7 @@ import re
 import secrets
 import time
 from collections.abc import Mapping
+from itertools import count
 
 import msgspec
 import structlog
@@ -28,6 +29,7 @@ from corral.server.auth import Principal, authenticate, is_in_scope
 log = structlog.get_logger(__name__)
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+_STARTED, _numbers = secrets.token_hex(4), count(1)  # ids need to differ, not to be hard to guess
 _NOBODY = Principal("", "")
 _LOOPBACK = ("127.0.0.1", "::1")
 _SAFE = (
@@ -54,6 +56,7 @@ class Entrance:
 
     def __init__(self, desk: Desk, routes: Mapping[str, Route], label: str) -> None:
         self.desk, self.routes, self.label = desk, routes, label
+        self.names = {method: route.name for method, route in routes.items()}
         self.allow = ", ".join(sorted(routes))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -61,7 +64,7 @@ class Entrance:
         headers = dict(scope["headers"])
         request_id = _request_id(headers)
         route = self.routes.get(scope["method"])
-        label = route.name if route is not None else self.label
+        label = self.names.get(scope["method"], self.label)
         status = 499
         try:
             if route is None:
@@ -157,7 +160,7 @@ def _request_id(headers: dict[bytes, bytes]) -> str:
     given = headers.get(b"x-request-id")
     if given is not None and _REQUEST_ID.fullmatch(given):
         return given.decode()
-    return secrets.token_hex(8)
+    return f"{_STARTED}-{next(_numbers):x}"
 
 
 def _check_headers(scope: Scope, bytes_max: int, count_max: int) -> None:
