@@ -180,9 +180,9 @@ def test_leftovers_of_no_task_are_swept(ground: Ground):
     layout = ground.backend._site.layout
     ground.backend.close()
     for folder in layout.folders():
-        (Path(folder) / "left-over").mkdir()
+        (Path(folder) / "left-over").mkdir(parents=True)
     left = Path(ground.backend._site.scratch) / "left-over"
-    left.mkdir()
+    left.mkdir(parents=True)
     (left / "file").touch()
     ground.open()
     assert not left.exists()
@@ -197,6 +197,38 @@ def test_forgetting_leaves_nothing_but_the_log(ground: Ground):
     until(lambda: not ground.state(key).exists())
     assert not [group for group in groups if Path(group).exists()]
     assert ground.log(key) == "hello\n"
+
+
+def test_the_place_of_private_directories_may_be_cleaned_away(ground: Ground):
+    os.rmdir(ground.backend._site.scratch)
+    assert ground.ran("echo $TMPDIR")[1].startswith(ground.backend._site.scratch)
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="only root can play another account")
+def test_the_place_of_private_directories_must_be_ours(ground: Ground):
+    os.chown(ground.backend._site.scratch, 65534, -1)
+    down, _ = ground.ran("true")
+    assert down.failure is FailureClass.START_FAILED
+    assert "belongs to someone else" in down.why
+    os.chown(ground.backend._site.scratch, 0, -1)
+
+
+def test_closing_leaves_nothing_on_the_machine_but_what_runs(ground: Ground):
+    places = [*ground.backend._site.layout.folders(), ground.backend._site.scratch]
+    key = ground.launch("sleep", "600", cpu_milli=100)
+    ground.ear.up(key)
+    ground.ran("true")
+    ground.backend.close()
+    assert Path(places[-1]).exists()
+    ground.open()
+    ground.backend.kill(key)
+    ground.ear.down(key)
+    until(lambda: not list(Path(places[-1]).iterdir()))
+    ground.backend.close()
+    ground.open()
+    ground.backend.close()
+    assert not [place for place in places if Path(place).exists()]
+    ground.open()
 
 
 # --- limits ---------------------------------------------------------------------------------------------------------

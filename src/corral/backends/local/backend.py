@@ -117,6 +117,7 @@ class LocalBackend:
         self._link.close()
         os.close(self._news)
         os.close(self._wake)
+        remains.tidy(self._site.layout, self._site.scratch)
         self._tasks, self._by_name = {}, {}
 
     # --- beginning ----------------------------------------------------------------------------------------------------

@@ -6,10 +6,12 @@ that a new spawner can be given it again: doing so twice is harmless, because a 
 
 from __future__ import annotations
 
+import fcntl
 import marshal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from corral.backends.local.task.request import Request
@@ -28,6 +30,7 @@ from corral.backends.local.task.spawner import main
 main(int(sys.argv[2]), sys.argv[3])
 """
 _READY_S = 30
+_END_S = 2
 
 
 class SpawnerLink:
@@ -78,7 +81,16 @@ class SpawnerLink:
         return names
 
     def close(self) -> None:
+        """And wait a moment for the spawner to be gone, with the supervisors that have no task."""
         self.socket.close()
+        until = time.monotonic() + _END_S
+        with open(f"{self._run}/{LOCK}", "rb") as lock:
+            while time.monotonic() < until:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return
+                except BlockingIOError:
+                    time.sleep(0.002)
 
     def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair()

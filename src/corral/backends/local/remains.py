@@ -67,6 +67,13 @@ def sweep(layout: Layout, scratch_root: str, running: set[str]) -> None:
             scratch.remove(entry.path)
 
 
+def tidy(layout: Layout, scratch_root: str) -> None:
+    """The places that tasks were kept in, when none is left in them."""
+    for folder in (*layout.folders(), scratch_root):
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)
+
+
 def make_scratch_root(parent: str, identity: str) -> str:
     """A directory of ours that others may pass through but not change; in a shared place, so it is looked at twice."""
     path = os.path.join(parent, f"corral-{identity[:8]}")

@@ -24,11 +24,24 @@ class Scratch:
         self._seen: tuple[int, int, int] | None = None
 
     def make(self) -> None:
+        self._make_root()
         remove(self.path)  # left by an earlier task of the same name, which is over
         for path in (self.path, f"{self.path}/{TEMPORARY}"):
             os.mkdir(path, 0o700)
             if self._uid != os.geteuid():
                 os.chown(path, self._uid, self._gid, follow_symlinks=False)
+
+    def _make_root(self) -> None:
+        """It lies where everyone may write, and cleaners of such places may have removed it."""
+        root = os.path.dirname(self.path)
+        try:
+            state = os.lstat(root)
+        except FileNotFoundError:
+            os.mkdir(root, 0o711)
+            os.chmod(root, 0o711)
+            return
+        if state.st_uid != os.geteuid() or not stat.S_ISDIR(state.st_mode):
+            raise PermissionError(1, "belongs to someone else", root)
 
     def env(self) -> dict[str, str]:
         return {

@@ -38,7 +38,13 @@ def main(server: int, run: str) -> None:
     fcntl.flock(lock, fcntl.LOCK_EX)  # the one before is finishing its last fork
     gc.disable()
     gc.freeze()
-    Spawner(server).serve()
+    system.take_name("corral-spawner")
+    spawner = Spawner(server)
+    try:
+        spawner.serve()
+    finally:
+        spawner.retire()
+        os._exit(0)
 
 
 class Worker:
@@ -74,6 +80,13 @@ class Spawner:
                     name, state, record, group, request = marshal.loads(message)
                     self._launch(name, state, record, group, request)
                     self._answer(name)
+
+    def retire(self) -> None:
+        """Workers without a task go with the spawner; the others go on alone."""
+        for who in self._idle:
+            os.close(who.link)
+            os.waitpid(who.pid, 0)
+            _remove_group(who)
 
     def _answer(self, line: str) -> None:
         data = line.encode() + b"\n"
@@ -136,13 +149,17 @@ class Spawner:
         if who in self._idle:
             self._idle.remove(who)
         os.waitpid(who.pid, 0)
-        if who.group:
-            try:
-                os.rmdir(who.group)
-            except OSError:
-                pass  # strays: the server deals with them
+        _remove_group(who)
         if not said and name:
             self._answer(f"!{name}")
+
+
+def _remove_group(who: Worker) -> None:
+    try:
+        if who.group:
+            os.rmdir(who.group)
+    except OSError:
+        pass  # strays: the server deals with them
 
 
 def _record_failure(state: str, why: str) -> None:

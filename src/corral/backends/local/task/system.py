@@ -13,6 +13,7 @@ _AF_UNIX, _SOCK_STREAM, _SOCK_CLOEXEC = 1, 1, 0o2000000
 _SIG_SETMASK = 2
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_NAME = 15
 _PR_SET_NO_NEW_PRIVS = 38
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -29,6 +30,12 @@ def socket_pair() -> tuple[int, int]:
     if _libc.socketpair(_AF_UNIX, _SOCK_STREAM | _SOCK_CLOEXEC, 0, pair) != 0:
         raise OSError(ctypes.get_errno(), "socketpair failed")
     return pair[0], pair[1]
+
+
+def take_name(name: str) -> None:
+    """What ps and top show; at most 15 letters."""
+    text = ctypes.create_string_buffer(name.encode())
+    _call(_PR_SET_NAME, ctypes.addressof(text))
 
 
 def become_subreaper() -> None:

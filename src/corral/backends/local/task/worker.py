@@ -27,6 +27,7 @@ def work(link: int, parent_group: str) -> None:
         os.dup2(link, _LINK, inheritable=False)
         os.closerange(_LINK + 1, _MANY_FILES)
         os.setsid()
+        system.take_name("corral-task")
         system.become_subreaper()
         system.refuse_new_privileges()
         group = _enter_group(parent_group)
