@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import chain
+from operator import itemgetter
 
 from corral.core.cluster.resources import Demand, Seat
 from corral.core.cluster.slots import gpu_slots, trimmed
 from corral.core.model import NEVER_MS, Gang, Reservation
 from corral.core.snapshot import Draft
-from corral.policy.backfill.future import Busy, Future, Taken
+from corral.policy.backfill.future import Busy, Future, Opening, Taken
 from corral.policy.placement import FREE, Bounds, choose, whole_gpus
 
 
@@ -67,9 +69,28 @@ class Calendar:
     def _earliest(
         self, demand: Demand, size: int, expected_ms: int, avoid: Sequence[str], not_before_ms: int
     ) -> tuple[int, tuple[Seat, ...]] | None:
-        """Walk forward through the times at which GPUs become free until the gang fits somewhere."""
-        wanted = size + demand.spares
-        changes = self._future.openings(demand, expected_ms, avoid, self._taken, self._kept)
+        """Walk forward through the times at which GPUs become free until the gang fits somewhere.
+
+        What was found is remembered, and holds until something changes where the gang could sit, or its time has come.
+        """
+        changes, version = self._future.openings(demand, expected_ms, avoid, self._taken, self._kept)
+        asked = (version, size, expected_ms, tuple(avoid), not_before_ms)
+        memory, now = self._draft.state.memory, self._draft.now_ms
+        known: tuple[object, tuple[int, tuple[Seat, ...]]] | None = memory.get(("earliest", demand))
+        if version is not None and known is not None and known[0] == asked and known[1][0] > now:
+            return known[1]
+        found = self._first_fit(changes, demand, size + demand.spares, not_before_ms)
+        if found is None:
+            return None
+        time = max(found[0], now, not_before_ms)
+        answer = (time, self._seats_at(demand, found[1], time, expected_ms))
+        if version is not None:
+            memory["earliest", demand] = (asked, answer)
+        return answer
+
+    def _first_fit(
+        self, changes: Sequence[Opening], demand: Demand, wanted: int, not_before_ms: int
+    ) -> tuple[int, list[tuple[int, int]]] | None:
         column = [0] * len(self._topology.nodes)
         room, at = 0, 0
         while at < len(changes):
@@ -82,8 +103,7 @@ class Calendar:
             if room >= wanted and (at == len(changes) or changes[at][0] > not_before_ms):
                 counts = choose(self._topology, trimmed(self._topology, column.copy(), demand), demand, wanted)
                 if counts is not None:
-                    time = max(time, self._draft.now_ms, not_before_ms)
-                    return time, self._seats_at(demand, counts, time, expected_ms)
+                    return time, counts
         return None
 
     def _seats_at(
@@ -103,7 +123,8 @@ class Calendar:
                     picked |= seat.gpus
             else:
                 need = (task.gpus or bool(task.slice_mib)) * count
-                picked = last_free(usable, capacity.free[n], self._future.busy(n), need)
+                is_all = usable.bit_count() <= need
+                picked = usable if is_all else last_free(usable, capacity.free[n], self._future.busy(n), need)
             found.append(Seat(topology.nodes[n].name, picked))
         return tuple(found)
 
@@ -138,11 +159,14 @@ class Calendar:
 def last_free(usable: int, free_now: int, busy: Iterable[Busy], need: int) -> int:
     """``need`` of the usable GPUs, those that become free last first, those free now last."""
     picked = 0
-    order = [gpus & usable & ~free_now for _, gpus, _ in sorted(busy, key=lambda item: -item[0])]
-    for mask in (*order, usable):
-        mask &= ~picked
-        while mask and picked.bit_count() < need:
+    order = (gpus & ~free_now for _, gpus, _ in sorted(busy, key=itemgetter(0), reverse=True))
+    for gpus in chain(order, (usable,)):
+        mask = gpus & usable & ~picked
+        while mask:
+            if not need:
+                return picked
             high = 1 << mask.bit_length() - 1
             picked |= high
             mask ^= high
+            need -= 1
     return picked

@@ -6,13 +6,19 @@ the times during which GPUs are spoken for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, chain
+from operator import or_
+
+from msgspec import Struct
 
 from corral.core.cluster.resources import Amounts, Demand
 from corral.core.cluster.slots import gpu_slots
 from corral.core.model import NEVER_MS, Gang, GangState
 from corral.core.snapshot import Draft
 
+FEW = 32  # nodes, of which each is looked up rather than all sorted
 _MANY = 1 << 20  # tasks that want no GPU: only the amounts bound them
 
 #: (when it is free again, GPUs, amounts) of one seat
@@ -28,13 +34,25 @@ Opening = tuple[int, int, int]
 class Known:
     """The openings for one kind of task on all nodes, as of a place in the state's list of changes."""
 
-    __slots__ = ("flat", "place", "soonest", "until")
+    __slots__ = ("by_node", "flat", "place", "soonest", "until", "version")
 
     def __init__(self, nodes: int) -> None:
         self.place = 0
+        self.version = 0  # counts whenever something has changed on a node where such a task may sit some day
         self.until = [0] * nodes  # when the first who sits there should be gone
         self.soonest = 0  # the least of these
+        self.by_node: list[Sequence[Opening]] = [()] * nodes
         self.flat: list[Opening] = []  # all of them, in order of time
+
+
+class Sitting(Struct, frozen=True, gc=False):
+    """Until when an attempt sits where, as long as it is in this state."""
+
+    attempt: int
+    state: GangState
+    end_ms: int
+    one: Busy | None  # its only seat
+    by_node: dict[str, list[Busy]]  # all its seats, if there are several
 
 
 class Future:
@@ -43,7 +61,7 @@ class Future:
     def __init__(self, draft: Draft) -> None:
         self._draft, self._snapshot = draft, draft.snapshot
         self._topology = draft.capacity.topology
-        self._ends: dict[str, tuple[tuple[int, GangState], int]] = draft.state.memory.setdefault("ends", {})
+        self._ends: dict[str, Sitting] = draft.state.memory.setdefault("ends", {})
         self._amounts = {name: at for at, name in enumerate(draft.capacity.left)}  # in the order of the columns
         self._drafted: dict[int, tuple[tuple[int, int, int], list[Busy]]] = {}
         self._sitting = self._sitting_now()
@@ -55,25 +73,29 @@ class Future:
         avoid: Sequence[str],
         taken: dict[int, list[Taken]],
         kept: dict[int, dict[str, int]],
-    ) -> list[Opening]:
-        """In order of time, whenever more or fewer tasks fit on a node. ``taken``, ``kept``: what is spoken for."""
+    ) -> tuple[list[Opening], int | None]:
+        """In order of time, whenever more or fewer tasks fit on a node. ``taken``, ``kept``: what is spoken for.
+
+        Also which version this is of what is known, if the draft has changed none of these nodes.
+        """
         draft, number = self._draft, self._topology.number
         known = self._known(demand)
         apart = {number[name] for name in (*draft.touched, *draft.promised, *avoid) if name in number} | taken.keys()
-        if not apart:
-            return known.flat
-        found = [opening for opening in known.flat if opening[1] not in apart]
+        instead: dict[int, Sequence[Opening]] = {}
         avoided = frozenset(avoid)
         for n in sorted(apart):
             mask = self._usable(demand, n)
-            if self._topology.nodes[n].name in avoided or mask is None:
+            if mask is None and not known.by_node[n]:
                 continue
-            if n in taken:
-                found += self._beside(n, demand, mask, expected_ms, taken[n], kept.get(n, {}))
+            if self._topology.nodes[n].name in avoided or mask is None:
+                instead[n] = ()
+            elif n in taken:
+                instead[n] = list(self._beside(n, demand, mask, expected_ms, taken[n], kept.get(n, {})))
             else:
-                found += self._as_they_leave(n, demand, mask, self.busy(n))
-        found.sort()
-        return found
+                instead[n] = self._as_they_leave(n, demand, mask, self.busy(n))
+        if not instead:
+            return known.flat, known.version
+        return _exchanged(known.flat.copy(), known.by_node, instead), None
 
     def _known(self, demand: Demand) -> Known:
         """What is known for a task, brought up to date. Equivalent to working out every node anew."""
@@ -90,10 +112,11 @@ class Future:
                 stale |= {n for n, until in enumerate(known.until) if until <= now}  # somebody overran
         known.place = len(state.changes)
         if stale:
-            known.flat = [opening for opening in known.flat if opening[1] not in stale]
-            for n in stale:
-                known.flat += self._work_out(known, demand, n)
-            known.flat.sort()
+            fresh = {n: self._work_out(known, demand, n) for n in stale}
+            known.flat = _exchanged(known.flat, known.by_node, fresh)
+            known.version += any(openings or known.by_node[n] for n, openings in fresh.items())
+            for n, openings in fresh.items():
+                known.by_node[n] = openings
             known.soonest = min(known.until)
         return known
 
@@ -142,15 +165,22 @@ class Future:
         return known[1]
 
     def _busy(self, name: str) -> list[Busy]:
-        draft, state = self._draft, self._draft.state
+        draft, gangs, known, now = self._draft, self._draft.state.gangs, self._ends, self._draft.now_ms
         found: list[Busy] = []
-        for tenant in state.tenants[name]:
-            gang = state.gangs[tenant]
-            end = self._end(gang)
-            if len(gang.seats) == 1 and not gang.spares:
-                found.append((end, gang.seats[0].gpus, gang.amounts))
+        for tenant in draft.state.tenants[name]:
+            gang, sitting = gangs[tenant], known.get(tenant)
+            if (
+                sitting is None
+                or sitting.attempt != gang.attempt
+                or sitting.state is not gang.state
+                or sitting.end_ms <= now
+                or tenant in draft.leaving
+            ):
+                sitting = self._sits(gang)
+            if sitting.one is not None:
+                found.append(sitting.one)
             else:
-                found += [(end, seat.gpus, gang.amounts) for seat in gang.all_seats if seat.node == name]
+                found += sitting.by_node[name]
         for gang, seat in (*draft.seated.get(name, ()), *draft.promised.get(name, ())):
             start = max(draft.now_ms, gang.eviction.deadline_ms if gang.eviction else 0)
             found.append((start + self._snapshot.hold_ms(gang), seat.gpus, gang.amounts))
@@ -159,9 +189,10 @@ class Future:
 
     def free_at(self, n: int, mask: int, time: int, expected_ms: int, taken: Sequence[Taken]) -> int:
         """The GPUs of a node that are free from a time on for as long as they are needed."""
-        for end, gpus, _ in self.busy(n):
-            if end > time:
-                mask &= ~gpus
+        for end, gpus, _ in reversed(self.busy(n)):  # who leaves last comes first
+            if end <= time:
+                break
+            mask &= ~gpus
         for begin, until, gpus in taken:
             if begin < time + expected_ms and until > time:
                 mask &= ~gpus
@@ -176,7 +207,7 @@ class Future:
             # equivalent to the general case below; what becomes free when is the same for every demand
             names = self._amounts
             each, wanted = task.gpus, [(names.get(name, -1), amount) for name, amount in task.amounts]
-            for time, free, left in self._steps(n, busy):
+            for time, free, left in self._steps(n, busy) if wanted else _without_amounts(busy):
                 count = (free & mask).bit_count() // each
                 for at, amount in wanted if count else ():
                     has = None if at < 0 else left[at]
@@ -261,21 +292,51 @@ class Future:
                     count = max(0, left // each)
         return count
 
-    def _end(self, gang: Gang) -> int:
+    def _sits(self, gang: Gang) -> Sitting:
         """When a gang is thought to be gone. Remembered for an attempt that runs as it was thought to."""
-        if gang.id in self._draft.leaving:
-            return self._draft.now_ms + self._snapshot.job(gang).spec.grace_ms
-        known = self._ends.get(gang.id)
-        if known is None or known[0] != (gang.attempt, gang.state) or known[1] <= self._draft.now_ms:
-            known = self._ends[gang.id] = ((gang.attempt, gang.state), self._snapshot.expected_end_ms(gang))
-        return known[1]
+        is_told = gang.id in self._draft.leaving
+        grace_end = self._draft.now_ms + self._snapshot.job(gang).spec.grace_ms
+        end = grace_end if is_told else self._snapshot.expected_end_ms(gang)
+        seats, one, by_node = gang.all_seats, None, dict[str, list[Busy]]()
+        if len(seats) == 1:
+            one = (end, seats[0].gpus, gang.amounts)
+        else:
+            for seat in seats:
+                by_node.setdefault(seat.node, []).append((end, seat.gpus, gang.amounts))
+        sitting = Sitting(gang.attempt, gang.state, end, one, by_node)
+        if not is_told:
+            self._ends[gang.id] = sitting
+        return sitting
+
+
+def _exchanged(
+    flat: list[Opening], by_node: Sequence[Sequence[Opening]], fresh: Mapping[int, Sequence[Opening]]
+) -> list[Opening]:
+    """The openings of all nodes in order, with fresh ones for some. May change ``flat``.
+
+    Equivalent to leaving out those of these nodes, adding the fresh ones and sorting; where they are few, each is
+    looked up in its place.
+    """
+    if len(fresh) > FEW:
+        flat = [opening for opening in flat if opening[1] not in fresh]
+        flat += chain.from_iterable(fresh.values())
+        flat.sort()
+        return flat
+    for n, openings in fresh.items():
+        if openings != by_node[n]:
+            for opening in by_node[n]:
+                del flat[bisect_left(flat, opening)]
+            for opening in openings:
+                insort(flat, opening)
+    return flat
 
 
 def free_in_turn(busy: Sequence[Busy]) -> list[tuple[int, int, int]]:
     """(time, GPUs that nobody holds from then on, how many have left): now, when the first has left, and so on."""
-    held, found = 0, [(0, -1, 0)] * (len(busy) + 1)
-    for at in range(len(busy), -1, -1):
-        if at < len(busy):
-            held |= busy[at][1]
-        found[at] = (busy[at - 1][0] if at else 0, ~held, at)
-    return found
+    held = list(accumulate([gpus for _, gpus, _ in reversed(busy)], or_, initial=0))
+    times = [0, *[end for end, _, _ in busy]]
+    return [(time, ~gpus, gone) for gone, (time, gpus) in enumerate(zip(times, reversed(held), strict=True))]
+
+
+def _without_amounts(busy: Sequence[Busy]) -> list[Step]:
+    return [(time, free, ()) for time, free, _ in free_in_turn(busy)]
