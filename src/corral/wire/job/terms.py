@@ -121,7 +121,8 @@ ARRAY = Kind(
     lambda array: write_array(*array),
 )
 
-_JOB_ID = text("the id of a job", most="name_chars", pattern=r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+#: ``#0``: the first job of the same submission, and so on
+_JOB_ID = text("the id of a job", most="name_chars", pattern=r"#?[A-Za-z0-9][A-Za-z0-9_.-]*")
 _WHEN = choice([each.value for each in After])
 _AFTER_KEYS = Table(
     "after",
