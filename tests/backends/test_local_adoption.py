@@ -195,7 +195,7 @@ def test_forgetting_leaves_nothing_but_the_log(ground: Ground):
     groups = json.loads((ground.state(key) / "order.json").read_text())["cgroups"].values()
     ground.backend.forget(key)
     until(lambda: not ground.state(key).exists())
-    assert not [group for group in groups if Path(group).exists()]
+    until(lambda: not [group for group in groups if Path(group).exists()])
     assert ground.log(key) == "hello\n"
 
 

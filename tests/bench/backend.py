@@ -30,13 +30,15 @@ class Bench:
         self._done = threading.Event()
         self.backend.open(self._hear, 1)
 
-    def run(self, **limits: int) -> float:
+    def run(self, memory_mib: int | None, cpu_milli: int | None) -> float:
         begun = time.perf_counter()
         for n in range(self.tasks):
             self._room.acquire()
             key = TaskKey(f"{n}/main", 1, 0)
             self._sent[key] = time.perf_counter()
-            order = TaskOrder(key=key, epoch=1, node="bench", command=("/bin/true",), **limits)
+            order = TaskOrder(
+                key=key, epoch=1, node="bench", command=("/bin/true",), memory_mib=memory_mib, cpu_milli=cpu_milli
+            )
             self.backend.launch([order])
         self._done.wait()
         return time.perf_counter() - begun
@@ -83,7 +85,7 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="bench-backend-"))
     bench = Bench(folder, chosen.tasks, chosen.at_once)
     server_s = time.process_time()
-    wall_s = bench.run(**({"memory_mib": 500, "cpu_milli": 1000} if chosen.limits else {}))
+    wall_s = bench.run(500, 1000) if chosen.limits else bench.run(None, None)
     server_s = time.process_time() - server_s
     tasks_s = cpu_s(_spawner(folder))
     bench.backend.close()

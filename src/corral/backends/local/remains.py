@@ -34,8 +34,10 @@ def bury(state: TaskState, boot: str) -> None:
 
 
 def clear(state: TaskState) -> None:
-    """Everything of a task that is over, but its log."""
-    order = state.order()
+    """Everything of a task that is over, but its log. A supervisor that is still there is at it, and may have much to
+    do;
+    one that was killed meanwhile leaves it to the sweep of the next start."""
+    order = state.order() if not state.is_supervised() else None
     if order is not None:
         scratch.remove(order.scratch)
         groups = TaskGroups(order.cgroup_version, order.cgroups)
