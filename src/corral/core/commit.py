@@ -28,6 +28,7 @@ def commit(state: State, plan: Plan, now_ms: int) -> list[e.Event]:
     found: list[e.Event] = []
     for decision in plan.decisions:
         found += commit_one(draft, decision)
+        draft.capacity.keep()
     return found + _promise(state, plan, draft.served, now_ms)
 
 

@@ -1,6 +1,7 @@
 """What is known of jobs and gangs: what was asked (frozen specs) and what became of it (records of the state).
 
-Specs are values. Records are changed by the state when it applies an event, and by nothing else.
+Specs are values. Records are changed by the state when it applies an event, and by nothing else. Neither refers to
+anything that refers back to it, so the garbage collector need not look at them (``gc=False``).
 """
 
 from __future__ import annotations
@@ -175,7 +176,7 @@ class Settings(Struct, frozen=True, gc=False, kw_only=True):
     default_expected_ms: int = 24 * 3_600_000  # for work that states neither limit nor estimate
 
 
-class Job(Struct):
+class Job(Struct, gc=False):
     """A job as the state knows it. Its outcome follows from its gangs."""
 
     id: str
@@ -239,7 +240,7 @@ class Reservation(Struct, frozen=True, gc=False):
     seats: tuple[Seat, ...]
 
 
-class Gang(Struct):
+class Gang(Struct, gc=False):
     """A gang as the state knows it. ``seats`` are in rank order; ``spares`` are held idle beside them."""
 
     id: str
@@ -349,7 +350,7 @@ class Health(StrEnum):
     FAILED = "failed"
 
 
-class Node(Struct):
+class Node(Struct, gc=False):
     """A machine as the state knows it."""
 
     spec: NodeSpec

@@ -165,6 +165,11 @@ class Capacity:
             else:
                 column[key] = old
 
+    def keep(self) -> None:
+        """What was done so far will not be undone; marks taken before are worth nothing."""
+        assert self._log is not None
+        self._log.clear()
+
     # ---- one place that writes ---------------------------------------------------------------------------------
 
     def _put(self, column: Any, key: Any, value: Any) -> None:

@@ -8,6 +8,7 @@ Knows nothing of nodes or placement.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -29,7 +30,7 @@ class Shortfall(Struct, frozen=True, gc=False):
     asked: int
 
 
-class Queue(Struct):
+class Queue(Struct, gc=False):
     """A queue as the state knows it."""
 
     spec: QueueSpec
@@ -274,12 +275,9 @@ class QueueTree:
         own, queues = self._own, self.queues
         for each in self._paths[name]:
             queue = queues[each] if own is None or each in own else self._to_change(each)
-            used = queue.used
-            for dimension, amount in amounts:
-                used[dimension] = used.get(dimension, 0) + sign * amount
-        mine = queues[name].user_used  # of the last in the path: a copy has its own by now
-        for dimension, amount in amounts:
-            mine[user, dimension] = mine.get((user, dimension), 0) + sign * amount
+            _add(queue.used, amounts, sign)
+        # a copy has its own by now
+        _add(queues[name].user_used, [((user, dimension), amount) for dimension, amount in amounts], sign)
 
     def meter(self, name: str, user: str, amounts: Iterable[tuple[str, int]], sign: int, now_ms: int) -> None:
         """Begin (+1) or end (-1) measuring usage at this rate."""
@@ -312,6 +310,14 @@ class QueueTree:
     def spent_gpu_ms(self, name: str, now_ms: int) -> int:
         queue = self.queues[name]
         return queue.spent_gpu_ms if queue.window == _window(queue.spec, now_ms) else 0
+
+
+def _add(total: dict[Any, int], amounts: Iterable[tuple[Any, int]], sign: int) -> None:
+    for name, amount in amounts:
+        try:
+            total[name] += sign * amount
+        except KeyError:
+            total[name] = sign * amount
 
 
 def contested(charge: Mapping[str, int]) -> tuple[str, ...]:

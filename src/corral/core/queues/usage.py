@@ -41,7 +41,7 @@ def decayed(value: int, cells: int) -> int:
     return (value >> (cells // CELLS)) * _POWER[cells % CELLS] // _ONE
 
 
-class Usage(Struct):
+class Usage(Struct, gc=False):
     """Amounts in use over time, several side by side: how much of each now (``rates``), and the decayed sums of
     amount x milliseconds so far (``values``)."""
 
