@@ -4,7 +4,7 @@ from typing import Any
 
 from corral.core.model import Cause, GangState
 from corral.core.plan import MakeRoom, Place
-from corral.policy.standard import LOOK_AGAIN_MS
+from corral.policy.preemption import LOOK_AGAIN_MS
 from tests.world import World, demand_of, seat
 
 MINUTE, HOUR = 60_000, 3_600_000

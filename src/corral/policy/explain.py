@@ -22,8 +22,8 @@ from corral.core.queues.quota import Shortfall
 from corral.core.snapshot import Snapshot
 from corral.core.state import seated
 from corral.policy import reasons as r
-from corral.policy.order import Walk
 from corral.policy.placement import FREE, Bounds, Seating, find_seats
+from corral.policy.walk import Walk
 
 IN_THE_WAY_MAX = 10
 

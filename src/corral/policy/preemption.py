@@ -23,6 +23,9 @@ from corral.policy.placement import FREE, Bounds, Seating, find_seats
 from corral.policy.rights import Rights
 from corral.policy.victims import Candidate, Ledger, cheapest, nodes_of
 
+#: Whoever shares time is looked at again no more often than this.
+LOOK_AGAIN_MS = 60_000
+
 STAGES = (Cause.SHRINK, Cause.RECLAIM, Cause.PRIORITY, Cause.TIME_SHARE)
 
 
@@ -52,6 +55,7 @@ class Room:
         self._nobody: dict[tuple[str, int], int] = {}  # (queue, priority) -> who wants so much may ask nobody
         self._usable: dict[int, bool] = {}
         self._bounds = FREE
+        self._is_over, self._looked_at = False, (-1, -1)
 
     @cached_property
     def _rights(self) -> Rights:
@@ -147,6 +151,19 @@ class Room:
             return False
         task, tasks = self._least_failed
         return gang.demand.task.gpus >= task and gang.demand.smallest >= tasks
+
+    def is_over(self) -> bool:
+        """Whether certainly nobody else will be asked to leave in this plan: too much was searched for in vain, nobody
+        wants less than that, and no queue where somebody waits is owed anything. Once it is over it stays so."""
+        as_of = (self._searches_failed, len(self._draft.served))
+        if not self._is_over and self._searches_failed >= self._rules.failures_max and as_of != self._looked_at:
+            self._looked_at, backlog = as_of, self._state.backlog
+            task, tasks = self._least_failed
+            self._is_over = all(
+                demand.task.wants_gpu and demand.task.gpus >= task and demand.smallest >= tasks
+                for demand in backlog.demands
+            ) and not any(self._rights.is_owed(queue) for _, queue in backlog.desks)
+        return self._is_over
 
     def _leaving(self) -> list[Gang]:
         gangs = self._state.gangs
@@ -345,6 +362,19 @@ class Room:
 def quantum_ms(state: State, gang: Gang) -> int:
     """How long a gang of a queue that shares time runs at least before it is asked to yield."""
     return state.queues.queues[gang.queue].spec.time_share * max(1, state.jobs[gang.job].spec.restart_cost_ms)
+
+
+def next_beat_ms(state: State, now_ms: int) -> int | None:
+    """When to look again at who shares time: on a common beat, not once for each who runs. None: nobody does."""
+    sharing = [
+        next(iter(gangs.values()))
+        for (queue, _), gangs in state.held_by.items()
+        if gangs and state.queues.queues[queue].spec.time_share
+    ]
+    if not sharing:
+        return None
+    often_ms = max(LOOK_AGAIN_MS, min(quantum_ms(state, gang) for gang in sharing))
+    return (now_ms // often_ms + 1) * often_ms
 
 
 def claimed_as(demand: Demand) -> Demand:

@@ -15,7 +15,6 @@ from corral.core.cluster.resources import GPU_MILLI, Demand, Seat, TaskDemand, a
 from corral.core.cluster.slots import could_take
 from corral.core.model import NEVER_MS, Blocker, Cause, Gang, GangState, Health
 from corral.core.plan import Decision, DropClaim, Evict, Place, Plan, Repair
-from corral.core.queues.backlog import Desk
 from corral.core.queues.quota import Shortfall
 from corral.core.snapshot import Snapshot
 from corral.core.state import State, is_leaving
@@ -23,12 +22,10 @@ from corral.policy.backfill.calendar import Calendar
 from corral.policy.backfill.rules import EASY, Backfill
 from corral.policy.backfill.timetable import Timetable, is_countable
 from corral.policy.elastic import grow, repair
-from corral.policy.order import Order, Turn, Walk
+from corral.policy.order import Order
 from corral.policy.placement import FREE, Bounds, Scorer, Seating, find_seats, spread_of
-from corral.policy.preemption import Preemption, Room, quantum_ms
-
-#: Whoever shares time is looked at again no more often than this.
-LOOK_AGAIN_MS = 60_000
+from corral.policy.preemption import Preemption, Room, next_beat_ms
+from corral.policy.walk import Turn, Walk
 
 
 class Parts(Struct, frozen=True):
@@ -96,6 +93,7 @@ class Cycle:
         self.full = known_full(self.state, parts)
         self.blocked: dict[tuple[bool, ...], int] = {}  # pool -> how many of it were promised a start, or refused one
         self._pools: dict[TaskDemand, tuple[bool, ...]] = {}
+        self._in_vain: set[tuple[Demand, Bounds]] = set()  # what does not fit, and will not in this plan
 
     def plan(self) -> None:
         self.keep_promises()  # 1. gangs whose room has been made sit down
@@ -165,9 +163,10 @@ class Cycle:
     # ---- 4. the line -------------------------------------------------------------------------------------------
 
     def serve(self) -> None:
-        walk = Walk(self.draft, self.parts.order, self._overdue(), self._may_insist, self.full)
+        walk = Walk(self.draft, self.parts.order, self._overdue(), self.room.may_have_rights, self.full)
         while (turn := walk.next()) is not None:
             self._serve(walk, turn)
+            self.draft.capacity.keep()
             if self._is_stuck():
                 break
 
@@ -191,9 +190,6 @@ class Cycle:
                     found.append(gang)
         return found
 
-    def _may_insist(self, desk: Desk) -> bool:
-        return self.room.may_have_rights(desk.queue, desk.priority)
-
     def _pool(self, demand: Demand) -> tuple[bool, ...]:
         """Gangs that compete for the same kinds of nodes are of one pool; one pool never blocks another."""
         pool = self._pools.get(demand.task)
@@ -211,6 +207,7 @@ class Cycle:
             return
         if self._is_full(gang, pool):
             walk.close(turn)
+            self._give_up(walk, gang, FREE)
             return
         shortfall = self.shortfall(gang, demand.smallest)
         if shortfall is not None:
@@ -223,10 +220,11 @@ class Cycle:
             return
         exempt = self._exempt(gang)
         bounds = self.calendar.bounds(gang, exempt)
-        if self._place(gang, bounds) or self._make_room(gang, bounds):
+        is_in_vain = (demand, bounds) in self._in_vain and not gang.profile.avoid
+        if not is_in_vain and (self._place(gang, bounds) or self._make_room(gang, bounds)):
             walk.served(turn)
         else:
-            self._block(walk, turn, pool, bounds)
+            self._block(walk, turn, pool, bounds, exempt)
 
     def _is_full(self, gang: Gang, pool: tuple[bool, ...]) -> bool:
         """Equivalent to what follows, where no start is promised any more, nothing fits and nobody can be asked."""
@@ -256,14 +254,12 @@ class Cycle:
         return [
             reservation.gang
             for reservation in self.calendar.reservations
-            if tree.is_entitled(gang.queue, holder := self.state.gangs[reservation.gang].queue, charge, self.now_ms)
-            and holder != gang.queue
-            and not tree.is_entitled(holder, gang.queue, self._reserved_charge(reservation.gang), self.now_ms)
+            if tree.is_entitled(gang.queue, (holder := self.state.gangs[reservation.gang]).queue, charge, self.now_ms)
+            and holder.queue != gang.queue
+            and not tree.is_entitled(
+                holder.queue, gang.queue, holder.demand.charge(holder.demand.smallest), self.now_ms
+            )
         ]
-
-    def _reserved_charge(self, name: str) -> dict[str, int]:
-        gang = self.state.gangs[name]
-        return gang.demand.charge(gang.demand.smallest)
 
     def _place(self, gang: Gang, bounds: Bounds) -> bool:
         seating = self._find(gang, bounds)
@@ -314,7 +310,7 @@ class Cycle:
             self.room.made()
         return True
 
-    def _block(self, walk: Walk, turn: Turn, pool: tuple[bool, ...], bounds: Bounds) -> None:
+    def _block(self, walk: Walk, turn: Turn, pool: tuple[bool, ...], bounds: Bounds, exempt: list[str]) -> None:
         """It cannot start now. Promise it a start, if it is near enough to the head, and see who may still pass."""
         gang, demand = turn.gang, turn.gang.demand
         if self._has_had_its_turn(gang):
@@ -335,13 +331,24 @@ class Cycle:
             self.full.add(demand)
         # where only reservations are in the way, whoever is gone before they begin may still pass
         is_barred = bounds is not FREE and may_fit
-        walk.close(turn, self.calendar.shortest_barred_ms(gang, self._exempt(gang)) if is_barred else 0)
+        walk.close(turn, self.calendar.shortest_barred_ms(gang, exempt) if is_barred else 0)
+        self._give_up(walk, gang, bounds if is_barred else FREE)
+
+    def _give_up(self, walk: Walk, gang: Gang, bounds: Bounds) -> None:
+        """It did not fit. Equivalent to giving a turn to everyone who wants the same, once nobody can be asked to leave
+        any more: there will be no more room, and nobody is exempt from what binds this gang, being owed nothing."""
+        room, is_choosy = self.room, gang.profile.avoid or self.draft.queues.bounds_models or self.keeps
+        if self.parts.preemption is None or is_choosy or not room.is_over() or room.is_worth_asking(gang):
+            return
+        until_ms = self.now_ms + self.snapshot.hold_ms(gang) if bounds is not FREE else 0
+        # whoever is not gone when the last of the reservations begins that bind it is bound by all of them
+        last_ms = max([each.at_ms for each in self.calendar.reservations if each.at_ms < until_ms], default=-1)
+        self._in_vain.add((gang.demand, bounds))
+        walk.close_everywhere(gang.demand, last_ms - self.now_ms + 1 if last_ms >= 0 else 0)
 
     def _has_had_its_turn(self, gang: Gang) -> bool:
-        """Where time is shared, who has run already is promised nothing, so that what is free is not kept for it.
-
-        Until it has waited longer than anyone should.
-        """
+        """Where time is shared, who has run already is promised nothing until it has waited longer than anyone should,
+        so that what is free is not kept for it."""
         patience = NEVER_MS if self.parts.patience_ms is None else self.parts.patience_ms
         return (
             gang.served_gpu_ms > 0
@@ -362,17 +369,8 @@ class Cycle:
 
     def look_again_ms(self) -> int | None:
         """Where time is shared, who runs now will have had more than who waits without anything being reported."""
-        if self.parts.preemption is None or not self.state.backlog.count:
-            return None
-        sharing = [
-            next(iter(gangs.values()))
-            for (queue, _), gangs in self.state.held_by.items()
-            if gangs and self.state.queues.queues[queue].spec.time_share
-        ]
-        if not sharing:
-            return None
-        often_ms = max(LOOK_AGAIN_MS, min(quantum_ms(self.state, gang) for gang in sharing))
-        return (self.now_ms // often_ms + 1) * often_ms  # a common beat: not once for each who runs
+        is_shared = self.parts.preemption is not None and self.state.backlog.count
+        return next_beat_ms(self.state, self.now_ms) if is_shared else None
 
     # ---- 5. growth ---------------------------------------------------------------------------------------------
 
