@@ -10,6 +10,7 @@ import argparse
 import json
 import multiprocessing
 import os
+import random
 import resource
 import sys
 from collections.abc import Callable, Sequence
@@ -26,7 +27,7 @@ from corral.core.intake import commands
 from corral.core.laws import check
 from corral.core.model import Gang, GangSpec, GangState, JobSpec
 from corral.core.plan import MakeRoom, Place
-from tests.bench.workload import CYCLE_MS, HOUR_MS, LARGE, World, demand_of, full_cluster
+from tests.bench.workload import CYCLE_MS, HOUR_MS, LARGE, SIZES, World, demand_of, full_cluster
 
 Answer = TypeVar("Answer")
 
@@ -95,16 +96,38 @@ def sustained(world: World, cycles: int, ends: int) -> dict[str, float]:
     }
 
 
+def sizes_that_end(cycles: int) -> list[int]:
+    """How many GPUs the gangs have that end, one a cycle: in the proportions of ``SIZES``, in a fixed mixed order.
+
+    What a cycle costs depends most on what became free. So that figures can be compared, the same ends at any size.
+    """
+    found: list[int] = []
+    for gpus, count in SIZES:
+        found += [gpus] * (round(cycles * count / 10_000) if gpus > 1 else 0)
+    found += [1] * (cycles - len(found))
+    random.Random(cycles).shuffle(found)
+    return found
+
+
 def single_ends(world: World, cycles: int) -> dict[str, float]:
     """One end, one cycle. The cycle alone is timed; the total has the reports too."""
-    times, totals = [], []
-    for _ in range(cycles):
+    times, totals, starts = [], [], []
+    for gpus in sizes_that_end(cycles):
         world.now_ms += CYCLE_MS
-        before, _ = timed(world.tell, [*world.answers(), *world.some_ends(1)])
-        times.append(timed(world.cycle)[0])
-        totals.append(before + times[-1])
+        before, _ = timed(world.tell, [*world.answers(), *world.an_end(gpus)])
+        spent, plan = timed(world.cycle)
+        times.append(spent)
+        totals.append(before + spent)
+        starts.append(len(plan.decisions))
     found = {f"p{percent}_ms": quantile(times, percent) for percent in (50, 90, 99)}
-    return {**found, "max_ms": max(times), "total_p99_ms": quantile(totals, 99)}
+    most = max(starts)
+    return {
+        **found,
+        "max_ms": max(times),
+        "total_p99_ms": quantile(totals, 99),
+        "decisions_max": most,
+        "ms_of_that": times[starts.index(most)],
+    }
 
 
 def preemptions(world: World, rounds: int) -> dict[str, float]:
@@ -238,13 +261,11 @@ def main(quick: bool) -> None:
     cycles, most = (200, 200_000) if quick else (500, 1_000_000)
     small, large = apart(growth_part, 10_000, cycles), apart(growth_part, most, cycles)
     for pending, each in ((10_000, small), (most, large)):
-        row(
-            f"one cycle after one end, p99, {pending:,} pending",
-            each["p99_ms"],
-            "ms",
-            "",
-            each["p99_ms"] / each["calibration_ms"],
-        )
+        for what in ("p50", "p99"):
+            time = each[f"{what}_ms"]
+            name = f"one cycle after one end, {what}, {pending:,} pending"
+            row(name, time, "ms", "", time / each["calibration_ms"])
+        row(f"  the one with most decisions ({each['decisions_max']:,})", each["ms_of_that"], "ms", "", None)
     growth = (large["p99_ms"] / large["calibration_ms"]) / (small["p99_ms"] / small["calibration_ms"])
     row("growth of that p99, in ratios", growth, "x", "<= 2", None)
     row(f"memory at {most:,} pending", large["rss_mib"], "MiB", "<= 4,096", None)
@@ -280,9 +301,14 @@ def main(quick: bool) -> None:
             "100000": single["p99_ms"],
             str(most): large["p99_ms"],
         },
+        "cycle_p50_by_pending": {
+            "10000": small["p50_ms"],
+            "100000": single["p50_ms"],
+            str(most): large["p50_ms"],
+        },
         "load_average": load[0],
         "is_quick": quick,
-        "parts": {"main": found, "large_gangs": gangs, "fresh_shapes": fresh},
+        "parts": {"main": found, "small": small, "large": large, "large_gangs": gangs, "fresh_shapes": fresh},
     }
     print()
     print(json.dumps(summary, default=float))

@@ -172,6 +172,18 @@ class World:
         running += not_yet
         return found
 
+    def an_end(self, gpus: int) -> list[f.Fact]:
+        """A report that a running gang of so many GPUs, or of the next size below, is done; which of them is drawn."""
+        gangs, least = self.state.gangs, gpus * 1000
+        here = [gangs[name] for name in self.running if gangs[name].state is GangState.RUNNING]
+        size = max((gang.gpu_milli for gang in here if gang.gpu_milli <= least), default=0)
+        alike = [gang for gang in here if gang.gpu_milli == size]
+        if not alike:
+            return []
+        gang = self.rng.choice(alike)
+        self.running.remove(gang.id)
+        return [f.TasksDown(gang.id, gang.attempt, gang.everyone)]
+
     def answers(self) -> list[f.Fact]:
         """What agents report for the effects owed: who was to start runs, who was warned saved and left."""
         found: list[f.Fact] = []
