@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -127,6 +127,8 @@ def read_parameters(query: bytes, shape: type[T] | None) -> T | None:
         if query:
             raise Unable(400, "bad_parameter", "this takes no parameters")
         return None
+    if not query and shape in _DEFAULTS:
+        return cast(T, _DEFAULTS[shape])
     try:
         pairs = parse_qsl(
             query.decode("ascii"), keep_blank_values=True, max_num_fields=_PARAMETERS_MAX, errors="strict"
@@ -145,12 +147,16 @@ def read_parameters(query: bytes, shape: type[T] | None) -> T | None:
         else:
             found[name] = value
     try:
-        return msgspec.convert(found, shape, strict=False)
+        read = msgspec.convert(found, shape, strict=False)
+        if not query:
+            _DEFAULTS[shape] = read
+        return read
     except msgspec.ValidationError as error:
         why, _, place = str(error).partition(" - at `")
         raise Unable(400, "bad_parameter", why, field=place.rstrip("`").removeprefix("$").lstrip(".")) from None
 
 
+_DEFAULTS: dict[type, Any] = {}  # what it means to say nothing; frozen, so that all can share it
 _LISTS: dict[type, frozenset[str]] = {}
 
 
