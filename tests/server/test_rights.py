@@ -35,7 +35,7 @@ POST   /v1/jobs                   NO_JOB      401  422    422    422    422  422
 POST   /v1/jobs                   AFTER_3     401  422    403    422    422  201      201
 POST   /v1/jobs                   AFTER_9     401  422    403    422    422  422      422
 POST   /v1/jobs/batch             BATCH       401  422    403    201    201  201      201
-POST   /v1/jobs/batch             HIDDEN      401  422    422    422    422  201      201
+POST   /v1/jobs/batch             HIDDEN      401  422    403    422    422  201      201
 GET    /v1/jobs                   -           401  200    200    200    200  200      200
 GET    /v1/jobs?queue=org/covert  -           401  200    200    200    200  200      200
 GET    /v1/jobs/1                 -           401  404    200    200    200  200      200

@@ -15,8 +15,9 @@ from corral.server.secrets import SecretStore
 from corral.server.start import load
 from corral.server.totals import fold
 from corral.store.sqlite.journal import SqliteJournal
+from corral.wire.codec import decode
 from tests.server.asgi import Stream, ask
-from tests.server.servers import NODE, found, until, written
+from tests.server.servers import NODE, found, until
 
 JOB = {"name": "train", "command": "true", "gpus": 2}
 
@@ -62,12 +63,10 @@ async def test_a_job_from_submission_to_its_log(tmp_path):
         assert (await ask(app, "GET", "/v1/jobs/1/logs", token)).body == b"hello\n"
         usage = (await ask(app, "GET", "/v1/usage", token)).json()
         assert usage["gpu_ms"] > 0
-        assert app.metrics.fold.totals.submitted == fold(written(server.service.journal)).submitted
-        assert (
-            app.metrics.fold.totals.ended
-            == fold(written(server.service.journal)).ended
-            == {("default", "succeeded"): 1}
-        )
+        records = server.service.journal.read(0, 1_000)
+        totals, counted = app.metrics.fold.totals, fold(decode(each.format, each.body) for each in records)
+        assert totals.submitted == counted.submitted == {"default": 1}
+        assert totals.ended == counted.ended == {("default", "succeeded"): 1}
 
 
 async def test_a_key_is_remembered_by_the_next_server(tmp_path):

@@ -142,7 +142,7 @@ def _spec(ask: Ask, document: Any, path: tuple[str | int, ...]) -> JobSpec:
 
 
 async def _check(ask: Ask, specs: Sequence[JobSpec]) -> None:
-    for queue in {spec.queue for spec in specs}:
+    for queue in dict.fromkeys(spec.queue for spec in specs):
         _check_queue(ask, queue)
     for spec in specs:
         for gang in spec.gangs:
