@@ -61,7 +61,15 @@ def arrivals_of(trace: Trace, cluster: ClusterSpec, terms: Terms = DEFAULT_TERMS
     To the engine, time 0 is never: a workload that begins there begins a second later.
     """
     later_ms = 1_000 if trace.jobs and trace.jobs[0].submit_ms <= 0 else 0
-    return [_arrival(job, cluster, terms, later_ms) for job in trace.jobs]
+    # jobs that ask for the same share one value: a large workload has few of them
+    gangs: dict[tuple[object, ...], tuple[GangSpec, ...]] = {}
+    found = []
+    for job in trace.jobs:
+        asked = (job.gpus, job.gpu_milli, job.models, job.cpu_milli, job.memory_mib)
+        if asked not in gangs:
+            gangs[asked] = (GangSpec(demand_of(job, cluster, terms.whole_nodes)),)
+        found.append(_arrival(job, gangs[asked], terms, later_ms))
+    return found
 
 
 def queues_of(trace: Trace, time_share: int = 0, guarantees: dict[str, int] | None = None) -> list[QueueSpec]:
@@ -80,11 +88,11 @@ def queue_of(job: TraceJob) -> str:
     return job.team.replace("/", "-") or DEFAULT_QUEUE
 
 
-def _arrival(job: TraceJob, cluster: ClusterSpec, terms: Terms, later_ms: int) -> Arrival:
+def _arrival(job: TraceJob, gangs: tuple[GangSpec, ...], terms: Terms, later_ms: int) -> Arrival:
     estimate = None if terms.estimate is None else terms.estimate(job)
     spec = JobSpec(
         queue=queue_of(job),
-        gangs=(GangSpec(demand_of(job, cluster, terms.whole_nodes)),),
+        gangs=gangs,
         priority=job.priority,
         estimate_ms=estimate,
         time_limit_ms=job.limit_ms if terms.ends_at_limit else None,
