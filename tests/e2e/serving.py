@@ -1,12 +1,14 @@
 """A server in a process of its own, on simulated GPUs: what the tests of whole servers start.
 
-`python -m tests.e2e.serving DATA PORT [--gpus N]`. Prints nothing; ends as `serve` does.
+`python -m tests.e2e.serving DATA PORT [--gpus N]`. Prints nothing; ends as `serve` does. `--ahead-s`: by how much its
+wall clock is wrong.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import time
 from pathlib import Path
 
 from corral.backends.local.backend import LocalBackend
@@ -29,7 +31,11 @@ def main() -> int:
     parser.add_argument("data", type=Path)
     parser.add_argument("port", type=int)
     parser.add_argument("--gpus", type=int, default=8)
+    parser.add_argument("--ahead-s", type=int, default=0)
     asked = parser.parse_args()
+    if asked.ahead_s:
+        right = time.time_ns
+        time.time_ns = lambda: right() + asked.ahead_s * 1_000_000_000
     options = Options(data=asked.data, credentials=asked.data / "credentials.json", port=asked.port)
     try:
         return serve(options, LocalBackend(asked.data, node(asked.gpus)))

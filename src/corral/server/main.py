@@ -7,8 +7,10 @@ which exit code; what keeps it from starting is a ``CannotStart`` that says what
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -84,14 +86,31 @@ def serve(options: Options, backend: Backend) -> int:
     sys.setswitchinterval(_SWITCH_S)
     journal = SqliteJournal(options.data)
     try:
+        place = _bound(options)
         if journal.head.seq == 0:
             _found(journal, options)
         known = load(journal)
     except BaseException:
         journal.close()
         raise
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_run(options, known, journal, backend))
+    with place, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_run(options, known, journal, backend, place))
+
+
+def _bound(options: Options) -> socket.socket:
+    """The address is ours from here on; nobody is let in before the server can answer."""
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    place = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        place.bind((options.host, options.port))
+    except OSError as wrong:
+        place.close()
+        where = f"{options.host}:{options.port}"
+        if wrong.errno == errno.EADDRINUSE:
+            raise CannotStart(f"cannot listen on {where}: another program has it. Choose another port") from None
+        raise CannotStart(f"cannot listen on {where}: {wrong.strerror}. Choose another address or port") from None
+    return place
 
 
 def _found(journal: Journal, options: Options) -> None:
@@ -100,11 +119,12 @@ def _found(journal: Journal, options: Options) -> None:
     token = new_token()
     issued = TokenIssued(now_ms, token.id, options.administrator, token.digest, name="first start")
     events = founding(options.settings, options.queues, options.administrator, issued, now_ms)
-    journal.append([Entry(now_ms, FOUNDER, encode(event)) for event in events]).result()
+    # the token first: a start that ends in between is a first start again, and makes another one
     write_private(options.credentials, {"url": f"http://{options.host}:{options.port}", "token": token.text})
+    journal.append([Entry(now_ms, FOUNDER, encode(event)) for event in events]).result()
 
 
-async def _run(options: Options, known: Known, journal: SqliteJournal, backend: Backend) -> int:
+async def _run(options: Options, known: Known, journal: SqliteJournal, backend: Backend, place: socket.socket) -> int:
     secrets = SecretStore(options.data / "secrets")
     server = Running(known, journal, journal.lookup, backend, secrets, options.policy)
     server.loop.keep_ended = options.keep_ended
@@ -115,7 +135,7 @@ async def _run(options: Options, known: Known, journal: SqliteJournal, backend: 
     metrics = Metrics(server.service.state, server.service.now_ms())
     server.loop.watchers.append(metrics.take)
     http = _Http(make_app(server.service, options.api, metrics), options)
-    serving = asyncio.create_task(http.serve())
+    serving = asyncio.create_task(http.serve([place]))
     try:
         await http.until_listening(serving)
         _tell_where(options)
@@ -150,7 +170,6 @@ class _Http(uvicorn.Server):
                 backlog=4096,
             )
         )
-        self._where = f"{options.host}:{options.port}"
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -159,7 +178,7 @@ class _Http(uvicorn.Server):
     async def until_listening(self, serving: asyncio.Task[None]) -> None:
         while not self.started:
             if serving.done():
-                raise CannotStart(f"cannot listen on {self._where}: another program has it. Choose another port")
+                raise CannotStart("the interface did not start; see above")
             await asyncio.sleep(0.005)
 
 
