@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from corral.cli.reference import reference
 from corral.core.lifecycle import diagram
 from corral.wire.config_page import configuration_page
 from corral.wire.job.schema import reference_page
@@ -24,7 +25,7 @@ def test_the_page_of_the_life_of_a_gang_is_current(request: pytest.FixtureReques
     assert PAGE.read_text() == wanted
 
 
-PAGES = {"job-file.md": reference_page, "configuration.md": configuration_page}
+PAGES = {"job-file.md": reference_page, "configuration.md": configuration_page, "cli.md": reference}
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -15,9 +15,7 @@ import pytest
 
 from corral import __version__
 from corral.cli import main as program
-from tests.cli.typed import command, environment, spawned, table, typed
-
-HEAVY = ("numpy", "pydantic", "fastapi", "sqlalchemy", "msgspec", "ruamel", "corral.core", "corral.sim")
+from tests.cli.typed import HEAVY, command, environment, loaded_by, spawned, table, typed
 
 
 def test_the_version_is_told() -> None:
@@ -25,10 +23,12 @@ def test_the_version_is_told() -> None:
     assert (done.returncode, done.stdout.decode()) == (0, f"corral {__version__}\n")
 
 
-def test_the_command_line_loads_nothing_heavy_until_it_is_needed() -> None:
-    show = "import sys, corral.cli.main, corral.cli.sim.run, corral.cli.sim.compare; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", show], env=environment(), capture_output=True, text=True, check=True)
-    loaded = set(done.stdout.split())
+@pytest.mark.parametrize(
+    "words", [("--help",), ("ps", "--help"), ("sim", "run", "--help"), ("--version",)], ids=" ".join
+)
+def test_help_loads_nothing_heavy(words: tuple[str, ...]) -> None:
+    loaded = loaded_by(*words)
+    assert "loaded" in loaded
     assert [name for name in HEAVY if name in loaded] == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -32,6 +33,12 @@ def typed(capsys: pytest.CaptureFixture[str], *words: str) -> Typed:
     return Typed(int(left.value.code or 0), told.out, told.err)
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 def command(*words: str) -> list[str]:
     return [sys.executable, "-m", "corral", *words]
 
@@ -43,6 +50,23 @@ def environment(**more: str) -> dict[str, str]:
 
 def spawned(*words: str, **more: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(command(*words), env=environment(**more), capture_output=True, timeout=60, check=False)
+
+
+#: What no command loads that merely talks to a server.
+HEAVY = (
+    "numpy", "pydantic", "sqlalchemy", "msgspec", "ruamel", "httpx2", "starlette", "uvicorn", "corral.core",
+    "corral.sim", "corral.server", "corral.store", "corral.backends", "corral.wire.job",
+)  # fmt: skip
+
+
+def loaded_by(*words: str, **more: str) -> set[str]:
+    """What is loaded once a command has been carried out."""
+    show = (
+        "import sys\nfrom corral.cli.main import main\n"
+        f"try: main({words!r})\nexcept SystemExit: pass\nprint('loaded', *sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", show], env=environment(**more), capture_output=True, text=True)
+    return set(done.stdout.splitlines()[-1].split())
 
 
 def table(path: Path, rows: Sequence[Sequence[object]] = ()) -> str:

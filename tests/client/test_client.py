@@ -38,9 +38,13 @@ def test_a_job_is_read_and_the_token_is_sent(fake: Fake, client: Both) -> None:
     assert fake.seen[0].headers["authorization"] == "Bearer secret"
 
 
-def test_a_name_with_a_slash_is_one_part_of_the_path(fake: Fake, client: Both) -> None:
-    fake.on("DELETE", "/v1/queues/lab%2Fvision", Reply({"seq": 3}))
+def test_names_are_parts_of_paths_and_those_of_queues_have_slashes(fake: Fake, client: Both) -> None:
+    fake.on("DELETE", "/v1/queues/lab/vision", Reply({"seq": 3}))
+    fake.on("GET", "/v1/jobs/1%2F2", problem(404, "no_such_job"))
     assert client("remove_queue", "lab/vision").seq == 3
+    with pytest.raises(NotFound):
+        client("job", "1/2")
+    assert fake.seen[-1].path == "/v1/jobs/1%2F2"
 
 
 def test_a_refusal_carries_all_that_was_told(fake: Fake, client: Both) -> None:

@@ -10,8 +10,31 @@ from collections.abc import Iterable
 
 from rich_click import ClickException
 
+FAULT = 1  # something went wrong that is not the user's doing
 BAD_INPUT = 2
+UNREACHABLE = 3
+REFUSED = 4
+NOT_FOUND = 5
+WOULD_WAIT = 6  # a dry run: it is accepted, and cannot start now
+UNHEALTHY = 7  # a check found something
+TIMED_OUT = 124  # as timeout(1) says it
 INTERRUPTED = 130  # as a shell says it of a program that SIGINT ended
+CANCELLED = 143  # of a job: as a shell says it of a program that SIGTERM ended
+
+#: What each exit code means; the reference page shows it.
+EXIT_CODES = {
+    0: "done; of `run` and `wait`: the job succeeded",
+    FAULT: "something went wrong that is not your doing; of `run` and `wait`: the job failed without an exit code",
+    BAD_INPUT: "what was typed, or a job file, is wrong",
+    UNREACHABLE: "no server answers, or there are no credentials",
+    REFUSED: "the server said no; the message says why",
+    NOT_FOUND: "there is no such thing, or none that you may see",
+    WOULD_WAIT: "`submit --dry-run`: the job would be accepted, and would have to wait",
+    UNHEALTHY: "`doctor`, `db verify`, `config check`: something was found",
+    TIMED_OUT: "`wait --timeout`, `up --detach`: it took too long",
+    INTERRUPTED: "interrupted; of `run`: detached, and the job goes on",
+    CANCELLED: "`run` and `wait`: the job was cancelled",
+}
 
 
 class Complaint(ClickException):

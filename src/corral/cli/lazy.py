@@ -15,7 +15,18 @@ import rich_click as click
 from corral.cli.complaint import unknown
 
 
-class LazyGroup(click.RichGroup):
+class Noun(click.RichGroup):
+    """A group that answers an unknown command with the nearest."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in self.list_commands(ctx):
+            raise unknown(f"command {ctx.command_path}", args[0], self.list_commands(ctx))
+        return super().resolve_command(ctx, args)
+
+
+class LazyGroup(Noun):
     """``lazy`` names for each command its ``module:attribute``."""
 
     def __init__(self, *args: Any, lazy: Mapping[str, str], **settings: Any) -> None:
@@ -32,10 +43,3 @@ class LazyGroup(click.RichGroup):
         found = getattr(import_module(module), attribute)
         assert isinstance(found, click.Command)
         return found
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and not args[0].startswith("-") and args[0] not in self._lazy:
-            raise unknown(f"command {ctx.command_path}", args[0], self._lazy)
-        return super().resolve_command(ctx, args)

@@ -1,7 +1,6 @@
 """The command ``corral``: which nouns there are, and how every command ends.
 
-Exit codes: 0 done; 1 something went wrong that is not the user's doing; 2 bad input; 130 interrupted. Loads nothing
-that the command at hand does not need.
+Exit codes are in ``complaint``. Loads nothing that the command at hand does not need.
 """
 
 from __future__ import annotations
@@ -14,11 +13,40 @@ from typing import NoReturn
 import rich_click as click
 
 from corral import __version__
-from corral.cli.complaint import INTERRUPTED, Complaint
+from corral.cli.complaint import FAULT, INTERRUPTED, Complaint
 from corral.cli.lazy import LazyGroup
 
 DEBUG_VARIABLE = "CORRAL_DEBUG"
-NOUNS = {"sim": "corral.cli.sim.group:sim"}
+NOUNS = {
+    "up": "corral.cli.serve.up:up",
+    "down": "corral.cli.serve.down:down",
+    "submit": "corral.cli.jobs.submit:submit",
+    "run": "corral.cli.jobs.run:run",
+    "ps": "corral.cli.jobs.ps:ps",
+    "show": "corral.cli.jobs.show:show",
+    "why": "corral.cli.jobs.why:why",
+    "logs": "corral.cli.jobs.logs:logs",
+    "wait": "corral.cli.jobs.wait:wait",
+    "cancel": "corral.cli.jobs.change:cancel",
+    "hold": "corral.cli.jobs.change:hold",
+    "release": "corral.cli.jobs.change:release",
+    "requeue": "corral.cli.jobs.change:requeue",
+    "priority": "corral.cli.jobs.change:priority",
+    "queue": "corral.cli.cluster.queue:queue",
+    "node": "corral.cli.cluster.node:node",
+    "events": "corral.cli.cluster.events:events",
+    "usage": "corral.cli.cluster.usage:usage",
+    "user": "corral.cli.people.user:user",
+    "token": "corral.cli.people.token:token",
+    "secret": "corral.cli.people.secret:secret",
+    "whoami": "corral.cli.people.whoami:whoami",
+    "doctor": "corral.cli.serve.doctor:doctor",
+    "db": "corral.cli.serve.db:db",
+    "config": "corral.cli.serve.config:config",
+    "sim": "corral.cli.sim.group:sim",
+    "completion": "corral.cli.completion:completion",
+    "version": "corral.cli.version:version",
+}
 
 
 @click.group(
@@ -26,6 +54,12 @@ NOUNS = {"sim": "corral.cli.sim.group:sim"}
     lazy=NOUNS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
+@click.command_panel("Jobs", commands=["submit", "run", "ps", "show", "why", "logs", "wait"])
+@click.command_panel("Change jobs", commands=["cancel", "hold", "release", "requeue", "priority"])
+@click.command_panel("Cluster", commands=["queue", "node", "events", "usage"])
+@click.command_panel("People", commands=["user", "token", "secret", "whoami"])
+@click.command_panel("Server", commands=["up", "down", "doctor", "db", "config"])
+@click.command_panel("Other", commands=["sim", "completion", "version"])
 @click.version_option(__version__, "-V", "--version", prog_name="corral", message="%(prog)s %(version)s")
 def corral() -> None:
     """A scheduler for machine-learning work on shared GPUs."""
@@ -44,7 +78,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     except click.ClickException as error:
         return _tell(error)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted: there is nothing to report yet", err=True)
+        click.echo("interrupted", err=True)
         return INTERRUPTED
     except BrokenPipeError:
         # whoever reads has seen enough; nothing more may be written, not even when the interpreter ends
@@ -55,11 +89,13 @@ def _run(arguments: Sequence[str] | None) -> int:
             raise
         what = f"{type(error).__name__}: {error}"
         hint = f"this is a fault of corral; set {DEBUG_VARIABLE}=1 to see where it happened"
-        return _tell(Complaint(what, hint, exit_code=1))
+        return _tell(Complaint(what, hint, exit_code=FAULT))
 
 
 def _tell(error: click.ClickException) -> int:
     """What is wrong, and below it what to do."""
+    if hasattr(error, "show_faults"):
+        error.show_faults()  # a line each, above what they amount to
     message = error.format_message().rstrip(".")
     hint = error.hint if isinstance(error, Complaint) else _usage_hint(error)
     click.echo(f"error: {message}", err=True)

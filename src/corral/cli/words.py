@@ -30,6 +30,30 @@ class Word(click.ParamType[str]):
         return "|".join(self.words)
 
 
+class Words(click.ParamType[tuple[str, ...]]):
+    """Some of a few words, with commas between them."""
+
+    name = "words"
+
+    def __init__(self, *words: str) -> None:
+        self.words: Sequence[str] = words
+
+    def convert(
+        self,
+        value: object,
+        param: click.Parameter | None,
+        ctx: click.Context | None,  # noqa: ARG002
+    ) -> tuple[str, ...]:
+        texts = value if isinstance(value, tuple) else tuple(filter(None, str(value).split(",")))
+        for text in texts:
+            if text not in self.words:
+                raise Complaint(f"{_option(param)} cannot be {text!r}", nearest(text, self.words))
+        return texts
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:  # noqa: ARG002 - click's signature
+        return "A,B"
+
+
 class Span(click.ParamType[int]):
     """A span of time such as 30s, 10m, 2h, 7d or 1d12h, in milliseconds."""
 
@@ -65,4 +89,4 @@ class Counted(click.ParamType[tuple[str, int]]):
 
 
 def _option(param: click.Parameter | None) -> str:
-    return param.opts[-1] if param is not None else "the value"
+    return max(param.opts, key=len) if param is not None else "the value"

@@ -1,13 +1,10 @@
-"""``Client``: calls that return when they are done, over connections of the standard library that are kept open.
+"""``Client``: calls that return when they are done, over connections that are kept open.
 
 May be used from several threads: each request has a connection to itself while it lasts.
 """
 
 from __future__ import annotations
 
-import http.client
-import select
-import socket
 import time
 from collections.abc import Generator
 from types import TracebackType
@@ -20,13 +17,13 @@ from corral.client.call import SILENCE_S, Answer, Call, Item, More, Open, Pause,
 from corral.client.calls import Calls
 from corral.client.credentials import find_credentials
 from corral.client.errors import BadCredentials, Unreachable
+from corral.client.http1 import Connection, Head
 from corral.client.retry import Patience
 
 T = TypeVar("T")
 
 CONNECT_S = 5.0
 ANSWER_S = 60.0
-_AT_ONCE = 1 << 16
 _KEPT = 8
 
 
@@ -113,68 +110,66 @@ class _Wire:
 
     def __init__(self, url: str, token: str, answer_s: float) -> None:
         self._url, self._parts, self._answer_s = url, split_url(url), answer_s
+        self._port = self._parts.port or (443 if self._parts.scheme == "https" else 80)
         self._headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
-        self._idle: list[http.client.HTTPConnection] = []
+        self._idle: list[Connection] = []
 
     def ask(self, call: Call[Any]) -> Answer:
-        connection, response = self._send(call, self._answer_s)
+        head = self._send(call, self._answer_s)
         try:
-            body = response.read()
-        except (OSError, http.client.HTTPException) as error:
-            connection.close()
-            raise self._lost(error, connected=True) from None
+            body = head.read()
+        except OSError as error:
+            head.connection.close()
+            raise lost(self._url, error, connected=True) from None
         except BaseException:
-            connection.close()  # half an answer is still in it
+            head.connection.close()  # half an answer is still in it
             raise
-        self._give_back(connection, response)
-        return _answer(response, body)
+        self._give_back(head)
+        return Answer(head.status, head.headers, body)
 
     def open(self, call: Call[Any]) -> tuple[_Stream | None, Answer]:
-        connection, response = self._send(call, SILENCE_S)
-        if response.status >= 400:
-            with_body = _answer(response, response.read())
-            connection.close()
-            return None, with_body
-        return _Stream(self, connection, response), _answer(response)
+        head = self._send(call, SILENCE_S)
+        stream = _Stream(self._url, head)
+        if head.status < 400:
+            return stream, Answer(head.status, head.headers)
+        body = b""
+        while data := stream.more(self._answer_s):
+            body += data
+        stream.close()
+        return None, Answer(head.status, head.headers, body)
 
-    def _send(self, call: Call[Any], timeout_s: float) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        connection, connected = self._take(), False
+    def _send(self, call: Call[Any], timeout_s: float) -> Head:
         body = None if call.body is None else msgspec.json.encode(call.body)
         headers = {**self._headers, **call.headers}
         if body is not None:
             headers["Content-Type"] = "application/json"
+        connection: Connection | None = None
         try:
-            if connection.sock is None:
-                connection.connect()
-                _socket(connection).setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connected = True
-            _socket(connection).settimeout(timeout_s)
-            connection.request(call.method, self._parts.path.rstrip("/") + call.target, body, headers)
-            return connection, connection.getresponse()
-        except (OSError, http.client.HTTPException) as error:
-            connection.close()
-            raise self._lost(error, connected=connected) from None
+            connection = self._take()
+            return connection.send(call.method, self._parts.path + call.target, headers, body, timeout_s)
+        except OSError as error:
+            if connection is not None:
+                connection.close()
+            raise lost(self._url, error, connected=connection is not None) from None
         except BaseException:
-            connection.close()
+            if connection is not None:
+                connection.close()
             raise
 
-    def _take(self) -> http.client.HTTPConnection:
+    def _take(self) -> Connection:
         while self._idle:
             connection = self._idle.pop()
-            if connection.sock is not None and not select.select([connection.sock], [], [], 0)[0]:
+            if connection.is_quiet:
                 return connection
-            connection.close()  # readable with nothing asked: the server has hung up
-        kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
-        return kind(self._parts.hostname or "", self._parts.port, timeout=CONNECT_S)
+            connection.close()  # the server has hung up
+        tls = self._parts.scheme == "https"
+        return Connection(self._parts.hostname or "", self._port, tls=tls, connect_s=CONNECT_S)
 
-    def _give_back(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> None:
-        if response.will_close or len(self._idle) >= _KEPT:
-            connection.close()
+    def _give_back(self, head: Head) -> None:
+        if head.keeps and len(self._idle) < _KEPT:
+            self._idle.append(head.connection)
         else:
-            self._idle.append(connection)
-
-    def _lost(self, error: Exception, *, connected: bool) -> Unreachable:
-        return lost(self._url, error, connected=connected)
+            head.connection.close()
 
     def close(self) -> None:
         while self._idle:
@@ -184,29 +179,19 @@ class _Wire:
 class _Stream:
     """An answer that goes on. Closing it closes its connection."""
 
-    def __init__(self, wire: _Wire, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> None:
-        self._wire, self._connection, self._response = wire, connection, response
+    def __init__(self, url: str, head: Head) -> None:
+        self._url, self._head = url, head
 
     def more(self, seconds: float) -> bytes:
         try:
-            _socket(self._connection).settimeout(seconds)
-            return self._response.read1(_AT_ONCE)
-        except (OSError, http.client.HTTPException, ValueError) as error:
+            self._head.connection.patience(seconds)
+            return self._head.more()
+        except OSError as error:
             self.close()
-            raise self._wire._lost(error, connected=True) from None
+            raise lost(self._url, error, connected=True) from None
 
     def close(self) -> None:
-        self._response.close()
-        self._connection.close()
-
-
-def _socket(connection: http.client.HTTPConnection) -> socket.socket:
-    assert connection.sock is not None, "not connected"
-    return connection.sock
-
-
-def _answer(response: http.client.HTTPResponse, body: bytes = b"") -> Answer:
-    return Answer(response.status, {name.lower(): value for name, value in response.headers.items()}, body)
+        self._head.connection.close()
 
 
 def lost(url: str, error: Exception, *, connected: bool) -> Unreachable:

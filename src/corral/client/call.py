@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 from urllib.parse import quote, urlencode
+
+from msgspec import Struct
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -19,16 +20,15 @@ T = TypeVar("T")
 SILENCE_S = 60.0  # of a stream: the server says something every 15 s
 
 
-@dataclass(frozen=True, slots=True)
-class Call(Generic[T]):
+class Call(Struct, Generic[T], frozen=True, gc=False):
     """``answer`` is what the body is read as. ``repeatable``: doing it twice is doing it once."""
 
     method: str
     path: str
     answer: type[T]
-    query: Mapping[str, Any] = field(default_factory=dict)
+    query: Mapping[str, Any] = {}
     body: Any = None
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = {}
     repeatable: bool = True
 
     @property
@@ -49,12 +49,11 @@ def _said(value: Any) -> str:
 
 
 def path(*parts: str) -> str:
-    """``/v1/`` and the parts; a name with a slash in it, as queues have, stays one name."""
-    return "/v1/" + "/".join(quote(part, safe="") for part in parts)
+    """``/v1/`` and the parts. Queues have slashes in their names, and have them here."""
+    return "/v1/" + "/".join(quote(part, safe="/" if parts[0] == "queues" else "") for part in parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """What came back. Of a stream: without its body, which follows."""
 
     status: int
@@ -65,27 +64,23 @@ class Answer:
 # ---- what a conversation may ask of whoever carries it out: a Call for its Answer, and these -----------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Open:
+class Open(Struct, frozen=True):
     """Begin a stream; its head is the Answer. A second one replaces the first."""
 
     call: Call[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class More:
+class More(Struct, frozen=True):
     """The next bytes of the stream; none: it has ended. Nothing for so long: it is lost."""
 
     seconds: float = SILENCE_S
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(Struct, frozen=True):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Item(Generic[T]):
+class Item(Struct, Generic[T], frozen=True):
     """Something for whoever iterates."""
 
     value: T

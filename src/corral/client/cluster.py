@@ -44,12 +44,12 @@ class ClusterCalls:
     @call
     def drain(self, node: str, why: str = "") -> Call[ChangeAnswer]:
         """Take nothing new and ask everybody on it to leave."""
-        return Call("PUT", path("nodes", node, "drain"), ChangeAnswer, body=DrainBody(why=why))
+        return Call("POST", path("nodes", node, "drain"), ChangeAnswer, body=DrainBody(why=why))
 
     @call
     def undrain(self, node: str) -> Call[ChangeAnswer]:
         """Take work again."""
-        return Call("DELETE", path("nodes", node, "drain"), ChangeAnswer)
+        return Call("POST", path("nodes", node, "undrain"), ChangeAnswer)
 
     @call
     def usage(

@@ -9,8 +9,8 @@ import json
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from corral.client.errors import BadCredentials
 
@@ -18,8 +18,7 @@ URL_VARIABLE, TOKEN_VARIABLE = "CORRAL_URL", "CORRAL_TOKEN"
 _START = "corral up starts a server on this machine and keeps its token for you; for another one set both variables"
 
 
-@dataclass(frozen=True, slots=True)
-class Credentials:
+class Credentials(NamedTuple):
     """``source`` is where they were found, for messages."""
 
     url: str

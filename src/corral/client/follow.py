@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -23,14 +22,13 @@ from corral.wire.api.record import EventList, EventView
 from corral.wire.api.words import ENDED
 
 POLL_S = 1.0  # where a stream cannot be had
-NEXT_RUN_S = 0.3  # between two looks for the next run of a job whose log is followed
+NEXT_RUN_S, NEXT_RUN_S_MAX = 0.2, 1.5  # between two looks for the next run of a job whose log is followed
 _PAGE = 1000
 _NO_LOG = ("no_such_log", "no_such_gang")  # nothing of it has run yet
 _SSE = {"Accept": "text/event-stream"}
 
 
-@dataclass(frozen=True, slots=True)
-class LogBytes:
+class LogBytes(msgspec.Struct, frozen=True):
     """Bytes of one log; ``offset`` counts from the first byte that was ever written to it."""
 
     gang: str
@@ -101,7 +99,7 @@ class FollowCalls(Patient):
         if not follow:
             yield from _Log(job, said, attempt, offset, tail).rest(self)
             return
-        run = attempt
+        run, looks = attempt, 0
         while True:
             view = yield from answered(self, job_call(job))  # before the log: if it is over, nothing follows the log
             log = _Log(job, said, run, offset, tail)
@@ -109,9 +107,10 @@ class FollowCalls(Patient):
             if attempt or (view.state in ENDED and not log.attempt):
                 return
             if log.attempt:
-                run, offset, tail = log.attempt + 1, 0, None
+                run, offset, tail, looks = log.attempt + 1, 0, None, 0
             else:
-                yield Pause(NEXT_RUN_S)
+                yield Pause(min(NEXT_RUN_S * (1 << min(looks, 3)), NEXT_RUN_S_MAX))
+                looks += 1
 
 
 def _page(after: int, limit: int, **said: Any) -> Call[EventList]:
@@ -205,7 +204,7 @@ class _Lines:
 
 
 def _log_call(job: str, said: dict[str, Any]) -> Call[bytes]:
-    return Call("GET", path("jobs", job, "logs"), bytes, said)
+    return Call("GET", path("jobs", job, "logs"), bytes, said, headers={"Accept": "*/*"})
 
 
 class _Log:

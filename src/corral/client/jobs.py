@@ -109,7 +109,7 @@ class JobCalls(Patient):
     @call
     def set_priority(self, job: str, priority: int) -> Call[ChangeAnswer]:
         """Change its priority."""
-        return Call("PUT", path("jobs", job, "priority"), ChangeAnswer, body=PriorityBody(priority=priority))
+        return Call("POST", path("jobs", job, "priority"), ChangeAnswer, body=PriorityBody(priority=priority))
 
 
 def job_call(job: str) -> Call[JobView]:

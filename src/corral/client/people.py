@@ -54,7 +54,7 @@ class PeopleCalls:
     def grant(self, user: str, role: str, queue: str = "") -> Call[ChangeAnswer]:
         """Give a role in a queue and all below it; no queue: everywhere."""
         body = RoleBody(role=cast(RoleWord, role), queue=queue)
-        return Call("POST", path("users", user, "roles"), ChangeAnswer, body=body)
+        return Call("PUT", path("users", user, "roles"), ChangeAnswer, body=body)
 
     @call
     def revoke(self, user: str, role: str, queue: str = "") -> Call[ChangeAnswer]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
@@ -23,8 +22,7 @@ _BUSY = (429, 503)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 
 
-@dataclass
-class Patience:
+class Patience(msgspec.Struct):
     """For how long a request is tried again. ``first_s`` holds until the server was reached for the first time."""
 
     seconds: float = 10.0

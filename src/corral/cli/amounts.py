@@ -1,0 +1,56 @@
+"""Amounts as people say them, ``gpus=8,memory=512GiB``, and as the interface has them, ``{"gpu_milli": 8000, ...}``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from corral.cli.complaint import Complaint
+from corral.cli.render import mib, milli
+
+_NAMES = {"gpus": "gpu_milli", "cpus": "cpu_milli", "memory": "memory_mib", "disk": "disk_mib"}
+_TITLES = {"gpu_milli": ("GPU", "GPUs"), "cpu_milli": ("CPU", "CPUs")}
+
+
+def parse_amounts(text: str, option: str) -> dict[str, int]:
+    """``gpus=8,cpus=64,memory=512GiB,license=2``."""
+    found: dict[str, int] = {}
+    for part in filter(None, text.split(",")):
+        name, equals, value = part.strip().partition("=")
+        if not equals:
+            raise Complaint(f"{option} cannot be {text!r}", "write it like gpus=8,cpus=64,memory=512GiB")
+        found[_NAMES.get(name, name)] = _amount(name, value, option)
+    return found
+
+
+def _amount(name: str, value: str, option: str) -> int:
+    if name in ("memory", "disk"):
+        from corral.core.intake.refusal import Refusal
+        from corral.wire.sizes import parse_size
+
+        size = parse_size(value)
+        if isinstance(size, Refusal):
+            raise Complaint(f"{option}: {name}: {size.why}", size.hint)
+        return size
+    whole, _, part = value.partition(".")
+    if not (whole + part).isdecimal() or len(part) > 3 or (part and name not in ("gpus", "cpus")):
+        raise Complaint(f"{option}: {name}: {value!r} is not a number", "write it like gpus=8")
+    return int(whole or 0) * 1000 + int(part.ljust(3, "0")) if name in ("gpus", "cpus") else int(whole)
+
+
+def amount_text(name: str, value: int) -> str:
+    if name in _TITLES:
+        one, many = _TITLES[name]
+        return f"{milli(value)} {one if value == 1000 else many}"
+    if name.endswith("_mib"):
+        return f"{mib(value)} {name.removesuffix('_mib')}"
+    return f"{value:,} {name}"
+
+
+def amounts_text(stated: Mapping[str, int]) -> str:
+    order = [*_NAMES.values(), *sorted(stated)]
+    return ", ".join(amount_text(name, stated[name]) for name in dict.fromkeys(order) if name in stated)
+
+
+def gpus_text(stated: Mapping[str, int]) -> str:
+    """The GPUs alone; - where nothing is stated of them."""
+    return milli(stated["gpu_milli"]) if "gpu_milli" in stated else "-"

@@ -1,0 +1,56 @@
+"""``corral events``: what happened, as prose, with whoever did it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import rich_click as click
+
+from corral.cli.render import clock, style, tell, write_json_line
+from corral.cli.session import connected
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from corral.client.blocking import Client
+    from corral.wire.api.record import EventView
+
+LATEST = 50
+
+
+@click.command()
+@click.option("--follow", "-f", is_flag=True, help="Go on as things happen.")
+@click.option(
+    "--since",
+    type=click.IntRange(min=0),
+    metavar="SEQ",
+    default=None,
+    help=f"Above this number of a record; otherwise the latest {LATEST}.",
+)
+@click.option("--job", "-j", metavar="JOB", default=None, help="About this job.")
+@click.option("--queue", "-q", metavar="QUEUE", default=None, help="About this queue and those below it.")
+@click.option("--type", "types", metavar="TYPE", multiple=True, help="Of this type, JobEnded for example.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", default=None, help="No more than so many.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.", panel="Output")
+def events(**given: Any) -> None:
+    """Tell what happened: who did what, and what came of it. Every record has a number, to go on from."""
+    with connected(patience_s=60.0) as client:
+        for n, event in enumerate(_events(client, given), start=1):
+            if given["as_json"]:
+                write_json_line(event)
+            else:
+                tell(line(event))
+            if n == given["limit"]:
+                return
+
+
+def _events(client: Client, given: dict[str, Any]) -> Iterator[EventView]:
+    after = given["since"]
+    if after is None:
+        is_narrow = given["job"] or given["queue"] or given["types"]
+        after = 0 if is_narrow and not given["follow"] else max(0, client.newest_event() - LATEST)
+    return client.events(after, follow=given["follow"], job=given["job"], queue=given["queue"], types=given["types"])
+
+
+def line(event: EventView) -> str:
+    return f"{style(f'{event.seq:>7}  {clock(event.at_ms)}', dim=True)}  {event.actor:<10}  {event.text}"

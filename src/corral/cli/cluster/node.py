@@ -1,0 +1,125 @@
+"""``corral node``: the machines and their GPUs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import rich_click as click
+
+from corral.cli.amounts import amounts_text
+from corral.cli.lazy import Noun
+from corral.cli.render import Field, Listing, mib, milli, state_text, style, table, tell, write_json
+from corral.cli.session import connected
+
+if TYPE_CHECKING:
+    from corral.wire.api.cluster import GpuView, NodeView
+
+SIMULATED = "(simulated)"
+
+
+def gpus_of(node: NodeView) -> str:
+    """8 x H100 (simulated)."""
+    kinds = Counter((gpu.model, gpu.simulated) for gpu in node.gpus)
+    return ", ".join(f"{n} x {model}{f' {SIMULATED}' if fake else ''}" for (model, fake), n in kinds.items()) or "none"
+
+
+def _state(node: NodeView) -> str:
+    if node.lost:
+        return state_text("failed", "(lost)")
+    if node.drained:
+        return state_text("draining", "(drained)" if not node.gangs and not node.gangs_hidden else "")
+    return state_text(node.health)
+
+
+def _free(node: NodeView, name: str, show: str) -> str:
+    if name not in node.amounts:
+        return "-"
+    free, all_of_it = node.free.get(name, 0), node.amounts[name]
+    return f"{milli(free)}/{milli(all_of_it)}" if show == "milli" else f"{mib(free)}/{mib(all_of_it)}"
+
+
+NODES: Listing[NodeView] = Listing(
+    {
+        "name": Field(lambda node: node.name, title="NODE"),
+        "health": Field(_state, title="STATE"),
+        "gpus": Field(gpus_of),
+        "gpus_free": Field(lambda node: f"{node.gpus_free}/{len(node.gpus)}", title="FREE", right=True),
+        "cpus": Field(lambda node: _free(node, "cpu_milli", "milli"), title="CPUS FREE", right=True),
+        "memory": Field(lambda node: _free(node, "memory_mib", "mib"), title="MEMORY FREE", right=True),
+        "gangs": Field(lambda node: str(len(node.gangs) + node.gangs_hidden), right=True),
+        "domains": Field(lambda node: ",".join(f"{level}={name}" for level, name in node.domains.items())),
+        "open": Field(lambda node: "open" if node.open else "closed"),
+    },
+    ("name", "health", "gpus", "gpus_free", "cpus", "memory", "gangs"),
+)
+
+
+@click.group(cls=Noun, invoke_without_command=True)
+@click.pass_context
+def node(ctx: click.Context) -> None:
+    """Machines: what they have, what is free, who is on them."""
+    if ctx.invoked_subcommand is None:
+        ctx.invoke(list_nodes, fields=None, as_json=False)
+
+
+@node.command("list")
+@NODES.options
+def list_nodes(fields: str | None, as_json: bool) -> None:
+    """The machines, and what is free on each."""
+    with connected() as client:
+        found = client.nodes().nodes
+    NODES.write(found, fields, as_json, empty="no machines")
+
+
+@node.command()
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.", panel="Output")
+def show(name: str, as_json: bool) -> None:
+    """One machine: every GPU, and who is on it."""
+    with connected() as client:
+        found = client.node(name)
+    if as_json:
+        write_json(found)
+        return
+    lines = {
+        "node": found.name,
+        "state": _state(found) + ("" if found.open else ", takes nothing new"),
+        "stands in": ", ".join(f"{level} {where}" for level, where in found.domains.items()),
+        "has": amounts_text(found.amounts),
+        "free": amounts_text(found.free),
+        "gangs": ", ".join([*found.gangs, *([f"{found.gangs_hidden} of others"] if found.gangs_hidden else [])]),
+    }
+    for title, text in lines.items():
+        if text:
+            tell(f"{style(title, dim=True)}{' ' * (11 - len(title))}{text}")
+    if found.gpus:
+        tell()
+        rows = [_gpu_row(gpu) for gpu in found.gpus]
+        for line in table(("GPU", "MODEL", "VRAM", "HEALTH", "WHO", "UUID"), rows):
+            tell(line)
+
+
+def _gpu_row(gpu: GpuView) -> tuple[str, ...]:
+    who = ", ".join(gpu.gangs) or ("others" if gpu.busy else "free")
+    model = f"{gpu.model} {SIMULATED}" if gpu.simulated else gpu.model
+    return str(gpu.slot), model, mib(gpu.vram_mib), state_text(gpu.health), who, gpu.uuid
+
+
+@node.command()
+@click.argument("name")
+@click.option("--why", metavar="TEXT", default="", help="For those who read the record.")
+def drain(name: str, why: str) -> None:
+    """Take nothing new, and ask everybody on it to save and leave."""
+    with connected() as client:
+        client.drain(name, why)
+    tell(f"{name} is being drained; corral node show {name} tells who is still on it")
+
+
+@node.command()
+@click.argument("name")
+def undrain(name: str) -> None:
+    """Take work again."""
+    with connected() as client:
+        client.undrain(name)
+    tell(f"{name} takes work again")

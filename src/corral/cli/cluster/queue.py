@@ -1,0 +1,150 @@
+"""``corral queue``: who may take how much, and who has it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import rich_click as click
+
+from corral.cli.amounts import amounts_text, gpus_text, parse_amounts
+from corral.cli.complaint import Complaint
+from corral.cli.lazy import Noun
+from corral.cli.render import Field, Listing, gpu_hours, milli, style, tell, write_json
+from corral.cli.session import connected
+from corral.cli.words import Span
+
+if TYPE_CHECKING:
+    from corral.wire.api.cluster import QueueBody, QueueView
+
+
+def _indented(queue: QueueView) -> str:
+    return "  " * queue.name.count("/") + (queue.name.rpartition("/")[2] or "(all)")
+
+
+QUEUES: Listing[QueueView] = Listing(
+    {
+        "name": Field(_indented, title="QUEUE", value=lambda queue: queue.name),
+        "used": Field(lambda queue: gpus_text(queue.used), title="GPUS", right=True),
+        "guarantee": Field(lambda queue: gpus_text(queue.guarantee), title="GUARANTEED", right=True),
+        "limit": Field(lambda queue: gpus_text(queue.limit), right=True),
+        "borrowed": Field(lambda queue: gpus_text(queue.borrowed), right=True),
+        "gpu_milli_pending": Field(lambda queue: milli(queue.gpu_milli_pending), title="WAITING FOR", right=True),
+        "gangs_running": Field(lambda queue: str(queue.gangs_running), title="RUNNING", right=True),
+        "gangs_waiting": Field(lambda queue: str(queue.gangs_waiting), title="WAITING", right=True),
+        "jobs": Field(lambda queue: str(queue.jobs), right=True),
+        "used_gpu_ms": Field(lambda queue: gpu_hours(queue.used_gpu_ms), title="GPU HOURS", right=True),
+        "loss_suffered_gpu_ms": Field(lambda queue: gpu_hours(queue.loss_suffered_gpu_ms), title="LOST", right=True),
+        "loss_caused_gpu_ms": Field(lambda queue: gpu_hours(queue.loss_caused_gpu_ms), title="CAUSED", right=True),
+        "weight": Field(lambda queue: str(queue.terms.weight), right=True, value=lambda queue: queue.terms.weight),
+    },
+    ("name", "used", "guarantee", "limit", "borrowed", "gpu_milli_pending", "gangs_running", "gangs_waiting"),
+)  # fmt: skip
+
+
+@click.group(cls=Noun, invoke_without_command=True)
+@click.pass_context
+def queue(ctx: click.Context) -> None:
+    """Queues: shares of the cluster in a tree."""
+    if ctx.invoked_subcommand is None:
+        ctx.invoke(list_queues, fields=None, as_json=False)
+
+
+@queue.command("list")
+@QUEUES.options
+def list_queues(fields: str | None, as_json: bool) -> None:
+    """The tree of queues: GPUs they have, are guaranteed, borrowed, and wait for."""
+    with connected() as client:
+        found = client.queues().queues
+    QUEUES.write(found, fields, as_json, empty="no queues that you may see")
+
+
+@queue.command()
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.", panel="Output")
+def show(name: str, as_json: bool) -> None:
+    """One queue: its terms, and what it has."""
+    with connected() as client:
+        found = client.queue(name)
+    if as_json:
+        write_json(found)
+        return
+    lines = {
+        "queue": found.name,
+        "has": amounts_text(found.used) or "nothing",
+        "guaranteed": amounts_text(found.guarantee) or "nothing",
+        "at most": amounts_text(found.limit) or "no limit",
+        "lends": amounts_text(found.terms.lend) or "all that is idle",
+        "borrowed": amounts_text(found.borrowed),
+        "per user": amounts_text(found.terms.user_limit),
+        "weight": str(found.terms.weight),
+        "gangs": f"{found.gangs_running} running, {found.gangs_waiting} waiting "
+        f"for {milli(found.gpu_milli_pending)} GPUs",
+        "used": f"{gpu_hours(found.used_gpu_ms)} GPU hours",
+        "lost": f"{gpu_hours(found.loss_suffered_gpu_ms)} GPU hours to preemption, "
+        f"and cost others {gpu_hours(found.loss_caused_gpu_ms)}",
+        "below it": ", ".join(found.children),
+    }
+    for title, text in lines.items():
+        if text:
+            tell(f"{style(title, dim=True)}{' ' * (12 - len(title))}{text}")
+
+
+@queue.command("set")
+@click.argument("name")
+@click.option("--guarantee", metavar="gpus=8,...", default=None, help="What it can always obtain.")
+@click.option("--limit", metavar="gpus=16,...", default=None, help="The most it may have, borrowed or not.")
+@click.option("--lend", metavar="gpus=4,...", default=None, help="The most it gives away while idle.")
+@click.option("--user-limit", metavar="gpus=4,...", default=None, help="The most one user may have.")
+@click.option("--weight", type=click.IntRange(min=1), default=None, help="Its share of what is left over.")
+@click.option("--max-jobs", type=click.IntRange(min=0), default=None, help="So many jobs at a time.")
+@click.option("--max-jobs-per-user", type=click.IntRange(min=0), default=None, help="So many of one user.")
+@click.option("--priority-ceiling", type=int, default=None, help="No job may have a higher priority.")
+@click.option("--time-share", type=click.IntRange(min=0), default=None, help="Take turns; 0: do not.")
+@click.option("--budget", metavar="GPUHOURS/TIME", default=None, help="At most so much in each window: 1000h/30d.")
+def set_queue(name: str, **given: Any) -> None:
+    """Make a queue, or change some of its terms; those not given stay as they are. An empty amount removes a term."""
+    from corral.client.errors import NotFound
+    from corral.wire.api.cluster import QueueBody
+
+    with connected() as client:
+        try:
+            terms, verb = client.queue(name).terms, "has new terms"
+        except NotFound:
+            terms, verb = QueueBody(), "is made"
+        client.set_queue(name, _changed(terms, given))
+    tell(f"queue {name} {verb}")
+
+
+def _changed(terms: QueueBody, given: dict[str, Any]) -> QueueBody:
+    from msgspec.structs import replace
+
+    stated: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    for name in ("guarantee", "limit", "lend", "user_limit"):
+        if name in stated:
+            stated[name] = parse_amounts(stated[name], f"--{name.replace('_', '-')}")
+    if "budget" in stated:
+        stated["budget"] = _budget(stated["budget"])
+    return replace(terms, **stated)
+
+
+def _budget(text: str) -> Any:
+    from corral.wire.api.cluster import BudgetBody
+
+    if not text:
+        return None
+    hours, slash, window = text.partition("/")
+    if not slash or not hours.removesuffix("h").isdecimal():
+        raise Complaint(f"--budget cannot be {text!r}", "write it like 1000h/30d: GPU-hours in a window")
+    return BudgetBody(
+        gpu_ms=int(hours.removesuffix("h")) * 3_600_000,
+        window_ms=Span().convert(window, None, None),
+    )
+
+
+@queue.command()
+@click.argument("name")
+def remove(name: str) -> None:
+    """Remove a queue that has no jobs and no queues below it."""
+    with connected() as client:
+        client.remove_queue(name)
+    tell(f"queue {name} is removed")

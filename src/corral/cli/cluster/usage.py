@@ -1,0 +1,40 @@
+"""``corral usage``: GPU time by queue, user and day."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import rich_click as click
+
+from corral.cli.render import Field, Listing, gpu_hours, say
+from corral.cli.session import connected
+
+if TYPE_CHECKING:
+    from corral.wire.api.record import UsageLine
+
+USAGE: Listing[UsageLine] = Listing(
+    {
+        "day": Field(lambda line: line.day),
+        "queue": Field(lambda line: line.queue),
+        "user": Field(lambda line: line.user),
+        "gpu_ms": Field(lambda line: gpu_hours(line.gpu_ms), title="GPU HOURS", right=True),
+        "lost_gpu_ms": Field(lambda line: gpu_hours(line.lost_gpu_ms), title="OF THEM LOST", right=True),
+        "jobs": Field(lambda line: str(line.jobs), right=True),
+    },
+    ("day", "queue", "user", "gpu_ms", "lost_gpu_ms", "jobs"),
+)
+
+
+@click.command()
+@click.option("--queue", "-q", metavar="QUEUE", default=None, help="Of this queue and those below it.")
+@click.option("--user", "-u", metavar="NAME", default=None, help="Of this user.")
+@click.option("--since", metavar="YYYY-MM-DD", default=None, help="From this day on (UTC).")
+@click.option("--until", metavar="YYYY-MM-DD", default=None, help="Up to and with this day.")
+@USAGE.options
+def usage(fields: str | None, as_json: bool, **given: Any) -> None:
+    """GPU time by queue, user and day (UTC), and how much of it was lost to evictions and failures."""
+    with connected() as client:
+        found = client.usage(**given)
+    USAGE.write(found.lines, fields, as_json, empty="nothing was used")
+    if found.lines and not as_json:
+        say(f"in all {gpu_hours(found.gpu_ms)} GPU hours, {gpu_hours(found.lost_gpu_ms)} of them lost", dim=True)

@@ -1,0 +1,128 @@
+"""From what was typed to job documents: a file, a script, standard input or a command, with options over all of it.
+
+Knows where texts come from. What is wrong with them is found by ``wire.job``, all of it at once, and told with file,
+line and column before anything is sent.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import rich_click as click
+
+from corral.cli.complaint import BAD_INPUT, Complaint
+from corral.cli.render import count, now_ms, say, style
+
+if TYPE_CHECKING:
+    from corral.wire.job.files import Parsed
+
+STDIN = "-"
+
+
+def job_documents(words: Sequence[str], command: Sequence[str] | None, over: dict[str, Any]) -> list[Parsed]:
+    """The jobs that were meant. Complains of everything that is wrong with any of them."""
+    usual = {"directory": os.getcwd()}
+    if command is not None:
+        if words:
+            what = f"there is both a job file, {words[0]!r}, and a command after --"
+            raise Complaint(what, "give one of them")
+        return _sound(_from_command(command, usual | over))
+    if not words:
+        hint = "corral submit job.yaml, corral submit script.sh, or corral submit --gpus 1 -- python train.py"
+        raise Complaint("there is nothing to run", hint)
+    text, name = _read(words[0])
+    return _sound(_from_text(text, name, words[1:], usual, over))
+
+
+def _from_command(command: Sequence[str], stated: dict[str, Any]) -> list[Parsed]:
+    from corral.core.model import JobSpec
+    from corral.wire.job import parse_job
+    from corral.wire.job.files import Parsed
+    from corral.wire.job.shorthand import document_of, option_of
+
+    if not command:
+        raise Complaint("there is no command after --", "write it like: corral submit --gpus 1 -- python train.py")
+    document = document_of({}, command) | stated
+    spec = parse_job(document, now_ms=now_ms())
+    if isinstance(spec, JobSpec):
+        return [Parsed(document, spec)]
+    raise BadFile([(option_of(fault.path), fault.why, fault.hint) for fault in spec])
+
+
+def _from_text(text: str, name: str, words: Sequence[str], usual: dict[str, Any], over: dict[str, Any]) -> list[Parsed]:
+    from corral.wire.job.files import is_script, read_job_file
+
+    if is_script(text):
+        from datetime import datetime
+
+        from corral.wire.job.sbatch import read_sbatch
+
+        zone = datetime.now().astimezone().tzinfo
+        assert zone is not None, "what astimezone gives is in a zone"
+        return [
+            read_sbatch(
+                text, name, arguments=words, now_ms=now_ms(), defaults=usual, overrides=over,
+                environ=os.environ, zone=zone,
+            )
+        ]  # fmt: skip
+    if words:
+        hint = f"for a command write: corral submit -- {' '.join([name, *words])}"
+        raise Complaint(f"a job file takes no words after it: {' '.join(words)}", hint)
+    return read_job_file(text, name, now_ms=now_ms(), defaults=usual, overrides=over)
+
+
+def _read(name: str) -> tuple[str, str]:
+    if name == STDIN:
+        return sys.stdin.read(), "stdin"
+    try:
+        return Path(name).read_text(encoding="utf-8"), name
+    except FileNotFoundError:
+        raise Complaint(f"there is no job file {name!r}", f"for a command write -- before it: -- {name} ...") from None
+    except UnicodeDecodeError:
+        raise Complaint(f"{name} is not text", f"to run a program write -- before it: -- {name}") from None
+    except OSError as error:
+        raise Complaint(f"{name} cannot be read: {error.strerror}", "name a job file") from None
+
+
+def _sound(jobs: list[Parsed]) -> list[Parsed]:
+    for job in jobs:
+        for note in job.notes:
+            say(f"note: {note}", dim=True)
+    faults = [fault for job in jobs for fault in job.faults]
+    if faults:
+        raise BadFile([(str(each.place), each.fault.why, each.fault.hint) for each in faults])
+    return jobs
+
+
+def placed(jobs: Sequence[Parsed], faults: Sequence[Any], batch: bool) -> BadFile:
+    """Faults that the server found, where they stand in the file."""
+    from corral.wire.job.shorthand import option_of
+
+    told = []
+    for fault in faults:
+        path, job = tuple(fault.path), jobs[0]
+        if batch and len(path) >= 2 and path[0] == "jobs" and isinstance(path[1], int):
+            job, path = jobs[path[1]], path[2:]
+        place = job.place(path)
+        told.append((str(place) if place else option_of(path), fault.why, fault.hint))
+    return BadFile(told)
+
+
+class BadFile(Complaint):
+    """Everything that is wrong with job files, a line each, as compilers say it."""
+
+    def __init__(self, faults: Sequence[tuple[str, str, str]]) -> None:
+        super().__init__(count(len(faults), "thing is wrong", "things are wrong"), exit_code=BAD_INPUT)
+        self.faults = faults
+
+    def format_message(self) -> str:
+        return self.message
+
+    def show_faults(self) -> None:
+        for place, why, hint in self.faults:
+            shown = style(place, stream=sys.stderr, bold=True)
+            click.echo(f"{shown}: {why}" + (f" ({hint})" if hint else ""), err=True)

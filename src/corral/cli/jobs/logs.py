@@ -1,0 +1,78 @@
+"""``corral logs``: what a job wrote."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any
+
+import rich_click as click
+
+from corral.cli.complaint import NOT_FOUND, Complaint
+from corral.cli.render import say
+from corral.cli.session import connected
+from corral.cli.words import Word
+
+_LINES_AT_ONCE = 256 << 10  # bytes of the end that are read to find its last lines
+_NAMED = re.compile(r"(?P<job>\d+)(?:\[(?P<index>\d+)\])?(?:/(?P<role>[\w-]+))?")
+
+
+@click.command()
+@click.argument("job")
+@click.option("--follow", "-f", is_flag=True, help="Go on as it is written, over all runs, until the job is over.")
+@click.option("--task", type=click.IntRange(min=0), metavar="N", default=0, help="Of this task; the first is 0.")
+@click.option("--gang", metavar="ROLE", default="", help="Of this gang: a role, or 3/ROLE in an array.")
+@click.option("--attempt", type=click.IntRange(min=1), metavar="N", default=None, help="Of this run; else the newest.")
+@click.option("--stream", type=Word("stdout", "stderr"), default="stdout", help="Which of the two.")
+@click.option("--tail", "-n", type=click.IntRange(min=1), metavar="N", default=None, help="The last so many lines.")
+def logs(job: str, **given: Any) -> None:
+    """Print what a task of a job wrote, as it was written. JOB may be 17, 17[3] or 17/trainer."""
+    from corral.client.errors import NotFound
+
+    id, gang = named(job, given["gang"])
+    where = {"gang": gang, "task": given["task"], "attempt": given["attempt"] or 0, "stream": given["stream"]}
+    with connected() as client:
+        try:
+            offset = 0
+            if given["tail"]:
+                end = b"".join(part.data for part in client.logs(id, tail=_LINES_AT_ONCE, **where))
+                _write(_last_lines(end, given["tail"]))
+                if not given["follow"]:
+                    return
+                offset = _end(client, id, where)
+            for part in client.logs(id, offset=offset, follow=given["follow"], **where):
+                _write(part.data)
+        except NotFound as error:
+            if error.code != "no_such_log":
+                raise
+            raise Complaint(str(error), f"corral why {id} says what it waits for", exit_code=NOT_FOUND) from None
+        except KeyboardInterrupt:
+            say(f"\nthe job goes on; to see more: corral logs -f {job}", dim=True)
+
+
+def named(job: str, gang: str = "") -> tuple[str, str]:
+    """``17``, ``17[3]``, ``17/trainer``, ``17[3]/trainer``: the job, and the gang as the interface takes it."""
+    found = _NAMED.fullmatch(job)
+    if found is None:
+        raise Complaint(f"{job!r} is not a job", "write it like 17, 17[3] or 17/trainer; corral ps lists yours")
+    parts = [found["index"], found["role"]]
+    return found["job"], gang or "/".join(part for part in parts if part)
+
+
+def _end(client: Any, id: str, where: dict[str, Any]) -> int:
+    """Where a log ends now."""
+    end = 0
+    for part in client.logs(id, tail=1, **where):
+        end = part.offset + len(part.data)
+    return end
+
+
+def _last_lines(text: bytes, count: int) -> bytes:
+    lines = text.splitlines(keepends=True)
+    return b"".join(lines[-count:])
+
+
+def _write(data: bytes) -> None:
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()

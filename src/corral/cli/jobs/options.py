@@ -1,0 +1,101 @@
+"""What can be said of a job on the command line: every key of a job document is an option of ``submit`` and ``run``.
+
+The options come from the table of keys (``wire.job.shorthand``), which is loaded when one of these commands is at hand.
+What stands after ``--`` is the command of the job, and nobody's option.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import rich_click as click
+
+from corral.cli.complaint import Complaint
+
+COMMAND = "corral.command"  # under which ctx.meta holds what stood after --
+_SIZE = ("gpus", "gpu", "vram", "cpus", "memory", "disk", "resources", "tasks", "nodes", "processes", "spares")
+_PLACE = ("tp", "within", "prefer", "spread")
+_RUN = ("env", "secrets", "directory", "image", "mounts", "output", "error", "signal", "compat", "checkpoints")
+
+
+class JobCommand(click.RichCommand):
+    """A command about a job to be: takes its keys as options, and what it runs after ``--``."""
+
+    keys: tuple[click.Parameter, ...] = ()  # the options that are keys, once they were needed
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        if not self.keys:
+            self.keys = tuple(_key_options())
+            self.params = [*self.params[:1], *self.keys, *self.params[1:]]
+        return super().get_params(ctx)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args:
+            at = args.index("--")
+            ctx.meta[COMMAND] = tuple(args[at + 1 :])
+            args = args[:at]
+        return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "[-- COMMAND...]"]
+
+
+def _key_options() -> list[click.Parameter]:
+    from corral.wire.job.shorthand import job_options
+
+    def nothing() -> None:
+        """Carries the options until they are taken off it."""
+
+    for option in reversed(job_options()):
+        _click_option(option.names, option.name, option.key, option)(nothing)
+    any_key = "Any key of a job file; values as in JSON."
+    click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, panel="Job", help=any_key)(nothing)
+    carried: list[click.Parameter] = list(reversed(nothing.__click_params__))  # type: ignore[attr-defined]
+    return carried
+
+
+def _click_option(names: tuple[str, ...], name: str, key: str, option: Any) -> Callable[[Any], Any]:
+    top = key.partition(".")[0]
+    panel = "Size" if top in _SIZE else "Place" if top in _PLACE else "What runs" if top in _RUN else "Job"
+    text = option.help if len(option.help) < 90 else option.help.split(";")[0].split(":")[0].rstrip(".") + "."
+    if option.is_flag:
+        return click.option(*names, name, is_flag=True, help=text, panel=panel)
+    metavar = option.metavar or name.rpartition("_")[2].upper()
+    default = () if option.many else None
+    return click.option(*names, name, metavar=metavar, default=default, multiple=option.many, help=text, panel=panel)
+
+
+def stated(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a job document that were typed as options, as JSON has them."""
+    from corral.wire.job.shorthand import document_of
+
+    for name in ("label", "secret"):
+        for pair in given[name]:
+            if "=" not in pair:
+                raise Complaint(f"--{name} cannot be {pair!r}", "write it like NAME=value")
+    found = document_of({**given, "env": tuple(map(_variable, given["env"]))})
+    for pair in given["settings"]:
+        key, equals, text = pair.partition("=")
+        if not equals or not key:
+            raise Complaint(f"--set cannot be {pair!r}", "write it like --set grace=2m")
+        found[key] = _json(text)
+    return found
+
+
+def _variable(pair: str) -> str:
+    """``NAME=value``; ``NAME`` alone takes the value that it has in this shell."""
+    if "=" in pair:
+        return pair
+    if pair not in os.environ:
+        raise Complaint(f"--env {pair}: there is no such variable here", "write it like NAME=value")
+    return f"{pair}={os.environ[pair]}"
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,0 +1,99 @@
+"""What would become of a job, for people: what it is, where it would sit, when, and what it does to quotas."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from corral.cli.amounts import amount_text
+from corral.cli.render import ahead, count, mib, ranges, span, style, tell
+
+if TYPE_CHECKING:
+    from corral.core.cluster.resources import Demand
+    from corral.core.model import JobSpec
+    from corral.wire.api.jobs import DryRunAnswer, DryRunGang
+
+_GANGS_SHOWN = 4
+
+
+def show_plan(spec: JobSpec, answer: DryRunAnswer) -> None:
+    for title, lines in (
+        ("what", _what(spec)),
+        ("where", _where(answer)),
+        ("when", _when(answer)),
+        ("quota", _quota(answer)),
+    ):
+        for n, line in enumerate(lines):
+            tell(f"{style(title if n == 0 else '', bold=True):<{_indent(title, n)}}{line}")
+
+
+def _indent(title: str, n: int) -> int:
+    """Eight columns, whatever colour takes of them."""
+    shown = style(title if n == 0 else "", bold=True)
+    return 8 + len(shown) - len(title if n == 0 else "")
+
+
+def _what(spec: JobSpec) -> list[str]:
+    array = f", {count(len(spec.array), 'element')}" if spec.array else ""
+    limit = f", at most {span(spec.time_limit_ms)}" if spec.time_limit_ms else ""
+    head = f"{spec.name or 'a job'} in {spec.queue}, priority {spec.priority}{array}{limit}"
+    return [head, *(f"{gang.role}: {demand_text(gang.demand)}" for gang in spec.gangs)]
+
+
+def demand_text(demand: Demand) -> str:
+    task = demand.task
+    tasks = f"{demand.tasks_min} to {demand.tasks} tasks" if demand.tasks_min else count(demand.tasks, "task")
+    has = []
+    if task.gpus:
+        models = f" ({' or '.join(task.models)})" if task.models else ""
+        has.append(count(task.gpus, "GPU") + models)
+    if task.slice_mib:
+        has.append(f"{mib(task.slice_mib)} of a GPU")
+    has += [amount_text(name, value) for name, value in task.amounts]
+    return f"{tasks} with {', '.join(has)}" if has else tasks
+
+
+def _where(answer: DryRunAnswer) -> list[str]:
+    lines = [f"{gang.gang}: {seats_text(gang)}" for gang in answer.gangs[:_GANGS_SHOWN] if gang.seats]
+    left = len(answer.gangs) - _GANGS_SHOWN
+    if lines and left > 0:
+        lines.append(f"and {count(left, 'more gang')}")
+    return lines or ["nowhere yet"]
+
+
+def seats_text(gang: DryRunGang) -> str:
+    parts = []
+    for seat in gang.seats:
+        gpus = f" GPU {ranges(seat.gpus)}" if seat.gpus else ""
+        parts.append(f"{seat.node}{gpus}" + (f" ({mib(seat.slice_mib)})" if seat.slice_mib else ""))
+    return "; ".join(dict.fromkeys(parts))
+
+
+def _when(answer: DryRunAnswer) -> list[str]:
+    lines = []
+    for gang in answer.gangs[:_GANGS_SHOWN]:
+        if gang.outcome == "starts":
+            lines.append(style("it starts at once", fg="green"))
+        elif gang.outcome == "makes_room":
+            victims = [*gang.victims, *(["some of others"] if gang.victims_hidden else [])]
+            lines.append(style(f"as soon as others have made room: {', '.join(victims)}", fg="yellow"))
+        else:
+            expected = f"; expected {ahead(gang.starts_ms, answer.at_ms)}" if gang.starts_ms else ""
+            lines.append(style(f"it has to wait{expected}", fg="yellow"))
+            lines += [f"  - {reason.text}" for reason in gang.reasons]
+            lines += [f"  try: {change.text}" for change in gang.changes]
+    return list(dict.fromkeys(lines))
+
+
+def _quota(answer: DryRunAnswer) -> list[str]:
+    lines = []
+    for line in answer.quota:
+        used = f"{line.queue}: {amount_text(line.name, line.used)} used, {amount_text(line.name, line.asked)} more"
+        terms = []
+        if line.guarantee is not None:
+            terms.append(f"guaranteed {amount_text(line.name, line.guarantee)}")
+        if line.limit is not None:
+            terms.append(f"at most {amount_text(line.name, line.limit)}")
+        if line.borrowed:
+            terms.append(f"{amount_text(line.name, line.borrowed)} would be borrowed")
+        lines.append(used + (f" ({', '.join(terms)})" if terms else ""))
+    return lines or ["no quota is in the way"]

@@ -1,0 +1,116 @@
+"""``corral submit``: hand in a job file, an #SBATCH script or a command."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import rich_click as click
+
+from corral.cli.complaint import WOULD_WAIT, Complaint
+from corral.cli.jobs.options import COMMAND, JobCommand, stated
+from corral.cli.render import count, say, tell, write_json
+from corral.cli.session import connected
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from corral.client.blocking import Client
+    from corral.wire.api.jobs import SubmitAnswer
+    from corral.wire.job.files import Parsed
+
+
+@click.command(cls=JobCommand)
+@click.argument("words", nargs=-1, metavar="[FILE]")
+@click.option("--dry-run", is_flag=True, help="Show what would happen: what, where, when, quota. Submit nothing.")
+@click.option("--wait", "waits", is_flag=True, help="Return when it is over, with its exit code.")
+@click.option("--key", metavar="KEY", default="", help="Two submissions with the same key are one.")
+@click.option("--parsable", is_flag=True, help="Print the id alone.", panel="Output")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.", panel="Output")
+@click.pass_context
+def submit(ctx: click.RichContext, /, words: tuple[str, ...], **given: Any) -> int:
+    """Submit a job: a YAML file (- is standard input), a script with #SBATCH lines, or a command after --.
+
+    Options stand over what the file says. For example: corral submit train.yaml --gpus 4,
+    or: corral submit --gpus 2 --time 6h -- python train.py
+    """
+    from corral.cli.jobs.documents import job_documents
+
+    jobs = job_documents(words, ctx.meta.get(COMMAND), stated(given))
+    with connected() as client:
+        if given["dry_run"]:
+            return _dry_run(client, jobs, given["as_json"])
+        answers = send(client, jobs, given["key"])
+        _tell_submitted(answers, given)
+        if not given["waits"]:
+            return 0
+        from corral.cli.jobs.wait import wait_for
+
+        return wait_for(client, [answer.id for answer in answers], None)
+
+
+def send(client: Client, jobs: Sequence[Parsed], key: str = "") -> Sequence[SubmitAnswer]:
+    """All of them or none. What the server finds wrong is told as if it had been found here."""
+    from corral.cli.jobs.documents import placed
+    from corral.client.errors import Problem
+
+    try:
+        if len(jobs) == 1:
+            return [client.submit(jobs[0].document, key=key)]
+        return client.submit_many([job.document for job in jobs], key=key).jobs
+    except Problem as problem:
+        if not problem.faults:
+            raise
+        raise placed(jobs, problem.faults, len(jobs) > 1) from None
+
+
+def _tell_submitted(answers: Sequence[SubmitAnswer], given: dict[str, Any]) -> None:
+    if given["as_json"]:
+        write_json(answers)
+        return
+    if given["parsable"]:
+        for answer in answers:
+            tell(answer.id)
+        return
+    for answer in answers:
+        name = f" ({answer.name})" if answer.name else ""
+        array = f", {count(answer.array_size, 'element')}" if answer.array_size else ""
+        tell(f"job {answer.id}{name} submitted to {answer.queue}{array}")
+    if not given["waits"]:
+        tell_next(answers[0].id)
+
+
+def tell_next(job: str) -> None:
+    """The next useful commands, for people."""
+    for command, why in (
+        (f"corral why {job}", "why it waits, and until when"),
+        (f"corral logs -f {job}", "what it writes"),
+        (f"corral cancel {job}", "end it"),
+    ):
+        say(f"  {command:<22} {why}", dim=True)
+
+
+def _dry_run(client: Client, jobs: Sequence[Parsed], as_json: bool) -> int:
+    from corral.cli.jobs.plan import show_plan
+    from corral.client.errors import Problem
+
+    waits = False
+    answers = []
+    for job in jobs:
+        try:
+            answer = client.dry_run(job.document)
+        except Problem as problem:
+            if not problem.faults:
+                raise
+            from corral.cli.jobs.documents import placed
+
+            raise placed([job], problem.faults, False) from None
+        answers.append(answer)
+        waits |= any(gang.outcome == "waits" for gang in answer.gangs)
+        if not as_json:
+            assert job.spec is not None, "faults were told before"
+            show_plan(job.spec, answer)
+    if as_json:
+        write_json(answers)
+    if not jobs:
+        raise Complaint("there is nothing to plan")
+    return WOULD_WAIT if waits else 0

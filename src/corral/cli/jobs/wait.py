@@ -1,0 +1,60 @@
+"""``corral wait``: until jobs are over; and how the end of a job becomes an exit code."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import rich_click as click
+
+from corral.cli.complaint import CANCELLED, FAULT
+from corral.cli.jobs.logs import named
+from corral.cli.render import say, span
+from corral.cli.session import connected
+from corral.cli.words import Span
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from corral.client.blocking import Client
+    from corral.wire.api.jobs import JobSummary
+
+
+@click.command()
+@click.argument("jobs", nargs=-1, required=True)
+@click.option("--timeout", type=Span(), metavar="TIME", default=None, help="Give up after this time (exit code 124).")
+@click.option("--quiet", is_flag=True, help="Say nothing; the exit code says it.")
+def wait(jobs: tuple[str, ...], timeout: int | None, quiet: bool) -> int:
+    """Wait until jobs are over, and leave with the exit code of the first that failed."""
+    with connected(patience_s=60.0) as client:
+        return wait_for(client, [named(job)[0] for job in jobs], timeout, quiet)
+
+
+def wait_for(client: Client, jobs: Sequence[str], timeout_ms: int | None, quiet: bool = False) -> int:
+    until_s = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
+    code = 0
+    for job in jobs:
+        left_s = None if until_s is None else max(0.0, until_s - time.monotonic())
+        view = client.wait(job, timeout_s=left_s)
+        if not quiet:
+            say(ending(view))
+        code = code or exit_code(view)
+    return code
+
+
+def exit_code(job: JobSummary) -> int:
+    if job.state == "succeeded":
+        return 0
+    if job.state == "cancelled":
+        return CANCELLED
+    return job.exit_code or FAULT
+
+
+def ending(job: JobSummary) -> str:
+    """How it ended, in a line."""
+    took = f" after {span(job.ended_ms - job.started_ms)}" if job.ended_ms and job.started_ms else ""
+    if job.state != "failed":
+        return f"job {job.id} {job.state if job.state == 'succeeded' else 'was ' + job.state}{took}"
+    parts = [job.failure or "", f"exit code {job.exit_code}" if job.exit_code else "", job.why]
+    said = ", ".join(dict.fromkeys(part for part in parts if part))
+    return f"job {job.id} failed{took}" + (f": {said}" if said else "")

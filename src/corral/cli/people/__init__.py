@@ -1,0 +1,1 @@
+"""Commands about people: users, roles, tokens, secrets."""

@@ -1,0 +1,250 @@
+"""How answers look: aligned tables, spans of time, amounts, JSON, and colour where somebody looks.
+
+Knows texts and widths. Knows no command and no server. Written by hand rather than with rich, whose import alone would
+take half of the time that ``corral ps`` may take.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+import rich_click as click
+
+from corral.cli.complaint import Complaint, nearest
+
+T = TypeVar("T")
+
+STATE_COLOURS = {
+    "waiting": "yellow", "starting": "cyan", "running": "green", "broken": "red", "stopping": "magenta",
+    "succeeded": "bright_black", "failed": "red", "cancelled": "bright_black", "healthy": "green",
+    "suspect": "yellow", "draining": "yellow",
+}  # fmt: skip
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+_UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
+
+
+# ---- lists ---------------------------------------------------------------------------------------------
+
+
+class Field(Generic[T]):
+    """A column: what it shows of an item. ``value`` is what JSON has instead of the attribute of the same name."""
+
+    def __init__(
+        self,
+        show: Callable[[T], str],
+        title: str = "",
+        *,
+        right: bool = False,
+        shrinks: bool = False,
+        value: Callable[[T], Any] | None = None,
+    ) -> None:
+        self.show, self.title, self.right, self.shrinks, self.value = show, title, right, shrinks, value
+
+
+class Listing(Generic[T]):
+    """A list that people see as a table, and programs as JSON; both may pick fields."""
+
+    def __init__(self, fields: Mapping[str, Field[T]], usual: Sequence[str]) -> None:
+        self.fields, self.usual = dict(fields), tuple(usual)
+
+    def options(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        names = ", ".join(self.fields)
+        pick = click.option(
+            "--fields", metavar="A,B", default=None, help=f"Which columns, of: {names}.", panel="Output"
+        )
+        function = pick(function)
+        return click.option("--json", "as_json", is_flag=True, help="As JSON.", panel="Output")(function)
+
+    def picked(self, fields: str | None, usual: Sequence[str] = ()) -> tuple[str, ...]:
+        if fields is None:
+            return tuple(usual) or self.usual
+        names = tuple(name.strip() for name in fields.split(",") if name.strip())
+        for name in names:
+            if name not in self.fields:
+                raise Complaint(f"there is no field {name!r}", nearest(name, self.fields))
+        if not names:
+            raise Complaint("--fields names no field", f"there are: {', '.join(self.fields)}")
+        return names
+
+    def write(
+        self, items: Sequence[T], fields: str | None, as_json: bool, *, usual: Sequence[str] = (), empty: str = ""
+    ) -> None:
+        names = self.picked(fields, usual)
+        if as_json:
+            write_json([self._pick(item, names) for item in items] if fields is not None else items)
+        elif items:
+            for line in self.table(items, names):
+                click.echo(line)
+        elif empty:
+            click.echo(empty, err=True)
+
+    def table(self, items: Sequence[T], names: Sequence[str]) -> list[str]:
+        columns = [self.fields[name] for name in names]
+        titles = [column.title or name.upper() for name, column in zip(names, columns, strict=True)]
+        return table(titles, [[column.show(item) for column in columns] for item in items], columns)
+
+    def _pick(self, item: T, names: Sequence[str]) -> dict[str, Any]:
+        return {name: self._value(item, name) for name in names}
+
+    def _value(self, item: T, name: str) -> Any:
+        field = self.fields[name]
+        if field.value is not None:
+            return field.value(item)
+        return getattr(item, name) if hasattr(item, name) else plain(field.show(item))
+
+
+def table(titles: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[Field[Any]] = ()) -> list[str]:
+    """Lines of aligned columns. On a terminal those that may shrink give way until a line fits."""
+    columns = columns or [Field(str)] * len(titles)
+    widths = [max(len(title), *(width(row[n]) for row in rows), 0) for n, title in enumerate(titles)]
+    if sys.stdout.isatty():
+        over = sum(widths) + 2 * (len(widths) - 1) - _columns()
+        for n in sorted((n for n, column in enumerate(columns) if column.shrinks), key=lambda n: -widths[n]):
+            give = max(0, min(over, widths[n] - max(12, len(titles[n]))))
+            widths[n], over = widths[n] - give, over - give
+    head = _line([style(title, dim=True) for title in titles], widths, columns)
+    return [head, *(_line(row, widths, columns) for row in rows)]
+
+
+def _columns() -> int:
+    """As shutil has it, whose import takes longer than everything here."""
+    stated = os.environ.get("COLUMNS", "")
+    return int(stated) if stated.isdecimal() and stated != "0" else os.get_terminal_size(sys.stdout.fileno()).columns
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], columns: Sequence[Field[Any]]) -> str:
+    shown = []
+    for cell, room, column in zip(cells, widths, columns, strict=True):
+        cell = cut(cell, room)
+        blank = " " * (room - width(cell))
+        shown.append(blank + cell if column.right else cell + blank)
+    return "  ".join(shown).rstrip()
+
+
+def plain(text: str) -> str:
+    return _ESCAPES.sub("", text)
+
+
+def width(text: str) -> int:
+    return len(plain(text))
+
+
+def cut(text: str, room: int) -> str:
+    if width(text) <= room:
+        return text
+    return plain(text)[: max(0, room - 1)] + "…"
+
+
+def write_json(value: Any) -> None:
+    """Indented; structs as objects."""
+    import msgspec
+
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def write_json_line(value: Any) -> None:
+    import msgspec
+
+    click.echo(msgspec.json.encode(value).decode())
+
+
+# ---- colour ---------------------------------------------------------------------------------------------
+
+
+def has_colour(stream: Any = None) -> bool:
+    """NO_COLOR forbids it, FORCE_COLOR demands it, otherwise a terminal has it."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    stream = sys.stdout if stream is None else stream
+    return bool(os.environ.get("FORCE_COLOR")) or (stream.isatty() and os.environ.get("TERM") != "dumb")
+
+
+def style(text: str, *, stream: Any = None, **how: Any) -> str:
+    return click.style(text, **how) if text and has_colour(stream) else text
+
+
+def state_text(state: str, note: str = "") -> str:
+    shown = style(state, fg=STATE_COLOURS.get(state))
+    return f"{shown} {note}" if note else shown
+
+
+def say(text: str = "", **how: Any) -> None:
+    """For whoever reads along: standard error, so that standard output stays clean."""
+    click.echo(style(text, stream=sys.stderr, **how), err=True, color=has_colour(sys.stderr) or None)
+
+
+def tell(text: str = "") -> None:
+    click.echo(text, color=has_colour() or None)
+
+
+# ---- times and amounts ---------------------------------------------------------------------------------------------
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def span(ms: int) -> str:
+    """The two largest parts of a span: 2d3h, 1h05m, 42s."""
+    seconds = max(0, ms) // 1000
+    for n, (unit, size) in enumerate(_UNITS):
+        count, rest = divmod(seconds, size)
+        if count:
+            below = rest // _UNITS[n + 1][1] if n + 1 < len(_UNITS) else 0
+            return f"{count}{unit}" + (f"{below:02d}{_UNITS[n + 1][0]}" if below else "")
+    return "0s"
+
+
+def ago(ms: int | None, now: int | None = None) -> str:
+    if ms is None:
+        return ""
+    return span((now_ms() if now is None else now) - ms)
+
+
+def ahead(ms: int, now: int) -> str:
+    """When something will be: in 2h10m (16:20)."""
+    if ms <= now:
+        return "now"
+    return f"in {span(ms - now)} ({clock(ms, now)})"
+
+
+def clock(ms: int, now: int | None = None) -> str:
+    """Local time; the day too, where it is another."""
+    then, today = time.localtime(ms / 1000), time.localtime((now_ms() if now is None else now) / 1000)
+    same_day = (then.tm_year, then.tm_yday) == (today.tm_year, today.tm_yday)
+    return time.strftime("%H:%M:%S" if same_day else "%Y-%m-%d %H:%M", then)
+
+
+def milli(count: int) -> str:
+    """Thousandths as people count them: 8, 0.5."""
+    return str(count // 1000) if count % 1000 == 0 else f"{count / 1000:.3f}".rstrip("0")
+
+
+def mib(count: int) -> str:
+    if count >= 1024:
+        return f"{count / 1024:.1f}".removesuffix(".0") + " GiB"
+    return f"{count} MiB"
+
+
+def gpu_hours(gpu_ms: int) -> str:
+    return f"{gpu_ms / 3_600_000:,.1f}"
+
+
+def count(number: int, one: str, many: str = "") -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """0-3,5: consecutive numbers as ranges."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and parts[-1][1] == number - 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in parts)

@@ -1,0 +1,87 @@
+"""A server in the background: started, waited for, announced; and the credentials of this machine kept right."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from corral.cli.complaint import FAULT, TIMED_OUT, Complaint
+from corral.cli.render import say, tell
+from corral.cli.serve.place import LOG_FILE, Here, running_server
+
+_LOOK_S = 0.02
+_TAIL = 2000
+
+
+def start_detached(folder: Path, words: Sequence[str], timeout_s: float) -> int:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    log = folder / LOG_FILE
+    with log.open("ab") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "corral", *words],
+            stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, cwd="/", env=_environment(),
+        )  # fmt: skip
+    here = _until_up(folder, process, log, timeout_s)
+    keep_address(here.url)
+    tell(f"corral is up at {here.url} (process {here.pid}, log {log})")
+    say("  corral run -- hostname     a first job", dim=True)
+    say("  corral down                stop it; what runs goes on", dim=True)
+    return 0
+
+
+def _environment() -> dict[str, str]:
+    """As it is; where modules were found stays found from another folder."""
+    paths = [os.path.abspath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    return dict(os.environ) | ({"PYTHONPATH": os.pathsep.join(paths)} if paths else {})
+
+
+def _until_up(folder: Path, process: subprocess.Popen[bytes], log: Path, timeout_s: float) -> Here:
+    until_s = time.monotonic() + timeout_s
+    while time.monotonic() < until_s:
+        if process.poll() is not None:
+            told = log.read_text(errors="replace")[-_TAIL:].strip()
+            raise Complaint(f"the server did not start:\n{told}", f"all of it is in {log}", exit_code=FAULT)
+        here = running_server(folder)
+        if here is not None and here.pid == process.pid:
+            return here
+        time.sleep(_LOOK_S)
+    what = f"the server is not in service after {timeout_s:g} s (process {process.pid})"
+    raise Complaint(what, f"it may still come; see {log}", exit_code=TIMED_OUT)
+
+
+def announce(folder: Path) -> None:
+    """Say where the server is as soon as it is there, beside the server itself, which has this thread."""
+
+    def look() -> None:
+        while True:
+            here = running_server(folder)
+            if here is not None and here.pid == os.getpid():
+                keep_address(here.url)
+                say(f"corral is up at {here.url}, with its data in {folder}; Ctrl-C stops it, what runs goes on")
+                return
+            time.sleep(_LOOK_S)
+
+    threading.Thread(target=look, name="announce", daemon=True).start()
+
+
+def keep_address(url: str) -> None:
+    """Where the kept token was for another port of this machine and is good here too, note the port."""
+    from corral.client.blocking import Client
+    from corral.client.credentials import credentials_path, read_credentials, save_credentials
+    from corral.client.errors import ClientError
+
+    try:
+        kept = read_credentials(credentials_path())
+        if kept is None or kept.url == url or urlsplit(kept.url).hostname not in ("127.0.0.1", "localhost", "::1"):
+            return
+        with Client(url, kept.token, patience_s=0) as client:
+            client.whoami()
+        save_credentials(url, kept.token)
+    except (ClientError, OSError):
+        return  # they belong to another server, or cannot be changed: the user's own commands will tell

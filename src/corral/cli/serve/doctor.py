@@ -1,0 +1,56 @@
+"""``corral doctor``: what could be in the way on this machine, each with what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import rich_click as click
+
+from corral.cli.complaint import UNHEALTHY
+from corral.cli.render import style, tell, write_json
+from corral.cli.serve.place import data_folder, data_option
+
+if TYPE_CHECKING:
+    from corral.cli.serve.checks import Check
+
+MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "bad": ("BAD", "red")}
+
+
+@click.command()
+@data_option
+@click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:7411", show_default=True, help="Where to listen.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.", panel="Output")
+def doctor(data: str | None, listen: str, as_json: bool) -> int:
+    """Check this machine and the server: data, permissions, database, cgroups, GPUs, port, clock, credentials."""
+    from corral.cli.serve import checks
+
+    folder = data_folder(data)
+    looks: list[Callable[[], Check]] = [
+        checks.python,
+        lambda: checks.data(folder),
+        lambda: checks.room(folder),
+        lambda: checks.database(folder),
+        checks.cgroups,
+        checks.gpus,
+        checks.account,
+        checks.clock,
+        lambda: checks.port(folder, listen),
+        checks.credentials,
+        checks.server,
+    ]
+    found = [look() for look in looks]
+    if as_json:
+        write_json([{"about": c.about, "state": c.state, "what": c.what, "todo": c.todo} for c in found])
+    else:
+        _show(found)
+    return UNHEALTHY if any(check.state == "bad" for check in found) else 0
+
+
+def _show(found: list[Check]) -> None:
+    for check in found:
+        word, colour = MARKS[check.state]
+        mark = style(word, fg=colour) + " " * (4 - len(word))
+        tell(f"{mark}  {check.about:<12}  {check.what}")
+        if check.todo:
+            tell(f"{'':20}{style('→ ' + check.todo, dim=True)}")

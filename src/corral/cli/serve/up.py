@@ -1,0 +1,151 @@
+"""``corral up``: start a server on this machine, here or in the background."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import rich_click as click
+
+from corral.cli.complaint import FAULT, Complaint
+from corral.cli.serve.place import data_folder, data_option, running_server
+from corral.cli.words import Span
+
+if TYPE_CHECKING:
+    from corral.core.cluster.topology import NodeSpec
+    from corral.server.main import Options
+    from corral.wire.config import Config
+
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+@click.command()
+@data_option
+@click.option("--listen", metavar="HOST:PORT", default=None, help="Where it answers; otherwise 127.0.0.1:7411.")
+@click.option("--fake-gpus", metavar="8xH100", default=None, help="Simulated GPUs instead of those of this machine.")
+@click.option(
+    "--config",
+    metavar="FILE",
+    default=None,
+    envvar="CORRAL_CONFIG",
+    show_envvar=True,
+    help="A configuration; corral config init writes an example.",
+)
+@click.option("--policy", metavar="NAME", default=None, help="What decides; see: corral sim policies.")
+@click.option("--allow-plain-http", is_flag=True, help="Listen beyond this machine without TLS.")
+@click.option("--detach", "-d", is_flag=True, help="In the background; return when it is in service.")
+@click.option("--timeout", type=Span(), metavar="TIME", default="60s", show_default=True, help="For --detach.")
+def up(**given: Any) -> int:
+    """Start a server on this machine. The first start makes an administrator and keeps the token for you.
+
+    Ctrl-C or corral down stops it; what runs goes on, and is taken up again by the next start.
+    """
+    config = _config(given["config"])
+    folder = data_folder(given["data"] or config.data)
+    here = running_server(folder)
+    if here is not None:
+        from corral.cli.render import tell
+
+        if given["detach"]:
+            tell(f"a server is up already, at {here.url}")
+            return 0
+        raise Complaint(f"a server has {folder} already, at {here.url} (process {here.pid})", "corral down stops it")
+    options = _options(config, folder, given)
+    if given["detach"]:
+        from corral.cli.serve.detached import start_detached
+
+        return start_detached(folder, _again(given, folder), given["timeout"] / 1000)
+    node = _node(given["fake_gpus"])
+    _check_free(options.host, options.port)
+    return _serve(options, node, folder)
+
+
+def _serve(options: Options, node: NodeSpec | None, folder: Path) -> int:
+    from corral.backends.local.backend import LocalBackend
+    from corral.cli.serve.detached import announce
+    from corral.server.main import CannotStart, serve
+    from corral.store.journal import JournalBroken, JournalBusy, JournalUnusable
+
+    announce(folder)
+    try:
+        return serve(options, LocalBackend(folder, node))
+    except (CannotStart, JournalUnusable) as error:
+        raise Complaint(str(error).rstrip("."), "corral doctor looks for the cause", exit_code=FAULT) from None
+    except JournalBusy as error:
+        raise Complaint(str(error).rstrip("."), "corral down stops it", exit_code=FAULT) from None
+    except JournalBroken as error:
+        hint = f"corral db verify --data {folder} tells all that is wrong"
+        raise Complaint(f"the journal is not whole: {error}", hint, exit_code=FAULT) from None
+
+
+def _config(path: str | None) -> Config:
+    from corral.cli.serve.config import read_file
+    from corral.wire.config import Config
+
+    return Config() if path is None else read_file(path)
+
+
+def _options(config: Config, folder: Path, given: dict[str, Any]) -> Options:
+    from corral.client.credentials import credentials_path
+    from corral.server.main import Options
+
+    host, port = _address(given["listen"], config)
+    is_open = host not in _LOOPBACK and not config.allow_plain_http and not given["allow_plain_http"]
+    if is_open:
+        what = f"{host} can be reached from elsewhere, and tokens would travel readably"
+        raise Complaint(what, "listen on 127.0.0.1 behind a proxy with TLS, or say --allow-plain-http")
+    return Options(
+        data=folder,
+        credentials=credentials_path(),
+        host=host,
+        port=port,
+        policy=given["policy"] or config.policy.name,
+        settings=config.settings,
+        queues=config.queues,
+        administrator=config.administrator,
+        keep_ended=config.keep_ended,
+    )
+
+
+def _address(listen: str | None, config: Config) -> tuple[str, int]:
+    if listen is None:
+        return config.address, config.port
+    host, colon, port = listen.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65_535:
+        raise Complaint(f"--listen cannot be {listen!r}", "write it like 127.0.0.1:7411")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def _check_free(host: str, port: int) -> None:
+    """Before anything is made or locked."""
+    import socket
+
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            what = f"cannot listen on {host}:{port}: {(error.strerror or str(error)).lower()}"
+            raise Complaint(what, "another program has it; choose another port with --listen", FAULT) from None
+
+
+def _node(fake_gpus: str | None) -> NodeSpec | None:
+    """This machine with simulated GPUs; None: as it is."""
+    if fake_gpus is None:
+        return None
+    from corral.backends.gpus import simulated
+    from corral.backends.inventory import inventory
+
+    try:
+        return inventory(gpus=simulated(fake_gpus))
+    except ValueError as error:
+        raise Complaint(f"--fake-gpus: {error}", "write it like 8xH100 or 4xH100,4xA100") from None
+
+
+def _again(given: dict[str, Any], folder: Path) -> list[str]:
+    """The same command for the process in the background."""
+    words = ["up", "--data", str(folder)]
+    for name in ("listen", "fake_gpus", "config", "policy"):
+        if given[name] is not None:
+            words += [f"--{name.replace('_', '-')}", given[name]]
+    return [*words, *(["--allow-plain-http"] if given["allow_plain_http"] else [])]

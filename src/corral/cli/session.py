@@ -1,0 +1,69 @@
+"""From a command to a server: a client with the user's credentials, and its errors as complaints.
+
+Knows which exit code an error has. Imports the client only when a command is carried out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from corral.cli.complaint import BAD_INPUT, NOT_FOUND, REFUSED, TIMED_OUT, UNREACHABLE, Complaint
+
+if TYPE_CHECKING:
+    from corral.client.blocking import Client
+    from corral.client.errors import ClientError
+
+DEBUG_VARIABLE = "CORRAL_DEBUG"
+
+
+@contextmanager
+def connected(patience_s: float = 10.0) -> Iterator[Client]:
+    """A client for one command. A server that is not there is told at once; one that goes away is waited for."""
+    from corral.client.blocking import Client
+    from corral.client.errors import ClientError
+
+    try:
+        with Client(patience_s=patience_s, first_patience_s=0) as client:
+            yield client
+    except ClientError as error:
+        if os.environ.get(DEBUG_VARIABLE):
+            raise
+        raise complaint_of(error) from None
+
+
+def complaint_of(error: ClientError) -> Complaint:
+    from corral.client.errors import BadCredentials, NotFound, Problem, Timeout, Unreachable
+
+    if isinstance(error, Problem):
+        code = NOT_FOUND if isinstance(error, NotFound) else BAD_INPUT if error.status in (400, 422) else REFUSED
+        if error.status >= 500:
+            code = UNREACHABLE
+        return Complaint(_what(error), error.hint or _hint(error), exit_code=code)
+    if isinstance(error, Timeout):
+        return Complaint(str(error), error.hint, exit_code=TIMED_OUT)
+    code = UNREACHABLE if isinstance(error, BadCredentials | Unreachable) else 1
+    return Complaint(str(error), error.hint, exit_code=code)
+
+
+def _what(error: ClientError) -> str:
+    lines = [str(error)]
+    lines += [f"{_where(fault.path)}: {fault.why}" + _meant(fault.hint) for fault in getattr(error, "faults", ())]
+    return "\n  ".join(lines)
+
+
+def _where(path: tuple[str | int, ...]) -> str:
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".") or "the document"
+
+
+def _meant(hint: str) -> str:
+    return f" ({hint})" if hint else ""
+
+
+def _hint(error: ClientError) -> str:
+    status, request = getattr(error, "status", 0), getattr(error, "request_id", "")
+    if status == 401:
+        return "ask an administrator for a token, and put it into CORRAL_TOKEN or credentials.json"
+    return f"the log of the server tells more, under {request}" if status >= 500 and request else ""

@@ -1,0 +1,164 @@
+"""As much of HTTP/1.1 as a client of Corral needs: a request out, an answer in, over a connection that is kept.
+
+Written by hand because the standard library's client takes longer to import than all the rest of ``corral ps``: it
+loads the parser of e-mails. Knows bytes and headers; nothing of Corral, tokens or retries. What does not follow the
+protocol is a ``BadAnswer``. Answers are read as they come: by length, in chunks, or to the end of the connection.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections.abc import Mapping
+
+HEAD_MAX = 64 << 10
+_AT_ONCE = 64 << 10
+_NO_BODY = (204, 304)
+
+
+class BadAnswer(OSError):
+    """What came is not an answer in HTTP, or not all of it."""
+
+
+class Connection:
+    """One connection; one request at a time. Closed by whoever finds that its answer cannot be trusted."""
+
+    def __init__(self, host: str, port: int, *, tls: bool, connect_s: float) -> None:
+        self._socket = socket.create_connection((host, port), timeout=connect_s)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls:
+            import ssl
+
+            try:
+                self._socket = ssl.create_default_context().wrap_socket(self._socket, server_hostname=host)
+            except BaseException:
+                self._socket.close()
+                raise
+        self._host = f"{f'[{host}]' if ':' in host else host}:{port}"
+        self._ahead = b""  # what was received beyond what was asked for
+
+    def send(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, timeout_s: float) -> Head:
+        """The head of the answer; its body is then read from it."""
+        self._socket.settimeout(timeout_s)
+        lines = [f"{method} {target} HTTP/1.1", f"Host: {self._host}"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        if body is not None:
+            lines.append(f"Content-Length: {len(body)}")
+        self._socket.sendall("\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b""))
+        while True:
+            head = self._head(method)
+            if head.status >= 200:
+                return head
+
+    def _head(self, method: str) -> Head:
+        while b"\r\n\r\n" not in self._ahead:
+            if len(self._ahead) > HEAD_MAX:
+                raise BadAnswer("the head of the answer is too long")
+            self._ahead += self._more()
+        text, _, self._ahead = self._ahead.partition(b"\r\n\r\n")
+        first, *lines = text.decode("latin-1").split("\r\n")
+        version, _, rest = first.partition(" ")
+        status = rest[:3]
+        if not version.startswith("HTTP/1.") or not status.isdecimal():
+            raise BadAnswer(f"this is no answer in HTTP: {first[:60]!r}")
+        pairs = (line.partition(":") for line in lines)
+        headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
+        return Head(self, int(status), headers, closes=version == "HTTP/1.0", is_empty=method == "HEAD")
+
+    def _more(self) -> bytes:
+        data = self._socket.recv(_AT_ONCE)
+        if not data:
+            raise BadAnswer("the connection was closed")
+        return data
+
+    def take(self, most: int) -> bytes:
+        """The next bytes, at least one; none: the connection has ended."""
+        if not self._ahead:
+            return self._socket.recv(min(most, _AT_ONCE))
+        data, self._ahead = self._ahead[:most], self._ahead[most:]
+        return data
+
+    def line(self) -> bytes:
+        while b"\r\n" not in self._ahead:
+            if len(self._ahead) > HEAD_MAX:
+                raise BadAnswer("a line of the answer is too long")
+            self._ahead += self._more()
+        line, _, self._ahead = self._ahead.partition(b"\r\n")
+        return line
+
+    def patience(self, seconds: float) -> None:
+        self._socket.settimeout(seconds)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing has come that nobody asked for: not even its end."""
+        return not self._ahead and not select.select([self._socket], [], [], 0)[0]
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class Head:
+    """Status and headers of an answer, and its body as it comes. ``keeps``: the connection can be used after it."""
+
+    def __init__(
+        self, connection: Connection, status: int, headers: dict[str, str], *, closes: bool, is_empty: bool
+    ) -> None:
+        self.connection, self.status, self.headers = connection, status, headers
+        self.keeps = not closes and headers.get("connection", "").lower() != "close"
+        self._in_chunks = "chunked" in headers.get("transfer-encoding", "").lower()
+        length = headers.get("content-length")
+        self._left: int | None = 0 if self._in_chunks else None
+        if not self._in_chunks and length is not None:
+            if not length.isdecimal():
+                raise BadAnswer(f"the length of the answer is {length[:20]!r}")
+            self._left = int(length)
+        elif not self._in_chunks:
+            self.keeps = False
+        self._is_over = is_empty or status in _NO_BODY or (self._left == 0 and not self._in_chunks)
+
+    def more(self) -> bytes:
+        """The next bytes of the body, as soon as there are any; none: that was all of it."""
+        if self._is_over:
+            return b""
+        if self._left == 0:
+            self._left = self._next_chunk()
+            if self._left == 0:
+                self._is_over = True
+                return b""
+        data = self.connection.take(_AT_ONCE if self._left is None else self._left)
+        if not data:
+            if self._left is not None:
+                raise BadAnswer("the connection was closed in the middle of an answer")
+            self._is_over = True
+            return b""
+        if self._left is not None:
+            self._left -= len(data)
+            if self._left == 0:
+                self._end_part()
+        return data
+
+    def read(self) -> bytes:
+        """All of the body."""
+        parts = []
+        while data := self.more():
+            parts.append(data)
+        return b"".join(parts)
+
+    def _next_chunk(self) -> int:
+        size = self.connection.line().partition(b";")[0].strip()
+        try:
+            length = int(size, 16)
+        except ValueError:
+            raise BadAnswer(f"the length of a chunk is {size[:20]!r}") from None
+        if length == 0:
+            while self.connection.line():
+                pass  # what follows the last chunk says nothing that is needed
+        return length
+
+    def _end_part(self) -> None:
+        if self._in_chunks:
+            if self.connection.line():
+                raise BadAnswer("a chunk is longer than it says")
+        else:
+            self._is_over = True

@@ -1,0 +1,212 @@
+"""Starting, stopping and looking after a server on this machine, as typed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from corral.cli.serve.place import running_server
+from tests.cli.conftest import Type, live
+from tests.cli.typed import command, free_port, spawned, typed
+
+
+class Machine:
+    """A machine of our own: its data, its credentials, and commands typed there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.data = folder / "data"
+        self.variables = {"XDG_CONFIG_HOME": str(folder), "CORRAL_DATA": str(self.data), "HOME": str(folder)}
+        self.address = f"127.0.0.1:{free_port()}"
+
+    def __call__(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command(*words), env=live(self.variables), capture_output=True, text=True, timeout=120, check=False
+        )
+
+    def up(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return self("up", "--detach", "--listen", self.address, "--fake-gpus", "2xL4", *words)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    here = Machine(tmp_path)
+    yield here
+    server = running_server(here.data)
+    if server is not None:
+        os.kill(server.pid, signal.SIGKILL)
+
+
+def test_a_server_starts_stops_and_takes_up_what_went_on(machine: Machine) -> None:
+    done = machine.up()
+    assert done.returncode == 0, done.stderr
+    assert f"corral is up at http://{machine.address}" in done.stdout
+    again = machine.up()
+    assert (again.returncode, again.stdout) == (0, f"a server is up already, at http://{machine.address}\n")
+    second = machine("up", "--listen", f"127.0.0.1:{free_port()}")
+    assert second.returncode == 2
+    assert "corral down stops it" in second.stderr
+
+    flag = machine.data.parent / "go"
+    waits = f"until [ -e {flag} ]; do sleep 0.05; done; echo went on"
+    job = machine("submit", "--parsable", "--", "sh", "-c", waits).stdout.strip()
+    while json.loads(machine("show", job, "--json").stdout)["state"] != "running":
+        pass
+    down = machine("down")
+    assert f"the server at http://{machine.address} has stopped" in down.stdout
+    assert "1 job goes on" in down.stderr
+    assert machine("ps").returncode == 3
+    flag.touch()
+
+    machine.address = f"127.0.0.1:{free_port()}"  # and where it is now is known without being told
+    assert machine.up().returncode == 0
+    assert machine("wait", job).returncode == 0
+    assert machine("logs", job).stdout == "went on\n"
+    assert machine("down").returncode == 0
+
+
+def test_what_runs_is_ended_if_asked_for(machine: Machine) -> None:
+    machine.up()
+    job = machine("submit", "--parsable", "--", "sleep", "300").stdout.strip()
+    while json.loads(machine("show", job, "--json").stdout)["state"] != "running":
+        pass
+    done = machine("down", "--kill-tasks")
+    assert done.returncode == 0, done.stderr
+    assert "go on" not in done.stderr
+    assert machine("down").returncode == 3
+
+
+def test_a_server_in_the_foreground_says_where_it_is_and_stops_at_ctrl_c(machine: Machine) -> None:
+    words = command("up", "--listen", machine.address, "--fake-gpus", "1xT4")
+    process = subprocess.Popen(words, env=live(machine.variables), stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stderr is not None
+    told = b""
+    while b"corral is up at" not in told:
+        told = process.stderr.readline()
+        assert told
+    assert machine("node", "list", "--fields", "gpus").stdout.splitlines()[1] == "1 x T4 (simulated)"
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--listen", "here"), "--listen cannot be 'here'"),
+        (("--listen", "0.0.0.0:7411"), "can be reached from elsewhere"),
+        (("--fake-gpus", "8xH1000"), "--fake-gpus: "),
+        (("--config", "nowhere.yaml"), "nowhere.yaml cannot be read"),
+    ],
+)
+def test_what_cannot_be_started_is_told(machine: Machine, words: tuple[str, ...], told: str) -> None:
+    done = machine("up", *words)
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert not machine.data.exists()
+
+
+def test_a_port_that_is_taken_is_told(machine: Machine, house: dict[str, str], at_home: Path) -> None:
+    taken = running_server(Path(house["CORRAL_DATA"]))
+    assert taken is not None
+    done = machine("up", "--listen", taken.url.removeprefix("http://"))
+    assert done.returncode == 1
+    assert "another program has it" in done.stderr
+    assert not machine.data.exists()
+
+
+# ---- data ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_journal_is_described_and_verified_while_the_server_runs(corral: Type) -> None:
+    assert corral("db", "verify").out.endswith("is whole\n")
+    assert json.loads(corral("db", "info", "--json").out)["records"] > 5
+    assert "records" in corral("db", "info").out
+    busy = corral("db", "rebuild")
+    assert busy.code == 1
+    assert "corral down stops the server" in busy.err
+
+
+def test_the_journal_is_made_anew_archived_and_a_fault_in_it_is_found(machine: Machine) -> None:
+    machine.up()
+    machine("submit", "--wait", "--", "true")
+    machine("down")
+    assert machine("db", "rebuild").stdout.startswith("made anew from ")
+    archived = machine("db", "archive")
+    assert archived.returncode == 0, archived.stderr
+    assert machine("db", "verify").returncode == 0
+    (archive,) = (machine.data / "archive").iterdir()
+    archive.write_bytes(archive.read_bytes()[:-20])
+    found = machine("db", "verify")
+    assert found.returncode == 7
+    assert "archive" in found.stdout
+    assert "wrong" in found.stderr
+
+
+def test_where_there_is_no_journal_it_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for verb in ("verify", "rebuild", "archive", "info"):
+        done = typed(capsys, "db", verb, "--data", str(tmp_path))
+        assert done.code == 2
+        assert "there is no journal in" in done.err
+
+
+# ---- the rest --------------------------------------------------------------------------------------------------------
+
+
+def test_the_doctor_finds_a_sound_house_sound(corral: Type) -> None:
+    done = corral("doctor")
+    assert done.code == 0, done.out
+    assert "knows you as admin" in done.out
+    states = {each["about"]: each["state"] for each in json.loads(corral("doctor", "--json").out)}
+    assert {"python", "data", "database", "cgroups", "gpus", "port", "clock", "credentials", "server"} <= set(states)
+
+
+def test_the_doctor_says_what_to_do(corral: Type, monkeypatch: pytest.MonkeyPatch, at_home: Path) -> None:
+    open_folder = at_home / "open"
+    open_folder.mkdir(mode=0o755)
+    open_folder.chmod(0o755)
+    monkeypatch.setenv("CORRAL_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("CORRAL_TOKEN", "t")
+    done = corral("doctor", "--data", str(open_folder))
+    assert done.code == 7
+    assert f"chmod 700 {open_folder}" in done.out
+    assert "start one with: corral up" in done.out
+
+
+def test_a_configuration_is_written_checked_and_shown(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CORRAL_CONFIG", raising=False)
+    assert typed(capsys, "config", "init").out == "corral.yaml is written\n"
+    assert typed(capsys, "config", "init").code == 2
+    assert typed(capsys, "config", "check", "corral.yaml").out == "corral.yaml is sound\n"
+    shown = typed(capsys, "config", "show", "corral.yaml").out
+    assert shown == typed(capsys, "config", "show").out
+    assert json.loads(typed(capsys, "config", "show", "--json").out)["listen"]["port"] == 7411
+    Path("bad.yaml").write_text("listen: {prot: 1}\npolicy: fai\n")
+    bad = typed(capsys, "config", "check", "bad.yaml")
+    assert bad.code == 7
+    assert "bad.yaml:1:10" in bad.err
+    assert "bad.yaml:2:9" in bad.err
+
+
+def test_the_version_of_both_sides_is_told(corral: Type) -> None:
+    from corral import __version__
+
+    assert corral("version").out == f"corral {__version__}\nserver {__version__}\n"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_complete_commands(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "_CORRAL_COMPLETE" in typed(capsys, "completion", shell).out
+
+
+def test_a_completion_is_the_command_that_begins_so() -> None:
+    done = spawned(_CORRAL_COMPLETE="bash_complete", COMP_WORDS="corral re", COMP_CWORD="1")
+    assert done.stdout.split() == [b"plain,release", b"plain,requeue"]
