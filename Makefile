@@ -71,9 +71,14 @@ bench-claim: setup ## What the default policy gains over FIFO on public traces (
 verify-traces: setup ## Every published figure, obtained again (CORRAL_TRACES=folder); QUICK=1 with fewer orders
 	$(PY) -m corral.sim.verify $(if $(QUICK),--seeds 1)
 
+.PHONY: bench-api
+bench-api: setup ## Load a whole server over HTTP; QUICK=1 for a short run (CORRAL_SLURM=folder: Slurm beside it)
+	$(PY) tests/bench/api.py $(if $(QUICK),--quick)
+
 .PHONY: soak
-soak: setup ## A million random steps over a thousand seeds, every law after every event
+soak: setup ## A million random steps, every law after every event; then a thousand kills of a server under load
 	$(PY) -m tests.simulation.soak
+	$(PY) -m tests.e2e.kill
 
 .PHONY: mutants
 mutants: setup ## Plant bugs on purpose and see that a named test catches each
