@@ -159,6 +159,9 @@ class MemoryService:
     async def change_accounts(self, actor, command) -> Done | Refusal:
         return self.do_accounts(actor, command(self.accounts, self.now_ms()))
 
+    def promised_ms(self, gang: str) -> int | None:
+        return None
+
     async def explain(self, gang: str) -> Why | Refusal:
         hold = explain(Snapshot(self.state, self.now_ms()), self.policy, gang)
         return hold if isinstance(hold, Refusal) else Why(hold)

@@ -9,11 +9,13 @@ against the present when they arrive. Knows nothing of HTTP, processes or files.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
+from typing import Protocol
 
 import structlog
 from msgspec import Struct
@@ -62,6 +64,13 @@ class ServerStopped(Exception):
     """The journal cannot be written any more; nothing that was not acknowledged has happened."""
 
 
+class Meter(Protocol):
+    """Who wants to know how long things take."""
+
+    def planned(self, seconds: float, kept: int, dropped: int) -> None: ...
+    def appended(self, seconds: float) -> None: ...
+
+
 class Loop:
     """Turns the engine. ``carry_out`` is given what is owed once it is durable; ``watchers`` see durable events."""
 
@@ -75,12 +84,14 @@ class Loop:
         self.stopped = asyncio.Event()
         self.keep_ended = 1_000
         self.durable_seq = journal.head.seq
+        self.meter: Meter | None = None
         self.plans = 0
         self.plan_lag_ms = 0
+        self.promised: dict[str, int] = {}  # gang -> when the last plan promised it a start
         self._engine = Engine(known.state, _never_here, self._write)
         self._actor, self._request, self._written = "", "", list[AnyEvent]()
         self._last: Future[Head] | None = None
-        self._is_watching = False
+        self._is_watching, self._since_s = False, 0.0
         self._waiting: deque[tuple[int, Act]] = deque()
         self._wanted = asyncio.Event()
         self._look_again_ms: int | None = None
@@ -174,7 +185,7 @@ class Loop:
         if self._last is None:
             self._release(self.journal.head.seq)
             return
-        self._is_watching = True
+        self._is_watching, self._since_s = True, time.monotonic()
         loop = asyncio.get_running_loop()
         self._last.add_done_callback(lambda future: loop.call_soon_threadsafe(self._durable, future))
 
@@ -184,6 +195,8 @@ class Loop:
         if error is not None:
             self.stop(error)
             return
+        if self.meter is not None:
+            self.meter.appended(time.monotonic() - self._since_s)
         self._release(future.result().seq)
         self._watch()
 
@@ -255,12 +268,16 @@ class Loop:
         now_ms = self.clock.now_ms()
         self.plans, self.plan_lag_ms = self.plans + 1, now_ms - asked_ms
         self._look_again_ms = plan.look_again_ms
+        self.promised = {promise.gang: promise.at_ms for promise in plan.reservations}
         events = commit(self.known.state, plan, now_ms)
+        named = {event.gang for event in events if isinstance(event, e.GangEvent)}
+        dropped = sum(decision.gang not in named for decision in plan.decisions)
+        if self.meter is not None:
+            self.meter.planned((now_ms - asked_ms) / 1000, len(plan.decisions) - dropped, dropped)
         if events:
             was_wanted = self._wanted.is_set()
             self._take(SCHEDULER, lambda: self._engine.take(events, now_ms))
-            named = {event.gang for event in events if isinstance(event, e.GangEvent)}
-            if not was_wanted and all(decision.gang in named for decision in plan.decisions):
+            if not was_wanted and not dropped:
                 self._wanted.clear()  # the plan knew of all this
 
 

@@ -66,6 +66,7 @@ class Options(Struct, frozen=True, kw_only=True):
     queues: tuple[QueueSpec, ...] = (QueueSpec(name="default"),)
     administrator: str = "admin"
     keep_ended: int = 1_000
+    connections_max: int = 4_000  # beyond, requests are answered with 503
     api: ApiSettings = ApiSettings()
 
 
@@ -134,7 +135,9 @@ async def _run(options: Options, known: Known, journal: SqliteJournal, backend: 
     await server.begin()
     metrics = Metrics(server.service.state, server.service.now_ms())
     server.loop.watchers.append(metrics.take)
-    http = _Http(make_app(server.service, options.api, metrics), options)
+    server.loop.meter = metrics
+    app = make_app(server.service, options.api, metrics)
+    http = _Http(app, options)
     serving = asyncio.create_task(http.serve([place]))
     try:
         await http.until_listening(serving)
@@ -147,6 +150,7 @@ async def _run(options: Options, known: Known, journal: SqliteJournal, backend: 
         (options.data / SERVER_FILE).unlink(missing_ok=True)
         http.should_exit = True
         server.service.end_feeds()
+        app.close()
         await asyncio.gather(serving, return_exceptions=True)
         await server.close()
     return 0 if server.loop.failure is None else 1
@@ -168,6 +172,7 @@ class _Http(uvicorn.Server):
                 timeout_graceful_shutdown=GRACEFUL_S,
                 lifespan="off",
                 backlog=4096,
+                limit_concurrency=options.connections_max,
             )
         )
 

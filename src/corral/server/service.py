@@ -117,6 +117,10 @@ class Service:
         answer = await self.loop.planner.why(gang, self.now_ms())
         return answer.refusal or answer.why or Refusal("no_such_gang", f"there is no gang {gang!r}")
 
+    def promised_ms(self, gang: str) -> int | None:
+        """When the last plan promised it a start, if it did."""
+        return self.loop.promised.get(gang)
+
     async def dry_run(self, specs: Sequence[JobSpec], user: str) -> Sequence[Prospect] | Refusal:
         """What would become of these jobs if they were submitted now, with the numbers they would get."""
         over = await self._over(specs)

@@ -128,6 +128,7 @@ def _why(ask: Ask, name: str, why: Why | Refusal, now_ms: int) -> GangWhy | None
         reasons=tuple(reason_views(why.hold, now_ms, sees)),
         in_the_way=tuple(in_the_way_views(why.hold, now_ms, sees)),
         changes=tuple(change_views(why.changes)),
+        starts_ms=ask.service.promised_ms(name),
     )
 
 
