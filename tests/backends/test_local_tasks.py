@@ -267,3 +267,26 @@ def test_nothing_of_a_task_is_left_when_its_end_is_told(ground: Ground, tmp_path
     key = ground.sh(f"(setsid sh -c 'sleep 60 & echo $! > {pid}; wait' &); {wait}")
     ground.ear.down(key)
     assert not is_alive(int(pid.read_text()))
+
+
+# --- keeping the place of a task that failed --------------------------------------------------------------------------
+
+
+def test_a_task_that_failed_keeps_its_place_for_a_look(ground: Ground):
+    key = ground.sh("exit 3", hold_on_fail_ms=700)
+    ground.says(key, "its place is kept", "stderr")
+    assert not [report for report in ground.ear.of(key) if getattr(report, "phase", None) is Phase.DOWN]
+    assert ground.ear.down(key).exit_code == 3
+
+
+def test_a_place_that_is_kept_is_given_up_when_it_is_needed(ground: Ground):
+    key = ground.sh("exit 3", hold_on_fail_ms=FAR_MS)
+    ground.says(key, "its place is kept", "stderr")
+    ground.backend.warn(key, now_ms() + FAR_MS, "preempted")
+    assert ground.ear.down(key).exit_code == 3
+
+
+def test_a_task_that_saved_or_succeeded_keeps_nothing(ground: Ground):
+    for code in (0, 85):
+        down, _ = ground.ran(f"exit {code}", hold_on_fail_ms=FAR_MS)
+        assert down.exit_code == code

@@ -136,6 +136,7 @@ class Dispatch:
                 output=_expanded(work.output, job, gang, seat.node),
                 error=_expanded(work.error, job, gang, seat.node),
                 early_signal=work.early_signal,
+                hold_on_fail_ms=work.hold_on_fail_ms,
             )
 
     def _uuids(self, node: str, gpus: int) -> tuple[str, ...]:

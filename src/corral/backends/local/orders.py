@@ -64,6 +64,7 @@ def request_of(order: TaskOrder, site: Site, logs: str) -> Request:
         "has_quota": site.settings.has_cpu_quota,
         "pids_max": site.settings.pids_max,
         "peer_grace_ms": site.settings.peer_grace_ms,
+        "hold_on_fail_ms": order.hold_on_fail_ms,
         "unenforced": unenforced(order, site.layout),
         "refusal": _refusal(order),
     }

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         has_quota: bool
         pids_max: int
         peer_grace_ms: int
+        hold_on_fail_ms: int
         unenforced: list[str]
         refusal: str  # why it cannot run here at all; empty: it can
 else:  # typing is not loaded just for this

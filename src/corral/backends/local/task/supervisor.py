@@ -50,6 +50,7 @@ class Supervisor:
         self.running: dict[int, int] = {}  # pid to pidfd
         self.leader = 0
         self.is_up = False
+        self.is_called = False  # away, by the server
         self.first_failure: int | None = None  # a wait status
         self.deadline: float | None = None  # all on the monotonic clock, seconds
         self.early_at: float | None = None
@@ -66,6 +67,7 @@ class Supervisor:
             self._start()
             while self.running and not self._is_past_deadline():
                 self._turn()
+            self._stay()
         except StartFault as this:
             fault = this
         except Exception as this:
@@ -187,6 +189,18 @@ class Supervisor:
         self._signal_group(system.SIGTERM)
         self._end_by(time.monotonic() + self.request["peer_grace_ms"] / 1000, "a process of the task had failed")
 
+    def _stay(self) -> None:
+        """The task has failed, and somebody wants to have a look: its place is kept for a while, or until it is
+        needed."""
+        stays_ms, failed = self.request["hold_on_fail_ms"], self.first_failure
+        if not stays_ms or failed is None or os.waitstatus_to_exitcode(failed) == SAVED:
+            return
+        self.streams[1].note(f"the task has failed; its place is kept for {stays_ms // 1000} s (hold_on_fail)")
+        until = time.monotonic() + stays_ms / 1000
+        while not self.is_called and time.monotonic() < until:
+            if self.poll.poll(_LOOK_MS):
+                self._turn()
+
     def _end_by(self, at: float, why: str) -> None:
         if self.deadline is None or at < self.deadline:
             self.deadline, self.kill_why = at, why
@@ -194,6 +208,7 @@ class Supervisor:
     def _obey(self, lines: bytes) -> None:
         for line in lines.decode("utf-8", "replace").splitlines():
             verb, _, rest = line.partition(" ")
+            self.is_called = True
             if verb == "kill":
                 self._end_by(0.0, rest)
             elif verb == "warn":
