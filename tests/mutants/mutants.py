@@ -474,4 +474,12 @@ MUTANTS: tuple[Mutant, ...] = (
         "A gang that never says what it saved is spared.",
         (f"{TRAPS}test_trap_24_silence_does_not_grow_dearer_with_time",),
     ),
+    Mutant(
+        "given_up_too_early",
+        f"{POLICY}/walk.py",
+        "!= from_ms - 1 for expected in",
+        "!= -1 for expected in",
+        "A demand is closed everywhere though somebody would be gone at the very moment a promised start begins.",
+        ("tests/policy/test_giving_up.py::test_giving_up_on_a_demand_changes_no_decision",),
+    ),
 )
