@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from corral.backends.base import StaleEpoch
 from corral.backends.fake import FakeBackend
 from corral.core import events as e
 from corral.core.intake.commands import cancel
@@ -95,6 +96,52 @@ async def test_the_planner_may_die(tmp_path):
         await process.wait()
         await server.service.submit("root", [job()])
         await until(lambda: ended(journal) == {"1": True})
+
+
+async def test_whoever_asks_a_planner_that_has_died_gets_an_answer(tmp_path):
+    async with running(tmp_path, MemoryJournal()) as server:
+        process = server.loop.planner._process
+        assert process is not None
+        process.kill()
+        await process.wait()
+        answer = await server.service.dry_run([job()], "root")
+        assert not isinstance(answer, Refusal)
+        assert [each.starts_ms is not None for each in answer] == [True]
+
+
+async def test_a_planner_that_cannot_be_started_is_tried_again(tmp_path, monkeypatch):
+    journal = MemoryJournal()
+    async with running(tmp_path, journal) as server:
+        planner, tries = server.loop.planner, []
+        begin, process = planner.begin, planner._process
+        assert process is not None
+
+        async def fail_first(image: bytes) -> None:
+            tries.append(len(image))
+            if len(tries) == 1:
+                raise OSError("too many open files")
+            await begin(image)
+
+        monkeypatch.setattr(planner, "begin", fail_first)
+        process.kill()
+        await process.wait()
+        await server.service.submit("root", [job()])
+        await until(lambda: ended(journal) == {"1": True})
+        assert len(tries) == 2
+
+
+async def test_a_backend_that_fails_stops_the_server_and_nobody_waits_for_ever(tmp_path):
+    backend = FakeBackend([NODE])
+    async with running(tmp_path, MemoryJournal(), backend) as server:
+
+        def refuse(orders):
+            raise StaleEpoch(1, 2)
+
+        backend.launch = refuse  # type: ignore[method-assign]
+        await server.service.submit("root", [job()])
+        await asyncio.wait_for(server.loop.stopped.wait(), 10)
+        with pytest.raises(ServerStopped):
+            await server.service.submit("root", [job()])
 
 
 async def test_why_and_a_dry_run_change_nothing(tmp_path):

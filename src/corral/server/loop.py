@@ -51,6 +51,7 @@ SCHEDULER, WORLD = "scheduler", "world"  # actors of what nobody asked for
 _CALM = frozenset({e.TasksStarted, e.GangStarted, e.CheckpointCommitted, e.JobForgotten, e.ClaimDropped})
 _PLAN_GAP_S = 0.002
 _RETRY_S = 1.0
+_REVIVE_S = 0.2
 
 
 class Done(Struct, frozen=True, gc=False):
@@ -202,12 +203,17 @@ class Loop:
 
     def _release(self, seq: int) -> None:
         self.durable_seq = seq
-        while self._waiting and self._waiting[0][0] <= seq:
-            self._waiting.popleft()[1](None)
+        try:
+            while self._waiting and self._waiting[0][0] <= seq:
+                self._waiting.popleft()[1](None)
+        except Exception as fault:  # what is durable could not be carried out: the next server will
+            self.stop(fault)
 
     def stop(self, failure: BaseException) -> None:
-        """Nothing can be written any more: whoever waits is told, and nobody is told otherwise."""
-        log.error("journal_failed", error=str(failure))
+        """It cannot go on, mostly because nothing can be written: whoever waits is told, and nobody otherwise."""
+        if self.failure is not None:
+            return
+        log.error("cannot_go_on", error=str(failure), exc_info=failure)
         self.failure = failure
         self.stopped.set()
         while self._waiting:
@@ -234,13 +240,21 @@ class Loop:
                 await self._plan()
             except PlannerLost as lost:
                 log.warning("planner_lost", error=str(lost))
-                await self.planner.begin(self.known.pack())
-                self._wanted.set()
+                await self._begin_planner()
             except ThoughtFailed as failed:
                 log.error("plan_failed", error=str(failed))
                 await asyncio.sleep(_RETRY_S)
                 self._wanted.set()
             await asyncio.sleep(_PLAN_GAP_S)
+
+    async def _begin_planner(self) -> None:
+        """Begin it anew. Where that fails, the next plan finds it lost again; there is a pause between two tries."""
+        try:
+            await self.planner.begin(self.known.pack())
+        except (OSError, PlannerLost) as wrong:
+            log.error("planner_not_begun", error=str(wrong))
+        await asyncio.sleep(_REVIVE_S)
+        self._wanted.set()
 
     async def _until_wanted(self) -> None:
         now_ms = self.clock.now_ms()

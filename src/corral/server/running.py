@@ -69,16 +69,28 @@ class Running:
         miss_tasks(self.loop, self._backend)
         self.loop.resume()
         self._tasks = [asyncio.create_task(self.loop.run()), asyncio.create_task(self._take_images())]
+        for task in self._tasks:
+            task.add_done_callback(self._notice_end)
         self.service.is_ready = True
 
     def _take_reports(self) -> None:
-        while self._reports:
-            report = self._reports.popleft()
-            fact = self._dispatch.fact(report)
-            if fact is not None:
-                self.loop.tell(fact)
-            elif isinstance(report, TaskReport) and report.phase is Phase.UP:
-                log.info("old_task_ended", gang=report.key.gang, attempt=report.key.attempt)
+        try:
+            while self._reports:
+                self._take_report(self._reports.popleft())
+        except Exception as fault:  # it was not taken: the next server is told it again
+            self.loop.stop(fault)
+
+    def _take_report(self, report: Report) -> None:
+        fact = self._dispatch.fact(report)
+        if fact is not None:
+            self.loop.tell(fact)
+        elif isinstance(report, TaskReport) and report.phase is Phase.UP:
+            log.info("old_task_ended", gang=report.key.gang, attempt=report.key.attempt)
+
+    def _notice_end(self, task: asyncio.Task[None]) -> None:
+        """A server of which a part has failed would only seem to work."""
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            self.loop.stop(fault)
 
     def _let_go(self, event: AnyEvent) -> None:
         """An attempt is over for good: the backend need not remember its tasks."""

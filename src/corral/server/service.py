@@ -7,7 +7,8 @@ through the loop; reading never waits for it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Container, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -19,12 +20,14 @@ from corral.core.model import After, Dependency, JobSpec
 from corral.core.people.accounts import Accounts
 from corral.core.state import State
 from corral.server.loop import AccountCommand, Command, Done, Loop
+from corral.server.planner import PlannerLost
 from corral.server.secrets import SecretStore
-from corral.server.thinking import Prospect, Why
+from corral.server.thinking import Answer, Prospect, Why
 from corral.store.journal import Journal, Record
 from corral.store.lookup import Lookup
 
 _FEED_AT_ONCE = 500
+_ASKED_AGAIN, _ASK_AGAIN_S = 100, 0.1
 
 
 class Service:
@@ -114,7 +117,7 @@ class Service:
 
     async def explain(self, gang: str) -> Why | Refusal:
         """Why a gang waits, who is in its way, and what would help."""
-        answer = await self.loop.planner.why(gang, self.now_ms())
+        answer = await self._thought(lambda: self.loop.planner.why(gang, self.now_ms()))
         return answer.refusal or answer.why or Refusal("no_such_gang", f"there is no gang {gang!r}")
 
     def promised_ms(self, gang: str) -> int | None:
@@ -126,8 +129,19 @@ class Service:
         over = await self._over(specs)
         if isinstance(over, Refusal):
             return over
-        answer = await self.loop.planner.prospects(self._numbered(specs, over), user, self.now_ms())
+        answer = await self._thought(
+            lambda: self.loop.planner.prospects(self._numbered(specs, over), user, self.now_ms())
+        )
         return answer.refusal or answer.prospects
+
+    async def _thought(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+        """What the planner answers. One that has ended is begun anew by the loop, and asked again."""
+        for _ in range(_ASKED_AGAIN):
+            with suppress(PlannerLost):
+                return await ask()
+            self.loop.want_plan()
+            await asyncio.sleep(_ASK_AGAIN_S)
+        return Answer(refusal=Refusal("planner_away", "the planner is being started", "try again in a moment"))
 
     # ---- the feed ----------------------------------------------------------------------------------------------
 
