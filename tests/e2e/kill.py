@@ -100,7 +100,7 @@ class Submitter(threading.Thread):
 
 def job(script: Path, key: str, chance: random.Random) -> tuple[dict[str, Any], str]:
     """A small job of some kind, and how it should end."""
-    seconds = chance.choice(["0", "0", "0", "0.05", "0.2", "1"])
+    seconds = chance.choice(["0", "0", "0", "0.05", "0.2", "1", "2"])
     document: dict[str, Any] = {"env": {"KEY": key}, "name": f"kill-{key}"}
     kind, state = chance.random(), "succeeded"
     if kind < 0.5:

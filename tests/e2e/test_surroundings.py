@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import sqlite3
 import subprocess
@@ -108,18 +109,21 @@ def test_a_client_that_hangs_up_halfway_does_no_harm(live):
 
 
 def test_thousands_of_connections_are_answered_or_told_to_wait(live):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 6_000:
+        pytest.skip("this machine does not allow so many files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 6_000), hard))
     server = live()
     server.start()
     before = rss_mib(server)
     clients: list[socket.socket] = []
     try:
-        clients += [socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in range(2_000)]
+        clients += [socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in range(5_000)]
         request = f"GET /v1/whoami HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {server.token}\r\n\r\n".encode()
         for client in clients:
             client.sendall(request)
         statuses = {client.recv(12)[9:12] for client in clients}
-        assert statuses <= {b"200", b"429", b"503"}
-        assert b"200" in statuses
+        assert statuses == {b"200", b"503"}
     finally:
         for client in clients:
             client.close()

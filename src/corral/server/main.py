@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import resource
 import signal
 import socket
 import sys
@@ -47,6 +48,7 @@ log = structlog.get_logger(__name__)
 DEFAULT_PORT = 7411
 SERVER_FILE = "server.json"
 GRACEFUL_S = 5
+_OWN_FILES = 256  # journal, readers, planner, tasks
 _SWITCH_S = 0.001  # how long a busy thread keeps the interpreter from the journal's writer
 
 
@@ -172,7 +174,7 @@ class _Http(uvicorn.Server):
                 timeout_graceful_shutdown=GRACEFUL_S,
                 lifespan="off",
                 backlog=4096,
-                limit_concurrency=options.connections_max,
+                limit_concurrency=_connections(options.connections_max),
             )
         )
 
@@ -185,6 +187,17 @@ class _Http(uvicorn.Server):
             if serving.done():
                 raise CannotStart("the interface did not start; see above")
             await asyncio.sleep(0.005)
+
+
+def _connections(most: int) -> int:
+    """So many that files are left for everything else, after asking for as many files as the machine allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = most + _OWN_FILES
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return most
+    soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return max(1, soft - _OWN_FILES)
 
 
 def _tell_where(options: Options) -> None:
