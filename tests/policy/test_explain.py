@@ -124,7 +124,7 @@ def test_a_hold_can_be_stored_and_read_again():
     assert msgspec.json.decode(msgspec.json.encode(hold), type=Hold) == hold
 
 
-@pytest.mark.parametrize("policy", ["standard", "strict_fifo", "priority", "fair", "sjf"])
+@pytest.mark.parametrize("policy", ["standard", "strict_fifo", "conservative", "priority", "fair", "sjf"])
 def test_whoever_waits_when_nothing_more_is_decided_has_a_reason_and_nobody_else_has(policy):
     told = 0
     for seed in range(6):
