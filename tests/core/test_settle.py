@@ -4,7 +4,7 @@ import pytest
 
 from corral.core import events as e
 from corral.core import facts as f
-from corral.core.cluster.resources import MEMORY_MIB, amount_of, amounts
+from corral.core.cluster.resources import MEMORY_MIB, Seat, amount_of, amounts
 from corral.core.intake import commands
 from corral.core.model import (
     CRASH_LOOP,
@@ -280,17 +280,34 @@ def test_infrastructure_faults_never_use_up_the_users_retries():
 
 
 def test_a_gang_that_failed_by_a_gpu_avoids_the_node_and_goes_to_the_head():
+    """Unless it is known which GPU it was: this one is back, so it may happen again."""
     made = world()
     earlier = made.submit("earlier", held=True)
     gang = made.run("j")
     node = gang.seats[0].node
     made.wait(2 * QUICK_MS)
     made.tell(f.GpuObserved(node, 0, Health.FAILED))
+    made.tell(f.GpuObserved(node, 0, Health.HEALTHY))
     made.down(gang, 137)
     assert gang.profile.avoid == (node,)
     assert gang.rank < earlier.rank
     run_again(made, gang)
     assert gang.seats[0].node != node
+
+
+def test_a_gpu_that_failed_is_fenced_alone_and_its_gang_goes_on_beside_it_at_once():
+    made = World().rack("a", 2).queue("team")
+    made.run("other", demand=demand_of(gpus=6), seats=[Seat("a1", 0b111111)])
+    gang = made.run("j", demand=demand_of(gpus=4), seats=[Seat("a0", 0b1111)])
+    made.wait(2 * QUICK_MS)
+    made.tell(f.GpuObserved("a0", 3, Health.FAILED, "Xid 79"))
+    made.down(gang, 137)
+    assert gang.profile.avoid == ()
+    assert gang.not_before_ms == 0
+    made.cycle()
+    assert gang.seats[0].node == "a0"
+    assert not gang.seats[0].gpus >> 3 & 1
+    assert made.state.nodes["a0"].gpu_why == {3: "Xid 79"}
 
 
 def test_a_node_is_not_avoided_if_the_gang_could_then_never_run():

@@ -482,4 +482,15 @@ MUTANTS: tuple[Mutant, ...] = (
         "A demand is closed everywhere though somebody would be gone at the very moment a promised start begins.",
         ("tests/policy/test_giving_up.py::test_giving_up_on_a_demand_changes_no_decision",),
     ),
+    Mutant(
+        "node_avoided_for_a_fenced_gpu",
+        f"{CORE}/settle.py",
+        "if failure is FailureClass.GPU_FAULT and _is_fenced(state, gang, node):",
+        "if False:",
+        "A whole node is shunned for one GPU that nobody is placed on any more.",
+        (
+            f"{SETTLE}test_a_gpu_that_failed_is_fenced_alone_and_its_gang_goes_on_beside_it_at_once",
+            scenario("failed_gpu_is_fenced_alone"),
+        ),
+    ),
 )

@@ -4,14 +4,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from corral.backends.base import Phase, SavedReport, TaskKey, TaskOrder, TaskReport
+from corral.backends.base import HealthReport, Phase, SavedReport, TaskKey, TaskOrder, TaskReport
 from corral.backends.fake import FakeBackend
 from corral.core import events as e
 from corral.core import facts as f
 from corral.core.apply import apply
 from corral.core.cluster.resources import Demand, Seat, TaskDemand, amounts
 from corral.core.effects import KillGang, StartGang, WarnGang
-from corral.core.model import Cause, FailureClass, GangSpec, JobSpec, QueueSpec, Settings
+from corral.core.model import Cause, FailureClass, GangSpec, Health, JobSpec, QueueSpec, Settings
 from corral.core.people.accounts import Accounts, UserSet
 from corral.core.state import State
 from corral.core.work import Work
@@ -178,3 +178,11 @@ def test_the_backend_may_forget_once_the_end_is_written_down():
     assert sorted(desk.asked("forget")) == [TaskKey("7/main", 1, 0), TaskKey("7/main", 1, 1)]
     desk.dispatch.forget("7/main", 1)
     assert len(desk.asked("forget")) == 2
+
+
+def test_what_is_said_about_health_is_told_with_its_reason():
+    desk = Desk(spec(Work(command=("true",))), TWO)
+    said = HealthReport("here", 3, Health.FAILED, "Xid 79")
+    assert desk.dispatch.fact(said) == f.GpuObserved("here", 3, Health.FAILED, "Xid 79")
+    said = HealthReport("here", None, Health.SUSPECT, "the disk is full")
+    assert desk.dispatch.fact(said) == f.NodeObserved("here", Health.SUSPECT, "the disk is full")

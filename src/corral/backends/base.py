@@ -13,7 +13,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from corral.core.cluster.topology import NodeSpec
-from corral.core.model import FailureClass
+from corral.core.model import FailureClass, Health
 from corral.core.work import EarlySignal, Mount
 
 
@@ -93,7 +93,17 @@ class SavedReport(Struct, frozen=True, gc=False):
     step: int
 
 
-Report = TaskReport | SavedReport
+class HealthReport(Struct, frozen=True, gc=False):
+    """How a node, or one of its GPUs (by slot), is, and why that is thought. Told when it changes and once at the
+    beginning; told again in the same words it is no news."""
+
+    node: str
+    gpu: int | None
+    health: Health
+    why: str = ""
+
+
+Report = TaskReport | SavedReport | HealthReport
 Tell = Callable[[Report], None]
 
 

@@ -80,12 +80,14 @@ def _count(state: State, node: Node, sign: int) -> None:
 
 
 def _node_health(state: State, event: e.NodeHealthChanged) -> None:
-    state.nodes[event.node].health = event.health
+    node = state.nodes[event.node]
+    node.health, node.why = event.health, event.why
     _node_refreshed(state, event.node)
 
 
 def _gpu_health(state: State, event: e.GpuHealthChanged) -> None:
-    state.nodes[event.node].gpu_health[event.gpu] = event.health
+    node = state.nodes[event.node]
+    node.gpu_health[event.gpu], node.gpu_why[event.gpu] = event.health, event.why
     _node_refreshed(state, event.node)
 
 

@@ -178,18 +178,18 @@ def _node_gone(state: State, name: str, now_ms: int) -> list[e.Event]:
 
 def _node_observed(state: State, fact: f.NodeObserved, now_ms: int) -> list[e.Event]:
     node = state.nodes.get(fact.node)
-    if node is None or node.health is fact.health:
+    if node is None or (node.health, node.why) == (fact.health, fact.why):
         return []
-    return [e.NodeHealthChanged(now_ms, fact.node, fact.health)]
+    return [e.NodeHealthChanged(now_ms, fact.node, fact.health, fact.why)]
 
 
 def _gpu_observed(state: State, fact: f.GpuObserved, now_ms: int) -> list[e.Event]:
     node = state.nodes.get(fact.node)
     if node is None or not 0 <= fact.gpu < len(node.spec.gpus):
         return []
-    if node.gpu_health.get(fact.gpu, Health.HEALTHY) is fact.health:
+    if (node.gpu_health.get(fact.gpu, Health.HEALTHY), node.gpu_why.get(fact.gpu, "")) == (fact.health, fact.why):
         return []
-    found: list[e.Event] = [e.GpuHealthChanged(now_ms, fact.node, fact.gpu, fact.health)]
+    found: list[e.Event] = [e.GpuHealthChanged(now_ms, fact.node, fact.gpu, fact.health, fact.why)]
     if fact.health is Health.FAILED:
         for gang_id in state.tenants[fact.node]:
             gang = state.gangs[gang_id]

@@ -50,11 +50,13 @@ class NodeReturned(_NodeEvent, frozen=True, gc=False, tag=True):
 
 class NodeHealthChanged(_NodeEvent, frozen=True, gc=False, tag=True):
     health: Health
+    why: str = ""
 
 
 class GpuHealthChanged(_NodeEvent, frozen=True, gc=False, tag=True):
     gpu: int
     health: Health
+    why: str = ""
 
 
 class NodeDrained(_NodeEvent, frozen=True, gc=False, tag=True):

@@ -52,14 +52,18 @@ class NodeBack(Struct, frozen=True, gc=False):
 
 
 class NodeObserved(Struct, frozen=True, gc=False):
+    """How a node is, and why that is thought. What is observed again in the same words is no news."""
+
     node: str
     health: Health
+    why: str = ""
 
 
 class GpuObserved(Struct, frozen=True, gc=False):
     node: str
     gpu: int
     health: Health
+    why: str = ""
 
 
 Fact = Ticked | TasksUp | TasksDown | Saved | NodeGone | NodeBack | NodeObserved | GpuObserved

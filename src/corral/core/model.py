@@ -358,3 +358,5 @@ class Node(Struct, gc=False):
     lost: bool = False
     drained: bool = False  # an operator asked for it
     gpu_health: dict[int, Health] = field(default_factory=dict)
+    why: str = ""  # what was last said about its health, and about that of its GPUs
+    gpu_why: dict[int, str] = field(default_factory=dict)

@@ -20,6 +20,7 @@ from corral.core.model import (
     FailureClass,
     Gang,
     GangState,
+    Health,
     Job,
     JobSpec,
     Profile,
@@ -120,6 +121,8 @@ def _after_failure(
     if rule.count is not None and used >= rule.count:
         return [_finish(gang, GangState.FAILED, str(failure), now_ms, failure)]
     node = node or (gang.eviction.node if gang.eviction is not None else "")
+    if failure is FailureClass.GPU_FAULT and _is_fenced(state, gang, node):
+        rule = replace(rule, avoid_node=False, backoff_ms=0)
     profile = _next_profile(state, gang, rule, node)
     backoff = min(BACKOFF_MAX_MS, rule.backoff_ms << min(16, max(used, gang.quick_failures)))
     return [
@@ -134,6 +137,14 @@ def _after_failure(
             profile=profile if profile != gang.profile else None,
         )
     ]
+
+
+def _is_fenced(state: State, gang: Gang, node: str) -> bool:
+    """Whether a GPU that it held there is known to have failed: nobody is placed on that one, and the node's other GPUs
+    are as good as any. Else it is the node that is not trusted."""
+    known = state.nodes.get(node)
+    failed = 0 if known is None else sum(1 << n for n, is_ in known.gpu_health.items() if is_ is Health.FAILED)
+    return any(seat.node == node and seat.gpus & failed for seat in gang.seats)
 
 
 def _next_profile(state: State, gang: Gang, rule: RetryRule, node: str) -> Profile:

@@ -9,7 +9,17 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator
 
-from corral.backends.base import Backend, Phase, Process, Report, SavedReport, TaskKey, TaskOrder, TaskReport
+from corral.backends.base import (
+    Backend,
+    HealthReport,
+    Phase,
+    Process,
+    Report,
+    SavedReport,
+    TaskKey,
+    TaskOrder,
+    TaskReport,
+)
 from corral.core import facts as f
 from corral.core.cluster.resources import CPU_MILLI, MEMORY_MIB, amount_of
 from corral.core.effects import Effect, KillGang, StartGang, WarnGang
@@ -63,6 +73,10 @@ class Dispatch:
 
     def fact(self, report: Report) -> f.Fact | None:
         """What a report says; None if it speaks of an attempt that is over. Such a task is ended, or let go."""
+        if isinstance(report, HealthReport):
+            if report.gpu is None:
+                return f.NodeObserved(report.node, report.health, report.why)
+            return f.GpuObserved(report.node, report.gpu, report.health, report.why)
         key = report.key
         gang = self.state.gangs.get(key.gang)
         is_current = gang is not None and gang.attempt == key.attempt and gang.holds_seats

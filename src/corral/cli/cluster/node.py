@@ -85,6 +85,7 @@ def show(name: str, as_json: bool) -> None:
     lines = {
         "node": found.name,
         "state": _state(found) + ("" if found.open else ", takes nothing new"),
+        "why": found.why,
         "stands in": ", ".join(f"{level} {where}" for level, where in found.domains.items()),
         "has": amounts_text(found.amounts),
         "free": amounts_text(found.free),
@@ -98,6 +99,9 @@ def show(name: str, as_json: bool) -> None:
         rows = [_gpu_row(gpu) for gpu in found.gpus]
         for line in table(("GPU", "MODEL", "VRAM", "HEALTH", "WHO", "UUID"), rows):
             tell(line)
+        for gpu in found.gpus:
+            if gpu.why:
+                tell(f"GPU {gpu.slot} is {state_text(gpu.health)}: {gpu.why}")
 
 
 def _gpu_row(gpu: GpuView) -> tuple[str, ...]:

@@ -85,6 +85,7 @@ class GpuView(Answer, frozen=True):
     simulated: bool
     busy: bool
     gangs: tuple[str, ...] = ()
+    why: str = ""  # what was last said about its health
 
 
 class NodeView(Answer, frozen=True):
@@ -102,6 +103,7 @@ class NodeView(Answer, frozen=True):
     gpus_free: int
     gangs: tuple[str, ...] = ()
     gangs_hidden: int = 0
+    why: str = ""  # what was last said about its health
 
 
 class NodeList(Answer, frozen=True):

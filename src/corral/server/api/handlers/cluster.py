@@ -235,6 +235,7 @@ def _node_view(ask: Ask, name: str) -> NodeView:
         gpus_free=state.capacity.free[n].bit_count(),
         gangs=tuple(sorted(seen)),
         gangs_hidden=len(tenants) - len(seen),
+        why=node.why,
     )
 
 
@@ -248,7 +249,7 @@ def _gpu_views(node: Node, on_gpu: dict[int, list[str]], seen: set[str]) -> Iter
         yield GpuView(
             slot=slot, uuid=gpu.uuid, model=gpu.model, vram_mib=gpu.vram_mib,
             health=node.gpu_health.get(slot, Health.HEALTHY), simulated=is_simulated(gpu.uuid), busy=bool(gangs),
-            gangs=tuple(gang for gang in gangs if gang in seen),
+            gangs=tuple(gang for gang in gangs if gang in seen), why=node.gpu_why.get(slot, ""),
         )  # fmt: skip
 
 

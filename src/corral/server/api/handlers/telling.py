@@ -51,6 +51,10 @@ def _finished(event: e.GangFinished) -> str:
     return f"{_gang(event)} {event.state}" + (f": {event.why}" if event.why else "")
 
 
+def _because(why: str) -> str:
+    return f": {why}" if why else ""
+
+
 _SENTENCES: dict[type, Callable[[Any], str]] = {
     e.Founded: lambda v: f"the journal begins, with levels {', '.join(v.settings.levels) or 'of nodes alone'}",
     e.StartsPromised: lambda v: f"{len(v.promises)} gangs were promised a start, {len(v.withdrawn)} promises withdrawn",
@@ -58,8 +62,8 @@ _SENTENCES: dict[type, Callable[[Any], str]] = {
     e.NodeRemoved: lambda v: f"node {v.node} was removed",
     e.NodeLost: lambda v: f"node {v.node} is lost",
     e.NodeReturned: lambda v: f"node {v.node} is back",
-    e.NodeHealthChanged: lambda v: f"node {v.node} is {v.health}",
-    e.GpuHealthChanged: lambda v: f"GPU {v.gpu} of node {v.node} is {v.health}",
+    e.NodeHealthChanged: lambda v: f"node {v.node} is {v.health}" + _because(v.why),
+    e.GpuHealthChanged: lambda v: f"GPU {v.gpu} of node {v.node} is {v.health}" + _because(v.why),
     e.NodeDrained: lambda v: f"node {v.node} is being drained",
     e.NodeUndrained: lambda v: f"node {v.node} takes tasks again",
     e.QueueSet: lambda v: f"queue {v.spec.name} was set",
