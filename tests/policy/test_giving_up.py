@@ -57,9 +57,13 @@ def test_giving_up_on_a_demand_changes_no_decision(order, seed, monkeypatch):
     monkeypatch.setattr(workload, "SIZES", ((1, 500), (2, 150), (4, 150), (8, 100), (16, 60), (32, 40), (64, 10)))
     monkeypatch.setattr(workload, "LIMITS", ((1, 40), (2, 30), (4, 15), (12, 10)))
     monkeypatch.setattr(workload, "QueueSpec", lambda **terms: QueueSpec(**{**terms, "guarantee": ()}))
-    closed, parts = [], PARTS[order]
-    close = Walk.close_everywhere
-    monkeypatch.setattr(Walk, "close_everywhere", lambda walk, *what: closed.append(what) or close(walk, *what))
+    closed, parts, close = [], PARTS[order], Walk.close_everywhere
+
+    def close_and_tell(walk, demand, from_ms=0):
+        closed.append(demand)
+        close(walk, demand, from_ms)
+
+    monkeypatch.setattr(Walk, "close_everywhere", close_and_tell)
     found = journal_of(seed, parts)
     assert closed, "nothing was given up: this seed tests nothing"
     monkeypatch.setattr(Room, "is_over", lambda _room: False)
