@@ -58,10 +58,11 @@ def _happenings(client: Client, job: str, after: int) -> Iterator[EventView]:
 
 
 def _leave(client: Client, job: str) -> int:
-    say(f"\ndetached: job {job} goes on", bold=True)
-    say(f"  corral logs -f {job}   to see it again", dim=True)
-    say(f"  corral cancel {job}    to end it, or press Ctrl-C once more now", dim=True)
+    """The first Ctrl-C has come. One more, even while this is being said, cancels."""
     try:
+        say(f"\ndetached: job {job} goes on", bold=True)
+        say(f"  corral logs -f {job}   to see it again", dim=True)
+        say(f"  corral cancel {job}    to end it, or press Ctrl-C once more now", dim=True)
         time.sleep(SECOND_S)
     except KeyboardInterrupt:
         client.cancel(job)

@@ -49,7 +49,8 @@ def demand_text(demand: Demand) -> str:
     if task.slice_mib:
         has.append(f"{mib(task.slice_mib)} of a GPU")
     has += [amount_text(name, value) for name, value in task.amounts]
-    return f"{tasks} with {', '.join(has)}" if has else tasks
+    each = " each" if max(demand.tasks, demand.tasks_min) > 1 else ""
+    return f"{tasks} with {', '.join(has)}{each}" if has else tasks
 
 
 def _where(answer: DryRunAnswer) -> list[str]:

@@ -93,7 +93,7 @@ def ps(**given: Any) -> None:
             found = _jobs(client, given)
             click.clear()
             tell(style(time.strftime("%H:%M:%S"), dim=True))
-            JOBS.write(found, given["fields"], as_json=False, usual=_columns(given), empty=_empty(given))
+            JOBS.write(found, given["fields"], as_json=False, usual=_columns(given, found), empty=_empty(given))
             time.sleep(2)
 
 
@@ -103,7 +103,7 @@ def _show(client: Client, given: dict[str, Any]) -> None:
         for job in found:
             tell(job.id)
         return
-    JOBS.write(found, given["fields"], given["as_json"], usual=_columns(given), empty=_empty(given))
+    JOBS.write(found, given["fields"], given["as_json"], usual=_columns(given, found), empty=_empty(given))
     if len(found) == given["limit"] and not given["as_json"]:
         say(f"the newest {given['limit']}; --limit shows more", dim=True)
 
@@ -122,10 +122,13 @@ def _jobs(client: Client, given: dict[str, Any]) -> list[JobSummary]:
     )  # fmt: skip
 
 
-def _columns(given: dict[str, Any]) -> tuple[str, ...]:
-    """Whose a job is goes without saying where they are all one's own."""
+def _columns(given: dict[str, Any], found: list[JobSummary]) -> tuple[str, ...]:
+    """Without what goes without saying: whose they are where all are one's own; why, where nothing is known."""
     is_own = given["user"] is None and not given["everybody"]
-    return tuple(name for name in _USUAL if not (is_own and name == "user"))
+    unsaid = {"user"} if is_own else set()
+    if not any(job.why for job in found):
+        unsaid.add("why")
+    return tuple(name for name in _USUAL if name not in unsaid)
 
 
 def _labels(pairs: tuple[str, ...]) -> dict[str, str]:

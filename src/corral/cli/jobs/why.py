@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import rich_click as click
 
+from corral.cli.jobs.wait import ending
 from corral.cli.render import Field, ago, ahead, count, milli, state_text, style, table, tell, write_json
 from corral.cli.session import connected
 
@@ -30,12 +31,9 @@ def why(job: str, as_json: bool) -> None:
 
 def show_why(job: JobView, told: WhyView) -> None:
     name = f" ({job.name})" if job.name else ""
-    if job.state == "waiting":
-        tell(f"job {job.id}{name} waits in {job.queue}, for {ago(job.submitted_ms, told.at_ms)} so far")
-    else:
-        tell(f"job {job.id}{name} is {state_text(job.state)}{_since(job, told.at_ms)}")
+    tell(f"job {job.id}{name} {_standing(job, told.at_ms)}")
     if not told.gangs and not told.gangs_waiting:
-        tell(f"it does not wait for anything{_ended(job)}")
+        tell(ending(job) if job.ended_ms is not None else "it does not wait for anything")
         return
     for gang in told.gangs:
         _show_gang(gang, told)
@@ -44,13 +42,13 @@ def show_why(job: JobView, told: WhyView) -> None:
         tell(f"\nand {count(left, 'more gang waits', 'more gangs wait')}, for such reasons")
 
 
-def _since(job: JobView, now: int) -> str:
-    at_ms = job.ended_ms if job.ended_ms is not None else job.started_ms
-    return f" since {ago(at_ms, now)}" if at_ms is not None else ""
-
-
-def _ended(job: JobView) -> str:
-    return f": {job.why}" if job.why and job.ended_ms is not None else ""
+def _standing(job: JobView, now: int) -> str:
+    if job.state == "waiting":
+        return f"waits in {job.queue}, for {ago(job.submitted_ms, now)} so far"
+    if job.ended_ms is not None:
+        verb = "was cancelled" if job.state == "cancelled" else job.state
+        return f"{verb} {ago(job.ended_ms, now)} ago"
+    return f"is {state_text(job.state)}" + (f", for {ago(job.started_ms, now)}" if job.started_ms else "")
 
 
 def _show_gang(gang: GangWhy, told: WhyView) -> None:
@@ -64,7 +62,7 @@ def _show_gang(gang: GangWhy, told: WhyView) -> None:
         tell("\n  in the way")
         rows = [
             ((each.job and f"job {each.job}") or "a job of others", f"{milli(each.gpu_milli)} GPUs",
-             f"{each.user} in {each.queue}" if each.user else "", f"until {ahead(each.ends_ms, told.at_ms)}")
+             f"{each.user} in {each.queue}" if each.user else "", f"expected to end {ahead(each.ends_ms, told.at_ms)}")
             for each in gang.in_the_way
         ]  # fmt: skip
         for line in table(("", "", "", ""), rows, _COLUMNS)[1:]:

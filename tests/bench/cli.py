@@ -1,0 +1,54 @@
+"""How much CPU commands take, interpreter included: ``python -m tests.bench.cli``. Starts a server of its own.
+
+CPU rather than wall time, the least and the median of several runs, since other work on the machine only adds to it.
+Ends with one line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+
+from tests.cli.typed import command, environment, free_port
+
+RUNS = 15
+LEAST = {"interpreter": [sys.executable, "-c", "pass"], "import httpx2": [sys.executable, "-c", "import httpx2"],
+         "import http.client": [sys.executable, "-c", "import http.client"]}  # fmt: skip
+COMMANDS = ("--version", "ps", "submit --parsable -- true", "queue", "node", "--help")
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        variables = {"XDG_CONFIG_HOME": folder, "CORRAL_DATA": os.path.join(folder, "data")}
+        for name in ("CORRAL_URL", "CORRAL_TOKEN"):
+            os.environ.pop(name, None)
+        env = environment(**variables)
+        words = ("up", "--detach", "--listen", f"127.0.0.1:{free_port()}", "--fake-gpus", "8xH100")
+        subprocess.run(command(*words), env=env, check=True, capture_output=True)
+        try:
+            told = {name: cpu_ms(words, env) for name, words in LEAST.items()}
+            told |= {f"corral {line}": cpu_ms(command(*line.split()), env) for line in COMMANDS}
+        finally:
+            subprocess.run(command("down"), env=env, check=True, capture_output=True)
+    for name, (least, median) in told.items():
+        print(f"{name:<36} {least:4d} ms at least, {median:4d} ms in the middle")
+    print(json.dumps({"ps_cpu_ms_min": told["corral ps"][0], "ps_cpu_ms_median": told["corral ps"][1]}))
+
+
+def cpu_ms(words: list[str], env: dict[str, str]) -> tuple[int, int]:
+    took = []
+    for _ in range(RUNS):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(words, env=env, check=True, capture_output=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        took.append(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
+    return round(min(took) * 1000), round(statistics.median(took) * 1000)
+
+
+if __name__ == "__main__":
+    main()
