@@ -17,11 +17,11 @@ from corral.core.cluster.topology import NodeSpec
 from corral.server.main import CannotStart, Options, serve
 from corral.store.journal import JournalBroken, JournalBusy, JournalUnusable
 
-CPUS, MEMORY_MIB = 1_000, 4_000_000
+CPUS, MEMORY_MIB = 64, 512_000
 
 
 def node(gpus: int = 8) -> NodeSpec:
-    """A machine with more of everything than there is, so that nothing but GPUs runs out."""
+    """A machine of a common size, whatever this one has."""
     uuids = tuple(Gpu(f"SIM-H100-{n}", "H100", 81_559) for n in range(gpus))
     return NodeSpec("here", uuids, amounts({"cpu_milli": CPUS * 1000, "memory_mib": MEMORY_MIB}))
 

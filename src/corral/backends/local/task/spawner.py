@@ -20,7 +20,7 @@ import time
 from corral.backends.local.task import records, system, worker
 
 LOCK = "spawner.lock"
-_IDLE_MAX = 32
+_IDLE_MAX = 64
 
 
 def main(server: int, run: str) -> None:
