@@ -204,7 +204,7 @@ def test_the_version_of_both_sides_is_told(corral: Type) -> None:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_shells_complete_commands(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "_CORRAL_COMPLETE" in typed(capsys, "completion", shell).out
+    assert f"_CORRAL_COMPLETE={shell}_complete" in typed(capsys, "completion", shell).out
 
 
 def test_a_completion_is_the_command_that_begins_so() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import rich_click as click
 
-from corral.cli.complaint import Complaint
 from corral.cli.words import Word
 
+VARIABLE = "_CORRAL_COMPLETE"
 PLACES = {
     "bash": '~/.bashrc: eval "$(corral completion bash)"',
     "zsh": '~/.zshrc: eval "$(corral completion zsh)"',
@@ -18,11 +20,10 @@ PLACES = {
 @click.argument("shell", type=Word(*PLACES))
 def completion(shell: str) -> None:
     """Print the completion script of a shell: bash, zsh or fish."""
-    from click.shell_completion import get_completion_class
-
     from corral.cli.main import corral
 
-    kind = get_completion_class(shell)
-    if kind is None:
-        raise Complaint(f"there is no completion for {shell}", "there are: bash, zsh, fish")
-    click.echo(kind(corral, {}, "corral", "_CORRAL_COMPLETE").source())
+    os.environ[VARIABLE] = f"{shell}_source"  # how click is asked for it
+    try:
+        corral.main(args=[], prog_name="corral", complete_var=VARIABLE)
+    finally:
+        del os.environ[VARIABLE]
