@@ -8,6 +8,7 @@ standard output, and ends when the input ends. Knows nothing of files, sockets o
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import traceback
 from collections.abc import Mapping
@@ -152,7 +153,7 @@ def _foreseen(plan: Plan, gang: str, now_ms: int) -> Prospect | None:
 def main(policy_name: str) -> None:
     chosen = named_policy(policy_name)
     assert not isinstance(chosen, Refusal), chosen
-    thinker, out = Thinker(chosen), sys.stdout.buffer
+    thinker = Thinker(chosen)
     while message := frames.read_frame(sys.stdin.buffer):
         kind, body = message
         try:
@@ -162,9 +163,18 @@ def main(policy_name: str) -> None:
             if kind in (frames.BEGIN, frames.FOLLOW):
                 raise  # it no longer follows: better to end and begin anew
             reply = frames.frame(frames.FAILED, traceback.format_exc().encode())
-        if reply is not None:
-            out.write(reply)
-            out.flush()
+        if reply is not None and not _is_told(reply):
+            return  # the server is gone
+
+
+def _is_told(reply: bytes) -> bool:
+    try:
+        sys.stdout.buffer.write(reply)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left unwritten is complained about
+        return False
+    return True
 
 
 if __name__ == "__main__":
