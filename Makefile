@@ -25,8 +25,12 @@ help: ## List the targets
 setup: $(STAMP) ## Create .venv with the pinned tools and Corral itself (again only when they changed)
 
 .PHONY: test
-test: setup lint types imports ## Everything that must hold before a commit
+test: setup services lint types imports ## Everything that must hold before a commit
 	$(PY) -m pytest -n $(WORKERS) tests
+
+.PHONY: services
+services: ## Install what some tests need (PostgreSQL), where that is possible
+	@tools/services.sh
 
 .PHONY: format
 format: setup ## Rewrite the code in the house style

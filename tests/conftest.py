@@ -1,6 +1,10 @@
-"""Options of the test run."""
+"""Options of the test run, and services that several folders of tests share."""
+
+from collections.abc import Iterator
 
 import pytest
+
+from tests.database import Database, NoServer
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -9,3 +13,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="rewrite what golden scenarios expect with what the engine does now; then read the diff",
     )
+
+
+@pytest.fixture(scope="session")
+def database() -> Iterator[Database]:
+    """A PostgreSQL server for all tests of this process; each takes a database of its own from it."""
+    try:
+        server = Database()
+    except NoServer as missing:
+        pytest.skip(str(missing))
+    yield server
+    server.stop()

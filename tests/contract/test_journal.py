@@ -1,4 +1,4 @@
-"""What every journal promises, in memory and on SQLite alike."""
+"""What every journal promises, in memory, on SQLite and on PostgreSQL alike."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +8,7 @@ import pytest
 from corral.store.chain import BEGINNING, follow
 from corral.store.journal import Head, Journal, JournalFailed, StoredImage, all_records
 from corral.store.memory import MemoryJournal
+from corral.store.postgres import PostgresJournal
 from corral.store.sqlite import SqliteJournal
 from tests.store.entries import entry, submission
 
@@ -15,13 +16,15 @@ from tests.store.entries import entry, submission
 class _Site:
     """A place where a journal is opened again and again."""
 
-    def __init__(self, kind: str, folder: Path) -> None:
-        self.kind, self.folder = kind, folder
+    def __init__(self, kind: str, folder: Path, address: str = "") -> None:
+        self.kind, self.folder, self.address = kind, folder, address
         self.journal = self.open()
 
     def open(self) -> Journal:
         if self.kind == "sqlite":
             return SqliteJournal(self.folder)
+        if self.kind == "postgres":
+            return PostgresJournal(self.address, folder=self.folder)
         before: Journal = getattr(self, "journal", MemoryJournal())
         journal, image = MemoryJournal(before.read(0, 1 << 60)), before.newest_image()
         if image is not None:
@@ -34,9 +37,10 @@ class _Site:
         return self.journal
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[_Site]:
-    site = _Site(request.param, tmp_path / "data")
+    address = request.getfixturevalue("database").new() if request.param == "postgres" else ""
+    site = _Site(request.param, tmp_path / "data", address)
     yield site
     site.journal.close()
 

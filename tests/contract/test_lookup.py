@@ -1,4 +1,4 @@
-"""What every look-up answers, in memory and on SQLite alike."""
+"""What every look-up answers, in memory, on SQLite and on PostgreSQL alike."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,16 +9,23 @@ import pytest
 
 from corral.store.lookup import BadCursor, JobQuery, JobRow, Lookup, is_wanted, read_request_mark, request_mark
 from corral.store.memory import MemoryJournal
+from corral.store.postgres import PostgresJournal
 from corral.store.sqlite import SqliteJournal
 from tests.store.entries import submission
 from tests.store.runs import entries_of, events_of_run
 
-Source = MemoryJournal | SqliteJournal
+Source = MemoryJournal | SqliteJournal | PostgresJournal
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def journal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Source]:
-    journal: Source = MemoryJournal() if request.param == "memory" else SqliteJournal(tmp_path)
+    journal: Source
+    if request.param == "memory":
+        journal = MemoryJournal()
+    elif request.param == "sqlite":
+        journal = SqliteJournal(tmp_path)
+    else:
+        journal = PostgresJournal(request.getfixturevalue("database").new())
     yield journal
     journal.close()
 

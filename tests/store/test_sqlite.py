@@ -97,10 +97,10 @@ def test_a_full_disk_stops_everything_after_it_and_loses_nothing_before(journal)
 
 
 def test_a_fault_in_the_projections_writes_nothing(journal, monkeypatch):
-    def broken(records):
+    def broken(tables, records):
         raise AssertionError("a bug")
 
-    monkeypatch.setattr(journal._writer, "_fold", broken)
+    monkeypatch.setattr("corral.store.sqlite.journal.fold", broken)
     with pytest.raises(JournalFailed, match=r"a bug.*a fault of Corral"):
         journal.append([entry(1)]).result(10)
     assert journal.read(0, 10) == []
@@ -111,10 +111,10 @@ def test_what_comes_together_is_written_together(journal, monkeypatch):
     commits = []
     commit = journal._writer._commit
 
-    def slowly(records):
+    def slowly(head, records):
         time.sleep(0.02)
         commits.append(len(records))
-        commit(records)
+        commit(head, records)
 
     monkeypatch.setattr(journal._writer, "_commit", slowly)
     futures = [journal.append([entry(n)]) for n in range(1000)]
@@ -137,9 +137,9 @@ def test_an_image_is_never_ahead_of_the_records(journal, monkeypatch):
     """It waits for them; and if an older journal was put back, images of what came later are dropped."""
     commit = journal._writer._commit
 
-    def slowly(records):
+    def slowly(head, records):
         time.sleep(0.1)
-        commit(records)
+        commit(head, records)
 
     monkeypatch.setattr(journal._writer, "_commit", slowly)
     future = journal.append([entry(1), entry(2)])

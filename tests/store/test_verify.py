@@ -11,9 +11,9 @@ import pytest
 
 from corral.store.chain import BEGINNING, chain, follow
 from corral.store.journal import Head, JournalBroken, JournalUnusable, StoredImage
+from corral.store.sql.records import whole_journal
 from corral.store.sqlite import SqliteJournal
 from corral.store.sqlite.database import FILE_NAME
-from corral.store.sqlite.rebuild import whole_journal
 from corral.store.verify import Finding, verify
 from tests.store.entries import entry
 from tests.store.runs import batches, entries_of, events_of_run

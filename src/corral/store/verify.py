@@ -11,26 +11,16 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-from msgspec import Struct
-
-from corral.store.archive import archive_begins_after, digest_of, read_archive
-from corral.store.chain import BEGINNING, why_not_next
 from corral.store.images import ImageFolder
-from corral.store.journal import Head, JournalBroken, JournalUnusable, Record
+from corral.store.journal import Head, JournalUnusable
+from corral.store.sql.findings import Finding, wrong_archives, wrong_records
+from corral.store.sql.records import anchor_in, whole_journal
 from corral.store.sqlite.database import DAMAGE, FILE_NAME, connect, explained
-from corral.store.sqlite.rebuild import differences, records_in, whole_journal
-from corral.store.sqlite.removal import archives_in
+from corral.store.sqlite.rebuild import differences
 from corral.store.sqlite.sidecar import FILE_NAME as SIDECAR_NAME
 from corral.store.sqlite.sidecar import remembered_head
-from corral.wire import codec
 
-
-class Finding(Struct, frozen=True):
-    """One thing that is wrong. ``about``: database, record, end, archive, image or projection."""
-
-    about: str
-    text: str
-    seq: int | None = None
+__all__ = ["Finding", "verify"]
 
 
 def verify(folder: Path) -> list[Finding]:
@@ -55,59 +45,13 @@ def verify(folder: Path) -> list[Finding]:
 
 def _findings(connection: sqlite3.Connection, folder: Path, known: Head | None) -> Iterator[Finding]:
     found = [Finding("database", text) for (text,) in connection.execute("PRAGMA quick_check(10)") if text != "ok"]
-    found += _archives(connection, folder)
-    found += _chain(connection)
+    found += wrong_archives(connection, folder)
+    found += wrong_records(connection)
     found += _end(connection, folder, known)
     yield from found
     yield from _images(connection, folder)
     if not found:  # otherwise there is nothing to compare with
         yield from (Finding("projection", text) for text in differences(folder, whole_journal(connection, folder)))
-
-
-def _archives(connection: sqlite3.Connection, folder: Path) -> Iterator[Finding]:
-    """Each file proves itself; here, that it is the file it was, and that each begins where the one before ends."""
-    end = BEGINNING
-    for archived in archives_in(connection):
-        path, last = archived.path_from(folder), end
-        try:
-            if archive_begins_after(path) != end:
-                yield Finding("archive", f"{path} does not follow the archive before it", archived.first_seq)
-            if digest_of(path) != archived.sha256:
-                yield Finding("archive", f"{path} is not the file that was written", archived.first_seq)
-            for record in read_archive(path):
-                yield from _unreadable(record)
-                last = Head(record.seq, record.hash)
-            if last != Head(archived.last_seq, archived.last_hash):
-                yield Finding("archive", f"{path} does not end with record {archived.last_seq}", archived.last_seq)
-        except JournalBroken as wrong:
-            yield Finding("archive", str(wrong), archived.first_seq)
-        end = Head(archived.last_seq, archived.last_hash)
-    anchor = _anchor(connection)
-    if anchor.seq > end.seq or (anchor.seq == end.seq and anchor.hash != end.hash):
-        text = f"records up to {anchor.seq} are gone, and archived are those up to {end.seq}"
-        yield Finding("archive", text, anchor.seq)
-
-
-def _chain(connection: sqlite3.Connection) -> Iterator[Finding]:
-    head, epoch = _anchor(connection), 0
-    for record in records_in(connection, after=-(1 << 62)):  # what is below the first does not belong
-        wrong = why_not_next(head, record)
-        if wrong:
-            yield Finding("record", wrong, record.seq)
-        if record.epoch < epoch:
-            yield Finding("record", f"record {record.seq} is of epoch {record.epoch}, after one of {epoch}", record.seq)
-        yield from _unreadable(record)
-        head, epoch = Head(record.seq, record.hash), record.epoch
-    told = Head(*connection.execute("SELECT seq, hash FROM writer").fetchone())
-    if told != head:
-        yield Finding("end", f"the last record is {head.seq}, and should be {told.seq}", head.seq)
-
-
-def _unreadable(record: Record) -> Iterator[Finding]:
-    try:
-        codec.decode(record.format, record.body)
-    except codec.Unreadable as wrong:
-        yield Finding("record", f"record {record.seq} cannot be read: {wrong}", record.seq)
 
 
 def _end(connection: sqlite3.Connection, folder: Path, known: Head | None) -> Iterator[Finding]:
@@ -116,7 +60,7 @@ def _end(connection: sqlite3.Connection, folder: Path, known: Head | None) -> It
         yield Finding("end", f"{folder / SIDECAR_NAME} is missing or damaged: an end cut off could not be noticed")
         return
     row = connection.execute("SELECT hash FROM records WHERE seq = ?", (known.seq,)).fetchone()
-    anchor = _anchor(connection)
+    anchor = anchor_in(connection)
     if known.seq < anchor.seq or (row is None and known == anchor):
         return  # the journal has come further; what it names is in an archive
     if row is None:
@@ -134,7 +78,3 @@ def _images(connection: sqlite3.Connection, folder: Path) -> Iterator[Finding]:
             yield Finding("image", f"the image of record {seq} is damaged; an older one, or none, is used instead", seq)
         elif seq > last:
             yield Finding("image", f"there is an image of record {seq}, and the last record is {last}", seq)
-
-
-def _anchor(connection: sqlite3.Connection) -> Head:
-    return Head(*connection.execute("SELECT seq, hash FROM anchor").fetchone())

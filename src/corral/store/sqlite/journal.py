@@ -11,20 +11,23 @@ from concurrent.futures import Future
 from itertools import takewhile
 from pathlib import Path
 
+import msgspec
+
 from corral.store.archive import ArchiveRefused, digest_of, write_archive
 from corral.store.chain import chain, why_not_next
 from corral.store.journal import Entry, Head, JournalBroken, JournalFailed, Record, StoredImage, all_records
 from corral.store.projection import fold
+from corral.store.sql.records import RECORD, Archived, archives_in, whole_journal
+from corral.store.sql.writer import Writer, fenced
 from corral.store.sqlite.database import DAMAGE, FILE_NAME, explained, open_database
 from corral.store.sqlite.lease import Lease
 from corral.store.sqlite.lookup import SqliteLookup
 from corral.store.sqlite.reader import SqliteReader
-from corral.store.sqlite.rebuild import rebuild, whole_journal
-from corral.store.sqlite.removal import Archived, archives_in, note_archive, remove_some
+from corral.store.sqlite.rebuild import rebuild
+from corral.store.sqlite.removal import note_archive, remove_some
+from corral.store.sqlite.rows import put, tables_of
 from corral.store.sqlite.sidecar import FILE_NAME as SIDECAR_NAME
 from corral.store.sqlite.sidecar import Sidecar, remembered_head
-from corral.store.sqlite.tables import SqliteTables
-from corral.store.sqlite.writer import Writer
 from corral.wire import codec
 
 
@@ -44,7 +47,7 @@ class SqliteJournal:
             self._epoch = _begin_epoch(self._connection)
             self._reader = SqliteReader(folder)
             self._reader.images.drop_after(self._head.seq)
-            self._tables = SqliteTables(self._connection)
+            self._tables = tables_of(self._connection)
             self._sidecar = Sidecar(folder)
             self._sidecar.put(self._head)
             self._sidecar.sync()
@@ -54,7 +57,8 @@ class SqliteJournal:
             if isinstance(wrong, DAMAGE):
                 raise explained(wrong, folder / FILE_NAME) from wrong
             raise
-        self._writer = Writer(self._connection, self._epoch, self._head, self._sidecar, self._fold)
+        todo = "See that the disk is in order and has room, then start again."
+        self._writer = Writer(self._head, self._commit, self._sidecar.put, (sqlite3.Error,), todo)
         self._is_closed = False
 
     @property
@@ -102,7 +106,7 @@ class SqliteJournal:
         def anew() -> None:
             rebuild(self._connection, whole_journal(self._connection, self.folder))
             self._reader.images.drop_after(self._head.seq)
-            self._tables = SqliteTables(self._connection)
+            self._tables = tables_of(self._connection)
 
         self._writer.run(anew).result()
 
@@ -134,10 +138,25 @@ class SqliteJournal:
 
     # ---- in the thread of the writer ---------------------------------------------------------------------------
 
-    def _fold(self, records: Sequence[Record]) -> None:
-        """Change the projections by these records, inside the transaction that writes them."""
-        fold(self._tables.tables, records)
-        self._tables.flush()
+    def _commit(self, head: Head, records: Sequence[Record]) -> None:
+        """Write records and change the projections by them, in one transaction."""
+        connection, last = self._connection, records[-1]
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            writer = connection.execute(
+                "UPDATE writer SET seq = ?, hash = ? WHERE epoch = ? AND seq = ?",
+                (last.seq, last.hash, self._epoch, head.seq),
+            )
+            if writer.rowcount != 1:
+                raise fenced(self._epoch)
+            put(connection, f"INSERT INTO records ({RECORD})", [msgspec.structs.astuple(record) for record in records])
+            fold(self._tables.tables, records)
+            self._tables.flush()
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
 
     # ---- the end -----------------------------------------------------------------------------------------------
 
@@ -168,9 +187,7 @@ def _checked_head(connection: sqlite3.Connection, folder: Path) -> Head:
     """
     head = Head(*connection.execute("SELECT seq, hash FROM writer").fetchone())
     anchor = Head(*connection.execute("SELECT seq, hash FROM anchor").fetchone())
-    rows = connection.execute(
-        "SELECT seq, epoch, format, at_ms, actor, request, body, hash FROM records ORDER BY seq DESC LIMIT 2"
-    )
+    rows = connection.execute(f"SELECT {RECORD} FROM records ORDER BY seq DESC LIMIT 2")
     last = [Record(*row) for row in rows]
     if last:
         before = Head(last[1].seq, last[1].hash) if len(last) > 1 else anchor

@@ -1,218 +1,25 @@
-"""Look-ups on SQLite. A list of jobs is merged from streams, each of which an index gives in the right order.
-
-So a page costs what is on it, not what there is: a question for the waiting jobs of two queues reads the newest few of
-each and never sees the million that ended. What no index knows (labels, names with ``*``, times) is sieved on the way.
-"""
+"""Look-ups on SQLite: what is peculiar to its SQL."""
 
 from __future__ import annotations
 
-import sqlite3
-import zlib
-from collections.abc import Iterator
-from heapq import merge
-from itertools import product
-from typing import Any
-
-from corral.core.events import JobSubmitted
-from corral.store.lookup import (
-    LIVE,
-    OVER,
-    PAGE_MAX,
-    AttemptRow,
-    JobPage,
-    JobQuery,
-    JobRow,
-    RequestRow,
-    UsageQuery,
-    UsageRow,
-    after_cursor,
-    lies_in,
-)
-from corral.store.memory_lookup import as_request, in_order, is_usage_wanted, with_open_runs
+from corral.store.sql.connection import Dialect
+from corral.store.sql.lookup import SqlLookup
 from corral.store.sqlite.database import Readers
-from corral.store.sqlite.tables import ATTEMPTS, JOBS, USAGE
-from corral.wire import codec
 
-#: More queues than this are not asked for one by one: whoever sees so many sees nearly all.
-QUEUES_AT_ONCE = 32
+SQLITE = Dialect(
+    begin="BEGIN",
+    sieve="+",  # an index on such a column is not used; it would give another order
+    has_label="""
+        EXISTS (
+            SELECT 1 FROM json_each(labels) AS label
+            WHERE json_extract(label.value, '$[0]') = ? AND json_extract(label.value, '$[1]') = ?
+        )
+    """,
+)
 
-#: A condition and what goes into it.
-Condition = tuple[str, tuple[Any, ...]]
 
-
-class SqliteLookup:
+class SqliteLookup(SqlLookup):
     """Implements ``Lookup`` on the projections of a journal."""
 
     def __init__(self, readers: Readers) -> None:
-        self._readers = readers
-
-    def jobs(self, query: JobQuery) -> JobPage:
-        limit = max(0, min(query.limit, PAGE_MAX))
-        with self._readers.connection() as connection:
-            connection.execute("BEGIN")  # all streams see the same moment
-            try:
-                rows = _page(connection, query, after_cursor(query.cursor), limit + 1)
-            finally:
-                connection.execute("COMMIT")
-        page = tuple(rows[:limit])
-        return JobPage(page, str(page[-1].seq) if len(rows) > limit and page else None)
-
-    def job(self, id: str) -> JobRow | None:
-        with self._readers.connection() as connection:
-            values = connection.execute(f"{JOBS.select} WHERE id = ?", (id,)).fetchone()
-            if values is None:
-                return None
-            job = JOBS.row(values)
-            kept = connection.execute("SELECT format, body FROM records WHERE seq = ?", (job.seq,)).fetchone()
-            if kept is None:  # archived by now
-                kept = connection.execute("SELECT format, body FROM submissions WHERE seq = ?", (job.seq,)).fetchone()
-                kept = kept and (kept[0], zlib.decompress(kept[1]))
-        event = None if kept is None else codec.decode(*kept)
-        job.spec = event.spec if isinstance(event, JobSubmitted) else None
-        return job
-
-    def attempts(self, job: str) -> list[AttemptRow]:
-        with self._readers.connection() as connection:
-            rows = connection.execute(f"{ATTEMPTS.select} WHERE job = ?", (job,)).fetchall()
-        return sorted(map(ATTEMPTS.row, rows), key=in_order)
-
-    def usage(self, query: UsageQuery) -> list[UsageRow]:
-        with self._readers.connection() as connection:
-            connection.execute("BEGIN")
-            try:
-                rows = _usage(connection, query)
-            finally:
-                connection.execute("COMMIT")
-        return sorted((row for row in rows if is_usage_wanted(row, query)), key=lambda r: (r.day, r.queue, r.user))
-
-    def request(self, actor: str, key: str) -> RequestRow | None:
-        if not key:
-            return None
-        question = f"{JOBS.select} WHERE request = ? AND request <> '' AND actor = ? ORDER BY seq"
-        with self._readers.connection() as connection:
-            return as_request(list(map(JOBS.row, connection.execute(question, (key, actor)).fetchall())))
-
-
-# ---- jobs ----------------------------------------------------------------------------------------------------------
-
-
-def _page(connection: sqlite3.Connection, query: JobQuery, below: int, count: int) -> list[JobRow]:
-    sieve = [("seq < ?", (below,)), *_sieve(query)]
-    streams = [_stream(connection, [*stream, *sieve], count) for stream in _streams(connection, query)]
-    rows: list[JobRow] = []
-    for values in merge(*streams, key=lambda values: -values[0]):
-        if not rows or rows[-1].seq != values[0]:  # a job may be seen for two reasons
-            rows.append(JOBS.row(values))
-        if len(rows) == count:
-            break
-    return rows
-
-
-def _stream(connection: sqlite3.Connection, conditions: list[Condition], count: int) -> Iterator[tuple[Any, ...]]:
-    where = " AND ".join(condition for condition, _ in conditions)
-    values = [value for _, given in conditions for value in given]
-    return connection.execute(f"{JOBS.select} WHERE {where} ORDER BY seq DESC LIMIT ?", (*values, count))
-
-
-def _streams(connection: sqlite3.Connection, query: JobQuery) -> Iterator[list[Condition]]:
-    """Sets of jobs that together are all that the query may mean, each one read off an index in order."""
-    if query.name is not None and not query.name.endswith("*") and query.name:
-        yield [("name = ? AND name <> ''", (query.name,)), *_seen(connection, query)]
-        return
-    states = tuple(dict.fromkeys(query.states)) or LIVE + OVER
-    if query.user is not None:
-        for state in states:
-            yield [("user = ? AND state = ?", (query.user, state)), *_seen(connection, query)]
-        return
-    queues = _wanted_queues(connection, query)
-    if queues is not None and len(queues) <= QUEUES_AT_ONCE:
-        for queue, state in product(queues, states):
-            yield [("queue = ? AND state = ?", (queue, state))]
-        if query.queues is not None and query.users_own is not None:
-            below = _in_queues(_queues_below(connection, (query.queue,))) if query.queue else ("1", ())
-            for state in states:
-                yield [("user = ? AND state = ?", (query.users_own, state)), below]
-    elif query.states:
-        for state in states:
-            yield [("state = ?", (state,)), *_seen(connection, query)]
-    else:
-        yield [("1", ()), *_seen(connection, query)]
-
-
-def _seen(connection: sqlite3.Connection, query: JobQuery) -> list[Condition]:
-    """That a job is where one may see it, and where one asks for, as a sieve."""
-    conditions = []
-    if query.queue:
-        conditions.append(_in_queues(_queues_below(connection, (query.queue,))))
-    if query.queues is not None:
-        condition, values = _in_queues(_queues_below(connection, query.queues))
-        conditions.append((f"({condition} OR +user = ?)", (*values, query.users_own)))
-    return conditions
-
-
-def _in_queues(queues: list[str]) -> Condition:
-    """The plus keeps SQLite from using the index of queues, which would give another order."""
-    return f"+queue IN ({', '.join('?' * len(queues))})", tuple(queues)
-
-
-def _wanted_queues(connection: sqlite3.Connection, query: JobQuery) -> list[str] | None:
-    """The queues that may be meant, as far as they are seen as such; None: any."""
-    if query.queues is None and not query.queue:
-        return None
-    queues = _queues_below(connection, ("",) if query.queues is None else query.queues)
-    return [queue for queue in queues if not query.queue or lies_in(queue, query.queue)]
-
-
-def _queues_below(connection: sqlite3.Connection, roots: tuple[str, ...]) -> list[str]:
-    """Every queue that ever had a job and lies below one of these, found by hopping along the index."""
-    names = connection.execute(
-        """
-        WITH RECURSIVE hop (queue) AS (
-            SELECT min(queue) FROM jobs
-            UNION ALL
-            SELECT (SELECT min(queue) FROM jobs WHERE jobs.queue > hop.queue) FROM hop WHERE hop.queue IS NOT NULL
-        )
-        SELECT queue FROM hop WHERE queue IS NOT NULL
-        """
-    )
-    return [queue for (queue,) in names if any(lies_in(queue, root) for root in roots)]
-
-
-def _sieve(query: JobQuery) -> Iterator[Condition]:
-    if query.states:
-        yield f"+state IN ({', '.join('?' * len(query.states))})", query.states
-    if query.user is not None:
-        yield "+user = ?", (query.user,)
-    if query.name is not None:
-        if query.name.endswith("*"):
-            yield "substr(name, 1, ?) = ?", (len(query.name) - 1, query.name[:-1])
-        else:
-            yield "+name = ?", (query.name,)
-    if query.since_ms is not None:
-        yield "submitted_ms >= ?", (query.since_ms,)
-    if query.until_ms is not None:
-        yield "submitted_ms < ?", (query.until_ms,)
-    for key, value in query.labels:
-        yield _HAS_LABEL, (key, value)
-
-
-_HAS_LABEL = """
-    EXISTS (
-        SELECT 1 FROM json_each(labels) AS label
-        WHERE json_extract(label.value, '$[0]') = ? AND json_extract(label.value, '$[1]') = ?
-    )
-"""
-
-
-# ---- usage ---------------------------------------------------------------------------------------------------------
-
-
-def _usage(connection: sqlite3.Connection, query: UsageQuery) -> list[UsageRow]:
-    since, until = query.since or "", query.until or "9999-12-31"
-    days = connection.execute(f"{USAGE.select} WHERE day BETWEEN ? AND ?", (since, until))
-    rows = list(map(USAGE.row, days.fetchall()))
-    if query.now_ms is None:
-        return rows
-    runs = list(map(ATTEMPTS.row, connection.execute(f"{ATTEMPTS.select} WHERE ended_ms IS NULL").fetchall()))
-    jobs = {run.job: JOBS.row(connection.execute(f"{JOBS.select} WHERE id = ?", (run.job,)).fetchone()) for run in runs}
-    return with_open_runs(rows, [(run, jobs[run.job]) for run in runs], query.now_ms)
+        super().__init__(readers, SQLITE)

@@ -10,10 +10,9 @@ from pathlib import Path
 
 from corral.store.images import ImageFolder
 from corral.store.journal import Head, JournalUnusable, Record, StoredImage
+from corral.store.sql.records import RECORD, anchor_in
 from corral.store.sqlite.database import FILE_NAME, Readers
 from corral.store.sqlite.lookup import SqliteLookup
-
-_RECORD = "seq, epoch, format, at_ms, actor, request, body, hash"
 
 
 class SqliteReader:
@@ -31,7 +30,7 @@ class SqliteReader:
         """Durable records with a number above ``after``, in order."""
         with self.readers.connection() as connection:
             rows = connection.execute(
-                f"SELECT {_RECORD} FROM records WHERE seq > ? ORDER BY seq LIMIT ?", (after, limit)
+                f"SELECT {RECORD} FROM records WHERE seq > ? ORDER BY seq LIMIT ?", (after, limit)
             ).fetchall()
         return [Record(*row) for row in rows]
 
@@ -42,7 +41,7 @@ class SqliteReader:
     def anchor(self) -> Head:
         """The last record that is no longer here but in an archive; number 0 if all are here."""
         with self.readers.connection() as connection:
-            return Head(*connection.execute("SELECT seq, hash FROM anchor").fetchone())
+            return anchor_in(connection)
 
     def save_image(self, image: StoredImage) -> None:
         self.images.save(image)

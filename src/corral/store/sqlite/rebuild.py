@@ -1,49 +1,22 @@
 """The projections made anew from the records: in place, or beside the old ones to compare them.
 
-Knows where records are: in archives first, then in the database. Knows nothing of what the rows mean.
+Is given the records. Knows nothing of what the rows mean.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from corral.store.archive import read_archive
 from corral.store.journal import Record
 from corral.store.projection import fold
+from corral.store.sql.records import AT_ONCE
+from corral.store.sql.tables import PROJECTED
 from corral.store.sqlite.database import FILE_NAME, connect, open_database
-from corral.store.sqlite.removal import archives_in
-from corral.store.sqlite.tables import PROJECTED, SqliteTables
-
-_AT_ONCE = 2000
-
-
-def records_in(connection: sqlite3.Connection, after: int = 0) -> Iterator[Record]:
-    """The records of the database above a number, in order, as they are."""
-    while True:
-        rows = connection.execute(
-            "SELECT seq, epoch, format, at_ms, actor, request, body, hash FROM records WHERE seq > ?"
-            " ORDER BY seq LIMIT ?",
-            (after, _AT_ONCE),
-        ).fetchall()
-        if not rows:
-            return
-        yield from (Record(*row) for row in rows)
-        after = rows[-1][0]
-
-
-def whole_journal(connection: sqlite3.Connection, folder: Path) -> Iterator[Record]:
-    """Every record there ever was: those of the archives, then those of the database."""
-    last = 0
-    for archived in archives_in(connection):
-        for record in read_archive(archived.path_from(folder)):
-            if record.seq > last:
-                yield record
-        last = max(last, archived.last_seq)
-    yield from records_in(connection, last)
+from corral.store.sqlite.rows import tables_of
 
 
 def rebuild(connection: sqlite3.Connection, records: Iterable[Record]) -> None:
@@ -89,8 +62,8 @@ def _compared(connection: sqlite3.Connection, table: str) -> Sequence[str]:
 
 
 def _fold_all(connection: sqlite3.Connection, records: Iterable[Record]) -> None:
-    tables = SqliteTables(connection)
+    tables = tables_of(connection)
     source = iter(records)
-    while part := list(islice(source, _AT_ONCE)):
+    while part := list(islice(source, AT_ONCE)):
         fold(tables.tables, part)
         tables.flush()

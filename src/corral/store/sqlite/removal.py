@@ -10,31 +10,11 @@ import sqlite3
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-
-from msgspec import Struct
 
 from corral.store.journal import Head, JournalFenced
+from corral.store.sql.records import Archived
 
 AT_ONCE = 2000
-
-
-class Archived(Struct, frozen=True):
-    """One archive: which records, where, and the digest of the file."""
-
-    last_seq: int
-    last_hash: bytes
-    first_seq: int
-    file: str
-    sha256: str
-
-    def path_from(self, folder: Path) -> Path:
-        return folder / self.file  # an absolute name stays what it is
-
-
-def archives_in(connection: sqlite3.Connection) -> list[Archived]:
-    rows = connection.execute("SELECT last_seq, last_hash, first_seq, file, sha256 FROM archives ORDER BY last_seq")
-    return [Archived(*row) for row in rows]
 
 
 def note_archive(connection: sqlite3.Connection, epoch: int, archived: Archived) -> None:

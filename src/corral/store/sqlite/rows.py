@@ -12,6 +12,8 @@ from functools import cache
 from itertools import chain
 from typing import Any
 
+from corral.store.sql.tables import SqlTables, Table
+
 _SIZES = (256, 64, 16, 4, 1)
 
 
@@ -30,3 +32,12 @@ def put(connection: sqlite3.Connection, head: str, rows: Sequence[Sequence[Any]]
 def _statement(head: str, width: int, size: int, tail: str) -> str:
     row = "(" + ", ".join("?" * width) + ")"
     return f"{head} VALUES {', '.join([row] * size)} {tail}"
+
+
+def tables_of(connection: sqlite3.Connection) -> SqlTables:
+    """The tables of the projection."""
+
+    def put_rows(table: Table[Any, Any], rows: Sequence[Sequence[Any]]) -> None:
+        put(connection, table.insert, rows, table.or_update)
+
+    return SqlTables(connection, put_rows)

@@ -1,12 +1,11 @@
 """The one thread that writes: takes all that was handed in, writes it in one transaction, then keeps the promises.
 
-Knows batches of records and the transaction. Batches form by themselves: while one is forced to disk, the next gathers.
-The first thing that cannot be written is the last thing tried: everything after it fails too.
+Knows batches of records; the transaction itself is given. Batches form by themselves: while one is forced to disk, the
+next gathers. The first thing that cannot be written is the last thing tried: everything after it fails too.
 """
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -14,14 +13,12 @@ from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 from corral.store.journal import Head, JournalFailed, JournalFenced, Record
-from corral.store.sqlite.rows import put
-from corral.store.sqlite.sidecar import Sidecar
 
 #: So many records at most in one transaction (an append is never split): who came first must not wait for all the rest.
 RECORDS_AT_ONCE = 4096
 
-#: Folds the records of a transaction into the projections, inside it.
-Fold = Callable[[Sequence[Record]], None]
+#: Writes records that follow that head, and what is folded from them, in one transaction; returns when it is durable.
+Commit = Callable[[Head, Sequence[Record]], None]
 
 
 class _Append(NamedTuple):
@@ -39,15 +36,23 @@ _Item = _Append | _Errand | None
 
 
 class Writer:
-    """Owns the connection for writing from its start to its end."""
+    """The connection for writing is this thread's alone, from its start to its end."""
 
-    def __init__(self, connection: sqlite3.Connection, epoch: int, head: Head, sidecar: Sidecar, fold: Fold) -> None:
+    def __init__(
+        self,
+        head: Head,
+        commit: Commit,
+        remember: Callable[[Head], None],
+        outage: tuple[type[Exception], ...],
+        todo: str,
+    ) -> None:
+        """``remember``: told of every commit. ``outage``: what a database that is not in order leads to, for which
+        somebody has ``todo`` something."""
         self.failure: Exception | None = None  # once set, nothing more is written
-        self._connection = connection
-        self._epoch = epoch
+        self.lost: Future[None] = Future()  # the same, for whoever wants to be told
         self._head = head
-        self._sidecar = sidecar
-        self._fold = fold
+        self._commit, self._tell = commit, remember
+        self._outage, self._todo = outage, todo
         self._inbox: SimpleQueue[_Item] = SimpleQueue()
         self._door = threading.Lock()
         self._ended = False
@@ -66,6 +71,14 @@ class Writer:
             else:
                 self._inbox.put(_Errand(future, call))
         return future
+
+    def fail(self, failure: Exception) -> None:
+        """From now on nothing is written. Called from the thread, or with a reason from elsewhere."""
+        with self._door:
+            if self.failure is not None:
+                return
+            self.failure = failure
+        self.lost.set_exception(failure)
 
     def close(self) -> None:
         """Write what was handed in, then end."""
@@ -109,9 +122,10 @@ class Writer:
         records = [record for append in batch for record in append.records]
         if self.failure is None:
             try:
-                self._commit(records)
+                if records:
+                    self._commit(self._head, records)
             except Exception as wrong:  # whatever it is, nothing may be written after it
-                self.failure = _as_failure(wrong)
+                self.fail(self._as_failure(wrong))
         for append in batch:
             if self.failure is not None:
                 append.future.set_exception(self.failure)
@@ -122,35 +136,11 @@ class Writer:
         if self.failure is None:
             self._remember()
 
-    def _commit(self, records: list[Record]) -> None:
-        if not records:
-            return
-        connection, last = self._connection, records[-1]
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            writer = connection.execute(
-                "UPDATE writer SET seq = ?, hash = ? WHERE epoch = ? AND seq = ?",
-                (last.seq, last.hash, self._epoch, self._head.seq),
-            )
-            if writer.rowcount != 1:
-                raise JournalFenced(f"another writer has taken over from epoch {self._epoch}. This server must stop.")
-            put(
-                connection,
-                "INSERT INTO records (seq, epoch, format, at_ms, actor, request, body, hash)",
-                [(r.seq, r.epoch, r.format, r.at_ms, r.actor, r.request, r.body, r.hash) for r in records],
-            )
-            self._fold(records)
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
-
     def _remember(self) -> None:
         try:
-            self._sidecar.put(self._head)
+            self._tell(self._head)
         except OSError as wrong:
-            self.failure = _as_failure(wrong)
+            self.fail(self._as_failure(wrong))
 
     def _do(self, errand: _Errand) -> None:
         if self.failure is not None:
@@ -161,14 +151,17 @@ class Writer:
         except Exception as wrong:
             errand.future.set_exception(wrong)
 
+    def _as_failure(self, wrong: Exception) -> Exception:
+        if isinstance(wrong, JournalFenced):
+            return wrong
+        is_outage = isinstance(wrong, (OSError, *self._outage))
+        failure = JournalFailed(
+            f"the journal could not be written: {wrong}. Nothing more is accepted; what was acknowledged is safe. "
+            + (self._todo if is_outage else "This is a fault of Corral.")
+        )
+        failure.__cause__ = wrong
+        return failure
 
-def _as_failure(wrong: Exception) -> Exception:
-    if isinstance(wrong, JournalFenced):
-        return wrong
-    is_disk = isinstance(wrong, sqlite3.Error | OSError)
-    failure = JournalFailed(
-        f"the journal could not be written: {wrong}. Nothing more is accepted; what was acknowledged is safe. "
-        + ("See that the disk is in order and has room, then start again." if is_disk else "This is a fault of Corral.")
-    )
-    failure.__cause__ = wrong
-    return failure
+
+def fenced(epoch: int) -> JournalFenced:
+    return JournalFenced(f"another writer has taken over from epoch {epoch}. This server must stop.")

@@ -1,12 +1,11 @@
-"""The tables of the projection on SQLite: rows are kept at hand while they are in use, and written back in one go.
+"""The tables of the projection in SQL: rows are kept at hand while they are in use, and written back in one go.
 
 Knows how a row lies in its table. Knows nothing of what changes rows. Whoever folds calls ``flush`` before the commit.
 """
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
@@ -17,7 +16,7 @@ from corral.core.cluster.resources import Seat
 from corral.core.cluster.topology import NodeSpec
 from corral.store.lookup import AttemptRow, JobRow, UsageRow
 from corral.store.projection import Tables, job_of
-from corral.store.sqlite.rows import put
+from corral.store.sql.connection import Connection
 
 Key = TypeVar("Key")
 Row = TypeVar("Row")
@@ -137,15 +136,19 @@ NODES: Table[str, NodeSpec] = Table(
 PROJECTED: tuple[Table[Any, Any], ...] = (JOBS, ATTEMPTS, USAGE, NODES)
 
 
-class _SqliteRows(Generic[Key, Row]):
+#: Inserts rows of a table, or changes those that are there.
+Put = Callable[[Table[Any, Any], Sequence[Values]], None]
+
+
+class _Rows(Generic[Key, Row]):
     """One table, as the fold sees it."""
 
-    def __init__(self, connection: sqlite3.Connection, table: Table[Key, Row], found_by: tuple[str, ...] = ()) -> None:
-        self._connection = connection
-        self._table = table
+    def __init__(
+        self, connection: Connection, put: Put, table: Table[Key, Row], found_by: tuple[str, ...] = ()
+    ) -> None:
+        self._connection, self._put, self._table = connection, put, table
         where = " AND ".join(f'"{column}" = ?' for column in found_by or table.key_columns)
         self._find = f"{table.select} WHERE {where}"
-        self._insert, self._or_update = table.insert, table.or_update
         self._at_hand: dict[Key, Row] = {}
         self._changed: dict[Key, Row] = {}
 
@@ -161,21 +164,22 @@ class _SqliteRows(Generic[Key, Row]):
         self._at_hand[key] = self._changed[key] = row
 
     def flush(self) -> None:
-        put(self._connection, self._insert, list(map(self._table.values, self._changed.values())), self._or_update)
-        self._changed.clear()
+        if self._changed:
+            self._put(self._table, list(map(self._table.values, self._changed.values())))
+            self._changed.clear()
         if len(self._at_hand) > AT_HAND:
             for key in list(islice(self._at_hand, len(self._at_hand) - AT_HAND // 2)):
                 del self._at_hand[key]
 
 
-class SqliteTables:
+class SqlTables:
     """All tables of the projection."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._jobs = _SqliteRows(connection, JOBS, found_by=("id",))
-        self._attempts = _SqliteRows(connection, ATTEMPTS)
-        self._usage = _SqliteRows(connection, USAGE)
-        self._nodes = _SqliteRows(connection, NODES)
+    def __init__(self, connection: Connection, put: Put) -> None:
+        self._jobs = _Rows(connection, put, JOBS, found_by=("id",))
+        self._attempts = _Rows(connection, put, ATTEMPTS)
+        self._usage = _Rows(connection, put, USAGE)
+        self._nodes = _Rows(connection, put, NODES)
         self.tables = Tables(self._jobs, self._attempts, self._usage, self._nodes)
 
     def flush(self) -> None:

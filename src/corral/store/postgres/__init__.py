@@ -1,0 +1,8 @@
+"""The journal on PostgreSQL. Needs the extra ``postgres``; ``store.address.postgres`` says so where it is missing."""
+
+from corral.store.postgres.journal import PostgresJournal
+from corral.store.postgres.lookup import PostgresLookup
+from corral.store.postgres.reader import PostgresReader
+from corral.store.postgres.verify import verify
+
+__all__ = ["PostgresJournal", "PostgresLookup", "PostgresReader", "verify"]

@@ -1,0 +1,25 @@
+"""Look-ups on PostgreSQL: what is peculiar to its SQL."""
+
+from __future__ import annotations
+
+from corral.store.postgres.database import Readers
+from corral.store.sql.connection import Dialect
+from corral.store.sql.lookup import SqlLookup
+
+POSTGRES = Dialect(
+    begin="BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+    sieve="",
+    has_label="""
+        EXISTS (
+            SELECT 1 FROM json_array_elements(labels::json) AS label
+            WHERE label ->> 0 = ? AND label ->> 1 = ?
+        )
+    """,
+)
+
+
+class PostgresLookup(SqlLookup):
+    """Implements ``Lookup`` on the projections of a journal."""
+
+    def __init__(self, readers: Readers) -> None:
+        super().__init__(readers, POSTGRES)

@@ -1,0 +1,70 @@
+"""The journal on PostgreSQL, for reading: records, images and who leads, without the right to write.
+
+For servers that stand by, and for looking at a journal from elsewhere. May be used from several threads at once.
+"""
+
+from __future__ import annotations
+
+from corral.store.address import shown
+from corral.store.journal import Head, JournalUnusable, Record, StoredImage
+from corral.store.postgres import images
+from corral.store.postgres.database import Readers, open_database, schema_version
+from corral.store.postgres.lease import Leadership, leadership
+from corral.store.postgres.lookup import PostgresLookup
+from corral.store.sql.records import RECORD, anchor_in
+
+
+class PostgresReader:
+    """Sees what is durable, at the moment of each call. ``prepare``: an empty database is given its tables."""
+
+    def __init__(self, address: str, *, prepare: bool = False) -> None:
+        self.address = address
+        self.readers = Readers(address)
+        self.lookup = PostgresLookup(self.readers)
+        if prepare:
+            open_database(address).close()
+        with self.readers.connection() as link:
+            if not schema_version(link, address):
+                raise JournalUnusable(f"there is no journal in {shown(address)}. Name the database of a server.")
+
+    def read(self, after: int, limit: int) -> list[Record]:
+        """Durable records with a number above ``after``, in order."""
+        with self.readers.connection() as link:
+            question = f"SELECT {RECORD} FROM records WHERE seq > ? ORDER BY seq LIMIT ?"
+            return [Record(*row) for row in link.execute(question, (after, limit)).fetchall()]
+
+    def durable_head(self) -> Head:
+        with self.readers.connection() as link:
+            return Head(*link.execute("SELECT seq, hash FROM writer").fetchone() or ())
+
+    def anchor(self) -> Head:
+        """The last record that is no longer here but in an archive; number 0 if all are here."""
+        with self.readers.connection() as link:
+            return anchor_in(link)
+
+    def leadership(self) -> Leadership:
+        with self.readers.connection() as link:
+            return leadership(link)
+
+    def save_image(self, image: StoredImage) -> None:
+        with self.readers.connection() as link:
+            images.save(link, image)
+
+    def newest_image(self) -> StoredImage | None:
+        with self.readers.connection() as link:
+            return images.newest(link)
+
+    def image_seqs(self) -> list[int]:
+        """The records after which there are images, newest first."""
+        with self.readers.connection() as link:
+            return images.seqs(link)
+
+    def size(self) -> int:
+        """Bytes of the whole database."""
+        with self.readers.connection() as link:
+            found = link.execute("SELECT pg_database_size(current_database())").fetchone()
+        assert found is not None
+        return int(found[0])
+
+    def close(self) -> None:
+        self.readers.close()

@@ -1,0 +1,57 @@
+"""Taking old records out of the database, once they are safe in an archive.
+
+Knows the tables of the journal. The order that loses nothing: the file is durable first, then the records go, a part at
+a time so that nobody waits long; what was begun and not finished is finished at the next call.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from corral.store.journal import Head
+from corral.store.postgres.database import Link, marked
+from corral.store.sql.records import Archived, anchor_in
+from corral.store.sql.writer import fenced
+
+AT_ONCE = 2000
+
+
+def note_archive(link: Link, epoch: int, archived: Archived) -> None:
+    with checked(link, epoch):
+        link.execute(
+            "INSERT INTO archives (last_seq, last_hash, first_seq, file, sha256) VALUES (?, ?, ?, ?, ?)",
+            (archived.last_seq, archived.last_hash, archived.first_seq, archived.file, archived.sha256),
+        )
+
+
+def remove_some(link: Link, epoch: int, upto: int) -> Head:
+    """Remove the first few records up to that one. Returns the last that is gone; call again until that is the one."""
+    with checked(link, epoch):
+        anchor = anchor_in(link)
+        last = min(upto, anchor.seq + AT_ONCE)
+        if last <= anchor.seq:
+            return anchor
+        (hash_of_last,) = link.execute("SELECT hash FROM records WHERE seq = ?", (last,)).fetchone() or (b"",)
+        submitted = link.execute(
+            "SELECT r.seq, r.format, r.body FROM jobs AS j JOIN records AS r ON r.seq = j.seq"
+            " WHERE j.seq > ? AND j.seq <= ?",
+            (anchor.seq, last),
+        ).fetchall()
+        link.raw.cursor().executemany(
+            marked("INSERT INTO submissions (seq, format, body) VALUES (?, ?, ?) ON CONFLICT (seq) DO NOTHING"),
+            [(seq, format, zlib.compress(body)) for seq, format, body in submitted],
+        )
+        link.execute("DELETE FROM records WHERE seq <= ?", (last,))
+        link.execute("UPDATE anchor SET seq = ?, hash = ?", (last, hash_of_last))
+        return Head(last, hash_of_last)
+
+
+@contextmanager
+def checked(link: Link, epoch: int) -> Iterator[None]:
+    """A transaction of the writer of this epoch, and of nobody else."""
+    with link.transaction():
+        if link.execute("SELECT epoch FROM writer FOR UPDATE").fetchone() != (epoch,):
+            raise fenced(epoch)
+        yield

@@ -1,0 +1,221 @@
+"""Look-ups in SQL. A list of jobs is merged from streams, each of which an index gives in the right order.
+
+So a page costs what is on it, not what there is: a question for the waiting jobs of two queues reads the newest few of
+each and never sees the million that ended. What no index knows (labels, names with ``*``, times) is sieved on the way.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from heapq import merge
+from itertools import product
+from typing import Any
+
+from corral.core.events import JobSubmitted
+from corral.store.lookup import (
+    LIVE,
+    OVER,
+    PAGE_MAX,
+    AttemptRow,
+    JobPage,
+    JobQuery,
+    JobRow,
+    RequestRow,
+    UsageQuery,
+    UsageRow,
+    after_cursor,
+    lies_in,
+)
+from corral.store.memory_lookup import as_request, in_order, is_usage_wanted, with_open_runs
+from corral.store.sql.connection import Connection, Dialect, Readers
+from corral.store.sql.tables import ATTEMPTS, JOBS, USAGE
+from corral.wire import codec
+
+#: More queues than this are not asked for one by one: whoever sees so many sees nearly all.
+QUEUES_AT_ONCE = 32
+
+#: A condition and what goes into it.
+Condition = tuple[str, tuple[Any, ...]]
+
+
+class SqlLookup:
+    """Implements ``Lookup`` on the projections of a journal."""
+
+    def __init__(self, readers: Readers, dialect: Dialect) -> None:
+        self._readers, self._dialect = readers, dialect
+
+    def jobs(self, query: JobQuery) -> JobPage:
+        limit = max(0, min(query.limit, PAGE_MAX))
+        with self._readers.connection() as connection:
+            connection.execute(self._dialect.begin)  # all streams see the same moment
+            try:
+                rows = _Question(connection, self._dialect, query).page(after_cursor(query.cursor), limit + 1)
+            finally:
+                connection.execute("COMMIT")
+        page = tuple(rows[:limit])
+        return JobPage(page, str(page[-1].seq) if len(rows) > limit and page else None)
+
+    def job(self, id: str) -> JobRow | None:
+        with self._readers.connection() as connection:
+            values = connection.execute(f"{JOBS.select} WHERE id = ?", (id,)).fetchone()
+            if values is None:
+                return None
+            job = JOBS.row(values)
+            kept = connection.execute("SELECT format, body FROM records WHERE seq = ?", (job.seq,)).fetchone()
+            if kept is None:  # archived by now
+                kept = connection.execute("SELECT format, body FROM submissions WHERE seq = ?", (job.seq,)).fetchone()
+                kept = kept and (kept[0], zlib.decompress(kept[1]))
+        event = None if kept is None else codec.decode(*kept)
+        job.spec = event.spec if isinstance(event, JobSubmitted) else None
+        return job
+
+    def attempts(self, job: str) -> list[AttemptRow]:
+        with self._readers.connection() as connection:
+            rows = connection.execute(f"{ATTEMPTS.select} WHERE job = ?", (job,)).fetchall()
+        return sorted(map(ATTEMPTS.row, rows), key=in_order)
+
+    def usage(self, query: UsageQuery) -> list[UsageRow]:
+        with self._readers.connection() as connection:
+            connection.execute(self._dialect.begin)
+            try:
+                rows = _usage(connection, query)
+            finally:
+                connection.execute("COMMIT")
+        return sorted((row for row in rows if is_usage_wanted(row, query)), key=lambda r: (r.day, r.queue, r.user))
+
+    def request(self, actor: str, key: str) -> RequestRow | None:
+        if not key:
+            return None
+        question = f"{JOBS.select} WHERE request = ? AND request <> '' AND actor = ? ORDER BY seq"
+        with self._readers.connection() as connection:
+            return as_request(list(map(JOBS.row, connection.execute(question, (key, actor)).fetchall())))
+
+
+# ---- jobs ----------------------------------------------------------------------------------------------------------
+
+
+class _Question:
+    """One question for jobs, on one connection."""
+
+    def __init__(self, connection: Connection, dialect: Dialect, query: JobQuery) -> None:
+        self._connection, self._dialect, self._query = connection, dialect, query
+
+    def page(self, below: int, count: int) -> list[JobRow]:
+        sieve = [("seq < ?", (below,)), *self._sieve()]
+        streams = [self._stream([*stream, *sieve], count) for stream in self._streams()]
+        rows: list[JobRow] = []
+        for values in merge(*streams, key=lambda values: -values[0]):
+            if not rows or rows[-1].seq != values[0]:  # a job may be seen for two reasons
+                rows.append(JOBS.row(values))
+            if len(rows) == count:
+                break
+        return rows
+
+    def _stream(self, conditions: list[Condition], count: int) -> Iterator[tuple[Any, ...]]:
+        where = " AND ".join(condition for condition, _ in conditions)
+        values = [value for _, given in conditions for value in given]
+        return iter(
+            self._connection.execute(f"{JOBS.select} WHERE {where} ORDER BY seq DESC LIMIT ?", (*values, count))
+        )
+
+    def _streams(self) -> Iterator[list[Condition]]:
+        """Sets of jobs that together are all that the query may mean, each one read off an index in order."""
+        query = self._query
+        if query.name is not None and not query.name.endswith("*") and query.name:
+            yield [("name = ? AND name <> ''", (query.name,)), *self._seen()]
+            return
+        states = tuple(dict.fromkeys(query.states)) or LIVE + OVER
+        if query.user is not None:
+            for state in states:
+                yield [('"user" = ? AND state = ?', (query.user, state)), *self._seen()]
+            return
+        queues = self._wanted_queues()
+        if queues is not None and len(queues) <= QUEUES_AT_ONCE:
+            for queue, state in product(queues, states):
+                yield [("queue = ? AND state = ?", (queue, state))]
+            if query.queues is not None and query.users_own is not None:
+                below = self._in_queues(self._queues_below((query.queue,))) if query.queue else _ANY
+                for state in states:
+                    yield [('"user" = ? AND state = ?', (query.users_own, state)), below]
+        elif query.states:
+            for state in states:
+                yield [("state = ?", (state,)), *self._seen()]
+        else:
+            yield [_ANY, *self._seen()]
+
+    def _seen(self) -> list[Condition]:
+        """That a job is where one may see it, and where one asks for, as a sieve."""
+        conditions, query = [], self._query
+        if query.queue:
+            conditions.append(self._in_queues(self._queues_below((query.queue,))))
+        if query.queues is not None:
+            condition, values = self._in_queues(self._queues_below(query.queues))
+            conditions.append((f'({condition} OR {self._dialect.sieve}"user" = ?)', (*values, query.users_own)))
+        return conditions
+
+    def _in_queues(self, queues: list[str]) -> Condition:
+        return self._one_of("queue", queues)
+
+    def _one_of(self, column: str, values: Sequence[str]) -> Condition:
+        if not values:
+            return _NONE
+        return f"{self._dialect.sieve}{column} IN ({', '.join('?' * len(values))})", tuple(values)
+
+    def _wanted_queues(self) -> list[str] | None:
+        """The queues that may be meant, as far as they are seen as such; None: any."""
+        query = self._query
+        if query.queues is None and not query.queue:
+            return None
+        queues = self._queues_below(("",) if query.queues is None else query.queues)
+        return [queue for queue in queues if not query.queue or lies_in(queue, query.queue)]
+
+    def _queues_below(self, roots: tuple[str, ...]) -> list[str]:
+        """Every queue that ever had a job and lies below one of these, found by hopping along the index."""
+        names = self._connection.execute(
+            """
+            WITH RECURSIVE hop (queue) AS (
+                SELECT min(queue) FROM jobs
+                UNION ALL
+                SELECT (SELECT min(queue) FROM jobs WHERE jobs.queue > hop.queue) FROM hop WHERE hop.queue IS NOT NULL
+            )
+            SELECT queue FROM hop WHERE queue IS NOT NULL
+            """
+        )
+        return [queue for (queue,) in names.fetchall() if any(lies_in(queue, root) for root in roots)]
+
+    def _sieve(self) -> Iterator[Condition]:
+        query, aside = self._query, self._dialect.sieve
+        if query.states:
+            yield self._one_of("state", query.states)
+        if query.user is not None:
+            yield f'{aside}"user" = ?', (query.user,)
+        if query.name is not None:
+            if query.name.endswith("*"):
+                yield "substr(name, 1, ?) = ?", (len(query.name) - 1, query.name[:-1])
+            else:
+                yield f"{aside}name = ?", (query.name,)
+        if query.since_ms is not None:
+            yield "submitted_ms >= ?", (query.since_ms,)
+        if query.until_ms is not None:
+            yield "submitted_ms < ?", (query.until_ms,)
+        for key, value in query.labels:
+            yield self._dialect.has_label, (key, value)
+
+
+_ANY: Condition = ("1 = 1", ())
+_NONE: Condition = ("1 = 0", ())
+
+
+# ---- usage ---------------------------------------------------------------------------------------------------------
+
+
+def _usage(connection: Connection, query: UsageQuery) -> list[UsageRow]:
+    since, until = query.since or "", query.until or "9999-12-31"
+    days = connection.execute(f"{USAGE.select} WHERE day BETWEEN ? AND ?", (since, until))
+    rows = list(map(USAGE.row, days.fetchall()))
+    if query.now_ms is None:
+        return rows
+    runs = list(map(ATTEMPTS.row, connection.execute(f"{ATTEMPTS.select} WHERE ended_ms IS NULL").fetchall()))
+    jobs = {run.job: JOBS.row(connection.execute(f"{JOBS.select} WHERE id = ?", (run.job,)).fetchone()) for run in runs}
+    return with_open_runs(rows, [(run, jobs[run.job]) for run in runs], query.now_ms)

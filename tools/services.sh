@@ -1,0 +1,42 @@
+#!/bin/sh
+# Services that some tests need, installed from the distribution where that is possible: as root on Debian or Ubuntu.
+# Quiet, and nothing is done twice. Elsewhere the tests that need them are skipped and say so. Nothing is started
+# here: each test starts what it needs, in a folder of its own, and ends it.
+#
+#     tools/services.sh              all of them
+#     tools/services.sh postgresql   only that one
+set -eu
+
+can_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
+
+install() { # service, packages...
+    service=$1
+    shift
+    if ! can_install; then
+        echo "services: $service is not here, so its tests are skipped; install it with: apt-get install $*" >&2
+        return 0
+    fi
+    echo "services: installing $*"
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -qq >/dev/null 2>&1 || true
+    apt-get install -y -qq --no-install-recommends "$@" >/dev/null 2>&1 ||
+        echo "services: $* could not be installed, so the tests of $service are skipped" >&2
+}
+
+# The server's programs; Debian keeps them out of the PATH. The package would also start a cluster: it is told not to.
+postgresql() {
+    command -v initdb >/dev/null && return 0
+    for program in /usr/lib/postgresql/*/bin/initdb; do
+        [ -x "$program" ] && return 0
+    done
+    if can_install && [ ! -e /etc/postgresql-common/createcluster.conf ]; then
+        mkdir -p /etc/postgresql-common
+        echo "create_main_cluster = false" >/etc/postgresql-common/createcluster.conf
+    fi
+    install postgresql postgresql
+}
+
+[ "$#" -gt 0 ] || set -- postgresql
+for wanted in "$@"; do
+    "$wanted"
+done
