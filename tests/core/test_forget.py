@@ -23,7 +23,9 @@ def test_a_job_that_is_not_over_stays():
 def test_nothing_is_left_of_a_job_that_was_forgotten():
     driver = run_seed(5, 200)
     for name in list(driver.state.jobs):
-        for event in commands.forget(driver.state, name, driver.now):
+        events = commands.forget(driver.state, name, driver.now)
+        assert not isinstance(events, Refusal)
+        for event in events:
             apply(driver.state, event)
     check(driver.state)
     assert not driver.state.jobs
