@@ -4,7 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.backends.podman import podman
 from tests.database import Database, NoServer
+
+__all__ = ["podman"]  # a fixture
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

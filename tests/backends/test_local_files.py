@@ -163,7 +163,7 @@ def test_a_place_of_our_own_in_version_2(tmp_path: Path, monkeypatch):
         (folder / "cgroup.procs").write_text(f"{os.getpid()}\n")
         (folder / "cgroup.controllers").write_text("cpuset cpu io memory\n")
         (folder / "cgroup.subtree_control").touch()
-    monkeypatch.setattr(cgroups, "_mounts", lambda: {"v2": str(tmp_path)})
+    monkeypatch.setattr(cgroups, "mounts", lambda: {"v2": str(tmp_path)})
     monkeypatch.setattr(cgroups, "_own_groups", lambda: {"": "/service"})
     layout = cgroups.detect("corral-x")
     assert layout.version == 2
@@ -173,7 +173,7 @@ def test_a_place_of_our_own_in_version_2(tmp_path: Path, monkeypatch):
 
 
 def test_without_any_right_the_reason_says_what_to_do(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(cgroups, "_mounts", lambda: {"v2": str(tmp_path)})
+    monkeypatch.setattr(cgroups, "mounts", lambda: {"v2": str(tmp_path)})
     monkeypatch.setattr(cgroups, "_own_groups", lambda: {"": "/service"})
     layout = cgroups.detect("corral-x")
     assert layout.parents == {}
@@ -182,7 +182,7 @@ def test_without_any_right_the_reason_says_what_to_do(tmp_path: Path, monkeypatc
 
 @pytest.mark.skipif(not IS_ROOT, reason="cgroups need root")
 def test_a_group_of_version_2_is_killed_at_once():
-    mount = cgroups._mounts().get("v2")
+    mount = cgroups.mounts().get("v2")
     if mount is None:
         pytest.skip("no version 2 hierarchy is mounted")
     folder = Path(mount) / f"corral-test-{os.getpid()}"

@@ -6,13 +6,17 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+from msgspec import structs
 
 from corral.backends.base import Backend, Phase, StaleEpoch, TaskKey, TaskOrder, TaskReport
+from corral.backends.container.host import ContainerHost
+from corral.backends.container.settings import ContainerSettings
 from corral.backends.fake import FakeBackend, Script
 from corral.backends.local.backend import LocalBackend
 from corral.backends.local.settings import LocalSettings
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import FailureClass
+from tests.backends.podman import IMAGE, Podman
 from tests.backends.telling import Ear, now_ms, order, until
 
 KEY = TaskKey("17[3]/main", 1, 0)
@@ -113,12 +117,41 @@ class LocalStage:
         return order(key, "sh", "-c", script)
 
 
-STAGES: dict[str, Callable[[Path], Stage]] = {"fake": lambda _: FakeStage(), "local": LocalStage}
+class ContainerStage(LocalStage):
+    """The same programs, in a container each."""
+
+    def __init__(self, data: Path, engine: Podman) -> None:
+        super().__init__(data)
+        self._engine = engine
+
+    def backend(self) -> Backend:
+        settings = LocalSettings(scan_ms=100)
+        containers = ContainerHost(ContainerSettings(pull="never"), settings, facts=self._engine.facts)
+        return LocalBackend(self._data, NodeSpec("n1"), settings, containers)
+
+    def prints(self, key: TaskKey, text: str) -> TaskOrder:
+        return structs.replace(super().prints(key, text), image=IMAGE)
+
+    def runs(self, key: TaskKey) -> TaskOrder:
+        return structs.replace(super().runs(key), image=IMAGE)
+
+    def cannot_start(self, key: TaskKey) -> TaskOrder:
+        return structs.replace(super().cannot_start(key), image=IMAGE)
+
+    def _order(self, key: TaskKey, script: str) -> TaskOrder:
+        return structs.replace(super()._order(key, script), image=IMAGE)
+
+
+STAGES: dict[str, Callable[[Path, pytest.FixtureRequest], Stage]] = {
+    "fake": lambda _, __: FakeStage(),
+    "local": lambda data, _: LocalStage(data),
+    "container": lambda data, request: ContainerStage(data, request.getfixturevalue("podman")),
+}
 
 
 @pytest.fixture(params=STAGES)
 def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Stage:
-    return STAGES[request.param](tmp_path)
+    return STAGES[request.param](tmp_path, request)
 
 
 @pytest.fixture

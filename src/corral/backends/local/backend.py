@@ -23,6 +23,7 @@ from pathlib import Path
 from corral.backends.base import LogPart, Phase, Report, SavedReport, StaleEpoch, TaskKey, TaskOrder, Tell
 from corral.backends.inventory import inventory
 from corral.backends.local import remains
+from corral.backends.local.containers import Containers
 from corral.backends.local.link import SpawnerLink
 from corral.backends.local.logs import LogStore
 from corral.backends.local.orders import Site, request_of
@@ -40,9 +41,17 @@ _F_SETPIPE_SZ = 1031
 
 
 class LocalBackend:
-    """``data``: the server's data directory. ``node``: this machine; None: as it is found (`inventory`)."""
+    """``data``: the server's data directory. ``node``: this machine; None: as it is found (`inventory`).
+    ``containers``: how orders with an image are carried out; None: they are refused."""
 
-    def __init__(self, data: Path, node: NodeSpec | None = None, settings: LocalSettings | None = None) -> None:
+    def __init__(
+        self,
+        data: Path,
+        node: NodeSpec | None = None,
+        settings: LocalSettings | None = None,
+        containers: Containers | None = None,
+    ) -> None:
+        self._containers = containers
         self._node = node if node is not None else inventory()
         self._settings = settings or LocalSettings()
         data = data.absolute()
@@ -73,7 +82,11 @@ class LocalBackend:
         self._news = _open_news(self._run / records.NEWS)
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._link = SpawnerLink(str(self._run))  # from here on no earlier spawner makes tasks
+        if self._containers is not None:
+            self._containers.open(identity)
         self._adopt()
+        if self._containers is not None:
+            self._containers.keep_clean(self._is_live)
         self._thread = threading.Thread(target=self._watch, name="local-backend", daemon=True)
         self._thread.start()
 
@@ -117,6 +130,8 @@ class LocalBackend:
         self._link.close()
         os.close(self._news)
         os.close(self._wake)
+        if self._containers is not None:
+            self._containers.close()
         remains.tidy(self._site.layout, self._site.scratch)
         self._tasks, self._by_name = {}, {}
 
@@ -147,6 +162,10 @@ class LocalBackend:
             self._check(task)
         running = {task.name for task in self._tasks.values() if task.told is not Phase.DOWN}
         remains.sweep(self._site.layout, self._site.scratch, running)
+
+    def _is_live(self, name: str) -> bool:
+        task = self._by_name.get(name)
+        return task is not None and task.told is not Phase.DOWN
 
     def _keep(self, task: _Task) -> _Task:
         self._tasks[task.key] = self._by_name[task.name] = task
@@ -210,7 +229,7 @@ class LocalBackend:
 
     def _send(self, task: _Task, order: TaskOrder) -> None:
         try:
-            request = request_of(order, self._site, self._logs.folder(task.name))
+            request = request_of(order, self._site, self._logs.folder(task.name), self._containers)
             self._link.send(request, self._site.layout.parents.get("pids", ""))
         except (ValueError, TypeError) as fault:  # text that cannot be written down
             task.told = Phase.DOWN
@@ -274,7 +293,7 @@ class LocalBackend:
 
     def _bury(self, task: _Task) -> None:
         try:
-            remains.bury(task.state, self._site.boot)
+            remains.bury(task.state, self._site.boot, self._containers)
         except OSError:
             _log.exception("the exit of lost task %s cannot be recorded yet", task.name)
 

@@ -12,10 +12,16 @@ from msgspec import structs
 
 from corral.backends.base import TaskKey, TaskOrder
 from corral.backends.gpus import is_simulated, visibility
+from corral.backends.local.containers import Containers
 from corral.backends.local.settings import LocalSettings
 from corral.backends.local.state import OrderRecord, name_of, short
 from corral.backends.local.task.cgroups import Layout
 from corral.backends.local.task.request import Request
+
+NO_ENGINE = (
+    "the job has an image, and no container engine answers on this machine: start Podman's or Docker's service "
+    "(docs/operate/containers.md)"
+)
 
 
 class Site:
@@ -29,10 +35,13 @@ class Site:
         return f"{self.tasks}/{name_of(key)}"
 
 
-def request_of(order: TaskOrder, site: Site, logs: str) -> Request:
+def request_of(order: TaskOrder, site: Site, logs: str, containers: Containers | None = None) -> Request:
     name = name_of(order.key)
     scratch = f"{site.scratch}/{short(name)}"
     groups = _groups(order, site.layout, name)
+    refusal = _refusal(order, containers)
+    told = containers.told(order) if containers is not None and order.image and not refusal else None
+    failure = NO_ENGINE if order.image and not refusal and told is None else ""
     record = OrderRecord(
         order=structs.replace(order, secret_env=()),
         secrets=tuple(variable for variable, _ in order.secret_env),
@@ -65,8 +74,10 @@ def request_of(order: TaskOrder, site: Site, logs: str) -> Request:
         "pids_max": site.settings.pids_max,
         "peer_grace_ms": site.settings.peer_grace_ms,
         "hold_on_fail_ms": order.hold_on_fail_ms,
-        "unenforced": unenforced(order, site.layout),
-        "refusal": _refusal(order),
+        "unenforced": containers.unenforced(order) if containers and order.image else unenforced(order, site.layout),
+        "container": told,
+        "refusal": refusal,
+        "failure": failure,
     }
 
 
@@ -84,7 +95,7 @@ def _groups(order: TaskOrder, layout: Layout, name: str) -> dict[str, str]:
     version
     1 every limit costs a group of its own, so only those that were asked for."""
     asked = {"memory": order.memory_mib is not None, "cpu": order.cpu_milli is not None, "pids": True}
-    if not (asked["memory"] or asked["cpu"]):
+    if order.image or not (asked["memory"] or asked["cpu"]):
         return {}
     is_one = layout.version == 2
     return {limit: f"{folder}/{name}" for limit, folder in layout.parents.items() if is_one or asked[limit]}
@@ -99,9 +110,11 @@ def _early(order: TaskOrder) -> tuple[int, int] | None:
         return None  # said by `_refusal`
 
 
-def _refusal(order: TaskOrder) -> str:
-    if order.image or order.mounts:
+def _refusal(order: TaskOrder, containers: Containers | None) -> str:
+    if (order.image or order.mounts) and containers is None:
         return "images and mounts need a backend with containers; this one runs plain processes"
+    if containers is not None and (wrong := containers.refusal(order)):
+        return wrong
     if not order.command or not order.command[0]:
         return "there is no command to run"
     if order.early_signal is not None and order.early_signal.signal not in signal.Signals.__members__:

@@ -9,18 +9,23 @@ import contextlib
 import os
 import time
 
-from corral.backends.local.state import ExitRecord, OrderRecord, StartRecord, TaskState, short
+from corral.backends.local.containers import Containers
+from corral.backends.local.state import ExitRecord, OrderRecord, StartRecord, TaskState, name_of, short
 from corral.backends.local.task import scratch
 from corral.backends.local.task.cgroups import Layout, TaskGroups
 from corral.core.model import FailureClass
 
 
-def bury(state: TaskState, boot: str) -> None:
+def bury(state: TaskState, boot: str, containers: Containers | None = None) -> None:
     """End what is left of a task whose supervisor is gone, and record that as its exit."""
     order, started = state.order(), state.started()
     if order is None:
         return
     is_same_boot = order.boot == boot
+    if is_same_boot and order.order.image:
+        if containers is None:
+            raise OSError(f"{state.folder} is of a container, and this server was started without containers")
+        containers.end(name_of(order.order.key))
     if is_same_boot:
         _end_strays(order, started)
     if not is_same_boot:

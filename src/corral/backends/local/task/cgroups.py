@@ -35,24 +35,24 @@ class Layout:
 def detect(name: str) -> Layout:
     """``name``: of the folder that shall hold our groups, inside the group that this server runs in."""
     layout = Layout()
-    mounts, own = _mounts(), _own_groups()
-    if any(limit in mounts for limit in LIMITS):
+    places, own = mounts(), _own_groups()
+    if any(limit in places for limit in LIMITS):
         layout.version = 1
         for limit in LIMITS:
-            _use_version_1(layout, limit, mounts.get(limit, ""), own.get(limit, "/"), name)
-    elif "v2" in mounts:
+            _use_version_1(layout, limit, places.get(limit, ""), own.get(limit, "/"), name)
+    elif "v2" in places:
         layout.version = 2
-        _use_version_2(layout, mounts["v2"], own.get("", "/"), name)
+        _use_version_2(layout, places["v2"], own.get("", "/"), name)
     else:
         layout.unenforced = dict.fromkeys(LIMITS, "this machine mounts no cgroups")
     return layout
 
 
-def _mounts() -> dict[str, str]:
+def mounts() -> dict[str, str]:
     """Controller to mount point; ``v2`` for the unified hierarchy."""
     found: dict[str, str] = {}
-    with open("/proc/self/mounts") as mounts:
-        for line in mounts:
+    with open("/proc/self/mounts") as lines:
+        for line in lines:
             _, place, kind, options = line.split(" ")[:4]
             if kind == "cgroup2":
                 found.setdefault("v2", place)

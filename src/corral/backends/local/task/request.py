@@ -8,7 +8,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import TypedDict
+    from typing import Any, TypedDict
 
     class Request(TypedDict):
         name: str  # of the task, unique, fit for a file name
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
         peer_grace_ms: int
         hold_on_fail_ms: int
         unenforced: list[str]
-        refusal: str  # why it cannot run here at all; empty: it can
+        container: dict[str, Any] | None  # what a container engine is told; None: plain processes
+        refusal: str  # why it cannot run at all; empty: it can
+        failure: str  # why it cannot run here now; empty: it can
 else:  # typing is not loaded just for this
     Request = dict

@@ -115,7 +115,17 @@ class Stream:
             data = os.read(self.source, _CHUNK)
         except BlockingIOError:
             return EMPTY
+        self.keep(data)
+        if data:
+            self._widen(len(data))
+        return len(data)
+
+    def keep(self, data: bytes) -> None:
+        """What came by another way than the pipe."""
         self._copy_on(data)
+        if self._retry_at > time.monotonic():
+            self._lose(len(data), "")
+            return
         rest = data
         try:
             while rest:
@@ -123,9 +133,6 @@ class Stream:
                 rest = rest[self._write_some(rest[: self._room]) :]
         except OSError as fault:
             self._lose(len(rest), fault.strerror or str(fault))
-        if data:
-            self._widen(len(data))
-        return len(data)
 
     def _copy_on(self, data: bytes) -> None:
         if self._copy < 0:

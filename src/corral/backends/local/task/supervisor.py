@@ -85,12 +85,19 @@ class Supervisor:
             self.poll.register(stream.source, select.POLLIN)
         if request["refusal"]:
             raise StartFault(USER_ERROR, request["refusal"])
+        if request["failure"]:
+            raise StartFault(START_FAILED, request["failure"])
         account = self.account = Account(request["account"])
         self.scratch = scratch.Scratch(request["scratch"], account.uid, account.gid)
         self.scratch.make()
         self.groups.make(request["memory_mib"], request["cpu_milli"], request["has_quota"], request["pids_max"])
         self._open_copies(account)
-        env = {**account.env(), **request["env"], **self.scratch.env()}
+        self._start_programs(account, self.scratch)
+
+    def _start_programs(self, account: Account, private: scratch.Scratch) -> None:
+        """What differs between ways of running: here, a process for each."""
+        request = self.request
+        env = {**account.env(), **request["env"], **private.env()}
         directory = request["directory"] or (account.home if os.path.isdir(account.home) else "/")
         programs = [
             Program(request["command"], {**env, **own}, directory, account, self.groups) for own in request["processes"]
@@ -155,12 +162,15 @@ class Supervisor:
             elif fd in self.programs:
                 self._on_verdict(fd)
             else:
-                for stream in self.streams:
-                    if fd == stream.source and stream.pump() == OVER:
-                        self.poll.unregister(fd)
+                self._on_output(fd)
         self._reap()
         self._look_for_checkpoint()
         self._keep_deadline(time.monotonic())
+
+    def _on_output(self, fd: int) -> None:
+        for stream in self.streams:
+            if fd == stream.source and stream.pump() == OVER:
+                self.poll.unregister(fd)
 
     def _patience_ms(self) -> int:
         times = [at for at in (self.deadline, self.early_at, self.term_at) if at is not None]
@@ -269,7 +279,7 @@ class Supervisor:
         """Everyone is ended before the exit is told: what the task held is free when the server hears of it."""
         is_late = self._is_past_deadline()
         ended: dict[int, int] = {}
-        end_all(self.groups, ended)
+        self._end_all(ended)
         self._note_ends(ended)
         self._look_for_checkpoint()
         if fault is not None and self.streams:
@@ -282,6 +292,12 @@ class Supervisor:
             records.make_durable(f"{self.request['state']}/{records.EXIT}")
         except OSError:
             pass  # forgotten by the server already
+        self._tidy()
+
+    def _end_all(self, ended: dict[int, int]) -> None:
+        end_all(self.groups, ended)
+
+    def _tidy(self) -> None:
         scratch.remove(self.request["scratch"])
         self.groups.remove()
 
@@ -300,7 +316,7 @@ class Supervisor:
         """What the exit code does not tell."""
         if code == SAVED:
             return None, ""
-        if self.groups.oom_kills():
+        if self._oom_kills():
             limit = self.request["memory_mib"]
             return OUT_OF_MEMORY, f"the task needed more than its {limit} MiB of memory: the kernel killed a process"
         if number == system.SIGKILL:
@@ -309,6 +325,9 @@ class Supervisor:
         if number or self.warn_why:
             return None, self.warn_why
         return symptom(self._last_words())
+
+    def _oom_kills(self) -> int:
+        return self.groups.oom_kills()
 
     def _last_words(self) -> bytes:
         return self.streams[1].tail(_TAIL) if self.streams else b""

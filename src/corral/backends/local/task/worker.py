@@ -64,7 +64,13 @@ def _enter_group(parent: str) -> str:
 
 def _supervise(request: Request, group: str) -> None:
     control = os.open(f"{request['state']}/{records.CONTROL}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-    Supervisor(request, control, TaskGroups(request["cgroup_version"], {"pids": group} if group else {}, True)).run()
+    groups = TaskGroups(request["cgroup_version"], {"pids": group} if group else {}, True)
+    if request["container"] is None:
+        Supervisor(request, control, groups).run()
+    else:
+        from corral.backends.container.task.supervisor import ContainerSupervisor  # only containers pay for it
+
+        ContainerSupervisor(request, control, groups).run()
 
 
 def send(fd: int, body: bytes) -> None:

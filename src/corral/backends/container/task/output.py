@@ -1,0 +1,88 @@
+"""What a container writes, on its way from the engine into the task's log.
+
+The engine keeps no log of its own; it sends both streams down one connection, in frames: a byte that names the stream,
+three that mean nothing, four for the length (Docker's Engine API, "Attach to a container"). When the connection is lost
+while the container lives, as when the engine is restarted, it is made again and the log says so. Knows frames.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+
+from corral.backends.container.task.api import Engine, EngineFault, Stream
+from corral.backends.local.task.streams import Stream as Log
+
+_HEAD = 8
+_RETRY_S = 1.0
+
+
+class Output:
+    """To be opened before the container is started, so that nothing is missed."""
+
+    def __init__(self, engine: Engine, container: str, logs: list[Log]) -> None:
+        self._engine, self._logs = engine, logs
+        self._path = f"/containers/{container}/attach?stream=1&stdout=1&stderr=1"
+        self._stream: Stream = engine.stream("POST", self._path)
+        self.is_open = True
+        self._head = b""
+        self._left = 0  # of the present frame
+        self._log = logs[0]
+        self._retry_at = 0.0
+        self._sort(self._stream.read() if self._stream.begun else None)
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def take(self) -> bool:
+        """What is there, once; False: there will be no more."""
+        return self._sort(self._stream.read())
+
+    def close(self) -> None:
+        if self.is_open:
+            self.is_open = False
+            self._retry_at = time.monotonic() + _RETRY_S
+            self._stream.close()
+
+    def reopen(self) -> bool:
+        """After a loss; True: it is open again. Not at once: mostly the container is at its end."""
+        if time.monotonic() < self._retry_at:
+            return False
+        self._retry_at = time.monotonic() + _RETRY_S
+        try:
+            self._stream = self._engine.stream("POST", self._path, _RETRY_S)
+        except EngineFault:
+            return False
+        self.is_open, self._head, self._left = True, b"", 0
+        self._logs[1].note("the connection to the container engine was lost; what was written meanwhile is missing")
+        return True
+
+    def drain(self, patience_s: float) -> None:
+        """All that comes until the engine says that it is all; no longer than this."""
+        until = time.monotonic() + patience_s
+        poll = select.poll()
+        if self.is_open:
+            poll.register(self.fileno(), select.POLLIN)
+        while self.is_open and (left := until - time.monotonic()) > 0:
+            if not poll.poll(left * 1000) or not self.take():
+                break
+        self.close()
+
+    def _sort(self, data: bytes | None) -> bool:
+        if data is None:
+            return True
+        if not data:
+            return False
+        while data:
+            if self._left == 0:
+                need = _HEAD - len(self._head)
+                self._head, data = self._head + data[:need], data[need:]
+                if len(self._head) < _HEAD:
+                    break
+                self._log = self._logs[1 if self._head[0] == 2 else 0]
+                self._left, self._head = int.from_bytes(self._head[4:8], "big"), b""
+            part, data = data[: self._left], data[self._left :]
+            self._left -= len(part)
+            if part:
+                self._log.keep(part)
+        return True

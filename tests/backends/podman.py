@@ -1,0 +1,165 @@
+"""A Podman of its own for tests: its service, storage and settings in a temporary directory, its mounts in a namespace
+of their own. Nothing of the machine's own Podman is read or changed. The one image is made of a static busybox, so that
+no registry is needed."""
+
+import contextlib
+import io
+import json
+import os
+import resource
+import shutil
+import subprocess
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from corral.backends.container.engine import facts
+from corral.backends.container.task.api import Engine, EngineFault
+
+IMAGE = "localhost/corral-test:1"
+_APPLETS = (
+    "sh",
+    "echo",
+    "sleep",
+    "cat",
+    "id",
+    "env",
+    "true",
+    "printf",
+    "mkdir",
+    "ls",
+    "dd",
+    "tail",
+    "head",
+    "stat",
+    "rm",
+)
+_READY_S = 30
+#: An overlay over /etc, seen by this Podman only, so that tests may write CDI specifications.
+_SCRIPT = """\
+mkdir -p etc-upper etc-work && mount -t overlay overlay -o lowerdir=/etc,upperdir=etc-upper,workdir=etc-work /etc &&
+mkdir -p /etc/cdi && mount --bind cdi /etc/cdi
+exec podman --root "$PWD/storage" --runroot "$PWD/run" --tmpdir "$PWD/tmp" --runtime runc --cgroup-manager cgroupfs \
+  system service --time 0 "unix://$PWD/engine.sock"
+"""
+
+
+class Podman:
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.socket = folder, str(folder / "engine.sock")
+        self.cdi = folder / "cdi"
+        self.cdi.mkdir()
+        (folder / "containers.conf").write_text(_settings())
+        (folder / "registries.conf").write_text('[[registry]]\nlocation = "127.0.0.1"\ninsecure = true\n')
+        self.engine = Engine(self.socket)
+        self.start()
+        _import_image(self.engine)
+        self.facts = facts(self.socket)
+
+    def start(self) -> None:
+        """Also after `stop`: containers go on meanwhile."""
+        env = {
+            "PATH": os.environ.get("PATH", "/usr/bin:/bin:/usr/sbin:/sbin"),
+            "HOME": str(self.folder),
+            "CONTAINERS_CONF": str(self.folder / "containers.conf"),
+            "CONTAINERS_REGISTRIES_CONF": str(self.folder / "registries.conf"),
+        }
+        with open(self.folder / "service.log", "ab") as log:
+            command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _SCRIPT]
+            self._process = subprocess.Popen(
+                command, cwd=self.folder, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
+        until = time.monotonic() + _READY_S
+        while True:
+            try:
+                self.engine.ping(5)
+                return
+            except EngineFault as fault:
+                if time.monotonic() > until or self._process.poll() is not None:
+                    raise RuntimeError(f"{fault}; {(self.folder / 'service.log').read_text()[-500:]}") from fault
+                time.sleep(0.02)
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def names(self) -> list[str]:
+        return [name.lstrip("/") for each in self.containers() for name in each["Names"]]
+
+    def containers(self) -> list[dict]:
+        found: list[dict] = self.engine.call("GET", "/containers/json?all=1")
+        return found
+
+    def close(self) -> None:
+        with contextlib.suppress(EngineFault):
+            for each in self.containers():
+                with contextlib.suppress(EngineFault):
+                    self.engine.call("POST", f"/containers/{each['Id']}/kill?signal=9")
+                with contextlib.suppress(EngineFault):
+                    self.engine.call("DELETE", f"/containers/{each['Id']}?force=1")
+        self.stop()
+
+
+def _settings() -> str:
+    """Limits not above the caller's: where the right to raise them is missing, the runtime would refuse to start."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    processes = min(resource.getrlimit(resource.RLIMIT_NPROC)[1], 1 << 15)
+    processes = 1 << 15 if processes < 0 else processes
+    ulimits = json.dumps([f"nofile={files}:{files}", f"nproc={processes}:{processes}"])
+    return f'[containers]\ndefault_ulimits = {ulimits}\n[engine]\nevents_logger = "none"\n'
+
+
+def _import_image(engine: Engine) -> None:
+    answer = engine.send("POST", "/images/create?fromSrc=-", _root_file_system(), "application/x-tar")
+    image = json.loads(answer.strip().splitlines()[-1])["status"]
+    engine.call("POST", f"/images/{image}/tag?repo=localhost/corral-test&tag=1")
+
+
+def _root_file_system() -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for folder in ("bin", "dev", "etc", "proc", "sys", "tmp", "root", "data"):
+            entry = tarfile.TarInfo(folder)
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+            tar.addfile(entry)
+        tar.add(_busybox(), "bin/busybox")
+        for name in _APPLETS:
+            entry = tarfile.TarInfo(f"bin/{name}")
+            entry.type, entry.linkname = tarfile.SYMTYPE, "busybox"
+            tar.addfile(entry)
+    return out.getvalue()
+
+
+def _busybox() -> str:
+    return os.path.realpath(shutil.which("busybox") or "")
+
+
+def _why_not() -> str:
+    if os.geteuid() != 0:
+        return "the tests of containers start a Podman of their own, which needs root here"
+    missing = [tool for tool in ("podman", "runc", "busybox", "unshare", "catatonit") if shutil.which(tool) is None]
+    return f"not installed: {', '.join(missing)} (tools/services.sh installs them)" if missing else ""
+
+
+@pytest.fixture(scope="session")
+def podman() -> Iterator[Podman]:
+    """Skips, with the reason, where Podman cannot run."""
+    if why := _why_not():
+        pytest.skip(why)
+    folder = Path(tempfile.mkdtemp(prefix="corral-podman-"))
+    engine: Podman | None = None
+    try:
+        try:
+            engine = Podman(folder)
+        except (RuntimeError, EngineFault, OSError) as fault:
+            pytest.skip(f"Podman cannot run here: {fault}")
+        yield engine
+    finally:
+        if engine is not None:
+            engine.close()
+        shutil.rmtree(folder, ignore_errors=True)
