@@ -129,9 +129,24 @@ def test_logs_are_dropped_when_they_are_old(tmp_path: Path):
         segment.touch()
         os.utime(segment, (time.time() - days * 86_400,) * 2)
     for _ in range(256):
-        store.prune(30)
+        store.prune(30 * 86_400_000, 1 << 30)
     assert not Path(store.folder("old")).exists()
     assert Path(store.folder("young")).exists()
+
+
+def test_logs_are_kept_for_a_shorter_time_when_there_are_too_many(tmp_path: Path):
+    store = LogStore(tmp_path)
+    for day in range(20):
+        folder = Path(store.folder(f"day{day}"))
+        folder.mkdir(parents=True)
+        segment = folder / "stdout.0000000000000000"
+        segment.write_bytes(b"x" * 1000)
+        os.utime(segment, (time.time() - day * 86_400,) * 2)
+    for _ in range(256 * 10):
+        store.prune(30 * 86_400_000, 8_000)
+    left = [day for day in range(20) if Path(store.folder(f"day{day}")).exists()]
+    assert left == list(range(len(left)))
+    assert 1 <= len(left) <= 8
 
 
 # --- the machine ----------------------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ async def _measure(folder: Path, jobs: int) -> dict[str, Any]:
     journal = SqliteJournal(folder)
     found(journal)
     backend = _Forgetful([node()], lambda _: Script(runs_ms=0))
-    server = Running(load(journal), journal, journal.lookup, backend, SecretStore(folder / "secrets"), "standard")
+    server = Running(load(journal), journal, journal.lookup, backend, SecretStore(folder / "secrets"))
     await server.begin()
     rows = []
     try:

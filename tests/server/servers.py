@@ -48,7 +48,7 @@ async def running(
         found(journal)
     backend = backend if backend is not None else FakeBackend([NODE], lambda _: Script(runs_ms=20))
     lookup = _FedLookup(journal)
-    server = Running(load(journal), journal, lookup, backend, SecretStore(folder / "secrets"), "standard")
+    server = Running(load(journal), journal, lookup, backend, SecretStore(folder / "secrets"))
     server.loop.keep_ended = keep_ended
     await server.begin()
     try:

@@ -29,7 +29,7 @@ async def whole(folder, backend, token=None):
     if journal.head.seq == 0:
         found(journal)
     secrets = SecretStore(folder / "secrets")
-    server = Running(load(journal), journal, journal.lookup, backend, secrets, "standard")
+    server = Running(load(journal), journal, journal.lookup, backend, secrets)
     await server.begin()
     service = server.service
     try:

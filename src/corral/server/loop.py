@@ -83,7 +83,7 @@ class Loop:
         self.watchers: list[Callable[[AnyEvent], None]] = []
         self.failure: BaseException | None = None
         self.stopped = asyncio.Event()
-        self.keep_ended = 1_000
+        self.keep_ended, self.keep_ended_ms = 1_000, 86_400_000
         self.durable_seq = journal.head.seq
         self.meter: Meter | None = None
         self.plans = 0
@@ -96,7 +96,8 @@ class Loop:
         self._waiting: deque[tuple[int, Act]] = deque()
         self._wanted = asyncio.Event()
         self._look_again_ms: int | None = None
-        self._ended: deque[str] = deque(job.id for job in known.state.jobs.values() if job.is_over)
+        over = (job.id for job in known.state.jobs.values() if job.is_over)
+        self._ended: deque[tuple[int, str]] = deque((clock.now_ms(), job) for job in over)
 
     # ---- what is asked and reported ----------------------------------------------------------------------------
 
@@ -151,7 +152,7 @@ class Loop:
         written = tuple(self._written)
         if not _CALM.issuperset(map(type, written)):
             self._wanted.set()
-        self._ended.extend(event.job for event in written if isinstance(event, e.JobEnded))
+        self._ended.extend((event.at_ms, event.job) for event in written if isinstance(event, e.JobEnded))
         self._when_durable(lambda failure: self._act(written, owed) if failure is None else None)
         return written
 
@@ -271,8 +272,8 @@ class Loop:
         due = self.known.state.next_timer_ms()
         if due is not None and due <= now_ms:
             self.tell(f.Ticked())
-        while len(self._ended) > self.keep_ended:
-            events = commands.forget(self.known.state, self._ended.popleft(), now_ms)
+        while self._ended and (len(self._ended) > self.keep_ended or self._ended[0][0] + self.keep_ended_ms < now_ms):
+            events = commands.forget(self.known.state, self._ended.popleft()[1], now_ms)
             if not isinstance(events, Refusal):
                 self._take(SCHEDULER, partial(self._engine.take, events, now_ms))
 

@@ -30,7 +30,6 @@ from corral.backends.base import Backend
 from corral.core.intake.refusal import Refusal
 from corral.core.model import QueueSpec, Settings
 from corral.core.people.accounts import TokenIssued
-from corral.policy.catalog import policy as named_policy
 from corral.server.api.app import make_app
 from corral.server.api.entry.settings import ApiSettings
 from corral.server.auth import new_token
@@ -39,9 +38,11 @@ from corral.server.running import Running
 from corral.server.saved import Known
 from corral.server.secrets import SecretStore
 from corral.server.start import FOUNDER, founding, load
+from corral.server.thinking import chosen_policy
 from corral.store.journal import Entry, Journal
 from corral.store.sqlite.journal import SqliteJournal
 from corral.wire.codec import encode
+from corral.wire.config import PolicyChoice
 
 log = structlog.get_logger(__name__)
 
@@ -63,13 +64,21 @@ class Options(Struct, frozen=True, kw_only=True):
     credentials: Path
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
-    policy: str = "standard"
+    policy: PolicyChoice = PolicyChoice()
     settings: Settings = Settings()
     queues: tuple[QueueSpec, ...] = (QueueSpec(name="default"),)
     administrator: str = "admin"
     keep_ended: int = 1_000
+    keep_ended_ms: int = 86_400_000
+    tls_certificate: str = ""
+    tls_key: str = ""
     connections_max: int = 4_000  # beyond, requests are answered with 503
     api: ApiSettings = ApiSettings()
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.tls_certificate else 'http'}://{host}:{self.port}"
 
 
 class ServerFile(Struct, frozen=True):
@@ -83,7 +92,7 @@ class ServerFile(Struct, frozen=True):
 
 def serve(options: Options, backend: Backend) -> int:
     """Run until SIGTERM or SIGINT. 0: asked to stop; 1: the journal could not be written any more."""
-    if isinstance(wrong := named_policy(options.policy), Refusal):
+    if isinstance(wrong := chosen_policy(options.policy), Refusal):
         raise CannotStart(str(wrong))
     _log_to_standard_error()
     sys.setswitchinterval(_SWITCH_S)
@@ -123,14 +132,14 @@ def _found(journal: Journal, options: Options) -> None:
     issued = TokenIssued(now_ms, token.id, options.administrator, token.digest, name="first start")
     events = founding(options.settings, options.queues, options.administrator, issued, now_ms)
     # the token first: a start that ends in between is a first start again, and makes another one
-    write_private(options.credentials, {"url": f"http://{options.host}:{options.port}", "token": token.text})
+    write_private(options.credentials, {"url": options.url, "token": token.text})
     journal.append([Entry(now_ms, FOUNDER, encode(event)) for event in events]).result()
 
 
 async def _run(options: Options, known: Known, journal: SqliteJournal, backend: Backend, place: socket.socket) -> int:
     secrets = SecretStore(options.data / "secrets")
     server = Running(known, journal, journal.lookup, backend, secrets, options.policy)
-    server.loop.keep_ended = options.keep_ended
+    server.loop.keep_ended, server.loop.keep_ended_ms = options.keep_ended, options.keep_ended_ms
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -174,6 +183,8 @@ class _Http(uvicorn.Server):
                 timeout_graceful_shutdown=GRACEFUL_S,
                 lifespan="off",
                 backlog=4096,
+                ssl_certfile=options.tls_certificate or None,
+                ssl_keyfile=options.tls_key or None,
                 limit_concurrency=_connections(options.connections_max),
             )
         )
@@ -201,10 +212,9 @@ def _connections(most: int) -> int:
 
 
 def _tell_where(options: Options) -> None:
-    url = f"http://{options.host}:{options.port}"
-    here = ServerFile(url, os.getpid(), time.time_ns() // 1_000_000, __version__)
+    here = ServerFile(options.url, os.getpid(), time.time_ns() // 1_000_000, __version__)
     write_private(options.data / SERVER_FILE, here)
-    log.info("serving", url=url)
+    log.info("serving", url=options.url)
 
 
 def write_private(path: Path, value: Any) -> None:

@@ -17,6 +17,7 @@ from corral.core.model import JobSpec
 from corral.core.plan import Plan
 from corral.server import frames
 from corral.server.thinking import Answer, Question
+from corral.wire.config import PolicyChoice
 
 _FOLLOW_AT_ONCE = 4096
 
@@ -32,8 +33,8 @@ class ThoughtFailed(Exception):
 class Planner:
     """One process. Questions are answered in the order in which they were asked."""
 
-    def __init__(self, policy_name: str) -> None:
-        self._policy_name = policy_name
+    def __init__(self, policy: PolicyChoice) -> None:
+        self._policy = policy
         self._process: Process | None = None
         self._asked: deque[asyncio.Future[bytes]] = deque()
         self._unsent: list[bytes] = []
@@ -45,7 +46,7 @@ class Planner:
         self._unsent = []  # the image has them; what comes from now on is not in it
         await self.close()
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "corral.server.thinking", self._policy_name,
+            sys.executable, "-m", "corral.server.thinking", msgspec.json.encode(self._policy).decode(),
             stdin=PIPE, stdout=PIPE, start_new_session=True,
         )  # fmt: skip
         self._can_hear = True

@@ -24,6 +24,7 @@ from corral.server.service import Service
 from corral.server.start import bring_nodes, miss_tasks, retold
 from corral.store.journal import Journal, StoredImage
 from corral.store.lookup import Lookup
+from corral.wire.config import PolicyChoice
 
 log = structlog.get_logger(__name__)
 
@@ -35,10 +36,16 @@ class Running:
     """A server without its interface."""
 
     def __init__(
-        self, known: Known, journal: Journal, lookup: Lookup, backend: Backend, secrets: SecretStore, policy_name: str
+        self,
+        known: Known,
+        journal: Journal,
+        lookup: Lookup,
+        backend: Backend,
+        secrets: SecretStore,
+        policy: PolicyChoice = PolicyChoice(),  # noqa: B008 - frozen
     ) -> None:
         self._journal, self._backend = journal, backend
-        self._planner = Planner(policy_name)
+        self._planner = Planner(policy)
         self._dispatch = Dispatch(
             known.state, known.accounts, backend, journal.epoch,
             lambda queue, name: secrets.reveal(known.accounts, queue, name),

@@ -26,11 +26,13 @@ from corral.core.snapshot import Snapshot
 from corral.core.state import State
 from corral.policy.advice import Change, smallest_changes
 from corral.policy.catalog import policy as named_policy
+from corral.policy.catalog import standard
 from corral.policy.explain import explain
 from corral.policy.reasons import Hold
 from corral.server import frames
 from corral.server.saved import Known
 from corral.wire.codec import FORMAT, decode
+from corral.wire.config import PolicyChoice
 
 #: Beyond so many in line, the changes that would help are not tried out: each of them is a plan of its own.
 ADVICE_LINE_MAX = 20_000
@@ -150,8 +152,15 @@ def _foreseen(plan: Plan, gang: str, now_ms: int) -> Prospect | None:
     return None if promised is None else Prospect(gang, promised.seats, promised.at_ms)
 
 
-def main(policy_name: str) -> None:
-    chosen = named_policy(policy_name)
+def chosen_policy(choice: PolicyChoice) -> Policy | Refusal:
+    """The policy of a configuration. How many starts are promised, and its patience, are settings of ``standard``."""
+    if choice.name == "standard":
+        return standard(depth=choice.reservations, patience_ms=choice.patience_ms)
+    return named_policy(choice.name)
+
+
+def main(choice: str) -> None:
+    chosen = chosen_policy(msgspec.json.decode(choice, type=PolicyChoice))
     assert not isinstance(chosen, Refusal), chosen
     thinker = Thinker(chosen)
     while message := frames.read_frame(sys.stdin.buffer):

@@ -225,7 +225,7 @@ class LocalBackend:
             if task.is_launched and task.told is not Phase.DOWN:
                 self._look(task)
                 self._check(task)
-        self._logs.prune(self._settings.log_days_max)
+        self._logs.prune(self._settings.log_keep_ms, self._settings.log_total_mib << 20)
 
     def _send(self, task: _Task, order: TaskOrder) -> None:
         try:

@@ -27,6 +27,8 @@ class LogStore:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._next_shard = 0
+        self._seen_bytes = 0  # in this round through the parts
+        self._thrift = 1.0  # which part of the time that logs may be kept they are kept, so that all of them fit
 
     def folder(self, name: str) -> str:
         return f"{self._root}/{short(name)[:2]}/{name}"
@@ -49,21 +51,27 @@ class LogStore:
                 continue  # the oldest segment was dropped meanwhile
         return LogPart(max(offset, 0), b"", max(offset, 0), False)  # it rotates faster than we read; ask again
 
-    def prune(self, days_max: int) -> None:
-        """Drop logs older than this, one part of them at each call: about a second apart, that is all in some
-        minutes."""
+    def prune(self, keep_ms: int, bytes_max: int) -> None:
+        """Drop logs older than this, one part of them at each call: about a second apart, that is all in some minutes.
+
+        Where all together are more than ``bytes_max``, they are kept for a shorter time, until they fit.
+        """
         shard = self._root / f"{self._next_shard:02x}"
-        self._next_shard = (self._next_shard + 1) % _SHARDS
-        oldest = time.time() - days_max * 86_400
-        if not shard.is_dir():
-            return
-        for folder in shard.iterdir():
+        oldest = time.time() - keep_ms * self._thrift / 1000
+        for folder in shard.iterdir() if shard.is_dir() else ():
             try:
-                ages = [segment.stat().st_mtime for segment in folder.iterdir()]
+                segments = [segment.stat() for segment in folder.iterdir()]
             except OSError:
                 continue  # it is being written
-            if ages and max(ages) < oldest:
+            if segments and max(segment.st_mtime for segment in segments) < oldest:
                 shutil.rmtree(folder, ignore_errors=True)
+            else:
+                self._seen_bytes += sum(segment.st_size for segment in segments)
+        self._next_shard = (self._next_shard + 1) % _SHARDS
+        if self._next_shard == 0:
+            room = bytes_max / max(self._seen_bytes, 1)
+            self._thrift = min(1.0, self._thrift * min(room, 2.0))
+            self._seen_bytes = 0
 
 
 def _segments(folder: str, stream: str) -> list[tuple[int, str]] | None:

@@ -65,7 +65,7 @@ def request_of(order: TaskOrder, site: Site, logs: str, containers: Containers |
         "output": order.output,
         "error": order.error,
         "early": _early(order),
-        "log_bytes_max": max(order.log_mib_max, 1) << 20,
+        "log_bytes_max": max(min(order.log_mib_max, site.settings.log_task_mib), 1) << 20,
         "cgroup_version": site.layout.version,
         "cgroups": groups,
         "memory_mib": order.memory_mib,

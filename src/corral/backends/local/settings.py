@@ -26,5 +26,7 @@ class LocalSettings(Struct, frozen=True, kw_only=True):
     has_cpu_quota: bool = False
     peer_grace_ms: int = 10_000
     scratch: str = ""  # empty: in the machine's temporary directory
-    log_days_max: int = 30
+    log_keep_ms: int = 30 * 86_400_000
+    log_total_mib: int = 100 * 1024  # of all tasks; beyond, logs are kept for a shorter time
+    log_task_mib: int = 512  # of one stream of one task; the oldest goes first
     scan_ms: int = 1_000  # how often tasks are looked at though nobody said that they have news

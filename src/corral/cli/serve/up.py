@@ -12,6 +12,7 @@ from corral.cli.serve.place import data_folder, data_option, running_server
 from corral.cli.words import Span
 
 if TYPE_CHECKING:
+    from corral.backends.local.settings import LocalSettings
     from corral.core.cluster.topology import NodeSpec
     from corral.server.main import Options
     from corral.wire.config import Config
@@ -57,10 +58,19 @@ def up(**given: Any) -> int:
         return start_detached(folder, _again(given, folder), given["timeout"] / 1000)
     node = _node(given["fake_gpus"])
     _check_free(options.host, options.port)
-    return _serve(options, node, folder)
+    return _serve(options, node, folder, _local_settings(config))
 
 
-def _serve(options: Options, node: NodeSpec | None, folder: Path) -> int:
+def _local_settings(config: Config) -> LocalSettings:
+    from corral.backends.local.settings import LocalSettings
+
+    logs = config.logs
+    return LocalSettings(
+        log_keep_ms=logs.keep_ms, log_total_mib=logs.total_mib, log_task_mib=max(1, logs.task_mib // 2)
+    )
+
+
+def _serve(options: Options, node: NodeSpec | None, folder: Path, local: LocalSettings) -> int:
     from corral.backends.local.backend import LocalBackend
     from corral.cli.serve.detached import announce
     from corral.server.main import CannotStart, serve
@@ -68,7 +78,7 @@ def _serve(options: Options, node: NodeSpec | None, folder: Path) -> int:
 
     announce(folder)
     try:
-        return serve(options, LocalBackend(folder, node))
+        return serve(options, LocalBackend(folder, node, local))
     except (CannotStart, JournalUnusable) as error:
         raise Complaint(str(error).rstrip("."), "corral doctor looks for the cause", exit_code=FAULT) from None
     except JournalBusy as error:
@@ -87,23 +97,38 @@ def _config(path: str | None) -> Config:
 
 def _options(config: Config, folder: Path, given: dict[str, Any]) -> Options:
     from corral.client.credentials import credentials_path
+    from corral.server.api.entry.settings import ApiSettings
     from corral.server.main import Options
+    from corral.wire.config import PolicyChoice
 
     host, port = _address(given["listen"], config)
-    is_open = host not in _LOOPBACK and not config.allow_plain_http and not given["allow_plain_http"]
+    has_tls = bool(config.tls_certificate and config.tls_key)
+    is_open = host not in _LOOPBACK and not has_tls and not config.allow_plain_http and not given["allow_plain_http"]
     if is_open:
         what = f"{host} can be reached from elsewhere, and tokens would travel readably"
-        raise Complaint(what, "listen on 127.0.0.1 behind a proxy with TLS, or say --allow-plain-http")
+        raise Complaint(what, "give tls_certificate and tls_key in the configuration, or say --allow-plain-http")
     return Options(
         data=folder,
         credentials=credentials_path(),
         host=host,
         port=port,
-        policy=given["policy"] or config.policy.name,
+        policy=PolicyChoice(name=given["policy"]) if given["policy"] else config.policy,
         settings=config.settings,
         queues=config.queues,
         administrator=config.administrator,
         keep_ended=config.keep_ended,
+        keep_ended_ms=config.keep_ended_ms,
+        tls_certificate=config.tls_certificate,
+        tls_key=config.tls_key,
+        api=ApiSettings(
+            body_bytes_max=config.api.body_mib << 20,
+            batch_bytes_max=config.api.body_mib << 20,
+            batch_jobs_max=config.api.jobs_per_request,
+            requests_per_s=config.api.requests_per_s,
+            requests_burst=config.api.requests_at_once,
+            job_limits=config.limits,
+            default_queue=config.default_queue,
+        ),
     )
 
 

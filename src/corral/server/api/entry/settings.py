@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from corral.wire.job import DEFAULT_QUEUE, LIMITS, Limits
+
 
 class ApiSettings(Struct, frozen=True, kw_only=True):
     """Everything a hostile or careless client could otherwise use up."""
@@ -25,3 +27,5 @@ class ApiSettings(Struct, frozen=True, kw_only=True):
     secret_bytes_max: int = 64 << 10
     metrics_open: bool = False  # whether metrics are told without a token to clients on this machine
     reader_threads: int = 4
+    job_limits: Limits = LIMITS
+    default_queue: str = DEFAULT_QUEUE  # of a job that names none

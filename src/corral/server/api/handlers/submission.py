@@ -126,7 +126,8 @@ def _documents(body: bytes, most: int) -> list[msgspec.Raw]:
 
 
 def _spec(ask: Ask, document: Any, path: tuple[str | int, ...]) -> JobSpec:
-    spec = parse_job(document, now_ms=ask.service.now_ms())
+    settings = ask.shared.settings
+    spec = parse_job(document, now_ms=ask.service.now_ms(), queue=settings.default_queue, limits=settings.job_limits)
     if isinstance(spec, JobSpec):
         return spec
     faults = [fault_view(each) for each in spec]
