@@ -37,8 +37,9 @@ class Unanswered(Exception):
 class Live:
     """One data directory and the server on it, if one runs."""
 
-    def __init__(self, data: Path, *, gpus: int = 8, port: int = 0, ahead_s: int = 0) -> None:
+    def __init__(self, data: Path, *, gpus: int = 8, port: int = 0, ahead_s: int = 0, health: str = "") -> None:
         self.data, self.gpus, self.port, self.ahead_s = data, gpus, port or free_port(), ahead_s
+        self.health = health  # settings of the watch over the machine, in JSON; empty: none watches
         self.account: int | None = None  # whom to run as; None: as the tests
         self.process: subprocess.Popen[bytes] | None = None
         self.ready_ms = 0.0
@@ -50,7 +51,7 @@ class Live:
         """Start the process, and return at once."""
         self.data.mkdir(parents=True, exist_ok=True)
         words = [sys.executable, "-m", "tests.e2e.serving", str(self.data), str(self.port)]
-        words += ["--gpus", str(self.gpus), "--ahead-s", str(self.ahead_s)]
+        words += ["--gpus", str(self.gpus), "--ahead-s", str(self.ahead_s), "--health", self.health]
         with (self.data / "server.log").open("ab") as errors:
             self.process = subprocess.Popen(
                 words, cwd=ROOT, env=environment(), stderr=errors, start_new_session=True, user=self.account

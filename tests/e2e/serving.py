@@ -11,11 +11,17 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
+
+from corral.backends.base import Backend
+from corral.backends.health.monitor import Monitor
+from corral.backends.health.watched import WatchedBackend
 from corral.backends.local.backend import LocalBackend
 from corral.core.cluster.resources import Gpu, amounts
 from corral.core.cluster.topology import NodeSpec
 from corral.server.main import CannotStart, Options, serve
 from corral.store.journal import JournalBroken, JournalBusy, JournalUnusable
+from corral.wire.health import HealthSettings
 
 CPUS, MEMORY_MIB = 64, 512_000
 
@@ -26,19 +32,27 @@ def node(gpus: int = 8) -> NodeSpec:
     return NodeSpec("here", uuids, amounts({"cpu_milli": CPUS * 1000, "memory_mib": MEMORY_MIB}))
 
 
+def backend(data: Path, here: NodeSpec, health: str) -> Backend:
+    local = LocalBackend(data, here)
+    if not health:
+        return local
+    return WatchedBackend(local, Monitor(here, data, msgspec.json.decode(health, type=HealthSettings)))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path)
     parser.add_argument("port", type=int)
     parser.add_argument("--gpus", type=int, default=8)
     parser.add_argument("--ahead-s", type=int, default=0)
+    parser.add_argument("--health", default="", help="settings of the watch in JSON; without it there is none")
     asked = parser.parse_args()
     if asked.ahead_s:
         right = time.time_ns
         time.time_ns = lambda: right() + asked.ahead_s * 1_000_000_000
     options = Options(data=asked.data, credentials=asked.data / "credentials.json", port=asked.port)
     try:
-        return serve(options, LocalBackend(asked.data, node(asked.gpus)))
+        return serve(options, backend(asked.data, node(asked.gpus), asked.health))
     except (CannotStart, JournalBusy, JournalBroken, JournalUnusable) as wrong:
         print(wrong, file=sys.stderr)
         return 2

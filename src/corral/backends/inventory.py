@@ -15,13 +15,18 @@ from corral.core.cluster.topology import NodeSpec
 
 
 def inventory(
-    name: str = "", gpus: Sequence[Gpu] | None = None, cpu_milli_reserved: int = 0, memory_mib_reserved: int = 0
+    name: str = "",
+    gpus: Sequence[Gpu] | None = None,
+    cpu_milli_reserved: int = 0,
+    memory_mib_reserved: int = 0,
+    path: Sequence[str] = (),
 ) -> NodeSpec:
-    """``name`` empty: the host's name. ``gpus`` None: those that are found."""
+    """``name`` empty: the host's name. ``gpus`` None: those that are found. ``path``: where it stands."""
     cpu_milli = max(len(os.sched_getaffinity(0)) * 1000 - cpu_milli_reserved, 0)
     memory_mib = max(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20 - memory_mib_reserved, 0)
     return NodeSpec(
         name or socket.gethostname(),
         tuple(gpus if gpus is not None else devices.found()),
         amounts({CPU_MILLI: cpu_milli, MEMORY_MIB: memory_mib}),
+        tuple(path),
     )

@@ -27,12 +27,14 @@ from corral.wire.document.kinds import (
 )
 from corral.wire.document.table import Key, Table, table_kind
 from corral.wire.document.yaml import PlacedFault, read_yaml
+from corral.wire.health import HEALTH_KEYS, HEALTH_TABLE, HealthSettings
 from corral.wire.job.demands import LEVEL
 from corral.wire.job.keys import QUEUE
 from corral.wire.job.limits import LIMITS, Limits
 from corral.wire.job.parse import DEFAULT_QUEUE
 from corral.wire.job.program import PATH_TEXT
 from corral.wire.queues import PAGE, QUEUE_KEYS, parse_queue, queue_of, queue_schema, write_queue
+from corral.wire.topology import TOPOLOGY_KEYS, TOPOLOGY_TABLE, TopologySource
 
 DAY_MS = 86_400_000
 QUEUE_DEPTH_MAX = 8
@@ -81,6 +83,8 @@ class Config(Struct, frozen=True, kw_only=True):
     keep_ended: int = 1_000  # and how many of them at most
     limits: Limits = LIMITS
     api: ApiLimits = ApiLimits()
+    health: HealthSettings = HealthSettings()
+    topology: TopologySource = TopologySource()
     default_queue: str = DEFAULT_QUEUE
     queues: tuple[QueueSpec, ...] = (QueueSpec(name=DEFAULT_QUEUE),)
 
@@ -227,6 +231,8 @@ CONFIG_KEYS = Table(
             "What decides: a name, or a mapping.", "standard", default="standard", into="policy"),
         Key("levels", listing(LEVEL, "a list of levels", "models"), "Levels of the topology, the largest first.",
             ["zone", "rack"], default="none"),
+        Key("topology", TOPOLOGY_TABLE, "Where nodes stand in those levels.", {"slurm": "/etc/slurm/topology.conf"},
+            into="topology"),
         Key("fairness", table_kind(FAIRNESS_KEYS, "a mapping"), "How use is remembered.", {"half_life": "7d"}),
         Key("logs", table_kind(LOG_KEYS, "a mapping", lambda found: LogRules(**_into(found, LOG_KEYS))),
             "What is kept of what tasks write.", {"keep": "30d"}, into="logs"),
@@ -237,6 +243,7 @@ CONFIG_KEYS = Table(
         Key("limits", table_kind(LIMIT_KEYS, "a mapping"), "How large a job document may be.", {"array_size": 100_000}),
         Key("api", table_kind(API_KEYS, "a mapping", lambda found: ApiLimits(**_into(found, API_KEYS))),
             "What one request may ask.", {"body": "32MiB"}, into="api"),
+        Key("health", HEALTH_TABLE, "When a machine or a GPU counts as sick.", {"interval": "10s"}, into="health"),
         Key("default_queue", QUEUE, "Where jobs go that name no queue.", "default", default="default",
             into="default_queue"),
         Key("queues", Kind(_read_queues, {"type": "object"}, "a mapping of queues"),
@@ -328,6 +335,8 @@ def write_config(config: Config) -> dict[str, Any]:
     written["keep_ended_jobs"] = config.keep_ended
     written["limits"] = _written(config.limits, LIMIT_KEYS)
     written["api"] = _written(config.api, API_KEYS)
+    written["health"] = _written(config.health, HEALTH_KEYS)
+    written["topology"] = _written(config.topology, TOPOLOGY_KEYS)
     written["default_queue"] = config.default_queue
     written["queues"] = _tree(config.queues)
     return written

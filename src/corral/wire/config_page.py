@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from corral.wire import config, queues
 from corral.wire.document.reference import section
+from corral.wire.health import HEALTH_KEYS
+from corral.wire.topology import TOPOLOGY_KEYS
 
 
 def configuration_page() -> str:
@@ -12,9 +14,11 @@ def configuration_page() -> str:
         section("The file", "", config.CONFIG_KEYS),
         section("`listen`", "", config.LISTEN_KEYS),
         section("`policy`", "", config.POLICY_KEYS),
+        section("`topology`", _TOPOLOGY, TOPOLOGY_KEYS),
         section("`fairness`", "", config.FAIRNESS_KEYS),
         section("`logs`", "", config.LOG_KEYS),
         section("`api`", "", config.API_KEYS),
+        section("`health`", _HEALTH, HEALTH_KEYS),
         section("A queue", _QUEUE, queues.QUEUE_KEYS),
         section("`budget`", "", queues.BUDGET_KEYS),
         section("One of `changes`", "", queues.CHANGE_KEYS),
@@ -43,6 +47,8 @@ queues:
   default: {max_jobs_per_user: 100}
 ```
 """
+_TOPOLOGY = """The first of `nodes`, `slurm` and `labels` that knows a node has the word."""
+_HEALTH = """What each signal means, and what to do, is in [health](operate/health.md)."""
 _QUEUE = """Also the body of `PUT /v1/queues/{name}`. Amounts: a number of GPUs, or a mapping such as
 `{gpus: 8, gpus:H100: 4, cpus: 64, memory: 1TiB}`, where `gpus:H100` are GPUs of one model. What is not stated is not
 bounded. Queues below a queue stand in its `queues`."""

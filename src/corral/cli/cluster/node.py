@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
 from corral.cli.amounts import amounts_text
 from corral.cli.lazy import Noun
 from corral.cli.render import Field, Listing, mib, milli, state_text, style, table, tell, write_json
+from corral.cli.serve.place import data_folder, data_option
 from corral.cli.session import connected
+from corral.cli.words import Word
 
 if TYPE_CHECKING:
     from corral.wire.api.cluster import GpuView, NodeView
@@ -108,6 +110,54 @@ def _gpu_row(gpu: GpuView) -> tuple[str, ...]:
     who = ", ".join(gpu.gangs) or ("others" if gpu.busy else "free")
     model = f"{gpu.model} {SIMULATED}" if gpu.simulated else gpu.model
     return str(gpu.slot), model, mib(gpu.vram_mib), state_text(gpu.health), who, gpu.uuid
+
+
+@node.command()
+@data_option
+@click.option("--gpu", type=int, required=True, metavar="N", help="Which GPU of this machine, by its slot.")
+@click.option("--xid", type=int, metavar="NUMBER", help="The driver says this Xid, once.")
+@click.option("--temperature", type=int, metavar="C", help="It is so hot.")
+@click.option("--throttle", type=Word("hw_thermal", "sw_thermal", "hw_power_brake"), help="It is slowed down.")
+@click.option("--uncorrected", type=int, metavar="N", help="So many memory errors that could not be corrected.")
+@click.option("--corrected", type=int, metavar="N", help="So many that could.")
+@click.option("--remap-failed", is_flag=True, help="A bad row of memory cannot be replaced.")
+@click.option("--link-down", type=int, multiple=True, metavar="N", help="This NVLink is down.")
+@click.option("--pcie-width", type=int, metavar="LANES", help="Its PCIe link has so many lanes.")
+@click.option("--vanish", is_flag=True, help="It has fallen off the bus.")
+@click.option("--fail-probe", is_flag=True, help="Trying it fails (simulated GPUs).")
+@click.option("--end", is_flag=True, help="The drill of this GPU is over.")
+def drill(data: str | None, gpu: int, **given: Any) -> None:
+    """Make a GPU of this machine look sick, to see what would happen. Work on it is really moved away.
+
+    For the server (or agent) that keeps its data in the folder. What was drilled stays until --end.
+    """
+    from corral.backends.health.drills import health_folder, read_drills, write_drills
+    from corral.cli.cluster.drill import drill_of
+
+    folder = health_folder(data_folder(data))
+    drills = read_drills(folder)
+    if given.pop("end"):
+        drills.pop(gpu, None)
+    else:
+        drills[gpu] = drill_of(drills.get(gpu), given)
+    write_drills(folder, drills)
+    tell(f"GPU {gpu}: the drill is over" if gpu not in drills else f"GPU {gpu} is drilled; corral node show tells more")
+
+
+@node.command()
+@data_option
+@click.option(
+    "--gpu", type=int, default=None, metavar="N", help="Which GPU, by its slot; otherwise the machine itself."
+)
+def clear(data: str | None, gpu: int | None) -> None:
+    """This machine, or one of its GPUs, is mended: forget what was wrong with it."""
+    import time
+
+    from corral.backends.health.drills import Clearing, health_folder, read_clearings, write_clearings
+
+    folder = health_folder(data_folder(data))
+    write_clearings(folder, [*read_clearings(folder)[-99:], Clearing(gpu, time.time_ns() // 1_000_000)])
+    tell(f"{'this machine' if gpu is None else f'GPU {gpu}'} is taken to be well until something is found again")
 
 
 @node.command()

@@ -12,6 +12,7 @@ from corral.cli.serve.place import data_folder, data_option, running_server
 from corral.cli.words import Span
 
 if TYPE_CHECKING:
+    from corral.backends.base import Backend
     from corral.backends.local.settings import LocalSettings
     from corral.core.cluster.topology import NodeSpec
     from corral.server.main import Options
@@ -56,9 +57,9 @@ def up(**given: Any) -> int:
         from corral.cli.serve.detached import start_detached
 
         return start_detached(folder, _again(given, folder), given["timeout"] / 1000)
-    node = _node(given["fake_gpus"])
+    node = _node(given["fake_gpus"], config)
     _check_free(options.host, options.port)
-    return _serve(options, node, folder, _local_settings(config))
+    return _serve(options, _watched(node, folder, config), folder)
 
 
 def _local_settings(config: Config) -> LocalSettings:
@@ -70,15 +71,24 @@ def _local_settings(config: Config) -> LocalSettings:
     )
 
 
-def _serve(options: Options, node: NodeSpec | None, folder: Path, local: LocalSettings) -> int:
+def _watched(node: NodeSpec, folder: Path, config: Config) -> Backend:
+    """This machine, with a watch over its health unless there shall be none."""
+    from corral.backends.health.monitor import Monitor
+    from corral.backends.health.watched import WatchedBackend
     from corral.backends.local.backend import LocalBackend
+
+    backend = LocalBackend(folder, node, _local_settings(config))
+    return WatchedBackend(backend, Monitor(node, folder, config.health)) if config.health.is_on else backend
+
+
+def _serve(options: Options, backend: Backend, folder: Path) -> int:
     from corral.cli.serve.detached import announce
     from corral.server.main import CannotStart, serve
     from corral.store.journal import JournalBroken, JournalBusy, JournalUnusable
 
     announce(folder)
     try:
-        return serve(options, LocalBackend(folder, node, local))
+        return serve(options, backend)
     except (CannotStart, JournalUnusable) as error:
         raise Complaint(str(error).rstrip("."), "corral doctor looks for the cause", exit_code=FAULT) from None
     except JournalBusy as error:
@@ -154,17 +164,34 @@ def _check_free(host: str, port: int) -> None:
             raise Complaint(what, "another program has it; choose another port with --listen", FAULT) from None
 
 
-def _node(fake_gpus: str | None) -> NodeSpec | None:
-    """This machine with simulated GPUs; None: as it is."""
-    if fake_gpus is None:
-        return None
+def _node(fake_gpus: str | None, config: Config) -> NodeSpec:
+    """This machine, with its own GPUs or simulated ones, where it stands."""
+    from msgspec import structs
+
     from corral.backends.gpus import simulated
     from corral.backends.inventory import inventory
 
     try:
-        return inventory(gpus=simulated(fake_gpus))
+        gpus = None if fake_gpus is None else simulated(fake_gpus)
     except ValueError as error:
         raise Complaint(f"--fake-gpus: {error}", "write it like 8xH100 or 4xH100,4xA100") from None
+    here = inventory(gpus=gpus)
+    return structs.replace(here, path=config.topology.path_of(here.name, config.settings.levels, _switches(config)))
+
+
+def _switches(config: Config) -> dict[str, tuple[str, ...]]:
+    from corral.core.intake.refusal import Refusal
+    from corral.wire.topology import read_slurm_topology
+
+    if not config.topology.slurm:
+        return {}
+    try:
+        found = read_slurm_topology(Path(config.topology.slurm).read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise Complaint(f"topology: cannot read {config.topology.slurm}: {error}", "check topology.slurm") from None
+    if isinstance(found, Refusal):
+        raise Complaint(f"{config.topology.slurm}: {found.why}", found.hint)
+    return found
 
 
 def _again(given: dict[str, Any], folder: Path) -> list[str]:

@@ -1,0 +1,67 @@
+"""A backend of one machine with a watch over it: the same seam, and reports of health among those of tasks.
+
+Used by the server over the local backend and by an agent over whatever it runs. Adds nothing to what becomes of tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from corral.backends.base import Backend, LogPart, Phase, Report, TaskKey, TaskOrder, TaskReport, Tell
+from corral.backends.health.lemons import End
+from corral.backends.health.monitor import Monitor
+from corral.core.cluster.topology import NodeSpec
+from corral.core.model import FailureClass
+
+
+class WatchedBackend:
+    def __init__(self, backend: Backend, monitor: Monitor) -> None:
+        self._backend, self.monitor = backend, monitor
+
+    def nodes(self) -> Sequence[NodeSpec]:
+        return self._backend.nodes()
+
+    def open(self, tell: Tell, epoch: int) -> None:
+        def hear(report: Report) -> None:
+            if isinstance(report, TaskReport):
+                self._note(report)
+            tell(report)
+
+        self._backend.open(hear, epoch)
+        self.monitor.begin(tell)
+
+    def _note(self, report: TaskReport) -> None:
+        occupancy = self.monitor.occupancy
+        if report.phase is Phase.UP:
+            occupancy.runs(report.key)
+            return
+        gpus = occupancy.over(report.key)
+        if gpus is not None:
+            failure = report.failure or (FailureClass.USER_ERROR if report.exit_code else None)
+            self.monitor.ended(End(report.at_ms, report.key.gang, (report.node, *gpus), failure))
+
+    def launch(self, orders: Sequence[TaskOrder]) -> None:
+        self.monitor.occupancy.launched(orders)
+        self.monitor.make_way([uuid for order in orders for uuid in order.gpus])
+        self._backend.launch(orders)
+
+    def warn(self, key: TaskKey, deadline_ms: int, why: str) -> None:
+        self.monitor.occupancy.asked_to_leave(key)
+        self._backend.warn(key, deadline_ms, why)
+
+    def kill(self, key: TaskKey) -> None:
+        self.monitor.occupancy.asked_to_leave(key)
+        self._backend.kill(key)
+
+    def known(self) -> Sequence[TaskKey]:
+        return self._backend.known()
+
+    def forget(self, key: TaskKey) -> None:
+        self._backend.forget(key)
+
+    def read_log(self, key: TaskKey, stream: str, offset: int, limit: int) -> LogPart | None:
+        return self._backend.read_log(key, stream, offset, limit)
+
+    def close(self) -> None:
+        self.monitor.close()
+        self._backend.close()

@@ -1,0 +1,190 @@
+"""From symptoms to verdicts: how often, how long, and what a probe or an operator is needed for."""
+
+import pytest
+
+from corral.backends.health.judgement import Sheet, cleared, judge, probed, wants_probe
+from corral.backends.health.lemons import End, lemon
+from corral.backends.health.readings import ProbeReading
+from corral.backends.health.rules import Symptom
+from corral.core.model import FailureClass, Health
+from corral.wire.health import DAY_MS, MINUTE_MS, HealthSettings
+
+SETTINGS = HealthSettings()
+QUIET_MS = SETTINGS.quiet_ms
+HEALTHY, SUSPECT, DRAINING, FAILED = Health
+HOT = Symptom("hot", SUSPECT, "91 °C")
+XID = Symptom("xid 79", FAILED, "Xid 79: gone")
+ECC = Symptom("uncorrected", DRAINING, "1 memory error")
+PASSED, BROKEN, UNTRIED = ProbeReading(True), ProbeReading(False, "wrong product"), ProbeReading(None, "no torch")
+
+
+def seen(sheet: Sheet, *looks: list[Symptom], from_ms: int = 0, every_ms: int = 10_000) -> Sheet:
+    for n, symptoms in enumerate(looks):
+        sheet = judge(sheet, symptoms, from_ms + n * every_ms, SETTINGS)
+    return sheet
+
+
+LOOKS = {
+    "once hot is nothing": ([[HOT]], HEALTHY),
+    "twice of five is nothing": ([[HOT], [], [HOT], [], []], HEALTHY),
+    "three of five is suspect": ([[HOT], [], [HOT], [], [HOT]], SUSPECT),
+    "three, but too far apart": ([[HOT], [], [], [HOT], [], [], [HOT]], HEALTHY),
+    "one Xid is enough": ([[XID]], FAILED),
+    "one memory error is enough": ([[ECC]], DRAINING),
+    "the worst of several": ([[ECC, XID]], FAILED),
+    "a lesser one after a worse one": ([[XID], [ECC]], FAILED),
+    "a worse one after a lesser one": ([[ECC], [XID]], FAILED),
+}
+
+
+@pytest.mark.parametrize(("looks", "expected"), LOOKS.values(), ids=LOOKS)
+def test_after_these_looks(looks, expected):
+    assert seen(Sheet(), *looks).health is expected
+
+
+def test_what_was_wrong_must_be_gone_for_a_while():
+    sheet = seen(Sheet(), [HOT], [HOT], [HOT])
+    assert judge(sheet, [], 20_000 + QUIET_MS - 1, SETTINGS).health is SUSPECT
+    sheet = judge(sheet, [], 20_000 + QUIET_MS, SETTINGS)
+    assert (sheet.health, sheet.why) == (HEALTHY, "well again; before: 91 °C")
+
+
+def test_the_words_of_a_verdict_stay_while_the_numbers_change():
+    sheet = seen(Sheet(), [HOT], [HOT], [HOT], [Symptom("hot", SUSPECT, "97 °C")])
+    assert sheet.why == "91 °C"
+
+
+def test_between_looks_nothing_else_is_touched():
+    sheet = seen(Sheet(), [HOT], [HOT])
+    sheet = judge(sheet, [XID], 12_000, SETTINGS, is_look=False)
+    assert sheet.health is FAILED
+    assert sheet.tracks["hot"].hits == 0b11
+
+
+def test_a_clock_that_is_set_back_does_not_keep_a_gpu_out_for_ever():
+    sheet = seen(Sheet(), [HOT], [HOT], [HOT], from_ms=DAY_MS)
+    sheet = judge(sheet, [], 1_000, SETTINGS)
+    assert judge(sheet, [], 1_000 + QUIET_MS, SETTINGS).health is HEALTHY
+
+
+def fallen() -> Sheet:
+    """It failed, and has been quiet since."""
+    return seen(seen(Sheet(), [XID]), [], from_ms=QUIET_MS)
+
+
+def test_what_failed_comes_back_only_after_a_probe():
+    sheet = fallen()
+    assert (sheet.health, sheet.is_quiet) == (FAILED, True)
+    sheet = seen(sheet, [], [], from_ms=10 * QUIET_MS)
+    assert sheet.health is FAILED
+    assert wants_probe(sheet, 10 * QUIET_MS, SETTINGS)
+    sheet = probed(sheet, PASSED, 10 * QUIET_MS, SETTINGS)
+    assert (sheet.health, sheet.why) == (HEALTHY, "a probe passed; before: Xid 79: gone")
+    assert not wants_probe(sheet, 10 * QUIET_MS + 1, SETTINGS)
+
+
+def test_nothing_is_tried_while_it_is_still_wrong():
+    sheet = seen(Sheet(), [XID])
+    assert not wants_probe(sheet, QUIET_MS - 1, SETTINGS)
+    assert probed(sheet, PASSED, 1_000, SETTINGS).health is FAILED
+
+
+def test_a_probe_that_fails_fails_the_gpu_and_is_repeated_later():
+    sheet = probed(Sheet(), BROKEN, 5_000, SETTINGS)
+    assert (sheet.health, sheet.why) == (FAILED, "a probe failed: wrong product")
+    assert not wants_probe(sheet, 5_000 + SETTINGS.probe_retry_ms - 1, SETTINGS)
+    assert wants_probe(sheet, 5_000 + SETTINGS.probe_retry_ms, SETTINGS)
+    assert seen(sheet, [], from_ms=DAY_MS).health is FAILED
+
+
+def test_without_a_way_to_try_it_a_suspect_is_believed_and_a_failed_one_is_not():
+    suspect = seen(seen(Sheet(), [Symptom("xid 63", SUSPECT, "Xid 63")]), [], from_ms=QUIET_MS)
+    assert suspect.health is SUSPECT
+    assert probed(suspect, UNTRIED, QUIET_MS, SETTINGS).health is HEALTHY
+    assert probed(fallen(), UNTRIED, QUIET_MS, SETTINGS).health is FAILED
+
+
+SPEEDS = {
+    "as fast as ever": (ProbeReading(True, gflops=990, mib_per_s=2_000), HEALTHY, ""),
+    "a little slower": (ProbeReading(True, gflops=800, mib_per_s=1_600), HEALTHY, ""),
+    "slow at matrices": (
+        ProbeReading(True, gflops=790, mib_per_s=2_000), FAILED,
+        "a probe failed: matrices at 790 GFLOP/s, 79 % of the best that was measured (1,000)",
+    ),
+    "slow memory": (
+        ProbeReading(True, gflops=1_000, mib_per_s=1_000), FAILED,
+        "a probe failed: memory at 1,000 MiB/s, 50 % of the best that was measured (2,000)",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("reading", "health", "why"), SPEEDS.values(), ids=SPEEDS)
+def test_a_probe_is_compared_with_the_best_so_far(reading, health, why):
+    sheet = probed(Sheet(), ProbeReading(True, gflops=1_000, mib_per_s=2_000), 1, SETTINGS)
+    sheet = probed(sheet, reading, 2, SETTINGS)
+    assert (sheet.health, sheet.why) == (health, why)
+
+
+def test_healthy_gpus_are_tried_now_and_then():
+    assert not wants_probe(Sheet(probed_ms=1), DAY_MS, SETTINGS)
+    assert wants_probe(Sheet(probed_ms=1), DAY_MS + 1, SETTINGS)
+    assert not wants_probe(Sheet(probed_ms=1), 9 * DAY_MS, HealthSettings(probe_every_ms=0))
+    assert not wants_probe(fallen(), QUIET_MS, HealthSettings(probes=False))
+
+
+def test_a_gpu_that_falls_again_and_again_stays_out_until_an_operator_clears_it():
+    sheet, now_ms = Sheet(), 0
+    for _ in range(SETTINGS.relapses_max):
+        sheet = seen(sheet, [XID], from_ms=now_ms)
+        now_ms += QUIET_MS
+        sheet = probed(seen(sheet, [], from_ms=now_ms), PASSED, now_ms, SETTINGS)
+        assert sheet.health is HEALTHY
+    sheet = seen(sheet, [XID], from_ms=now_ms)
+    assert sheet.why == "Xid 79: gone; 4 times within 1d: it stays out until an operator clears it"
+    later = seen(sheet, [], from_ms=now_ms + 9 * DAY_MS)
+    assert later.health is FAILED
+    assert not wants_probe(later, now_ms + 9 * DAY_MS, SETTINGS)
+    assert probed(later, PASSED, now_ms + 9 * DAY_MS, SETTINGS).health is FAILED
+    assert cleared(later, now_ms + 9 * DAY_MS).health is HEALTHY
+
+
+def test_falls_that_are_long_past_are_forgotten():
+    sheet = Sheet(falls=(0, 1, 2), health=HEALTHY)
+    assert not seen(sheet, [XID], from_ms=2 * DAY_MS).is_latched
+
+
+# ---- lemons --------------------------------------------------------------------------------------------------------
+
+
+def ends(
+    unit: str, failed: int, fine: int, failure: FailureClass = FailureClass.USER_ERROR, gang: str = ""
+) -> list[End]:
+    bad = [End(MINUTE_MS, gang or f"{unit}-bad-{n}/main", (unit,), failure) for n in range(failed)]
+    return bad + [End(MINUTE_MS, f"{unit}-fine-{n}/main", (unit,)) for n in range(fine)]
+
+
+LEMONS = {
+    "nothing ever failed": (ends("a", 0, 100), False),
+    "three faults of the machine": (ends("a", 3, 50, FailureClass.GPU_FAULT), False),
+    "four faults of the machine": (ends("a", 4, 50, FailureClass.GPU_FAULT), True),
+    "four faults, all of one gang": (ends("a", 4, 50, FailureClass.GPU_FAULT, "same/main"), False),
+    "four of five programs fail here, one of fifty elsewhere": (ends("a", 4, 1) + ends("b", 1, 49), True),
+    "programs fail everywhere": (ends("a", 4, 4) + ends("b", 40, 40), False),
+    "who was preempted says nothing": (ends("a", 9, 0, FailureClass.PREEMPTED) + ends("b", 0, 50), False),
+}
+
+
+@pytest.mark.parametrize(("history", "expected"), LEMONS.values(), ids=LEMONS)
+def test_a_lemon(history, expected):
+    symptom = lemon("a", history, 0, SETTINGS)
+    assert (symptom is not None) is expected
+    assert symptom is None or symptom.health is SUSPECT
+
+
+def test_a_lemon_is_told_with_its_numbers_and_what_is_long_past_does_not_count():
+    history = ends("a", 4, 1) + ends("b", 1, 49)
+    symptom = lemon("a", history, 0, SETTINGS)
+    assert symptom is not None
+    assert symptom.why == "4 of 5 gangs failed here within 1d, and 1 of 50 elsewhere"
+    assert lemon("a", history, MINUTE_MS + 1, SETTINGS) is None
+    assert lemon("a", history, 0, HealthSettings(lemon_failures=0)) is None
