@@ -16,6 +16,8 @@ from corral.backends.local.backend import LocalBackend
 from corral.backends.local.settings import LocalSettings
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import FailureClass
+from tests.agent.fleet_ground import FleetServer, make_agent
+from tests.agent.lines import DirectLine
 from tests.backends.podman import IMAGE, Podman
 from tests.backends.telling import Ear, now_ms, order, until
 
@@ -142,16 +144,36 @@ class ContainerStage(LocalStage):
         return structs.replace(super()._order(key, script), image=IMAGE)
 
 
+class FleetStage(LocalStage):
+    """The machine with its agent stays; a backend is a server that comes and goes."""
+
+    def __init__(self, data: Path) -> None:
+        super().__init__(data)
+        self.line = DirectLine()
+        self.agent = make_agent(data / "agent", self.line)
+        self.agent.begin()
+
+    def backend(self) -> Backend:
+        return FleetServer(self._data / "server", self.line)
+
+    def close(self) -> None:
+        self.agent.stop()
+
+
 STAGES: dict[str, Callable[[Path, pytest.FixtureRequest], Stage]] = {
     "fake": lambda _, __: FakeStage(),
     "local": lambda data, _: LocalStage(data),
     "container": lambda data, request: ContainerStage(data, request.getfixturevalue("podman")),
+    "fleet": lambda data, _: FleetStage(data),
 }
 
 
 @pytest.fixture(params=STAGES)
-def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Stage:
-    return STAGES[request.param](tmp_path, request)
+def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
+    stage = STAGES[request.param](tmp_path, request)
+    yield stage
+    if isinstance(stage, FleetStage):
+        stage.close()
 
 
 @pytest.fixture

@@ -86,7 +86,7 @@ class MemoryService:
         self.state, self.accounts = State(Settings()), Accounts()
         self.journal = MemoryJournal()
         self.lookup = self.journal.lookup
-        self.backend, self.secrets = MemoryLogs(), MemorySecrets()
+        self.backend, self.secrets, self.fleet = MemoryLogs(), MemorySecrets(), None
         self.is_ready, self.has_failed = True, False
         self.time_ms = START_MS
         self.news = asyncio.Event()

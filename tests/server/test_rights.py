@@ -81,6 +81,13 @@ GET    /v1/nodes/n0               -           401  403    200    200    200  200
 GET    /v1/nodes/n9               -           401  403    404    404    404  404      404
 POST   /v1/nodes/n0/drain         WHY         401  403    403    403    403  200      200
 POST   /v1/nodes/n0/undrain       -           401  403    403    403    403  409      409
+DELETE /v1/nodes/n0               -           401  403    403    403    403  409      409
+DELETE /v1/nodes/n9               -           401  403    404    404    404  404      404
+POST   /v1/join-tokens            -           401  403    403    403    403  201      201
+POST   /v1/agent/join             JOIN        401  404    404    404    404  404      404
+POST   /v1/agent/report           -           401  404    404    404    404  404      404
+POST   /v1/agent/desired          -           401  404    404    404    404  404      404
+POST   /v1/agent/logs             -           401  404    404    404    404  404      404
 GET    /v1/whoami                 -           401  200    200    200    200  200      200
 GET    /v1/users                  -           401  200    200    200    200  200      200
 GET    /v1/users/member           -           401  404    404    200    200  404      200
@@ -128,6 +135,7 @@ BODIES: dict[str, object] = {
     "PRIORITY": {"priority": 1},
     "QUEUE": {"weight": 2},
     "WHY": {"why": "dust"},
+    "JOIN": {"node": "n1"},
     "USER": {"account": "somebody"},
     "LEAD_A": {"role": "lead", "queue": "org/a"},
     "ADMIN_A": {"role": "administrator", "queue": "org/a"},

@@ -53,4 +53,5 @@ ACCOUNT_EVENTS: tuple[a.AccountEvent, ...] = (
     a.SecretRemoved(1_009, "hub", "ops"),
     a.RoleRevoked(1_010, "bob", a.Role.VIEWER),
     a.UserRemoved(1_011, "bob"),
+    a.AccessRefused(1_012, "node:n1", "node:n1 tried to speak for node 'n2'"),
 )

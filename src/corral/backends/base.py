@@ -103,7 +103,21 @@ class HealthReport(Struct, frozen=True, gc=False):
     why: str = ""
 
 
-Report = TaskReport | SavedReport | HealthReport
+class NodePhase(StrEnum):
+    JOINED = "joined"  # it is there, or describes itself anew
+    GONE = "gone"  # none of its tasks runs any more, whether or not anyone can see it
+    BACK = "back"
+
+
+class NodeReport(Struct, frozen=True, gc=False):
+    """Machines come and go. ``spec``: what it is, when it has joined."""
+
+    node: str
+    phase: NodePhase
+    spec: NodeSpec | None = None
+
+
+Report = TaskReport | SavedReport | HealthReport | NodeReport
 Tell = Callable[[Report], None]
 
 

@@ -34,6 +34,8 @@ NOUNS = {
     "priority": "corral.cli.jobs.change:priority",
     "queue": "corral.cli.cluster.queue:queue",
     "node": "corral.cli.cluster.node:node",
+    "agent": "corral.cli.fleet.agent:agent",
+    "testbed": "corral.cli.fleet.testbed:testbed",
     "events": "corral.cli.cluster.events:events",
     "usage": "corral.cli.cluster.usage:usage",
     "user": "corral.cli.people.user:user",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from corral.client.call import Call, call, path
 from corral.wire.api.cluster import DrainBody, NodeList, NodeView, QueueBody, QueueList, QueueView
 from corral.wire.api.jobs import ChangeAnswer
+from corral.wire.api.people import JoinTokenBody, TokenMade
 from corral.wire.api.record import HealthView, UsageView
 
 
@@ -50,6 +51,17 @@ class ClusterCalls:
     def undrain(self, node: str) -> Call[ChangeAnswer]:
         """Take work again."""
         return Call("POST", path("nodes", node, "undrain"), ChangeAnswer)
+
+    @call
+    def remove_node(self, node: str) -> Call[ChangeAnswer]:
+        """Remove a machine on which nothing runs, with its credential."""
+        return Call("DELETE", path("nodes", node), ChangeAnswer)
+
+    @call
+    def make_join_token(self, node: str = "", expires_in_ms: int = 3_600_000) -> Call[TokenMade]:
+        """A token with which one machine can join, once; as this node, if one is named."""
+        body = JoinTokenBody(node=node, expires_in_ms=expires_in_ms)
+        return Call("POST", path("join-tokens"), TokenMade, body=body, repeatable=False)
 
     @call
     def usage(

@@ -38,6 +38,8 @@ class Verb(StrEnum):
     SECRETS_READ = "secrets.read"
     SECRETS_CHANGE = "secrets.change"
     METRICS_READ = "metrics.read"
+    NODE_JOIN = "node.join"  # of a token that lets one machine join
+    NODE_SYNC = "node.sync"  # of the credential of a node
 
 
 class Reach(Enum):
@@ -77,6 +79,8 @@ TABLE: dict[Verb, dict[Role, Reach]] = {
     Verb.SECRETS_READ: {A: Reach.ANY, O: Reach.ANY, L: Reach.ANY, M: Reach.ANY},
     Verb.SECRETS_CHANGE: {A: Reach.ANY, L: Reach.ANY},
     Verb.METRICS_READ: {A: Reach.ANY, O: Reach.ANY},
+    Verb.NODE_JOIN: {},  # by a token of somebody who may change nodes, and by no role
+    Verb.NODE_SYNC: {},
 }
 
 #: Which verb shows that a thing is there. Whoever may not even that is told "not found".

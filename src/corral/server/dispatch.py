@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from corral.backends.base import (
     Backend,
     HealthReport,
+    NodePhase,
+    NodeReport,
     Phase,
     Process,
     Report,
@@ -77,6 +79,8 @@ class Dispatch:
             if report.gpu is None:
                 return f.NodeObserved(report.node, report.health, report.why)
             return f.GpuObserved(report.node, report.gpu, report.health, report.why)
+        if isinstance(report, NodeReport):
+            return _node_fact(report)
         key = report.key
         gang = self.state.gangs.get(key.gang)
         is_current = gang is not None and gang.attempt == key.attempt and gang.holds_seats
@@ -192,6 +196,13 @@ class Dispatch:
 
     def _address(self, node: str) -> str:
         return "127.0.0.1" if len(self.state.nodes) == 1 else node
+
+
+def _node_fact(report: NodeReport) -> f.Fact | None:
+    """That one has joined is no fact but a change, which may be refused."""
+    if report.phase is NodePhase.GONE:
+        return f.NodeGone(report.node)
+    return f.NodeBack(report.node) if report.phase is NodePhase.BACK else None
 
 
 def _process(work: Work, task: int, rank: int, local: int) -> Process:

@@ -12,8 +12,10 @@ from contextlib import suppress
 
 import structlog
 
-from corral.backends.base import Backend, Phase, Report, TaskReport
+from corral.backends.base import Backend, NodeReport, Phase, Report, TaskReport
+from corral.backends.fleet.backend import FleetBackend
 from corral.core import events as e
+from corral.core.cluster.topology import NodeSpec
 from corral.server.clock import Clock
 from corral.server.dispatch import Dispatch
 from corral.server.loop import AnyEvent, Loop
@@ -21,7 +23,7 @@ from corral.server.planner import Planner, PlannerLost, ThoughtFailed
 from corral.server.saved import IMAGE_FORMAT, Known
 from corral.server.secrets import SecretStore
 from corral.server.service import Service
-from corral.server.start import bring_nodes, miss_tasks, retold
+from corral.server.start import admit, bring_nodes, expect_fleet, miss_tasks, retold
 from corral.store.journal import Journal, StoredImage
 from corral.store.lookup import Lookup
 from corral.wire.config import PolicyChoice
@@ -30,6 +32,8 @@ log = structlog.get_logger(__name__)
 
 #: An image is taken after so many records: a restart folds no more than about twice as many.
 RECORDS_PER_IMAGE = 20_000
+SWEEP_S = 0.25
+ADMIT_S = 5.0
 
 
 class Running:
@@ -55,6 +59,8 @@ class Running:
         self.loop.watchers.append(self._let_go)
         self.service = Service(self.loop, lookup, backend, secrets)
         self._reports: deque[Report] = deque()
+        self._joined: dict[str, NodeSpec] = {}
+        self._has_joined = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._image_seq = journal.head.seq
 
@@ -63,7 +69,12 @@ class Running:
         thread = asyncio.get_running_loop()
         image, after = retold(self._journal) or (self.loop.known.pack(), [])
         await self._planner.begin(image, after)
-        await bring_nodes(self.loop, self._backend)
+        fleet = self.service.fleet
+        if fleet is None:
+            await bring_nodes(self.loop, self._backend)
+        else:
+            fleet.wall_ms = self.service.now_ms
+            expect_fleet(self.service.state, fleet)
 
         def tell(report: Report) -> None:
             self._reports.append(report)
@@ -73,9 +84,12 @@ class Running:
 
         self._backend.open(tell, self._journal.epoch)
         self._take_reports()
-        miss_tasks(self.loop, self._backend)
+        if fleet is None:
+            miss_tasks(self.loop, self._backend)
         self.loop.resume()
         self._tasks = [asyncio.create_task(self.loop.run()), asyncio.create_task(self._take_images())]
+        if fleet is not None:
+            self._tasks += [asyncio.create_task(self._sweep(fleet)), asyncio.create_task(self._admit(fleet))]
         for task in self._tasks:
             task.add_done_callback(self._notice_end)
         self.service.is_ready = True
@@ -89,7 +103,10 @@ class Running:
 
     def _take_report(self, report: Report) -> None:
         fact = self._dispatch.fact(report)
-        if fact is not None:
+        if isinstance(report, NodeReport) and report.spec is not None:
+            self._joined[report.node] = report.spec
+            self._has_joined.set()
+        elif fact is not None:
             self.loop.tell(fact)
         elif isinstance(report, TaskReport) and report.phase is Phase.UP:
             log.info("old_task_ended", gang=report.key.gang, attempt=report.key.attempt)
@@ -98,6 +115,27 @@ class Running:
         """A server of which a part has failed would only seem to work."""
         if not task.cancelled() and (fault := task.exception()) is not None:
             self.loop.stop(fault)
+
+    async def _sweep(self, fleet: FleetBackend) -> None:
+        """In this thread, in which agents are answered: when it is held up, so is the sweep, and nodes are not blamed
+        for it."""
+        while True:
+            fleet.sweep()
+            await asyncio.sleep(SWEEP_S)
+
+    async def _admit(self, fleet: FleetBackend) -> None:
+        """Machines that joined or changed. What is refused now, because tasks run there, is tried again."""
+        while True:
+            self._has_joined.clear()
+            for node, spec in list(self._joined.items()):
+                refusal = await admit(self.loop, spec)
+                fleet.complain(node, "" if refusal is None else str(refusal))
+                if refusal is None and self._joined.get(node) == spec:
+                    del self._joined[node]
+            await asyncio.to_thread(fleet.prune_logs)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ADMIT_S):
+                    await self._has_joined.wait()
 
     def _let_go(self, event: AnyEvent) -> None:
         """An attempt is over for good: the backend need not remember its tasks."""

@@ -13,6 +13,7 @@ from contextlib import suppress
 import msgspec
 
 from corral.backends.base import Backend
+from corral.backends.fleet.backend import FleetBackend
 from corral.core import events as e
 from corral.core.intake.commands import submit_many
 from corral.core.intake.refusal import Refusal
@@ -45,6 +46,10 @@ class Service:
     @property
     def accounts(self) -> Accounts:
         return self.loop.known.accounts
+
+    @property
+    def fleet(self) -> FleetBackend | None:
+        return self.backend if isinstance(self.backend, FleetBackend) else None
 
     @property
     def journal(self) -> Journal:
@@ -156,6 +161,8 @@ class Service:
         """The server stops: whoever listens is let go."""
         self.is_ending = True
         self.wake()
+        if self.fleet is not None:
+            self.fleet.let_go()
 
     def wake(self) -> None:
         """Let whoever waits for news look again."""

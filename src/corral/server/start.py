@@ -13,6 +13,7 @@ from functools import partial
 import structlog
 
 from corral.backends.base import Backend, TaskKey
+from corral.backends.fleet.backend import FleetBackend
 from corral.core import events as e
 from corral.core import facts as f
 from corral.core.cluster.topology import NodeSpec
@@ -93,14 +94,35 @@ async def bring_nodes(loop: Loop, backend: Backend) -> None:
         known = state.nodes.get(name)
         if known is not None and known.lost:
             loop.tell(f.NodeBack(name))
-        if known is None or known.spec != spec:
-            answer = await loop.change(FOUNDER, partial(_added, spec=spec))
-            if isinstance(answer, Refusal):
-                log.warning("node_not_updated", node=name, why=str(answer))
+        await admit(loop, spec)
 
 
 def _added(state: State, now_ms: int, *, spec: NodeSpec) -> list[e.Event] | Refusal:
     return add_node(state, spec, now_ms)
+
+
+def expect_fleet(state: State, fleet: FleetBackend) -> None:
+    """What an earlier server knew of the machines. What has become of it since, their agents will tell."""
+    tasks: dict[str, list[TaskKey]] = {name: [] for name in state.nodes}
+    for gang in state.holders.values():
+        for task, seat in enumerate(gang.seats):
+            is_owed = gang.state is GangState.STARTING and not gang.started >> task & 1
+            if not is_owed and not gang.ended >> task & 1:
+                tasks[seat.node].append(TaskKey(gang.id, gang.attempt, task))
+    for name, node in state.nodes.items():
+        fleet.expect(node.spec, node.lost, tasks[name])
+
+
+async def admit(loop: Loop, spec: NodeSpec) -> Refusal | None:
+    """Let the state know a machine that has joined, or has changed."""
+    known = loop.known.state.nodes.get(spec.name)
+    if known is not None and known.spec == spec:
+        return None
+    answer = await loop.change(FOUNDER, partial(_added, spec=spec))
+    if isinstance(answer, Refusal):
+        log.warning("node_not_updated", node=spec.name, why=str(answer))
+        return answer
+    return None
 
 
 def miss_tasks(loop: Loop, backend: Backend) -> None:

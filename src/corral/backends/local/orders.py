@@ -16,6 +16,7 @@ from corral.backends.local.containers import Containers
 from corral.backends.local.settings import LocalSettings
 from corral.backends.local.state import OrderRecord, name_of, short
 from corral.backends.local.task.cgroups import Layout
+from corral.backends.local.task.lease import LEASE
 from corral.backends.local.task.request import Request
 
 NO_ENGINE = (
@@ -30,6 +31,7 @@ class Site:
     def __init__(self, tasks: str, run: str, scratch: str, boot: str, layout: Layout, settings: LocalSettings) -> None:
         self.tasks, self.run, self.scratch = tasks, run, scratch
         self.boot, self.layout, self.settings = boot, layout, settings
+        self.lease = f"{run}/{LEASE}" if settings.has_lease else ""
 
     def state_folder(self, key: TaskKey) -> str:
         return f"{self.tasks}/{name_of(key)}"
@@ -73,6 +75,7 @@ def request_of(order: TaskOrder, site: Site, logs: str, containers: Containers |
         "has_quota": site.settings.has_cpu_quota,
         "pids_max": site.settings.pids_max,
         "peer_grace_ms": site.settings.peer_grace_ms,
+        "lease": site.lease,
         "hold_on_fail_ms": order.hold_on_fail_ms,
         "unenforced": containers.unenforced(order) if containers and order.image else unenforced(order, site.layout),
         "container": told,

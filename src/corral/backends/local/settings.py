@@ -20,7 +20,8 @@ class LocalSettings(Struct, frozen=True, kw_only=True):
     """``pids_max``: processes and threads of one task. ``has_cpu_quota``: a task gets no more CPU than it asked for
     even
     when others are idle; else it gets at least its share. ``peer_grace_ms``: between SIGTERM and SIGKILL for the other
-    processes of a task when one has failed. ``scratch``: where the private directories of tasks are made."""
+    processes of a task when one has failed. ``scratch``: where the private directories of tasks are made.
+    ``has_lease``: tasks end by themselves when the file ``run/lease`` says so; somebody must keep it new."""
 
     pids_max: int = field(default_factory=_a_quarter_of_all_pids)
     has_cpu_quota: bool = False
@@ -29,4 +30,5 @@ class LocalSettings(Struct, frozen=True, kw_only=True):
     log_keep_ms: int = 30 * 86_400_000
     log_total_mib: int = 100 * 1024  # of all tasks; beyond, logs are kept for a shorter time
     log_task_mib: int = 512  # of one stream of one task; the oldest goes first
+    has_lease: bool = False
     scan_ms: int = 1_000  # how often tasks are looked at though nobody said that they have news

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 from corral.cli.amounts import amounts_text
+from corral.cli.fleet import joining
 from corral.cli.lazy import Noun
 from corral.cli.render import Field, Listing, mib, milli, state_text, style, table, tell, write_json
 from corral.cli.serve.place import data_folder, data_option
@@ -177,3 +178,7 @@ def undrain(name: str) -> None:
     with connected() as client:
         client.undrain(name)
     tell(f"{name} takes work again")
+
+
+for _command in (joining.make_token, joining.join, joining.remove):
+    node.add_command(_command)

@@ -34,6 +34,15 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
     help="A configuration; corral config init writes an example.",
 )
 @click.option("--policy", metavar="NAME", default=None, help="What decides; see: corral sim policies.")
+@click.option("--fleet", is_flag=True, help="Run tasks on machines that join (corral node token), not on this one.")
+@click.option(
+    "--lease",
+    type=Span(),
+    metavar="TIME",
+    default="8s",
+    show_default=True,
+    help="For --fleet: so long tasks go on without word from the server.",
+)
 @click.option("--allow-plain-http", is_flag=True, help="Listen beyond this machine without TLS.")
 @click.option("--detach", "-d", is_flag=True, help="In the background; return when it is in service.")
 @click.option("--timeout", type=Span(), metavar="TIME", default="60s", show_default=True, help="For --detach.")
@@ -57,9 +66,9 @@ def up(**given: Any) -> int:
         from corral.cli.serve.detached import start_detached
 
         return start_detached(folder, _again(given, folder), given["timeout"] / 1000)
-    node = _node(given["fake_gpus"], config)
+    backend = _backend(given, folder, config)
     _check_free(options.host, options.port)
-    return _serve(options, _watched(node, folder, config), folder)
+    return _serve(options, backend, folder)
 
 
 def _local_settings(config: Config) -> LocalSettings:
@@ -96,6 +105,22 @@ def _serve(options: Options, backend: Backend, folder: Path) -> int:
     except JournalBroken as error:
         hint = f"corral db verify --data {folder} tells all that is wrong"
         raise Complaint(f"the journal is not whole: {error}", hint, exit_code=FAULT) from None
+
+
+def _backend(given: dict[str, Any], folder: Path, config: Config) -> Backend:
+    """This machine, or those that join."""
+    if not given["fleet"]:
+        return _watched(_node(given["fake_gpus"], config), folder, config)
+    from corral.backends.fleet.backend import FleetBackend
+    from corral.backends.fleet.settings import FleetSettings
+
+    if given["fake_gpus"] is not None:
+        raise Complaint("--fleet and --fake-gpus do not go together", "simulated GPUs: corral agent --fake-gpus 8xH100")
+    lease_ms = int(given["lease"])
+    settings = FleetSettings(lease_ms=lease_ms, heartbeat_ms=max(lease_ms // 4, 50), margin_ms=max(lease_ms // 4, 500))
+    if fault := settings.fault():
+        raise Complaint(f"--lease: {fault}", "some seconds are usual; the default is 8s")
+    return FleetBackend(folder, settings)
 
 
 def _config(path: str | None) -> Config:
@@ -200,4 +225,5 @@ def _again(given: dict[str, Any], folder: Path) -> list[str]:
     for name in ("listen", "fake_gpus", "config", "policy"):
         if given[name] is not None:
             words += [f"--{name.replace('_', '-')}", given[name]]
+    words += ["--fleet", "--lease", f"{given['lease']}ms"] if given["fleet"] else []
     return [*words, *(["--allow-plain-http"] if given["allow_plain_http"] else [])]

@@ -82,8 +82,23 @@ class SecretRemoved(_Event, frozen=True, gc=False, tag=True):
     queue: str
 
 
+class AccessRefused(_Event, frozen=True, gc=False, tag=True):
+    """Somebody with a good token tried what is not theirs. Changes nothing; it is there to be found."""
+
+    user: str
+    what: str
+
+
 AccountEvent = (
-    UserSet | UserRemoved | RoleGranted | RoleRevoked | TokenIssued | TokenRevoked | SecretSet | SecretRemoved
+    UserSet
+    | UserRemoved
+    | RoleGranted
+    | RoleRevoked
+    | TokenIssued
+    | TokenRevoked
+    | SecretSet
+    | SecretRemoved
+    | AccessRefused
 )
 
 
@@ -152,6 +167,10 @@ def _secret_removed(accounts: Accounts, event: SecretRemoved) -> None:
     accounts.secrets.pop((event.queue, event.secret), None)
 
 
+def _access_refused(_accounts: Accounts, _event: AccessRefused) -> None:
+    """For those who read the record."""
+
+
 _FOLDS: dict[type, Callable[[Accounts, Any], None]] = {
     UserSet: _user_set,
     UserRemoved: _user_removed,
@@ -161,4 +180,5 @@ _FOLDS: dict[type, Callable[[Accounts, Any], None]] = {
     TokenRevoked: _token_revoked,
     SecretSet: _secret_set,
     SecretRemoved: _secret_removed,
+    AccessRefused: _access_refused,
 }

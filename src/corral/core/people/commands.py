@@ -19,7 +19,9 @@ Answer = list[AccountEvent] | Refusal
 USER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 SECRET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 ACCOUNT = re.compile(r"[a-z_][a-z0-9_.-]{0,31}")
+NODE = SECRET
 QUEUE = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
+JOIN = "join:"  # begins the name of a token that lets a machine join; after it, the only node it is good for
 TOKENS_MAX = 1000  # of one user
 TOKEN_NAME_MAX = 100
 
@@ -110,6 +112,38 @@ def remove_secret(accounts: Accounts, secret: str, queue: str, now_ms: int) -> A
     if (queue, secret) not in accounts.secrets:
         return Refusal("no_such_secret", f"there is no secret {secret!r} of {queue or 'the cluster'}")
     return [a.SecretRemoved(now_ms, secret, queue)]
+
+
+def node_user(node: str) -> str:
+    """As whom a node speaks. No user can be made of this name."""
+    return f"node:{node}"
+
+
+def admit_node(accounts: Accounts, node: str, join: str, token: str, digest: str, now_ms: int) -> Answer:
+    """Exchange a token that lets a machine join for the credential of a node. The one is over when the other begins.
+    A token that names a node is good for that one only, and replaces its credential if it has one."""
+    if not NODE.fullmatch(node):
+        hint = "letters, digits and . _ -, at most 64, beginning with a letter or digit"
+        return Refusal("bad_name", f"{node!r} is not a name for a node", hint, "node")
+    ticket = accounts.tokens.get(join)
+    if ticket is None:
+        return Refusal("no_such_token", "the token was used already", "make another: corral node token")
+    user, meant = node_user(node), ticket.name.removeprefix(JOIN)
+    if meant and meant != node:
+        return Refusal("other_node", f"the token is for node {meant}, not for {node}", f"join as {meant}", "node")
+    if user in accounts.users and not meant:
+        hint = f"if this machine takes its place, make a token for it: corral node token {node}"
+        return Refusal("node_exists", f"there is a node {node} already", hint, "node")
+    old = [a.TokenRevoked(now_ms, each.id) for each in accounts.tokens.values() if each.user == user]
+    name = f"credential of node {node}"
+    issued = a.TokenIssued(now_ms, token, user, digest, name, ("node.sync",))
+    return [a.TokenRevoked(now_ms, join), *old, a.UserSet(now_ms, user), issued]
+
+
+def dismiss_node(accounts: Accounts, node: str, now_ms: int) -> Answer:
+    """Its credential is good for nothing from here on."""
+    user = node_user(node)
+    return [a.UserRemoved(now_ms, user)] if user in accounts.users else []
 
 
 def _is_last_administrator(accounts: Accounts, user: str) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from corral.backends.fleet import messages
 from corral.server.api.entry.route import Door, Kind, Route
-from corral.server.api.handlers import cluster, events, jobs, logs, people, record, submission
+from corral.server.api.handlers import agents, cluster, events, jobs, logs, people, record, submission
 from corral.server.auth import Verb
 from corral.wire import api
 
@@ -113,9 +114,46 @@ CLUSTER = (
         statuses=(403, 404, 409), example={"why": "new fans"},
     ),
     Route(
+        method="DELETE", path="/v1/nodes/{node}", tag="cluster", verb=Verb.NODES_CHANGE, handler=agents.remove_node,
+        summary="Remove a machine on which nothing runs, with its credential", answer=api.ChangeAnswer,
+        statuses=(403, 404, 409),
+    ),
+    Route(
+        method="POST", path="/v1/join-tokens", tag="cluster", verb=Verb.NODES_CHANGE, handler=agents.make_join_token,
+        summary="Make a token with which one machine can join, once",
+        about="The body may name the node that it is good for; then it also replaces the credential of that node.",
+        kind=Kind.SHAPE, body=api.JoinTokenBody, answer=api.TokenMade, status=201, statuses=(403, 422),
+        example={"node": "gpu-17", "expires_in_ms": 3_600_000},
+    ),
+    Route(
         method="POST", path="/v1/nodes/{node}/undrain", tag="cluster", verb=Verb.NODES_CHANGE,
         handler=cluster.undrain, summary="Let a machine take tasks again", answer=api.ChangeAnswer,
         statuses=(403, 404, 409),
+    ),
+)  # fmt: skip
+
+AGENTS = (
+    Route(
+        method="POST", path="/v1/agent/join", tag="agents", verb=Verb.NODE_JOIN, handler=agents.join,
+        summary="Become a node: exchange a token for a credential", kind=Kind.SHAPE, body=messages.JoinBody,
+        answer=messages.JoinAnswer, statuses=(403, 409, 422), example={"node": "gpu-17"},
+    ),
+    Route(
+        method="POST", path="/v1/agent/report", tag="agents", verb=Verb.NODE_SYNC, handler=agents.report,
+        summary="Tell what a node observes; the answer is its lease", kind=Kind.WORD, body=messages.AgentReport,
+        answer=messages.AgentAnswer, statuses=(403, 404, 409, 422),
+        example={"node": "gpu-17", "session": 1, "seq": 1},
+    ),
+    Route(
+        method="POST", path="/v1/agent/desired", tag="agents", verb=Verb.NODE_SYNC, handler=agents.desired,
+        summary="Ask what a node shall do; answered when there is something, or after a while",
+        kind=Kind.WORD, body=messages.DesiredAsk, answer=messages.DesiredAnswer, statuses=(403, 404, 422),
+        example={"node": "gpu-17", "epoch": 1, "term": 0, "wait_ms": 0},
+    ),
+    Route(
+        method="POST", path="/v1/agent/logs", tag="agents", verb=Verb.NODE_SYNC, handler=agents.logs,
+        summary="Bring logs of a node", kind=Kind.WORD, body=messages.LogDelivery, answer=messages.LogReceipt,
+        statuses=(403, 404, 422), example={"node": "gpu-17"},
     ),
 )  # fmt: skip
 
@@ -192,4 +230,4 @@ SERVER = (
     ),
 )  # fmt: skip
 
-ROUTES: tuple[Route, ...] = (*SUBMISSION, *JOBS, *RECORD, *CLUSTER, *PEOPLE, *SERVER)
+ROUTES: tuple[Route, ...] = (*SUBMISSION, *JOBS, *RECORD, *CLUSTER, *PEOPLE, *AGENTS, *SERVER)

@@ -39,6 +39,7 @@ from corral.wire.api.jobs import (
     WhyView,
 )
 from corral.wire.api.people import (
+    JoinTokenBody,
     RoleBody,
     RoleView,
     SecretBody,
@@ -125,6 +126,7 @@ __all__ = [
     "JobSummary",
     "JobView",
     "JobsParameters",
+    "JoinTokenBody",
     "Limit",
     "LogsParameters",
     "NodeList",

@@ -49,6 +49,13 @@ class TokenBody(Body, frozen=True):
     expires_in_ms: int | None = None
 
 
+class JoinTokenBody(Body, frozen=True):
+    """``node``: the only node that the token is good for; empty: any new one."""
+
+    node: str = ""
+    expires_in_ms: int = 3_600_000
+
+
 class TokenView(Answer, frozen=True):
     id: str
     user: str

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         has_quota: bool
         pids_max: int
         peer_grace_ms: int
+        lease: str  # the file that says until when it may run; empty: for as long as it likes
         hold_on_fail_ms: int
         unenforced: list[str]
         container: dict[str, Any] | None  # what a container engine is told; None: plain processes

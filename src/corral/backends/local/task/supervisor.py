@@ -15,6 +15,7 @@ import time
 from corral.backends.local.task import records, scratch, system
 from corral.backends.local.task.cgroups import TaskGroups
 from corral.backends.local.task.ending import end_all, reap
+from corral.backends.local.task.lease import WHY, Lease
 from corral.backends.local.task.request import Request
 from corral.backends.local.task.start import (
     START_FAILED,
@@ -33,7 +34,7 @@ from corral.backends.local.task.symptoms import symptom
 _LOOK_MS = 200  # for checkpoints
 _LAST_WORDS_MS = 5_000  # between SIGTERM and the deadline, when an earlier signal has warned before
 _TAIL = 1 << 14
-OUT_OF_MEMORY = "out_of_memory"
+OUT_OF_MEMORY, NODE_LOST = "out_of_memory", "node_lost"
 SAVED = 85  # exit code: "saved, requeue me"
 
 
@@ -51,6 +52,8 @@ class Supervisor:
         self.leader = 0
         self.is_up = False
         self.is_called = False  # away, by the server
+        self.lease = Lease(request["lease"])
+        self.is_lease_over = False
         self.first_failure: int | None = None  # a wait status
         self.deadline: float | None = None  # all on the monotonic clock, seconds
         self.early_at: float | None = None
@@ -163,6 +166,7 @@ class Supervisor:
                 self._on_verdict(fd)
             else:
                 self._on_output(fd)
+        self._keep_lease()
         self._reap()
         self._look_for_checkpoint()
         self._keep_deadline(time.monotonic())
@@ -173,10 +177,18 @@ class Supervisor:
                 self.poll.unregister(fd)
 
     def _patience_ms(self) -> int:
+        lease_ms = self.lease.left_ms()
+        most_ms = _LOOK_MS if lease_ms is None else min(lease_ms, _LOOK_MS)
         times = [at for at in (self.deadline, self.early_at, self.term_at) if at is not None]
         if not times:
-            return _LOOK_MS
-        return min(max(int((min(times) - time.monotonic()) * 1000) + 1, 0), _LOOK_MS)
+            return most_ms
+        return min(max(int((min(times) - time.monotonic()) * 1000) + 1, 0), most_ms)
+
+    def _keep_lease(self) -> None:
+        """Nobody may run on this machine any more: not a moment longer, and whatever else was agreed."""
+        if self.lease.left_ms() == 0:
+            self.is_lease_over = self.is_called = True
+            self.deadline, self.kill_why = 0.0, WHY
 
     def _reap(self) -> None:
         ended: dict[int, int] = {}
@@ -210,6 +222,7 @@ class Supervisor:
         while not self.is_called and time.monotonic() < until:
             if self.poll.poll(_LOOK_MS):
                 self._turn()
+            self._keep_lease()
 
     def _end_by(self, at: float, why: str) -> None:
         if self.deadline is None or at < self.deadline:
@@ -316,6 +329,8 @@ class Supervisor:
         """What the exit code does not tell."""
         if code == SAVED:
             return None, ""
+        if self.is_lease_over and number == system.SIGKILL:
+            return NODE_LOST, WHY
         if self._oom_kills():
             limit = self.request["memory_mib"]
             return OUT_OF_MEMORY, f"the task needed more than its {limit} MiB of memory: the kernel killed a process"

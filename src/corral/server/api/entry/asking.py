@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from corral.core.intake.refusal import Refusal
 from corral.server.api.entry.problems import forbidden, not_found, refused
+from corral.server.api.entry.rate import Buckets
 from corral.server.api.entry.seam import Service
 from corral.server.api.entry.settings import ApiSettings
 from corral.server.auth import Principal, Verb, Verdict, authorize, is_alive, may_somewhere
@@ -21,6 +22,8 @@ from corral.server.metrics import Metrics
 from corral.store.lookup import RequestRow
 
 T = TypeVar("T")
+
+_REFUSALS_PER_S, _REFUSALS_BURST = 0.1, 20
 
 
 class Content(Struct, frozen=True):
@@ -96,6 +99,7 @@ class Shared:
         self.readers = ThreadPoolExecutor(settings.reader_threads, thread_name_prefix="reader")
         self.under_way: dict[tuple[str, str], tuple[str, asyncio.Future[Struct]]] = {}  # submissions with a key
         self.remembered = Remembered(self)
+        self.refusals = Buckets(_REFUSALS_PER_S, _REFUSALS_BURST)  # that are written down
         self.places: dict[str, tuple[str, str]] = {}  # job -> queue and user, of jobs the state has let go
 
     async def look(self, ask: Callable[..., T], *about: Any) -> T:

@@ -146,7 +146,7 @@ class Entrance:
         if headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise Unable(415, "encoded_body", "the body is encoded", "send it as it is")
         length = headers.get(b"content-length", b"")
-        most = settings.batch_bytes_max if route.kind is Kind.BATCH else settings.body_bytes_max
+        most = settings.batch_bytes_max if route.kind in (Kind.BATCH, Kind.WORD) else settings.body_bytes_max
         stated = int(length) if length.isdigit() and len(length) < 20 else None
         body = await self.desk.bodies.read(receive, stated, most)
         return body if route.body is None or route.kind is not Kind.SHAPE else read_body(body, route.body)

@@ -32,6 +32,7 @@ class Kind(Enum):
     SHAPE = "shape"  # JSON of the shape that is named
     DOCUMENT = "document"  # a job document, read by its handler
     BATCH = "batch"  # many of them
+    WORD = "word"  # of an agent: JSON of the shape that is named, perhaps long, read by its handler
 
 
 class Route(Struct, frozen=True, kw_only=True):

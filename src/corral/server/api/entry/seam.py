@@ -10,6 +10,14 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
 from corral.backends.base import LogPart, TaskKey
+from corral.backends.fleet.messages import (
+    AgentAnswer,
+    AgentReport,
+    DesiredAnswer,
+    DesiredAsk,
+    LogDelivery,
+    LogReceipt,
+)
 from corral.core.cluster.resources import Seat
 from corral.core.events import Event
 from corral.core.intake.refusal import Refusal
@@ -77,6 +85,16 @@ class Logs(Protocol):
     def read_log(self, key: TaskKey, stream: str, offset: int, limit: int) -> LogPart | None: ...
 
 
+class Fleet(Protocol):
+    """All but ``take_logs``, which may take its time, in the event loop's thread."""
+
+    def report(self, said: AgentReport) -> AgentAnswer: ...
+    def desired(self, ask: DesiredAsk) -> DesiredAnswer | None: ...
+    def when_desired(self, node: str, wake: Callable[[], None]) -> None: ...
+    def take_logs(self, delivery: LogDelivery) -> LogReceipt: ...
+    def remove(self, node: str) -> None: ...
+
+
 class Service(Protocol):
     @property
     def state(self) -> State: ...
@@ -88,6 +106,11 @@ class Service(Protocol):
     def journal(self) -> Journal: ...
     @property
     def backend(self) -> Logs: ...
+    @property
+    def fleet(self) -> Fleet | None:
+        """The agents' side of the backend, where tasks run on many machines."""
+        ...
+
     @property
     def secrets(self) -> SecretStore: ...
     @property

@@ -96,6 +96,7 @@ _SENTENCES: dict[type, Callable[[Any], str]] = {
     a.RoleRevoked: lambda v: f"{v.user} is no longer {v.role} of {v.queue or 'the cluster'}",
     a.TokenIssued: lambda v: f"a token was issued to {v.user}",
     a.TokenRevoked: lambda v: f"token {v.token} was revoked",
+    a.AccessRefused: lambda v: f"{v.user} was refused: {v.what}",
     a.SecretSet: lambda v: f"secret {v.secret} of {v.queue or 'the cluster'} was set",
     a.SecretRemoved: lambda v: f"secret {v.secret} of {v.queue or 'the cluster'} was removed",
 }

@@ -1,0 +1,233 @@
+"""The agent at work: reports what the node has, asks what it shall have, and keeps the lease of its tasks.
+
+Three threads: one reports, one asks, one carries logs. None of them trusts an answer: one of an older epoch or term
+than was heard of, one that does not follow on what is known, and any order while the lease is over, is left aside.
+Knows the backend of this machine by its seam, and the server by a `Line`.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from corral.agent.line import Line, NoAnswer, Refused
+from corral.agent.logs import LogCarrier
+from corral.agent.observed import Observed
+from corral.agent.pace import Pace
+from corral.agent.work import Work
+from corral.backends.base import Backend, Phase, Report, StaleEpoch, TaskReport
+from corral.backends.fleet.fence import Fence
+from corral.backends.fleet.messages import AgentAnswer, AgentReport, DesiredAnswer, DesiredAsk
+from corral.backends.local.task import lease
+
+_log = logging.getLogger(__name__)
+_SETTLE_S = 0.003  # news come in bursts
+_POLL_MS = 20_000
+
+
+class Agent:
+    """``lease_file`` is what the supervisors of the backend watch. ``session`` must be larger than any before."""
+
+    def __init__(
+        self,
+        node: str,
+        backend: Backend,
+        line: Line,
+        fence: Fence,
+        lease_file: Path,
+        session: int,
+        boot_ms: Callable[[], int] = lease.now_ms,
+        poll_ms: int = _POLL_MS,
+    ) -> None:
+        self.node, self.backend, self.line, self.fence, self.session = node, backend, line, fence, session
+        self.observed = Observed()
+        self.work = Work(backend, self.observed)
+        self.carrier = LogCarrier(node, backend, line, self.observed, self.work.let_go)
+        self.term = -1  # of the server's last answer; before it, none
+        self.failed: Refused | None = None  # the server does not want this agent
+        self._lease_file, self._boot_ms, self._poll_ms = str(lease_file), boot_ms, poll_ms
+        self._until_ms = lease.read(self._lease_file)
+        self._seq, self._known, self._has, self._refused = 0, 0, 0, 0
+        self._is_full = True
+        self._heartbeat_s = 0.5
+        self._complaint = ""
+        self._news, self._leased, self._over = threading.Event(), threading.Event(), threading.Event()
+        self._lock = threading.RLock()  # of what answers change
+        self._threads: list[threading.Thread] = []
+
+    # --- its life -----------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        self.backend.open(self._hear, self.fence.epoch)
+        for key in self.backend.known():
+            self.observed.expect(key)
+        for name, what in (("report", self._report), ("ask", self._ask), ("logs", self.carrier.run)):
+            thread = threading.Thread(target=what, name=f"agent-{name}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Until it has ended by itself: the server does not want it."""
+        return self._over.wait(timeout_s)
+
+    def stop(self) -> None:
+        """Tasks go on for as long as the lease lasts; an agent that begins meanwhile takes them up."""
+        self._over.set()
+        self._news.set()
+        self._leased.set()
+        self.carrier.stop()
+        self.line.hang_up()
+        for thread in self._threads:
+            thread.join(10)
+        self.backend.close()
+
+    def _hear(self, report: Report) -> None:
+        """From the backend, in its thread."""
+        self.observed.take(report)
+        if isinstance(report, TaskReport) and report.phase is Phase.DOWN:
+            self.carrier.bring(report.key)
+            self.work.ended(report.key)
+        self._news.set()
+
+    # --- reporting ----------------------------------------------------------------------------------------------------
+
+    def _report(self) -> None:
+        pace = Pace(random.random)
+        while not self._over.is_set():
+            sent_ms = self._boot_ms()
+            try:
+                answer = self.line.report(self._next_report())
+            except NoAnswer as lost:
+                _log.warning("no answer to a report: %s", lost)
+                self.line.hang_up()  # what waits on a dead connection would wait for long
+                self._over.wait(pace.failed())
+                continue
+            except Refused as refused:
+                self._on_refusal(refused)
+                continue
+            pace.succeeded()
+            self._on_answer(answer, sent_ms)
+            self._news.wait(self._pause_s(sent_ms))
+            if self._news.is_set():
+                self._over.wait(_SETTLE_S)
+
+    def _pause_s(self, sent_ms: int) -> float:
+        """Nothing, where everything is to be told; else until the next heartbeat is due."""
+        if self._is_full and self.term >= 0:
+            return 0.02 if self._until_ms > self._boot_ms() or not self.observed.live() else 0.1
+        return max(self._heartbeat_s - (self._boot_ms() - sent_ms) / 1000, 0)
+
+    def _next_report(self) -> AgentReport:
+        self._news.clear()
+        with self._lock:
+            self._seq += 1
+            base, is_full = self._known, self._is_full
+            version, tasks = self.observed.after(-1 if is_full else base)
+            return AgentReport(
+                node=self.node, session=self.session, seq=self._seq, epoch=self.fence.epoch, term=max(self.term, 0),
+                base=base, version=version, is_full=is_full, tasks=tasks,
+                spec=self.backend.nodes()[0] if is_full else None, refused=self._refused,
+            )  # fmt: skip
+
+    def _on_answer(self, answer: AgentAnswer, sent_ms: int) -> None:
+        with self._lock:
+            if not self._is_newest(answer.epoch, answer.term):
+                return
+            self._known, self._heartbeat_s = answer.version, answer.heartbeat_ms / 1000
+            self._is_full = answer.wants_full
+            if answer.lease_ms:
+                self.line.answer_s = answer.lease_ms / 2000  # a lost report is sent again well within the lease
+            if answer.session > self.session:  # our own count was lost
+                self.session, self._is_full = answer.session + 1, True
+            if answer.complaint != self._complaint:
+                self._complaint = answer.complaint
+                _log.warning("the server cannot use this node as it is: %s", answer.complaint or "now it can")
+            if answer.is_gone:
+                self._leased.clear()
+                self.work.end_all("the server has given this node up")
+                return
+            self._prolong(sent_ms + answer.lease_ms)
+
+    def _is_newest(self, epoch: int, term: int) -> bool:
+        """Whether the speaker is the newest there is. A new one knows nothing of what we have."""
+        if (epoch, term) < (self.fence.epoch, self.term):
+            self._refused += 1
+            _log.warning("an answer of epoch %d, term %d came late and is left aside", epoch, term)
+            return False
+        if (epoch, term) > (self.fence.epoch, self.term):
+            self.fence.pass_through(epoch)
+            self.term, self._has = term, 0
+            self._is_full = True
+        return True
+
+    def _prolong(self, until_ms: int) -> None:
+        """Never shortened: an answer that was long under way grants less than one that was not."""
+        if until_ms > self._until_ms:
+            lease.write(self._lease_file, until_ms)
+            self._until_ms = until_ms
+        self._leased.set()
+
+    def _on_refusal(self, refused: Refused) -> None:
+        """Not the newest server: another will answer. Not ours any more: there is nothing left to do here."""
+        _log.error("the server refuses this agent: %s", refused)
+        if refused.status in (401, 403, 404):
+            self.failed = refused
+            self._over.set()
+            self._leased.set()
+        else:
+            self._over.wait(1.0)
+
+    # --- asking -------------------------------------------------------------------------------------------------------
+
+    def _ask(self) -> None:
+        pace = Pace(random.random)
+        while not self._over.is_set():
+            if not self._leased.wait(1.0) or self._over.is_set():
+                continue
+            with self._lock:
+                ask = DesiredAsk(
+                    node=self.node, epoch=self.fence.epoch, term=self.term, version=self._has, wait_ms=self._poll_ms
+                )
+            try:
+                answer = self.line.desired(ask)
+            except NoAnswer:
+                self._over.wait(pace.failed())
+                continue
+            except Refused as refused:
+                _log.warning("the server does not say what it wants: %s", refused)
+                self._over.wait(1.0)
+                continue
+            pace.succeeded()
+            if answer is not None and not self._obey(answer):
+                self._over.wait(0.05)
+
+    def _obey(self, answer: DesiredAnswer) -> bool:
+        """Whether it was to be obeyed."""
+        with self._lock:
+            is_ours = (answer.epoch, answer.term) == (self.fence.epoch, self.term)
+            follows = answer.base <= self._has
+            if not is_ours or not follows or self._boot_ms() >= self._until_ms:
+                self._refused += 1 if answer.tasks else 0
+                self._news.set()  # a report tells us where we stand
+                _log.warning("orders of epoch %d, term %d are too old and are left aside", answer.epoch, answer.term)
+                return False
+            self.carrier.answer(answer.logs)
+            if answer.version <= self._has:
+                return True
+            try:
+                self.work.carry_out(answer.tasks, self.fence.epoch)
+            except StaleEpoch as stale:
+                self._refused += 1
+                _log.warning("%s", stale)
+                return False
+            self._has = answer.version
+            self._news.set()
+            return True
+
+
+def urls_of(stated: Sequence[str]) -> tuple[str, ...]:
+    """Addresses as they are kept."""
+    return tuple(dict.fromkeys(url.rstrip("/") for url in stated))

@@ -1,0 +1,114 @@
+"""Logs on their way to the server: parts that somebody reads, and the end of the log of every task that is over.
+
+While the server is away they stay where they are: on the disk of this machine. Knows the backend by its seam.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+
+from corral.agent.line import Line, NoAnswer, Refused
+from corral.agent.observed import Observed
+from corral.backends.base import Backend, TaskKey
+from corral.backends.fleet.messages import LogAsk, LogChunk, LogDelivery, LogReply
+
+_log = logging.getLogger(__name__)
+_STREAMS = ("stdout", "stderr")
+_AT_ONCE = 512 << 10
+_TASKS_AT_ONCE = 64
+KEPT_BYTES = 4 << 20  # of the end of each stream
+_RETRY_S = 1.0
+
+
+class LogCarrier:
+    """``done`` is told of every task whose log the server has."""
+
+    def __init__(
+        self, node: str, backend: Backend, line: Line, observed: Observed, done: Callable[[TaskKey], None]
+    ) -> None:
+        self._node, self._backend, self._line, self._observed, self._done = node, backend, line, observed, done
+        self._asked: deque[LogAsk] = deque()
+        self._to_bring: OrderedDict[TaskKey, None] = OrderedDict()
+        self._wake, self._is_over = threading.Event(), False
+        self._lock = threading.Lock()
+
+    def answer(self, asks: Sequence[LogAsk]) -> None:
+        if asks:
+            self._asked.extend(asks)
+            self._wake.set()
+
+    def bring(self, key: TaskKey) -> None:
+        with self._lock:
+            self._to_bring[key] = None
+        self._wake.set()
+
+    def stop(self) -> None:
+        self._is_over = True
+        self._wake.set()
+
+    def run(self) -> None:
+        while not self._is_over:
+            self._wake.wait()
+            self._wake.clear()
+            try:
+                while (self._asked or self._to_bring) and not self._is_over:
+                    self._answer_all()
+                    self._bring_some()
+            except (NoAnswer, Refused) as lost:
+                _log.info("logs stay here for now: %s", lost)
+                threading.Event().wait(_RETRY_S)
+                self._wake.set()
+            except Exception:
+                _log.exception("carrying logs met a fault and goes on")
+                threading.Event().wait(_RETRY_S)
+                self._wake.set()
+
+    def _answer_all(self) -> None:
+        replies = []
+        while self._asked:
+            ask = self._asked.popleft()
+            part = self._backend.read_log(ask.key, ask.stream, ask.offset, min(ask.limit, _AT_ONCE))
+            replies.append(LogReply(ask.id, part))
+        if replies:
+            self._line.logs(LogDelivery(node=self._node, replies=tuple(replies)))
+
+    def _bring_some(self) -> None:
+        """Many small logs in one go; of a large one, a piece after the other."""
+        with self._lock:
+            keys = list(self._to_bring)[:_TASKS_AT_ONCE]
+        small: list[LogChunk] = []
+        whole: list[TaskKey] = []
+        size = 0
+        for key in keys:
+            first = [chunk for stream in _STREAMS if (chunk := self._chunk(key, stream, -KEPT_BYTES)) is not None]
+            for chunk in first:
+                if not chunk.is_over:
+                    self._bring_rest(chunk)
+            small += [chunk for chunk in first if chunk.is_over]
+            size += sum(len(chunk.data) for chunk in first)
+            whole.append(key)
+            if size > _AT_ONCE:
+                break
+        if small:
+            self._line.logs(LogDelivery(node=self._node, chunks=tuple(small)))
+        for key in whole:
+            with self._lock:
+                self._to_bring.pop(key, None)
+            self._done(key)
+
+    def _bring_rest(self, chunk: LogChunk | None) -> None:
+        while chunk is not None and not self._is_over:
+            self._line.logs(LogDelivery(node=self._node, chunks=(chunk,)))
+            if chunk.is_over or not chunk.data:
+                return
+            chunk = self._chunk(chunk.key, chunk.stream, chunk.offset + len(chunk.data))
+
+    def _chunk(self, key: TaskKey, stream: str, offset: int) -> LogChunk | None:
+        """None: nothing was ever written there."""
+        part = self._backend.read_log(key, stream, offset, _AT_ONCE)
+        if part is None or (part.is_over and part.next_offset == 0):
+            return None
+        return LogChunk(key, stream, part.offset, part.data, part.is_over)

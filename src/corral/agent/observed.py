@@ -1,0 +1,64 @@
+"""What a node has: its tasks as the backend tells them, with a version that grows with every change.
+
+Knows what changed after which version, so that a report says no more than is new. Told from any thread.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from msgspec import structs
+
+from corral.backends.base import NodeReport, Phase, Report, SavedReport, TaskKey
+from corral.backends.fleet.messages import ObservedTask
+
+
+class Observed:
+    def __init__(self) -> None:
+        self.version = 0
+        self._tasks: dict[TaskKey, tuple[int, ObservedTask]] = {}
+        self._lock = threading.Lock()
+
+    def take(self, report: Report) -> None:
+        if isinstance(report, NodeReport):
+            return
+        with self._lock:
+            _, task = self._tasks.get(report.key, (0, ObservedTask(report.key)))
+            if isinstance(report, SavedReport):
+                task = structs.replace(task, step=report.step)
+            elif report.phase is Phase.UP:
+                task = structs.replace(task, up=report)
+            else:
+                task = structs.replace(task, down=report)
+            self.version += 1
+            self._tasks[report.key] = self.version, task
+
+    def expect(self, key: TaskKey) -> None:
+        """It was ordered; nothing is known of it yet."""
+        with self._lock:
+            if key not in self._tasks:
+                self.version += 1
+                self._tasks[key] = self.version, ObservedTask(key)
+
+    def drop(self, key: TaskKey) -> None:
+        with self._lock:
+            self._tasks.pop(key, None)
+
+    def of(self, key: TaskKey) -> ObservedTask | None:
+        with self._lock:
+            found = self._tasks.get(key)
+            return None if found is None else found[1]
+
+    def live(self) -> list[TaskKey]:
+        """Tasks that may have processes."""
+        with self._lock:
+            return [key for key, (_, task) in self._tasks.items() if task.down is None]
+
+    def over(self) -> list[TaskKey]:
+        with self._lock:
+            return [key for key, (_, task) in self._tasks.items() if task.down is not None]
+
+    def after(self, base: int) -> tuple[int, tuple[ObservedTask, ...]]:
+        """The version now, and what changed after ``base``; -1: everything."""
+        with self._lock:
+            return self.version, tuple(task for version, task in self._tasks.values() if version > base)

@@ -1,0 +1,1 @@
+"""Tasks on many machines: the server's side of the agents."""

@@ -1,0 +1,376 @@
+"""Tasks on many machines: the seam of the server on one side, reports and questions of agents on the other.
+
+Nothing here waits for a machine or speaks to one: agents ask, and are answered with what is wanted. Called from the
+server's thread, and for logs from reader threads; one lock keeps them apart, and nobody is told anything while it is
+held. Knows tasks and nodes, not gangs; nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from corral.backends.base import (
+    LogPart,
+    NodePhase,
+    NodeReport,
+    Phase,
+    Report,
+    StaleEpoch,
+    TaskKey,
+    TaskOrder,
+    TaskReport,
+    Tell,
+)
+from corral.backends.fleet.fence import Fence
+from corral.backends.fleet.leases import Leases
+from corral.backends.fleet.logs import KeptLogs, LogDesk
+from corral.backends.fleet.member import Member, Seen
+from corral.backends.fleet.messages import (
+    AgentAnswer,
+    AgentReport,
+    DesiredAnswer,
+    DesiredAsk,
+    LogDelivery,
+    LogReceipt,
+)
+from corral.backends.fleet.settings import FleetSettings
+from corral.backends.local.logs import STREAMS
+from corral.core.cluster.topology import NodeSpec
+from corral.core.model import FailureClass
+
+_log = logging.getLogger(__name__)
+_PLACES_MAX = 50_000  # tasks of which it is remembered where their logs are
+
+
+def _monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class NotYours(Exception):
+    """An agent speaks of a task that was given to another node."""
+
+    def __init__(self, node: str, key: TaskKey) -> None:
+        super().__init__(f"node {node} speaks of task {key.gang} {key.attempt}.{key.task}, which it was never given")
+
+
+class FleetBackend:
+    """``data``: the server's data directory. ``monotonic_ms`` is the clock of the leases, ``wall_ms`` the one in which
+    the server states deadlines."""
+
+    def __init__(
+        self,
+        data: Path,
+        settings: FleetSettings | None = None,
+        monotonic_ms: Callable[[], int] = _monotonic_ms,
+        wall_ms: Callable[[], int] = _wall_ms,
+    ) -> None:
+        self.settings = settings or FleetSettings()
+        self.wall_ms = wall_ms
+        self._monotonic_ms = monotonic_ms
+        self._folder = data / "fleet"
+        self._logs = KeptLogs(self._folder / "logs")
+        self._leases = Leases(self.settings)
+        self._members: dict[str, Member] = {}
+        self._place: OrderedDict[TaskKey, str] = OrderedDict()
+        self._unheard: set[str] = set()
+        self._held: list[TaskOrder] = []
+        self._desk = LogDesk()
+        self._epoch = 0
+        self._tell: Tell = _tell_nobody
+        self._lock = threading.RLock()
+        self.late_reports = 0  # of nodes that were given up
+        self.refused_orders = 0  # by agents, because they were too old
+
+    # --- the seam of the server ---------------------------------------------------------------------------------------
+
+    def expect(self, node: NodeSpec, is_gone: bool, tasks: Sequence[TaskKey] = ()) -> None:
+        """Before `open`: what an earlier server knew of a node. It has a whole lease to speak up."""
+        member = self._members[node.name] = Member(node.name, node, is_gone)
+        for key in tasks:
+            member.seen[key] = Seen()
+            self._note_place(key, node.name)
+        if not is_gone:
+            self._unheard.add(node.name)
+
+    def nodes(self) -> Sequence[NodeSpec]:
+        return [member.spec for member in self._members.values() if member.spec is not None]
+
+    def open(self, tell: Tell, epoch: int) -> None:
+        Fence(self._folder / "epoch").pass_through(epoch)
+        self._tell, self._epoch = tell, epoch
+        now_ms = self._monotonic_ms()
+        for member in self._members.values():
+            if not member.is_gone:
+                self._leases.grant(member.name, now_ms)
+
+    def launch(self, orders: Sequence[TaskOrder]) -> None:
+        for order in orders:
+            if order.epoch < self._epoch:
+                raise StaleEpoch(order.epoch, self._epoch)
+        with self._lock:
+            told = [report for order in orders for report in self._launch(order)]
+        self._tell_all(told)
+
+    def _launch(self, order: TaskOrder) -> Sequence[Report]:
+        """After a start of the server, a further attempt waits until every node has told what it still runs: the server
+        would begin it too early if it did not know of an older one that is being ended."""
+        self._note_place(order.key, order.node)
+        member = self._members.get(order.node)
+        if member is None or member.is_gone:
+            return [_not_there(order, self.wall_ms())]
+        if order.key in member.seen:
+            return member.told_again(order.key)
+        if self._unheard and order.key.attempt > 1:
+            self._held.append(order)
+            return []
+        member.want(order.key).order = order
+        member.wake()
+        return []
+
+    def warn(self, key: TaskKey, deadline_ms: int, why: str) -> None:
+        with self._lock:
+            member = self._live(key)
+            if member is not None:
+                wanted = member.want(key)
+                is_earlier = wanted.deadline_ms is None or deadline_ms < wanted.deadline_ms
+                wanted.deadline_ms, wanted.why = (deadline_ms if is_earlier else wanted.deadline_ms), why
+                member.wake()
+
+    def kill(self, key: TaskKey) -> None:
+        with self._lock:
+            self._held = [order for order in self._held if order.key != key]
+            member = self._live(key)
+            if member is not None:
+                member.want(key).kill = True
+                member.wake()
+
+    def known(self) -> Sequence[TaskKey]:
+        with self._lock:
+            found = {order.key: None for order in self._held}
+            for member in self._members.values():
+                found.update(dict.fromkeys(member.seen))
+                found.update({key: None for key, wanted in member.wanted.items() if not wanted.forget})
+            return list(found)
+
+    def forget(self, key: TaskKey) -> None:
+        with self._lock:
+            member = self._members.get(self._place.get(key, ""))
+            if member is not None and key in member.seen and member.seen[key].down is not None:
+                del member.seen[key]
+                member.want(key).forget = True
+                member.wake()
+
+    def read_log(self, key: TaskKey, stream: str, offset: int, limit: int) -> LogPart | None:
+        """From what was brought here, if it is all there; else the agent is asked; if it does not answer, what is
+        here."""
+        if stream not in STREAMS:
+            return None
+        if self._logs.is_whole(key, stream):
+            return self._logs.read(key, stream, offset, limit)
+        with self._lock:
+            member = self._members.get(self._place.get(key, ""))
+            asked = None if member is None or member.is_gone else self._desk.ask(member, key, stream, offset, limit)
+        if asked is not None and asked.event.wait(self.settings.log_wait_ms / 1000):
+            return asked.part
+        if asked is not None:
+            self._desk.give_up(asked)
+        return self._logs.read(key, stream, offset, limit)
+
+    def close(self) -> None:
+        """Whoever waits is let go; tasks go on."""
+        self.let_go()
+        with self._lock:
+            self._desk.close()
+            self._members, self._unheard, self._held, self._leases = {}, set(), [], Leases(self.settings)
+
+    # --- the agents' side ---------------------------------------------------------------------------------------------
+
+    def report(self, said: AgentReport) -> AgentAnswer:
+        """What an agent tells, and the lease that it gets for it. Its identity was checked. Raises `StaleEpoch` when
+        the agent has spoken to a newer server, and `NotYours` when it speaks of a task of another node."""
+        if said.epoch > self._epoch:
+            raise StaleEpoch(self._epoch, said.epoch)
+        with self._lock:
+            self._check_own(said)
+            member = self._members.setdefault(said.node, Member(said.node, None, False))
+            told: list[Report] = []
+            wants_full = not member.is_heard
+            if member.is_news(said):
+                told, wants_full = self._take(member, said)
+            if not member.is_gone:
+                self._leases.grant(member.name, self._monotonic_ms())
+            answer = AgentAnswer(
+                epoch=self._epoch, term=member.term, version=member.known, session=member.session,
+                lease_ms=0 if member.is_gone else self.settings.lease_ms, heartbeat_ms=self.settings.heartbeat_ms,
+                is_gone=member.is_gone, wants_full=wants_full, complaint=member.complaint,
+            )  # fmt: skip
+        self._tell_all(told)
+        return answer
+
+    def _check_own(self, said: AgentReport) -> None:
+        for task in said.tasks:
+            reports = [each for each in (task.up, task.down) if each is not None]
+            is_own = self._place.get(task.key, said.node) == said.node
+            if not is_own or any(each.key != task.key or each.node != said.node for each in reports):
+                raise NotYours(said.node, task.key)
+
+    def _take(self, member: Member, said: AgentReport) -> tuple[list[Report], bool]:
+        if member.is_gone:
+            if not member.may_return(said, self._epoch):
+                self.late_reports += 1
+                member.session, member.seq = said.session, said.seq
+                return [], True
+            member.is_gone = False
+            told: list[Report] = [NodeReport(member.name, NodePhase.BACK)]
+        else:
+            told = []
+        if said.spec is not None and said.spec != member.spec:
+            member.spec = said.spec
+            told.append(NodeReport(member.name, NodePhase.JOINED, said.spec))
+        news, wants_full = member.observe(said, self._epoch, self.wall_ms())
+        self.refused_orders += max(said.refused - member.refused, 0)
+        member.refused = said.refused
+        for task in said.tasks:
+            self._note_place(task.key, member.name)
+        if member.is_heard:
+            news += self._hear(member.name)
+        return told + news, wants_full
+
+    def _hear(self, node: str) -> list[Report]:
+        """A node has told everything, or was given up. The last of them lets go what waited for it."""
+        self._unheard.discard(node)
+        if self._unheard or not self._held:
+            return []
+        held, self._held = self._held, []
+        alive = {(key.gang, key.attempt) for each in self._members.values() for key, seen in each.seen.items()
+                 if seen.down is None}  # fmt: skip
+        return [
+            report
+            for order in held
+            # an older attempt is being ended: when it is, the server orders this one again
+            if not any(gang == order.key.gang and attempt < order.key.attempt for gang, attempt in alive)
+            for report in self._launch(order)
+        ]
+
+    def desired(self, ask: DesiredAsk) -> DesiredAnswer | None:
+        """What is new for an agent; None: nothing at present."""
+        with self._lock:
+            member = self._members.get(ask.node)
+            if member is None:
+                return None
+            is_current = ask.epoch == self._epoch and ask.term == member.term
+            base = ask.version if is_current else 0
+            if is_current:
+                member.has(ask.version)
+            if member.is_gone:
+                return None
+            tasks = member.desired_after(base, self.wall_ms())
+            asks = tuple(member.log_asks.values())
+            if not tasks and not asks and is_current:
+                return None
+            member.log_asks.clear()
+            return DesiredAnswer(
+                epoch=self._epoch, term=member.term, base=base, version=member.version, tasks=tasks, logs=asks
+            )
+
+    def when_desired(self, node: str, wake: Callable[[], None]) -> None:
+        """Call this when there may be something new for the node. Who waited before is woken, and asks again."""
+        with self._lock:
+            member = self._members.get(node)
+            if member is not None:
+                member.wake()
+                member.wake = wake
+
+    def let_go(self) -> None:
+        """The server stops: whoever waits is answered."""
+        with self._lock:
+            for member in self._members.values():
+                member.wake()
+
+    def take_logs(self, delivery: LogDelivery) -> LogReceipt:
+        """May take its time: it writes files."""
+        for reply in delivery.replies:
+            self._desk.answer(delivery.node, reply)
+        with self._lock:
+            own = [chunk for chunk in delivery.chunks if self._place.get(chunk.key) == delivery.node]
+        kept = {id(chunk): self._logs.keep(chunk) for chunk in own}
+        return LogReceipt(tuple(kept.get(id(chunk), chunk.offset + len(chunk.data)) for chunk in delivery.chunks))
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    def sweep(self) -> None:
+        """To be called regularly, in the thread that answers agents: nodes whose lease is over are given up."""
+        told: list[Report] = []
+        with self._lock:
+            for name in self._leases.sweep(self._monotonic_ms()):
+                member = self._members[name]
+                _log.warning("node %s is given up: its lease is over", name)
+                told.append(NodeReport(name, NodePhase.GONE))
+                told += member.lose_all(self.wall_ms())
+                told += self._hear(name)
+        self._tell_all(told)
+
+    def prune_logs(self) -> None:
+        """May take its time."""
+        self._logs.prune()
+
+    def remove(self, node: str) -> None:
+        """It is no part of the fleet any more."""
+        with self._lock:
+            member = self._members.pop(node, None)
+            self._leases.drop(node)
+            if member is not None:
+                member.wake()
+
+    def is_heard(self, node: str) -> bool:
+        """Whether its agent has told everything to this server."""
+        with self._lock:
+            return node in self._members and self._members[node].is_heard
+
+    def complain(self, node: str, why: str) -> None:
+        """Why the node cannot be used as it is; its agent shows it. Empty: it can."""
+        with self._lock:
+            if node in self._members:
+                self._members[node].complaint = why
+
+    # --- within -------------------------------------------------------------------------------------------------------
+
+    def _live(self, key: TaskKey) -> Member | None:
+        """The node of a task that is ordered or up."""
+        member = self._members.get(self._place.get(key, ""))
+        if member is None or member.is_gone:
+            return None
+        seen, wanted = member.seen.get(key), member.wanted.get(key)
+        is_over = (seen is None and wanted is None) or (seen is not None and seen.down is not None)
+        return None if is_over or (wanted is not None and wanted.forget) else member
+
+    def _note_place(self, key: TaskKey, node: str) -> None:
+        self._place[key] = node
+        self._place.move_to_end(key)
+        if len(self._place) > _PLACES_MAX:
+            self._place.popitem(last=False)
+
+    def _tell_all(self, told: Sequence[Report]) -> None:
+        for report in told:
+            self._tell(report)
+
+
+def _not_there(order: TaskOrder, at_ms: int) -> TaskReport:
+    why = f"node {order.node} was given up before the task began"
+    return TaskReport(
+        key=order.key, phase=Phase.DOWN, at_ms=at_ms, node=order.node, exit_code=126, failure=FailureClass.NODE_LOST,
+        why=why,
+    )  # fmt: skip
+
+
+def _tell_nobody(_: Report) -> None:
+    """Before `open`."""

@@ -1,0 +1,105 @@
+"""Logs of tasks that are over, as agents have brought them: they outlive the machine on which they were written.
+
+The same files as on a machine, so that they are read and grow old in the same way. Of a long log only the end comes.
+Knows files and offsets. Chunks may come twice.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+from corral.backends.base import LogPart, TaskKey
+from corral.backends.fleet.member import Member
+from corral.backends.fleet.messages import LogAsk, LogChunk, LogReply
+from corral.backends.local.logs import STREAMS, LogStore
+from corral.backends.local.state import name_of
+
+_DAYS_MAX = 30
+
+
+class KeptLogs:
+    def __init__(self, root: Path) -> None:
+        self._store = LogStore(root)
+
+    def keep(self, chunk: LogChunk) -> int:
+        """How far we have the stream now. Chunks come in order; one that leaves a gap begins a new segment."""
+        if chunk.stream not in STREAMS:
+            return 0
+        folder = self._store.folder(name_of(chunk.key))
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        start, end = _last(folder, chunk.stream)
+        if start < 0 or chunk.offset > end:
+            start = end = chunk.offset
+        fresh = chunk.data[end - chunk.offset :]
+        if fresh:
+            path = f"{folder}/{chunk.stream}.{start:016d}"
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab") as segment:
+                segment.write(fresh)
+        end += len(fresh)
+        if chunk.is_over:
+            Path(_mark(folder, chunk.stream)).touch(mode=0o600)
+        return end
+
+    def is_whole(self, key: TaskKey, stream: str) -> bool:
+        return os.path.exists(_mark(self._store.folder(name_of(key)), stream))
+
+    def read(self, key: TaskKey, stream: str, offset: int, limit: int) -> LogPart | None:
+        return self._store.read(name_of(key), stream, offset, limit, lambda: self.is_whole(key, stream), False)
+
+    def prune(self) -> None:
+        self._store.prune(_DAYS_MAX)
+
+
+class LogWanted:
+    """Somebody waits for a part of a log."""
+
+    def __init__(self, id: int, member: Member) -> None:
+        self.id, self.member = id, member
+        self.event = threading.Event()
+        self.part: LogPart | None = None
+
+
+class LogDesk:
+    """Questions about logs that agents have not answered yet. They travel with what is wanted of a node."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, LogWanted] = {}
+        self._last = 0
+
+    def ask(self, member: Member, key: TaskKey, stream: str, offset: int, limit: int) -> LogWanted:
+        self._last += 1
+        asked = self._open[self._last] = LogWanted(self._last, member)
+        member.log_asks[asked.id] = LogAsk(asked.id, key, stream, offset, limit)
+        member.wake()
+        return asked
+
+    def answer(self, node: str, reply: LogReply) -> None:
+        asked = self._open.get(reply.id)
+        if asked is not None and asked.member.name == node:
+            del self._open[reply.id]
+            asked.part = reply.part
+            asked.event.set()
+
+    def give_up(self, asked: LogWanted) -> None:
+        self._open.pop(asked.id, None)
+        asked.member.log_asks.pop(asked.id, None)
+
+    def close(self) -> None:
+        for asked in self._open.values():
+            asked.event.set()
+
+
+def _mark(folder: str, stream: str) -> str:
+    return f"{folder}/whole.{stream}"
+
+
+def _last(folder: str, stream: str) -> tuple[int, int]:
+    """Where the last segment begins and ends; (-1, 0): there is none."""
+    names = [name for name in os.listdir(folder) if name.startswith(stream + ".")]
+    if not names:
+        return -1, 0
+    newest = max(names)
+    start = int(newest.rpartition(".")[2])
+    return start, start + os.stat(f"{folder}/{newest}").st_size

@@ -1,0 +1,142 @@
+"""What agents and the server say to each other. Values only.
+
+An agent asks, the server answers; never the other way round. Everything may be lost, repeated or late: a report names
+its session, its number and the version of what it describes; an answer names the epoch of the server and the term of
+the node, and says from which version to which it leads. Whoever gets something that is not newer leaves it aside.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from corral.backends.base import LogPart, TaskKey, TaskOrder, TaskReport
+from corral.core.cluster.topology import NodeSpec
+
+
+class ObservedTask(Struct, frozen=True, gc=False, omit_defaults=True):
+    """What an agent has of a task: nothing yet, up, down, and the last step that it saved."""
+
+    key: TaskKey
+    up: TaskReport | None = None
+    step: int | None = None
+    down: TaskReport | None = None
+
+
+class AgentReport(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """What a node observes. ``session`` counts the starts of its agent, ``seq`` the reports of a session. The tasks are
+    those that changed after version ``base``, or, if it is full, all there are. ``epoch`` and ``term``: of the last
+    answer that the agent has seen, so that the server knows whether this was said before or after it."""
+
+    node: str
+    session: int
+    seq: int
+    epoch: int = 0
+    term: int = 0
+    base: int = 0
+    version: int = 0
+    is_full: bool = False
+    tasks: tuple[ObservedTask, ...] = ()
+    spec: NodeSpec | None = None  # in full reports
+    refused: int = 0  # orders that were too old, since the agent began
+
+
+class AgentAnswer(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """``lease_ms``: so long after the report was *sent* the tasks of the node may go on; 0: not at all, because the
+    node was given up (``is_gone``): its tasks must end before it is taken back. ``version``: up to where the server
+    knows what the node observes."""
+
+    epoch: int
+    term: int
+    version: int = 0
+    session: int = 0  # the newest of the node's sessions that the server has heard of
+    lease_ms: int = 0
+    heartbeat_ms: int = 2_000
+    is_gone: bool = False
+    wants_full: bool = False
+    complaint: str = ""  # why the node cannot be used as it is
+
+
+class DesiredAsk(Struct, frozen=True, gc=False, kw_only=True):
+    """What shall I do? I have everything up to this version."""
+
+    node: str
+    epoch: int
+    term: int
+    version: int = 0
+    wait_ms: int = 20_000
+
+
+class DesiredTask(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """What shall become of a task: be there, leave so many milliseconds from now, end at once, be forgotten."""
+
+    key: TaskKey
+    order: TaskOrder | None = None
+    leave_in_ms: int | None = None
+    why: str = ""
+    kill: bool = False
+    forget: bool = False
+
+
+class LogAsk(Struct, frozen=True, gc=False):
+    """Somebody wants to read a log of a task."""
+
+    id: int
+    key: TaskKey
+    stream: str
+    offset: int
+    limit: int
+
+
+class DesiredAnswer(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """All that changed after version ``base``, up to ``version``."""
+
+    epoch: int
+    term: int
+    base: int = 0
+    version: int = 0
+    tasks: tuple[DesiredTask, ...] = ()
+    logs: tuple[LogAsk, ...] = ()
+
+
+class LogChunk(Struct, frozen=True, gc=False, omit_defaults=True):
+    """A part of a log for the server to keep. ``is_over``: there will be no more."""
+
+    key: TaskKey
+    stream: str
+    offset: int
+    data: bytes = b""
+    is_over: bool = False
+
+
+class LogReply(Struct, frozen=True, gc=False):
+    """The answer to a `LogAsk`; no part: there is no such log."""
+
+    id: int
+    part: LogPart | None = None
+
+
+class LogDelivery(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """Logs from a node: what was asked for, and what is to be kept."""
+
+    node: str
+    replies: tuple[LogReply, ...] = ()
+    chunks: tuple[LogChunk, ...] = ()
+
+
+class LogReceipt(Struct, frozen=True, gc=False):
+    """How far the server has each of the streams that were delivered, in their order."""
+
+    kept: tuple[int, ...] = ()
+
+
+class JoinBody(Struct, frozen=True, gc=False):
+    """A machine asks to become a node of this name."""
+
+    node: str
+
+
+class JoinAnswer(Struct, frozen=True, gc=False):
+    """``token``: the credential of the node, told once."""
+
+    node: str
+    token: str

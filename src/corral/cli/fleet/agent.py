@@ -1,0 +1,86 @@
+"""``corral agent``: make this machine do what the server wants of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import rich_click as click
+
+from corral.cli.complaint import FAULT, Complaint
+from corral.cli.fleet.place import agent_data_option, agent_folder
+
+if TYPE_CHECKING:
+    from corral.agent.place import Credential
+    from corral.core.cluster.topology import NodeSpec
+
+
+@click.command()
+@agent_data_option
+@click.option("--fake-gpus", metavar="8xH100", default=None, help="Simulated GPUs instead of those of this machine.")
+@click.option(
+    "--path", "path", metavar="RACK/SWITCH", default="", help="Where it stands: a name for each level of the topology."
+)
+@click.option("--cpus", type=click.IntRange(min=1), default=None, help="CPUs to give to tasks; otherwise all.")
+@click.option("--memory-mib", type=click.IntRange(min=1), default=None, help="Memory for tasks; otherwise all.")
+def agent(data: str | None, fake_gpus: str | None, path: str, cpus: int | None, memory_mib: int | None) -> int:
+    """Run the agent of this machine, which has joined before (corral node join). Speaks only outward, to the server.
+
+    Ctrl-C stops it; tasks go on for the length of a lease, and an agent that begins before takes them up again.
+    """
+    from corral.agent.place import AgentPlace, BadPlace
+
+    folder = agent_folder(data)
+    try:
+        credential = AgentPlace(folder).credential()
+    except BadPlace as error:
+        raise Complaint(str(error).rstrip("."), exit_code=FAULT) from None
+    return _run(folder, credential, _node(credential.node, fake_gpus, path, cpus, memory_mib))
+
+
+def _node(name: str, fake_gpus: str | None, path: str, cpus: int | None, memory_mib: int | None) -> NodeSpec:
+    from msgspec import structs
+
+    from corral.backends.gpus import simulated
+    from corral.backends.inventory import inventory
+    from corral.core.cluster.resources import CPU_MILLI, MEMORY_MIB, Gpu, amounts
+
+    try:
+        gpus = None if fake_gpus is None else simulated(fake_gpus)
+    except ValueError as error:
+        raise Complaint(f"--fake-gpus: {error}", "write it like 8xH100 or 4xH100,4xA100") from None
+    if gpus is not None:  # two machines of a test fleet must not seem to share their GPUs
+        gpus = tuple(Gpu(f"{gpu.uuid}@{name}", gpu.model, gpu.vram_mib, gpu.island) for gpu in gpus)
+    found = inventory(name, gpus)
+    stated = dict(found.amounts)
+    stated |= {} if cpus is None else {CPU_MILLI: cpus * 1000}
+    stated |= {} if memory_mib is None else {MEMORY_MIB: memory_mib}
+    where = tuple(part for part in path.split("/") if part)
+    return structs.replace(found, amounts=amounts(stated), path=where)
+
+
+def _run(folder: Path, credential: Credential, node: NodeSpec) -> int:
+    import logging
+    import signal
+    import sys
+    import threading
+
+    from corral.agent.line import HttpLine
+    from corral.agent.start import Busy, begin
+
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    line = HttpLine(credential.urls, credential.token, cafile=credential.cafile)
+    try:
+        running = begin(folder, node, line)
+    except Busy as error:
+        raise Complaint(str(error), "stop it first: systemctl stop corral-agent", exit_code=FAULT) from None
+    asked = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: asked.set())
+    while not asked.wait(0.2) and not running.wait(0):
+        pass
+    running.stop()
+    if running.failed is not None:
+        hint = f"corral node token {credential.node} on the server, then corral node join --replace here"
+        raise Complaint(f"the server does not know this agent any more: {running.failed}", hint, exit_code=FAULT)
+    return 0

@@ -1,0 +1,22 @@
+"""Where the agent of this machine keeps its data. Knows one path."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import rich_click as click
+
+agent_data_option = click.option(
+    "--data", metavar="FOLDER", default=None, envvar="CORRAL_AGENT_DATA", show_envvar=True,
+    help="Where the agent keeps its credential, its tasks and their logs.",
+)  # fmt: skip
+
+
+def agent_folder(stated: str | None) -> Path:
+    if stated:
+        return Path(stated).absolute()
+    if os.geteuid() == 0:
+        return Path("/var/lib/corral-agent")
+    base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    return Path(base) / "corral-agent"

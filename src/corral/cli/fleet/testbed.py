@@ -1,0 +1,132 @@
+"""``corral testbed``: a fleet on this machine, to try out what happens when a machine fails."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import rich_click as click
+
+from corral.cli.complaint import FAULT, Complaint
+from corral.cli.lazy import Noun
+from corral.cli.render import say, tell
+from corral.cli.words import Span
+
+if TYPE_CHECKING:
+    from corral.cli.fleet.bed import Testbed
+
+_SOCKET = "testbed.sock"
+_folder = click.option(
+    "--folder", metavar="FOLDER", default="testbed", show_default=True, envvar="CORRAL_TESTBED", show_envvar=True,
+    help="Where everything of it lies.",
+)  # fmt: skip
+
+
+@click.group(cls=Noun, invoke_without_command=True)
+@_folder
+@click.option("--nodes", type=click.IntRange(1, 200), default=4, show_default=True, help="So many machines.")
+@click.option("--gpus", metavar="8xH100", default="8xH100", show_default=True, help="Simulated GPUs of each.")
+@click.option("--lease", type=Span(), metavar="TIME", default="8s", show_default=True, help="As of corral up.")
+@click.option("--netns", is_flag=True, help="Each agent in a network namespace of its own (root only).")
+@click.pass_context
+def testbed(ctx: click.Context, folder: str, nodes: int, gpus: str, lease: int, netns: bool) -> int:
+    """A server and agents on this machine, with simulated GPUs. Ctrl-C ends it.
+
+    While it runs, in another terminal: corral testbed partition n2, heal, slow, kill, start, freeze, thaw. Commands
+    like corral node and corral submit work after the line that it prints.
+    """
+    if ctx.invoked_subcommand is not None:
+        ctx.obj = folder
+        return 0
+    from corral.cli.fleet.bed import BedFailed, Testbed
+
+    if netns and os.geteuid() != 0:
+        raise Complaint("network namespaces need root", "leave out --netns: links are then proxies that can be cut")
+    bed = Testbed(Path(folder), nodes, gpus, int(lease), netns)
+    try:
+        bed.start()
+    except (BedFailed, OSError) as error:
+        raise Complaint(f"the fleet did not come up: {error}", exit_code=FAULT) from None
+    try:
+        tell(f"{nodes} nodes with {gpus} each are up; Ctrl-C ends them")
+        say(f"  export XDG_CONFIG_HOME={bed.folder}/config CORRAL_TESTBED={bed.folder}", dim=True)
+        _obey(bed)
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        bed.stop()
+    return 0
+
+
+def _obey(bed: Testbed) -> None:
+    """Lines like ``partition n2`` come through a socket in the folder."""
+    path = bed.folder / _SOCKET
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(str(path))
+        os.chmod(path, 0o600)
+        door.listen()
+        while True:
+            visitor, _ = door.accept()
+            with visitor:
+                words = visitor.recv(1000).decode("utf-8", "replace").split()
+                visitor.sendall(_carry_out(bed, words).encode())
+
+
+def _carry_out(bed: Testbed, words: list[str]) -> str:
+    acts = {
+        "partition": bed.partition, "heal": bed.heal, "kill": bed.kill, "freeze": bed.freeze, "thaw": bed.thaw,
+        "start": bed.restart,
+    }  # fmt: skip
+    verb, name, *rest = [*words, "", ""]
+    if name not in [*bed.nodes, "server"] or (name == "server" and verb in ("partition", "heal", "slow")):
+        return f"there is no node {name!r}; there are: {', '.join(bed.nodes)}"
+    if verb == "slow":
+        bed.slow(name, int(rest[0]))
+    else:
+        acts[verb](name)
+    return ""
+
+
+def _send(folder: str, *words: str) -> None:
+    try:
+        with socket.socket(socket.AF_UNIX) as line:
+            line.connect(str(Path(folder).absolute() / _SOCKET))
+            line.sendall(" ".join(words).encode())
+            answer = line.recv(4000).decode()
+    except OSError as error:
+        what = f"there is no test fleet in {folder}: {(error.strerror or str(error)).lower()}"
+        raise Complaint(what, "corral testbed starts one; --folder names it", exit_code=FAULT) from None
+    if answer:
+        raise Complaint(answer, "corral node lists them")
+    tell(f"done: {' '.join(words)}")
+
+
+def _verb(name: str, about: str) -> None:
+    @testbed.command(name, help=about)
+    @click.argument("node")
+    @click.pass_obj
+    def command(folder: str, node: str) -> None:
+        _send(folder, name, node)
+
+
+for _name, _about in {
+    "partition": "Cut the network of a node: what is under way arrives when it is healed.",
+    "heal": "Mend the network of a node.",
+    "kill": "Kill the agent of a node, or the server, with SIGKILL; tasks are not touched.",
+    "start": "Start the agent of a node, or the server, anew.",
+    "freeze": "Stop the agent of a node, or the server, in its tracks (SIGSTOP).",
+    "thaw": "Let what was frozen go on.",
+}.items():
+    _verb(_name, _about)
+
+
+@testbed.command()
+@click.argument("node")
+@click.argument("time", type=Span())
+@click.pass_obj
+def slow(folder: str, node: str, time: int) -> None:
+    """Let everything to and from a node be under way for TIME; 0s: no longer than it takes."""
+    _send(folder, "slow", node, str(time))

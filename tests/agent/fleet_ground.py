@@ -1,0 +1,74 @@
+"""A fleet of one agent with real processes, for tests: the agent stays, servers come and go."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from corral.agent.agent import Agent
+from corral.agent.line import Line
+from corral.agent.place import AgentPlace
+from corral.backends.base import NodeReport, Report, Tell
+from corral.backends.fleet.backend import FleetBackend
+from corral.backends.fleet.settings import FleetSettings
+from corral.backends.local.backend import LocalBackend
+from corral.backends.local.settings import LocalSettings
+from corral.backends.local.task.lease import LEASE
+from corral.core.cluster.topology import NodeSpec
+from tests.agent.lines import DirectLine
+
+SETTINGS = FleetSettings(lease_ms=20_000, heartbeat_ms=500, margin_ms=1_000)
+NODE = NodeSpec("n1")
+
+
+def make_agent(data: Path, line: Line, node: NodeSpec = NODE, poll_ms: int = 2_000) -> Agent:
+    place = AgentPlace(data)
+    local = LocalBackend(data, node, LocalSettings(scan_ms=100, has_lease=True))
+    (data / "run").mkdir(parents=True, exist_ok=True)
+    lease_file = data / "run" / LEASE
+    return Agent(node.name, local, line, place.fence(), lease_file, place.next_session(), poll_ms=poll_ms)
+
+
+class FleetServer(FleetBackend):
+    """As a server has it: swept while it is open, and reached by the line."""
+
+    def __init__(self, data: Path, line: DirectLine, settings: FleetSettings = SETTINGS, hears_nodes: bool = False):
+        super().__init__(data, settings)
+        self._line, self._hears_nodes = line, hears_nodes
+
+    def open(self, tell: Tell, epoch: int) -> None:
+        def only_tasks(report: Report) -> None:
+            if self._hears_nodes or not isinstance(report, NodeReport):
+                tell(report)
+
+        self.expect(NODE, False)
+        super().open(only_tasks, epoch)
+        self._ending = threading.Event()
+        self._sweeper = threading.Thread(target=self._sweep, daemon=True)
+        self._sweeper.start()
+        self._line.fleet = self
+
+    def _sweep(self) -> None:
+        while not self._ending.wait(0.05):
+            self.sweep()
+
+    def close(self) -> None:
+        """What was asked for has arrived: a real server, begun anew, would ask for it again."""
+        end = time.monotonic() + 5
+        while any(member.wanted and member.version > member.has_version for member in self._members.values()):
+            if time.monotonic() > end:
+                break
+            time.sleep(0.005)
+        self._line.fleet = None
+        self._ending.set()
+        self._sweeper.join()
+        super().close()
+
+
+def until_heard(fleet: FleetBackend, nodes: Sequence[str], patience_s: float = 20.0) -> None:
+    end = time.monotonic() + patience_s
+    while not all(fleet.is_heard(node) for node in nodes):
+        assert time.monotonic() < end, "an agent was not heard"
+        time.sleep(0.005)
