@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from corral.backends.base import NodeReport, Phase, Report, SavedReport, TaskKey, TaskOrder, TaskReport
+from corral.backends.base import Phase, Report, SavedReport, TaskKey, TaskOrder, TaskReport
 
 PATIENCE_S = 20.0
 
@@ -50,7 +50,7 @@ class Ear:
                 self._news.wait(left)
 
     def of(self, key: TaskKey) -> list[Report]:
-        return [r for r in self.heard if not isinstance(r, NodeReport) and r.key == key]
+        return [r for r in self.heard if isinstance(r, TaskReport | SavedReport) and r.key == key]
 
 
 def order(key: TaskKey, *command: str, epoch: int = 1, **rest: object) -> TaskOrder:

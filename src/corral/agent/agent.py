@@ -125,10 +125,10 @@ class Agent:
         with self._lock:
             self._seq += 1
             base, is_full = self._known, self._is_full
-            version, tasks = self.observed.after(-1 if is_full else base)
+            version, tasks, health = self.observed.after(-1 if is_full else base)
             return AgentReport(
                 node=self.node, session=self.session, seq=self._seq, epoch=self.fence.epoch, term=max(self.term, 0),
-                base=base, version=version, is_full=is_full, tasks=tasks,
+                base=base, version=version, is_full=is_full, tasks=tasks, health=health,
                 spec=self.backend.nodes()[0] if is_full else None, refused=self._refused,
             )  # fmt: skip
 

@@ -9,7 +9,7 @@ import threading
 
 from msgspec import structs
 
-from corral.backends.base import NodeReport, Phase, Report, SavedReport, TaskKey
+from corral.backends.base import HealthReport, NodeReport, Phase, Report, SavedReport, TaskKey
 from corral.backends.fleet.messages import ObservedTask
 
 
@@ -17,12 +17,17 @@ class Observed:
     def __init__(self) -> None:
         self.version = 0
         self._tasks: dict[TaskKey, tuple[int, ObservedTask]] = {}
+        self._health: dict[int | None, tuple[int, HealthReport]] = {}
         self._lock = threading.Lock()
 
     def take(self, report: Report) -> None:
         if isinstance(report, NodeReport):
             return
         with self._lock:
+            if isinstance(report, HealthReport):
+                self.version += 1
+                self._health[report.gpu] = self.version, report
+                return
             _, task = self._tasks.get(report.key, (0, ObservedTask(report.key)))
             if isinstance(report, SavedReport):
                 task = structs.replace(task, step=report.step)
@@ -58,7 +63,9 @@ class Observed:
         with self._lock:
             return [key for key, (_, task) in self._tasks.items() if task.down is not None]
 
-    def after(self, base: int) -> tuple[int, tuple[ObservedTask, ...]]:
+    def after(self, base: int) -> tuple[int, tuple[ObservedTask, ...], tuple[HealthReport, ...]]:
         """The version now, and what changed after ``base``; -1: everything."""
         with self._lock:
-            return self.version, tuple(task for version, task in self._tasks.values() if version > base)
+            tasks = tuple(task for version, task in self._tasks.values() if version > base)
+            health = tuple(report for version, report in self._health.values() if version > base)
+            return self.version, tasks, health

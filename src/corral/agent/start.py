@@ -12,6 +12,8 @@ from pathlib import Path
 from corral.agent.agent import Agent
 from corral.agent.line import Line
 from corral.agent.place import AgentPlace
+from corral.backends.container.host import ContainerHost
+from corral.backends.container.settings import ContainerSettings
 from corral.backends.local.backend import LocalBackend
 from corral.backends.local.settings import LocalSettings
 from corral.backends.local.task.lease import LEASE
@@ -27,7 +29,8 @@ def begin(folder: Path, node: NodeSpec, line: Line) -> Agent:
     run = folder / "run"
     run.mkdir(mode=0o700, parents=True, exist_ok=True)
     _lock(run / "agent.lock")
-    backend = LocalBackend(folder, node, LocalSettings(has_lease=True))
+    settings = LocalSettings(has_lease=True)
+    backend = LocalBackend(folder, node, settings, ContainerHost(ContainerSettings(), settings))
     agent = Agent(node.name, backend, line, place.fence(), run / LEASE, place.next_session())
     agent.begin()
     return agent

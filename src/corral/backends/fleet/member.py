@@ -68,7 +68,8 @@ class Member:
         self.session, self.seq = said.session, said.seq
         if not said.is_full and said.base > self.known:
             return [], True
-        told = [report for task in said.tasks for report in self._observe(task)]
+        told: list[Report] = [each for each in said.health if each.node == self.name]
+        told += [report for task in said.tasks for report in self._observe(task)]
         self.known = max(self.known, said.version)
         is_after = said.epoch == epoch and said.term == self.term
         if said.is_full and is_after:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from corral.backends.base import LogPart, TaskKey, TaskOrder, TaskReport
+from corral.backends.base import HealthReport, LogPart, TaskKey, TaskOrder, TaskReport
 from corral.core.cluster.topology import NodeSpec
 
 
@@ -36,6 +36,7 @@ class AgentReport(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tru
     version: int = 0
     is_full: bool = False
     tasks: tuple[ObservedTask, ...] = ()
+    health: tuple[HealthReport, ...] = ()
     spec: NodeSpec | None = None  # in full reports
     refused: int = 0  # orders that were too old, since the agent began
 

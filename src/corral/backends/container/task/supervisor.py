@@ -76,6 +76,7 @@ class ContainerSupervisor(Supervisor):
         for ready, _ in poll.poll(patience_ms):
             if ready == self.control:
                 self._obey(os.read(self.control, 65536))
+        self._keep_lease()
         return not self._is_past_deadline()
 
     def _check_mounts(self, account: Account) -> None:
