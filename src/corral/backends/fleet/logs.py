@@ -16,7 +16,7 @@ from corral.backends.fleet.messages import LogAsk, LogChunk, LogReply
 from corral.backends.local.logs import STREAMS, LogStore
 from corral.backends.local.state import name_of
 
-_DAYS_MAX = 30
+_KEEP_MS, _BYTES_MAX = 30 * 86_400_000, 20 << 30
 
 
 class KeptLogs:
@@ -49,7 +49,7 @@ class KeptLogs:
         return self._store.read(name_of(key), stream, offset, limit, lambda: self.is_whole(key, stream), False)
 
     def prune(self) -> None:
-        self._store.prune(_DAYS_MAX)
+        self._store.prune(_KEEP_MS, _BYTES_MAX)
 
 
 class LogWanted:
