@@ -14,6 +14,8 @@ from corral.agent.line import Line
 from corral.agent.place import AgentPlace
 from corral.backends.container.host import ContainerHost
 from corral.backends.container.settings import ContainerSettings
+from corral.backends.health.monitor import Monitor
+from corral.backends.health.watched import WatchedBackend
 from corral.backends.local.backend import LocalBackend
 from corral.backends.local.settings import LocalSettings
 from corral.backends.local.task.lease import LEASE
@@ -30,7 +32,8 @@ def begin(folder: Path, node: NodeSpec, line: Line) -> Agent:
     run.mkdir(mode=0o700, parents=True, exist_ok=True)
     _lock(run / "agent.lock")
     settings = LocalSettings(has_lease=True)
-    backend = LocalBackend(folder, node, settings, ContainerHost(ContainerSettings(), settings))
+    local = LocalBackend(folder, node, settings, ContainerHost(ContainerSettings(), settings))
+    backend = WatchedBackend(local, Monitor(node, folder))
     agent = Agent(node.name, backend, line, place.fence(), run / LEASE, place.next_session())
     agent.begin()
     return agent
