@@ -183,12 +183,16 @@ class Trial:
         elif die < 0.2:
             self.kill_one("spawner", self.live.spawner())
         elif die < 0.35:
-            short = [
-                pid
-                for pid, gang in self.live.supervisors().items()
-                if gang.partition("/")[0] not in self.long_jobs.values()
-            ]
-            self.kill_one("supervisor", self.random.choice(short) if short else None)
+            self.kill_one("supervisor", self.short_supervisor())
+
+    def short_supervisor(self) -> int | None:
+        """Of some task that is not one of the long jobs; there may be none at this moment, so it looks again."""
+        for _ in range(20):
+            found = [pid for pid, gang in self.live.supervisors().items() if gang[:2] not in ("1/", "2/")]
+            if found:
+                return self.random.choice(found)
+            time.sleep(0.02)
+        return None
 
     def kill_one(self, what: str, pid: int | None) -> None:
         if pid is not None:
@@ -258,14 +262,14 @@ class Trial:
                 found.add(file.name)
             if len(begun) > 1:
                 bereaved |= jobs
-                history = self.live.job(jobs.pop())["history"]
-                if any(
-                    run["failure"] not in ("node_lost", "start_failed")
-                    for run in history
-                    if run["attempt"] < int(begun[-1])
-                ):
+                if not self.was_lost(jobs.pop(), int(file.name.split(".")[1]), int(begun[-1])):
                     found.add(file.name)
         return found if len(bereaved) <= self.tally.killed["supervisor"] else found | bereaved
+
+    def was_lost(self, job: str, index: int, attempt: int) -> bool:
+        """Whether every attempt of the gang before this one ended because its supervisor had gone."""
+        history = [run for run in self.live.job(job)["history"] if run["index"] in (None, index)]
+        return all(run["failure"] in ("node_lost", "start_failed") for run in history if run["attempt"] < attempt)
 
     def lines(self, name: str) -> list[list[str]]:
         return [line.split() for line in (self.script.parent / "ran" / name).read_text().splitlines()]
@@ -289,7 +293,7 @@ def main() -> int:
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="corral-kill-") as temporary:
         folder = asked.keep or Path(temporary)
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=folder is not asked.keep)  # tasks of an earlier trial may still write there
         figures = Trial(folder, asked.kills, asked.seed).run()
     print(json.dumps(figures))
     return 0 if is_good(figures) else 1
