@@ -41,6 +41,7 @@ class Live:
         self.data, self.gpus, self.port, self.ahead_s = data, gpus, port or free_port(), ahead_s
         self.health = health  # settings of the watch over the machine, in JSON; empty: none watches
         self.account: int | None = None  # whom to run as; None: as the tests
+        self.more: list[str] = []  # further words for the server
         self.process: subprocess.Popen[bytes] | None = None
         self.ready_ms = 0.0
         self._token = ""
@@ -52,6 +53,7 @@ class Live:
         self.data.mkdir(parents=True, exist_ok=True)
         words = [sys.executable, "-m", "tests.e2e.serving", str(self.data), str(self.port)]
         words += ["--gpus", str(self.gpus), "--ahead-s", str(self.ahead_s), "--health", self.health]
+        words += self.more
         with (self.data / "server.log").open("ab") as errors:
             self.process = subprocess.Popen(
                 words, cwd=ROOT, env=environment(), stderr=errors, start_new_session=True, user=self.account
@@ -91,6 +93,10 @@ class Live:
         return (self.data / "server.log").read_text()[-3000:]
 
     # ---- asking ------------------------------------------------------------------------------------------------
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
 
     @property
     def token(self) -> str:

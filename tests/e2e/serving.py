@@ -46,13 +46,22 @@ def main() -> int:
     parser.add_argument("--gpus", type=int, default=8)
     parser.add_argument("--ahead-s", type=int, default=0)
     parser.add_argument("--health", default="", help="settings of the watch in JSON; without it there is none")
+    parser.add_argument("--database", default="")
+    parser.add_argument("--tasks", type=Path, help="where tasks are kept, if not with the other data")
+    parser.add_argument("--lease-s", type=float, default=5.0)
     asked = parser.parse_args()
     if asked.ahead_s:
         right = time.time_ns
         time.time_ns = lambda: right() + asked.ahead_s * 1_000_000_000
-    options = Options(data=asked.data, credentials=asked.data / "credentials.json", port=asked.port)
+    options = Options(
+        data=asked.data,
+        credentials=asked.data / "credentials.json",
+        port=asked.port,
+        database=asked.database,
+        lease_s=asked.lease_s,
+    )
     try:
-        return serve(options, backend(asked.data, node(asked.gpus), asked.health))
+        return serve(options, backend(asked.tasks or asked.data, node(asked.gpus), asked.health))
     except (CannotStart, JournalBusy, JournalBroken, JournalUnusable) as wrong:
         print(wrong, file=sys.stderr)
         return 2

@@ -15,6 +15,7 @@ from corral.client.call import SILENCE_S, Answer, Call, Item, More, Open, Pause,
 from corral.client.calls import Calls
 from corral.client.credentials import find_credentials
 from corral.client.errors import Unreachable
+from corral.client.places import HOPS, Places
 from corral.client.retry import Patience
 
 T = TypeVar("T")
@@ -38,15 +39,21 @@ class AsyncClient(Calls):
         if url is None or token is None:
             found = find_credentials()
             url, token = url or found.url, token or found.token
-        self.url = split_url(url.rstrip("/")).geturl()
+        self._places = Places(url)
+        for place in self._places.all:
+            split_url(place)
         self.patience = Patience(patience_s, patience_s if first_patience_s is None else first_patience_s)
         self._http = httpx2.AsyncClient(
-            base_url=self.url,
             headers={"Authorization": f"Bearer {token}", "Accept": "application/json"},
             timeout=httpx2.Timeout(answer_s, connect=CONNECT_S),
             trust_env=False,
             transport=transport,
         )
+
+    @property
+    def url(self) -> str:
+        """The server that is asked at the moment."""
+        return self._places.current
 
     async def converse_later(self, series: Series[T], /) -> AsyncGenerator[T, None]:
         """Carry out a conversation; see ``call``."""
@@ -74,8 +81,11 @@ class AsyncClient(Calls):
                         answer = await asyncio.wait_for(stream.more(), step.seconds)
                     elif isinstance(step, Pause):
                         await asyncio.sleep(step.seconds)
+                except Unreachable as error:
+                    failed = error
                 except (httpx2.TransportError, TimeoutError) as error:
                     failed = self._lost(error)
+                    self._places.lost()
         finally:
             if stream is not None:
                 await stream.close()
@@ -83,15 +93,25 @@ class AsyncClient(Calls):
     def _request(self, call: Call[Any], **more: Any) -> httpx2.Request:
         body = None if call.body is None else msgspec.json.encode(call.body)
         headers = {**call.headers, "Content-Type": "application/json"} if body is not None else dict(call.headers)
-        return self._http.build_request(call.method, call.target, content=body, headers=headers, **more)
+        return self._http.build_request(call.method, self.url + call.target, content=body, headers=headers, **more)
 
-    async def _ask(self, call: Call[Any]) -> Answer:
+    def _is_sent_on(self, response: httpx2.Response, hops: int) -> bool:
+        """Another leads, and is asked from now on."""
+        return response.status_code == 307 and self._places.follow(response.headers.get("location", ""), hops)
+
+    async def _ask(self, call: Call[Any], hops: int = HOPS) -> Answer:
         response = await self._http.send(self._request(call))
+        if self._is_sent_on(response, hops):
+            return await self._ask(call, hops - 1)
         return _answer(response, response.content)
 
-    async def _open(self, call: Call[Any]) -> tuple[_Stream | None, Answer]:
+    async def _open(self, call: Call[Any], hops: int = HOPS) -> tuple[_Stream | None, Answer]:
         timeout = httpx2.Timeout(SILENCE_S, connect=CONNECT_S)
         response = await self._http.send(self._request(call, timeout=timeout), stream=True)
+        if response.status_code == 307:
+            await response.aclose()
+        if self._is_sent_on(response, hops):
+            return await self._open(call, hops - 1)
         if response.status_code < 400:
             return _Stream(response), _answer(response)
         body = await response.aread()

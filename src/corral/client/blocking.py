@@ -18,6 +18,7 @@ from corral.client.calls import Calls
 from corral.client.credentials import find_credentials
 from corral.client.errors import BadCredentials, Unreachable
 from corral.client.http1 import Connection, Head
+from corral.client.places import HOPS, Places
 from corral.client.retry import Patience
 
 T = TypeVar("T")
@@ -45,9 +46,13 @@ class Client(Calls):
         if url is None or token is None:
             found = find_credentials()
             url, token = url or found.url, token or found.token
-        self.url = url.rstrip("/")
+        self._wire = _Wire(Places(url), token, answer_s)
         self.patience = Patience(patience_s, patience_s if first_patience_s is None else first_patience_s)
-        self._wire = _Wire(self.url, token, answer_s)
+
+    @property
+    def url(self) -> str:
+        """The server that is asked at the moment."""
+        return self._wire.url
 
     def converse(self, series: Series[T], /) -> Generator[T, None, None]:
         """Carry out a conversation; see ``call``."""
@@ -106,30 +111,43 @@ def split_url(url: str) -> SplitResult:
 
 
 class _Wire:
-    """Connections to one server: taken when needed, given back when the answer was read."""
+    """Connections to the server that is asked: taken when needed, given back when the answer was read."""
 
-    def __init__(self, url: str, token: str, answer_s: float) -> None:
-        self._url, self._parts, self._answer_s = url, split_url(url), answer_s
-        self._port = self._parts.port or (443 if self._parts.scheme == "https" else 80)
+    def __init__(self, places: Places, token: str, answer_s: float) -> None:
+        for place in places.all:
+            split_url(place)
+        self._places, self._answer_s = places, answer_s
         self._headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
-        self._idle: list[Connection] = []
+        self._idle: list[tuple[str, Connection]] = []
 
-    def ask(self, call: Call[Any]) -> Answer:
-        head = self._send(call, self._answer_s)
+    @property
+    def url(self) -> str:
+        return self._places.current
+
+    def ask(self, call: Call[Any], hops: int = HOPS) -> Answer:
+        url = self.url
+        head = self._send(url, call, self._answer_s)
         try:
             body = head.read()
         except OSError as error:
             head.connection.close()
-            raise lost(self._url, error, connected=True) from None
+            raise self._lost(url, error, connected=True) from None
         except BaseException:
             head.connection.close()  # half an answer is still in it
             raise
-        self._give_back(head)
+        self._give_back(url, head)
+        if self._is_sent_on(head, hops):
+            return self.ask(call, hops - 1)
         return Answer(head.status, head.headers, body)
 
-    def open(self, call: Call[Any]) -> tuple[_Stream | None, Answer]:
-        head = self._send(call, SILENCE_S)
-        stream = _Stream(self._url, head)
+    def open(self, call: Call[Any], hops: int = HOPS) -> tuple[_Stream | None, Answer]:
+        url = self.url
+        head = self._send(url, call, SILENCE_S)
+        if head.status == 307:
+            head.connection.close()
+        if self._is_sent_on(head, hops):
+            return self.open(call, hops - 1)
+        stream = _Stream(url, head)
         if head.status < 400:
             return stream, Answer(head.status, head.headers)
         body = b""
@@ -138,42 +156,53 @@ class _Wire:
         stream.close()
         return None, Answer(head.status, head.headers, body)
 
-    def _send(self, call: Call[Any], timeout_s: float) -> Head:
+    def _is_sent_on(self, head: Head, hops: int) -> bool:
+        """Another leads, and is asked from now on."""
+        return head.status == 307 and self._places.follow(head.headers.get("location", ""), hops)
+
+    def _send(self, url: str, call: Call[Any], timeout_s: float) -> Head:
         body = None if call.body is None else msgspec.json.encode(call.body)
         headers = {**self._headers, **call.headers}
         if body is not None:
             headers["Content-Type"] = "application/json"
         connection: Connection | None = None
         try:
-            connection = self._take()
-            return connection.send(call.method, self._parts.path + call.target, headers, body, timeout_s)
+            connection = self._take(url)
+            return connection.send(call.method, split_url(url).path + call.target, headers, body, timeout_s)
         except OSError as error:
             if connection is not None:
                 connection.close()
-            raise lost(self._url, error, connected=connection is not None) from None
+            raise self._lost(url, error, connected=connection is not None) from None
         except BaseException:
             if connection is not None:
                 connection.close()
             raise
 
-    def _take(self) -> Connection:
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.is_quiet:
-                return connection
-            connection.close()  # the server has hung up
-        tls = self._parts.scheme == "https"
-        return Connection(self._parts.hostname or "", self._port, tls=tls, connect_s=CONNECT_S)
+    def _lost(self, url: str, error: Exception, *, connected: bool) -> Unreachable:
+        """What to say; and where to ask the next time."""
+        if url == self.url:
+            self._places.lost()
+        return lost(url, error, connected=connected)
 
-    def _give_back(self, head: Head) -> None:
+    def _take(self, url: str) -> Connection:
+        while self._idle:
+            there, connection = self._idle.pop()
+            if there == url and connection.is_quiet:
+                return connection
+            connection.close()  # the server has hung up, or is not the one that is asked any more
+        parts = split_url(url)
+        tls = parts.scheme == "https"
+        return Connection(parts.hostname or "", parts.port or (443 if tls else 80), tls=tls, connect_s=CONNECT_S)
+
+    def _give_back(self, url: str, head: Head) -> None:
         if head.keeps and len(self._idle) < _KEPT:
-            self._idle.append(head.connection)
+            self._idle.append((url, head.connection))
         else:
             head.connection.close()
 
     def close(self) -> None:
         while self._idle:
-            self._idle.pop().close()
+            self._idle.pop()[1].close()
 
 
 class _Stream:

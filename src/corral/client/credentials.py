@@ -1,6 +1,7 @@
 """Where the server is and who asks: from the environment, or from a file that only its owner can read.
 
-Knows two places and their order. A token is never sent to another server than the one it was stored with.
+Knows two places and their order. A token is never sent to another server than those it was stored with, or the leader
+that one of them names.
 """
 
 from __future__ import annotations

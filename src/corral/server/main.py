@@ -14,8 +14,9 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +31,14 @@ from corral.backends.base import Backend
 from corral.core.intake.refusal import Refusal
 from corral.core.model import QueueSpec, Settings
 from corral.core.people.accounts import TokenIssued
-from corral.server.api.app import make_app
+from corral.server.api.app import Api, make_app
 from corral.server.api.entry.settings import ApiSettings
 from corral.server.auth import new_token
 from corral.server.metrics import Metrics
 from corral.server.running import Running
-from corral.server.saved import Known
 from corral.server.secrets import SecretStore
+from corral.server.standing.redirect import Redirect, Starting, Switch
+from corral.server.standing.standby import Lead, Standby
 from corral.server.start import FOUNDER, founding, load
 from corral.server.thinking import chosen_policy
 from corral.store.journal import Entry, Journal
@@ -62,6 +64,9 @@ class Options(Struct, frozen=True, kw_only=True):
 
     data: Path
     credentials: Path
+    database: str = ""  # the address of a database that several servers may share; otherwise a file in the data folder
+    advertise: str = ""  # where others reach this server, if not at host and port
+    lease_s: float = 5.0  # of a shared database: for how long nobody else may lead after the leader was heard of
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
     policy: PolicyChoice = PolicyChoice()
@@ -80,6 +85,10 @@ class Options(Struct, frozen=True, kw_only=True):
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'https' if self.tls_certificate else 'http'}://{host}:{self.port}"
 
+    @property
+    def public_url(self) -> str:
+        return self.advertise or self.url
+
 
 class ServerFile(Struct, frozen=True):
     """What others on this machine find out about a running server."""
@@ -96,17 +105,31 @@ def serve(options: Options, backend: Backend) -> int:
         raise CannotStart(str(wrong))
     _log_to_standard_error()
     sys.setswitchinterval(_SWITCH_S)
+    ground, place = _opened(options)
+    with place, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_Serving(options, backend, place).run(ground))
+
+
+def _opened(options: Options) -> tuple[Lead | Standby, socket.socket]:
+    """The right to the data, then the address; nothing is written before this server has both."""
+    if options.database:
+        found = partial(_found, options=options)
+        standby = Standby(options.database, options.data, options.public_url, options.lease_s, found)
+        try:
+            return standby, _bound(options)
+        except BaseException:
+            standby.close()
+            raise
     journal = SqliteJournal(options.data)
     try:
         place = _bound(options)
         if journal.head.seq == 0:
             _found(journal, options)
-        known = load(journal)
+        secrets = SecretStore(options.data / "secrets")
+        return Lead(load(journal), journal, journal.lookup, secrets), place
     except BaseException:
         journal.close()
         raise
-    with place, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_run(options, known, journal, backend, place))
 
 
 def _bound(options: Options) -> socket.socket:
@@ -136,35 +159,94 @@ def _found(journal: Journal, options: Options) -> None:
     journal.append([Entry(now_ms, FOUNDER, encode(event)) for event in events]).result()
 
 
-async def _run(options: Options, known: Known, journal: SqliteJournal, backend: Backend, place: socket.socket) -> int:
-    secrets = SecretStore(options.data / "secrets")
-    server = Running(known, journal, journal.lookup, backend, secrets, options.policy)
-    server.loop.keep_ended, server.loop.keep_ended_ms = options.keep_ended, options.keep_ended_ms
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await server.begin()
+class _Serving:
+    """The life of the process: stand by, lead, end."""
+
+    def __init__(self, options: Options, backend: Backend, place: socket.socket) -> None:
+        self._options, self._backend, self._place = options, backend, place
+        self._stop = asyncio.Event()
+        self._switch = Switch(Starting())
+        self._http = _Http(self._switch, options)
+        self._task: asyncio.Task[None] | None = None
+
+    async def run(self, ground: Lead | Standby) -> int:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
+        try:
+            if isinstance(ground, Lead):
+                return await self._lead(ground)
+            return await self._take_turns(ground)
+        finally:
+            (self._options.data / SERVER_FILE).unlink(missing_ok=True)
+            await self._end_listening()
+
+    async def _take_turns(self, standby: Standby) -> int:
+        """Answer what can be read until it is this server's turn to lead."""
+        app = make_app(standby.service, self._options.api)
+        self._switch.app = Redirect(app, standby.leader)
+
+        def give_way() -> None:
+            standby.service.end_feeds()
+            app.close()
+
+        try:
+            await self._listen()
+            lead = await standby.until_leading(self._stop)
+            return 0 if lead is None else await self._lead(lead, give_way)
+        finally:
+            give_way()
+            await self._end_listening()
+            standby.close()
+
+    async def _lead(self, lead: Lead, give_way: Callable[[], None] | None = None) -> int:
+        options = self._options
+        server = Running(lead.known, lead.journal, lead.lookup, self._backend, lead.secrets, options.policy)
+        server.loop.keep_ended, server.loop.keep_ended_ms = options.keep_ended, options.keep_ended_ms
+        lead.when_lost(partial(_from_elsewhere, asyncio.get_running_loop(), server.loop.stop))
+        try:
+            await server.begin()
+            app = self._switch.app = _api(server, options)
+            if give_way is not None:
+                give_way()
+            await self._listen()
+            await self._until_over(server)
+            server.service.end_feeds()
+            app.close()
+        finally:
+            await self._end_listening()
+            await server.close()
+        return 0 if server.loop.failure is None else 1
+
+    async def _until_over(self, server: Running) -> None:
+        assert self._task is not None
+        ends = [asyncio.create_task(each) for each in (self._stop.wait(), server.loop.stopped.wait())]
+        await asyncio.wait([self._task, *ends], return_when=asyncio.FIRST_COMPLETED)
+        for end in ends:
+            end.cancel()
+
+    async def _listen(self) -> None:
+        if self._task is None:
+            self._task = asyncio.create_task(self._http.serve([self._place]))
+            await self._http.until_listening(self._task)
+            _tell_where(self._options)
+
+    async def _end_listening(self) -> None:
+        if self._task is not None:
+            self._http.should_exit = True
+            await asyncio.gather(self._task, return_exceptions=True)
+
+
+def _api(server: Running, options: Options) -> Api:
     metrics = Metrics(server.service.state, server.service.now_ms())
     server.loop.watchers.append(metrics.take)
     server.loop.meter = metrics
-    app = make_app(server.service, options.api, metrics)
-    http = _Http(app, options)
-    serving = asyncio.create_task(http.serve([place]))
-    try:
-        await http.until_listening(serving)
-        _tell_where(options)
-        ends = [asyncio.create_task(each) for each in (stop.wait(), server.loop.stopped.wait())]
-        await asyncio.wait([serving, *ends], return_when=asyncio.FIRST_COMPLETED)
-        for end in ends:
-            end.cancel()
-    finally:
-        (options.data / SERVER_FILE).unlink(missing_ok=True)
-        http.should_exit = True
-        server.service.end_feeds()
-        app.close()
-        await asyncio.gather(serving, return_exceptions=True)
-        await server.close()
-    return 0 if server.loop.failure is None else 1
+    return make_app(server.service, options.api, metrics)
+
+
+def _from_elsewhere(loop: asyncio.AbstractEventLoop, stop: Callable[[BaseException], None], why: BaseException) -> None:
+    """From another thread: whatever was heard of there stops the server here, unless it has ended meanwhile."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(stop, why)
 
 
 class _Http(uvicorn.Server):

@@ -31,12 +31,30 @@ _FEED_AT_ONCE = 500
 _ASKED_AGAIN, _ASK_AGAIN_S = 100, 0.1
 
 
-class Service:
-    def __init__(self, loop: Loop, lookup: Lookup, backend: Backend, secrets: SecretStore) -> None:
-        self.loop, self.lookup, self.backend, self.secrets = loop, lookup, backend, secrets
-        self.is_ready = False
+class Newsroom:
+    """Where feeds learn that there is something new to read, or that it is over."""
+
+    def __init__(self, read: Callable[[int, int], list[Record]]) -> None:
+        self.read = read
         self.is_ending = False
         self.news = asyncio.Event()
+
+    def end_feeds(self) -> None:
+        """The server stops: whoever listens is let go."""
+        self.is_ending = True
+        self.wake()
+
+    def wake(self) -> None:
+        """Let whoever waits for news look again."""
+        news, self.news = self.news, asyncio.Event()
+        news.set()
+
+
+class Service(Newsroom):
+    def __init__(self, loop: Loop, lookup: Lookup, backend: Backend, secrets: SecretStore) -> None:
+        self.loop, self.lookup, self.backend, self.secrets = loop, lookup, backend, secrets
+        super().__init__(loop.journal.read)
+        self.is_ready = False
         loop.watchers.append(self._notice)
 
     @property
@@ -158,28 +176,21 @@ class Service:
         self.wake()
 
     def end_feeds(self) -> None:
-        """The server stops: whoever listens is let go."""
-        self.is_ending = True
-        self.wake()
+        super().end_feeds()
         if self.fleet is not None:
             self.fleet.let_go()
-
-    def wake(self) -> None:
-        """Let whoever waits for news look again."""
-        news, self.news = self.news, asyncio.Event()
-        news.set()
 
 
 class Feed:
     """Durable records after a number, as they come. It ends when it is closed, or when the server stops."""
 
-    def __init__(self, service: Service, after: int) -> None:
+    def __init__(self, service: Newsroom, after: int) -> None:
         self._service, self._after, self._is_open = service, after, True
 
     async def __aiter__(self) -> AsyncIterator[Record]:
         while self._is_open and not self._service.is_ending:
             news = self._service.news  # before reading: whatever is written from now on will set it
-            found = await asyncio.to_thread(self._service.journal.read, self._after, _FEED_AT_ONCE)
+            found = await asyncio.to_thread(self._service.read, self._after, _FEED_AT_ONCE)
             for record in found:
                 self._after = record.seq
                 yield record

@@ -24,7 +24,7 @@ from corral.core.people.accounts import AccountEvent, Role, RoleGranted, TokenIs
 from corral.core.state import State
 from corral.server.loop import Loop
 from corral.server.saved import IMAGE_FORMAT, Known
-from corral.store.journal import Journal, all_records
+from corral.store.journal import Journal, RecordSource, all_records
 from corral.wire.codec import FORMAT, decode
 
 log = structlog.get_logger(__name__)
@@ -32,8 +32,13 @@ log = structlog.get_logger(__name__)
 FOUNDER = "founder"  # the actor of a first start
 
 
-def load(journal: Journal) -> Known:
+def load(journal: RecordSource) -> Known:
     """All that the journal says."""
+    return load_with_place(journal)[0]
+
+
+def load_with_place(journal: RecordSource) -> tuple[Known, int]:
+    """All that the journal says, and the number of the record after which it says that."""
     with _without_collecting():
         image = journal.newest_image()
         if image is not None and image.format == IMAGE_FORMAT:
@@ -42,7 +47,8 @@ def load(journal: Journal) -> Known:
             known, after = Known.nothing(Settings()), 0
         for record in all_records(journal, after):
             known.apply(decode(record.format, record.body))
-        return known
+            after = record.seq
+        return known, after
 
 
 def retold(journal: Journal) -> tuple[bytes, list[bytes]] | None:

@@ -106,7 +106,15 @@ class Journal(Protocol):
         ...
 
 
-def all_records(journal: Journal, after: int = 0, at_once: int = 10_000) -> Iterator[Record]:
+class RecordSource(Protocol):
+    """A journal as whoever only reads it sees it."""
+
+    def read(self, after: int, limit: int) -> list[Record]: ...
+
+    def newest_image(self) -> StoredImage | None: ...
+
+
+def all_records(journal: RecordSource, after: int = 0, at_once: int = 10_000) -> Iterator[Record]:
     """Every durable record from there on."""
     while records := journal.read(after, at_once):
         yield from records

@@ -81,7 +81,7 @@ class LocalBackend:
         self._tell, self._runs = tell, True
         self._news = _open_news(self._run / records.NEWS)
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._link = SpawnerLink(str(self._run))  # from here on no earlier spawner makes tasks
+        self._link = SpawnerLink(str(self._run), self._is_newest)  # from here on no earlier spawner makes tasks
         if self._containers is not None:
             self._containers.open(identity)
         self._adopt()
@@ -132,21 +132,29 @@ class LocalBackend:
         os.close(self._wake)
         if self._containers is not None:
             self._containers.close()
-        remains.tidy(self._site.layout, self._site.scratch)
+        if self._is_newest():
+            remains.tidy(self._site.layout, self._site.scratch)
         self._tasks, self._by_name = {}, {}
 
     # --- beginning ----------------------------------------------------------------------------------------------------
 
     def _take_over(self, epoch: int) -> None:
-        try:
-            highest = int(self._epoch_file.read_text())
-        except (FileNotFoundError, ValueError):
-            highest = 0
+        highest = self._highest_epoch()
         if epoch < highest:
             raise StaleEpoch(epoch, highest)
         self._epoch = epoch
         records.write_whole(str(self._epoch_file), f"{epoch}\n".encode())
         records.make_durable(str(self._epoch_file))
+
+    def _highest_epoch(self) -> int:
+        try:
+            return int(self._epoch_file.read_text())
+        except (FileNotFoundError, ValueError):
+            return 0
+
+    def _is_newest(self) -> bool:
+        """Whether no later server has the tasks of this machine."""
+        return self._highest_epoch() <= self._epoch
 
     def _adopt(self) -> None:
         """Whatever an earlier server left: told as it is now. What is left of no task is removed."""

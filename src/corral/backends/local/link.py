@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import fcntl
 import marshal
+import os
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from corral.backends.local.task.request import Request
-from corral.backends.local.task.spawner import LOCK
+from corral.backends.local.task.spawner import GIVE_WAY, LOCK
 
 _CORRAL = Path(__file__).resolve().parents[2]
 #: The package is entered without running its own __init__, which may load what a spawner does not need.
@@ -34,11 +36,15 @@ _END_S = 2
 
 
 class SpawnerLink:
-    def __init__(self, run: str) -> None:
-        self._run = run
+    """``may_start``: whether another spawner may be started; not, once a later server has the tasks."""
+
+    def __init__(self, run: str, may_start: Callable[[], bool] = lambda: True) -> None:
+        self._run, self._may_start = run, may_start
         self._unanswered: dict[str, bytes] = {}
         self._outgoing = bytearray()
         self._incoming = b""
+        self._nobody: socket.socket | None = None
+        _ask_to_give_way(f"{run}/{GIVE_WAY}")
         self.socket = self._start()
 
     @property
@@ -83,6 +89,9 @@ class SpawnerLink:
     def close(self) -> None:
         """And wait a moment for the spawner to be gone, with the supervisors that have no task."""
         self.socket.close()
+        if self._nobody is not None:
+            self._nobody.close()
+            return
         until = time.monotonic() + _END_S
         with open(f"{self._run}/{LOCK}", "rb") as lock:
             while time.monotonic() < until:
@@ -117,7 +126,22 @@ class SpawnerLink:
 
     def _start_again(self) -> None:
         self.socket.close()
+        if not self._may_start():
+            self.socket, self._nobody = socket.socketpair()  # what is still sent is heard by nobody
+            self.socket.setblocking(False)
+            return
         self.socket = self._start()
         self._incoming = b""
         self._outgoing = bytearray(b"".join(self._unanswered.values()))
         self.flush()
+
+
+def _ask_to_give_way(path: str) -> None:
+    """A spawner ends with its server. Should that be frozen instead of dead, its spawner has to be told: whoever opens
+    the backend has the right to, by the epoch."""
+    try:
+        end = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return  # there is none
+    with os.fdopen(end, "wb", buffering=0) as fifo:
+        fifo.write(b".")

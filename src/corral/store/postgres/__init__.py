@@ -3,6 +3,7 @@
 from corral.store.postgres.journal import PostgresJournal
 from corral.store.postgres.lookup import PostgresLookup
 from corral.store.postgres.reader import PostgresReader
+from corral.store.postgres.secrets import PostgresSecrets
 from corral.store.postgres.verify import verify
 
-__all__ = ["PostgresJournal", "PostgresLookup", "PostgresReader", "verify"]
+__all__ = ["PostgresJournal", "PostgresLookup", "PostgresReader", "PostgresSecrets", "verify"]

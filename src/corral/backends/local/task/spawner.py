@@ -19,7 +19,7 @@ import time
 
 from corral.backends.local.task import records, system, worker
 
-LOCK = "spawner.lock"
+LOCK, GIVE_WAY = "spawner.lock", "spawner.end"
 _IDLE_MAX = 64
 
 
@@ -39,12 +39,23 @@ def main(server: int, run: str) -> None:
     gc.disable()
     gc.freeze()
     system.take_name("corral-spawner")
-    spawner = Spawner(server)
+    spawner = Spawner(server, _open_give_way(f"{run}/{GIVE_WAY}"))
     try:
         spawner.serve()
     finally:
         spawner.retire()
         os._exit(0)
+
+
+def _open_give_way(path: str) -> int:
+    """Where a later server says that this spawner is to end, should its own be frozen: a new FIFO, so that nothing said
+    to an earlier spawner is left in it."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    os.mkfifo(path, 0o600)
+    return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 class Worker:
@@ -58,10 +69,11 @@ class Worker:
 
 
 class Spawner:
-    def __init__(self, server: int) -> None:
-        self._server = server
+    def __init__(self, server: int, give_way: int) -> None:
+        self._server, self._give_way = server, give_way
         self._poll = select.poll()
         self._poll.register(server, select.POLLIN)
+        self._poll.register(give_way, select.POLLIN)
         self._workers: dict[int, Worker] = {}  # by link
         self._idle: list[Worker] = []
 
@@ -69,6 +81,8 @@ class Spawner:
         self._answer("")  # ready
         while True:
             for fd, event in self._poll.poll():
+                if fd == self._give_way:
+                    return  # a later server is there
                 if fd != self._server:
                     self._hear(self._workers[fd])
                 elif event & (select.POLLHUP | select.POLLERR):

@@ -25,6 +25,7 @@ from corral.server.api.entry.reading import Bodies, ClientGone, read_body, read_
 from corral.server.api.entry.route import Door, Kind, Route
 from corral.server.api.entry.streams import Streams
 from corral.server.auth import Principal, authenticate, is_in_scope
+from corral.store.journal import JournalUnusable
 
 log = structlog.get_logger(__name__)
 
@@ -85,6 +86,11 @@ class Entrance:
         except Unable as unable:
             status = unable.status
             await send_problem(send, unable, request_id)
+        except JournalUnusable:
+            status = 503
+            why = "the database of the server cannot be reached"
+            away = Unable(503, "database_away", why, "try again", headers={"Retry-After": "1"})
+            await send_problem(send, away, request_id)
         except Exception:
             if self.desk.shared.service.has_failed:
                 status = 503
