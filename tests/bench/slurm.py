@@ -26,9 +26,11 @@ def measure(submits: int, trivial: int, pending: int) -> dict[str, Any]:
     folder = Path(tempfile.mkdtemp(prefix="corral-slurm-"))
     env = {**os.environ, "R": str(folder), "NODES": "1", "SLURM_CONF": str(folder / "etc" / "slurm.conf")}
     subprocess.run(["bash", f"{scripts}/up.sh"], env=env, check=True, stdout=subprocess.DEVNULL)
+    slurm = Slurm(folder, env)
     try:
-        return Slurm(folder, env).run(submits // 4, trivial // 4, pending)
+        return slurm.run(submits // 4, trivial // 4, pending)
     finally:
+        slurm.cancel_all()
         subprocess.run(["bash", f"{scripts}/down.sh"], env=env, check=False, stdout=subprocess.DEVNULL)
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -47,6 +49,13 @@ class Slurm:
         self.say("slurm_submits_per_s_with_pending", self.submits(submits))
         self.say("slurm_jobs_per_s_with_pending", self.trivial(trivial))
         return self.figures
+
+    def cancel_all(self) -> None:
+        """What still runs would outlive the daemons."""
+        subprocess.run(["scancel", "--user", "root"], env=self.env, check=False, capture_output=True)
+        end = time.monotonic() + 10
+        while time.monotonic() < end and self.ask("squeue", "-h", "--states", "R,CG", "-o", "%i"):
+            time.sleep(0.2)
 
     def say(self, name: str, value: float) -> None:
         self.figures[name] = round(value, 1)

@@ -138,6 +138,14 @@ class Trial:
         self.long_jobs: dict[str, str] = {}
 
     def run(self) -> dict[str, Any]:
+        try:
+            return self.try_it()
+        finally:
+            self.stop_file.touch()  # so that the long jobs end, however this ended
+            if self.live.process is not None:
+                self.live.kill()
+
+    def try_it(self) -> dict[str, Any]:
         self.live.start()
         self.begin_long_jobs()
         for each in self.submitters:
