@@ -1,6 +1,7 @@
 """The loop: nobody is told before it is durable, and what is owed is carried out, also after a restart."""
 
 import asyncio
+import signal
 
 import pytest
 
@@ -142,6 +143,21 @@ async def test_a_backend_that_fails_stops_the_server_and_nobody_waits_for_ever(t
         await asyncio.wait_for(server.loop.stopped.wait(), 10)
         with pytest.raises(ServerStopped):
             await server.service.submit("root", [job()])
+
+
+async def test_the_planner_may_hang(tmp_path):
+    journal = MemoryJournal()
+    async with running(tmp_path, journal) as server:
+        await server.service.submit("root", [job()])
+        await until(lambda: ended(journal) == {"1": True})
+        server.loop.patience_s = 0.2
+        process = server.loop.planner._process
+        assert process is not None
+        process.send_signal(signal.SIGSTOP)
+        await server.service.submit("root", [job()])
+        await until(lambda: server.loop.planner._process is not process)
+        server.loop.patience_s = 30.0
+        await until(lambda: ended(journal) == {"1": True, "2": True})
 
 
 async def test_why_and_a_dry_run_change_nothing(tmp_path):

@@ -84,6 +84,7 @@ class Loop:
         self.failure: BaseException | None = None
         self.stopped = asyncio.Event()
         self.keep_ended, self.keep_ended_ms = 1_000, 86_400_000
+        self.patience_s = 120.0  # a planner that answers nothing for so long is begun anew
         self.durable_seq = journal.head.seq
         self.meter: Meter | None = None
         self.plans = 0
@@ -279,7 +280,11 @@ class Loop:
 
     async def _plan(self) -> None:
         asked_ms = self.clock.now_ms()
-        plan = await self.planner.plan(asked_ms)
+        try:
+            async with asyncio.timeout(self.patience_s):
+                plan = await self.planner.plan(asked_ms)
+        except TimeoutError:
+            raise PlannerLost(f"no plan within {self.patience_s:g} s") from None
         now_ms = self.clock.now_ms()
         self.plans, self.plan_lag_ms = self.plans + 1, now_ms - asked_ms
         self._look_again_ms = plan.look_again_ms

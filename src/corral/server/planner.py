@@ -81,7 +81,7 @@ class Planner:
         if process.stdin is not None:
             process.stdin.close()
         if process.returncode is None:
-            process.terminate()
+            process.kill()  # it has nothing to lose, and may be stuck
         await process.wait()
         if self._listener is not None:
             await self._listener
