@@ -15,7 +15,7 @@ import threading
 import time
 from pathlib import Path
 
-from corral.backends.base import Phase, Report, SavedReport, TaskKey, TaskOrder
+from corral.backends.base import Phase, Report, TaskKey, TaskOrder, TaskReport
 from corral.backends.local.backend import LocalBackend
 from corral.core.cluster.topology import NodeSpec
 
@@ -44,7 +44,7 @@ class Bench:
         return time.perf_counter() - begun
 
     def _hear(self, report: Report) -> None:
-        if isinstance(report, SavedReport):
+        if not isinstance(report, TaskReport):
             return
         if report.phase is Phase.UP:
             self.up_s.append(time.perf_counter() - self._sent[report.key])

@@ -29,6 +29,7 @@ from corral.server.thinking import Prospect, Why
 from corral.store.journal import Entry, Record
 from corral.store.memory import MemoryJournal
 from corral.wire.codec import decode, encode
+from corral.wire.details import NodeDetails
 
 START_MS = 1_700_000_000_000
 
@@ -88,6 +89,7 @@ class MemoryService:
         self.lookup = self.journal.lookup
         self.backend, self.secrets, self.fleet = MemoryLogs(), MemorySecrets(), None
         self.is_ready, self.has_failed = True, False
+        self.details: dict[str, NodeDetails] = {}
         self.time_ms = START_MS
         self.news = asyncio.Event()
         self.delay: asyncio.Event | None = None

@@ -129,6 +129,7 @@ class Agent:
             return AgentReport(
                 node=self.node, session=self.session, seq=self._seq, epoch=self.fence.epoch, term=max(self.term, 0),
                 base=base, version=version, is_full=is_full, tasks=tasks, health=health,
+                details=self.observed.details_after(-1 if is_full else base),
                 spec=self.backend.nodes()[0] if is_full else None, refused=self._refused,
             )  # fmt: skip
 

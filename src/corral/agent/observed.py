@@ -9,8 +9,9 @@ import threading
 
 from msgspec import structs
 
-from corral.backends.base import HealthReport, NodeReport, Phase, Report, SavedReport, TaskKey
+from corral.backends.base import DetailsReport, HealthReport, NodeReport, Phase, Report, SavedReport, TaskKey
 from corral.backends.fleet.messages import ObservedTask
+from corral.wire.details import NodeDetails
 
 
 class Observed:
@@ -18,6 +19,7 @@ class Observed:
         self.version = 0
         self._tasks: dict[TaskKey, tuple[int, ObservedTask]] = {}
         self._health: dict[int | None, tuple[int, HealthReport]] = {}
+        self._details: tuple[int, NodeDetails | None] = (0, None)
         self._lock = threading.Lock()
 
     def take(self, report: Report) -> None:
@@ -27,6 +29,10 @@ class Observed:
             if isinstance(report, HealthReport):
                 self.version += 1
                 self._health[report.gpu] = self.version, report
+                return
+            if isinstance(report, DetailsReport):
+                self.version += 1
+                self._details = self.version, report.details
                 return
             _, task = self._tasks.get(report.key, (0, ObservedTask(report.key)))
             if isinstance(report, SavedReport):
@@ -62,6 +68,11 @@ class Observed:
     def over(self) -> list[TaskKey]:
         with self._lock:
             return [key for key, (_, task) in self._tasks.items() if task.down is not None]
+
+    def details_after(self, base: int) -> NodeDetails | None:
+        """What the machine is made of, if that was found out after ``base``."""
+        version, details = self._details
+        return details if version > base else None
 
     def after(self, base: int) -> tuple[int, tuple[ObservedTask, ...], tuple[HealthReport, ...]]:
         """The version now, and what changed after ``base``; -1: everything."""

@@ -15,6 +15,7 @@ from msgspec import Struct
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import FailureClass, Health
 from corral.core.work import EarlySignal, Mount
+from corral.wire.details import NodeDetails
 
 
 class TaskKey(Struct, frozen=True, gc=False, order=True):
@@ -117,7 +118,14 @@ class NodeReport(Struct, frozen=True, gc=False):
     spec: NodeSpec | None = None
 
 
-Report = TaskReport | SavedReport | HealthReport | NodeReport
+class DetailsReport(Struct, frozen=True, gc=False):
+    """What a node is made of. Nothing is decided by it; it is shown."""
+
+    node: str
+    details: NodeDetails
+
+
+Report = TaskReport | SavedReport | HealthReport | NodeReport | DetailsReport
 Tell = Callable[[Report], None]
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 from corral.backends.base import (
     Backend,
+    DetailsReport,
     HealthReport,
     NodePhase,
     NodeReport,
@@ -75,6 +76,8 @@ class Dispatch:
 
     def fact(self, report: Report) -> f.Fact | None:
         """What a report says; None if it speaks of an attempt that is over. Such a task is ended, or let go."""
+        if isinstance(report, DetailsReport):
+            return None
         if isinstance(report, HealthReport):
             if report.gpu is None:
                 return f.NodeObserved(report.node, report.health, report.why)

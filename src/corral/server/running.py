@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import structlog
 
-from corral.backends.base import Backend, NodeReport, Phase, Report, TaskReport
+from corral.backends.base import Backend, DetailsReport, NodeReport, Phase, Report, TaskReport
 from corral.backends.fleet.backend import FleetBackend
 from corral.core import events as e
 from corral.core.cluster.topology import NodeSpec
@@ -102,6 +102,8 @@ class Running:
             self.loop.stop(fault)
 
     def _take_report(self, report: Report) -> None:
+        if isinstance(report, DetailsReport):
+            self.service.details[report.node] = report.details
         fact = self._dispatch.fact(report)
         if isinstance(report, NodeReport) and report.spec is not None:
             self._joined[report.node] = report.spec

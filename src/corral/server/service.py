@@ -26,6 +26,7 @@ from corral.server.secrets import SecretStore
 from corral.server.thinking import Answer, Prospect, Why
 from corral.store.journal import Journal, Record
 from corral.store.lookup import Lookup
+from corral.wire.details import NodeDetails
 
 _FEED_AT_ONCE = 500
 _ASKED_AGAIN, _ASK_AGAIN_S = 100, 0.1
@@ -37,6 +38,7 @@ class Newsroom:
     def __init__(self, read: Callable[[int, int], list[Record]]) -> None:
         self.read = read
         self.is_ending = False
+        self.details: dict[str, NodeDetails] = {}  # what nodes have last told about what they are made of
         self.news = asyncio.Event()
 
     def end_feeds(self) -> None:

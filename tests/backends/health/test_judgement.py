@@ -169,6 +169,7 @@ LEMONS = {
     "four faults of the machine": (ends("a", 4, 50, FailureClass.GPU_FAULT), True),
     "four faults, all of one gang": (ends("a", 4, 50, FailureClass.GPU_FAULT, "same/main"), False),
     "four of five programs fail here, one of fifty elsewhere": (ends("a", 4, 1) + ends("b", 1, 49), True),
+    "programs fail, and nothing is known of other places": (ends("a", 20, 0) + ends("b", 0, 9), False),
     "programs fail everywhere": (ends("a", 4, 4) + ends("b", 40, 40), False),
     "who was preempted says nothing": (ends("a", 9, 0, FailureClass.PREEMPTED) + ends("b", 0, 50), False),
 }

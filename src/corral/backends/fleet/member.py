@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 
-from corral.backends.base import Phase, Report, SavedReport, TaskKey, TaskOrder, TaskReport
+from corral.backends.base import DetailsReport, Phase, Report, SavedReport, TaskKey, TaskOrder, TaskReport
 from corral.backends.fleet.messages import AgentReport, DesiredTask, LogAsk, ObservedTask
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import FailureClass
@@ -69,6 +69,8 @@ class Member:
         if not said.is_full and said.base > self.known:
             return [], True
         told: list[Report] = [each for each in said.health if each.node == self.name]
+        if said.details is not None:
+            told.append(DetailsReport(self.name, said.details))
         told += [report for task in said.tasks for report in self._observe(task)]
         self.known = max(self.known, said.version)
         is_after = said.epoch == epoch and said.term == self.term

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from corral.backends.base import HealthReport, LogPart, TaskKey, TaskOrder, TaskReport
 from corral.core.cluster.topology import NodeSpec
+from corral.wire.details import NodeDetails
 
 
 class ObservedTask(Struct, frozen=True, gc=False, omit_defaults=True):
@@ -37,6 +38,7 @@ class AgentReport(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tru
     is_full: bool = False
     tasks: tuple[ObservedTask, ...] = ()
     health: tuple[HealthReport, ...] = ()
+    details: NodeDetails | None = None
     spec: NodeSpec | None = None  # in full reports
     refused: int = 0  # orders that were too old, since the agent began
 

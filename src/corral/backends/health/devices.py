@@ -13,6 +13,7 @@ from typing import Protocol
 from corral.backends.gpus import is_simulated
 from corral.backends.health.readings import GpuReading, LinkReading, XidEvent
 from corral.core.cluster.resources import Gpu
+from corral.wire.details import GpuDetails
 
 _LINKS = 18  # of a pretended GPU
 
@@ -34,6 +35,10 @@ class Devices(Protocol):
 
     def driver(self) -> str | None:
         """Its version."""
+        ...
+
+    def describe(self) -> Sequence[GpuDetails]:
+        """How each is connected, in the order of the slots. Raises `Silent`."""
         ...
 
     def close(self) -> None: ...
@@ -67,6 +72,14 @@ class PretendedDevices:
     def driver(self) -> str | None:
         return "simulated"
 
+    def describe(self) -> Sequence[GpuDetails]:
+        """As on a machine with switches, half of it on each of two sockets."""
+        middle = (len(self._uuids) + 1) // 2
+        return [
+            GpuDetails(slot=n, numa=n // middle, pcie_generation=5, pcie_width=16, nvlinks=_LINKS, switches=_LINKS)
+            for n in range(len(self._uuids))
+        ]
+
     def close(self) -> None:
         pass
 
@@ -90,3 +103,6 @@ class UnknownDevices(PretendedDevices):
 
     def driver(self) -> str | None:
         return None
+
+    def describe(self) -> Sequence[GpuDetails]:
+        return [GpuDetails(slot=n) for n in range(len(self._uuids))]

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from corral.backends.health.devices import Devices
 from corral.backends.health.readings import GpuReading, LinkReading, XidEvent
+from corral.wire.details import GpuDetails
 
 DRILL_FILE, CLEAR_FILE = "drill.json", "clear.json"
 _TURN_S = 0.1
@@ -136,6 +137,9 @@ class DrilledDevices:
 
     def driver(self) -> str | None:
         return self._devices.driver()
+
+    def describe(self) -> Sequence[GpuDetails]:
+        return self._devices.describe()
 
     def close(self) -> None:
         self._devices.close()

@@ -38,6 +38,7 @@ class Errand:
             )  # fmt: skip
         except OSError as fault:
             self._fault = f"{words[0]}: {fault.strerror or fault}"
+            self._output.close()
 
     def ended(self) -> tuple[int | None, str] | None:
         """Exit code and output; None: it is still under way. Without an exit code: why there is none."""

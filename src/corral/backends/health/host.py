@@ -58,9 +58,9 @@ def nics(root: Path = Path("/")) -> Iterator[NicReading]:
         place = root / "sys/class/net" / name
         if not (place / "device").exists():
             continue
-        errors = [_number(place / "statistics" / each) for each in _ERRORS]
+        errors = [number_in(place / "statistics" / each) for each in _ERRORS]
         known = [count for count in errors if count is not None]
-        speed = _number(place / "speed")
+        speed = number_in(place / "speed")
         state = _text(place / "operstate")
         yield NicReading(
             name,
@@ -142,6 +142,6 @@ def _text(path: Path) -> str | None:
         return None  # a card that is down does not even tell its speed
 
 
-def _number(path: Path) -> int | None:
+def number_in(path: Path) -> int | None:
     said = _text(path)
     return int(said) if said is not None and said.lstrip("-").isdecimal() else None

@@ -16,7 +16,8 @@ from corral.core.model import INFRASTRUCTURE, FailureClass, Health
 from corral.wire.health import HealthSettings
 from corral.wire.spans import write_span
 
-_OTHERS_LEAST = 0.05  # others are taken to fail at least so often: few ends prove little
+_OTHERS_MIN = 10  # with fewer gangs elsewhere there is nothing to compare with
+_RATE_MIN = 0.05  # others are taken to fail at least so often: few ends prove little
 _CHANCE = 0.001  # of being so unlucky without being a lemon
 #: Ends that say nothing about the machine.
 _NOBODYS = frozenset({FailureClass.CANCELLED, FailureClass.PREEMPTED, FailureClass.TIME_LIMIT})
@@ -47,7 +48,9 @@ def lemon(unit: str, ends: Sequence[End], since_ms: int, settings: HealthSetting
         return None
     elsewhere = [end for end in counted if unit not in end.units]
     others, others_failed = len({end.gang for end in elsewhere}), _failed(elsewhere)
-    rate = max(others_failed / others if others else 0.0, _OTHERS_LEAST)
+    if others < _OTHERS_MIN:
+        return None  # programs fail where they are run
+    rate = max(others_failed / others, _RATE_MIN)
     if _tail(failed, tried, rate) >= _CHANCE:
         return None
     why = f"{failed} of {tried} gangs failed here within {within}, and {others_failed} of {others} elsewhere"

@@ -11,14 +11,15 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from corral.backends.base import HealthReport
+from corral.backends.base import DetailsReport, HealthReport, Tell
 from corral.backends.gpus import is_simulated
+from corral.backends.health.anatomy import anatomy
 from corral.backends.health.book import BookFile
 from corral.backends.health.devices import Devices, Silent, devices_of
 from corral.backends.health.drills import DrilledDevices, health_folder, read_clearings, read_drills
@@ -31,13 +32,14 @@ from corral.backends.health.readings import GpuReading, HostReading, ProbeReadin
 from corral.backends.health.rules import Symptom, look_at_gpu, look_at_host, symptom_of_site, symptom_of_xid
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import Health
+from corral.wire.details import NodeDetails
 from corral.wire.health import HealthSettings
 
 _log = logging.getLogger(__name__)
 _TURN_S = 0.1  # how long errands and files are left alone
 _LISTEN_S = 0.5
 
-TellHealth = Callable[[HealthReport], None]
+_DETAILS_EVERY_S = 3600
 
 
 class Sight(Struct, frozen=True, gc=False):
@@ -46,6 +48,9 @@ class Sight(Struct, frozen=True, gc=False):
     gpus: tuple[GpuReading, ...]
     host: HostReading
     silence: str = ""
+
+
+News = Sight | NodeDetails | Sequence[XidEvent]
 
 
 class Monitor:
@@ -64,15 +69,17 @@ class Monitor:
         self._folder = health_folder(data)
         self._uuids = [gpu.uuid for gpu in node.gpus]
         self._devices = DrilledDevices(devices or devices_of(node.gpus), self._uuids, self._folder)
-        self._host = host or Host([data])
+        self._disks = (data,)
+        self._host = host or Host(self._disks)
         self._file = BookFile(self._folder)
         self._book = self._file.read()
         self.occupancy = Occupancy(self._book.tasks)
         self._strangers: set[str] = set()  # GPUs on which the driver sees processes
         self._site: dict[int | None, Symptom] = {}
         self._told: dict[int | None, tuple[Health, str]] = {}
-        self._tell: TellHealth = lambda _: None
-        self._seen: queue.SimpleQueue[Sight | Sequence[XidEvent]] = queue.SimpleQueue()
+        self._tell: Tell = lambda _: None
+        self._details: NodeDetails | None = None
+        self._seen: queue.SimpleQueue[News] = queue.SimpleQueue()
         self._last_sight = time.monotonic()
         self._probe: tuple[str, Errand] | None = None
         self._probe_lock = threading.Lock()
@@ -85,7 +92,7 @@ class Monitor:
 
     # --- its life -----------------------------------------------------------------------------------------------------
 
-    def begin(self, tell: TellHealth) -> None:
+    def begin(self, tell: Tell) -> None:
         """From here on changes are told; first of all how things stand."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._tell, self._last_sight = tell, time.monotonic()
@@ -108,6 +115,11 @@ class Monitor:
         for errand in [*self._ousted, *([self._check] if self._check is not None else [])]:
             errand.end()
         self._file.write(self._book)
+
+    @property
+    def details(self) -> NodeDetails | None:
+        """What the machine is made of, once it was looked at."""
+        return self._details
 
     def observations(self) -> list[HealthReport]:
         """How everything stands, changed or not."""
@@ -133,9 +145,12 @@ class Monitor:
         return Sight(gpus, self._host.read(), silence)
 
     def _watch(self) -> None:
-        next_look = time.monotonic()
+        next_look = next_details = time.monotonic()
         while not self._ends.is_set():
             try:
+                if time.monotonic() >= next_details:
+                    next_details = time.monotonic() + _DETAILS_EVERY_S
+                    self._seen.put(anatomy(self._devices, self._disks))
                 if time.monotonic() >= next_look:
                     self._seen.put(self.look())
                     next_look = time.monotonic() + self.settings.interval_ms / 1000
@@ -161,10 +176,14 @@ class Monitor:
                 _log.exception("judging the health of the machine met a fault and goes on")
                 self._ends.wait(1)
 
-    def take(self, news: Sight | Sequence[XidEvent]) -> None:
+    def take(self, news: News) -> None:
         """What was seen or heard, judged and told."""
         now_ms = _now_ms()
-        if isinstance(news, Sight):
+        if isinstance(news, NodeDetails):
+            if news != self._details:
+                self._details = news
+                self._tell(DetailsReport(self.node.name, news))
+        elif isinstance(news, Sight):
             self._last_sight = time.monotonic()
             self._judge_sight(news, now_ms)
         else:

@@ -15,6 +15,7 @@ from typing import Any
 
 from corral.backends.health.devices import Silent
 from corral.backends.health.readings import GpuReading, LinkReading, XidEvent
+from corral.wire.details import GpuDetails
 
 _KMSG = "/dev/kmsg"
 _KMSG_XID = re.compile(r"NVRM: Xid \((?:PCI:)?(?P<bus>[0-9a-fA-F:.]+)\): (?P<xid>\d+)(?P<told>[^\n]*)")
@@ -82,6 +83,33 @@ class NvmlDevices:
     def driver(self) -> str | None:
         said = self._ask("nvmlSystemGetDriverVersion")
         return None if said is None else _text(said)
+
+    def describe(self) -> Sequence[GpuDetails]:
+        self._open()
+        return [self._described(slot, self._handles.get(uuid)) for slot, uuid in enumerate(self._uuids)]
+
+    def _described(self, slot: int, handle: Any) -> GpuDetails:
+        if handle is None:
+            return GpuDetails(slot=slot)
+        slots = {bus: self._uuids.index(uuid) for bus, uuid in self._by_bus.items()}
+        states = [self._ask("nvmlDeviceGetNvLinkState", handle, n) for n in range(self._links_max)]
+        up = [n for n, state in enumerate(states) if state == self._constant("NVML_FEATURE_ENABLED", 1)]
+        remotes = [self._ask("nvmlDeviceGetNvLinkRemotePciInfo", handle, link) for link in up]
+        buses = [_short_bus(_text(getattr(remote, "busId", None))) for remote in remotes]
+        return GpuDetails(
+            slot=slot,
+            bus=_text(self._field(handle, "nvmlDeviceGetPciInfo", "busId")),
+            numa=self._ask("nvmlDeviceGetNumaNodeId", handle),
+            pcie_generation=self._ask("nvmlDeviceGetMaxPcieLinkGeneration", handle),
+            pcie_width=self._ask("nvmlDeviceGetMaxPcieLinkWidth", handle),
+            nvlinks=len(up) if any(state is not None for state in states) else None,
+            peers=tuple(sorted({slots[bus] for bus in buses if bus in slots})),
+            switches=sum(bus not in slots for bus in buses),
+        )
+
+    @property
+    def _links_max(self) -> int:
+        return self._constant("NVML_NVLINK_MAX_LINKS", 18)
 
     def read(self) -> Sequence[GpuReading]:
         self._open()
@@ -151,7 +179,7 @@ class NvmlDevices:
         return None if bits is None else tuple(word for bit, word in _THROTTLE_BITS.items() if bits & bit)
 
     def _links(self, handle: Any) -> Iterator[LinkReading]:
-        for link in range(self._constant("NVML_NVLINK_MAX_LINKS", 18)):
+        for link in range(self._links_max):
             state = self._ask("nvmlDeviceGetNvLinkState", handle, link)
             if state is None:
                 return

@@ -10,13 +10,14 @@ import rich_click as click
 from corral.cli.amounts import amounts_text
 from corral.cli.fleet import joining
 from corral.cli.lazy import Noun
-from corral.cli.render import Field, Listing, mib, milli, state_text, style, table, tell, write_json
+from corral.cli.render import Field, Listing, mib, milli, ranges, state_text, style, table, tell, write_json
 from corral.cli.serve.place import data_folder, data_option
 from corral.cli.session import connected
 from corral.cli.words import Word
 
 if TYPE_CHECKING:
     from corral.wire.api.cluster import GpuView, NodeView
+    from corral.wire.details import GpuDetails, NodeDetails
 
 SIMULATED = "(simulated)"
 
@@ -92,6 +93,7 @@ def show(name: str, as_json: bool) -> None:
         "stands in": ", ".join(f"{level} {where}" for level, where in found.domains.items()),
         "has": amounts_text(found.amounts),
         "free": amounts_text(found.free),
+        **({} if found.details is None else _made_of(found.details)),
         "gangs": ", ".join([*found.gangs, *([f"{found.gangs_hidden} of others"] if found.gangs_hidden else [])]),
     }
     for title, text in lines.items():
@@ -99,12 +101,37 @@ def show(name: str, as_json: bool) -> None:
             tell(f"{style(title, dim=True)}{' ' * (11 - len(title))}{text}")
     if found.gpus:
         tell()
-        rows = [_gpu_row(gpu) for gpu in found.gpus]
-        for line in table(("GPU", "MODEL", "VRAM", "HEALTH", "WHO", "UUID"), rows):
+        links = {each.slot: _links(each) for each in found.details.gpus} if found.details is not None else {}
+        rows = [(*_gpu_row(gpu)[:-1], links.get(gpu.slot, "-"), gpu.uuid) for gpu in found.gpus]
+        for line in table(("GPU", "MODEL", "VRAM", "HEALTH", "WHO", "LINKS", "UUID"), rows):
             tell(line)
         for gpu in found.gpus:
             if gpu.why:
                 tell(f"GPU {gpu.slot} is {state_text(gpu.health)}: {gpu.why}")
+
+
+def _made_of(details: NodeDetails) -> dict[str, str]:
+    cards = [f"{card.name}{f' {card.speed_mbps:,} Mbit/s' if card.speed_mbps else ''}" for card in details.nics]
+    disks = [f"{disk.path} {mib(disk.size_mib)}" for disk in details.disks if disk.size_mib is not None]
+    return {
+        "system": details.system,
+        "driver": details.driver or "",
+        "network": ", ".join(cards),
+        "disk": ", ".join(disks),
+    }
+
+
+def _links(gpu: GpuDetails) -> str:
+    """PCIe 5 x16, 18 NVLinks to switches, NUMA 0."""
+    parts = []
+    if gpu.pcie_generation is not None and gpu.pcie_width is not None:
+        parts.append(f"PCIe {gpu.pcie_generation} x{gpu.pcie_width}")
+    if gpu.nvlinks:
+        ends = f" to {ranges(gpu.peers)}" if gpu.peers else " to switches" if gpu.switches else ""
+        parts.append(f"{gpu.nvlinks} NVLinks{ends}")
+    if gpu.numa is not None:
+        parts.append(f"NUMA {gpu.numa}")
+    return ", ".join(parts) or "-"
 
 
 def _gpu_row(gpu: GpuView) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from msgspec import field
 
 from corral.wire.api.answers import Answer, Body
 from corral.wire.api.words import HealthWord
+from corral.wire.details import NodeDetails
 
 
 class BudgetBody(Body, frozen=True):
@@ -104,6 +105,7 @@ class NodeView(Answer, frozen=True):
     gangs: tuple[str, ...] = ()
     gangs_hidden: int = 0
     why: str = ""  # what was last said about its health
+    details: NodeDetails | None = None  # what it is made of, if it has told
 
 
 class NodeList(Answer, frozen=True):

@@ -6,7 +6,7 @@ reader threads.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Protocol
 
 from corral.backends.base import LogPart, TaskKey
@@ -28,6 +28,7 @@ from corral.policy.advice import Change
 from corral.policy.reasons import Hold
 from corral.store.journal import Journal, Record
 from corral.store.lookup import Lookup
+from corral.wire.details import NodeDetails
 
 AnyEvent = Event | AccountEvent
 Command = Callable[[State, int], Sequence[Event] | Refusal]
@@ -115,6 +116,11 @@ class Service(Protocol):
     def secrets(self) -> SecretStore: ...
     @property
     def is_ready(self) -> bool: ...
+    @property
+    def details(self) -> Mapping[str, NodeDetails]:
+        """What nodes are made of, as far as they have told."""
+        ...
+
     @property
     def has_failed(self) -> bool:
         """Whether the journal can no longer be written."""

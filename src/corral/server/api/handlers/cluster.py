@@ -236,6 +236,7 @@ def _node_view(ask: Ask, name: str) -> NodeView:
         gangs=tuple(sorted(seen)),
         gangs_hidden=len(tenants) - len(seen),
         why=node.why,
+        details=ask.service.details.get(name),
     )
 
 

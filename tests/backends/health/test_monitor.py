@@ -1,0 +1,197 @@
+"""The watch over a machine: what it tells, what it keeps, what it tries, and what it makes of ends of tasks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from corral.backends.base import DetailsReport, HealthReport, Phase, TaskKey, TaskReport
+from corral.backends.fake import FakeBackend, Script
+from corral.backends.health.devices import PretendedDevices, Silent
+from corral.backends.health.drills import Clearing, Drill, health_folder, write_clearings, write_drills
+from corral.backends.health.monitor import Monitor
+from corral.backends.health.readings import GpuReading, XidEvent
+from corral.backends.health.watched import WatchedBackend
+from corral.core.cluster.resources import Gpu
+from corral.core.cluster.topology import NodeSpec
+from corral.core.model import FailureClass, Health
+from corral.wire.health import HealthSettings
+from tests.backends.telling import Ear, now_ms, order, until
+
+GPUS = tuple(Gpu(f"SIM-H100-{n}", "H100", 81_559) for n in range(3))
+NODE = NodeSpec("n1", GPUS)
+QUICK = HealthSettings(interval_ms=30, quiet_ms=50, probe_retry_ms=100, clock_jump_ms_max=0)
+SLOW = replace(QUICK, quiet_ms=600_000)
+Make = Callable[..., tuple[Monitor, Ear]]
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> Iterator[Make]:
+    made: list[Monitor] = []
+
+    def make(settings: HealthSettings = QUICK, **rest: object) -> tuple[Monitor, Ear]:
+        monitor, ear = Monitor(NODE, tmp_path, settings, **rest), Ear()  # type: ignore[arg-type]
+        made.append(monitor)
+        monitor.begin(ear)
+        return monitor, ear
+
+    yield make
+    for monitor in made:
+        monitor.close()
+
+
+def told(ear: Ear, gpu: int | None) -> list[tuple[Health, str]]:
+    return [(r.health, r.why) for r in ear.heard if isinstance(r, HealthReport) and r.gpu == gpu]
+
+
+def until_told(ear: Ear, gpu: int | None, health: Health) -> str:
+    until(lambda: bool(told(ear, gpu)) and told(ear, gpu)[-1][0] is health)
+    return told(ear, gpu)[-1][1]
+
+
+def test_it_begins_by_saying_how_everything_stands_and_says_nothing_twice(watch):
+    monitor, ear = watch()
+    until(lambda: any(isinstance(r, DetailsReport) for r in ear.heard))
+    assert [(r.gpu, r.health) for r in monitor.observations()] == [(n, Health.HEALTHY) for n in (None, 0, 1, 2)]
+    monitor.take(monitor.look())
+    assert [len(told(ear, n)) for n in (None, 0, 1, 2)] == [1, 1, 1, 1]
+    assert monitor.details is not None
+    assert len(monitor.details.gpus) == 3
+
+
+def test_a_sick_gpu_is_told_kept_over_a_restart_and_tried_before_it_comes_back(watch, tmp_path):
+    monitor, ear = watch()
+    write_drills(health_folder(tmp_path), {1: Drill(vanished=True)})
+    assert until_told(ear, 1, Health.FAILED).startswith("the driver cannot reach")
+    monitor.close()
+    _, ear = watch()
+    assert told(ear, 1)[0][0] is Health.FAILED, "a restart forgives nothing"
+    write_drills(health_folder(tmp_path), {1: Drill(probe_fails=True)})
+    until(lambda: told(ear, 1)[-1][1].startswith("a probe failed: the drill says so; before: the driver"))
+    write_drills(health_folder(tmp_path), {})
+    assert until_told(ear, 1, Health.HEALTHY) == "a probe passed; before: the driver cannot reach the GPU any more"
+    assert len(told(ear, 0)) == 1
+
+
+def test_a_gpu_in_use_is_not_tried(watch):
+    monitor, ear = watch()
+    monitor.occupancy.launched([order(TaskKey("1/main", 1, 0), "x", gpus=("SIM-H100-1",))])
+    monitor.take([XidEvent("SIM-H100-1", 79, now_ms())])
+    until_told(ear, 1, Health.FAILED)
+    for _ in range(10):
+        monitor.take(monitor.look())
+        monitor.turn()
+    assert told(ear, 1)[-1][0] is Health.FAILED
+    monitor.occupancy.over(TaskKey("1/main", 1, 0))
+    until_told(ear, 1, Health.HEALTHY)
+
+
+def test_an_application_that_faults_is_nobodys_alarm_and_an_unknown_gpu_is_the_machines(watch):
+    monitor, ear = watch(SLOW)
+    monitor.take([XidEvent("SIM-H100-1", 31, now_ms())])
+    assert told(ear, 1) == [(Health.HEALTHY, "")]
+    monitor.take([XidEvent("", 79, now_ms())])
+    assert until_told(ear, None, Health.FAILED).startswith("Xid 79")
+
+
+def test_an_operator_clears_a_gpu_and_the_machine(watch, tmp_path):
+    monitor, ear = watch(SLOW)
+    monitor.take([XidEvent("SIM-H100-2", 79, now_ms()), XidEvent("", 79, now_ms())])
+    folder = health_folder(tmp_path)
+    write_clearings(folder, [Clearing(2, now_ms() + 1), Clearing(None, now_ms() + 2), Clearing(99, now_ms() + 3)])
+    assert until_told(ear, 2, Health.HEALTHY).startswith("cleared by an operator; before: Xid 79")
+    until_told(ear, None, Health.HEALTHY)
+
+
+def test_the_check_of_the_site_speaks_of_one_gpu(watch, tmp_path):
+    check = tmp_path / "check"
+    check.write_text("#!/bin/sh\necho gpu 2: not today\nexit 2\n")
+    check.chmod(0o755)
+    _, ear = watch(replace(SLOW, site_check=str(check)))
+    assert until_told(ear, 2, Health.DRAINING) == "the site's check: not today"
+    assert told(ear, None) == [(Health.HEALTHY, "")]
+
+
+class Stuck(PretendedDevices):
+    """A driver that does not answer until it is let go."""
+
+    gate = threading.Event()
+
+    def read(self) -> Sequence[GpuReading]:
+        self.gate.wait(20)
+        return super().read()
+
+
+def test_a_driver_that_hangs_makes_the_machine_suspect_and_no_gpu(watch):
+    devices = Stuck([gpu.uuid for gpu in GPUS])
+    devices.gate = threading.Event()
+    _, ear = watch(replace(QUICK, silence_ms_max=1_000), devices=devices)
+    assert until_told(ear, None, Health.SUSPECT) == "driver or disk have not answered for more than 1 s"
+    devices.gate.set()
+    until_told(ear, None, Health.HEALTHY)
+    assert all(len(told(ear, n)) == 1 for n in range(3))
+
+
+class Mute(PretendedDevices):
+    def read(self) -> Sequence[GpuReading]:
+        raise Silent("NVML cannot be asked: version mismatch")
+
+
+def test_a_driver_that_cannot_be_asked_makes_the_machine_suspect_and_no_gpu(watch):
+    _, ear = watch(devices=Mute([gpu.uuid for gpu in GPUS]))
+    assert until_told(ear, None, Health.SUSPECT) == "NVML cannot be asked: version mismatch"
+    assert all(len(told(ear, n)) == 1 for n in range(3))
+
+
+def test_a_book_that_cannot_be_read_is_begun_anew(watch, tmp_path):
+    health_folder(tmp_path).mkdir()
+    (health_folder(tmp_path) / "book.json").write_text("{")
+    _, ear = watch()
+    until_told(ear, 0, Health.HEALTHY)
+
+
+# ---- behind the seam -----------------------------------------------------------------------------------------------
+
+
+def test_work_that_fails_on_one_gpu_makes_it_a_lemon_and_not_its_node(tmp_path):
+    script = Script(runs_ms=0, exit_code=1, failure=FailureClass.GPU_FAULT)
+    monitor, ear = Monitor(NODE, tmp_path, SLOW), Ear()
+    backend = WatchedBackend(FakeBackend([NODE], lambda _: script), monitor)
+    backend.open(ear, 1)
+    for n in range(4):
+        key = TaskKey(f"{n}/main", 1, 0)
+        backend.launch([order(key, "x", gpus=("SIM-H100-0",))])
+        ear.down(key)
+    assert until_told(ear, 0, Health.SUSPECT).startswith("tasks of 4 different gangs met faults of the machine here")
+    assert [told(ear, n)[-1][0] for n in (None, 1, 2)] == [Health.HEALTHY] * 3
+    backend.close()
+
+
+def test_a_task_that_was_told_to_leave_says_nothing_about_the_machine(tmp_path):
+    monitor, ear = Monitor(NODE, tmp_path, SLOW), Ear()
+    backend = WatchedBackend(FakeBackend([NODE], lambda _: Script()), monitor)
+    backend.open(ear, 1)
+    key = TaskKey("1/main", 1, 0)
+    backend.launch([order(key, "x", gpus=("SIM-H100-0",))])
+    ear.up(key)
+    assert monitor.occupancy.is_busy("SIM-H100-0")
+    backend.kill(key)
+    ear.down(key)
+    assert not monitor.occupancy.is_busy("SIM-H100-0")
+    assert monitor._book.ends == []
+    backend.close()
+
+
+def test_an_adopted_task_of_which_nothing_is_written_down_keeps_all_gpus_busy(tmp_path):
+    monitor = Monitor(NODE, tmp_path, SLOW)
+    backend = WatchedBackend(FakeBackend([NODE]), monitor)
+    key = TaskKey("1/main", 1, 0)
+    backend._note(TaskReport(key=key, phase=Phase.UP, at_ms=1, node="n1"))
+    assert all(monitor.occupancy.is_busy(gpu.uuid) for gpu in GPUS)
+    backend._note(TaskReport(key=key, phase=Phase.DOWN, at_ms=2, node="n1", exit_code=1))
+    assert not any(monitor.occupancy.is_busy(gpu.uuid) for gpu in GPUS)
+    assert monitor._book.ends == []
