@@ -4,7 +4,7 @@
 # here: each test starts what it needs, in a folder of its own, and ends it.
 #
 #     tools/services.sh              all of them
-#     tools/services.sh postgresql   only that one
+#     tools/services.sh postgresql   only that one (or podman)
 set -eu
 
 can_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
@@ -36,7 +36,17 @@ postgresql() {
     install postgresql postgresql
 }
 
-[ "$#" -gt 0 ] || set -- postgresql
+# Podman, a runtime that takes a hybrid mount of cgroups, an init for containers, and what the image of the tests is
+# made of. Tests start a service of their own and leave the machine's alone.
+podman() {
+    for program in podman runc catatonit busybox; do
+        command -v "$program" >/dev/null && continue
+        install podman podman runc catatonit busybox-static
+        return 0
+    done
+}
+
+[ "$#" -gt 0 ] || set -- postgresql podman
 for wanted in "$@"; do
     "$wanted"
 done

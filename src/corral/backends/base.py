@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import FailureClass, Health
-from corral.core.work import EarlySignal, Mount
+from corral.core.work import EarlySignal, Mount, Work
 from corral.wire.details import NodeDetails
 
 
@@ -137,6 +137,15 @@ class LogPart(Struct, frozen=True, gc=False):
     data: bytes
     next_offset: int
     is_over: bool
+
+
+@runtime_checkable
+class KnowsBeforehand(Protocol):
+    """A backend may know that work can never run on what it has, so that it is refused and not tried."""
+
+    def cannot_run(self, work: Work) -> str:
+        """Why, in words for who asked for it; empty: it can, or nobody knows yet. Answers at once."""
+        ...
 
 
 class Backend(Protocol):

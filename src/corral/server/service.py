@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import msgspec
 
-from corral.backends.base import Backend
+from corral.backends.base import Backend, KnowsBeforehand
 from corral.backends.fleet.backend import FleetBackend
 from corral.core import events as e
 from corral.core.intake.commands import submit_many
@@ -97,7 +97,7 @@ class Service(Newsroom):
 
     async def submit(self, user: str, specs: Sequence[JobSpec], request: str = "") -> Done | Refusal:
         """Take in jobs, all or none. The server numbers them; one may wait for another of them as ``#0``, ``#1``..."""
-        over = await self._over(specs)
+        over = self._impossible(specs) or await self._over(specs)
         if isinstance(over, Refusal):
             return over
 
@@ -125,6 +125,16 @@ class Service(Newsroom):
         first = self.state.next_job
         return [str(number) for number in range(first, first + count)]
 
+    def _impossible(self, specs: Sequence[JobSpec]) -> Refusal | None:
+        """What the machines are known not to be able to run, as an image where there is no container engine."""
+        if not isinstance(self.backend, KnowsBeforehand):
+            return None
+        for work in (gang.work for spec in specs for gang in spec.gangs if gang.work is not None):
+            why = self.backend.cannot_run(work)
+            if why:
+                return Refusal("cannot_run_here", why, field="image")
+        return None
+
     async def _over(self, specs: Sequence[JobSpec]) -> set[str] | Refusal:
         """Jobs that are waited for, ended as they should, and were let go by the state."""
         named = {d.job for spec in specs for d in spec.after if d.job not in self.state.jobs}
@@ -151,7 +161,7 @@ class Service(Newsroom):
 
     async def dry_run(self, specs: Sequence[JobSpec], user: str) -> Sequence[Prospect] | Refusal:
         """What would become of these jobs if they were submitted now, with the numbers they would get."""
-        over = await self._over(specs)
+        over = self._impossible(specs) or await self._over(specs)
         if isinstance(over, Refusal):
             return over
         answer = await self._thought(

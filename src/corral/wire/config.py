@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from corral.core.model import QueueSpec, Settings
+from corral.wire.containers import CONTAINER_KEYS, CONTAINERS, ContainerRules
 from corral.wire.document.faults import Enough, Fault, Path, Reading, Wrong, show
 from corral.wire.document.kinds import (
     FLAG,
@@ -79,6 +80,7 @@ class Config(Struct, frozen=True, kw_only=True):
     policy: PolicyChoice = PolicyChoice()
     settings: Settings = Settings()
     logs: LogRules = LogRules()
+    containers: ContainerRules = ContainerRules()
     keep_ended_ms: int = DAY_MS  # how long ended jobs stay in memory; they stay in the journal
     keep_ended: int = 1_000  # and how many of them at most
     limits: Limits = LIMITS
@@ -236,6 +238,7 @@ CONFIG_KEYS = Table(
         Key("fairness", table_kind(FAIRNESS_KEYS, "a mapping"), "How use is remembered.", {"half_life": "7d"}),
         Key("logs", table_kind(LOG_KEYS, "a mapping", lambda found: LogRules(**_into(found, LOG_KEYS))),
             "What is kept of what tasks write.", {"keep": "30d"}, into="logs"),
+        Key("containers", CONTAINERS, "How jobs with an image are run.", {"pull": "missing"}, into="containers"),
         Key("keep_ended", SPAN, "How long ended jobs stay in memory; the journal has them for ever.",
             "1d", default="1d", into="keep_ended_ms"),
         Key("keep_ended_jobs", number("a number of jobs", 0, 10_000_000), "And how many of them at most.",
@@ -331,6 +334,7 @@ def write_config(config: Config) -> dict[str, Any]:
     written["levels"] = list(config.settings.levels)
     written["fairness"] = _written(config.settings, FAIRNESS_KEYS)
     written["logs"] = _written(config.logs, LOG_KEYS)
+    written["containers"] = _written(config.containers, CONTAINER_KEYS)
     written["keep_ended"] = CONFIG_KEYS.by_name["keep_ended"].kind.write(config.keep_ended_ms)
     written["keep_ended_jobs"] = config.keep_ended
     written["limits"] = _written(config.limits, LIMIT_KEYS)

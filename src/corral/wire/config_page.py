@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from corral.wire import config, queues
+from corral.wire.containers import CONTAINER_KEYS
 from corral.wire.document.reference import section
 from corral.wire.health import HEALTH_KEYS
 from corral.wire.topology import TOPOLOGY_KEYS
@@ -17,6 +18,7 @@ def configuration_page() -> str:
         section("`topology`", _TOPOLOGY, TOPOLOGY_KEYS),
         section("`fairness`", "", config.FAIRNESS_KEYS),
         section("`logs`", "", config.LOG_KEYS),
+        section("`containers`", "See [containers](operate/containers.md).", CONTAINER_KEYS),
         section("`api`", "", config.API_KEYS),
         section("`health`", _HEALTH, HEALTH_KEYS),
         section("A queue", _QUEUE, queues.QUEUE_KEYS),

@@ -18,7 +18,9 @@ from corral.backends.container.devices import device_nodes
 from corral.backends.container.engine import EngineFacts, find
 from corral.backends.container.settings import ContainerSettings
 from corral.backends.container.task.api import Engine, EngineFault, quoted
+from corral.backends.local.orders import NO_ENGINE
 from corral.backends.local.settings import LocalSettings
+from corral.core.work import Work
 
 _log = logging.getLogger(__name__)
 _CLEAN_S = 20.0
@@ -40,6 +42,7 @@ class ContainerHost:
         self._nodes = nodes
         self._known_nodes: Mapping[str, str] | None = None
         self._facts, self._looking = facts, threading.Lock()
+        self._has_looked = False
         self._data = ""
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -50,6 +53,7 @@ class ContainerHost:
         with self._looking:
             if self._facts is None:
                 self._facts = find(self._settings.socket)
+                self._has_looked = True
             return self._facts
 
     # --- asked by the backend -----------------------------------------------------------------------------------------
@@ -72,9 +76,12 @@ class ContainerHost:
             self._thread.join(_CLOSE_S)
 
     def refusal(self, order: TaskOrder) -> str:
-        if not order.image:
-            return "mounts need an image: plain processes see the machine as it is" if order.mounts else ""
-        return orders.refusal(order, self._settings)
+        return orders.refusal(order.image, order.mounts, self._settings)
+
+    def cannot_run(self, work: Work) -> str:
+        """Also that there is no engine, once it was looked for."""
+        is_missing = bool(work.image) and self._facts is None and self._has_looked
+        return orders.refusal(work.image, work.mounts, self._settings) or (NO_ENGINE if is_missing else "")
 
     def unenforced(self, order: TaskOrder) -> list[str]:
         return orders.unenforced(order, self._facts) if self._facts is not None else []
@@ -99,6 +106,10 @@ class ContainerHost:
         except EngineFault as fault:
             raise OSError(fault.why) from fault
 
+    def label(self) -> dict[str, str]:
+        """What all containers of this installation carry."""
+        return {orders.LABEL_DATA: self._data}
+
     # --- leftovers ----------------------------------------------------------------------------------------------------
 
     def sweep(self, is_live: Callable[[str], bool]) -> list[str]:
@@ -107,7 +118,7 @@ class ContainerHost:
         if facts is None:
             return []
         engine = Engine(facts.socket)
-        wanted = quoted(json.dumps({"label": [f"{orders.LABEL_DATA}={self._data}"]}))
+        wanted = quoted(json.dumps({"label": [f"{name}={value}" for name, value in self.label().items()]}))
         removed = []
         for found in engine.call("GET", f"/containers/json?all=1&filters={wanted}", timeout_s=_CLEAN_S) or ():
             name = (found.get("Labels") or {}).get(orders.LABEL_NAME, "")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -20,6 +20,7 @@ from corral.backends.container.task.launcher import command_of
 from corral.backends.gpus import is_simulated
 from corral.backends.local.settings import LocalSettings
 from corral.backends.local.state import name_of, short
+from corral.core.work import Mount
 
 LABEL_DATA, LABEL_NAME = "corral.data", "corral.name"
 _OOM_SCORE = 300  # as for plain processes
@@ -32,7 +33,7 @@ _IMAGE = re.compile(
     r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
 )
 _IMAGE_MAX = 512
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_TRANSPORTS = ("containers-storage", "dir", "docker-archive", "docker-daemon", "oci", "oci-archive", "sif", "tarball")
 
 
 class Ground(Struct, frozen=True):
@@ -50,25 +51,25 @@ def container_name(data: str, name: str) -> str:
     return f"corral-{data[:8]}-{short(name)}"
 
 
-def refusal(order: TaskOrder, settings: ContainerSettings) -> str:
-    """Why an order with an image cannot run on any machine like this; empty: it can."""
-    if len(order.image) > _IMAGE_MAX or not _IMAGE.fullmatch(order.image):
+def refusal(image: str, mounts: Sequence[Mount], settings: ContainerSettings) -> str:
+    """Why work with this image cannot run on any machine like this; empty: it can."""
+    if not image:
+        return "mounts need an image: plain processes see the machine as it is" if mounts else ""
+    is_image = len(image) <= _IMAGE_MAX and _IMAGE.fullmatch(image)
+    if not is_image or image.partition(":")[0] in _TRANSPORTS:
         return (
-            f"{order.image[:200]!r} is not the name of an image: one like pytorch/pytorch:2.9 or "
+            f"{image[:200]!r} is not the name of an image: one like pytorch/pytorch:2.9 or "
             "registry.example.org/team/train:3 is meant"
         )
-    for mount in order.mounts:
-        for path in (mount.source, mount.target):
+    for mount in mounts:
+        is_of_home = mount.source.startswith("~/")  # of the account, known to the supervisor
+        for path in (mount.source.removeprefix("~") if is_of_home else mount.source, mount.target):
             if not path.startswith("/") or "\0" in path or ".." in path.split("/"):
                 return f"{path!r} cannot be mounted: both sides of a mount are paths from the root, without '..'"
         if os.path.normpath(mount.target) in ("/", "/corral", "/proc", "/sys", "/dev"):
             return f"nothing can be mounted on {mount.target!r}: the container has its own there"
-        if settings.mounts and not any(_is_inside(mount.source, place) for place in settings.mounts):
+        if settings.mounts and not is_of_home and not any(_is_inside(mount.source, place) for place in settings.mounts):
             return f"{mount.source!r} is outside of what may be mounted here ({', '.join(settings.mounts)})"
-    if len(order.processes) > 1:
-        names = [name for process in order.processes for name, _ in process.env if not _VARIABLE.fullmatch(name)]
-        if names:
-            return f"{names[0]!r} cannot be a variable of one of several processes in a container"
     return ""
 
 
@@ -90,7 +91,6 @@ def told(order: TaskOrder, ground: Ground) -> dict[str, Any]:
         "image": order.image,
         "pull": settings.pull,
         "allowed": list(settings.mounts),
-        "mounts": [(mount.source, mount.target) for mount in order.mounts],
         "devices": devices,
         "nodes": {uuid: ground.nodes[uuid] for uuid in order.gpus if uuid in ground.nodes},
         "is_libpod": bool(devices) and facts.kind == PODMAN,

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from corral.backends.base import Backend, LogPart, Phase, Report, TaskKey, TaskOrder, TaskReport, Tell
+from corral.backends.base import Backend, KnowsBeforehand, LogPart, Phase, Report, TaskKey, TaskOrder, TaskReport, Tell
 from corral.backends.health.lemons import End
 from corral.backends.health.monitor import Monitor
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import FailureClass
+from corral.core.work import Work
 
 
 class WatchedBackend:
@@ -61,6 +62,9 @@ class WatchedBackend:
 
     def read_log(self, key: TaskKey, stream: str, offset: int, limit: int) -> LogPart | None:
         return self._backend.read_log(key, stream, offset, limit)
+
+    def cannot_run(self, work: Work) -> str:
+        return self._backend.cannot_run(work) if isinstance(self._backend, KnowsBeforehand) else ""
 
     def close(self) -> None:
         self.monitor.close()

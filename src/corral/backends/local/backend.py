@@ -26,13 +26,14 @@ from corral.backends.local import remains
 from corral.backends.local.containers import Containers
 from corral.backends.local.link import SpawnerLink
 from corral.backends.local.logs import LogStore
-from corral.backends.local.orders import Site, request_of
+from corral.backends.local.orders import NO_CONTAINERS, Site, request_of
 from corral.backends.local.settings import LocalSettings
 from corral.backends.local.state import ExitRecord, TaskState, boot_id, down_report, name_of, short, up_report
 from corral.backends.local.task import records
 from corral.backends.local.task.cgroups import detect
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import FailureClass
+from corral.core.work import Work
 
 _log = logging.getLogger(__name__)
 _NEWS_MAX = 1 << 20
@@ -120,6 +121,11 @@ class LocalBackend:
             return task is None or task.told is Phase.DOWN
 
         return self._logs.read(name_of(key), stream, offset, limit, is_over, key in self._tasks)
+
+    def cannot_run(self, work: Work) -> str:
+        if self._containers is not None:
+            return self._containers.cannot_run(work)
+        return NO_CONTAINERS if work.image or work.mounts else ""
 
     def close(self) -> None:
         if self._thread is None:

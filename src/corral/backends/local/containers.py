@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from corral.backends.base import TaskOrder
+from corral.core.work import Work
 
 
 class Containers(Protocol):
@@ -24,6 +25,10 @@ class Containers(Protocol):
 
     def refusal(self, order: TaskOrder) -> str:
         """Why it can never run; empty: it can."""
+        ...
+
+    def cannot_run(self, work: Work) -> str:
+        """The same of work before there is an order for it; also when the engine was looked for in vain. At once."""
         ...
 
     def unenforced(self, order: TaskOrder) -> list[str]: ...

@@ -19,6 +19,7 @@ from corral.backends.local.task.cgroups import Layout
 from corral.backends.local.task.lease import LEASE
 from corral.backends.local.task.request import Request
 
+NO_CONTAINERS = "images and mounts need a backend with containers; this one runs plain processes"
 NO_ENGINE = (
     "the job has an image, and no container engine answers on this machine: start Podman's or Docker's service "
     "(docs/operate/containers.md)"
@@ -115,7 +116,7 @@ def _early(order: TaskOrder) -> tuple[int, int] | None:
 
 def _refusal(order: TaskOrder, containers: Containers | None) -> str:
     if (order.image or order.mounts) and containers is None:
-        return "images and mounts need a backend with containers; this one runs plain processes"
+        return NO_CONTAINERS
     if containers is not None and (wrong := containers.refusal(order)):
         return wrong
     if not order.command or not order.command[0]:

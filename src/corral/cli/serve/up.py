@@ -13,6 +13,7 @@ from corral.cli.words import Span
 
 if TYPE_CHECKING:
     from corral.backends.base import Backend
+    from corral.backends.container.settings import ContainerSettings
     from corral.backends.local.settings import LocalSettings
     from corral.core.cluster.topology import NodeSpec
     from corral.server.main import Options
@@ -80,13 +81,27 @@ def _local_settings(config: Config) -> LocalSettings:
     )
 
 
+def _container_settings(config: Config) -> ContainerSettings:
+    from corral.backends.container.settings import ContainerSettings
+
+    rules = config.containers
+    return ContainerSettings(
+        socket=rules.socket,
+        pull=rules.pull,
+        mounts=rules.mounts,
+        network=rules.network,
+        shm_mib=rules.shm_mib or 0,
+        cdi_kind=rules.cdi_kind,
+    )
+
+
 def _watched(node: NodeSpec, folder: Path, config: Config) -> Backend:
     """This machine, with a watch over its health unless there shall be none."""
     from corral.backends.health.monitor import Monitor
     from corral.backends.health.watched import WatchedBackend
-    from corral.backends.local.backend import LocalBackend
+    from corral.backends.machine import machine_backend
 
-    backend = LocalBackend(folder, node, _local_settings(config))
+    backend = machine_backend(folder, node, _local_settings(config), _container_settings(config))
     return WatchedBackend(backend, Monitor(node, folder, config.health)) if config.health.is_on else backend
 
 

@@ -28,7 +28,7 @@ def command_of(command: list[str], processes: list[dict[str, str]]) -> list[str]
 def _script(processes: list[dict[str, str]]) -> str:
     parts = [_KEEP, ": > \"$CORRAL_FAILED_FILE\"\npids=''\n"]
     for env in processes:
-        names = "".join(f"export {name}={_quoted(value)}\n" for name, value in env.items())
+        names = "".join(f"export {_quoted(f'{name}={value}')}\n" for name, value in env.items())
         parts.append(
             f'(\n{_KEEP}{names}"$@"\ncode=$?\n'
             '[ "$code" = 0 ] || echo "$code" >> "$CORRAL_FAILED_FILE"\nexit "$code"\n) &\npids="$pids $!"\n'

@@ -49,7 +49,7 @@ class ContainerSupervisor(Supervisor):
         self.output: Output | None = None
         self.counter = ""
         self.kills = 0
-        self.is_launched = False
+        self.is_launched = self.was_killed = False
         self.lost: StartFault | None = None
 
     # --- the start ----------------------------------------------------------------------------------------------------
@@ -81,7 +81,10 @@ class ContainerSupervisor(Supervisor):
 
     def _check_mounts(self, account: Account) -> None:
         """With the rights of the account: the engine would look with its own."""
-        for source, _ in self.told["mounts"]:
+        for mount in self.told["body"]["HostConfig"]["Mounts"]:
+            source = mount["Source"]
+            if source.startswith("~/"):
+                source = mount["Source"] = account.home + source[1:]
             try:
                 with Acting(account):
                     os.stat(source)
@@ -99,7 +102,7 @@ class ContainerSupervisor(Supervisor):
         body, host = self.told["body"], self.told["body"]["HostConfig"]
         env = {"USER": account.name, "LOGNAME": account.name, "TMPDIR": _TMP}
         if account.uid != 0:
-            targets = [target for _, target in self.told["mounts"]]
+            targets = [mount["Target"] for mount in host["Mounts"]]
             is_there = any(account.home == target or account.home.startswith(target + "/") for target in targets)
             env["HOME"] = account.home if is_there else _TMP
         env |= self.request["env"]
@@ -253,6 +256,7 @@ class ContainerSupervisor(Supervisor):
         """Its first process takes all others with it: the kernel ends a process namespace with its first."""
         poll = select.poll()
         poll.register(self.pidfd, select.POLLIN)
+        self.was_killed = True
         while True:
             try:
                 signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
@@ -271,8 +275,11 @@ class ContainerSupervisor(Supervisor):
             try:
                 state = self._inspect()
             except EngineFault as fault:
+                if self.was_killed:
+                    self.first_failure = self.first_failure or system.SIGKILL
+                    return
                 if fault.status != NO_ANSWER:
-                    return  # somebody has removed it
+                    break  # somebody has removed it
                 state = {"Running": True}
             if not state["Running"] and state.get("Status") != "stopping":
                 self.kills = max(self.kills, int(bool(state.get("OOMKilled"))))
