@@ -8,6 +8,7 @@ import json
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import tarfile
 import tempfile
@@ -87,6 +88,13 @@ class Podman:
     def stop(self) -> None:
         self._process.kill()
         self._process.wait()
+
+    def pause(self) -> None:
+        """It hangs: connections are taken and not answered."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
 
     def names(self) -> list[str]:
         return [name.lstrip("/") for each in self.containers() for name in each["Names"]]

@@ -115,3 +115,15 @@ def _ids(podman: Podman) -> set[str]:
 
 def _supervisor(ground: ContainerGround, key: TaskKey) -> int:
     return int(json.loads((ground.state(key) / "started.json").read_text())["supervisor"])
+
+
+def test_a_task_can_be_killed_while_the_engine_hangs(ground: ContainerGround):
+    ground.podman.pause()
+    try:
+        key = ground.sh("echo ready; sleep 600")
+        until(lambda: (ground.state(key) / "control").exists())
+        ground.backend.kill(key)
+        down = ground.ear.down(key)
+    finally:
+        ground.podman.resume()
+    assert (down.exit_code, down.signal) == (137, 9)

@@ -66,12 +66,15 @@ class Engine:
     def __init__(self, path: str) -> None:
         self.path = path
 
-    def call(self, method: str, path: str, body: Any = None, timeout_s: float = CALL_S) -> Any:
+    def call(
+        self, method: str, path: str, body: Any = None, timeout_s: float = CALL_S, wait: Wait | None = None
+    ) -> Any:
         """The answer, decoded; None where there is none. Raises `EngineFault`."""
-        stream = self._ask(method, path, None if body is None else json.dumps(body).encode(), timeout_s)
-        data = _all_of(stream)
+        data = None if body is None else json.dumps(body).encode()
+        stream = self._ask(method, path, data, timeout_s, wait=wait)
+        answer = _all_of(stream)
         try:
-            return json.loads(data) if data.strip() else None
+            return json.loads(answer) if answer.strip() else None
         except ValueError:
             return None
 

@@ -23,7 +23,7 @@ _LOOK_MS = 1_000
 def bring(engine: Engine, image: str, policy: str, is_wanted: Wait) -> None:
     """``is_wanted``: waits for the engine meanwhile; once it says no, nobody will ask whether the image is there."""
     try:
-        if policy != ALWAYS and _is_here(engine, image):
+        if policy != ALWAYS and _is_here(engine, image, is_wanted):
             return
         if policy == NEVER:
             why = f"there is no image {image!r} on this machine, and images are not fetched here (pull: never)"
@@ -35,9 +35,9 @@ def bring(engine: Engine, image: str, policy: str, is_wanted: Wait) -> None:
         raise verdicts.no_image(image, fault.why) from fault
 
 
-def _is_here(engine: Engine, image: str) -> bool:
+def _is_here(engine: Engine, image: str, is_wanted: Wait) -> bool:
     try:
-        engine.call("GET", f"/images/{quoted(image)}/json")
+        engine.call("GET", f"/images/{quoted(image)}/json", wait=is_wanted)
     except EngineFault as fault:
         if fault.status == 404:
             return False

@@ -13,6 +13,10 @@ import time
 from corral.backends.container.task.api import Engine, EngineFault, Stream
 from corral.backends.local.task.streams import Stream as Log
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from corral.backends.container.task.api import Wait
+
 _HEAD = 8
 _RETRY_S = 1.0
 
@@ -20,10 +24,10 @@ _RETRY_S = 1.0
 class Output:
     """To be opened before the container is started, so that nothing is missed."""
 
-    def __init__(self, engine: Engine, container: str, logs: list[Log]) -> None:
+    def __init__(self, engine: Engine, container: str, logs: list[Log], wait: Wait | None = None) -> None:
         self._engine, self._logs = engine, logs
         self._path = f"/containers/{container}/attach?stream=1&stdout=1&stderr=1"
-        self._stream: Stream = engine.stream("POST", self._path)
+        self._stream: Stream = engine.stream("POST", self._path, wait=wait)
         self.is_open = True
         self._head = b""
         self._left = 0  # of the present frame

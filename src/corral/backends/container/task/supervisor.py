@@ -49,7 +49,8 @@ class ContainerSupervisor(Supervisor):
         self.output: Output | None = None
         self.counter = ""
         self.kills = 0
-        self.is_launched = self.was_killed = False
+        self.is_asked_for = self.is_launched = self.was_killed = False
+        self.is_certain = True  # that nothing of it runs that is not held by the pidfd
         self.lost: StartFault | None = None
 
     # --- the start ----------------------------------------------------------------------------------------------------
@@ -59,13 +60,15 @@ class ContainerSupervisor(Supervisor):
             self.poll.unregister(stream.source)
             os.close(stream.sink)
         self._check_mounts(account)
-        bring(self.engine, self.told["image"], self.told["pull"], self._is_wanted)
-        if not self._is_wanted(0):
-            return
-        self._make(self._body(account, private))
-        if not self._is_wanted(0):
-            return
-        self._launch()
+        try:
+            bring(self.engine, self.told["image"], self.told["pull"], self._is_wanted)
+            if self._is_wanted(0):
+                self._make(self._body(account, private))
+            if self._is_wanted(0):
+                self._launch()
+        except StartFault:
+            if not self._is_past_deadline():
+                raise
 
     def _is_wanted(self, patience_ms: int, fd: int = -1) -> bool:
         """Wait a moment, for this descriptor if one is given; False: the task is to end."""
@@ -131,20 +134,24 @@ class ContainerSupervisor(Supervisor):
 
             path, body = create_path(), specification(body, self.told["name"], self.told["devices"])
         try:
-            self.id = self.engine.call("POST", path, body)["Id"]
+            self.is_asked_for = True
+            self.id = self.engine.call("POST", path, body, wait=self._is_wanted)["Id"]
         except EngineFault as fault:
             if fault.status == 409 and "name" in fault.why:
+                self.is_asked_for = False
                 why = f"a container of this task is there already: {self.told['name']}"
                 raise StartFault(START_FAILED, why) from fault
             raise self._no_container(fault) from fault
 
     def _launch(self) -> None:
         try:
-            self.output = Output(self.engine, self.id, self.streams)
-            self.engine.call("POST", f"/containers/{self.id}/start")
+            self.output = Output(self.engine, self.id, self.streams, self._is_wanted)
+            self.is_certain = False
+            self.engine.call("POST", f"/containers/{self.id}/start", wait=self._is_wanted)
             self.is_launched = True
             state = self._inspect()
         except EngineFault as fault:
+            self.is_certain = self.is_certain or (fault.status != NO_ANSWER and not self.is_launched)
             if self.has_init and verdicts.lacks_init(fault):
                 why = "the container engine has no init to put into containers: install catatonit or docker-init"
                 raise StartFault(START_FAILED, why) from fault
@@ -152,6 +159,7 @@ class ContainerSupervisor(Supervisor):
         self.first = int(state["Pid"] or 0)
         if self.first:
             self._hold(self.first)
+        self.is_certain = True
         if self.running:
             self._check_devices()
         self._record_start()
@@ -241,6 +249,8 @@ class ContainerSupervisor(Supervisor):
 
     def _end_all(self, ended: dict[int, int]) -> None:  # noqa: ARG002  nothing of it is a child
         self._look_for_failed()
+        if not self.is_certain:
+            self._make_certain()
         if self.running:
             self._kill()
             self._let_go()
@@ -251,6 +261,18 @@ class ContainerSupervisor(Supervisor):
             self._read_exit()
         elif self._is_past_deadline():
             self.first_failure = system.SIGKILL
+
+    def _make_certain(self) -> None:
+        """The engine was asked to start it and gave no answer: what the task holds is not free until it does."""
+        while True:
+            try:
+                self._ask_softly("POST", f"/containers/{self.id}/kill?signal=9")
+                if not self._inspect()["Running"]:
+                    return
+            except EngineFault as fault:
+                if fault.status != NO_ANSWER:
+                    return
+            time.sleep(_RETRY_S)
 
     def _kill(self) -> None:
         """Its first process takes all others with it: the kernel ends a process namespace with its first."""
@@ -307,8 +329,8 @@ class ContainerSupervisor(Supervisor):
     def _tidy(self) -> None:
         """The container goes before the directory that is mounted in it. What the engine cannot do now, the server's
         sweep does."""
-        if self.id:
-            self._ask_softly("DELETE", f"/containers/{self.id}?force=1&v=1")
+        if self.is_asked_for:
+            self._ask_softly("DELETE", f"/containers/{self.id or self.told['name']}?force=1&v=1")
         super()._tidy()
 
     def _inspect(self) -> dict[str, Any]:
