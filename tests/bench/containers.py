@@ -1,0 +1,59 @@
+"""How long a trivial container takes to be up and to be told down. Prints one line of JSON.
+
+    PYTHONPATH=src:. python -m tests.bench.containers [--tasks 20]
+
+On a Podman of its own, as in the tests; one at a time. Needs root.
+"""
+
+import argparse
+import json
+import shutil
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from corral.backends.base import TaskKey
+from corral.backends.container.settings import ContainerSettings
+from corral.backends.machine import machine_backend
+from corral.core.cluster.topology import NodeSpec
+from tests.backends.podman import IMAGE, Podman
+from tests.backends.telling import Ear, order
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tasks", type=int, default=20)
+    tasks = parser.parse_args().tasks
+    folder = Path(tempfile.mkdtemp(prefix="corral-bench-"))
+    (folder / "podman").mkdir()
+    podman = Podman(folder / "podman")
+    backend = machine_backend(folder / "data", NodeSpec("n1"), containers=ContainerSettings(socket=podman.socket))
+    ear = Ear()
+    backend.open(ear, 1)
+    ups, downs = [], []
+    for n in range(tasks + 1):
+        key = TaskKey(f"{n}/main", 1, 0)
+        begun = time.perf_counter()
+        backend.launch([order(key, "true", image=IMAGE)])
+        ear.up(key)
+        ups.append(time.perf_counter() - begun)
+        ear.down(key)
+        downs.append(time.perf_counter() - begun)
+    backend.close()
+    podman.close()
+    shutil.rmtree(folder, ignore_errors=True)
+    up, down = sorted(ups[1:]), sorted(downs[1:])  # the first one waits until the engine has been looked at
+    figures = {
+        "tasks": tasks,
+        "engine": f"{podman.facts.kind} {podman.facts.version}",
+        "up_ms_median": round(statistics.median(up) * 1000),
+        "up_ms_worst": round(up[-1] * 1000),
+        "down_ms_median": round(statistics.median(down) * 1000),
+        "first_up_ms": round(ups[0] * 1000),
+    }
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()
