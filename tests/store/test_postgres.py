@@ -6,7 +6,6 @@ import time
 import psycopg
 import pytest
 
-from corral.store.address import is_postgres, shown
 from corral.store.archive import ArchiveRefused, read_archive
 from corral.store.chain import BEGINNING, follow
 from corral.store.journal import (
@@ -20,6 +19,7 @@ from corral.store.journal import (
 )
 from corral.store.lookup import JobQuery
 from corral.store.postgres import PostgresJournal, PostgresReader, verify
+from corral.wire.address import is_postgres, shown
 from tests.database import Database
 from tests.store.entries import entry, submission
 from tests.store.runs import entries_of, events_of_run

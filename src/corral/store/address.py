@@ -1,40 +1,20 @@
 """Where a journal is: a folder of this machine, or a PostgreSQL database by its address.
 
-Knows addresses. Imports the driver of PostgreSQL only when a database is named, and says what to install if it is not
-there. A password in an address is for the database alone: nothing here gives it to anyone else.
+Imports the driver of PostgreSQL only when a database is named, and says what to install if it is not there.
 """
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit, urlunsplit
 
 from corral.store.journal import JournalUnusable
+from corral.wire.address import is_postgres
 
 if TYPE_CHECKING:
     from types import ModuleType
 
     from corral.store.sql.findings import Finding
-
-_SCHEMES = ("postgresql://", "postgres://")
-_SECRET = re.compile(r"(?<![a-z])(password|passfile|sslpassword)=[^&]*", re.IGNORECASE)
-
-
-def is_postgres(place: str) -> bool:
-    return place.startswith(_SCHEMES)
-
-
-def shown(address: str) -> str:
-    """An address as people may see it: without any password."""
-    try:
-        parts = urlsplit(address)
-    except ValueError:
-        return "postgresql://..."
-    where = parts.netloc.rpartition("@")
-    user = where[0].partition(":")[0]
-    return urlunsplit(parts._replace(netloc=f"{user}{where[1]}{where[2]}", query=_SECRET.sub(r"\1=...", parts.query)))
 
 
 def postgres() -> ModuleType:

@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from corral.core.model import QueueSpec, Settings
+from corral.wire.address import shown
 from corral.wire.containers import CONTAINER_KEYS, CONTAINERS, ContainerRules
 from corral.wire.document.faults import Enough, Fault, Path, Reading, Wrong, show
 from corral.wire.document.kinds import (
@@ -71,6 +72,7 @@ class Config(Struct, frozen=True, kw_only=True):
     """All that an administrator can say about a server. ``data`` empty: where the command line puts it by itself."""
 
     data: str = ""
+    database: str = ""
     address: str = "127.0.0.1"
     port: int = 7411
     tls_certificate: str = ""
@@ -222,10 +224,18 @@ _TREE = Kind(lambda value, _path, _reading: value, {"type": "object"}, "a mappin
 _TREE_KEY = Key("queues", _TREE, "The queues below it.", {"vision": {"guarantee": 8}})
 _TREE_KEYS = Table("queue", (*QUEUE_KEYS.keys, _TREE_KEY), QUEUE_KEYS.elsewhere, PAGE)
 
+_DATABASE = text(
+    "the address of a PostgreSQL database",
+    pattern=r"postgres(ql)?://[\s\S]*",
+    hint="write it like postgresql://corral@db.example/corral",
+)
+
 CONFIG_KEYS = Table(
     "configuration",
     [
         Key("data", PATH_TEXT, "Where everything is kept.", "/var/lib/corral", into="data"),
+        Key("database", _DATABASE, "A PostgreSQL database that several servers may share, instead of a file in data.",
+            "postgresql://corral@db.example/corral", into="database"),
         Key("listen", table_kind(LISTEN_KEYS, "a mapping"), "Where the server can be reached.", {"port": 7411}),
         Key("administrator", text("a name", most="name_chars"), "Who may do everything; made at the first start.",
             "admin", default="admin", into="administrator"),
@@ -328,6 +338,8 @@ def _by_place(fault: PlacedFault) -> tuple[int, int]:
 def write_config(config: Config) -> dict[str, Any]:
     """The effective configuration as a document, defaults and all: ``parse_config`` gives the same back."""
     written: dict[str, Any] = {"data": config.data} if config.data else {}
+    if config.database:
+        written["database"] = shown(config.database)  # it may be read by anybody who may start a server
     written["listen"] = _written(config, LISTEN_KEYS)
     written["administrator"] = config.administrator
     written["policy"] = _written(config.policy, POLICY_KEYS)

@@ -19,6 +19,11 @@ data_option = click.option(
     help="Where the server keeps everything.",
 )  # fmt: skip
 
+database_option = click.option(
+    "--database", metavar="ADDRESS", default=None, envvar="CORRAL_DATABASE", show_envvar=True,
+    help="A PostgreSQL database instead of a file there: postgresql://user@host/name.",
+)  # fmt: skip
+
 
 def data_folder(stated: str | None) -> Path:
     if stated:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
 from corral.cli.complaint import FAULT, Complaint
-from corral.cli.serve.place import data_folder, data_option, running_server
+from corral.cli.serve.place import data_folder, data_option, database_option, running_server
 from corral.cli.words import Span
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 @click.command()
 @data_option
+@database_option
+@click.option("--tasks", metavar="FOLDER", default=None, help="Where tasks are kept; servers of one machine share it.")
+@click.option("--advertise", metavar="URL", default=None, help="Where other servers and their clients find this one.")
 @click.option("--listen", metavar="HOST:PORT", default=None, help="Where it answers; otherwise 127.0.0.1:7411.")
 @click.option("--fake-gpus", metavar="8xH100", default=None, help="Simulated GPUs instead of those of this machine.")
 @click.option(
@@ -67,7 +71,7 @@ def up(**given: Any) -> int:
         from corral.cli.serve.detached import start_detached
 
         return start_detached(folder, _again(given, folder), given["timeout"] / 1000)
-    backend = _backend(given, folder, config)
+    backend = _backend(given, Path(given["tasks"]).absolute() if given["tasks"] else folder, config)
     _check_free(options.host, options.port)
     return _serve(options, backend, folder)
 
@@ -118,7 +122,7 @@ def _serve(options: Options, backend: Backend, folder: Path) -> int:
     except JournalBusy as error:
         raise Complaint(str(error).rstrip("."), "corral down stops it", exit_code=FAULT) from None
     except JournalBroken as error:
-        hint = f"corral db verify --data {folder} tells all that is wrong"
+        hint = "corral db verify tells all that is wrong"
         raise Complaint(f"the journal is not whole: {error}", hint, exit_code=FAULT) from None
 
 
@@ -159,6 +163,8 @@ def _options(config: Config, folder: Path, given: dict[str, Any]) -> Options:
         raise Complaint(what, "give tls_certificate and tls_key in the configuration, or say --allow-plain-http")
     return Options(
         data=folder,
+        database=_database(given["database"] or config.database),
+        advertise=(given["advertise"] or "").rstrip("/"),
         credentials=credentials_path(),
         host=host,
         port=port,
@@ -180,6 +186,15 @@ def _options(config: Config, folder: Path, given: dict[str, Any]) -> Options:
             default_queue=config.default_queue,
         ),
     )
+
+
+def _database(address: str) -> str:
+    from corral.wire.address import is_postgres, shown
+
+    if address and not is_postgres(address):
+        what = f"{shown(address)} is not the address of a PostgreSQL database"
+        raise Complaint(what, "write it like postgresql://corral@db.example/corral")
+    return address
 
 
 def _address(listen: str | None, config: Config) -> tuple[str, int]:
@@ -237,7 +252,9 @@ def _switches(config: Config) -> dict[str, tuple[str, ...]]:
 def _again(given: dict[str, Any], folder: Path) -> list[str]:
     """The same command for the process in the background."""
     words = ["up", "--data", str(folder)]
-    for name in ("listen", "fake_gpus", "config", "policy"):
+    if given["database"] is not None:
+        os.environ["CORRAL_DATABASE"] = given["database"]  # command lines can be read by everybody
+    for name in ("tasks", "advertise", "listen", "fake_gpus", "config", "policy"):
         if given[name] is not None:
             words += [f"--{name.replace('_', '-')}", given[name]]
     words += ["--fleet", "--lease", f"{given['lease']}ms"] if given["fleet"] else []

@@ -19,11 +19,12 @@ from msgspec import Struct
 from corral.server.saved import Known
 from corral.server.secrets import SecretStore
 from corral.server.standing.following import Follower
-from corral.store.address import postgres, shown
+from corral.store.address import postgres
 from corral.store.files import write_whole
 from corral.store.journal import Journal, JournalBusy, JournalUnusable
 from corral.store.lookup import Lookup
 from corral.store.sqlite.lease import Lease as FolderLease
+from corral.wire.address import shown
 
 log = structlog.get_logger(__name__)
 

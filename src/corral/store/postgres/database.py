@@ -15,8 +15,8 @@ from typing import Any
 import psycopg
 from psycopg.rows import TupleRow
 
-from corral.store.address import shown
 from corral.store.journal import JournalTooNew, JournalUnusable
+from corral.wire.address import shown
 
 CONNECT_S = 5
 #: Marks our sessions in pg_stat_activity; the one that writes has a name of its own.

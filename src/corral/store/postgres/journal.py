@@ -14,7 +14,6 @@ from pathlib import Path
 
 import psycopg
 
-from corral.store.address import shown
 from corral.store.archive import ArchiveRefused, digest_of, write_archive
 from corral.store.chain import chain, why_not_next
 from corral.store.journal import Entry, Head, JournalBroken, JournalFailed, Record, StoredImage, all_records
@@ -29,6 +28,7 @@ from corral.store.projection import fold
 from corral.store.sql.records import RECORD, Archived, anchor_in, archives_in, whole_journal
 from corral.store.sql.writer import Writer, fenced
 from corral.wire import codec
+from corral.wire.address import shown
 
 _TODO = "See that the database is in order and can be reached, then start again."
 
@@ -100,6 +100,10 @@ class PostgresJournal:
 
     def newest_image(self) -> StoredImage | None:
         return self._reader.newest_image()
+
+    def image_seqs(self) -> list[int]:
+        """The records after which there are images, newest first."""
+        return self._reader.image_seqs()
 
     # ---- upkeep ------------------------------------------------------------------------------------------------
 

@@ -5,13 +5,13 @@ For servers that stand by, and for looking at a journal from elsewhere. May be u
 
 from __future__ import annotations
 
-from corral.store.address import shown
 from corral.store.journal import Head, JournalUnusable, Record, StoredImage
 from corral.store.postgres import images
 from corral.store.postgres.database import Readers, open_database, schema_version
 from corral.store.postgres.lease import Leadership, leadership
 from corral.store.postgres.lookup import PostgresLookup
 from corral.store.sql.records import RECORD, anchor_in
+from corral.wire.address import shown
 
 
 class PostgresReader:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import psycopg
 
-from corral.store.address import shown
 from corral.store.journal import JournalUnusable
 from corral.store.postgres import images
 from corral.store.postgres.database import Link, connect, schema_version, unreachable
@@ -19,6 +18,7 @@ from corral.store.postgres.rows import rebuild
 from corral.store.sql.findings import Finding, wrong_archives, wrong_records
 from corral.store.sql.records import whole_journal
 from corral.store.sql.tables import PROJECTED
+from corral.wire.address import shown
 
 
 def verify(address: str, folder: Path | None = None) -> list[Finding]:

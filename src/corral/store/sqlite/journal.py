@@ -98,6 +98,10 @@ class SqliteJournal:
     def newest_image(self) -> StoredImage | None:
         return self._reader.newest_image()
 
+    def image_seqs(self) -> list[int]:
+        """The records after which there are images, newest first."""
+        return self._reader.image_seqs()
+
     # ---- upkeep ------------------------------------------------------------------------------------------------
 
     def rebuild(self) -> None:

@@ -49,5 +49,13 @@ class SqliteReader:
     def newest_image(self) -> StoredImage | None:
         return self.images.newest()
 
+    def image_seqs(self) -> list[int]:
+        """The records after which there are images, newest first."""
+        return self.images.seqs()
+
+    def size(self) -> int:
+        """Bytes of the database and what belongs to it."""
+        return sum(path.stat().st_size for path in self.folder.glob(f"{FILE_NAME}*"))
+
     def close(self) -> None:
         self.readers.close()

@@ -1,0 +1,51 @@
+"""A server on PostgreSQL, and the journal moved there and back, as typed."""
+
+from __future__ import annotations
+
+import json
+
+from tests.cli.test_server import Machine, machine
+from tests.database import Database
+
+__all__ = ["machine"]
+
+
+def test_a_server_moves_from_a_file_to_a_database_and_is_backed_up(machine: Machine, database: Database) -> None:
+    address = database.new()
+    machine.up()
+    machine("submit", "--wait", "--", "true")
+    busy = machine("db", "copy", "--from", str(machine.data), "--to", address)
+    assert busy.returncode == 1
+    assert "corral down stops the server" in busy.stderr
+    machine("down")
+    copied = machine("db", "copy", "--from", str(machine.data), "--to", address)
+    assert copied.returncode == 0, copied.stderr
+    assert "0 secrets" in copied.stdout
+    started = machine.up("--database", address)
+    assert started.returncode == 0, started.stderr
+    assert "succeeded" in machine("ps", "--over").stdout
+    assert machine("submit", "--wait", "--", "true").returncode == 0
+    told = json.loads(machine("db", "info", "--database", address, "--json").stdout)
+    assert machine.address in told["leader"]
+    backup = machine("db", "backup", "--database", address, str(machine.data / "all.jsonl.gz"))
+    assert backup.returncode == 0, backup.stderr
+    assert machine("db", "verify", "--database", address).stdout.endswith("is whole\n")
+    assert machine("db", "rebuild", "--database", address).returncode == 1, "a server leads"
+    machine("down")
+    assert machine("db", "rebuild", "--database", address).returncode == 0
+    elsewhere = str(machine.data.parent / "restored")
+    restored = machine("db", "restore", "--data", elsewhere, str(machine.data / "all.jsonl.gz"))
+    assert restored.returncode == 0, restored.stderr
+    assert machine("db", "verify", "--data", elsewhere).returncode == 0
+
+
+def test_what_is_wrong_with_a_database_is_told_without_its_password(machine: Machine) -> None:
+    address = "postgresql://ann:s3cret@127.0.0.1:1/corral"
+    for words in (("up",), ("db", "info"), ("db", "verify"), ("up", "--detach")):
+        told = machine(*words, "--listen", machine.address, "--database", address) if "up" in words else machine(
+            *words, "--database", address
+        )  # fmt: skip
+        assert told.returncode != 0
+        assert "postgresql://ann@127.0.0.1:1/corral cannot be used" in told.stderr, told.stderr
+        assert "s3cret" not in told.stderr + told.stdout
+    assert "not the address" in machine("up", "--database", "mysql://x").stderr
