@@ -82,6 +82,7 @@ class Agent:
         self.line.hang_up()
         for thread in self._threads:
             thread.join(10)
+        self.line.hang_up()
         self.backend.close()
 
     def _hear(self, report: Report) -> None:

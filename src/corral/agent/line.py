@@ -7,6 +7,7 @@ question, kept open. Knows addresses and a credential, and nothing of what is sa
 from __future__ import annotations
 
 import http.client
+import socket
 import ssl
 import threading
 from contextlib import suppress
@@ -68,6 +69,7 @@ class HttpLine:
         self._at = urls[0]
         self._tls = ssl.create_default_context(cafile=cafile or None) if any(map(_is_tls, urls)) else None
         self._open: dict[str, http.client.HTTPConnection] = {}
+        self._busy: set[str] = set()
         self._lock = threading.Lock()
 
     def report(self, said: AgentReport) -> AgentAnswer:
@@ -85,10 +87,18 @@ class HttpLine:
     def hang_up(self) -> None:
         with self._lock:
             kept, self._open = self._open, {}
-        for connection in kept.values():
-            with suppress(OSError):
-                if connection.sock is not None:
-                    connection.sock.shutdown(2)
+            for what, connection in kept.items():
+                if what not in self._busy:
+                    connection.close()
+                elif connection.sock is not None:  # whoever waits on it closes it
+                    with suppress(OSError):
+                        connection.sock.shutdown(socket.SHUT_RDWR)
+
+    def __enter__(self) -> HttpLine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.hang_up()
 
     def _asked(self, what: str, body: Any, answer: type[T], timeout_s: float) -> T:
         """One question on the connection of its kind."""
@@ -113,12 +123,11 @@ class HttpLine:
             connection.request("POST", f"/v1/agent/{what}", body, head)
             answer = connection.getresponse()
             text = answer.read()
-        except (OSError, http.client.HTTPException, AttributeError) as lost:  # AttributeError: hung up meanwhile
+        except (OSError, http.client.HTTPException) as lost:
             self._drop(what, connection)
             self._go_on()
             raise NoAnswer(f"{self._at} does not answer: {str(lost) or type(lost).__name__}") from None
-        if answer.will_close:
-            self._drop(what, connection)
+        self._put_back(what, connection, answer.will_close)
         return answer.status, {name.lower(): value for name, value in answer.getheaders()}, text
 
     def _connection(self, what: str, timeout_s: float) -> http.client.HTTPConnection:
@@ -132,16 +141,23 @@ class HttpLine:
                 else:
                     kept = http.client.HTTPConnection(host, port, timeout=timeout_s)
                 self._open[what] = kept
+            self._busy.add(what)
             kept.timeout = timeout_s
             if kept.sock is not None:
                 kept.sock.settimeout(timeout_s)
             return kept
 
     def _drop(self, what: str, connection: http.client.HTTPConnection) -> None:
+        self._put_back(what, connection, True)
+
+    def _put_back(self, what: str, connection: http.client.HTTPConnection, is_over: bool) -> None:
         with self._lock:
-            if self._open.get(what) is connection:
+            self._busy.discard(what)
+            is_kept = self._open.get(what) is connection
+            if is_kept and is_over:
                 del self._open[what]
-        connection.close()
+        if is_over or not is_kept:
+            connection.close()
 
     def _go_on(self) -> None:
         """To the next server there is."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from corral.backends.base import Backend, KnowsBeforehand, LogPart, Phase, Report, TaskKey, TaskOrder, TaskReport, Tell
 from corral.backends.health.lemons import End
 from corral.backends.health.monitor import Monitor
+from corral.backends.local.task.lease import WHY
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import FailureClass
 from corral.core.work import Work
@@ -37,7 +38,7 @@ class WatchedBackend:
             occupancy.runs(report.key)
             return
         gpus = occupancy.over(report.key)
-        if gpus is not None:
+        if gpus is not None and report.why != WHY:  # that a lease ran out says nothing of the GPUs
             failure = report.failure or (FailureClass.USER_ERROR if report.exit_code else None)
             self.monitor.ended(End(report.at_ms, report.key.gang, (report.node, *gpus), failure))
 

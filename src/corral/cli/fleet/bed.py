@@ -158,7 +158,8 @@ class Testbed:
             token = client.make_join_token(node).token
         url = self.links[node].url
         try:
-            answer = HttpLine((self.url,), token).join(JoinBody(node), JoinAnswer)
+            with HttpLine((self.url,), token) as line:
+                answer = line.join(JoinBody(node), JoinAnswer)
         except NoAnswer as lost:
             raise BedFailed(f"{node} could not join: {lost}") from None
         AgentPlace(self.folder / node).keep_credential(Credential(node, (url,), answer.token))

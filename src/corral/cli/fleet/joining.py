@@ -50,7 +50,8 @@ def join(urls: tuple[str, ...], token: str, name: str | None, cafile: str, repla
         if not url.startswith(("http://", "https://")):
             raise Complaint(f"--server cannot be {url!r}", "write it like https://corral.example:7411")
     try:
-        answer = HttpLine(urls_of(urls), token, cafile=cafile).join(JoinBody(node), JoinAnswer)
+        with HttpLine(urls_of(urls), token, cafile=cafile) as line:
+            answer = line.join(JoinBody(node), JoinAnswer)
     except Refused as error:
         raise Complaint(f"the server refuses: {error}", error.hint or "corral node token makes another token") from None
     except NoAnswer as error:

@@ -94,8 +94,8 @@ class ProxyLink:
                 for way in ways:
                     way.cancel()
                 await asyncio.gather(*ways, return_exceptions=True)
-        except OSError:
-            pass  # the server is away
+        except (OSError, asyncio.CancelledError):
+            pass  # the server is away, or the fleet ends; nobody waits for us
         finally:
             for end in (writer, far):
                 if end is not None:

@@ -1,0 +1,204 @@
+"""Whole fleets of real processes: machines are killed, cut off and frozen; what must hold is in `tests.e2e.fleet`."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from corral.agent.agent import Agent
+from corral.agent.line import HttpLine, Refused
+from corral.agent.place import AgentPlace
+from corral.backends.base import Phase, TaskKey, TaskReport
+from corral.backends.fleet.messages import AgentReport, DesiredAsk, ObservedTask
+from corral.cli.fleet.bed import SERVER
+from corral.core.cluster.resources import Gpu, amounts
+from corral.core.cluster.topology import NodeSpec
+from tests.agent.fleet_ground import make_agent
+from tests.agent.lines import FaultyLine
+from tests.e2e.fleet import FleetTrial, strike_often
+
+pytestmark = pytest.mark.timeout(280)
+SHORT_MS = 2_000
+
+
+def checked(trial: FleetTrial) -> None:
+    assert trial.overlaps() == []
+    assert trial.too_early() == []
+    assert trial.run_twice() == []
+    assert trial.lost_jobs() == []
+
+
+def test_a_gang_with_a_spare_is_whole_again_soon_after_an_agent_is_killed(tmp_path: Path):
+    """With the settings that hold when nobody sets any."""
+    with FleetTrial(tmp_path, 6, 8_000) as trial:
+        gang = trial.submit(tasks=4, gpus=8, spares=1, name="gang")
+        other = trial.submit(gpus=8, name="other")
+        trial.until("both run", lambda: trial.is_whole(gang, 4) and trial.is_whole(other, 1))
+        victim = trial.last_runs(gang)[2].node
+        trial.bed.kill(victim)
+        took_s = trial.until("the gang is whole again", lambda: trial.is_whole(gang, 4, 2))
+        assert took_s <= 20
+        seats = {run.node for run in trial.last_runs(gang)}
+        assert victim not in seats
+        assert len(seats) == 4
+        assert [run.attempt for run in trial.last_runs(other)] == [1], "nobody else was touched"
+        assert trial.is_whole(other, 1)
+        checked(trial)
+        trial.end_file.touch()
+
+
+def test_no_gpu_has_two_tasks_when_machines_are_cut_off(tmp_path: Path):
+    """Twenty trials, two at a time."""
+    chance = random.Random(5)
+    with FleetTrial(tmp_path, 4, SHORT_MS) as trial:
+        strike_often(trial, ["partition"] * 10, chance)
+        assert len(trial.events("NodeLost")) >= 20
+        checked(trial)
+        trial.end_file.touch()
+
+
+def test_what_a_frozen_agent_says_when_it_wakes_comes_too_late(tmp_path: Path):
+    with FleetTrial(tmp_path, 2, SHORT_MS) as trial:
+        job = trial.submit(gpus=8)
+        trial.until("it begins", lambda: trial.is_whole(job, 1))
+        first = trial.last_runs(job)[0]
+        trial.bed.freeze(first.node)
+        trial.until("it runs elsewhere", lambda: trial.is_whole(job, 1, 2))
+        time.sleep(2 * SHORT_MS / 1000)
+        trial.bed.thaw(first.node)
+        trial.bed.until_up([first.node])
+        assert [run.attempt for run in trial.last_runs(job)] == [2]
+        assert trial.is_whole(job, 1, 2), "the late word of the first node changed nothing"
+        ended = [event.data["attempt"] for event in trial.events("TasksLost")]
+        assert ended == [1]
+        checked(trial)
+        trial.end_file.touch()
+
+
+def test_a_server_that_slept_does_not_give_its_machines_up(tmp_path: Path):
+    with FleetTrial(tmp_path, 3, SHORT_MS) as trial:
+        job = trial.submit(gpus=8)
+        trial.until("it begins", lambda: trial.is_whole(job, 1))
+        trial.bed.freeze(SERVER)
+        time.sleep(4 * SHORT_MS / 1000)
+        trial.bed.thaw(SERVER)
+        trial.until("it runs again", lambda: trial.is_whole(job, 1, 2))
+        assert trial.events("NodeLost") == []
+        checked(trial)
+        trial.end_file.touch()
+
+
+def test_tasks_outlive_their_agent_and_the_server(tmp_path: Path):
+    with FleetTrial(tmp_path, 2, 8_000) as trial:
+        job = trial.submit(gpus=8, tasks=2)
+        trial.until("it begins", lambda: trial.is_whole(job, 2))
+        before = trial.last_runs(job)
+        for name in ("n1", SERVER, "n2"):
+            trial.bed.restart(name)
+            trial.bed.until_up(["n1", "n2"])
+        time.sleep(1)
+        assert trial.is_whole(job, 2)
+        assert [(run.attempt, run.begin_ms) for run in trial.last_runs(job)] == [(1, run.begin_ms) for run in before]
+        trial.end_file.touch()
+        trial.until("it ends well", lambda: trial.job(job).state == "succeeded")
+        assert trial.events("TasksLost", "NodeLost") == []
+
+
+def test_logs_outlive_their_machine(tmp_path: Path):
+    with FleetTrial(tmp_path, 1, SHORT_MS) as trial, trial.bed.client() as client:
+        job = client.submit(
+            {"command": ["sh", "-c", "echo out; seq 100000; echo err >&2"], "gpus": 1, "processes": 1}
+        ).id
+        trial.until("it ends", lambda: trial.job(job).state == "succeeded")
+        kept = tmp_path / "bed" / "server" / "fleet" / "logs"
+        trial.until("its log is brought", lambda: any(kept.rglob("whole.stderr")))
+        trial.bed.kill("n1")
+        trial.until("it is given up", lambda: trial.is_lost("n1"))
+        text = b"".join(part.data for part in client.logs(job))
+        assert text.startswith(b"out\n1\n2\n")
+        assert text.endswith(b"99999\n100000\n")
+
+
+def agent_in_here(trial: FleetTrial, node: str, seed: int | None) -> Agent:
+    """An agent in this process, on whose line things happen."""
+    credential = AgentPlace(trial.bed.folder / node).credential()
+    line = HttpLine(credential.urls, credential.token)
+    spec = NodeSpec(
+        node,
+        tuple(Gpu(f"SIM-H100-{n}@{node}", "H100", 81_920, 0) for n in range(8)),
+        amounts({"cpu_milli": 1_000_000, "memory_mib": 4_000_000}),
+    )
+    agent = make_agent(trial.bed.folder / node, line if seed is None else FaultyLine(line, seed), spec)
+    agent.begin()
+    return agent
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2])
+def test_lost_repeated_and_late_messages_lead_to_the_same_end(tmp_path: Path, seed: int | None):
+    ran = tmp_path / "lines"
+    ran.mkdir()
+    with FleetTrial(tmp_path, 2, 8_000) as trial, trial.bed.client() as client:
+        for node in trial.bed.nodes:
+            trial.bed.kill(node)
+        agents = [
+            agent_in_here(trial, node, None if seed is None else seed * 10 + n)
+            for n, node in enumerate(trial.bed.nodes)
+        ]
+        try:
+            documents = [
+                {
+                    "command": ["sh", "-c", f"echo $CORRAL_ATTEMPT >> {ran}/$CORRAL_JOB_ID.$CORRAL_TASK; exit {n % 3}"],
+                    "gpus": 1 + n % 4, "tasks": 1 + n % 2, "processes": 1,
+                }
+                for n in range(30)
+            ]  # fmt: skip
+            jobs = [client.submit(document).id for document in documents]
+            ends = {job: client.wait(job, timeout_s=120) for job in jobs}
+            for n, job in enumerate(jobs):
+                assert ends[job].state == ("failed" if n % 3 else "succeeded")
+                assert ends[job].exit_code == n % 3
+                for task in range(1 + n % 2):
+                    assert (ran / f"{job}.{task}").read_text() == "1\n", "each task ran once"
+            if seed is not None:
+                assert all(isinstance(agent.line, FaultyLine) and agent.line.faults > 5 for agent in agents)
+            assert trial.events("NodeLost", "TasksLost") == []
+        finally:
+            for agent in agents:
+                agent.stop()
+
+
+def test_a_rogue_agent_is_refused_and_found_in_the_record(tmp_path: Path):
+    with FleetTrial(tmp_path, 2, 8_000) as trial:
+        job = trial.submit(gpus=8)
+        trial.until("it begins", lambda: trial.is_whole(job, 1))
+        run = trial.last_runs(job)[0]
+        mine = "n2" if run.node == "n1" else "n1"
+        trial.bed.freeze(mine)  # its credential is used by somebody else
+        line = HttpLine((trial.bed.url,), AgentPlace(trial.bed.folder / mine).credential().token)
+        key = TaskKey(f"{job}/main", 1, 0)
+        lie = TaskReport(key=key, phase=Phase.DOWN, at_ms=0, node=mine, exit_code=0)
+        with pytest.raises(Refused) as other_node:
+            line.report(AgentReport(node=run.node, session=10**12, seq=1))
+        with pytest.raises(Refused) as orders:
+            line.desired(DesiredAsk(node=run.node, epoch=1, term=0, wait_ms=0))
+        with pytest.raises(Refused) as other_job:
+            line.report(
+                AgentReport(node=mine, session=10**12, seq=1, is_full=True, tasks=(ObservedTask(key, down=lie),))
+            )
+        with trial.bed.client() as client:
+            token = client.make_join_token().token
+            with pytest.raises(Refused) as taken, HttpLine((trial.bed.url,), token) as other:
+                other.report(AgentReport(node=mine, session=1, seq=1))
+        codes = [each.value.code for each in (other_node, orders, other_job, taken)]
+        assert codes == ["not_your_node", "not_your_node", "not_yours", "out_of_scope"]
+        line.hang_up()
+        trial.bed.thaw(mine)
+        told = Counter(event.data["user"] for event in trial.events("AccessRefused"))
+        assert told == {f"node:{mine}": 3}
+        assert trial.is_whole(job, 1)
+        assert trial.job(job).state == "running"
+        trial.end_file.touch()
