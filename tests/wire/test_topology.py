@@ -2,9 +2,10 @@
 
 import pytest
 
+from corral.core.cluster.topology import NodeSpec
 from corral.core.intake.refusal import Refusal
 from corral.wire.config import Config, parse_config, write_config
-from corral.wire.topology import UNPLACED, TopologySource, hostlist, read_slurm_topology
+from corral.wire.topology import UNPLACED, Places, TopologySource, hostlist, read_slurm_topology
 
 NAMES = {
     "one": ("gpu1", ["gpu1"]),
@@ -76,14 +77,33 @@ PATHS = {
         "gpu01", ("zone", "hall", "spine", "rack"), {}, (UNPLACED, "core", "spine1", "leaf1"),
     ),
     "by labels": ("other", ("spine", "rack"), {"spine": "s1", "rack": "r7"}, ("s1", "r7")),
-    "by labels of the file": ("other", ("spine", "rack"), {}, (UNPLACED, "here")),
+    "by nothing": ("other", ("spine", "rack"), {}, (UNPLACED, UNPLACED)),
     "no levels": ("x1", (), {}, ()),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("node", "levels", "labels", "path"), PATHS.values(), ids=PATHS)
 def test_the_path_of_a_node(node, levels, labels, path):
-    assert SOURCE.path_of(node, levels, SWITCHES, labels) == path
+    assert Places(SOURCE, SWITCHES).path_of(node, levels, labels) == path
+
+
+NODES = {
+    "known by configuration": (NodeSpec("x1"), False, ("s9", "r9")),
+    "known by configuration, whatever it says itself": (NodeSpec("x1", path=("a", "b")), False, ("s9", "r9")),
+    "says itself where it stands": (NodeSpec("other", path=("a", "b")), False, ("a", "b")),
+    "the machine of the file": (NodeSpec("other"), True, (UNPLACED, "here")),
+    "known to nobody": (NodeSpec("other"), False, (UNPLACED, UNPLACED)),
+}
+
+
+@pytest.mark.parametrize(("spec", "is_here", "path"), NODES.values(), ids=NODES)
+def test_a_node_with_its_path(spec, is_here, path):
+    assert Places(SOURCE, SWITCHES).placed(spec, ("spine", "rack"), is_here=is_here).path == path
+
+
+def test_the_first_of_two_that_name_a_node_has_the_word():
+    source = TopologySource(nodes=(("n1", ("a",)), ("n[1-2]", ("b",))))
+    assert [Places(source).path_of(node, ("rack",)) for node in ("n1", "n2")] == [("a",), ("b",)]
 
 
 def test_the_configuration_of_topology_and_health():

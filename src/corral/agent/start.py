@@ -20,20 +20,22 @@ from corral.backends.local.backend import LocalBackend
 from corral.backends.local.settings import LocalSettings
 from corral.backends.local.task.lease import LEASE
 from corral.core.cluster.topology import NodeSpec
+from corral.wire.health import HealthSettings
 
 
 class Busy(Exception):
     """Another agent has the folder."""
 
 
-def begin(folder: Path, node: NodeSpec, line: Line) -> Agent:
+def begin(folder: Path, node: NodeSpec, line: Line, health: HealthSettings | None = None) -> Agent:
     place = AgentPlace(folder)
     run = folder / "run"
     run.mkdir(mode=0o700, parents=True, exist_ok=True)
     _lock(run / "agent.lock")
     settings = LocalSettings(has_lease=True)
     local = LocalBackend(folder, node, settings, ContainerHost(ContainerSettings(), settings))
-    backend = WatchedBackend(local, Monitor(node, folder))
+    health = health or HealthSettings()
+    backend = WatchedBackend(local, Monitor(node, folder, health)) if health.is_on else local
     agent = Agent(node.name, backend, line, place.fence(), run / LEASE, place.next_session())
     agent.begin()
     return agent

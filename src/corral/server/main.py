@@ -24,7 +24,7 @@ import msgspec
 import structlog
 import uvicorn
 import uvloop
-from msgspec import Struct
+from msgspec import Struct, field
 
 from corral import __version__
 from corral.backends.base import Backend
@@ -45,6 +45,7 @@ from corral.store.journal import Entry, Journal
 from corral.store.sqlite.journal import SqliteJournal
 from corral.wire.codec import encode
 from corral.wire.config import PolicyChoice
+from corral.wire.topology import Places
 
 log = structlog.get_logger(__name__)
 
@@ -71,6 +72,7 @@ class Options(Struct, frozen=True, kw_only=True):
     port: int = DEFAULT_PORT
     policy: PolicyChoice = PolicyChoice()
     settings: Settings = Settings()
+    places: Places = field(default_factory=Places)  # where nodes stand
     queues: tuple[QueueSpec, ...] = (QueueSpec(name="default"),)
     administrator: str = "admin"
     keep_ended: int = 1_000
@@ -201,6 +203,7 @@ class _Serving:
     async def _lead(self, lead: Lead, give_way: Callable[[], None] | None = None) -> int:
         options = self._options
         server = Running(lead.known, lead.journal, lead.lookup, self._backend, lead.secrets, options.policy)
+        server.places = options.places
         server.loop.keep_ended, server.loop.keep_ended_ms = options.keep_ended, options.keep_ended_ms
         lead.when_lost(partial(_from_elsewhere, asyncio.get_running_loop(), server.loop.stop))
         try:

@@ -27,6 +27,7 @@ from corral.server.start import admit, bring_nodes, expect_fleet, miss_tasks, re
 from corral.store.journal import Journal, StoredImage
 from corral.store.lookup import Lookup
 from corral.wire.config import PolicyChoice
+from corral.wire.topology import Places
 
 log = structlog.get_logger(__name__)
 
@@ -59,6 +60,7 @@ class Running:
         self.loop.watchers.append(self._let_go)
         self.service = Service(self.loop, lookup, backend, secrets)
         self._reports: deque[Report] = deque()
+        self.places = Places()
         self._joined: dict[str, NodeSpec] = {}
         self._has_joined = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -71,7 +73,7 @@ class Running:
         await self._planner.begin(image, after)
         fleet = self.service.fleet
         if fleet is None:
-            await bring_nodes(self.loop, self._backend)
+            await bring_nodes(self.loop, [self._placed(spec, is_here=True) for spec in self._backend.nodes()])
         else:
             fleet.wall_ms = self.service.now_ms
             expect_fleet(self.service.state, fleet)
@@ -130,7 +132,7 @@ class Running:
         while True:
             self._has_joined.clear()
             for node, spec in list(self._joined.items()):
-                refusal = await admit(self.loop, spec)
+                refusal = await admit(self.loop, self._placed(spec))
                 fleet.complain(node, "" if refusal is None else str(refusal))
                 if refusal is None and self._joined.get(node) == spec:
                     del self._joined[node]
@@ -138,6 +140,9 @@ class Running:
             with suppress(TimeoutError):
                 async with asyncio.timeout(ADMIT_S):
                     await self._has_joined.wait()
+
+    def _placed(self, spec: NodeSpec, *, is_here: bool = False) -> NodeSpec:
+        return self.places.placed(spec, self.loop.known.state.settings.levels, is_here=is_here)
 
     def _let_go(self, event: AnyEvent) -> None:
         """An attempt is over for good: the backend need not remember its tasks."""

@@ -90,9 +90,9 @@ def founding(
     ]
 
 
-async def bring_nodes(loop: Loop, backend: Backend) -> None:
+async def bring_nodes(loop: Loop, nodes: Sequence[NodeSpec]) -> None:
     """Let the state know the machines that there are, as they are now, and no others."""
-    here = {spec.name: spec for spec in backend.nodes()}
+    here = {spec.name: spec for spec in nodes}
     state = loop.known.state
     for name in set(state.nodes) - set(here):
         loop.tell(f.NodeGone(name))

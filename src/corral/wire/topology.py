@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from corral.core.cluster.topology import NodeSpec
 from corral.core.intake.refusal import Refusal
 from corral.wire.document.faults import Path, Reading, Wrong, show
 from corral.wire.document.kinds import Kind, bounded, listing, pairs, text
@@ -28,28 +29,37 @@ _DOMAIN = text("the name of a domain", most="name_chars", pattern=r"[^/\s]+")
 
 
 class TopologySource(Struct, frozen=True, kw_only=True):
-    """All that an administrator says about where nodes stand. The first that knows a node has the word:
-    ``nodes``, the file of Slurm (``switches``: node -> switches, outermost first), the node's own labels."""
+    """All that an administrator says about where nodes stand."""
 
     slurm: str = ""  # the path of the file
     nodes: tuple[tuple[str, tuple[str, ...]], ...] = ()  # names with ranges -> domains, outermost first
     labels: tuple[tuple[str, str], ...] = ()  # of the machine that reads this: level -> domain
 
-    def path_of(
-        self,
-        node: str,
-        levels: Sequence[str],
-        switches: Mapping[str, tuple[str, ...]] | None = None,
-        labels: Mapping[str, str] | None = None,
-    ) -> tuple[str, ...]:
-        """One domain for each level, outermost first."""
-        for hosts, domains in self.nodes:
-            if node in hostlist(hosts):
-                return _fitted(domains, levels)
-        if switches and node in switches:
-            return _fitted(switches[node], levels)
-        stated = {**dict(self.labels), **(labels or {})}
-        return tuple(stated.get(level, UNPLACED) for level in levels)
+
+class Places:
+    """Where every node stands. ``switches``: what Slurm's file says, node -> switches, outermost first."""
+
+    def __init__(
+        self, source: TopologySource | None = None, switches: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
+        self.source = source or TopologySource()
+        self._known: dict[str, Sequence[str]] = dict(switches or {})
+        for hosts, domains in reversed(self.source.nodes):
+            self._known |= dict.fromkeys(hostlist(hosts), domains)
+
+    def path_of(self, node: str, levels: Sequence[str], labels: Mapping[str, str] | None = None) -> tuple[str, ...]:
+        """One domain for each level, outermost first. The first that knows the node has the word: ``nodes`` of the
+        configuration, Slurm, labels."""
+        if node in self._known:
+            return _fitted(self._known[node], levels)
+        return tuple((labels or {}).get(level, UNPLACED) for level in levels)
+
+    def placed(self, spec: NodeSpec, levels: Sequence[str], *, is_here: bool = False) -> NodeSpec:
+        """A node with its path. One that says itself where it stands is believed if nobody else knows."""
+        if spec.name not in self._known and spec.path:
+            return spec
+        labels = dict(self.source.labels) if is_here else {}
+        return structs.replace(spec, path=self.path_of(spec.name, levels, labels))
 
 
 def _fitted(domains: Sequence[str], levels: Sequence[str]) -> tuple[str, ...]:

@@ -13,6 +13,8 @@ from corral.cli.fleet.place import agent_data_option, agent_folder
 if TYPE_CHECKING:
     from corral.agent.place import Credential
     from corral.core.cluster.topology import NodeSpec
+    from corral.wire.config import Config
+    from corral.wire.health import HealthSettings
 
 
 @click.command()
@@ -21,9 +23,19 @@ if TYPE_CHECKING:
 @click.option(
     "--path", "path", metavar="RACK/SWITCH", default="", help="Where it stands: a name for each level of the topology."
 )
+@click.option(
+    "--config",
+    metavar="FILE",
+    default=None,
+    envvar="CORRAL_CONFIG",
+    show_envvar=True,
+    help="A configuration; of it, health and topology.labels matter here.",
+)
 @click.option("--cpus", type=click.IntRange(min=1), default=None, help="CPUs to give to tasks; otherwise all.")
 @click.option("--memory-mib", type=click.IntRange(min=1), default=None, help="Memory for tasks; otherwise all.")
-def agent(data: str | None, fake_gpus: str | None, path: str, cpus: int | None, memory_mib: int | None) -> int:
+def agent(
+    data: str | None, fake_gpus: str | None, path: str, config: str | None, cpus: int | None, memory_mib: int | None
+) -> int:
     """Run the agent of this machine, which has joined before (corral node join). Speaks only outward, to the server.
 
     Ctrl-C stops it; tasks go on for the length of a lease, and an agent that begins before takes them up again.
@@ -35,7 +47,17 @@ def agent(data: str | None, fake_gpus: str | None, path: str, cpus: int | None, 
         credential = AgentPlace(folder).credential()
     except BadPlace as error:
         raise Complaint(str(error).rstrip("."), exit_code=FAULT) from None
-    return _run(folder, credential, _node(credential.node, fake_gpus, path, cpus, memory_mib))
+    said = _config(config)
+    labels = dict(said.topology.labels)
+    path = path or "/".join(labels[level] for level in said.settings.levels if level in labels)
+    return _run(folder, credential, _node(credential.node, fake_gpus, path, cpus, memory_mib), said.health)
+
+
+def _config(path: str | None) -> Config:
+    from corral.cli.serve.config import read_file
+    from corral.wire.config import Config
+
+    return Config() if path is None else read_file(path)
 
 
 def _node(name: str, fake_gpus: str | None, path: str, cpus: int | None, memory_mib: int | None) -> NodeSpec:
@@ -59,7 +81,7 @@ def _node(name: str, fake_gpus: str | None, path: str, cpus: int | None, memory_
     return structs.replace(found, amounts=amounts(stated), path=where)
 
 
-def _run(folder: Path, credential: Credential, node: NodeSpec) -> int:
+def _run(folder: Path, credential: Credential, node: NodeSpec, health: HealthSettings) -> int:
     import logging
     import signal
     import sys
@@ -71,7 +93,7 @@ def _run(folder: Path, credential: Credential, node: NodeSpec) -> int:
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     line = HttpLine(credential.urls, credential.token, cafile=credential.cafile)
     try:
-        running = begin(folder, node, line)
+        running = begin(folder, node, line, health)
     except Busy as error:
         raise Complaint(str(error), "stop it first: systemctl stop corral-agent", exit_code=FAULT) from None
     asked = threading.Event()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from corral.core.cluster.topology import NodeSpec
     from corral.server.main import Options
     from corral.wire.config import Config
+    from corral.wire.topology import Places
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -129,7 +130,7 @@ def _serve(options: Options, backend: Backend, folder: Path) -> int:
 def _backend(given: dict[str, Any], folder: Path, config: Config) -> Backend:
     """This machine, or those that join."""
     if not given["fleet"]:
-        return _watched(_node(given["fake_gpus"], config), folder, config)
+        return _watched(_node(given["fake_gpus"]), folder, config)
     from corral.backends.fleet.backend import FleetBackend
     from corral.backends.fleet.settings import FleetSettings
 
@@ -170,6 +171,7 @@ def _options(config: Config, folder: Path, given: dict[str, Any]) -> Options:
         port=port,
         policy=PolicyChoice(name=given["policy"]) if given["policy"] else config.policy,
         settings=config.settings,
+        places=_places(config),
         queues=config.queues,
         administrator=config.administrator,
         keep_ended=config.keep_ended,
@@ -219,10 +221,8 @@ def _check_free(host: str, port: int) -> None:
             raise Complaint(what, "another program has it; choose another port with --listen", FAULT) from None
 
 
-def _node(fake_gpus: str | None, config: Config) -> NodeSpec:
-    """This machine, with its own GPUs or simulated ones, where it stands."""
-    from msgspec import structs
-
+def _node(fake_gpus: str | None) -> NodeSpec:
+    """This machine, with its own GPUs or simulated ones."""
     from corral.backends.gpus import simulated
     from corral.backends.inventory import inventory
 
@@ -230,23 +230,22 @@ def _node(fake_gpus: str | None, config: Config) -> NodeSpec:
         gpus = None if fake_gpus is None else simulated(fake_gpus)
     except ValueError as error:
         raise Complaint(f"--fake-gpus: {error}", "write it like 8xH100 or 4xH100,4xA100") from None
-    here = inventory(gpus=gpus)
-    return structs.replace(here, path=config.topology.path_of(here.name, config.settings.levels, _switches(config)))
+    return inventory(gpus=gpus)
 
 
-def _switches(config: Config) -> dict[str, tuple[str, ...]]:
+def _places(config: Config) -> Places:
     from corral.core.intake.refusal import Refusal
-    from corral.wire.topology import read_slurm_topology
+    from corral.wire.topology import Places, read_slurm_topology
 
     if not config.topology.slurm:
-        return {}
+        return Places(config.topology)
     try:
         found = read_slurm_topology(Path(config.topology.slurm).read_text())
     except (OSError, UnicodeDecodeError) as error:
         raise Complaint(f"topology: cannot read {config.topology.slurm}: {error}", "check topology.slurm") from None
     if isinstance(found, Refusal):
         raise Complaint(f"{config.topology.slurm}: {found.why}", found.hint)
-    return found
+    return Places(config.topology, found)
 
 
 def _again(given: dict[str, Any], folder: Path) -> list[str]:

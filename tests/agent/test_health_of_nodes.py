@@ -1,0 +1,48 @@
+"""What an agent's watch finds out reaches the server: sick GPUs with their reasons, what the machine is made of."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from corral.agent.start import begin
+from corral.backends.base import DetailsReport, HealthReport
+from corral.backends.gpus import simulated
+from corral.backends.health.drills import Drill, XidDrill, health_folder, write_drills
+from corral.core.cluster.topology import NodeSpec
+from corral.core.model import Health
+from corral.wire.health import HealthSettings
+from tests.agent.fleet_ground import FleetServer, until_heard
+from tests.agent.lines import DirectLine
+from tests.backends.telling import Ear, now_ms, until
+
+NODE = NodeSpec("n1", simulated("8xH100"))
+SETTINGS = HealthSettings(interval_ms=10_000, clock_jump_ms_max=0)
+
+
+def failed(ear: Ear) -> list[HealthReport]:
+    return [each for each in ear.heard if isinstance(each, HealthReport) and each.health is Health.FAILED]
+
+
+def test_a_sick_gpu_of_a_node_is_told_at_once_and_again_to_every_new_server(tmp_path: Path) -> None:
+    line, ear = DirectLine(), Ear()
+    agent = begin(tmp_path / "agent", NODE, line, SETTINGS)
+    server = FleetServer(tmp_path / "server", line)
+    try:
+        server.open(ear, 1)
+        until_heard(server, ["n1"])
+        until(lambda: any(isinstance(each, DetailsReport) and each.node == "n1" for each in ear.heard))
+        began = time.monotonic()
+        write_drills(health_folder(tmp_path / "agent"), {3: Drill(xids=(XidDrill(79, now_ms() + 1),))})
+        until(lambda: bool(failed(ear)))
+        assert time.monotonic() - began < 5, "long before the next look"
+        assert [(each.node, each.gpu) for each in failed(ear)] == [("n1", 3)]
+        assert failed(ear)[0].why.startswith("Xid 79: the GPU has fallen off the bus")
+        server.close()
+
+        server, ear = FleetServer(tmp_path / "server", line), Ear()
+        server.open(ear, 2)
+        until(lambda: bool(failed(ear)) and any(isinstance(each, DetailsReport) for each in ear.heard))
+    finally:
+        server.close()
+        agent.stop()
