@@ -169,7 +169,7 @@ class ContainerSupervisor(Supervisor):
         try:
             self.pidfd = os.pidfd_open(first)
         except ProcessLookupError:
-            if self._inspect()["Running"]:
+            if not self._is_over_soon():
                 why = "the container runs where this machine does not see it; the engine must be on this machine"
                 raise StartFault(START_FAILED, why) from None
             return  # it is over already
@@ -177,6 +177,15 @@ class ContainerSupervisor(Supervisor):
         self.poll.register(self.pidfd, select.POLLIN)
         if self.output is not None and self.output.is_open:
             self.poll.register(self.output.fileno(), select.POLLIN)
+
+    def _is_over_soon(self) -> bool:
+        """Its first process is gone: over already, and the engine learns of it in a moment (Docker, when busy)."""
+        until = time.monotonic() + _END_S
+        while self._inspect()["Running"]:
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.02)
+        return True
 
     def _check_devices(self) -> None:
         try:
