@@ -1,11 +1,14 @@
 """What is peculiar to the journal on PostgreSQL: lease, fencing, a database that goes away, what verify finds."""
 
+import subprocess
+import sys
 import threading
 import time
 
 import psycopg
 import pytest
 
+from corral.store.address import postgres
 from corral.store.archive import ArchiveRefused, read_archive
 from corral.store.chain import BEGINNING, follow
 from corral.store.journal import (
@@ -199,6 +202,17 @@ def test_a_database_of_somebody_else_or_of_the_future_is_left_alone(database):
     ask(address, "INSERT INTO schema VALUES (999)")
     with pytest.raises(JournalTooNew, match="schema 999"):
         PostgresJournal(address)
+
+
+def test_without_the_driver_it_is_said_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(JournalUnusable, match=r"corral-scheduler\[postgres\]"):
+        postgres()
+
+
+def test_a_server_without_a_database_loads_no_driver():
+    program = "import sys, corral.server.main, corral.cli.serve.db; sys.exit('psycopg' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 # ---- what is in it -------------------------------------------------------------------------------------------------

@@ -21,3 +21,4 @@ def filling(address: str) -> Iterator[Link]:
         if link.execute("SELECT epoch, seq FROM writer FOR UPDATE").fetchone() != (0, 0):
             raise JournalUnusable(f"there is a journal in {shown(address)} already. Name an empty database.")
         yield link
+        link.execute("ANALYZE")  # so much has come at once that the planner knows nothing of it yet

@@ -15,6 +15,7 @@ POSTGRES = Dialect(
             WHERE label ->> 0 = ? AND label ->> 1 = ?
         )
     """,
+    is_far=True,
 )
 
 

@@ -7,7 +7,7 @@ each and never sees the million that ended. What no index knows (labels, names w
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import product
 from typing import Any
@@ -35,7 +35,7 @@ from corral.wire import codec
 #: More queues than this are not asked for one by one: whoever sees so many sees nearly all.
 QUEUES_AT_ONCE = 32
 
-#: A condition and what goes into it.
+#: A condition, or a statement, and what goes into it.
 Condition = tuple[str, tuple[Any, ...]]
 
 
@@ -103,21 +103,26 @@ class _Question:
 
     def page(self, below: int, count: int) -> list[JobRow]:
         sieve = [("seq < ?", (below,)), *self._sieve()]
-        streams = [self._stream([*stream, *sieve], count) for stream in self._streams()]
+        streams = [_stream([*stream, *sieve], count) for stream in self._streams()]
         rows: list[JobRow] = []
-        for values in merge(*streams, key=lambda values: -values[0]):
+        for values in self._merged(streams, count):
             if not rows or rows[-1].seq != values[0]:  # a job may be seen for two reasons
                 rows.append(JOBS.row(values))
             if len(rows) == count:
                 break
         return rows
 
-    def _stream(self, conditions: list[Condition], count: int) -> Iterator[tuple[Any, ...]]:
-        where = " AND ".join(condition for condition, _ in conditions)
-        values = [value for _, given in conditions for value in given]
-        return iter(
-            self._connection.execute(f"{JOBS.select} WHERE {where} ORDER BY seq DESC LIMIT ?", (*values, count))
-        )
+    def _merged(self, streams: list[Condition], count: int) -> Iterable[tuple[Any, ...]]:
+        """Statements, each of which gives jobs in the right order, as one series in that order."""
+        ask = self._connection.execute
+        if not self._dialect.is_far:
+            return merge(*(ask(*stream) for stream in streams), key=lambda values: -values[0])
+        if not streams:
+            return ()
+        union = " UNION ALL ".join(f"({statement})" for statement, _ in streams)
+        values = [value for _, given in streams for value in given]
+        question = f"SELECT * FROM ({union}) AS found ORDER BY seq DESC LIMIT ?"
+        return ask(question, (*values, 2 * count))  # none is seen for three reasons
 
     def _streams(self) -> Iterator[list[Condition]]:
         """Sets of jobs that together are all that the query may mean, each one read off an index in order."""
@@ -201,6 +206,12 @@ class _Question:
             yield "submitted_ms < ?", (query.until_ms,)
         for key, value in query.labels:
             yield self._dialect.has_label, (key, value)
+
+
+def _stream(conditions: list[Condition], count: int) -> Condition:
+    where = " AND ".join(condition for condition, _ in conditions)
+    values = [value for _, given in conditions for value in given]
+    return f"{JOBS.select} WHERE {where} ORDER BY seq DESC LIMIT ?", (*values, count)
 
 
 _ANY: Condition = ("1 = 1", ())
