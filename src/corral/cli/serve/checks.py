@@ -99,6 +99,22 @@ def gpus() -> Check:
     return Check("gpus", "ok", ", ".join(f"{models.count(model)} x {model}" for model in dict.fromkeys(models)))
 
 
+def containers() -> Check:
+    from corral.backends.container.engine import find
+
+    engine = find()
+    if engine is None:
+        todo = "jobs with an image need one: systemctl enable --now podman.socket, or start Docker's service"
+        return Check("containers", "note", "no container engine answers", todo)
+    rootless = ", rootless" if engine.is_rootless else ""
+    what = f"{engine.kind.title()} {engine.version}{rootless} at {engine.socket}"
+    if engine.unenforced:
+        return Check(
+            "containers", "note", f"{what}; not limited: {', '.join(engine.unenforced)}", "use cgroups version 2"
+        )
+    return Check("containers", "ok", what)
+
+
 def account() -> Check:
     if os.geteuid() == 0:
         return Check("account", "ok", "root: jobs can run as their users")

@@ -22,7 +22,7 @@ MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "bad": ("BAD", "red"
 @click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:7411", show_default=True, help="Where to listen.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.", panel="Output")
 def doctor(data: str | None, listen: str, as_json: bool) -> int:
-    """Check this machine and the server: data, permissions, database, cgroups, GPUs, port, clock, credentials."""
+    """Check this machine and the server: data, rights, database, cgroups, GPUs, containers, port, clock, token."""
     from corral.cli.serve import checks
 
     folder = data_folder(data)
@@ -33,6 +33,7 @@ def doctor(data: str | None, listen: str, as_json: bool) -> int:
         lambda: checks.database(folder),
         checks.cgroups,
         checks.gpus,
+        checks.containers,
         checks.account,
         checks.clock,
         lambda: checks.port(folder, listen),

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _INSIDE, _TMP = "/corral", "/tmp"
 _END_S = 10.0  # how long the engine may take to notice an end
 _RETRY_S = 1.0
+_LOOKS, _LOOK_AGAIN_MS = 5, 40
 NODE_LOST = "node_lost"
 
 
@@ -188,14 +189,18 @@ class ContainerSupervisor(Supervisor):
         return True
 
     def _check_devices(self) -> None:
-        try:
-            missing = evidence.missing_devices(self.first, self.told["nodes"])
-        except PermissionError:
-            self.request["unenforced"].append("gpus: whether the container has its GPUs could not be looked up")
-            return
-        if missing and not self._has_ended():
-            why = f"the engine started the container without its GPUs {', '.join(missing)}: see its CDI specification"
-            raise StartFault(START_FAILED, why)
+        """A container that ends meanwhile has no devices either, a moment before it is seen to have ended."""
+        missing: list[str] = []
+        for _ in range(_LOOKS):
+            try:
+                missing = evidence.missing_devices(self.first, self.told["nodes"])
+            except PermissionError:
+                self.request["unenforced"].append("gpus: whether the container has its GPUs could not be looked up")
+                return
+            if not missing or self._has_ended(_LOOK_AGAIN_MS):
+                return
+        why = f"the engine started the container without its GPUs {', '.join(missing)}: see its CDI specification"
+        raise StartFault(START_FAILED, why)
 
     def _no_container(self, fault: EngineFault) -> StartFault:
         return verdicts.no_container(self.told["image"], self.request["command"][0], fault)
@@ -228,10 +233,10 @@ class ContainerSupervisor(Supervisor):
             if self.running:
                 self._end_peers()
 
-    def _has_ended(self) -> bool:
+    def _has_ended(self, patience_ms: int = 0) -> bool:
         poll = select.poll()
         poll.register(self.pidfd, select.POLLIN)
-        return bool(poll.poll(0))
+        return bool(poll.poll(patience_ms))
 
     def _let_go(self) -> None:
         self.poll.unregister(self.pidfd)
