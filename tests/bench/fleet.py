@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import json
 import os
+import resource
 import sys
 import tempfile
 import time
@@ -100,10 +101,10 @@ class LightAgent:
 
 
 async def submit_at(port: int, token: str, rate: float, seconds: float) -> tuple[list[float], int]:
-    """Durable submissions at a steady rate, over 32 connections. Milliseconds of each, and how many went wrong."""
+    """Durable submissions at a steady rate, over 256 connections. Milliseconds of each, and how many went wrong."""
     body = json.dumps({"command": ["true"], "gpus": 1, "name": "load", "hold": True}).encode()
     free: asyncio.Queue[Wire] = asyncio.Queue()
-    wires = [Wire(port, token) for _ in range(32)]
+    wires = [Wire(port, token) for _ in range(256)]
     for wire in wires:
         free.put_nowait(wire)
     took, errors, began = list[float](), 0, time.monotonic()
@@ -183,6 +184,7 @@ async def run_agents(
         "submit_p99_ms": round(took[int(len(took) * 0.99)], 1),
         "errors": errors + dead + sum(agent.errors for agent in agents),
         "server_cpu": round(share, 3),
+        "own_cpu": round(time.process_time() / (time.monotonic() - began + 1), 2),
     }
 
 
@@ -205,6 +207,8 @@ def main() -> int:
     parser.add_argument("--idle-agents", type=int, default=1_000)
     parser.add_argument("--idle-seconds", type=float, default=30)
     asked = parser.parse_args()
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     loaded = measure(asked.agents, 8_000, 2.0, asked.rate, asked.seconds) if asked.agents else {}
     idle = measure(asked.idle_agents, 20_000, 5.0, 0, asked.idle_seconds) if asked.idle_agents else {}
     figures = {

@@ -1,0 +1,171 @@
+"""An agent on a backend that only pretends, with a server whose every answer is written by hand."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from pathlib import Path
+
+import pytest
+
+from corral.agent.agent import Agent
+from corral.agent.line import NoAnswer
+from corral.agent.place import AgentPlace, BadPlace, Credential
+from corral.backends.base import TaskKey
+from corral.backends.fake import FakeBackend, Script
+from corral.backends.fleet.messages import (
+    AgentAnswer,
+    AgentReport,
+    DesiredAnswer,
+    DesiredAsk,
+    DesiredTask,
+    LogDelivery,
+    LogReceipt,
+)
+from corral.backends.local.task import lease
+from corral.core.cluster.topology import NodeSpec
+from tests.backends.telling import order, until
+
+FIRST, SECOND = TaskKey("1/main", 1, 0), TaskKey("1/main", 2, 0)
+
+
+class ScriptedLine:
+    """Answers every report alike, and questions with what was put in."""
+
+    def __init__(self, answer: AgentAnswer) -> None:
+        self.answer_s = 1.0
+        self.answer: AgentAnswer | None = answer
+        self.heard: list[AgentReport] = []
+        self.desires: deque[DesiredAnswer] = deque()
+        self._ended = threading.Event()
+
+    def report(self, said: AgentReport) -> AgentAnswer:
+        self.heard.append(said)
+        if self.answer is None:
+            raise NoAnswer("nobody")
+        return self.answer
+
+    def desired(self, ask: DesiredAsk) -> DesiredAnswer | None:
+        if self.desires:
+            return self.desires.popleft()
+        self._ended.wait(0.01)
+        return None
+
+    def logs(self, delivery: LogDelivery) -> LogReceipt:
+        return LogReceipt(())
+
+    def hang_up(self) -> None:
+        self._ended.set()
+
+
+def granted(epoch: int, term: int = 0, lease_ms: int = 8_000, **rest: object) -> AgentAnswer:
+    return AgentAnswer(epoch=epoch, term=term, lease_ms=lease_ms, heartbeat_ms=20, **rest)  # type: ignore[arg-type]
+
+
+def wanted(epoch: int, key: TaskKey, version: int = 1, term: int = 0, base: int = 0) -> DesiredAnswer:
+    task = DesiredTask(key=key, order=order(key, "pretend", epoch=epoch))
+    return DesiredAnswer(epoch=epoch, term=term, base=base, version=version, tasks=(task,))
+
+
+class Ground:
+    def __init__(self, data: Path, answer: AgentAnswer) -> None:
+        self.place, self.line = AgentPlace(data), ScriptedLine(answer)
+        self.backend = FakeBackend([NodeSpec("n1")], lambda _: Script())
+        self.lease_file = data / "lease"
+        data.mkdir(exist_ok=True)
+        self.agent = Agent("n1", self.backend, self.line, self.place.fence(), self.lease_file, 1)
+        self.agent.begin()
+        until(lambda: len(self.line.heard) > 2)
+
+    def refused(self) -> int:
+        return self.line.heard[-1].refused
+
+
+def test_orders_of_an_older_server_are_refused_for_ever(tmp_path: Path):
+    ground = Ground(tmp_path, granted(5))
+    ground.line.desires.append(wanted(4, FIRST))
+    until(lambda: ground.refused() == 1)
+    assert ground.backend.known() == []
+    ground.agent.stop()
+    again = Ground(tmp_path, granted(4))
+    assert again.line.heard[0].epoch == 5, "it is remembered"
+    again.line.desires.append(wanted(4, FIRST))
+    until(lambda: again.refused() > 2)
+    assert again.backend.known() == []
+    assert again.agent.term == -1, "it has obeyed nobody"
+    again.agent.stop()
+
+
+def test_orders_from_before_the_node_was_given_up_are_refused(tmp_path: Path):
+    ground = Ground(tmp_path, granted(5, term=1))
+    ground.line.desires.append(wanted(5, FIRST, term=0))
+    until(lambda: ground.refused() == 1)
+    assert ground.backend.known() == []
+    ground.agent.stop()
+
+
+def test_nothing_begins_while_the_lease_is_over(tmp_path: Path):
+    ground = Ground(tmp_path, granted(5, lease_ms=200))
+    ground.line.answer = None
+    until(lambda: lease.read(str(ground.lease_file)) < lease.now_ms())
+    ground.line.desires.append(wanted(5, FIRST))
+    until(lambda: not ground.line.desires)
+    ground.line.answer = granted(5)
+    until(lambda: ground.refused() == 1)
+    assert ground.backend.known() == []
+    ground.agent.stop()
+
+
+def test_an_answer_that_comes_again_does_nothing_again(tmp_path: Path):
+    ground = Ground(tmp_path, granted(5))
+    ground.line.desires.append(wanted(5, FIRST))
+    until(lambda: ground.backend.known() == [FIRST])
+    kill = DesiredTask(key=FIRST, kill=True)
+    forget = DesiredTask(key=FIRST, forget=True)
+    ground.line.desires.append(DesiredAnswer(epoch=5, term=0, base=1, version=2, tasks=(kill,)))
+    ground.line.desires.append(DesiredAnswer(epoch=5, term=0, base=2, version=3, tasks=(forget,)))
+    until(lambda: ground.backend.known() == [])
+    ground.line.desires.append(wanted(5, FIRST))
+    until(lambda: not ground.line.desires)
+    seen = len(ground.line.heard)
+    until(lambda: len(ground.line.heard) > seen + 3)
+    assert ground.backend.known() == [], "it is not begun a second time"
+    ground.agent.stop()
+
+
+def test_a_further_attempt_waits_for_the_end_of_the_one_before(tmp_path: Path):
+    ground = Ground(tmp_path, granted(5))
+    ground.line.desires.append(wanted(5, FIRST))
+    until(lambda: ground.backend.known() == [FIRST])
+    ground.line.desires.append(wanted(5, SECOND, version=2, base=1))
+    until(lambda: SECOND in ground.backend.known())
+    first = ground.agent.observed.of(FIRST)
+    assert first is not None
+    assert first.down is not None
+    ground.agent.stop()
+
+
+def test_a_node_that_was_given_up_ends_what_it_has_and_gets_no_lease(tmp_path: Path):
+    ground = Ground(tmp_path, granted(5))
+    ground.line.desires.append(wanted(5, FIRST))
+    until(lambda: ground.backend.known() == [FIRST])
+    before = lease.read(str(ground.lease_file))
+    ground.line.answer = granted(5, term=1, lease_ms=0, is_gone=True, wants_full=True)
+    until(lambda: ground.agent.observed.live() == [])
+    assert lease.read(str(ground.lease_file)) - before < 1_000
+    ground.agent.stop()
+
+
+def test_the_credential_is_for_the_agent_alone(tmp_path: Path):
+    place = AgentPlace(tmp_path)
+    path = place.keep_credential(Credential("n1", ("https://corral.example",), "corral_1_secret"))
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert place.credential().node == "n1"
+    assert "secret" not in repr(place.credential())
+    path.chmod(0o644)
+    with pytest.raises(BadPlace, match="read by others"):
+        place.credential()
+
+
+def test_every_start_is_a_new_session(tmp_path: Path):
+    assert [AgentPlace(tmp_path).next_session() for _ in range(3)] == [1, 2, 3]

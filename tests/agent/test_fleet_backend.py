@@ -1,0 +1,168 @@
+"""The server's side of agents, without agents: reports are written by hand, and so is the clock."""
+
+from pathlib import Path
+
+import pytest
+
+from corral.backends.base import NodePhase, NodeReport, Phase, Report, StaleEpoch, TaskKey, TaskReport
+from corral.backends.fleet.backend import FleetBackend, NotYours
+from corral.backends.fleet.messages import AgentAnswer, AgentReport, DesiredAsk, ObservedTask
+from corral.backends.fleet.settings import FleetSettings
+from corral.core.cluster.topology import NodeSpec
+from corral.core.model import FailureClass
+from tests.backends.telling import order
+
+KEY = TaskKey("1/main", 1, 0)
+EPOCH = 7
+
+
+def up(key: TaskKey, node: str = "n1") -> TaskReport:
+    return TaskReport(key=key, phase=Phase.UP, at_ms=1, node=node)
+
+
+def down(key: TaskKey, node: str = "n1", code: int = 0) -> TaskReport:
+    return TaskReport(key=key, phase=Phase.DOWN, at_ms=2, node=node, exit_code=code)
+
+
+class Desk:
+    """A fleet with a clock that is moved by hand, and one agent that says what it is told to say."""
+
+    def __init__(self, data: Path) -> None:
+        self.now_ms, self.told = 0, list[Report]()
+        self.fleet = FleetBackend(data, FleetSettings(), monotonic_ms=lambda: self.now_ms)
+        self.seq = 0
+        self.answer = AgentAnswer(epoch=0, term=0)
+
+    def begin(self, *expected: TaskKey, is_gone: bool = False) -> None:
+        self.fleet.expect(NodeSpec("n1"), is_gone, expected)
+        self.fleet.open(self.told.append, EPOCH)
+
+    def say(
+        self, *tasks: ObservedTask, epoch: int | None = None, term: int | None = None, **rest: object
+    ) -> AgentAnswer:
+        """A full report, made after the last answer unless it is said otherwise."""
+        self.seq += 1
+        known = self.answer
+        said = AgentReport(
+            node="n1", session=1, seq=self.seq, is_full=True, tasks=tasks, spec=NodeSpec("n1"), version=self.seq,
+            epoch=known.epoch if epoch is None else epoch, term=known.term if term is None else term, **rest,  # type: ignore[arg-type]
+        )  # fmt: skip
+        self.answer = self.fleet.report(said)
+        return self.answer
+
+    def pass_ms(self, ms: int) -> None:
+        for _ in range(ms // 250):
+            self.now_ms += 250
+            self.fleet.sweep()
+
+    def orders(self, version: int = 0) -> list[TaskKey]:
+        ask = DesiredAsk(node="n1", epoch=self.answer.epoch, term=self.answer.term, version=version, wait_ms=0)
+        found = self.fleet.desired(ask)
+        return [task.key for task in found.tasks if task.order is not None] if found is not None else []
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+def test_a_node_is_given_up_with_all_that_ran_there_and_returns_when_it_is_empty(desk: Desk):
+    desk.begin()
+    desk.say()
+    desk.say()
+    desk.fleet.launch([order(KEY, "true", epoch=EPOCH)])
+    desk.say(ObservedTask(KEY, up(KEY)))
+    desk.pass_ms(10_000)
+    assert desk.told == [up(KEY)], "a lease and its margin are not over yet"
+    desk.pass_ms(500)
+    gone, lost = desk.told[1:]
+    assert gone == NodeReport("n1", NodePhase.GONE)
+    assert isinstance(lost, TaskReport)
+    assert (lost.key, lost.failure) == (KEY, FailureClass.NODE_LOST)
+    late = desk.say(ObservedTask(KEY, up(KEY)))
+    assert (late.is_gone, late.lease_ms, late.term) == (True, 0, 1)
+    assert desk.fleet.late_reports == 1
+    assert desk.say(ObservedTask(KEY, up(KEY))).is_gone, "it still runs something"
+    assert len(desk.told) == 3, "and nothing of what it says counts"
+    back = desk.say(ObservedTask(KEY, up(KEY), down=down(KEY)))
+    assert (back.is_gone, back.lease_ms) == (False, 8_000)
+    assert desk.told[3:] == [NodeReport("n1", NodePhase.BACK)]
+
+
+def test_a_node_returns_only_by_a_report_made_after_it_was_given_up(desk: Desk):
+    desk.begin()
+    desk.say()
+    desk.pass_ms(11_000)
+    assert desk.say(term=0).is_gone, "an empty report from before says nothing of what runs now"
+    assert not desk.say().is_gone
+
+
+def test_orders_of_a_node_that_was_given_up_are_void(desk: Desk):
+    desk.begin()
+    desk.say()
+    desk.say()
+    desk.fleet.launch([order(KEY, "true", epoch=EPOCH)])
+    assert desk.orders() == [KEY]
+    desk.pass_ms(11_000)
+    desk.say()
+    desk.say()
+    assert desk.orders() == []
+
+
+def test_a_missing_task_is_lost_only_by_a_report_made_after_hearing_this_server(desk: Desk):
+    desk.begin(KEY)
+    desk.say(epoch=EPOCH - 1)
+    assert desk.told == [], "it may have been begun after that was said"
+    desk.say()
+    assert [(each.key, each.failure) for each in desk.told if isinstance(each, TaskReport)] == [(KEY, "node_lost")]
+
+
+def test_a_further_attempt_waits_until_every_node_has_told_what_it_runs(desk: Desk):
+    desk.begin()
+    second = TaskKey("1/main", 2, 0)
+    desk.fleet.launch([order(second, "true", epoch=EPOCH), order(TaskKey("2/main", 1, 0), "true", epoch=EPOCH)])
+    desk.say(ObservedTask(KEY, up(KEY)), epoch=EPOCH - 1)
+    assert desk.orders() == [TaskKey("2/main", 1, 0)]
+    desk.say(ObservedTask(KEY, up(KEY)))
+    assert second not in desk.orders(), "the first is still there; when it has ended the server orders again"
+    desk.fleet.launch([order(second, "true", epoch=EPOCH)])
+    assert second in desk.orders()
+
+
+def test_old_and_repeated_reports_change_nothing(desk: Desk):
+    desk.begin()
+    desk.say()
+    desk.say(ObservedTask(KEY, up(KEY), down=down(KEY)))
+    before = list(desk.told)
+    stale = AgentReport(node="n1", session=1, seq=1, is_full=True, tasks=(ObservedTask(KEY, up(KEY)),), epoch=EPOCH)
+    assert desk.fleet.report(stale).lease_ms == 8_000
+    assert desk.fleet.report(AgentReport(node="n1", session=0, seq=99, is_full=True, epoch=EPOCH)).lease_ms == 8_000
+    assert desk.told == before
+
+
+def test_what_an_agent_says_of_anothers_task_is_refused(desk: Desk):
+    desk.fleet.expect(NodeSpec("n2"), False, [KEY])
+    desk.begin()
+    for lie in (ObservedTask(KEY, down=down(KEY)), ObservedTask(TaskKey("2/main", 1, 0), down=down(KEY))):
+        with pytest.raises(NotYours, match="never given"):
+            desk.say(lie)
+    assert desk.told == []
+
+
+def test_a_server_that_was_replaced_is_told_so(desk: Desk):
+    desk.begin()
+    with pytest.raises(StaleEpoch, match=f"epoch {EPOCH + 1}"):
+        desk.say(epoch=EPOCH + 1)
+
+
+def test_deadlines_travel_as_what_is_left_of_them(desk: Desk):
+    desk.begin()
+    desk.say()
+    desk.say()
+    desk.fleet.wall_ms = lambda: 1_000_000
+    desk.fleet.launch([order(KEY, "true", epoch=EPOCH)])
+    desk.fleet.warn(KEY, 1_030_000, "drain")
+    desk.fleet.warn(KEY, 1_060_000, "later")
+    found = desk.fleet.desired(DesiredAsk(node="n1", epoch=EPOCH, term=0, wait_ms=0))
+    assert found is not None
+    assert [(task.leave_in_ms, task.order is not None) for task in found.tasks] == [(30_000, True)]
