@@ -162,7 +162,10 @@ def test_lost_repeated_and_late_messages_lead_to_the_same_end(tmp_path: Path, se
                 assert ends[job].state == ("failed" if n % 3 else "succeeded")
                 assert ends[job].exit_code == n % 3
                 for task in range(1 + n % 2):
-                    assert (ran / f"{job}.{task}").read_text() == "1\n", "each task ran once"
+                    file = ran / f"{job}.{task}"
+                    lines = file.read_text() if file.exists() else ""
+                    # when one of two fails, the other may be ended before it has written
+                    assert lines == "1\n" or (n % 3 and n % 2 and lines == ""), "each task ran once"
             if seed is not None:
                 assert all(isinstance(agent.line, FaultyLine) and agent.line.faults > 5 for agent in agents)
             assert trial.events("NodeLost", "TasksLost") == []

@@ -26,6 +26,7 @@ from corral.backends.local.task import lease
 _log = logging.getLogger(__name__)
 _SETTLE_S = 0.003  # news come in bursts
 _POLL_MS = 20_000
+_STOP_TRIES = 50
 
 
 class Agent:
@@ -79,9 +80,12 @@ class Agent:
         self._news.set()
         self._leased.set()
         self.carrier.stop()
-        self.line.hang_up()
-        for thread in self._threads:
-            thread.join(10)
+        for _ in range(_STOP_TRIES):  # one that was just about to ask does so once more
+            self.line.hang_up()
+            for thread in self._threads:
+                thread.join(0.1)
+            if not any(thread.is_alive() for thread in self._threads):
+                break
         self.line.hang_up()
         self.backend.close()
 

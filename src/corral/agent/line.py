@@ -45,6 +45,10 @@ class Refused(Exception):
         self.status, self.code, self.hint = status, code, hint
 
 
+class _GoneStale(NoAnswer):
+    """The other side had closed a connection that was kept."""
+
+
 class Line(Protocol):
     answer_s: float  # so long a report waits for its answer
 
@@ -102,7 +106,11 @@ class HttpLine:
 
     def _asked(self, what: str, body: Any, answer: type[T], timeout_s: float) -> T:
         """One question on the connection of its kind."""
-        status, head, text = self._exchange(what, msgspec.json.encode(body), timeout_s)
+        said = msgspec.json.encode(body)
+        try:
+            status, head, text = self._exchange(what, said, timeout_s)
+        except _GoneStale:  # it was kept for too long; everything may be said twice
+            status, head, text = self._exchange(what, said, timeout_s)
         if status in _REDIRECTS and head.get("location"):
             self._go_to(head["location"])
             raise NoAnswer(f"the server has sent us on to {self._at}")
@@ -118,13 +126,16 @@ class HttpLine:
 
     def _exchange(self, what: str, body: bytes, timeout_s: float) -> tuple[int, dict[str, str], bytes]:
         connection = self._connection(what, timeout_s)
+        was_open = connection.sock is not None
         head = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
         try:
             connection.request("POST", f"/v1/agent/{what}", body, head)
             answer = connection.getresponse()
             text = answer.read()
         except (OSError, http.client.HTTPException) as lost:
-            self._drop(what, connection)
+            was_kept = self._put_back(what, connection, True)
+            if was_open and was_kept and isinstance(lost, http.client.RemoteDisconnected | ConnectionError):
+                raise _GoneStale from None
             self._go_on()
             raise NoAnswer(f"{self._at} does not answer: {str(lost) or type(lost).__name__}") from None
         self._put_back(what, connection, answer.will_close)
@@ -147,10 +158,8 @@ class HttpLine:
                 kept.sock.settimeout(timeout_s)
             return kept
 
-    def _drop(self, what: str, connection: http.client.HTTPConnection) -> None:
-        self._put_back(what, connection, True)
-
-    def _put_back(self, what: str, connection: http.client.HTTPConnection, is_over: bool) -> None:
+    def _put_back(self, what: str, connection: http.client.HTTPConnection, is_over: bool) -> bool:
+        """Whether it had not been hung up meanwhile."""
         with self._lock:
             self._busy.discard(what)
             is_kept = self._open.get(what) is connection
@@ -158,6 +167,7 @@ class HttpLine:
                 del self._open[what]
         if is_over or not is_kept:
             connection.close()
+        return is_kept
 
     def _go_on(self) -> None:
         """To the next server there is."""

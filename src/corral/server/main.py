@@ -52,6 +52,7 @@ log = structlog.get_logger(__name__)
 DEFAULT_PORT = 7411
 SERVER_FILE = "server.json"
 GRACEFUL_S = 5
+KEEP_ALIVE_S = 75  # longer than any agent or client is silent on a connection that it means to use again
 _OWN_FILES = 256  # journal, readers, planner, tasks
 _SWITCH_S = 0.001  # how long a busy thread keeps the interpreter from the journal's writer
 
@@ -266,6 +267,7 @@ class _Http(uvicorn.Server):
                 server_header=False,
                 proxy_headers=False,  # who asks is who has connected, whatever a header claims
                 timeout_graceful_shutdown=GRACEFUL_S,
+                timeout_keep_alive=KEEP_ALIVE_S,
                 lifespan="off",
                 backlog=4096,
                 ssl_certfile=options.tls_certificate or None,
