@@ -7,11 +7,12 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 import msgspec
 
-from corral.agent.line import Line, NoAnswer
+from corral.agent.line import Line, NoAnswer, Refused
 from corral.backends.base import StaleEpoch
 from corral.backends.fleet.backend import FleetBackend
 from corral.backends.fleet.messages import (
@@ -73,13 +74,16 @@ class DirectLine:
 
 
 class FaultyLine:
-    """Messages and answers are dropped, come twice, or come late and out of order; by a seed."""
+    """Messages and answers are dropped, come twice, or come late and out of order; by a seed. ``aside``: the way that
+    copies take."""
 
-    def __init__(self, line: Line, seed: int, share: float = 0.1, late_s: float = 0.3) -> None:
-        self._line, self._random, self._share, self._late_s = line, random.Random(seed), share, late_s
+    def __init__(self, line: Line, aside: Line, seed: int, share: float = 0.1, late_s: float = 0.3) -> None:
+        self._line, self._aside, self._copying = line, aside, threading.Lock()
+        self._random, self._share, self._late_s = random.Random(seed), share, late_s
         self._lock = threading.Lock()
         self._last: dict[str, object] = {}
         self.faults = 0
+        self._is_over = False
 
     @property
     def answer_s(self) -> float:
@@ -90,25 +94,35 @@ class FaultyLine:
         self._line.answer_s = seconds
 
     def report(self, said: AgentReport) -> AgentAnswer:
-        return self._through("report", lambda: self._line.report(said))
+        return self._through("report", lambda line: line.report(said))
 
     def desired(self, ask: DesiredAsk) -> DesiredAnswer | None:
-        return self._through("desired", lambda: self._line.desired(ask))
+        return self._through("desired", lambda line: line.desired(ask))
 
     def logs(self, delivery: LogDelivery) -> LogReceipt:
-        return self._through("logs", lambda: self._line.logs(delivery))
+        return self._through("logs", lambda line: line.logs(delivery))
 
     def hang_up(self) -> None:
         self._line.hang_up()
 
-    def _through(self, kind: str, send: Callable[[], T]) -> T:
+    def close(self) -> None:
+        with self._copying:
+            self._is_over = True
+            self._aside.hang_up()
+
+    def _copy(self, send: Callable[[Line], object]) -> None:
+        with self._copying, suppress(NoAnswer, Refused):
+            if not self._is_over:
+                send(self._aside)
+
+    def _through(self, kind: str, send: Callable[[Line], T]) -> T:
         if self._happens():
             raise NoAnswer("the message was dropped")
         if self._happens():  # it comes again, later than others
-            threading.Timer(self._random.uniform(0, self._late_s), _quietly, [send]).start()
+            threading.Timer(self._random.uniform(0, self._late_s), self._copy, [send]).start()
         if self._happens():
             time.sleep(self._random.uniform(0, self._late_s))
-        answer = send()
+        answer = send(self._line)
         if self._happens():
             raise NoAnswer("the answer was dropped")
         if self._happens() and kind in self._last:  # an old answer comes in its place
@@ -121,10 +135,3 @@ class FaultyLine:
             does = self._random.random() < self._share
             self.faults += does
             return does
-
-
-def _quietly(send: Callable[[], object]) -> None:
-    try:
-        send()
-    except Exception:
-        return

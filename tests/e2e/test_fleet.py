@@ -126,13 +126,13 @@ def test_logs_outlive_their_machine(tmp_path: Path):
 def agent_in_here(trial: FleetTrial, node: str, seed: int | None) -> Agent:
     """An agent in this process, on whose line things happen."""
     credential = AgentPlace(trial.bed.folder / node).credential()
-    line = HttpLine(credential.urls, credential.token)
+    line, aside = (HttpLine(credential.urls, credential.token) for _ in range(2))
     spec = NodeSpec(
         node,
         tuple(Gpu(f"SIM-H100-{n}@{node}", "H100", 81_920, 0) for n in range(8)),
         amounts({"cpu_milli": 1_000_000, "memory_mib": 4_000_000}),
     )
-    agent = make_agent(trial.bed.folder / node, line if seed is None else FaultyLine(line, seed), spec)
+    agent = make_agent(trial.bed.folder / node, line if seed is None else FaultyLine(line, aside, seed), spec)
     agent.begin()
     return agent
 
@@ -172,6 +172,8 @@ def test_lost_repeated_and_late_messages_lead_to_the_same_end(tmp_path: Path, se
         finally:
             for agent in agents:
                 agent.stop()
+                if isinstance(agent.line, FaultyLine):
+                    agent.line.close()
 
 
 def test_a_rogue_agent_is_refused_and_found_in_the_record(tmp_path: Path):

@@ -113,6 +113,10 @@ class Agent:
             except Refused as refused:
                 self._on_refusal(refused)
                 continue
+            except Exception:  # an agent that falls silent costs the node
+                _log.exception("reporting met a fault and goes on")
+                self._over.wait(pace.failed())
+                continue
             pace.succeeded()
             self._on_answer(answer, sent_ms)
             self._news.wait(self._pause_s(sent_ms))
@@ -205,6 +209,10 @@ class Agent:
             except Refused as refused:
                 _log.warning("the server does not say what it wants: %s", refused)
                 self._over.wait(1.0)
+                continue
+            except Exception:
+                _log.exception("asking met a fault and goes on")
+                self._over.wait(pace.failed())
                 continue
             pace.succeeded()
             if answer is not None and not self._obey(answer):
