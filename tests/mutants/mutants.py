@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 CORE, POLICY = "src/corral/core", "src/corral/policy"
+HEALTH = "src/corral/backends/health"
 
 APPLY = "tests/core/test_apply.py::"
 COMMIT = "tests/core/test_commit.py::"
@@ -492,5 +493,30 @@ MUTANTS: tuple[Mutant, ...] = (
             f"{SETTLE}test_a_gpu_that_failed_is_fenced_alone_and_its_gang_goes_on_beside_it_at_once",
             scenario("failed_gpu_is_fenced_alone"),
         ),
+    ),
+    # ---- health --------------------------------------------------------------------------------------------
+    Mutant(
+        "once_is_enough",
+        f"{HEALTH}/judgement.py",
+        "hits.bit_count() >= terms.needs",
+        "hits.bit_count() >= 1",
+        "One hot moment takes a GPU out of service.",
+        ("tests/backends/health/test_judgement.py::test_after_these_looks[once hot is nothing]",),
+    ),
+    Mutant(
+        "time_heals",
+        f"{HEALTH}/judgement.py",
+        "if sheet.owes_probe or sheet.health is Health.HEALTHY:",
+        "if sheet.health is Health.HEALTHY:",
+        "A GPU that failed comes back without having been tried.",
+        ("tests/backends/health/test_judgement.py::test_what_failed_comes_back_only_after_a_probe",),
+    ),
+    Mutant(
+        "unknown_is_gone",
+        f"{HEALTH}/nvml.py",
+        'return getattr(error, "value", None) in gone',
+        "return True",
+        "A GPU that does not answer one question is told as lost, and its job is ended.",
+        ("tests/backends/health/test_devices.py::test_what_nvml_does_not_tell_is_unknown",),
     ),
 )

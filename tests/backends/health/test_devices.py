@@ -1,6 +1,8 @@
 """What devices tell: NVML with every question answered, none answered, a GPU gone; pretended ones; drills over both."""
 
+import ctypes
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 from msgspec.structs import replace
@@ -112,6 +114,26 @@ def test_everything_that_nvml_tells():
     (heard,) = devices.listen(0.1)
     assert (heard.uuid, heard.xid) == ("GPU-b", 79)
     assert devices.listen(0.0) == ()
+    devices.close()
+
+
+def test_a_gpu_that_has_fallen_off_the_bus_is_known_by_its_handle():
+    """It does not tell its name any more, just when it must be told which one it is."""
+
+    class Pointers(Talkative):
+        handles: ClassVar = {uuid: ctypes.c_void_p(n) for n, uuid in enumerate(UUIDS, start=0x1000)}
+
+        def nvmlDeviceGetHandleByUUID(self, uuid):  # noqa: N802
+            return self.handles[uuid]
+
+        def nvmlDeviceGetUUID(self, _handle):  # noqa: N802
+            raise NVMLError(15)
+
+        def _wait(self, _set, _patience_ms):
+            return SimpleNamespace(device=ctypes.c_void_p(0x1001), eventData=79)
+
+    devices = NvmlDevices(UUIDS, Pointers())
+    assert [(each.uuid, each.xid) for each in devices.listen(0.1)] == [("GPU-b", 79)]
     devices.close()
 
 

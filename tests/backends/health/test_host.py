@@ -2,13 +2,14 @@
 
 import os
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from corral.backends.health.anatomy import anatomy
 from corral.backends.health.devices import PretendedDevices
-from corral.backends.health.errands import Errand, probe_reading, site_errand, site_reading
+from corral.backends.health.errands import Errand, probe_errand, probe_reading, site_errand, site_reading
 from corral.backends.health.host import Host
 from corral.backends.health.readings import NicReading, ProbeReading, SiteReading
 from corral.wire.details import NicDetails
@@ -147,3 +148,17 @@ PROBES = {
 @pytest.mark.parametrize(("ended", "expected"), PROBES.values(), ids=PROBES)
 def test_what_a_probe_says(ended, expected):
     assert probe_reading(ended) == expected
+
+
+def test_where_there_is_no_torch_gpus_cannot_be_tried():
+    if find_spec("torch") is not None:
+        pytest.skip("there is torch")
+    reading = probe_reading(back(probe_errand("SIM-a", 60_000)))
+    assert reading == ProbeReading(None, "torch is not installed here, so GPUs cannot be tried")
+
+
+def test_an_errand_that_is_called_off_leaves_no_process(tmp_path):
+    errand = site_errand(script(tmp_path, "echo $$; sleep 600"), "n1", 60_000)
+    errand.kill()
+    code, _ = back(errand)
+    assert code == -9

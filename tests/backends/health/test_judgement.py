@@ -95,6 +95,8 @@ def test_a_probe_that_fails_fails_the_gpu_and_is_repeated_later():
     assert not wants_probe(sheet, 5_000 + SETTINGS.probe_retry_ms - 1, SETTINGS)
     assert wants_probe(sheet, 5_000 + SETTINGS.probe_retry_ms, SETTINGS)
     assert seen(sheet, [], from_ms=DAY_MS).health is FAILED
+    again = probed(sheet, ProbeReading(False, "another wrong product"), DAY_MS, SETTINGS)
+    assert again.why == sheet.why, "the same again is no news"
 
 
 def test_without_a_way_to_try_it_a_suspect_is_believed_and_a_failed_one_is_not():

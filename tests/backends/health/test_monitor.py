@@ -95,7 +95,7 @@ def test_an_application_that_faults_is_nobodys_alarm_and_an_unknown_gpu_is_the_m
     monitor.take([XidEvent("SIM-H100-1", 31, now_ms())])
     assert told(ear, 1) == [(Health.HEALTHY, "")]
     monitor.take([XidEvent("", 79, now_ms())])
-    assert until_told(ear, None, Health.FAILED).startswith("Xid 79")
+    assert until_told(ear, None, Health.SUSPECT).startswith("Xid 79")
 
 
 def test_an_operator_clears_a_gpu_and_the_machine(watch, tmp_path):

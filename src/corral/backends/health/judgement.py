@@ -19,6 +19,7 @@ from corral.wire.spans import write_span
 
 _WORSE = {health: n for n, health in enumerate(Health)}  # as they are listed: healthy, suspect, draining, failed
 _BAD = (Health.DRAINING, Health.FAILED)
+_PROBE_FAILED = "a probe failed"
 
 
 class Track(Struct, frozen=True, gc=False):
@@ -125,8 +126,10 @@ def probed(sheet: Sheet, reading: ProbeReading, now_ms: int, settings: HealthSet
             return replace(sheet, owes_probe=False, health=Health.HEALTHY, why=why, pardoned_ms=now_ms)
         return sheet
     told = _too_slow(sheet, reading, settings) if reading.passed else reading.told
+    if told and sheet.why.startswith(_PROBE_FAILED):
+        return replace(sheet, retry_ms=now_ms + settings.probe_retry_ms)  # the same again is no news
     if told:
-        failed = _verdict(sheet, Health.FAILED, f"a probe failed: {told}{_before(sheet)}", now_ms, settings)
+        failed = _verdict(sheet, Health.FAILED, f"{_PROBE_FAILED}: {told}{_before(sheet)}", now_ms, settings)
         return replace(failed, owes_probe=True, retry_ms=now_ms + settings.probe_retry_ms)
     sheet = replace(
         sheet,

@@ -222,8 +222,9 @@ class Monitor:
         if event.uuid in self._uuids:
             sheet = self._sheet(event.uuid)
             self._book.gpus[event.uuid] = judge(sheet, [symptom], now_ms, self.settings, is_look=False)
-        else:
-            self._book.node = judge(self._book.node, [symptom], now_ms, self.settings, is_look=False)
+        else:  # the next look may tell which GPU it is; no other is to suffer for it
+            vague = replace(symptom, health=Health.SUSPECT)
+            self._book.node = judge(self._book.node, [vague], now_ms, self.settings, is_look=False)
 
     def _note_silence(self) -> None:
         silent_s = time.monotonic() - self._last_sight

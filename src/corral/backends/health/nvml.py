@@ -7,6 +7,7 @@ that hangs hangs whoever asks: the monitor sees to that.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import re
 import time
@@ -225,8 +226,15 @@ class NvmlDevices:
             if getattr(error, "value", None) != self._constant("NVML_ERROR_TIMEOUT", 10):
                 time.sleep(max(patience_s - (time.monotonic() - began), 0))
             return ()
-        uuid = self._ask("nvmlDeviceGetUUID", event.device)
-        return [XidEvent("" if uuid is None else _text(uuid), int(event.eventData), _now_ms())]
+        return [XidEvent(self._uuid_of(event.device), int(event.eventData), _now_ms())]
+
+    def _uuid_of(self, device: Any) -> str:
+        """By its handle first: a GPU that has just fallen off the bus does not tell its name any more."""
+        address = _address(device)
+        for uuid, handle in self._handles.items():
+            if address is not None and _address(handle) == address:
+                return uuid
+        return _text(self._ask("nvmlDeviceGetUUID", device))
 
     def _logged(self) -> Iterator[XidEvent]:
         while self._log >= 0:
@@ -248,6 +256,13 @@ class NvmlDevices:
         if self._is_open:
             self._ask("nvmlShutdown")
             self._is_open = False
+
+
+def _address(handle: Any) -> int | None:
+    try:
+        return ctypes.cast(handle, ctypes.c_void_p).value
+    except (ctypes.ArgumentError, TypeError):
+        return None
 
 
 def _binding() -> Any:
