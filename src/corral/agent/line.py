@@ -111,8 +111,10 @@ class HttpLine:
             status, head, text = self._exchange(what, said, timeout_s)
         except _GoneStale:  # it was kept for too long; everything may be said twice
             status, head, text = self._exchange(what, said, timeout_s)
-        if status in _REDIRECTS and head.get("location"):
+        if status in _REDIRECTS and head.get("location"):  # nothing was done there: it is asked again elsewhere
             self._go_to(head["location"])
+            status, head, text = self._exchange(what, said, timeout_s)
+        if status in _REDIRECTS:
             raise NoAnswer(f"the server has sent us on to {self._at}")
         if status >= 500:
             self._go_on()
