@@ -237,6 +237,7 @@ def test_whose_fault_it_is_that_an_image_is_not_there(said: str, failure: str):
         (500, "error setting rlimit type 6: operation not permitted: OCI permission denied", "start_failed", 126),
         (500, "unresolvable CDI devices nvidia.com/gpu=GPU-1", "start_failed", 126),
         (0, "the container engine does not answer", "start_failed", 126),
+        (500, "container-init binary not found on the host: stat /usr/libexec/podman/catatonit", "start_failed", 126),
         (404, "no such image: x: image not known", "user_error", 126),
     ],
 )

@@ -262,13 +262,15 @@ def test_the_others_are_ended_when_one_has_failed(ground: ContainerGround):
     assert time.monotonic() - begun < 20
 
 
-def test_several_processes_hear_the_warning(ground: ContainerGround):
+def test_several_processes_hear_the_warning(tmp_path: Path, podman: Podman):
+    ground = ContainerGround(tmp_path, podman, grace_ms=10_000)
     ranks = processes({"RANK": "0"}, {"RANK": "1"})
     key = ground.sh('trap "echo bye $RANK; exit 85" TERM; echo ready; while :; do sleep 0.05; done', processes=ranks)
     until(lambda: ground.log(key).count("ready") == 2)
     ground.backend.warn(key, now_ms() + 60_000, "drain")
     assert ground.ear.down(key).exit_code == 85
     assert sorted(ground.log(key).splitlines()[2:]) == ["bye 0", "bye 1"]
+    ground.close()
 
 
 # --- logs ------------------------------------------------------------------------------------------------------------
@@ -363,6 +365,7 @@ def test_the_same_key_is_made_once(ground: ContainerGround):
     key = TaskKey("99/main", 1, 0)
     ground.backend.launch([ground.order(key, "sh", "-c", "echo ready; sleep 600")])
     ground.says(key, "ready")
+    ground.ear.up(key)
     ground.backend.launch([ground.order(key, "sh", "-c", "echo again; sleep 600")])
     ground.ear.up(key, 2)
     assert ground.names() == ["99/main"]

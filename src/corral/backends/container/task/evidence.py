@@ -38,12 +38,10 @@ def oom_kills(counter: str) -> int:
         return 0
 
 
-def main_group(first: int, has_init: bool) -> list[int]:
+def main_group(first: int) -> list[int]:
     """The processes that a signal to the task is for: those in the process group of its command, as for a task without
-    a container. The init, which would only pass it on, is not one of them."""
+    a container. The init, which would only pass it on, is not one of them. Nobody: it has not begun."""
     below = descendants(first)
-    if not has_init:
-        below.insert(0, first)
     leader = next((group for pid in below if (group := _group_of(pid))), 0)
     return [pid for pid in below if _group_of(pid) == leader]
 

@@ -43,13 +43,13 @@ class ContainerSupervisor(Supervisor):
         assert request["container"] is not None
         self.told = request["container"]
         self.engine = Engine(self.told["socket"])
-        self.has_init = bool(self.told["body"]["HostConfig"]["Init"])
         self.id = ""  # of the container, once it is made
         self.first = 0  # its first process
         self.pidfd = -1
         self.output: Output | None = None
         self.counter = ""
         self.kills = 0
+        self.signals: list[int] = []  # that nobody was there to hear yet
         self.is_asked_for = self.is_launched = self.was_killed = False
         self.is_certain = True  # that nothing of it runs that is not held by the pidfd
         self.lost: StartFault | None = None
@@ -153,9 +153,6 @@ class ContainerSupervisor(Supervisor):
             state = self._inspect()
         except EngineFault as fault:
             self.is_certain = self.is_certain or (fault.status != NO_ANSWER and not self.is_launched)
-            if self.has_init and verdicts.lacks_init(fault):
-                why = "the container engine has no init to put into containers: install catatonit or docker-init"
-                raise StartFault(START_FAILED, why) from fault
             raise self._no_container(fault) from fault
         self.first = int(state["Pid"] or 0)
         if self.first:
@@ -216,6 +213,9 @@ class ContainerSupervisor(Supervisor):
     def _reap(self) -> None:
         self.kills = max(self.kills, evidence.oom_kills(self.counter))
         self._look_for_failed()
+        waiting, self.signals = self.signals, []
+        for number in waiting:
+            self._signal_group(number)
         if not self.running:
             return
         if self._has_ended():
@@ -247,7 +247,10 @@ class ContainerSupervisor(Supervisor):
         if not self.first:
             self._end_by(0.0, self.warn_why or "asked to leave before it had begun")
             return
-        members = evidence.main_group(self.first, self.has_init)
+        members = evidence.main_group(self.first)
+        if not members:  # its init has not begun the command yet, and would not hear either
+            self.signals.append(number)
+            return
         try:
             for pid in members:
                 try:
@@ -255,8 +258,6 @@ class ContainerSupervisor(Supervisor):
                 except ProcessLookupError:
                     pass
         except PermissionError:
-            members = []
-        if not members:
             self._ask_softly("POST", f"/containers/{self.id}/kill?signal={number}")
 
     # --- the end ------------------------------------------------------------------------------------------------------

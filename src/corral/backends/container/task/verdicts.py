@@ -19,6 +19,7 @@ _NO_REGISTRY = (
     "connection refused", "no such host", "timeout", "dial tcp", "connection reset", "tls", "unexpected eof",
     "toomanyrequests", "too many requests", "500 internal", "502 bad", "503 service", "no space left",
 )  # fmt: skip
+_NO_INIT = ("container-init", "docker-init", "catatonit")
 _NO_COMMAND = ("executable file not found", "executable file `", "command that was not found", "no such file or direc")
 #: The small init of the engines says this on stderr when it cannot execute the command.
 _INIT_WORDS = ((b"catatonit:", b"failed to exec pid1: "), (b"[FATAL tini", b"failed: "))
@@ -39,6 +40,9 @@ def no_container(image: str, command: str, fault: EngineFault) -> StartFault:
     said = fault.why.lower()
     if fault.status == NO_ANSWER:
         return StartFault(START_FAILED, fault.why)
+    if any(phrase in said for phrase in _NO_INIT):
+        why = "the container engine has no init to put into containers: install catatonit (Podman) or docker-init"
+        return StartFault(START_FAILED, why)
     if "no such image" in said or "image not known" in said:
         return StartFault(USER_ERROR, f"there is no image {image!r} on this machine")
     if "workdir" in said or "chdir to cwd" in said:
@@ -66,12 +70,6 @@ def from_init(last_words: bytes, command: str, image: str) -> StartFault | None:
             words = last.rpartition(phrase)[2].decode("utf-8", "replace").lower()
             return StartFault(USER_ERROR, f"{command!r} could not be executed in the image {image!r}: {words}")
     return None
-
-
-def lacks_init(fault: EngineFault) -> bool:
-    """The engine has no small init to put into containers."""
-    said = fault.why.lower()
-    return "container-init" in said or "docker-init" in said or "catatonit" in said
 
 
 def _short(why: str) -> str:
