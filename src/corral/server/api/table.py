@@ -136,7 +136,7 @@ AGENTS = (
     Route(
         method="POST", path="/v1/agent/join", tag="agents", verb=Verb.NODE_JOIN, handler=agents.join,
         summary="Become a node: exchange a token for a credential", kind=Kind.SHAPE, body=messages.JoinBody,
-        answer=messages.JoinAnswer, statuses=(403, 409, 422), example={"node": "gpu-17"},
+        answer=messages.JoinAnswer, statuses=(403, 404, 409, 422), example={"node": "gpu-17"},
     ),
     Route(
         method="POST", path="/v1/agent/report", tag="agents", verb=Verb.NODE_SYNC, handler=agents.report,
