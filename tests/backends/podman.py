@@ -39,7 +39,7 @@ _APPLETS = (
     "stat",
     "rm",
 )
-_READY_S = 30
+_READY_S, _END_S = 30, 10
 #: An overlay over /etc, seen by this Podman only, so that tests may write CDI specifications.
 _SCRIPT = """\
 mkdir -p etc-upper etc-work && mount -t overlay overlay -o lowerdir=/etc,upperdir=etc-upper,workdir=etc-work /etc &&
@@ -111,6 +111,17 @@ class Podman:
                 with contextlib.suppress(EngineFault):
                     self.engine.call("DELETE", f"/containers/{each['Id']}?force=1")
         self.stop()
+        until = time.monotonic() + _END_S
+        while _is_named_by_a_process(str(self.folder)) and time.monotonic() < until:
+            time.sleep(0.02)  # conmon cleans up behind itself, and would make the folder again
+
+
+def _is_named_by_a_process(folder: str) -> bool:
+    for entry in os.listdir("/proc"):
+        with contextlib.suppress(OSError):
+            if entry.isdecimal() and folder.encode() in Path(f"/proc/{entry}/cmdline").read_bytes():
+                return True
+    return False
 
 
 def _settings() -> str:
