@@ -2,12 +2,17 @@
 
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
 from tests.backends.podman import podman
 from tests.database import Database, NoServer
 
 __all__ = ["podman"]  # a fixture
+
+# A machine that is busy with other things is no fault of what is tested.
+hypothesis.settings.register_profile("patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("patient")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
