@@ -79,6 +79,15 @@ verify-traces: setup ## Every published figure, obtained again (CORRAL_TRACES=fo
 bench-api: setup ## Load a whole server over HTTP; QUICK=1 for a short run (CORRAL_SLURM=folder: Slurm beside it)
 	$(PY) tests/bench/api.py $(if $(QUICK),--quick)
 
+.PHONY: bench-fleet
+bench-fleet: setup ## Load a server with agents and submissions; QUICK=1 for a short run
+	$(PY) -m tests.bench.fleet $(if $(QUICK),--seconds 20 --idle-seconds 10)
+
+.PHONY: soak-fleet
+soak-fleet: setup services ## Cut off, freeze and kill machines and leaders; TRIALS=20 for a short one
+	$(PY) -m tests.e2e.failover --trials $(if $(TRIALS),5,50)
+	$(PY) -m tests.e2e.fleet --trials $(or $(TRIALS),1000)
+
 .PHONY: soak
 soak: setup ## A million random steps, every law after every event; then a thousand kills of a server under load
 	$(PY) -m tests.simulation.soak
