@@ -101,6 +101,14 @@ def test_an_xid_under_a_running_job(live, corral, monkeypatch):
     server.until_over([whole])
 
 
+def test_an_xid_is_heard_and_does_not_wait_for_the_next_look(live, corral):
+    server = live(health=json.dumps({"interval_ms": 600_000}))
+    server.start()
+    until(lambda: gpu(server)["health"] == "healthy")
+    drill(corral, server, "--xid", "79")
+    until(lambda: gpu(server)["health"] == "failed")
+
+
 def test_memory_errors_drain_the_gpu_and_its_job_moves(live, corral):
     server = live(health=HEALTH)
     server.start()
