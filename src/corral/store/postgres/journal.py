@@ -30,7 +30,7 @@ from corral.store.sql.writer import Writer, fenced
 from corral.wire import codec
 from corral.wire.address import shown
 
-_WHAT_TO_DO = "See that the database is in order and can be reached, then start again."
+_WHEN_LOST = "See that the database is in order and can be reached, then start again."
 
 
 class PostgresJournal:
@@ -55,7 +55,7 @@ class PostgresJournal:
             give_back(self._link, holder)
             self._link.close()
             raise _explained(address, wrong) from wrong
-        self._writer = Writer(self._head, self._commit, _remember_nothing, (psycopg.OperationalError,), _WHAT_TO_DO)
+        self._writer = Writer(self._head, self._commit, _remember_nothing, (psycopg.OperationalError,), _WHEN_LOST)
         self._lease = Lease(address, holder, begun, lease_s, self._writer.fail)
         self._is_closed = False
 
