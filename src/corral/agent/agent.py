@@ -27,6 +27,7 @@ _log = logging.getLogger(__name__)
 _SETTLE_S = 0.003  # news come in bursts
 _POLL_MS = 20_000
 _STOP_TRIES = 50
+_LEAVE_LOOK_S = 0.1
 
 
 class Agent:
@@ -55,6 +56,8 @@ class Agent:
         self._is_full = True
         self._heartbeat_s = 0.5
         self._complaint = ""
+        self._leave_by_ms: int | None = None
+        self._is_leaving_known = False
         self._news, self._leased, self._over = threading.Event(), threading.Event(), threading.Event()
         self._lock = threading.RLock()  # of what answers change
         self._threads: list[threading.Thread] = []
@@ -73,6 +76,17 @@ class Agent:
     def wait(self, timeout_s: float | None = None) -> bool:
         """Until it has ended by itself: the server does not want it."""
         return self._over.wait(timeout_s)
+
+    def leave(self, within_ms: int) -> None:
+        """The machine will be taken away. The server is told so and has its work leave; returns when nothing runs here
+        any more and the server knows how it ended, or when the time is over."""
+        self._leave_by_ms = end = self._boot_ms() + within_ms
+        while self._boot_ms() < end and not self._over.is_set():
+            self._news.set()
+            is_told = self._is_leaving_known and self._known >= self.observed.version
+            if is_told and not self.observed.live() and not self.carrier.is_busy:
+                return
+            self._over.wait(_LEAVE_LOOK_S)
 
     def stop(self) -> None:
         """Tasks go on for as long as the lease lasts; an agent that begins meanwhile takes them up."""
@@ -140,6 +154,7 @@ class Agent:
                 base=base, version=version, is_full=is_full, tasks=tasks, health=health,
                 details=self.observed.details_after(-1 if is_full else base),
                 spec=self.backend.nodes()[0] if is_full else None, refused=self._refused,
+                leaves_in_ms=None if self._leave_by_ms is None else max(self._leave_by_ms - self._boot_ms(), 0),
             )  # fmt: skip
 
     def _on_answer(self, answer: AgentAnswer, sent_ms: int) -> None:
@@ -147,7 +162,7 @@ class Agent:
             if not self._is_newest(answer.epoch, answer.term):
                 return
             self._known, self._heartbeat_s = answer.version, answer.heartbeat_ms / 1000
-            self._is_full = answer.wants_full
+            self._is_full, self._is_leaving_known = answer.wants_full, answer.is_leaving
             if answer.lease_ms:
                 self.line.answer_s = answer.lease_ms / 2000  # a lost report is sent again well within the lease
             if answer.session > self.session:  # our own count was lost

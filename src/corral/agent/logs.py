@@ -45,6 +45,12 @@ class LogCarrier:
             self._to_bring[key] = None
         self._wake.set()
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether there are logs of tasks that are over which the server does not have yet."""
+        with self._lock:
+            return bool(self._to_bring)
+
     def stop(self) -> None:
         self._is_over = True
         self._wake.set()

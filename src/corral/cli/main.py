@@ -35,6 +35,7 @@ NOUNS = {
     "queue": "corral.cli.cluster.queue:queue",
     "node": "corral.cli.cluster.node:node",
     "agent": "corral.cli.fleet.agent:agent",
+    "pilot": "corral.cli.fleet.pilot:pilot",
     "testbed": "corral.cli.fleet.testbed:testbed",
     "events": "corral.cli.cluster.events:events",
     "usage": "corral.cli.cluster.usage:usage",

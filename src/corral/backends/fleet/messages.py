@@ -41,6 +41,7 @@ class AgentReport(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tru
     details: NodeDetails | None = None
     spec: NodeSpec | None = None  # in full reports
     refused: int = 0  # orders that were too old, since the agent began
+    leaves_in_ms: int | None = None  # the machine will be taken away: by then its work must have left
 
 
 class AgentAnswer(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -56,6 +57,7 @@ class AgentAnswer(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tru
     heartbeat_ms: int = 2_000
     is_gone: bool = False
     wants_full: bool = False
+    is_leaving: bool = False  # the server has heard that the machine will be taken away
     complaint: str = ""  # why the node cannot be used as it is
 
 

@@ -50,7 +50,7 @@ def agent(
     said = _config(config)
     labels = dict(said.topology.labels)
     path = path or "/".join(labels[level] for level in said.settings.levels if level in labels)
-    return _run(folder, credential, _node(credential.node, fake_gpus, path, cpus, memory_mib), said.health)
+    return run_agent(folder, credential, node_spec(credential.node, fake_gpus, path, cpus, memory_mib), said.health)
 
 
 def _config(path: str | None) -> Config:
@@ -60,7 +60,7 @@ def _config(path: str | None) -> Config:
     return Config() if path is None else read_file(path)
 
 
-def _node(name: str, fake_gpus: str | None, path: str, cpus: int | None, memory_mib: int | None) -> NodeSpec:
+def node_spec(name: str, fake_gpus: str | None, path: str, cpus: int | None, memory_mib: int | None) -> NodeSpec:
     from msgspec import structs
 
     from corral.backends.gpus import simulated
@@ -81,7 +81,10 @@ def _node(name: str, fake_gpus: str | None, path: str, cpus: int | None, memory_
     return structs.replace(found, amounts=amounts(stated), path=where)
 
 
-def _run(folder: Path, credential: Credential, node: NodeSpec, health: HealthSettings) -> int:
+def run_agent(
+    folder: Path, credential: Credential, node: NodeSpec, health: HealthSettings, leave_ms: int | None = None
+) -> int:
+    """Until it is asked to stop. ``leave_ms``: the machine is then to be empty, and has so long to become so."""
     import logging
     import signal
     import sys
@@ -101,6 +104,8 @@ def _run(folder: Path, credential: Credential, node: NodeSpec, health: HealthSet
         signal.signal(number, lambda *_: asked.set())
     while not asked.wait(0.2) and not running.wait(0):
         pass
+    if leave_ms is not None and running.failed is None:
+        running.leave(leave_ms)
     running.stop()
     if running.failed is not None:
         hint = f"corral node token {credential.node} on the server, then corral node join --replace here"

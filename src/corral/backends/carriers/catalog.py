@@ -1,0 +1,63 @@
+"""Which carriers there are, by the word that follows ``--on``. Knows where each is, and loads none before it is used.
+
+A carrier is a module with `Settings` (a frozen Struct: what a fleet may say about it, with defaults; every fault of
+what was said is told by its decoding or by ``fault()``) and ``opened(settings, cluster) -> Carrier``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from corral.backends.carriers.base import Carrier
+
+KINDS: dict[str, str] = {}
+
+
+class BadSettings(ValueError):
+    """What is wrong with what was said about a carrier. ``field``: where."""
+
+    def __init__(self, what: str, field: str = "") -> None:
+        super().__init__(what)
+        self.field = field
+
+
+class CarrierSettings(Protocol):
+    def fault(self) -> str:
+        """What is wrong with them although each by itself is sound; empty: nothing."""
+        ...
+
+
+class Kind(Protocol):
+    """A module of a carrier."""
+
+    Settings: type[Any]
+    #: ``cluster``: a word that no other server on the same engine has, to tell our pilots from theirs
+    opened: Callable[[Any, str], Carrier]
+
+    def missing(self) -> str:
+        """What this machine lacks to use it, and how to get it; empty: nothing. Imports nothing that may be absent."""
+        ...
+
+
+def kind_of(name: str, kinds: Mapping[str, str] | None = None) -> Kind:
+    known = KINDS if kinds is None else kinds
+    if name not in known:
+        raise BadSettings(f"there is no carrier {name[:40]!r}; there are {', '.join(sorted(known)) or 'none'}", "on")
+    module: Any = importlib.import_module(known[name])
+    return module  # type: ignore[no-any-return]
+
+
+def read_settings(kind: Kind, said: Mapping[str, Any]) -> Any:
+    """The settings of a carrier; raises `BadSettings`."""
+    try:
+        settings = msgspec.convert(said, kind.Settings, strict=True)
+    except msgspec.ValidationError as wrong:
+        raise BadSettings(f"settings: {wrong}", "settings") from None
+    fault = settings.fault()
+    if fault:
+        raise BadSettings(f"settings: {fault}", "settings")
+    return settings
