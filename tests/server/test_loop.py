@@ -1,6 +1,7 @@
 """The loop: nobody is told before it is durable, and what is owed is carried out, also after a restart."""
 
 import asyncio
+import gc
 import signal
 
 import pytest
@@ -240,3 +241,30 @@ async def test_jobs_of_one_submission_may_wait_for_each_other_and_for_those_long
         answer = await server.service.submit("root", [job(after=(Dependency("1", After.NOT_OK),))])
         assert isinstance(answer, Refusal)
         assert answer.code == "dependency_failed"
+
+
+async def test_jobs_that_wait_are_not_looked_through_for_garbage_again_and_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("corral.server.running.WHOLE_LOOK_S", 0.05)
+    begun_with = list(gc.callbacks)
+
+    class Ring:
+        """Garbage that only a look can find."""
+
+        found = 0
+
+        def __init__(self):
+            self.ring = self
+
+        def __del__(self):
+            Ring.found += 1
+
+    async with running(tmp_path) as server:
+        await server.service.submit("root", [job(gpus=8)] * 500)
+        ring = Ring()
+        gc.collect()
+        before = gc.get_freeze_count()
+        assert before > 500, "what has survived is set aside"
+        del ring
+        await until(lambda: Ring.found == 1)  # set aside when it was none yet, found all the same
+    assert gc.callbacks == begun_with
+    gc.unfreeze()

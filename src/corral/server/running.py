@@ -7,6 +7,7 @@ Knows in which order things must begin and end. Knows nothing of HTTP; that is s
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections import deque
 from contextlib import suppress
 
@@ -35,6 +36,7 @@ log = structlog.get_logger(__name__)
 RECORDS_PER_IMAGE = 20_000
 SWEEP_S = 0.25
 ADMIT_S = 5.0
+WHOLE_LOOK_S = 600.0
 
 
 class Running:
@@ -89,7 +91,9 @@ class Running:
         if fleet is None:
             miss_tasks(self.loop, self._backend)
         self.loop.resume()
-        self._tasks = [asyncio.create_task(self.loop.run()), asyncio.create_task(self._take_images())]
+        gc.callbacks.append(_set_aside)
+        begun = (self.loop.run(), self._take_images(), _look_for_garbage())
+        self._tasks = [asyncio.create_task(each) for each in begun]
         if fleet is not None:
             self._tasks += [asyncio.create_task(self._sweep(fleet)), asyncio.create_task(self._admit(fleet))]
         for task in self._tasks:
@@ -169,6 +173,8 @@ class Running:
     async def close(self) -> None:
         """Stop deciding; tasks go on. What was handed to the journal is written."""
         self.service.is_ready = False
+        with suppress(ValueError):  # it never began
+            gc.callbacks.remove(_set_aside)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -177,3 +183,19 @@ class Running:
         await self._planner.close()
         await asyncio.to_thread(self._backend.close)
         await asyncio.to_thread(self._journal.close)
+
+
+def _set_aside(phase: str, info: dict[str, int]) -> None:
+    """What has survived a whole look for garbage is left out of the next ones: nearly all of it are jobs, which are no
+    garbage until they are forgotten and then need no look. With 100,000 jobs every look would take a tenth of a second,
+    more than once a second while jobs come in, and meanwhile nobody is answered."""
+    if phase == "stop" and info["generation"] == 2:
+        gc.freeze()
+
+
+async def _look_for_garbage() -> None:
+    """At everything, now and then: for what has become garbage after it was set aside."""
+    while True:
+        await asyncio.sleep(WHOLE_LOOK_S)
+        gc.unfreeze()
+        gc.collect()
