@@ -37,15 +37,14 @@ class Desk:
         self.fleet.expect(NodeSpec("n1"), is_gone, expected)
         self.fleet.open(self.told.append, EPOCH)
 
-    def say(
-        self, *tasks: ObservedTask, epoch: int | None = None, term: int | None = None, **rest: object
-    ) -> AgentAnswer:
+    def say(self, *tasks: ObservedTask, epoch: int | None = None, term: int | None = None, **rest: int) -> AgentAnswer:
         """A full report, made after the last answer unless it is said otherwise."""
         self.seq += 1
         known = self.answer
         said = AgentReport(
-            node="n1", session=1, seq=self.seq, is_full=True, tasks=tasks, spec=NodeSpec("n1"), version=self.seq,
-            epoch=known.epoch if epoch is None else epoch, term=known.term if term is None else term, **rest,  # type: ignore[arg-type]
+            node="n1", seq=self.seq, is_full=True, tasks=tasks, spec=NodeSpec("n1"),
+            epoch=known.epoch if epoch is None else epoch, term=known.term if term is None else term,
+            **{"session": 1, "version": self.seq, **rest},  # type: ignore[arg-type]
         )  # fmt: skip
         self.answer = self.fleet.report(said)
         return self.answer
@@ -81,12 +80,23 @@ def test_a_node_is_given_up_with_all_that_ran_there_and_returns_when_it_is_empty
     assert (lost.key, lost.failure) == (KEY, FailureClass.NODE_LOST)
     late = desk.say(ObservedTask(KEY, up(KEY)))
     assert (late.is_gone, late.lease_ms, late.term) == (True, 0, 1)
-    assert desk.fleet.late_reports == 1
+    assert desk.fleet.counts.late_reports == 1
     assert desk.say(ObservedTask(KEY, up(KEY))).is_gone, "it still runs something"
     assert len(desk.told) == 3, "and nothing of what it says counts"
     back = desk.say(ObservedTask(KEY, up(KEY), down=down(KEY)))
     assert (back.is_gone, back.lease_ms) == (False, 8_000)
     assert desk.told[3:] == [NodeReport("n1", NodePhase.BACK)]
+
+
+def test_an_agent_that_begins_anew_on_a_node_that_was_given_up_is_believed_no_more_than_it_says(desk: Desk):
+    """Its versions begin anew: what the agent before it had told does not make its own news old."""
+    desk.begin()
+    desk.say(version=1_000)
+    desk.say(version=1_001)
+    desk.pass_ms(11_000)
+    assert desk.say(session=2, version=1).is_gone
+    back = desk.say(session=2, version=2)
+    assert (back.is_gone, back.version) == (False, 2)
 
 
 def test_a_node_returns_only_by_a_report_made_after_it_was_given_up(desk: Desk):
@@ -166,3 +176,28 @@ def test_deadlines_travel_as_what_is_left_of_them(desk: Desk):
     found = desk.fleet.desired(DesiredAsk(node="n1", epoch=EPOCH, term=0, wait_ms=0))
     assert found is not None
     assert [(task.leave_in_ms, task.order is not None) for task in found.tasks] == [(30_000, True)]
+
+
+def test_an_agent_that_falls_back_behind_an_epoch_it_has_heard_of_is_refused(desk: Desk):
+    """Its folder was copied from an old disk, or somebody else has its credential."""
+    desk.begin()
+    desk.fleet.launch([order(KEY, "true", epoch=EPOCH)])
+    desk.say(ObservedTask(KEY, up(KEY)))
+    desk.say(ObservedTask(KEY, up(KEY)))
+    before = list(desk.told)
+    lie = desk.say(ObservedTask(KEY, up(KEY), down=down(KEY)), epoch=EPOCH - 1)
+    assert "epoch 6, which is over" in lie.refused
+    assert (lie.epoch, lie.lease_ms, lie.wants_full) == (EPOCH, 0, True), "it hears of the present one, and no more"
+    assert desk.told == before
+    assert desk.fleet.counts.old_reports == 1
+    mended = desk.say(ObservedTask(KEY, up(KEY)))
+    assert (mended.refused, mended.lease_ms) == ("", 8_000)
+
+
+def test_orders_that_an_agent_refuses_are_counted_once(desk: Desk):
+    desk.begin()
+    desk.say()
+    assert "has refused 2 orders" in desk.say(refused=2).refused
+    assert desk.say(refused=2).refused == ""
+    assert "has refused 1 orders" in desk.say(refused=3).refused
+    assert desk.fleet.counts.refused_orders == 3

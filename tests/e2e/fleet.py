@@ -194,7 +194,7 @@ def strike(trial: FleetTrial, kind: str, jobs: list[str], chance: random.Random)
             trial.until(what, lambda job=job, run=run: trial.is_whole(job, 1, run.attempt + 1))  # type: ignore[misc]
         except AssertionError as late:
             with trial.bed.client() as client:
-                nodes_now = [(node.name, node.lost, node.open, node.gpus_free) for node in client.nodes().nodes]
+                nodes_now = [(node.name, node.open, node.gpus_free, node.why) for node in client.nodes().nodes]
                 raise AssertionError(f"{late}; {client.why(job)}; {nodes_now}") from None
         took.append(time.monotonic() - began)
     time.sleep(chance.uniform(0, 0.3))

@@ -26,6 +26,7 @@ from corral.backends.base import (
     TaskReport,
     Tell,
 )
+from corral.backends.fleet.counts import FleetCounts
 from corral.backends.fleet.fence import Fence
 from corral.backends.fleet.leases import Leases
 from corral.backends.fleet.logs import KeptLogs, LogDesk
@@ -87,8 +88,7 @@ class FleetBackend:
         self._epoch = 0
         self._tell: Tell = _tell_nobody
         self._lock = threading.RLock()
-        self.late_reports = 0  # of nodes that were given up
-        self.refused_orders = 0  # by agents, because they were too old
+        self.counts = FleetCounts()
 
     # --- the seam of the server ---------------------------------------------------------------------------------------
 
@@ -201,20 +201,43 @@ class FleetBackend:
             raise StaleEpoch(self._epoch, said.epoch)
         with self._lock:
             self._check_own(said)
+            self.counts.reports += 1
             member = self._members.setdefault(said.node, Member(said.node, None, False))
             told: list[Report] = []
-            wants_full = not member.is_heard
-            if member.is_news(said):
+            wants_full, refused = not member.is_heard, ""
+            if not member.is_news(said):
+                self.counts.late_reports += 1
+            elif member.is_heard and said.epoch < self._epoch:
+                return self._refused(member, said)
+            else:
+                refused = self._refused_orders(member, said)
                 told, wants_full = self._take(member, said)
             if not member.is_gone:
                 self._leases.grant(member.name, self._monotonic_ms())
             answer = AgentAnswer(
                 epoch=self._epoch, term=member.term, version=member.known, session=member.session,
                 lease_ms=0 if member.is_gone else self.settings.lease_ms, heartbeat_ms=self.settings.heartbeat_ms,
-                is_gone=member.is_gone, wants_full=wants_full, complaint=member.complaint,
+                is_gone=member.is_gone, wants_full=wants_full, complaint=member.complaint, refused=refused,
             )  # fmt: skip
         self._tell_all(told)
         return answer
+
+    def _refused(self, member: Member, said: AgentReport) -> AgentAnswer:
+        """An agent never goes back behind an epoch that it has heard of; this one is another, or has lost its memory.
+        It hears of the present one, and gets no lease before it has said everything in that."""
+        self.counts.old_reports += 1
+        why = f"node {said.node} speaks of epoch {said.epoch}, which is over; it had heard of {self._epoch}"
+        return AgentAnswer(
+            epoch=self._epoch, term=member.term, version=member.known, session=member.session,
+            heartbeat_ms=self.settings.heartbeat_ms, is_gone=member.is_gone, wants_full=True, refused=why,
+        )  # fmt: skip
+
+    def _refused_orders(self, member: Member, said: AgentReport) -> str:
+        """What the agent has refused since it last told; for the record."""
+        before = member.refused if said.session == member.session else 0
+        count, member.refused = max(said.refused - before, 0), said.refused
+        self.counts.refused_orders += count
+        return f"node {said.node} has refused {count} orders that came too late" if count else ""
 
     def _check_own(self, said: AgentReport) -> None:
         for task in said.tasks:
@@ -226,8 +249,8 @@ class FleetBackend:
     def _take(self, member: Member, said: AgentReport) -> tuple[list[Report], bool]:
         if member.is_gone:
             if not member.may_return(said, self._epoch):
-                self.late_reports += 1
-                member.session, member.seq = said.session, said.seq
+                self.counts.late_reports += 1
+                member.note(said)
                 return [], True
             member.is_gone = False
             told: list[Report] = [NodeReport(member.name, NodePhase.BACK)]
@@ -237,8 +260,6 @@ class FleetBackend:
             member.spec = said.spec
             told.append(NodeReport(member.name, NodePhase.JOINED, said.spec))
         news, wants_full = member.observe(said, self._epoch, self.wall_ms())
-        self.refused_orders += max(said.refused - member.refused, 0)
-        member.refused = said.refused
         for task in said.tasks:
             self._note_place(task.key, member.name)
         if member.is_heard:
@@ -314,6 +335,7 @@ class FleetBackend:
             for name in self._leases.sweep(self._monotonic_ms()):
                 member = self._members[name]
                 _log.warning("node %s is given up: its lease is over", name)
+                self.counts.nodes_lost += 1
                 told.append(NodeReport(name, NodePhase.GONE))
                 told += member.lose_all(self.wall_ms())
                 told += self._hear(name)

@@ -61,11 +61,15 @@ class Member:
     def is_news(self, said: AgentReport) -> bool:
         return (said.session, said.seq) > (self.session, self.seq)
 
+    def note(self, said: AgentReport) -> None:
+        """That it was said. An agent that began anew counts its versions from the beginning."""
+        if said.session > self.session:
+            self.known, self.is_heard = 0, False
+        self.session, self.seq = said.session, said.seq
+
     def observe(self, said: AgentReport, epoch: int, at_ms: int) -> tuple[list[Report], bool]:
         """What is new in a report, and whether everything should be said again."""
-        if said.session > self.session:
-            self.known, self.is_heard, self.refused = 0, False, 0
-        self.session, self.seq = said.session, said.seq
+        self.note(said)
         if not said.is_full and said.base > self.known:
             return [], True
         told: list[Report] = [each for each in said.health if each.node == self.name]

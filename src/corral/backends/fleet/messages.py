@@ -42,6 +42,7 @@ class AgentReport(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tru
     spec: NodeSpec | None = None  # in full reports
     refused: int = 0  # orders that were too old, since the agent began
     leaves_in_ms: int | None = None  # the machine will be taken away: by then its work must have left
+    no_images: str = ""  # in full reports: why work with an image cannot run there; empty: it can, for all it knows
 
 
 class AgentAnswer(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -59,6 +60,7 @@ class AgentAnswer(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tru
     wants_full: bool = False
     is_leaving: bool = False  # the server has heard that the machine will be taken away
     complaint: str = ""  # why the node cannot be used as it is
+    refused: str = ""  # why this report was not taken, or what its agent has refused
 
 
 class DesiredAsk(Struct, frozen=True, gc=False, kw_only=True):

@@ -102,13 +102,16 @@ async def report(ask: Ask) -> Reply:
     fleet, said = _fleet(ask), _read(ask, AgentReport)
     await _check_speaks_for(ask, said.node)
     try:
-        return fleet.report(said)
+        answer = fleet.report(said)
     except StaleEpoch as stale:
         log.error("newer_server", node=said.node, epoch=stale.highest)
         raise Unable(409, "not_leader", str(stale), "ask the other server") from None
     except NotYours as wrong:
         await _write_down(ask, str(wrong))
         raise Unable(403, "not_yours", str(wrong), "is the agent's data folder that of another machine?") from None
+    if answer.refused:
+        await _write_down(ask, answer.refused)
+    return answer
 
 
 async def desired(ask: Ask) -> Reply:

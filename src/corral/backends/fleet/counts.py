@@ -1,0 +1,15 @@
+"""How often what was said or ordered came too late. Values only; whoever meets it counts it."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class FleetCounts(Struct):
+    """Since this server leads."""
+
+    reports: int = 0
+    late_reports: int = 0  # repeated, overtaken by another, or of a node that was given up
+    old_reports: int = 0  # of an epoch that was over, from an agent that had heard of the present one
+    refused_orders: int = 0  # by agents, because they were too old
+    nodes_lost: int = 0
