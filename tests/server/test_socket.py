@@ -9,7 +9,10 @@ from contextlib import asynccontextmanager
 import pytest
 import uvicorn
 
+from corral.server.api.entry.heads import timed_heads
 from corral.server.api.entry.settings import ApiSettings
+
+HEAD_S = 0.4
 
 
 @pytest.fixture
@@ -21,7 +24,13 @@ def settings():
 async def served(desk):
     """uvicorn on some free port of this machine."""
     config = uvicorn.Config(
-        desk.app, host="127.0.0.1", port=0, log_config=None, lifespan="off", timeout_graceful_shutdown=5
+        desk.app,
+        host="127.0.0.1",
+        port=0,
+        http=timed_heads(HEAD_S),
+        log_config=None,
+        lifespan="off",
+        timeout_graceful_shutdown=5,
     )
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
@@ -105,4 +114,25 @@ async def test_a_connection_is_used_again_after_a_problem(desk):
         assert (await answer_of(reader))[0] == 404
         writer.write(request(desk, "GET", "/v1/whoami").replace("\n", "\r\n").encode() + b"\r\n\r\n")
         assert (await answer_of(reader))[0] == 200
+        writer.close()
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET /v1/who", b"GET /v1/whoami HTTP/1.1\r\nHost: here\r\n"])
+async def test_who_never_says_what_it_wants_is_given_up(desk, begun):
+    async with served(desk) as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(begun)
+        status, problem = await answer_of(reader)
+        assert (status, problem["code"]) == (408, "head_too_slow")
+        assert await reader.read() == b""
+        writer.close()
+
+
+async def test_a_later_request_on_a_connection_must_not_take_longer_either(desk):
+    async with served(desk) as (_, port):
+        reader, writer = await connected(port, request(desk, "GET", "/v1/whoami"))
+        assert (await answer_of(reader))[0] == 200
+        await asyncio.sleep(2 * HEAD_S)  # to be silent between two requests is another matter
+        writer.write(b"GET /v1/whoami HTTP/1.1\r\n")
+        assert (await answer_of(reader))[0] == 408
         writer.close()

@@ -32,6 +32,7 @@ from corral.core.intake.refusal import Refusal
 from corral.core.model import QueueSpec, Settings
 from corral.core.people.accounts import TokenIssued
 from corral.server.api.app import Api, make_app
+from corral.server.api.entry.heads import timed_heads
 from corral.server.api.entry.settings import ApiSettings
 from corral.server.auth import new_token
 from corral.server.metrics import Metrics
@@ -262,6 +263,7 @@ class _Http(uvicorn.Server):
                 app,
                 host=options.host,
                 port=options.port,
+                http=timed_heads(options.api.head_timeout_s),
                 log_config=None,
                 access_log=False,
                 server_header=False,

@@ -14,6 +14,7 @@ class ApiSettings(Struct, frozen=True, kw_only=True):
     batch_bytes_max: int = 16 << 20
     batch_jobs_max: int = 5_000
     bodies_bytes_max: int = 256 << 20  # all bodies that are being read, together
+    head_timeout_s: float = 15.0  # from the connection, or the first byte of a later request, to the whole head
     body_timeout_s: float = 30.0  # for the whole of a body, however slowly it comes
     header_bytes_max: int = 32 << 10
     headers_max: int = 100
