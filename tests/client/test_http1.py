@@ -30,7 +30,7 @@ def answering(*answers: bytes, keeps: bool = False) -> Iterator[Connection]:
 
         thread = threading.Thread(target=serve)
         thread.start()
-        connection = Connection("127.0.0.1", server.getsockname()[1], tls=False, connect_s=5)
+        connection = Connection("127.0.0.1", server.getsockname()[1], tls=None, connect_s=5)
         try:
             yield connection
         finally:

@@ -14,13 +14,14 @@ import random
 import sys
 import tempfile
 import time
+import urllib.request
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from corral.cli.fleet.bed import Testbed
+from corral.cli.fleet.bed import SERVER, Testbed
 
 #: Begins a record with its GPUs and goes on saying that it is alive; a few microseconds of work every 5 ms.
 TASK = """\
@@ -87,6 +88,15 @@ class FleetTrial:
     def events(self, *types: str) -> list[Any]:
         with self.bed.client() as client:
             return list(client.events(0, types=types))
+
+    def metric(self, name: str) -> float:
+        """As Prometheus would read it."""
+        asked = urllib.request.Request(
+            f"{self.bed.url}/v1/metrics", headers={"Authorization": f"Bearer {self.bed.credentials().token}"}
+        )
+        with urllib.request.urlopen(asked, timeout=30) as answer:
+            lines = answer.read().decode().splitlines()
+        return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
 
     def runs(self) -> list[Run]:
         found = []
@@ -221,11 +231,52 @@ def strike_often(trial: FleetTrial, kinds: list[str], chance: random.Random) -> 
     return took
 
 
-def soak(folder: Path, trials: int, lease_ms: int, seed: int, namespaces: bool) -> dict[str, Any]:
+def freeze_an_agent(trial: FleetTrial, seconds: float) -> None:
+    """Its job goes on elsewhere; what it says when it wakes comes too late, and is counted as that."""
+    job = trial.submit(gpus=8, name="frozen")
+    trial.until("it begins", lambda: trial.is_whole(job, 1))
+    first, late = trial.last_runs(job)[0], trial.metric("corral_agent_reports_late_total")
+    lost = len(trial.events("TasksLost"))
+    began = time.monotonic()
+    trial.bed.freeze(first.node)
+    trial.until("it runs elsewhere", lambda: trial.is_whole(job, 1, 2))
+    time.sleep(max(0.0, seconds - (time.monotonic() - began)))
+    trial.bed.thaw(first.node)
+    trial.bed.until_up([first.node])
+    assert trial.metric("corral_agent_reports_late_total") > late
+    assert [run.attempt for run in trial.last_runs(job)] == [2]
+    assert trial.is_whole(job, 1, 2), "the late word of the first node changed nothing"
+    assert [event.data["attempt"] for event in trial.events("TasksLost")[lost:]] == [1]
+    _cancel(trial, job)
+
+
+def freeze_the_server(trial: FleetTrial, seconds: float) -> None:
+    """Tasks end by themselves, as nobody can know that it will wake up; when it does it blames no machine."""
+    job = trial.submit(gpus=8, name="asleep")
+    trial.until("it begins", lambda: trial.is_whole(job, 1))
+    lost = len(trial.events("NodeLost"))
+    trial.bed.freeze(SERVER)
+    time.sleep(seconds)
+    trial.bed.thaw(SERVER)
+    trial.until("it runs again", lambda: trial.is_whole(job, 1, 2))
+    assert len(trial.events("NodeLost")) == lost
+    _cancel(trial, job)
+
+
+def _cancel(trial: FleetTrial, job: str) -> None:
+    with trial.bed.client() as client:
+        client.cancel(job)
+    trial.until("it is gone", lambda: trial.job(job).state == "cancelled")
+
+
+def soak(folder: Path, trials: int, lease_ms: int, seed: int, namespaces: bool, freeze_s: float) -> dict[str, Any]:
     chance = random.Random(seed)
     kinds = [chance.choice(["partition", "partition", "freeze", "kill"]) for _ in range((trials + 1) // 2)]
     with FleetTrial(folder, 4, lease_ms, namespaces=namespaces) as trial:
         repairs = strike_often(trial, kinds, chance)
+        if freeze_s:
+            freeze_an_agent(trial, freeze_s)
+            freeze_the_server(trial, freeze_s)
         figures = {
             "trials": len(repairs),
             "lost": len(trial.lost_jobs()),
@@ -234,6 +285,7 @@ def soak(folder: Path, trials: int, lease_ms: int, seed: int, namespaces: bool) 
             "repair_s": round(sorted(repairs)[len(repairs) // 2], 2),
             "repair_s_max": round(max(repairs), 2),
             "lease_s": lease_ms / 1000,
+            "frozen_s": freeze_s,
             "faults": (trial.overlaps() + trial.too_early() + trial.run_twice())[:10],
         }
         trial.end_file.touch()
@@ -246,9 +298,10 @@ def main() -> int:
     parser.add_argument("--lease-ms", type=int, default=2_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--netns", action="store_true", help="each agent in a network of its own (root)")
+    parser.add_argument("--freeze-s", type=float, default=0.0, help="then freeze an agent, and the server, for so long")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="corral-fleet-", ignore_cleanup_errors=True) as temporary:
-        figures = soak(Path(temporary), asked.trials, asked.lease_ms, asked.seed, asked.netns)
+        figures = soak(Path(temporary), asked.trials, asked.lease_ms, asked.seed, asked.netns, asked.freeze_s)
     print(json.dumps(figures))
     return 0 if not (figures["lost"] or figures["run_twice"] or figures["overlap"]) else 1
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from corral.core.cluster.resources import Gpu, amounts
 from corral.core.cluster.topology import NodeSpec
 from tests.agent.fleet_ground import make_agent
 from tests.agent.lines import FaultyLine
-from tests.e2e.fleet import FleetTrial, strike_often
+from tests.e2e.fleet import FleetTrial, freeze_an_agent, freeze_the_server, strike_often
 
 pytestmark = pytest.mark.timeout(280)
 SHORT_MS = 2_000
@@ -62,32 +61,16 @@ def test_no_gpu_has_two_tasks_when_machines_are_cut_off(tmp_path: Path):
 
 
 def test_what_a_frozen_agent_says_when_it_wakes_comes_too_late(tmp_path: Path):
+    """For 60 s: python -m tests.e2e.fleet --trials 2 --freeze-s 60."""
     with FleetTrial(tmp_path, 2, SHORT_MS) as trial:
-        job = trial.submit(gpus=8)
-        trial.until("it begins", lambda: trial.is_whole(job, 1))
-        first = trial.last_runs(job)[0]
-        trial.bed.freeze(first.node)
-        trial.until("it runs elsewhere", lambda: trial.is_whole(job, 1, 2))
-        time.sleep(2 * SHORT_MS / 1000)
-        trial.bed.thaw(first.node)
-        trial.bed.until_up([first.node])
-        assert [run.attempt for run in trial.last_runs(job)] == [2]
-        assert trial.is_whole(job, 1, 2), "the late word of the first node changed nothing"
-        ended = [event.data["attempt"] for event in trial.events("TasksLost")]
-        assert ended == [1]
+        freeze_an_agent(trial, 4 * SHORT_MS / 1000)
         checked(trial)
         trial.end_file.touch()
 
 
 def test_a_server_that_slept_does_not_give_its_machines_up(tmp_path: Path):
     with FleetTrial(tmp_path, 3, SHORT_MS) as trial:
-        job = trial.submit(gpus=8)
-        trial.until("it begins", lambda: trial.is_whole(job, 1))
-        trial.bed.freeze(SERVER)
-        time.sleep(4 * SHORT_MS / 1000)
-        trial.bed.thaw(SERVER)
-        trial.until("it runs again", lambda: trial.is_whole(job, 1, 2))
-        assert trial.events("NodeLost") == []
+        freeze_the_server(trial, 4 * SHORT_MS / 1000)
         checked(trial)
         trial.end_file.touch()
 
@@ -198,12 +181,17 @@ def test_a_rogue_agent_is_refused_and_found_in_the_record(tmp_path: Path):
             token = client.make_join_token().token
             with pytest.raises(Refused) as taken, HttpLine((trial.bed.url,), token) as other:
                 other.report(AgentReport(node=mine, session=1, seq=1))
+        old = line.report(AgentReport(node=mine, session=10**12, seq=2, is_full=True, epoch=0))
+        assert (old.lease_ms, old.wants_full) == (0, True)
+        assert "which is over" in old.refused
         codes = [each.value.code for each in (other_node, orders, other_job, taken)]
         assert codes == ["not_your_node", "not_your_node", "not_yours", "out_of_scope"]
         line.hang_up()
         trial.bed.thaw(mine)
-        told = Counter(event.data["user"] for event in trial.events("AccessRefused"))
-        assert told == {f"node:{mine}": 3}
+        told = [(event.data["user"], event.data["what"]) for event in trial.events("AccessRefused")]
+        assert [user for user, _ in told] == [f"node:{mine}"] * 4
+        expected = ["to speak for", "to speak for", "never given", "which is over"]
+        assert all(words in what for (_, what), words in zip(told, expected, strict=True)), told
         assert trial.is_whole(job, 1)
         assert trial.job(job).state == "running"
         trial.end_file.touch()

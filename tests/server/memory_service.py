@@ -89,6 +89,7 @@ class MemoryService:
         self.lookup = self.journal.lookup
         self.backend, self.secrets, self.fleet = MemoryLogs(), MemorySecrets(), None
         self.is_ready, self.has_failed = True, False
+        self.leads, self.leader = True, ""
         self.details: dict[str, NodeDetails] = {}
         self.time_ms = START_MS
         self.news = asyncio.Event()

@@ -7,8 +7,11 @@ import re
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from corral.backends.fleet.counts import FleetCounts
+from corral.core import events as e
 from corral.core import facts as f
 from corral.core.engine import react
+from corral.core.people.accounts import AccessRefused
 from corral.server.api.app import make_app
 from corral.server.api.entry.settings import ApiSettings
 from corral.server.metrics import Metrics
@@ -93,6 +96,20 @@ async def test_gauges_are_as_the_state(watched):
     told = samples(watched.app.metrics.text(watched.service.now_ms()))
     assert told["corral_nodes", "drained"] == 1
     assert told["corral_queue_limit_gpus", "team"] == 4
+
+
+async def test_what_came_too_late_and_who_was_refused_is_counted(watched):
+    metrics = watched.app.metrics
+    assert "corral_agent_reports" not in metrics.text(0).decode(), "there are no agents"
+    metrics.fleet = FleetCounts(reports=9, late_reports=3, old_reports=2, refused_orders=1)
+    for event in (e.NodeLost(1, "n0"), AccessRefused(1, "node:n1", "tried to speak for node n2")):
+        metrics.take(event)
+    told = samples(metrics.text(0))
+    assert told["corral_agent_reports_total",] == 9
+    assert told["corral_agent_reports_late_total",] == 3
+    assert told["corral_agent_reports_refused_total",] == 2
+    assert told["corral_agent_orders_refused_total",] == 1
+    assert (told["corral_nodes_lost_total",], told["corral_access_refused_total",]) == (1, 1)
 
 
 async def test_requests_are_counted_by_route_and_status(watched):

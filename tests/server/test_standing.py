@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from corral.core.intake.refusal import Refusal
+from corral.server.api.app import make_app
 from corral.server.saved import IMAGE_FORMAT
 from corral.server.standing.following import Follower
 from corral.server.standing.redirect import Redirect, is_answered_here
 from corral.store.journal import JournalBusy, StoredImage
 from corral.store.memory import MemoryJournal
+from tests.server.asgi import ask
 from tests.store.entries import entry, submission
 from tests.store.runs import entries_of, events_of_run
 
@@ -61,6 +63,15 @@ async def test_it_changes_nothing():
     with pytest.raises(JournalBusy):
         follower.journal.append([entry(1)]).result(0)
     assert leader.head.seq == 0
+
+
+async def test_health_tells_who_leads():
+    leader = MemoryJournal()
+    leader.append(entries_of(events_of_run(3, 50)))
+    follower = Follower(leader, leader.lookup)
+    follower.leader = "https://b:1"
+    told = (await ask(make_app(follower), "GET", "/v1/health")).json()
+    assert (told["status"], told["role"], told["leader"]) == ("ok", "standby", "https://b:1")
 
 
 @pytest.mark.parametrize(

@@ -164,9 +164,11 @@ class Agent:
             self._known, self._heartbeat_s = answer.version, answer.heartbeat_ms / 1000
             self._is_full, self._is_leaving_known = answer.wants_full, answer.is_leaving
             if answer.lease_ms:
-                self.line.answer_s = answer.lease_ms / 2000  # a lost report is sent again well within the lease
+                self.line.answer_s = max(answer.lease_ms / 4000, 1.0)  # lost ones are sent again well within the lease
             if answer.session > self.session:  # our own count was lost
                 self.session, self._is_full = answer.session + 1, True
+            if answer.refused:
+                _log.warning("the server has written down: %s", answer.refused)
             if answer.complaint != self._complaint:
                 self._complaint = answer.complaint
                 _log.warning("the server cannot use this node as it is: %s", answer.complaint or "now it can")

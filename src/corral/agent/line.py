@@ -31,6 +31,7 @@ ANSWER_S = 4.0  # for a report: a lost one is sent again well within a lease
 LOGS_S = 20.0
 _POLL_EXTRA_S = 5.0
 _REDIRECTS = (301, 302, 307, 308)
+_NOT_LEADER = "not_leader"  # the code by which a server says that another has taken over
 
 
 class NoAnswer(Exception):
@@ -120,7 +121,11 @@ class HttpLine:
             self._go_on()
             raise NoAnswer(f"the server answers with status {status}")
         if status >= 300:
-            raise _refusal(status, text)
+            refused = _refusal(status, text)
+            if refused.code == _NOT_LEADER:
+                self._go_on()
+                raise NoAnswer(f"the server that was asked does not lead: {refused}")
+            raise refused
         try:
             return msgspec.json.decode(text or b"null", type=answer)
         except (msgspec.DecodeError, UnicodeDecodeError) as wrong:

@@ -42,6 +42,7 @@ NOUNS = {
     "user": "corral.cli.people.user:user",
     "token": "corral.cli.people.token:token",
     "secret": "corral.cli.people.secret:secret",
+    "login": "corral.cli.people.login:login",
     "whoami": "corral.cli.people.whoami:whoami",
     "doctor": "corral.cli.serve.doctor:doctor",
     "db": "corral.cli.serve.db:db",
@@ -60,7 +61,7 @@ NOUNS = {
 @click.command_panel("Jobs", commands=["submit", "run", "ps", "show", "why", "logs", "wait"])
 @click.command_panel("Change jobs", commands=["cancel", "hold", "release", "requeue", "priority"])
 @click.command_panel("Cluster", commands=["queue", "node", "events", "usage"])
-@click.command_panel("People", commands=["user", "token", "secret", "whoami"])
+@click.command_panel("People", commands=["login", "user", "token", "secret", "whoami"])
 @click.command_panel("Server", commands=["up", "down", "doctor", "db", "config"])
 @click.command_panel("Other", commands=["sim", "completion", "version"])
 @click.version_option(__version__, "-V", "--version", prog_name="corral", message="%(prog)s %(version)s")

@@ -21,9 +21,10 @@ HEAD = """# The command line
 Made from the commands; `make accept` writes it anew. `corral COMMAND --help` shows the same.
 
 Every list takes `--json`, and `--fields` to pick columns. Standard output has what was asked for, standard error what
-is said about it. `NO_COLOR` turns colour off. `CORRAL_URL` and `CORRAL_TOKEN` say which server and who asks; otherwise
-`$XDG_CONFIG_HOME/corral/credentials.json` does, which `corral up` writes. `CORRAL_DEBUG=1` shows where a fault of
-Corral's own happened. `eval "$(corral completion bash)"` completes commands and options (zsh and fish: likewise).
+is said about it. `NO_COLOR` turns colour off. `CORRAL_URL`, `CORRAL_TOKEN` and `CORRAL_CA` say which server and who
+asks; otherwise `$XDG_CONFIG_HOME/corral/credentials.json` does, which `corral up` and `corral login` write.
+`CORRAL_DEBUG=1` shows where a fault of Corral's own happened. `eval "$(corral completion bash)"` completes commands and
+options (zsh and fish: likewise).
 
 ## Exit codes
 
@@ -35,7 +36,7 @@ Corral's own happened. `eval "$(corral completion bash)"` completes commands and
 def reference() -> str:
     lines = [f"| {code} | {meaning} |" for code, meaning in sorted(EXIT_CODES.items())]
     parts = [HEAD + "\n".join(lines), "`run` and `wait` leave with the exit code of the job: of its first failed task."]
-    context = click.RichContext(corral, info_name="corral")
+    context = click.RichContext(corral, info_name="corral", **corral.context_settings)  # options of help are remembered
     parts += list(_described(corral, context))
     return "\n\n".join(parts) + "\n"
 

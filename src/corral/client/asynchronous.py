@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import httpx2
 import msgspec
 
-from corral.client.blocking import ANSWER_S, CONNECT_S, lost, split_url
+from corral.client.blocking import ANSWER_S, CONNECT_S, lost, split_url, tls_context
 from corral.client.call import SILENCE_S, Answer, Call, Item, More, Open, Pause, Series
 from corral.client.calls import Calls
 from corral.client.credentials import find_credentials
@@ -34,11 +34,12 @@ class AsyncClient(Calls):
         patience_s: float = 10.0,
         first_patience_s: float | None = None,
         answer_s: float = ANSWER_S,
+        ca: str | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         if url is None or token is None:
             found = find_credentials()
-            url, token = url or found.url, token or found.token
+            url, token, ca = url or found.url, token or found.token, found.ca if ca is None else ca
         self._places = Places(url)
         for place in self._places.all:
             split_url(place)
@@ -48,6 +49,7 @@ class AsyncClient(Calls):
             timeout=httpx2.Timeout(answer_s, connect=CONNECT_S),
             trust_env=False,
             transport=transport,
+            verify=tls_context(ca) if ca else True,
         )
 
     @property

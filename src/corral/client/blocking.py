@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
@@ -21,6 +21,9 @@ from corral.client.http1 import Connection, Head
 from corral.client.places import HOPS, Places
 from corral.client.retry import Patience
 
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
 T = TypeVar("T")
 
 CONNECT_S = 5.0
@@ -31,7 +34,8 @@ _KEPT = 8
 class Client(Calls):
     """A server, as one user sees it. Without arguments: as CORRAL_URL and CORRAL_TOKEN or credentials.json say.
 
-    ``patience_s``: for how long a request is tried again when there is no answer, or the server is busy.
+    ``patience_s``: for how long a request is tried again when there is no answer, or the server is busy. ``ca``: a file
+    with the authority that vouches for the server, if that is none that this machine trusts anyway.
     """
 
     def __init__(
@@ -42,11 +46,12 @@ class Client(Calls):
         patience_s: float = 10.0,
         first_patience_s: float | None = None,
         answer_s: float = ANSWER_S,
+        ca: str | None = None,
     ) -> None:
         if url is None or token is None:
             found = find_credentials()
-            url, token = url or found.url, token or found.token
-        self._wire = _Wire(Places(url), token, answer_s)
+            url, token, ca = url or found.url, token or found.token, found.ca if ca is None else ca
+        self._wire = _Wire(Places(url), token, answer_s, ca or "")
         self.patience = Patience(patience_s, patience_s if first_patience_s is None else first_patience_s)
 
     @property
@@ -102,6 +107,18 @@ class Client(Calls):
         return f"Client({self.url!r})"
 
 
+def tls_context(ca: str) -> SSLContext:
+    """By what a server is known; loaded only where it is asked."""
+    import ssl
+
+    try:
+        return ssl.create_default_context(cafile=ca or None)
+    except (OSError, ssl.SSLError) as error:
+        why = "it holds no certificate in PEM" if isinstance(error, ssl.SSLError) else error.strerror
+        what = f"the authority in {ca or 'the files of this machine'} cannot be read: {why}"
+        raise BadCredentials(what, "check CORRAL_CA, or log in anew") from None
+
+
 def split_url(url: str) -> SplitResult:
     """The parts of an address, or a complaint about it."""
     parts = urlsplit(url)
@@ -113,10 +130,11 @@ def split_url(url: str) -> SplitResult:
 class _Wire:
     """Connections to the server that is asked: taken when needed, given back when the answer was read."""
 
-    def __init__(self, places: Places, token: str, answer_s: float) -> None:
+    def __init__(self, places: Places, token: str, answer_s: float, ca: str) -> None:
         for place in places.all:
             split_url(place)
-        self._places, self._answer_s = places, answer_s
+        self._places, self._answer_s, self._ca = places, answer_s, ca
+        self._tls: SSLContext | None = None
         self._headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
         self._idle: list[tuple[str, Connection]] = []
 
@@ -191,8 +209,11 @@ class _Wire:
                 return connection
             connection.close()  # the server has hung up, or is not the one that is asked any more
         parts = split_url(url)
-        tls = parts.scheme == "https"
-        return Connection(parts.hostname or "", parts.port or (443 if tls else 80), tls=tls, connect_s=CONNECT_S)
+        if parts.scheme == "http":
+            return Connection(parts.hostname or "", parts.port or 80, tls=None, connect_s=CONNECT_S)
+        if self._tls is None:
+            self._tls = tls_context(self._ca)
+        return Connection(parts.hostname or "", parts.port or 443, tls=self._tls, connect_s=CONNECT_S)
 
     def _give_back(self, url: str, head: Head) -> None:
         if head.keeps and len(self._idle) < _KEPT:
@@ -231,6 +252,10 @@ def lost(url: str, error: Exception, *, connected: bool) -> Unreachable:
         what = "does not answer" if connected else "cannot be reached"
         hint = "corral doctor looks for the cause"
         return Unreachable(f"the server at {url} {what} in time", hint, connected=connected)
+    if type(error).__name__ == "SSLCertVerificationError":  # without loading all of TLS to name it
+        why = getattr(error, "verify_message", "") or str(error)
+        hint = "for a private authority set CORRAL_CA to its file, or: corral login --ca FILE"
+        return Unreachable(f"the server at {url} is not trusted: {why}", hint, connected=connected)
     why = getattr(error, "strerror", None) or str(error) or type(error).__name__
     what = f"the connection to {url} was lost" if connected else f"the server at {url} cannot be reached"
     return Unreachable(f"{what}: {why}", "check the address, or corral doctor", connected=connected)

@@ -15,27 +15,29 @@ from typing import NamedTuple
 
 from corral.client.errors import BadCredentials
 
-URL_VARIABLE, TOKEN_VARIABLE = "CORRAL_URL", "CORRAL_TOKEN"
+URL_VARIABLE, TOKEN_VARIABLE, CA_VARIABLE = "CORRAL_URL", "CORRAL_TOKEN", "CORRAL_CA"
 _START = "corral up starts a server on this machine and keeps its token for you; for another one set both variables"
 
 
 class Credentials(NamedTuple):
-    """``source`` is where they were found, for messages."""
+    """``source`` is where they were found, for messages. ``ca``: a file with the authority that vouches for the server;
+    empty: those that this machine trusts."""
 
     url: str
     token: str
     source: str
+    ca: str = ""
 
     def __repr__(self) -> str:
         return f"Credentials(url={self.url!r}, source={self.source!r})"  # a token has no business in a log
 
 
 def find_credentials(environment: Mapping[str, str] | None = None) -> Credentials:
-    """CORRAL_URL and CORRAL_TOKEN, or what the file says of what they leave open."""
+    """CORRAL_URL, CORRAL_TOKEN and CORRAL_CA, or what the file says of what they leave open."""
     env = os.environ if environment is None else environment
     url, token = env.get(URL_VARIABLE, "").rstrip("/"), env.get(TOKEN_VARIABLE, "")
     if url and token:
-        return Credentials(url, token, "the environment")
+        return Credentials(url, token, "the environment", env.get(CA_VARIABLE, ""))
     kept = read_credentials(credentials_path(env))
     if kept is None:
         missing = " and ".join(name for name in (URL_VARIABLE, TOKEN_VARIABLE) if not env.get(name))
@@ -43,7 +45,7 @@ def find_credentials(environment: Mapping[str, str] | None = None) -> Credential
     if url and url != kept.url:
         what = f"{URL_VARIABLE} is {url}, but the token in {credentials_path(env)} is for {kept.url}"
         raise BadCredentials(what, f"set {TOKEN_VARIABLE} as well, or unset {URL_VARIABLE}")
-    return Credentials(kept.url, token or kept.token, kept.source)
+    return Credentials(kept.url, token or kept.token, kept.source, env.get(CA_VARIABLE) or kept.ca)
 
 
 def credentials_path(environment: Mapping[str, str] | None = None) -> Path:
@@ -67,20 +69,20 @@ def read_credentials(path: Path) -> Credentials | None:
         raise BadCredentials(what, f"chmod 600 {path}; if others may have read it, make a new token: corral token make")
     try:
         told = json.loads(text)
-        return Credentials(str(told["url"]).rstrip("/"), str(told["token"]), str(path))
-    except (ValueError, KeyError, TypeError):
+        return Credentials(str(told["url"]).rstrip("/"), str(told["token"]), str(path), str(told.get("ca", "")))
+    except (ValueError, KeyError, TypeError, AttributeError):
         what = f'{path} is not what it should be: {{"url": ..., "token": ...}}'
         raise BadCredentials(what, "remove it and run corral up again, or write a token into it") from None
 
 
-def save_credentials(url: str, token: str, path: Path | None = None) -> Path:
+def save_credentials(url: str, token: str, path: Path | None = None, ca: str = "") -> Path:
     """Write them for this user alone, all at once: whoever reads sees the old file or the new one."""
     target = credentials_path() if path is None else path
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        json.dump({"url": url.rstrip("/"), "token": token}, file)
+        json.dump({"url": url.rstrip("/"), "token": token} | ({"ca": ca} if ca else {}), file)
         file.write("\n")
         file.flush()
         os.fsync(file.fileno())

@@ -10,6 +10,10 @@ from __future__ import annotations
 import select
 import socket
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
 
 HEAD_MAX = 64 << 10
 _AT_ONCE = 64 << 10
@@ -21,16 +25,15 @@ class BadAnswer(OSError):
 
 
 class Connection:
-    """One connection; one request at a time. Closed by whoever finds that its answer cannot be trusted."""
+    """One connection; one request at a time. Closed by whoever finds that its answer cannot be trusted. ``tls``: by
+    what the other side is known; None: it is not asked."""
 
-    def __init__(self, host: str, port: int, *, tls: bool, connect_s: float) -> None:
+    def __init__(self, host: str, port: int, *, tls: SSLContext | None, connect_s: float) -> None:
         self._socket = socket.create_connection((host, port), timeout=connect_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if tls:
-            import ssl
-
+        if tls is not None:
             try:
-                self._socket = ssl.create_default_context().wrap_socket(self._socket, server_hostname=host)
+                self._socket = tls.wrap_socket(self._socket, server_hostname=host)
             except BaseException:
                 self._socket.close()
                 raise

@@ -81,6 +81,7 @@ class Options(Struct, frozen=True, kw_only=True):
     keep_ended_ms: int = 86_400_000
     tls_certificate: str = ""
     tls_key: str = ""
+    tls_ca: str = ""  # who vouches for the certificate; kept with the administrator's token
     connections_max: int = 4_000  # beyond, requests are answered with 503
     api: ApiSettings = ApiSettings()
 
@@ -159,7 +160,8 @@ def _found(journal: Journal, options: Options) -> None:
     issued = TokenIssued(now_ms, token.id, options.administrator, token.digest, name="first start")
     events = founding(options.settings, options.queues, options.administrator, issued, now_ms)
     # the token first: a start that ends in between is a first start again, and makes another one
-    write_private(options.credentials, {"url": options.url, "token": token.text})
+    kept = {"url": options.public_url, "token": token.text}
+    write_private(options.credentials, kept | ({"ca": options.tls_ca} if options.tls_ca else {}))
     journal.append([Entry(now_ms, FOUNDER, encode(event)) for event in events]).result()
 
 
@@ -244,6 +246,7 @@ class _Serving:
 def _api(server: Running, options: Options) -> Api:
     metrics = Metrics(server.service.state, server.service.now_ms())
     server.loop.watchers.append(metrics.take)
+    metrics.fleet = None if server.service.fleet is None else server.service.fleet.counts
     server.loop.meter = metrics
     return make_app(server.service, options.api, metrics)
 

@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 
 import corral
+from corral.backends.fleet.counts import FleetCounts
 from corral.core.cluster.resources import GPU_MILLI
 from corral.core.events import Event
 from corral.core.model import GangState, Health, Node
@@ -33,6 +34,7 @@ class Metrics:
         self.fold = Fold(state)
         self.state = state
         self.now_ms = now_ms
+        self.fleet: FleetCounts | None = None  # where tasks run on many machines
         self._refused = Counter(
             "corral_jobs_refused", "Jobs that were refused at submission, by code", ["code"], registry=self.registry
         )
@@ -101,6 +103,8 @@ class _Told:
         yield from _counters(self.metrics.fold)
         yield from _work(state)
         yield from _machines(state)
+        if self.metrics.fleet is not None:
+            yield from _agents(self.metrics.fleet)
         yield from _queues(state, now_ms)
         yield _gauge("corral_build_info", "The version that runs", ["version"], {(corral.__version__,): 1})
 
@@ -115,6 +119,9 @@ def _counters(fold: Fold) -> Iterator[Metric]:
     yield _counter("corral_requeues", "Gangs that went back to waiting", ["queue"], _single(totals.requeued))
     lost = {(queue,): ms / 1000 for queue, ms in totals.lost_gpu_ms.items()}
     yield _counter("corral_lost_gpu_seconds", "GPU time whose work was lost", ["queue"], lost)
+    yield _counter("corral_nodes_lost", "Machines that were given up", [], {(): totals.nodes_lost})
+    refused = {(): totals.access_refused}
+    yield _counter("corral_access_refused", "Entries of the audit log about what somebody may not", [], refused)
     yield _counter("corral_journal_records", "Records written", [], {(): totals.records})
     latency = HistogramMetricFamily("corral_start_latency_seconds", "From submission to the first start of a gang")
     latency.add_metric([], buckets=list(cumulative(totals.latency)), sum_value=totals.latency_sum_ms / 1000)
@@ -153,6 +160,16 @@ def _machines(state: State) -> Iterator[Metric]:
             gpus[gpu.model, where] += 1
     yield _gauge("corral_gpus", "GPUs by what becomes of them now", ["model", "state"], gpus)
     yield _gauge("corral_nodes", "Machines by state", ["state"], nodes)
+
+
+def _agents(counts: FleetCounts) -> Iterator[Metric]:
+    yield _counter("corral_agent_reports", "Reports of agents", [], {(): counts.reports})
+    late = "Reports that were repeated, overtaken, or of a machine that was given up"
+    yield _counter("corral_agent_reports_late", late, [], {(): counts.late_reports})
+    old = "Reports of an epoch that is over, from agents that had heard of the present one"
+    yield _counter("corral_agent_reports_refused", old, [], {(): counts.old_reports})
+    refused = "Orders that agents have refused because they came too late"
+    yield _counter("corral_agent_orders_refused", refused, [], {(): counts.refused_orders})
 
 
 def _node_state(node: Node) -> str:

@@ -33,10 +33,14 @@ _ASKED_AGAIN, _ASK_AGAIN_S = 100, 0.1
 
 
 class Newsroom:
-    """Where feeds learn that there is something new to read, or that it is over."""
+    """Where feeds learn that there is something new to read, or that it is over. ``leader``: where another server
+    answers that leads."""
+
+    leads = True
 
     def __init__(self, read: Callable[[int, int], list[Record]]) -> None:
         self.read = read
+        self.leader = ""
         self.is_ending = False
         self.details: dict[str, NodeDetails] = {}  # what nodes have last told about what they are made of
         self.news = asyncio.Event()

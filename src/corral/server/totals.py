@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct, field
 
 from corral.core import events as e
-from corral.core.people.accounts import AccountEvent
+from corral.core.people.accounts import AccessRefused, AccountEvent
 from corral.core.state import State
 
 #: Upper bounds of the classes of start latency, in milliseconds; the last class has none.
@@ -31,6 +31,8 @@ class Totals(Struct):
     lost_gpu_ms: Counter[str] = field(default_factory=Counter)  # queue
     latency: Counter[int] = field(default_factory=Counter)  # class of start latency -> first starts
     latency_sum_ms: int = 0
+    nodes_lost: int = 0
+    access_refused: int = 0
     records: int = 0
 
 
@@ -62,6 +64,10 @@ class Fold:
             case e.JobForgotten():
                 self._jobs.pop(event.job, None)
                 self._cancelled.discard(event.job)
+            case e.NodeLost():
+                totals.nodes_lost += 1
+            case AccessRefused():
+                totals.access_refused += 1
             case e.GangStarted() | e.GangStopped() | e.GangEvicted() | e.GangRequeued():
                 self._take_gang(event)
             case _:

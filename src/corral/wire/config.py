@@ -77,6 +77,7 @@ class Config(Struct, frozen=True, kw_only=True):
     port: int = 7411
     tls_certificate: str = ""
     tls_key: str = ""
+    tls_ca: str = ""  # for the command line of this machine
     allow_plain_http: bool = False  # beyond this machine, without TLS
     administrator: str = "admin"
     policy: PolicyChoice = PolicyChoice()
@@ -142,6 +143,8 @@ LISTEN_KEYS = Table(
         Key("port", number("a port", 0, 65_535), "On which port.", 7411, default="7411", into="port"),
         Key("tls_certificate", PATH_TEXT, "A file in PEM.", "/etc/corral/tls.pem", into="tls_certificate"),
         Key("tls_key", PATH_TEXT, "A file in PEM.", "/etc/corral/tls.key", into="tls_key"),
+        Key("tls_ca", PATH_TEXT, "Its authority, if that is a private one; for `corral` on this machine.",
+            "/etc/corral/ca.pem", into="tls_ca"),
         Key("allow_plain_http", FLAG, "Listen beyond this machine without TLS, tokens readable on the way.",
             False, default="false", into="allow_plain_http"),
     ],

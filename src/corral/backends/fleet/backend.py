@@ -335,7 +335,6 @@ class FleetBackend:
             for name in self._leases.sweep(self._monotonic_ms()):
                 member = self._members[name]
                 _log.warning("node %s is given up: its lease is over", name)
-                self.counts.nodes_lost += 1
                 told.append(NodeReport(name, NodePhase.GONE))
                 told += member.lose_all(self.wall_ms())
                 told += self._hear(name)

@@ -12,4 +12,3 @@ class FleetCounts(Struct):
     late_reports: int = 0  # repeated, overtaken by another, or of a node that was given up
     old_reports: int = 0  # of an epoch that was over, from an agent that had heard of the present one
     refused_orders: int = 0  # by agents, because they were too old
-    nodes_lost: int = 0

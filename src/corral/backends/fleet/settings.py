@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+LEASE_MS = 8_000
+#: With several servers a lease must outlast that another takes over: up to 7 s, with a heartbeat (3.75 s) before it and
+#: some seconds after it until every agent has found the new one. A gang is still repaired within 20 s.
+SHARED_LEASE_MS = 15_000
+_MARGIN_MS_MAX = 2_000
+
 
 class FleetSettings(Struct, frozen=True, kw_only=True):
     """``lease_ms``: so long after its last answered report the tasks of a node go on. ``margin_ms``: so much longer the
     server waits before it gives the GPUs to others; it covers how long a supervisor takes to end a task.
     ``stall_ms``: when the server itself has not looked for longer than this, it does not blame the nodes."""
 
-    lease_ms: int = 8_000
+    lease_ms: int = LEASE_MS
     heartbeat_ms: int = 2_000
     margin_ms: int = 2_000
     stall_ms: int = 1_000
@@ -24,3 +30,10 @@ class FleetSettings(Struct, frozen=True, kw_only=True):
         if self.margin_ms < 500:
             return f"the margin is {self.margin_ms} ms; a supervisor may need up to 500 ms to end a task"
         return ""
+
+
+def fleet_settings(lease_ms: int) -> FleetSettings:
+    """The rest follows from the lease: four heartbeats, of which three may be lost; and a margin that has nothing to do
+    with its length, but with how long it takes to end a task."""
+    margin_ms = min(max(lease_ms // 4, 500), _MARGIN_MS_MAX)
+    return FleetSettings(lease_ms=lease_ms, heartbeat_ms=max(lease_ms // 4, 50), margin_ms=margin_ms)

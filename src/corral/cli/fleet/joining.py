@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 
 import rich_click as click
@@ -33,7 +34,9 @@ def make_token(name: str, expires: int) -> None:
 )
 @click.option("--token", metavar="TOKEN", required=True, envvar="CORRAL_JOIN_TOKEN", help="From corral node token.")
 @click.option("--name", metavar="NAME", default=None, help="What the node is called; otherwise as the machine is.")
-@click.option("--ca", "cafile", metavar="FILE", default="", help="The authority that vouches for the server.")
+@click.option(
+    "--ca", "cafile", metavar="FILE", default="", envvar="CORRAL_CA", help="A private authority that vouches for it."
+)
 @click.option("--replace", is_flag=True, help="Although this machine has joined before.")
 @agent_data_option
 def join(urls: tuple[str, ...], token: str, name: str | None, cafile: str, replace: bool, data: str | None) -> None:
@@ -49,6 +52,7 @@ def join(urls: tuple[str, ...], token: str, name: str | None, cafile: str, repla
     for url in urls:
         if not url.startswith(("http://", "https://")):
             raise Complaint(f"--server cannot be {url!r}", "write it like https://corral.example:7411")
+    cafile = os.path.abspath(cafile) if cafile else ""
     try:
         with HttpLine(urls_of(urls), token, cafile=cafile) as line:
             answer = line.join(JoinBody(node), JoinAnswer)
@@ -56,6 +60,8 @@ def join(urls: tuple[str, ...], token: str, name: str | None, cafile: str, repla
         raise Complaint(f"the server refuses: {error}", error.hint or "corral node token makes another token") from None
     except NoAnswer as error:
         raise Complaint(str(error), "check the address, and that the server runs", exit_code=FAULT) from None
+    except OSError as error:
+        raise Complaint(f"the authority in {cafile} cannot be read: {error}", "check --ca") from None
     path = place.keep_credential(Credential(answer.node, urls_of(urls), answer.token, cafile))
     tell(f"this machine is node {answer.node}; its credential is in {path}")
     say("corral agent makes it take work", dim=True)

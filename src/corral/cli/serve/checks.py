@@ -176,4 +176,5 @@ def server() -> Check:
     if health.version != __version__:
         what = f"{url} is version {health.version}, this program {__version__}"
         return Check("server", "note", what, "use the same on both sides")
-    return Check("server", "ok", f"{url} is {health.status}, and knows you as {who.user}")
+    role = "" if health.role == "leader" else " as a standby"
+    return Check("server", "ok", f"{url} is {health.status}{role}, and knows you as {who.user}")

@@ -80,8 +80,8 @@ def keep_address(url: str) -> None:
         kept = read_credentials(credentials_path())
         if kept is None or kept.url == url or urlsplit(kept.url).hostname not in ("127.0.0.1", "localhost", "::1"):
             return
-        with Client(url, kept.token, patience_s=0) as client:
+        with Client(url, kept.token, patience_s=0, ca=kept.ca) as client:
             client.whoami()
-        save_credentials(url, kept.token)
+        save_credentials(url, kept.token, ca=kept.ca)
     except (ClientError, OSError):
         return  # they belong to another server, or cannot be changed: the user's own commands will tell

@@ -30,6 +30,9 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 @click.option("--tasks", metavar="FOLDER", default=None, help="Where tasks are kept; servers of one machine share it.")
 @click.option("--advertise", metavar="URL", default=None, help="Where other servers and their clients find this one.")
 @click.option("--listen", metavar="HOST:PORT", default=None, help="Where it answers; otherwise 127.0.0.1:7411.")
+@click.option("--tls-cert", metavar="FILE", default=None, help="Its certificate, in PEM: speak TLS.")
+@click.option("--tls-key", metavar="FILE", default=None, help="The key of the certificate, in PEM.")
+@click.option("--tls-ca", metavar="FILE", default=None, help="A private authority of it; for corral on this machine.")
 @click.option("--fake-gpus", metavar="8xH100", default=None, help="Simulated GPUs instead of those of this machine.")
 @click.option(
     "--config",
@@ -45,9 +48,8 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
     "--lease",
     type=Span(),
     metavar="TIME",
-    default="8s",
-    show_default=True,
-    help="For --fleet: so long tasks go on without word from the server.",
+    default=None,
+    help="For --fleet: so long tasks go on without word from the server; otherwise 8s, on a shared database 15s.",
 )
 @click.option("--allow-plain-http", is_flag=True, help="Listen beyond this machine without TLS.")
 @click.option("--detach", "-d", is_flag=True, help="In the background; return when it is in service.")
@@ -132,12 +134,12 @@ def _backend(given: dict[str, Any], folder: Path, config: Config) -> Backend:
     if not given["fleet"]:
         return _watched(_node(given["fake_gpus"]), folder, config)
     from corral.backends.fleet.backend import FleetBackend
-    from corral.backends.fleet.settings import FleetSettings
+    from corral.backends.fleet.settings import LEASE_MS, SHARED_LEASE_MS, fleet_settings
 
     if given["fake_gpus"] is not None:
         raise Complaint("--fleet and --fake-gpus do not go together", "simulated GPUs: corral agent --fake-gpus 8xH100")
-    lease_ms = int(given["lease"])
-    settings = FleetSettings(lease_ms=lease_ms, heartbeat_ms=max(lease_ms // 4, 50), margin_ms=max(lease_ms // 4, 500))
+    is_shared = bool(given["database"] or config.database)
+    settings = fleet_settings(given["lease"] or (SHARED_LEASE_MS if is_shared else LEASE_MS))
     if fault := settings.fault():
         raise Complaint(f"--lease: {fault}", "some seconds are usual; the default is 8s")
     return FleetBackend(folder, settings)
@@ -157,11 +159,13 @@ def _options(config: Config, folder: Path, given: dict[str, Any]) -> Options:
     from corral.wire.config import PolicyChoice
 
     host, port = _address(given["listen"], config)
-    has_tls = bool(config.tls_certificate and config.tls_key)
-    is_open = host not in _LOOPBACK and not has_tls and not config.allow_plain_http and not given["allow_plain_http"]
-    if is_open:
+    certificate, key = given["tls_cert"] or config.tls_certificate, given["tls_key"] or config.tls_key
+    ca = given["tls_ca"] or config.tls_ca
+    _check_tls(certificate, key, ca)
+    is_open = host not in _LOOPBACK and not certificate and not config.allow_plain_http
+    if is_open and not given["allow_plain_http"]:
         what = f"{host} can be reached from elsewhere, and tokens would travel readably"
-        raise Complaint(what, "give tls_certificate and tls_key in the configuration, or say --allow-plain-http")
+        raise Complaint(what, "give --tls-cert and --tls-key, or say --allow-plain-http")
     return Options(
         data=folder,
         database=_database(given["database"] or config.database),
@@ -176,8 +180,9 @@ def _options(config: Config, folder: Path, given: dict[str, Any]) -> Options:
         administrator=config.administrator,
         keep_ended=config.keep_ended,
         keep_ended_ms=config.keep_ended_ms,
-        tls_certificate=config.tls_certificate,
-        tls_key=config.tls_key,
+        tls_certificate=certificate,
+        tls_key=key,
+        tls_ca=os.path.abspath(ca) if ca else "",
         api=ApiSettings(
             body_bytes_max=config.api.body_mib << 20,
             batch_bytes_max=config.api.body_mib << 20,
@@ -188,6 +193,26 @@ def _options(config: Config, folder: Path, given: dict[str, Any]) -> Options:
             default_queue=config.default_queue,
         ),
     )
+
+
+def _check_tls(certificate: str, key: str, ca: str) -> None:
+    """Before anything listens: what is given can be read, and goes together."""
+    if bool(certificate) != bool(key):
+        raise Complaint("a certificate and its key go together", "give both --tls-cert and --tls-key")
+    if not certificate:
+        return
+    import ssl
+
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+        if ca:
+            ssl.create_default_context(cafile=ca)
+    except ssl.SSLError as error:
+        what = f"{certificate}, {key}" + (f" and {ca}" if ca else "")
+        raise Complaint(f"{what} do not go together, or are no PEM: {error.reason or error}", "check them") from None
+    except OSError as error:
+        what = f"the files of TLS cannot be read: {error.strerror}"
+        raise Complaint(what, "check --tls-cert, --tls-key and --tls-ca, and who may read them") from None
 
 
 def _database(address: str) -> str:
@@ -253,8 +278,9 @@ def _again(given: dict[str, Any], folder: Path) -> list[str]:
     words = ["up", "--data", str(folder)]
     if given["database"] is not None:
         os.environ["CORRAL_DATABASE"] = given["database"]  # command lines can be read by everybody
-    for name in ("tasks", "advertise", "listen", "fake_gpus", "config", "policy"):
+    for name in ("tasks", "advertise", "listen", "tls_cert", "tls_key", "tls_ca", "fake_gpus", "config", "policy"):
         if given[name] is not None:
             words += [f"--{name.replace('_', '-')}", given[name]]
-    words += ["--fleet", "--lease", f"{given['lease']}ms"] if given["fleet"] else []
+    words += ["--fleet"] if given["fleet"] else []
+    words += ["--lease", f"{given['lease']}ms"] if given["lease"] is not None else []
     return [*words, *(["--allow-plain-http"] if given["allow_plain_http"] else [])]

@@ -58,6 +58,8 @@ class FollowedJournal:
 class Follower(Newsroom):
     """Implements the ``Service`` that the interface needs. ``catch_up`` has to be called again and again."""
 
+    leads = False
+
     def __init__(self, source: RecordSource, lookup: Lookup) -> None:
         super().__init__(source.read)
         self._source = source

@@ -61,12 +61,11 @@ class Standby:
         except BaseException:
             self._folder_lease.give_back()
             raise
-        self._leader = ""
         log.info("database", address=shown(address))
 
     def leader(self) -> str:
         """Where the leader answers; "" while there is none."""
-        return self._leader
+        return self.service.leader
 
     async def until_leading(self, stop: asyncio.Event) -> Lead | None:
         """Follow until nobody leads, then lead. None: somebody asked to stop."""
@@ -78,7 +77,7 @@ class Standby:
                     return await self._lead(journal)
             except JournalUnusable as away:
                 log.warning("database_away", error=str(away))
-                self._leader, wait_s = "", _AWAY_S
+                self.service.leader, wait_s = "", _AWAY_S
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await stop.wait()
@@ -89,11 +88,11 @@ class Standby:
         await self.service.catch_up()
         now = await asyncio.to_thread(self._reader.leadership)
         if now.is_held and now.holder != self._holder:
-            if self._leader != now.url:
+            if self.service.leader != now.url:
                 log.info("following", leader=now.url, epoch=now.epoch)
-            self._leader = now.url
+            self.service.leader = now.url
             return None
-        self._leader = ""
+        self.service.leader = ""
         with suppress(JournalBusy):
             journal: Journal = await asyncio.to_thread(self._open)
             return journal

@@ -56,7 +56,10 @@ class UsageView(Answer, frozen=True):
 
 
 class HealthView(Answer, frozen=True):
-    """Whether the server is in service; the only thing told to everybody."""
+    """Whether the server is in service; the only thing told to everybody. ``leader``: where the one that leads
+    answers, as far as a standby knows."""
 
     status: Literal["ok", "starting", "failed"]
     version: str
+    role: Literal["leader", "standby"] = "leader"
+    leader: str = ""

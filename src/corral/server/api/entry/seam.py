@@ -117,6 +117,13 @@ class Service(Protocol):
     @property
     def is_ready(self) -> bool: ...
     @property
+    def leads(self) -> bool: ...
+    @property
+    def leader(self) -> str:
+        """Where another server answers that leads, if it is known; "" where this one does."""
+        ...
+
+    @property
     def details(self) -> Mapping[str, NodeDetails]:
         """What nodes are made of, as far as they have told."""
         ...

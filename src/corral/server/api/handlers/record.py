@@ -15,7 +15,8 @@ async def health(ask: Ask) -> Reply:
     """Told to everybody, and therefore next to nothing."""
     service = ask.service
     status = "failed" if service.has_failed else "ok" if service.is_ready else "starting"
-    return HealthView(status=status, version=corral.__version__)  # type: ignore[arg-type]
+    role = "leader" if service.leads else "standby"
+    return HealthView(status=status, version=corral.__version__, role=role, leader=service.leader)  # type: ignore[arg-type]
 
 
 async def metrics(ask: Ask) -> Reply:
