@@ -7,7 +7,7 @@ something large for ever. Believes what it is told about how long things run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain
 from operator import itemgetter
@@ -16,7 +16,8 @@ from corral.core.cluster.resources import Demand, Seat
 from corral.core.cluster.slots import gpu_slots, trimmed
 from corral.core.model import NEVER_MS, Gang, Reservation
 from corral.core.snapshot import Draft
-from corral.policy.backfill.future import Busy, Future, Opening, Taken
+from corral.policy.backfill.future import Future, Opening
+from corral.policy.backfill.prospect import Busy, Taken
 from corral.policy.placement import FREE, Bounds, choose, whole_gpus
 
 
@@ -73,13 +74,14 @@ class Calendar:
 
         What was found is remembered, and holds until something changes where the gang could sit, or its time has come.
         """
-        changes, version = self._future.openings(demand, expected_ms, avoid, self._taken, self._kept)
-        asked = (version, size, expected_ms, tuple(avoid), not_before_ms)
         memory, now = self._draft.state.memory, self._draft.now_ms
+        version = self._future.version(demand, self._taken)
+        asked = (version, size, expected_ms, tuple(avoid), not_before_ms)
         known: tuple[object, tuple[int, tuple[Seat, ...]]] | None = memory.get(("earliest", demand))
         if version is not None and known is not None and known[0] == asked and known[1][0] > now:
             return known[1]
-        found = self._first_fit(changes, demand, size + demand.spares, not_before_ms)
+        openings = self._future.openings(demand, expected_ms, avoid, self._taken, self._kept)
+        found = self._first_fit(openings, demand, size + demand.spares, not_before_ms)
         if found is None:
             return None
         time = max(found[0], now, not_before_ms)
@@ -89,18 +91,18 @@ class Calendar:
         return answer
 
     def _first_fit(
-        self, changes: Sequence[Opening], demand: Demand, wanted: int, not_before_ms: int
+        self, openings: Iterator[Opening], demand: Demand, wanted: int, not_before_ms: int
     ) -> tuple[int, list[tuple[int, int]]] | None:
         column = [0] * len(self._topology.nodes)
-        room, at = 0, 0
-        while at < len(changes):
-            time = changes[at][0]
-            while at < len(changes) and changes[at][0] == time:
-                _, n, count = changes[at]
+        room, ahead = 0, next(openings, None)
+        while ahead is not None:
+            time = ahead[0]
+            while ahead is not None and ahead[0] == time:
+                _, n, count = ahead
                 room += count - column[n]
                 column[n] = count
-                at += 1
-            if room >= wanted and (at == len(changes) or changes[at][0] > not_before_ms):
+                ahead = next(openings, None)
+            if room >= wanted and (ahead is None or ahead[0] > not_before_ms):
                 counts = choose(self._topology, trimmed(self._topology, column.copy(), demand), demand, wanted)
                 if counts is not None:
                     return time, counts
@@ -114,7 +116,8 @@ class Calendar:
         found: list[Seat] = []
         for n, count in counts:
             mask = topology.accepted(task)[topology.kind[n]] & capacity.up[n]
-            usable = self._future.free_at(n, mask, time, expected_ms, self._taken.get(n, ()))
+            prospect = self._future.prospect(n)
+            usable = prospect.free_at(mask, time, expected_ms, self._taken.get(n, ()))
             if task.gpus and demand.tp > 1:
                 busy_now = usable & ~capacity.free[n]
                 rather = busy_now if gpu_slots(topology, demand, n, busy_now) >= count else usable
@@ -124,7 +127,7 @@ class Calendar:
             else:
                 need = (task.gpus or bool(task.slice_mib)) * count
                 is_all = usable.bit_count() <= need
-                picked = usable if is_all else last_free(usable, capacity.free[n], self._future.busy(n), need)
+                picked = usable if is_all else last_free(usable, capacity.free[n], prospect.busy, need)
             found.append(Seat(topology.nodes[n].name, picked))
         return tuple(found)
 

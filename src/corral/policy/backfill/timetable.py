@@ -19,7 +19,8 @@ from corral.core.model import Gang, Reservation
 from corral.core.snapshot import Draft
 from corral.core.state import State
 from corral.policy.backfill.calendar import last_free
-from corral.policy.backfill.future import Future, free_in_turn
+from corral.policy.backfill.future import Future
+from corral.policy.backfill.prospect import free_in_turn
 from corral.policy.backfill.supply import Change, Supply
 from corral.policy.placement import FREE, Bounds, choose
 
@@ -113,8 +114,9 @@ class Timetable:
         """So many GPUs of each node. Which of them is of no weight: those that are busy now and free by then."""
         capacity, found = self._draft.capacity, list[Seat]()
         for n, count in counts:
-            usable = self._future.free_at(n, capacity.up[n], at_ms, 0, ())
-            gpus = last_free(usable, capacity.free[n], self._future.busy(n), count * demand.task.gpus)
+            prospect = self._future.prospect(n)
+            usable = prospect.free_at(capacity.up[n], at_ms, 0, ())
+            gpus = last_free(usable, capacity.free[n], prospect.busy, count * demand.task.gpus)
             found.append(Seat(self._topology.nodes[n].name, gpus))
         return tuple(found)
 
@@ -178,7 +180,7 @@ class Timetable:
 
     def _as_they_leave(self, n: int) -> dict[str, list[Change]]:
         """What a node has of everything now, and what comes back as those who sit there leave."""
-        capacity, busy = self._draft.capacity, self._future.busy(n)
+        capacity, busy = self._draft.capacity, self._future.prospect(n).busy
         up, before, gpus = capacity.up[n] if capacity.open[n] else 0, 0, list[Change]()
         for time, free, _ in free_in_turn(busy):
             count = (free & up).bit_count()

@@ -1,0 +1,165 @@
+"""What can be foreseen of one node: who sits there, until when, and how many tasks fit once they have left.
+
+Believes what it is told about how long things run. Knows one node; knows nothing of who waits or who was promised what,
+but for the times during which GPUs are spoken for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import accumulate
+from operator import or_
+
+from corral.core.cluster.resources import Amounts, Demand, TaskDemand
+from corral.core.cluster.slots import gpu_slots
+from corral.core.cluster.topology import Topology
+from corral.core.model import NEVER_MS
+
+_MANY = 1 << 20  # tasks that want no GPU: only the amounts bound them
+
+#: (when it is free again, GPUs, amounts) of one seat
+Busy = tuple[int, int, Amounts]
+#: (from, until, GPUs) that are spoken for
+Taken = tuple[int, int, int]
+#: (time, GPUs that are free from then on, what is left of each amount, in the order of the columns)
+Step = tuple[int, int, tuple[int | None, ...]]
+#: (time, tasks that fit from then on)
+Fit = tuple[int, int]
+
+
+class Prospect:
+    """Of a node, or of several that are alike. Never changes, so that what was worked out from it holds for ever."""
+
+    def __init__(
+        self, topology: Topology, n: int, busy: Sequence[Busy], left: tuple[int | None, ...], names: Mapping[str, int]
+    ) -> None:
+        self.busy = busy  # who sits, or will sit, there; who leaves first comes first
+        self.left = left  # of each amount; ``names`` tells which is which
+        self._topology, self._n, self._names = topology, n, names
+        self._fits: dict[tuple[TaskDemand, int, int], list[Fit]] = {}
+        self.room_from = self._room_from()
+
+    def _room_from(self) -> list[int]:
+        """For each number of GPUs, from when on nobody holds so many of them; never, if there are not so many."""
+        gpus = len(self._topology.nodes[self._n].gpus)
+        found = [0] * (gpus + 1) + [NEVER_MS] * (self._topology.gpus_max - gpus)
+        free = (1 << gpus) - 1
+        for end, held, _ in reversed(self.busy):  # who leaves last comes first
+            free &= ~held
+            left = free.bit_count()
+            while gpus > left:
+                found[gpus] = end
+                gpus -= 1
+        return found
+
+    def fits(self, demand: Demand, mask: int) -> list[Fit]:
+        """How many tasks fit on these GPUs while everyone still sits there, when the first has left, and so on."""
+        key = (demand.task, demand.tp, mask)
+        known = self._fits.get(key)
+        if known is None:
+            task = demand.task
+            if task.gpus and (demand.tp == 1 or self._topology.nvlink_level is not None):
+                # equivalent to the general case; what becomes free when is the same for every demand
+                counts = self._whole_gpus(task, mask)
+            else:
+                counts = [
+                    (time, self._tasks(demand, mask & free, self.busy[:gone], {}))
+                    for time, free, gone in free_in_turn(self.busy)
+                ]
+            known = self._fits[key] = _where_it_changes(counts)
+        return known
+
+    def _whole_gpus(self, task: TaskDemand, mask: int) -> list[Fit]:
+        found: list[Fit] = []
+        wanted = [(self._names.get(name, -1), amount) for name, amount in task.amounts]
+        for time, free, left in self._steps:
+            count = (free & mask).bit_count() // task.gpus
+            for at, amount in wanted if count else ():
+                has = None if at < 0 else left[at]
+                if has is None or has < amount * count:
+                    count = 0 if has is None else max(0, has // amount)
+            found.append((time, count))
+        return found
+
+    @cached_property
+    def _steps(self) -> list[Step]:
+        """What is free and what is left, as they leave."""
+        left, found = list(self.left), list[Step]()
+        for time, free, gone in free_in_turn(self.busy):
+            if gone:
+                for name, amount in self.busy[gone - 1][2]:
+                    at = self._names[name]
+                    left[at] = (left[at] or 0) + amount
+            found.append((time, free, tuple(left)))
+        return found
+
+    def fits_beside(
+        self, demand: Demand, mask: int, taken: Sequence[Taken], kept: Mapping[str, int], now_ms: int, expected_ms: int
+    ) -> list[Fit]:
+        """Where GPUs are spoken for: what is free long enough, at every time when something begins or ends."""
+        counts, gone = list[Fit](), 0
+        free = [free for _, free, _ in free_in_turn(self.busy)]
+        ahead = sorted(taken)
+        for time in sorted({0, *(end for end, _, _ in self.busy), *(until for _, until, _ in taken)}):
+            since = max(time, now_ms)
+            until = since + expected_ms
+            while gone < len(self.busy) and self.busy[gone][0] <= since:
+                gone += 1
+            usable = mask & free[gone]
+            for begin, end, gpus in ahead:
+                if begin >= until:
+                    break
+                if end > since:
+                    usable &= ~gpus
+            is_possible = usable or not demand.task.wants_gpu
+            counts.append((time, self._tasks(demand, usable, self.busy[:gone], kept) if is_possible else 0))
+        return _where_it_changes(counts)
+
+    def _tasks(self, demand: Demand, usable: int, gone: Sequence[Busy], kept: Mapping[str, int]) -> int:
+        """How many tasks fit on these GPUs once some have left, leaving the amounts that must be kept."""
+        task, topology = demand.task, self._topology
+        if task.slice_mib:
+            gpus = topology.nodes[self._n].gpus
+            count = sum(gpus[i].vram_mib // task.slice_mib for i in range(len(gpus)) if usable >> i & 1)
+        else:
+            count = gpu_slots(topology, demand, self._n, usable) if task.gpus else _MANY
+        for name, each in task.amounts if count else ():
+            at = self._names.get(name)
+            left = None if at is None else self.left[at]
+            if left is None:
+                return 0
+            left -= kept.get(name, 0)
+            if each and left < each * count:
+                left += sum(amount for _, _, amounts in gone for other, amount in amounts if other == name)
+                if left < each * count:
+                    count = max(0, left // each)
+        return count
+
+    def free_at(self, mask: int, time: int, expected_ms: int, taken: Sequence[Taken]) -> int:
+        """Which of these GPUs are free from a time on for as long as they are needed."""
+        for end, gpus, _ in reversed(self.busy):  # who leaves last comes first
+            if end <= time:
+                break
+            mask &= ~gpus
+        for begin, until, gpus in taken:
+            if begin < time + expected_ms and until > time:
+                mask &= ~gpus
+        return mask
+
+
+def _where_it_changes(counts: Sequence[Fit]) -> list[Fit]:
+    found, last = list[Fit](), 0
+    for fit in counts:
+        if fit[1] != last:
+            found.append(fit)
+            last = fit[1]
+    return found
+
+
+def free_in_turn(busy: Sequence[Busy]) -> Iterator[tuple[int, int, int]]:
+    """(time, GPUs that nobody holds from then on, how many have left): now, when the first has left, and so on."""
+    held = list(accumulate([gpus for _, gpus, _ in reversed(busy)], or_, initial=0))
+    times = [0, *[end for end, _, _ in busy]]
+    for gone, (time, gpus) in enumerate(zip(times, reversed(held), strict=True)):
+        yield time, ~gpus, gone
