@@ -10,6 +10,7 @@ from corral.backends.fleet.messages import AgentAnswer, AgentReport, DesiredAsk,
 from corral.backends.fleet.settings import FleetSettings
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import FailureClass
+from corral.core.work import Work
 from tests.backends.telling import order
 
 KEY = TaskKey("1/main", 1, 0)
@@ -37,7 +38,9 @@ class Desk:
         self.fleet.expect(NodeSpec("n1"), is_gone, expected)
         self.fleet.open(self.told.append, EPOCH)
 
-    def say(self, *tasks: ObservedTask, epoch: int | None = None, term: int | None = None, **rest: int) -> AgentAnswer:
+    def say(
+        self, *tasks: ObservedTask, epoch: int | None = None, term: int | None = None, **rest: object
+    ) -> AgentAnswer:
         """A full report, made after the last answer unless it is said otherwise."""
         self.seq += 1
         known = self.answer
@@ -201,3 +204,19 @@ def test_orders_that_an_agent_refuses_are_counted_once(desk: Desk):
     assert desk.say(refused=2).refused == ""
     assert "has refused 1 orders" in desk.say(refused=3).refused
     assert desk.fleet.counts.refused_orders == 3
+
+
+def test_work_that_no_machine_can_run_is_known_beforehand(desk: Desk):
+    image = Work(command=("true",), image="busybox")
+    desk.begin()
+    assert desk.fleet.cannot_run(image) == "", "nobody has told anything yet"
+    desk.say()
+    desk.say(lacks={"images": "no container engine answers", "memory": "cgroups are read-only"})
+    why = desk.fleet.cannot_run(image)
+    assert "no machine can run one (n1: no container engine answers)" in why
+    assert desk.fleet.cannot_run(Work(command=("true",))) == ""
+    assert desk.fleet.lacks("n1")["memory"] == "cgroups are read-only"
+    assert desk.fleet.lacks("nowhere") == {}
+    desk.say()
+    assert desk.fleet.cannot_run(image) == "", "an engine was started there"
+    assert "is not the name of an image" in desk.fleet.cannot_run(Work(command=("true",), image="dir:/etc"))

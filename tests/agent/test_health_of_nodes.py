@@ -7,14 +7,17 @@ from pathlib import Path
 
 from corral.agent.start import begin
 from corral.backends.base import DetailsReport, HealthReport
+from corral.backends.container.settings import ContainerSettings
 from corral.backends.gpus import simulated
 from corral.backends.health.drills import Drill, XidDrill, health_folder, write_drills
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import Health
+from corral.core.work import Work
 from corral.wire.health import HealthSettings
 from tests.agent.fleet_ground import FleetServer, until_heard
 from tests.agent.lines import DirectLine
 from tests.backends.telling import Ear, now_ms, until
+from tests.backends.test_container_engine import LIMITS, Played
 
 NODE = NodeSpec("n1", simulated("8xH100"))
 SETTINGS = HealthSettings(interval_ms=10_000, clock_jump_ms_max=0)
@@ -43,6 +46,26 @@ def test_a_sick_gpu_of_a_node_is_told_at_once_and_again_to_every_new_server(tmp_
         server, ear = FleetServer(tmp_path / "server", line), Ear()
         server.open(ear, 2)
         until(lambda: bool(failed(ear)) and any(isinstance(each, DetailsReport) for each in ear.heard))
+    finally:
+        server.close()
+        agent.stop()
+
+
+def test_what_a_node_lacks_is_told_when_it_changes(tmp_path: Path) -> None:
+    """An engine that is not there, named in the agent's configuration; and then is."""
+    line, ear = DirectLine(), Ear()
+    socket = tmp_path / "engine.sock"
+    containers = ContainerSettings(socket=str(socket), sweep_s=0.05)
+    agent = begin(tmp_path / "agent", NODE, line, HealthSettings(is_on=False), None, containers)
+    server = FleetServer(tmp_path / "server", line)
+    work = Work(command=("true",), image="busybox")
+    try:
+        server.open(ear, 1)
+        until(lambda: "no container engine answers" in server.cannot_run(work))
+        assert "no container engine answers" in server.lacks("n1")["images"]
+        engine = Played(socket, "Libpod/5.0.0 (linux)", {"/info": LIMITS})
+        until(lambda: server.cannot_run(work) == "")
+        engine.close()
     finally:
         server.close()
         agent.stop()

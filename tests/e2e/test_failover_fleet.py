@@ -37,7 +37,7 @@ class House:
             )  # fmt: skip
 
     def start_server(self, url: str) -> None:
-        words = ("--listen", url.removeprefix("http://"), "--data", str(self.folder / url[-5:]), "--lease", "20s")
+        words = ("--listen", url.removeprefix("http://"), "--data", str(self.folder / url[-5:]))
         self.start(url, "up", "--fleet", *words)
 
     def type(self, *words: str) -> str:

@@ -105,6 +105,10 @@ class MemoryService:
             devices = tuple(Gpu(f"SIM-{n}-{slot}", "H100", 81_559) for slot in range(gpus))
             self.do("world", commands.add_node(self.state, NodeSpec(f"n{n}", devices, has), self.now_ms()))
 
+    def lacks(self, node: str) -> dict[str, str]:
+        del node
+        return {}
+
     def now_ms(self) -> int:
         return self.time_ms
 

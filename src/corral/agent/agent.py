@@ -18,7 +18,7 @@ from corral.agent.logs import LogCarrier
 from corral.agent.observed import Observed
 from corral.agent.pace import Pace
 from corral.agent.work import Work
-from corral.backends.base import Backend, Phase, Report, StaleEpoch, TaskReport
+from corral.backends.base import Backend, KnowsBeforehand, Phase, Report, StaleEpoch, TaskReport
 from corral.backends.fleet.fence import Fence
 from corral.backends.fleet.messages import AgentAnswer, AgentReport, DesiredAnswer, DesiredAsk
 from corral.backends.local.task import lease
@@ -56,6 +56,7 @@ class Agent:
         self._is_full = True
         self._heartbeat_s = 0.5
         self._complaint = ""
+        self._lacks: dict[str, str] = {}
         self._leave_by_ms: int | None = None
         self._is_leaving_known = False
         self._news, self._leased, self._over = threading.Event(), threading.Event(), threading.Event()
@@ -147,6 +148,7 @@ class Agent:
         self._news.clear()
         with self._lock:
             self._seq += 1
+            self._look_what_lacks()
             base, is_full = self._known, self._is_full
             version, tasks, health = self.observed.after(-1 if is_full else base)
             return AgentReport(
@@ -154,8 +156,15 @@ class Agent:
                 base=base, version=version, is_full=is_full, tasks=tasks, health=health,
                 details=self.observed.details_after(-1 if is_full else base),
                 spec=self.backend.nodes()[0] if is_full else None, refused=self._refused,
+                lacks=self._lacks if is_full else {},
                 leaves_in_ms=None if self._leave_by_ms is None else max(self._leave_by_ms - self._boot_ms(), 0),
             )  # fmt: skip
+
+    def _look_what_lacks(self) -> None:
+        """A container engine may come and go: then everything is told again."""
+        lacks = dict(self.backend.lacks(self.node)) if isinstance(self.backend, KnowsBeforehand) else {}
+        if lacks != self._lacks:
+            self._lacks, self._is_full = lacks, True
 
     def _on_answer(self, answer: AgentAnswer, sent_ms: int) -> None:
         with self._lock:

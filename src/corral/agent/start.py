@@ -9,16 +9,17 @@ import fcntl
 import os
 from pathlib import Path
 
+from msgspec import structs
+
 from corral.agent.agent import Agent
 from corral.agent.line import Line
 from corral.agent.place import AgentPlace
-from corral.backends.container.host import ContainerHost
 from corral.backends.container.settings import ContainerSettings
 from corral.backends.health.monitor import Monitor
 from corral.backends.health.watched import WatchedBackend
-from corral.backends.local.backend import LocalBackend
 from corral.backends.local.settings import LocalSettings
 from corral.backends.local.task.lease import LEASE
+from corral.backends.machine import machine_backend
 from corral.core.cluster.topology import NodeSpec
 from corral.wire.health import HealthSettings
 
@@ -27,13 +28,19 @@ class Busy(Exception):
     """Another agent has the folder."""
 
 
-def begin(folder: Path, node: NodeSpec, line: Line, health: HealthSettings | None = None) -> Agent:
+def begin(
+    folder: Path,
+    node: NodeSpec,
+    line: Line,
+    health: HealthSettings | None = None,
+    tasks: LocalSettings | None = None,
+    containers: ContainerSettings | None = None,
+) -> Agent:
     place = AgentPlace(folder)
     run = folder / "run"
     run.mkdir(mode=0o700, parents=True, exist_ok=True)
     _lock(run / "agent.lock")
-    settings = LocalSettings(has_lease=True)
-    local = LocalBackend(folder, node, settings, ContainerHost(ContainerSettings(), settings))
+    local = machine_backend(folder, node, structs.replace(tasks or LocalSettings(), has_lease=True), containers)
     health = health or HealthSettings()
     backend = WatchedBackend(local, Monitor(node, folder, health)) if health.is_on else local
     agent = Agent(node.name, backend, line, place.fence(), run / LEASE, place.next_session())

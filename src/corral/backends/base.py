@@ -6,7 +6,7 @@ twice: both name (gang, attempt, task), and nothing else is needed to tell old f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
@@ -73,7 +73,7 @@ class Phase(StrEnum):
 class TaskReport(Struct, frozen=True, gc=False, kw_only=True):
     """What became of a task. ``failure`` is the backend's classification; None where the exit code tells all.
 
-    ``unenforced`` names limits that could not be enforced here, and why.
+    ``unenforced`` names limits that could not be enforced here, and why. ``gpus``: those it was given; None: unknown.
     """
 
     key: TaskKey
@@ -85,6 +85,7 @@ class TaskReport(Struct, frozen=True, gc=False, kw_only=True):
     failure: FailureClass | None = None
     why: str = ""
     unenforced: tuple[str, ...] = ()
+    gpus: tuple[str, ...] | None = None
 
 
 class SavedReport(Struct, frozen=True, gc=False):
@@ -141,10 +142,15 @@ class LogPart(Struct, frozen=True, gc=False):
 
 @runtime_checkable
 class KnowsBeforehand(Protocol):
-    """A backend may know that work can never run on what it has, so that it is refused and not tried."""
+    """A backend may know that work can never run on what it has, so that it is refused and not tried, and what its
+    machines cannot do."""
 
     def cannot_run(self, work: Work) -> str:
         """Why, in words for who asked for it; empty: it can, or nobody knows yet. Answers at once."""
+        ...
+
+    def lacks(self, node: str) -> Mapping[str, str]:
+        """What a machine cannot run (``images``) or limit (``memory``, ``cpu``, ``pids``), and why. Answers at once."""
         ...
 
 

@@ -221,7 +221,7 @@ class FakeBackend:
     ) -> None:
         report = TaskReport(
             key=task.order.key, phase=phase, at_ms=now_ms(), node=task.order.node, exit_code=exit_code, signal=signal,
-            failure=failure, why=why,
+            failure=failure, why=why, gpus=task.order.gpus,
         )  # fmt: skip
         task.report = report
         if self._tell is not None:

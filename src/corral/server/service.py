@@ -7,7 +7,7 @@ through the loop; reading never waits for it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Container, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -44,6 +44,11 @@ class Newsroom:
         self.is_ending = False
         self.details: dict[str, NodeDetails] = {}  # what nodes have last told about what they are made of
         self.news = asyncio.Event()
+
+    def lacks(self, node: str) -> Mapping[str, str]:
+        """What a machine cannot run or limit, and why; known where its tasks are."""
+        del node
+        return {}
 
     def end_feeds(self) -> None:
         """The server stops: whoever listens is let go."""
@@ -90,6 +95,9 @@ class Service(Newsroom):
 
     def now_ms(self) -> int:
         return self.loop.clock.now_ms()
+
+    def lacks(self, node: str) -> Mapping[str, str]:
+        return self.backend.lacks(node) if isinstance(self.backend, KnowsBeforehand) else {}
 
     # ---- changes -----------------------------------------------------------------------------------------------
 

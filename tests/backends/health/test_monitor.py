@@ -16,6 +16,8 @@ from corral.backends.health.drills import Clearing, Drill, health_folder, write_
 from corral.backends.health.monitor import Monitor
 from corral.backends.health.readings import GpuReading, XidEvent
 from corral.backends.health.watched import WatchedBackend
+from corral.backends.local.backend import LocalBackend
+from corral.backends.local.settings import LocalSettings
 from corral.core.cluster.resources import Gpu
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import FailureClass, Health
@@ -195,3 +197,41 @@ def test_an_adopted_task_of_which_nothing_is_written_down_keeps_all_gpus_busy(tm
     backend._note(TaskReport(key=key, phase=Phase.DOWN, at_ms=2, node="n1", exit_code=1))
     assert not any(monitor.occupancy.is_busy(gpu.uuid) for gpu in GPUS)
     assert monitor._book.ends == []
+
+
+def test_a_task_launched_just_before_the_end_of_the_watch_keeps_its_own_gpus_busy(tmp_path):
+    """It was in no book when the agent was killed: its report says which GPUs it has."""
+    tasks = LocalBackend(tmp_path, NODE, LocalSettings(scan_ms=50))
+    key = TaskKey("1/main", 1, 0)
+    tasks.open(Ear(), 1)
+    tasks.launch([order(key, "sleep", "60", gpus=(GPUS[1].uuid,))])
+    until(lambda: (tmp_path / "tasks" / "state" / "1%2Fmain@1.0" / "started.json").exists())
+    tasks.close()
+    monitor, ear = Monitor(NODE, tmp_path, SLOW), Ear()
+    backend = WatchedBackend(LocalBackend(tmp_path, NODE, LocalSettings(scan_ms=50)), monitor)
+    backend.open(ear, 1)
+    try:
+        assert ear.up(key).gpus == (GPUS[1].uuid,)
+        assert [monitor.occupancy.is_busy(gpu.uuid) for gpu in GPUS] == [False, True, False]
+        backend.kill(key)
+        assert ear.down(key).gpus == (GPUS[1].uuid,)
+    finally:
+        backend.close()
+
+
+def test_an_end_that_is_told_again_after_a_restart_is_not_judged_again(tmp_path):
+    """It may have been told to leave, which nobody remembers."""
+    script = Script(exit_code=1, runs_ms=0)
+    tasks = FakeBackend([NODE], lambda _: script)
+    key = TaskKey("1/main", 1, 0)
+    first = WatchedBackend(tasks, Monitor(NODE, tmp_path / "a", SLOW))
+    ear = Ear()
+    first.open(ear, 1)
+    first.launch([order(key, "pretend", gpus=(GPUS[0].uuid,))])
+    ear.down(key)
+    first.close()
+    again = Monitor(NODE, tmp_path / "b", SLOW)
+    second = WatchedBackend(tasks, again)
+    second.open(ear, 2)
+    assert again._book.ends == []
+    second.close()

@@ -11,26 +11,25 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from corral.backends.base import (
     LogPart,
     NodePhase,
     NodeReport,
-    Phase,
     Report,
     StaleEpoch,
     TaskKey,
     TaskOrder,
-    TaskReport,
     Tell,
 )
+from corral.backends.fleet.ability import why_nowhere
 from corral.backends.fleet.counts import FleetCounts
 from corral.backends.fleet.fence import Fence
 from corral.backends.fleet.leases import Leases
 from corral.backends.fleet.logs import KeptLogs, LogDesk
-from corral.backends.fleet.member import Member, Seen
+from corral.backends.fleet.member import Member, Seen, not_there
 from corral.backends.fleet.messages import (
     AgentAnswer,
     AgentReport,
@@ -42,7 +41,7 @@ from corral.backends.fleet.messages import (
 from corral.backends.fleet.settings import FleetSettings
 from corral.backends.local.logs import STREAMS
 from corral.core.cluster.topology import NodeSpec
-from corral.core.model import FailureClass
+from corral.core.work import Work
 
 _log = logging.getLogger(__name__)
 _PLACES_MAX = 50_000  # tasks of which it is remembered where their logs are
@@ -126,7 +125,7 @@ class FleetBackend:
         self._note_place(order.key, order.node)
         member = self._members.get(order.node)
         if member is None or member.is_gone:
-            return [_not_there(order, self.wall_ms())]
+            return [not_there(order, self.wall_ms())]
         if order.key in member.seen:
             return member.told_again(order.key)
         if self._unheard and order.key.attempt > 1:
@@ -185,6 +184,15 @@ class FleetBackend:
             self._desk.give_up(asked)
         return self._logs.read(key, stream, offset, limit)
 
+    def cannot_run(self, work: Work) -> str:
+        """What no machine can that has told what it lacks."""
+        with self._lock:
+            return why_nowhere(work, [each for each in self._members.values() if each.is_heard])
+
+    def lacks(self, node: str) -> Mapping[str, str]:
+        with self._lock:
+            return self._members[node].lacks if node in self._members else {}
+
     def close(self) -> None:
         """Whoever waits is let go; tasks go on."""
         self.let_go()
@@ -214,28 +222,27 @@ class FleetBackend:
                 told, wants_full = self._take(member, said)
             if not member.is_gone:
                 self._leases.grant(member.name, self._monotonic_ms())
-            answer = AgentAnswer(
-                epoch=self._epoch, term=member.term, version=member.known, session=member.session,
-                lease_ms=0 if member.is_gone else self.settings.lease_ms, heartbeat_ms=self.settings.heartbeat_ms,
-                is_gone=member.is_gone, wants_full=wants_full, complaint=member.complaint, refused=refused,
-            )  # fmt: skip
+            answer = self._answer(member, wants_full, 0 if member.is_gone else self.settings.lease_ms, refused)
         self._tell_all(told)
         return answer
+
+    def _answer(self, member: Member, wants_full: bool, lease_ms: int, refused: str) -> AgentAnswer:
+        return AgentAnswer(
+            epoch=self._epoch, term=member.term, version=member.known, session=member.session,
+            lease_ms=lease_ms, heartbeat_ms=self.settings.heartbeat_ms,
+            is_gone=member.is_gone, wants_full=wants_full, complaint=member.complaint, refused=refused,
+        )  # fmt: skip
 
     def _refused(self, member: Member, said: AgentReport) -> AgentAnswer:
         """An agent never goes back behind an epoch that it has heard of; this one is another, or has lost its memory.
         It hears of the present one, and gets no lease before it has said everything in that."""
         self.counts.old_reports += 1
         why = f"node {said.node} speaks of epoch {said.epoch}, which is over; it had heard of {self._epoch}"
-        return AgentAnswer(
-            epoch=self._epoch, term=member.term, version=member.known, session=member.session,
-            heartbeat_ms=self.settings.heartbeat_ms, is_gone=member.is_gone, wants_full=True, refused=why,
-        )  # fmt: skip
+        return self._answer(member, True, 0, why)
 
     def _refused_orders(self, member: Member, said: AgentReport) -> str:
         """What the agent has refused since it last told; for the record."""
-        before = member.refused if said.session == member.session else 0
-        count, member.refused = max(said.refused - before, 0), said.refused
+        count = member.refused_since(said)
         self.counts.refused_orders += count
         return f"node {said.node} has refused {count} orders that came too late" if count else ""
 
@@ -383,14 +390,6 @@ class FleetBackend:
     def _tell_all(self, told: Sequence[Report]) -> None:
         for report in told:
             self._tell(report)
-
-
-def _not_there(order: TaskOrder, at_ms: int) -> TaskReport:
-    why = f"node {order.node} was given up before the task began"
-    return TaskReport(
-        key=order.key, phase=Phase.DOWN, at_ms=at_ms, node=order.node, exit_code=126, failure=FailureClass.NODE_LOST,
-        why=why,
-    )  # fmt: skip
 
 
 def _tell_nobody(_: Report) -> None:

@@ -54,6 +54,7 @@ class Member:
         self.log_asks: dict[int, LogAsk] = {}
         self.wake: Callable[[], None] = _nobody_waits
         self.complaint = ""
+        self.lacks: dict[str, str] = {}
         self.refused = 0
 
     # --- what it tells ------------------------------------------------------------------------------------------------
@@ -67,6 +68,12 @@ class Member:
             self.known, self.is_heard = 0, False
         self.session, self.seq = said.session, said.seq
 
+    def refused_since(self, said: AgentReport) -> int:
+        """How many orders its agent has refused since it last told."""
+        before = self.refused if said.session == self.session else 0
+        self.refused = said.refused
+        return max(said.refused - before, 0)
+
     def observe(self, said: AgentReport, epoch: int, at_ms: int) -> tuple[list[Report], bool]:
         """What is new in a report, and whether everything should be said again."""
         self.note(said)
@@ -78,6 +85,8 @@ class Member:
         told += [report for task in said.tasks for report in self._observe(task)]
         self.known = max(self.known, said.version)
         is_after = said.epoch == epoch and said.term == self.term
+        if said.is_full:
+            self.lacks = said.lacks
         if said.is_full and is_after:
             told += self._miss({task.key for task in said.tasks}, at_ms)
             self.is_heard = True
@@ -175,6 +184,15 @@ class Member:
             for key, wanted in sorted(self.wanted.items(), key=lambda each: each[1].version)
             if wanted.version > base
         )  # fmt: skip
+
+
+def not_there(order: TaskOrder, at_ms: int) -> TaskReport:
+    """What becomes of an order for a node that is not there."""
+    why = f"node {order.node} was given up before the task began"
+    return TaskReport(
+        key=order.key, phase=Phase.DOWN, at_ms=at_ms, node=order.node, exit_code=126, failure=FailureClass.NODE_LOST,
+        why=why,
+    )  # fmt: skip
 
 
 def _nobody_waits() -> None:

@@ -42,7 +42,7 @@ class AgentReport(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tru
     spec: NodeSpec | None = None  # in full reports
     refused: int = 0  # orders that were too old, since the agent began
     leaves_in_ms: int | None = None  # the machine will be taken away: by then its work must have left
-    no_images: str = ""  # in full reports: why work with an image cannot run there; empty: it can, for all it knows
+    lacks: dict[str, str] = {}  # in full reports: what the machine cannot run or limit, and why
 
 
 class AgentAnswer(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

@@ -1,7 +1,7 @@
 """Which GPUs of this machine are in use, as far as orders and reports tell.
 
-Of tasks that were there before (adopted) is known what was written down; as long as there is one of which nothing was,
-every GPU counts as in use. Used from several threads.
+Of tasks that were there before (adopted) is known what was written down, or what their report says; as long as there is
+one of which nothing is, every GPU counts as in use. Used from several threads.
 """
 
 from __future__ import annotations
@@ -23,9 +23,13 @@ class Occupancy:
         with self._lock:
             self._gpus |= {order.key: order.gpus for order in orders}
 
-    def runs(self, key: TaskKey) -> None:
+    def runs(self, key: TaskKey, gpus: tuple[str, ...] | None = None) -> None:
         with self._lock:
-            self._gpus.setdefault(key, self._remembered.get(key))
+            self._gpus.setdefault(key, gpus if gpus is not None else self._remembered.get(key))
+
+    def is_remembered(self, key: TaskKey) -> bool:
+        """Whether it ran when that was last written down, before this began."""
+        return key in self._remembered
 
     def asked_to_leave(self, key: TaskKey) -> None:
         with self._lock:

@@ -5,7 +5,7 @@ Used by the server over the local backend and by an agent over whatever it runs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from corral.backends.base import Backend, KnowsBeforehand, LogPart, Phase, Report, TaskKey, TaskOrder, TaskReport, Tell
 from corral.backends.health.lemons import End
@@ -19,6 +19,7 @@ from corral.core.work import Work
 class WatchedBackend:
     def __init__(self, backend: Backend, monitor: Monitor) -> None:
         self._backend, self.monitor = backend, monitor
+        self._is_adopting = False
 
     def nodes(self) -> Sequence[NodeSpec]:
         return self._backend.nodes()
@@ -29,15 +30,20 @@ class WatchedBackend:
                 self._note(report)
             tell(report)
 
+        self._is_adopting = True
         self._backend.open(hear, epoch)
+        self._is_adopting = False
         self.monitor.begin(tell)
 
     def _note(self, report: TaskReport) -> None:
+        """An end that is told again after a restart was judged before, unless nobody was there to see it."""
         occupancy = self.monitor.occupancy
         if report.phase is Phase.UP:
-            occupancy.runs(report.key)
+            occupancy.runs(report.key, report.gpus)
             return
         gpus = occupancy.over(report.key)
+        if self._is_adopting and not occupancy.is_remembered(report.key):
+            return
         if gpus is not None and report.why != WHY:  # that a lease ran out says nothing of the GPUs
             failure = report.failure or (FailureClass.USER_ERROR if report.exit_code else None)
             self.monitor.ended(End(report.at_ms, report.key.gang, (report.node, *gpus), failure))
@@ -66,6 +72,9 @@ class WatchedBackend:
 
     def cannot_run(self, work: Work) -> str:
         return self._backend.cannot_run(work) if isinstance(self._backend, KnowsBeforehand) else ""
+
+    def lacks(self, node: str) -> Mapping[str, str]:
+        return self._backend.lacks(node) if isinstance(self._backend, KnowsBeforehand) else {}
 
     def close(self) -> None:
         self.monitor.close()

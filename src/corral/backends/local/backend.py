@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -36,6 +36,7 @@ from corral.core.model import FailureClass
 from corral.core.work import Work
 
 _log = logging.getLogger(__name__)
+_WITH_IMAGE = Work(command=("true",), image="image")
 _NEWS_MAX = 1 << 20
 _WHY_MAX = 1_000
 _F_SETPIPE_SZ = 1031
@@ -98,7 +99,7 @@ class LocalBackend:
         for order in orders:
             task = self._tasks.get(order.key)
             if task is None:
-                task = self._keep(_Task(order.key, order.node, self._site.state_folder(order.key)))
+                task = self._keep(_Task(order, self._site.state_folder(order.key)))
                 self._ask(partial(self._send, task, order))
             else:
                 self._ask(partial(self._tell_again, task))
@@ -126,6 +127,12 @@ class LocalBackend:
         if self._containers is not None:
             return self._containers.cannot_run(work)
         return NO_CONTAINERS if work.image or work.mounts else ""
+
+    def lacks(self, node: str) -> Mapping[str, str]:
+        del node  # there is but one
+        limits = self._site.layout.unenforced if self._thread is not None else {}
+        no_images = self.cannot_run(_WITH_IMAGE)
+        return limits | ({"images": no_images} if no_images else {})
 
     def close(self) -> None:
         if self._thread is None:
@@ -170,7 +177,7 @@ class LocalBackend:
             if record is None:
                 remains.remove_unreadable(state)
                 continue
-            task = self._keep(_Task(record.order.key, record.order.node, state.folder))
+            task = self._keep(_Task(record.order, state.folder))
             task.is_launched = True
             self._look(task)
             self._check(task)
@@ -249,7 +256,7 @@ class LocalBackend:
             task.told = Phase.DOWN
             now_ms = time.time_ns() // 1_000_000
             ended = ExitRecord(now_ms, 126, 0, FailureClass.USER_ERROR, f"not a usable order: {fault}")
-            self._say(down_report(task.key, task.node, ended))
+            self._say(down_report(task.key, task.node, task.gpus, ended))
 
     def _on_answer(self, answer: str) -> None:
         """A name: the task has a supervisor, or had one before: either way the directory is there. With ``!`` before
@@ -286,7 +293,7 @@ class LocalBackend:
             started = task.state.started()
             if started is not None:
                 task.told = Phase.UP
-                self._say(up_report(task.key, task.node, started))
+                self._say(up_report(task.key, task.node, task.gpus, started))
         if task.told is not None:
             step = task.state.step()
             if step is not None and step != task.step:
@@ -294,7 +301,7 @@ class LocalBackend:
                 self._say(SavedReport(task.key, step))
         if ended is not None:
             task.told = Phase.DOWN
-            self._say(down_report(task.key, task.node, ended))
+            self._say(down_report(task.key, task.node, task.gpus, ended))
 
     def _check(self, task: _Task) -> None:
         """A task without a supervisor and without an exit is lost: what is left of it is ended, and that is its
@@ -332,10 +339,10 @@ class LocalBackend:
 class _Task:
     """What the watcher knows of one task: what it has told, and what it could not yet pass on."""
 
-    __slots__ = ("is_launched", "key", "name", "node", "pending", "state", "step", "told")
+    __slots__ = ("gpus", "is_launched", "key", "name", "node", "pending", "state", "step", "told")
 
-    def __init__(self, key: TaskKey, node: str, folder: str) -> None:
-        self.key, self.node, self.name = key, node, name_of(key)
+    def __init__(self, order: TaskOrder, folder: str) -> None:
+        self.key, self.node, self.gpus, self.name = order.key, order.node, order.gpus, name_of(order.key)
         self.state = TaskState(folder)
         self.is_launched = False
         self.told: Phase | None = None

@@ -126,16 +126,17 @@ class TaskState:
         os.rmdir(self.folder)
 
 
-def up_report(key: TaskKey, node: str, record: StartRecord) -> TaskReport:
-    return TaskReport(key=key, phase=Phase.UP, at_ms=record.at_ms, node=node, unenforced=record.unenforced)
+def up_report(key: TaskKey, node: str, gpus: tuple[str, ...], record: StartRecord) -> TaskReport:
+    return TaskReport(key=key, phase=Phase.UP, at_ms=record.at_ms, node=node, gpus=gpus, unenforced=record.unenforced)
 
 
-def down_report(key: TaskKey, node: str, record: ExitRecord) -> TaskReport:
+def down_report(key: TaskKey, node: str, gpus: tuple[str, ...], record: ExitRecord) -> TaskReport:
     return TaskReport(
         key=key,
         phase=Phase.DOWN,
         at_ms=record.at_ms,
         node=node,
+        gpus=gpus,
         exit_code=record.exit_code,
         signal=record.signal,
         failure=record.failure,

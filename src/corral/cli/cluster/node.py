@@ -94,6 +94,7 @@ def show(name: str, as_json: bool) -> None:
         "has": amounts_text(found.amounts),
         "free": amounts_text(found.free),
         **({} if found.details is None else _made_of(found.details)),
+        "lacks": "; ".join(f"{what} ({why})" for what, why in found.lacks.items()),
         "gangs": ", ".join([*found.gangs, *([f"{found.gangs_hidden} of others"] if found.gangs_hidden else [])]),
     }
     for title, text in lines.items():

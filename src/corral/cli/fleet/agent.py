@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from corral.agent.place import Credential
     from corral.core.cluster.topology import NodeSpec
     from corral.wire.config import Config
-    from corral.wire.health import HealthSettings
 
 
 @click.command()
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     default=None,
     envvar="CORRAL_CONFIG",
     show_envvar=True,
-    help="A configuration; of it, health and topology.labels matter here.",
+    help="A configuration; of it, health, containers, logs and topology.labels matter here.",
 )
 @click.option("--cpus", type=click.IntRange(min=1), default=None, help="CPUs to give to tasks; otherwise all.")
 @click.option("--memory-mib", type=click.IntRange(min=1), default=None, help="Memory for tasks; otherwise all.")
@@ -50,7 +49,7 @@ def agent(
     said = _config(config)
     labels = dict(said.topology.labels)
     path = path or "/".join(labels[level] for level in said.settings.levels if level in labels)
-    return run_agent(folder, credential, node_spec(credential.node, fake_gpus, path, cpus, memory_mib), said.health)
+    return run_agent(folder, credential, node_spec(credential.node, fake_gpus, path, cpus, memory_mib), said)
 
 
 def _config(path: str | None) -> Config:
@@ -81,9 +80,7 @@ def node_spec(name: str, fake_gpus: str | None, path: str, cpus: int | None, mem
     return structs.replace(found, amounts=amounts(stated), path=where)
 
 
-def run_agent(
-    folder: Path, credential: Credential, node: NodeSpec, health: HealthSettings, leave_ms: int | None = None
-) -> int:
+def run_agent(folder: Path, credential: Credential, node: NodeSpec, config: Config, leave_ms: int | None = None) -> int:
     """Until it is asked to stop. ``leave_ms``: the machine is then to be empty, and has so long to become so."""
     import logging
     import signal
@@ -92,11 +89,16 @@ def run_agent(
 
     from corral.agent.line import HttpLine
     from corral.agent.start import Busy, begin
+    from corral.cli.serve.machine import container_settings, local_settings
 
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    line = HttpLine(credential.urls, credential.token, cafile=credential.cafile)
     try:
-        running = begin(folder, node, line, health)
+        line = HttpLine(credential.urls, credential.token, cafile=credential.cafile)
+    except OSError as error:
+        what = f"the authority of the server in {credential.cafile} cannot be read: {error}"
+        raise Complaint(what, "put it back, or join again with --ca", exit_code=FAULT) from None
+    try:
+        running = begin(folder, node, line, config.health, local_settings(config), container_settings(config))
     except Busy as error:
         raise Complaint(str(error), "stop it first: systemctl stop corral-agent", exit_code=FAULT) from None
     asked = threading.Event()

@@ -55,7 +55,7 @@ def pilot(
     from corral.agent.place import AgentPlace, BadPlace
     from corral.backends.carriers.grant import granted, offered
     from corral.cli.fleet.agent import node_spec, run_agent
-    from corral.wire.health import HealthSettings
+    from corral.wire.config import Config
 
     folder = agent_folder(data)
     token = os.environ.pop(TOKEN, "")
@@ -70,7 +70,7 @@ def pilot(
         raise Complaint(f"--granted-by: {error}") from None
     spec = node_spec(credential.node, fake_gpus, path or "/".join(grant.path), grant.cpus, grant.memory_mib)
     spec = structs.replace(spec, gpus=offered(spec.gpus, grant))
-    return run_agent(folder, credential, spec, HealthSettings(), leave_ms=grace)
+    return run_agent(folder, credential, spec, Config(), leave_ms=grace)
 
 
 def _join(place: AgentPlace, urls: tuple[str, ...], name: str, token: str, cafile: str) -> Credential:

@@ -14,8 +14,6 @@ from corral.cli.words import Span
 
 if TYPE_CHECKING:
     from corral.backends.base import Backend
-    from corral.backends.container.settings import ContainerSettings
-    from corral.backends.local.settings import LocalSettings
     from corral.core.cluster.topology import NodeSpec
     from corral.server.main import Options
     from corral.wire.config import Config
@@ -79,36 +77,14 @@ def up(**given: Any) -> int:
     return _serve(options, backend, folder)
 
 
-def _local_settings(config: Config) -> LocalSettings:
-    from corral.backends.local.settings import LocalSettings
-
-    logs = config.logs
-    return LocalSettings(
-        log_keep_ms=logs.keep_ms, log_total_mib=logs.total_mib, log_task_mib=max(1, logs.task_mib // 2)
-    )
-
-
-def _container_settings(config: Config) -> ContainerSettings:
-    from corral.backends.container.settings import ContainerSettings
-
-    rules = config.containers
-    return ContainerSettings(
-        socket=rules.socket,
-        pull=rules.pull,
-        mounts=rules.mounts,
-        network=rules.network,
-        shm_mib=rules.shm_mib or 0,
-        cdi_kind=rules.cdi_kind,
-    )
-
-
 def _watched(node: NodeSpec, folder: Path, config: Config) -> Backend:
     """This machine, with a watch over its health unless there shall be none."""
     from corral.backends.health.monitor import Monitor
     from corral.backends.health.watched import WatchedBackend
     from corral.backends.machine import machine_backend
+    from corral.cli.serve.machine import container_settings, local_settings
 
-    backend = machine_backend(folder, node, _local_settings(config), _container_settings(config))
+    backend = machine_backend(folder, node, local_settings(config), container_settings(config))
     return WatchedBackend(backend, Monitor(node, folder, config.health)) if config.health.is_on else backend
 
 

@@ -106,6 +106,7 @@ class NodeView(Answer, frozen=True):
     gangs_hidden: int = 0
     why: str = ""  # what was last said about its health
     details: NodeDetails | None = None  # what it is made of, if it has told
+    lacks: dict[str, str] = field(default_factory=dict)  # what it cannot run or limit, and why
 
 
 class NodeList(Answer, frozen=True):

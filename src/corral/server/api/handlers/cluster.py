@@ -237,6 +237,7 @@ def _node_view(ask: Ask, name: str) -> NodeView:
         gangs_hidden=len(tenants) - len(seen),
         why=node.why,
         details=ask.service.details.get(name),
+        lacks=dict(ask.service.lacks(name)),
     )
 
 
