@@ -29,7 +29,7 @@ test: setup services lint types imports ## Everything that must hold before a co
 	$(PY) -m pytest -n $(WORKERS) tests
 
 .PHONY: services
-services: ## Install what some tests need (PostgreSQL, Podman), where that is possible
+services: ## Install what some tests need (PostgreSQL, Podman, SSH), where that is possible
 	@tools/services.sh
 
 .PHONY: format

@@ -4,7 +4,7 @@
 # here: each test starts what it needs, in a folder of its own, and ends it.
 #
 #     tools/services.sh              all of them
-#     tools/services.sh postgresql   only that one (or podman)
+#     tools/services.sh postgresql   only that one (or podman, ssh)
 set -eu
 
 can_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
@@ -46,7 +46,18 @@ podman() {
     done
 }
 
-[ "$#" -gt 0 ] || set -- postgresql podman
+# An SSH server to log in to on loopback, with keys of the tests' own. The package would also start one for the machine:
+# it is told not to (who wants that removes the file).
+ssh() {
+    [ -x /usr/sbin/sshd ] || command -v sshd >/dev/null && return 0
+    if can_install; then
+        mkdir -p /etc/ssh
+        touch /etc/ssh/sshd_not_to_be_run
+    fi
+    install ssh openssh-server openssh-client
+}
+
+[ "$#" -gt 0 ] || set -- postgresql podman ssh
 for wanted in "$@"; do
     "$wanted"
 done

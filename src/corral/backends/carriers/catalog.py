@@ -14,7 +14,7 @@ import msgspec
 
 from corral.backends.carriers.base import Carrier
 
-KINDS: dict[str, str] = {}
+KINDS: dict[str, str] = {"ssh": "corral.backends.carriers.ssh"}
 
 
 class BadSettings(ValueError):
