@@ -9,6 +9,7 @@ from corral.backends.fleet.leases import Leases
 from corral.backends.fleet.settings import FleetSettings
 from corral.backends.local.backend import LocalBackend
 from corral.backends.local.settings import LocalSettings
+from corral.backends.local.state import TaskState
 from corral.backends.local.task import lease
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import FailureClass
@@ -78,8 +79,8 @@ def test_a_task_ends_by_itself_when_the_lease_passes_even_if_nobody_is_there(tmp
     up = ear.up(KEY)
     backend.close()
     deadline = lease.read(file)
-    state = tmp_path / "tasks" / "state" / "1%2Fmain@1.0" / "exit.json"
-    until(state.exists)
+    state = TaskState(str(tmp_path / "tasks" / "state" / "1%2Fmain@1.0"))
+    until(lambda: state.record().exit() is not None)
     assert lease.now_ms() >= deadline
     again, ear2, _ = leased(tmp_path)
     down = ear2.down(KEY)

@@ -8,6 +8,7 @@ from pathlib import Path
 from corral.backends.base import Process, TaskKey, TaskOrder, TaskReport
 from corral.backends.local.backend import LocalBackend
 from corral.backends.local.settings import LocalSettings
+from corral.backends.local.state import OrderRecord, StartRecord, TaskRecord, TaskState
 from corral.core.cluster.topology import NodeSpec
 from tests.backends.telling import Ear, order, until
 
@@ -63,6 +64,19 @@ class Ground:
 
     def state(self, key: TaskKey) -> Path:
         return self.data / "tasks" / "state" / f"{key.gang.replace('/', '%2F')}@{key.attempt}.{key.task}"
+
+    def record(self, key: TaskKey) -> TaskRecord:
+        return TaskState(str(self.state(key))).record()
+
+    def started(self, key: TaskKey) -> StartRecord:
+        record = self.record(key).started()
+        assert record is not None
+        return record
+
+    def ordered(self, key: TaskKey) -> OrderRecord:
+        record = self.record(key).order()
+        assert record is not None
+        return record
 
     def close(self) -> None:
         for key in self.backend.known():

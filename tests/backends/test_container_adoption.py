@@ -1,6 +1,5 @@
 """Containers that outlive a server, and what is left of those that should not have: on a real Podman."""
 
-import json
 import os
 import signal
 from collections.abc import Iterator
@@ -43,7 +42,7 @@ def test_an_end_without_a_server_is_recorded(ground: ContainerGround):
     go = Path(f"/proc/{ground.pid(key)}/root/tmp/go")
     ground.backend.close()
     go.touch()
-    until(lambda: (ground.state(key) / "exit.json").exists())
+    until(lambda: ground.record(key).exit() is not None)
     ground.open()
     assert ground.ear.down(key).exit_code == 4
 
@@ -114,7 +113,7 @@ def _ids(podman: Podman) -> set[str]:
 
 
 def _supervisor(ground: ContainerGround, key: TaskKey) -> int:
-    return int(json.loads((ground.state(key) / "started.json").read_text())["supervisor"])
+    return ground.started(key).supervisor
 
 
 def test_a_task_can_be_killed_while_the_engine_hangs(ground: ContainerGround):

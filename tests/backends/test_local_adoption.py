@@ -1,6 +1,5 @@
 """Restarts and losses: of the server, of the spawner, of a supervisor, of the machine. Tasks go on or are told lost."""
 
-import json
 import os
 import signal
 import subprocess
@@ -13,6 +12,7 @@ import pytest
 
 from corral.backends.base import TaskKey
 from corral.backends.local.backend import LocalBackend
+from corral.backends.local.state import StartRecord
 from corral.backends.local.task.cgroups import detect
 from corral.core.model import FailureClass
 from tests.backends.local_ground import IS_ROOT, NODE, Ground, is_alive
@@ -34,10 +34,9 @@ time.sleep(600)
 """
 
 
-def started(ground: Ground, key: TaskKey) -> dict:
+def started(ground: Ground, key: TaskKey) -> StartRecord:
     ground.ear.up(key)
-    record: dict = json.loads((ground.state(key) / "started.json").read_text())
-    return record
+    return ground.started(key)
 
 
 def test_a_killed_server_takes_no_task_with_it(tmp_path: Path):
@@ -62,13 +61,13 @@ def test_a_supervisor_that_was_killed_is_told_as_a_loss_and_nothing_of_its_task_
     key = ground.sh(f"setsid sleep 600 & echo $! > {tmp_path}/pid; echo ready; wait")
     ground.says(key, "ready")
     record = started(ground, key)
-    os.kill(record["supervisor"], signal.SIGKILL)
+    os.kill(record.supervisor, signal.SIGKILL)
     down = ground.ear.down(key)
     assert down.failure is FailureClass.NODE_LOST
-    assert f"process {record['supervisor']}" in down.why
-    for pid in [*record["pids"], int((tmp_path / "pid").read_text())]:
+    assert f"process {record.supervisor}" in down.why
+    for pid in [*record.pids, int((tmp_path / "pid").read_text())]:
         assert not is_alive(pid)
-    assert is_alive(started(ground, other)["pids"][0])
+    assert is_alive(started(ground, other).pids[0])
     assert len(ground.ear.of(other)) == 1
 
 
@@ -76,21 +75,20 @@ def test_a_supervisor_killed_while_there_was_no_server_is_told_to_the_next(groun
     key = ground.launch("sleep", "600", memory_mib=100)
     record = started(ground, key)
     ground.backend.close()
-    os.kill(record["supervisor"], signal.SIGKILL)
+    os.kill(record.supervisor, signal.SIGKILL)
     ground.open()
     assert ground.ear.down(key).failure is FailureClass.NODE_LOST
-    assert not is_alive(record["pids"][0])
+    assert not is_alive(record.pids[0])
 
 
 def test_a_restart_of_the_machine_is_told_as_a_loss(ground: Ground):
     key = ground.launch("sleep", "600")
     record = started(ground, key)
     ground.backend.close()
-    os.kill(record["supervisor"], signal.SIGKILL)
-    os.kill(record["pids"][0], signal.SIGKILL)
-    order = ground.state(key) / "order.json"
-    saved = json.loads(order.read_text())
-    order.write_text(json.dumps({**saved, "boot": "another"}))
+    os.kill(record.supervisor, signal.SIGKILL)
+    os.kill(record.pids[0], signal.SIGKILL)
+    boot, file = ground.ordered(key).boot, ground.state(key) / "record"
+    file.write_text(file.read_text().replace(boot, "another"))
     ground.open()
     down = ground.ear.down(key)
     assert (down.failure, down.why) == (FailureClass.NODE_LOST, "the machine was restarted while the task ran")
@@ -100,21 +98,23 @@ def test_a_state_directory_that_nobody_supervised_is_a_failed_start(ground: Grou
     key = ground.launch("sleep", "600")
     record = started(ground, key)
     ground.backend.close()
-    os.kill(record["supervisor"], signal.SIGKILL)
-    (ground.state(key) / "started.json").unlink()
+    os.kill(record.supervisor, signal.SIGKILL)
+    file = ground.state(key) / "record"
+    file.write_bytes(file.read_bytes().partition(b"started ")[0])
     ground.open()
     assert ground.ear.down(key).failure is FailureClass.START_FAILED
-    until(lambda: not is_alive(record["pids"][0]))
+    until(lambda: not is_alive(record.pids[0]))
 
 
 def test_what_was_torn_by_a_power_failure_is_as_if_it_had_not_been_written(ground: Ground):
     key = ground.launch("true")
     ground.ear.down(key)
     ground.backend.close()
-    (ground.state(key) / "exit.json").write_bytes(b"")
+    file = ground.state(key) / "record"
+    file.write_bytes(file.read_bytes()[:-9])
     torn = ground.state(TaskKey("99/main", 1, 0))
     torn.mkdir()
-    (torn / "order.json").write_bytes(b'{"order"')
+    (torn / "record").write_bytes(b'order {"order"')
     ground.open()
     assert ground.ear.down(key).failure is FailureClass.NODE_LOST
     assert ground.backend.known() == [key]
@@ -129,7 +129,7 @@ def test_a_lost_spawner_is_replaced(ground: Ground):
     until(lambda: _holder(lock.st_ino) != 0)
     assert ground.ran("echo again")[1] == "again\n"
     assert len(ground.ear.of(key)) == 1
-    assert is_alive(started(ground, key)["pids"][0])
+    assert is_alive(started(ground, key).pids[0])
 
 
 def _holder(inode: int) -> int:
@@ -143,7 +143,7 @@ def _holder(inode: int) -> int:
 def test_an_idle_supervisor_that_was_killed_is_not_given_a_task(ground: Ground):
     for _ in range(3):
         key = ground.launch("true")
-        supervisor = started(ground, key)["supervisor"]
+        supervisor = started(ground, key).supervisor
         ground.ear.down(key)
         os.kill(supervisor, signal.SIGKILL)
         until(partial(_is_dead, supervisor))
@@ -192,7 +192,7 @@ def test_leftovers_of_no_task_are_swept(ground: Ground):
 def test_forgetting_leaves_nothing_but_the_log(ground: Ground):
     key = ground.sh("echo hello; exit 1", cpu_milli=100)
     ground.ear.down(key)
-    groups = json.loads((ground.state(key) / "order.json").read_text())["cgroups"].values()
+    groups = ground.ordered(key).cgroups.values()
     ground.backend.forget(key)
     until(lambda: not ground.state(key).exists())
     until(lambda: not [group for group in groups if Path(group).exists()])
@@ -238,18 +238,18 @@ def test_closing_leaves_nothing_on_the_machine_but_what_runs(ground: Ground):
 def test_limits_are_in_force_and_what_is_not_is_said(ground: Ground):
     key = ground.launch("sleep", "600", memory_mib=100, cpu_milli=1500)
     report = ground.ear.up(key)
-    record = json.loads((ground.state(key) / "order.json").read_text())
+    record = ground.ordered(key)
     layout = detect("corral-test-unused")
     for folder in layout.folders():
         os.rmdir(folder)
     assert {text.split(":")[0] for text in report.unenforced} == set(layout.unenforced)
-    groups = record["cgroups"]
+    groups = record.cgroups
     assert set(groups) == set(layout.parents)
     if "memory" in groups:
-        name = "memory.limit_in_bytes" if record["cgroup_version"] == 1 else "memory.max"
+        name = "memory.limit_in_bytes" if record.cgroup_version == 1 else "memory.max"
         assert (Path(groups["memory"]) / name).read_text().strip() == str(100 << 20)
     if "cpu" in groups:
-        name, value = ("cpu.shares", "1536") if record["cgroup_version"] == 1 else ("cpu.weight", "150")
+        name, value = ("cpu.shares", "1536") if record.cgroup_version == 1 else ("cpu.weight", "150")
         assert (Path(groups["cpu"]) / name).read_text().strip() == value
 
 
@@ -279,7 +279,7 @@ def test_without_cgroups_every_limit_is_said_to_be_unenforced(tmp_path: Path, mo
     ground.says(key, "\n")
     assert ground.ear.up(key).unenforced == ("memory: none here", "pids: none here")
     record = started(ground, key)
-    os.kill(record["supervisor"], signal.SIGKILL)
+    os.kill(record.supervisor, signal.SIGKILL)
     assert ground.ear.down(key).failure is FailureClass.NODE_LOST
     assert not is_alive(int(ground.log(key))), "found by its environment"
     ground.close()

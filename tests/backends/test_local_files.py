@@ -17,7 +17,7 @@ from corral.backends.local import link
 from corral.backends.local.link import LIGHT_IMPORT
 from corral.backends.local.logs import LogStore
 from corral.backends.local.remains import make_scratch_root
-from corral.backends.local.state import name_of
+from corral.backends.local.state import ExitRecord, StartRecord, TaskState, name_of
 from corral.backends.local.task import cgroups, records
 from corral.backends.local.task.scratch import last_step
 from corral.backends.local.task.streams import EMPTY, OVER, Stream
@@ -211,3 +211,23 @@ def test_a_group_of_version_2_is_killed_at_once():
     finally:
         groups.remove()
     assert not folder.exists()
+
+
+def test_a_record_is_read_line_by_line_and_a_torn_end_does_no_harm(tmp_path: Path):
+    state = TaskState(str(tmp_path))
+    assert state.record().exit() is None
+    records.begin(state.folder, b"{}")
+    records.add(state.folder, records.STARTED, b'{"at_ms": 1, "supervisor": 2, "pids": [3]}')
+    with (tmp_path / records.RECORD).open("ab") as file:
+        file.write(b'exit {"at_ms": 4, "exit_co')  # a full disk, or a loss of power
+    record = state.record()
+    assert record.started() == StartRecord(1, 2, (3,))
+    assert record.exit() is None
+    state.record_exit(ExitRecord(5, 137))
+    assert state.record().exit() == ExitRecord(5, 137)
+    assert state.record().order() is None  # {} says too little
+    with pytest.raises(FileExistsError):
+        records.begin(state.folder, b"{}")
+    state.remove()
+    with pytest.raises(FileNotFoundError):
+        records.add(state.folder, records.EXIT, b"{}")

@@ -1,6 +1,5 @@
 """Tasks that do their worst. None of it may reach another task, the supervisor or the machine."""
 
-import json
 import os
 import sys
 import time
@@ -23,7 +22,7 @@ def bystander(ground: Ground):
     ground.ear.up(key)
     yield
     assert len(ground.ear.of(key)) == 1
-    assert is_alive(json.loads((ground.state(key) / "started.json").read_text())["pids"][0])
+    assert is_alive(ground.started(key).pids[0])
 
 
 @needs_cgroups

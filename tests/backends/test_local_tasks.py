@@ -51,10 +51,10 @@ def test_secrets_reach_the_task_and_no_file_and_no_argument(ground: Ground):
     ground.says(key, "it has 9 letters")
     for path in ground.data.rglob("*"):
         assert not path.is_file() or b"hush-hush" not in path.read_bytes()
-    started = json.loads((ground.state(key) / "started.json").read_text())
-    for pid in [started["supervisor"], *started["pids"]]:
+    started = ground.started(key)
+    for pid in [started.supervisor, *started.pids]:
         assert b"hush-hush" not in Path(f"/proc/{pid}/cmdline").read_bytes()
-    assert json.loads((ground.state(key) / "order.json").read_text())["secrets"] == ["KEY"]
+    assert ground.ordered(key).secrets == ("KEY",)
 
 
 @needs_root

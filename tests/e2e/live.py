@@ -18,6 +18,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from corral.backends.local.state import TaskState
+
 ROOT = Path(__file__).resolve().parents[2]
 READY_S = 60.0
 
@@ -190,10 +192,10 @@ class Live:
         """Of tasks that run: process id to gang."""
         found = {}
         for folder in (self.data / "tasks" / "state").glob("*"):
-            with suppress(OSError, ValueError):
-                pid = json.loads((folder / "started.json").read_bytes())["supervisor"]
-                if not (folder / "exit.json").exists():
-                    found[pid] = json.loads((folder / "order.json").read_bytes())["order"]["key"]["gang"]
+            record = TaskState(str(folder)).record()
+            order, started = record.order(), record.started()
+            if order is not None and started is not None and record.exit() is None:
+                found[started.supervisor] = order.order.key.gang
         return found
 
 

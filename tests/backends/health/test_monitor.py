@@ -18,6 +18,7 @@ from corral.backends.health.readings import GpuReading, XidEvent
 from corral.backends.health.watched import WatchedBackend
 from corral.backends.local.backend import LocalBackend
 from corral.backends.local.settings import LocalSettings
+from corral.backends.local.state import TaskState
 from corral.core.cluster.resources import Gpu
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import FailureClass, Health
@@ -205,7 +206,8 @@ def test_a_task_launched_just_before_the_end_of_the_watch_keeps_its_own_gpus_bus
     key = TaskKey("1/main", 1, 0)
     tasks.open(Ear(), 1)
     tasks.launch([order(key, "sleep", "60", gpus=(GPUS[1].uuid,))])
-    until(lambda: (tmp_path / "tasks" / "state" / "1%2Fmain@1.0" / "started.json").exists())
+    state = TaskState(str(tmp_path / "tasks" / "state" / "1%2Fmain@1.0"))
+    until(lambda: state.record().started() is not None)
     tasks.close()
     monitor, ear = Monitor(NODE, tmp_path, SLOW), Ear()
     backend = WatchedBackend(LocalBackend(tmp_path, NODE, LocalSettings(scan_ms=50)), monitor)

@@ -173,7 +173,7 @@ class LocalBackend:
         """Whatever an earlier server left: told as it is now. What is left of no task is removed."""
         for name in sorted(os.listdir(self._tasks_folder)):
             state = TaskState(f"{self._tasks_folder}/{name}")
-            record = state.order()
+            record = state.record().order()
             if record is None:
                 remains.remove_unreadable(state)
                 continue
@@ -285,12 +285,13 @@ class LocalBackend:
             self._check(task)
 
     def _look(self, task: _Task) -> None:
-        """Tell what has not been told. The exit is read first: what was written before it is then there as well."""
+        """Tell what has not been told."""
         if task.told is Phase.DOWN or not task.is_launched:
             return
-        ended = task.state.exit()
+        record = task.state.record()
+        ended = record.exit()
         if task.told is None:
-            started = task.state.started()
+            started = record.started()
             if started is not None:
                 task.told = Phase.UP
                 self._say(up_report(task.key, task.node, task.gpus, started))
@@ -308,7 +309,7 @@ class LocalBackend:
         exit."""
         if task.told is Phase.DOWN or task.state.is_supervised():
             return
-        if task.state.exit() is None:
+        if task.state.record().exit() is None:
             self._bury(task)
         self._look(task)
 

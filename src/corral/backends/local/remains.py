@@ -18,7 +18,8 @@ from corral.core.model import FailureClass
 
 def bury(state: TaskState, boot: str, containers: Containers | None = None) -> None:
     """End what is left of a task whose supervisor is gone, and record that as its exit."""
-    order, started = state.order(), state.started()
+    record = state.record()
+    order, started = record.order(), record.started()
     if order is None:
         return
     is_same_boot = order.boot == boot
@@ -42,7 +43,7 @@ def clear(state: TaskState) -> None:
     """Everything of a task that is over, but its log. A supervisor that is still there is at it, and may have much to
     do;
     one that was killed meanwhile leaves it to the sweep of the next start."""
-    order = state.order() if not state.is_supervised() else None
+    order = state.record().order() if not state.is_supervised() else None
     if order is not None:
         scratch.remove(order.scratch)
         groups = TaskGroups(order.cgroup_version, order.cgroups)

@@ -68,23 +68,38 @@ def boot_id() -> str:
         return ""
 
 
+class TaskRecord:
+    """The lines of a record; of several with the same word, the last."""
+
+    def __init__(self, data: bytes) -> None:
+        lines = data[: data.rfind(b"\n") + 1].splitlines()  # the rest is still being written, or torn
+        self._said = {word: rest for word, _, rest in (line.partition(b" ") for line in lines)}
+
+    def order(self) -> OrderRecord | None:
+        return self._last(records.ORDER, OrderRecord)
+
+    def started(self) -> StartRecord | None:
+        return self._last(records.STARTED, StartRecord)
+
+    def exit(self) -> ExitRecord | None:
+        return self._last(records.EXIT, ExitRecord)
+
+    def _last(self, word: str, kind: type[T]) -> T | None:
+        return _decoded(self._said.get(word.encode(), b""), kind)
+
+
 class TaskState:
     """One state directory."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
 
-    def order(self) -> OrderRecord | None:
-        return _read(f"{self.folder}/{records.ORDER}", OrderRecord)
-
-    def started(self) -> StartRecord | None:
-        return _read(f"{self.folder}/{records.STARTED}", StartRecord)
-
-    def exit(self) -> ExitRecord | None:
-        return _read(f"{self.folder}/{records.EXIT}", ExitRecord)
+    def record(self) -> TaskRecord:
+        """What was written of the task so far."""
+        return TaskRecord(_read(f"{self.folder}/{records.RECORD}"))
 
     def step(self) -> int | None:
-        return _read(f"{self.folder}/{records.STEP}", int)
+        return _decoded(_read(f"{self.folder}/{records.STEP}"), int)
 
     def is_supervised(self) -> bool:
         """A supervisor lives: its end of the FIFO is open. To be asked *before* looking for the exit, which a
@@ -113,15 +128,15 @@ class TaskState:
 
     def record_exit(self, record: ExitRecord) -> None:
         """In the place of a supervisor that is no more."""
-        records.write_whole(f"{self.folder}/{records.EXIT}", msgspec.json.encode(record))
+        records.add(self.folder, records.EXIT, msgspec.json.encode(record))
 
     def remove(self) -> None:
-        """The exit goes last: half removed, it still says that the task is over."""
+        """The record goes last: half removed, it still says that the task is over."""
         try:
             names = os.listdir(self.folder)
         except FileNotFoundError:
             return
-        for name in sorted(names, key=lambda name: name == records.EXIT):
+        for name in sorted(names, key=lambda name: name == records.RECORD):
             os.unlink(f"{self.folder}/{name}")
         os.rmdir(self.folder)
 
@@ -144,18 +159,24 @@ def down_report(key: TaskKey, node: str, gpus: tuple[str, ...], record: ExitReco
     )
 
 
-def _read(path: str, kind: type[T]) -> T | None:
-    """None: not there, or torn by a power failure, which is the same."""
+def _read(path: str) -> bytes:
+    """Empty: not there."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        return None
+        return b""
     try:
         data = os.read(fd, 1 << 12)
         while len(more := os.read(fd, 1 << 20)):
             data += more
-        return msgspec.json.decode(data, type=kind)
-    except msgspec.DecodeError:
-        return None
+        return data
     finally:
         os.close(fd)
+
+
+def _decoded(data: bytes, kind: type[T]) -> T | None:
+    """None: not there, or torn by a power failure, which is the same."""
+    try:
+        return msgspec.json.decode(data, type=kind) if data else None
+    except msgspec.DecodeError:
+        return None

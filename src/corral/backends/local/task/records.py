@@ -1,22 +1,26 @@
-"""The files of a task's state directory: their names, and how they are written so that no reader sees half of one.
+"""The files of a task's state directory: their names, and how they are written so that no reader takes half of one.
 
 Knows names and bytes. Reading and judging them is the server's side (`state`).
 """
 
 from __future__ import annotations
 
+import errno
 import os
 
+#: What happened to the task, a line for each: one of the words below, a space, and the rest as JSON. One file rather
+#: than one for each, because making and removing files is most of what a small task costs.
+RECORD = "record"
 #: The order as it came, without its secrets; written before anything runs.
-ORDER = "order.json"
+ORDER = "order"
+#: When the processes were up, and which they are.
+STARTED = "started"
+#: How it ended. Nothing is written after it but the removal of what is left.
+EXIT = "exit"
 #: A FIFO that the supervisor, and nobody else, reads: orders go in here; that it has a reader means that one lives.
 CONTROL = "control"
-#: When the processes were up, and which they are.
-STARTED = "started.json"
 #: The last step that the task has saved, as a number.
 STEP = "step"
-#: How it ended. Nothing is written after it but the removal of what is left.
-EXIT = "exit.json"
 #: In the run directory: the FIFO in which supervisors say the name of a task that has news.
 NEWS = "news"
 
@@ -34,6 +38,28 @@ def write_whole(path: str, data: bytes) -> None:
     finally:
         os.close(fd)
     os.rename(beside, path)
+
+
+def begin(state: str, order: bytes) -> None:
+    """Of a new state directory: the record, with its first line."""
+    _add(state, os.O_CREAT | os.O_EXCL, ORDER, order)
+
+
+def add(state: str, word: str, rest: bytes) -> None:
+    """One more line. FileNotFoundError: the record was removed, nobody wants to know."""
+    _add(state, 0, word, rest)
+
+
+def _add(state: str, flags: int, word: str, rest: bytes) -> None:
+    """All of it or nothing, as far as readers are concerned: they take whole lines only. It begins with an end of line,
+    in case the last one was torn."""
+    fd = os.open(f"{state}/{RECORD}", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | flags, 0o600)
+    try:
+        line = b"\n" + word.encode() + b" " + rest.strip() + b"\n"
+        if os.write(fd, line) < len(line):
+            raise OSError(errno.ENOSPC, "no space left for the record of a task")
+    finally:
+        os.close(fd)
 
 
 def make_durable(path: str) -> None:

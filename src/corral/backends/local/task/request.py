@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     class Request(TypedDict):
         name: str  # of the task, unique, fit for a file name
-        record: bytes  # what order.json shall say; no secrets
+        record: bytes  # the order as it is written down; no secrets
         state: str  # the state directory to make
         logs: str  # the folder of its logs, made with the first byte
         scratch: str  # its private directory, made and removed

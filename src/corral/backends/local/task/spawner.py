@@ -114,7 +114,7 @@ class Spawner:
             return  # it runs or ran already
         control = -1
         try:
-            records.write_whole(f"{state}/{records.ORDER}", record)
+            records.begin(state, record)
             os.mkfifo(f"{state}/{records.CONTROL}", 0o600)
             control = os.open(f"{state}/{records.CONTROL}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
             chosen = self._given_to_idle(request) or self._fork(group)
@@ -180,6 +180,6 @@ def _record_failure(state: str, why: str) -> None:
     now_ms = time.time_ns() // 1_000_000
     record: records.Record = {"at_ms": now_ms, "exit_code": 126, "signal": 0, "failure": "start_failed", "why": why}
     try:
-        records.write_whole(f"{state}/{records.EXIT}", records.to_json(record))
+        records.add(state, records.EXIT, records.to_json(record))
     except OSError:
         pass  # the server will find a task without a supervisor

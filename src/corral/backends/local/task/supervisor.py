@@ -152,7 +152,7 @@ class Supervisor:
             "unenforced": self.request["unenforced"],
             "group": self.groups.unique[0] if self.is_plain and self.groups.unique else "",
         }
-        records.write_whole(f"{self.request['state']}/{records.STARTED}", records.to_json(record))
+        records.add(self.request["state"], records.STARTED, records.to_json(record))
         self._say_news()
 
     # --- while it runs ------------------------------------------------------------------------------------------------
@@ -302,7 +302,7 @@ class Supervisor:
         self._record_exit(self._exit_record(fault, is_late))
         self._say_news()
         try:
-            records.make_durable(f"{self.request['state']}/{records.EXIT}")
+            records.make_durable(f"{self.request['state']}/{records.RECORD}")
         except OSError:
             pass  # forgotten by the server already
         self._tidy()
@@ -351,7 +351,7 @@ class Supervisor:
         """On a full disk: the oldest of the log makes room for it; and if there is none, it waits for room."""
         while True:
             try:
-                records.write_whole(f"{self.request['state']}/{records.EXIT}", records.to_json(record))
+                records.add(self.request["state"], records.EXIT, records.to_json(record))
                 return
             except FileNotFoundError:
                 return  # the state directory was removed under us: nobody wants to know
