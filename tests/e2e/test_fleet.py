@@ -195,3 +195,23 @@ def test_a_rogue_agent_is_refused_and_found_in_the_record(tmp_path: Path):
         assert trial.is_whole(job, 1)
         assert trial.job(job).state == "running"
         trial.end_file.touch()
+
+
+def test_a_machine_on_which_work_fails_more_than_elsewhere_takes_nothing_new(tmp_path: Path):
+    """No machine knows that of itself: it is found by comparison."""
+    with FleetTrial(tmp_path, 3, 8_000) as trial, trial.bed.client() as client:
+        command = ["sh", "-c", "sleep 0.5; test $CORRAL_NODE != n1"]
+        jobs = [client.submit({"command": command, "gpus": 2, "processes": 1}).id for _ in range(48)]
+        ends = {client.wait(job, timeout_s=60).state for job in jobs}
+        assert ends == {"succeeded", "failed"}
+        trial.until("it is suspect", lambda: client.node("n1").health == "suspect")
+        assert client.node("n1").why.startswith("lemon: ")
+        assert [client.node(node).health for node in ("n2", "n3")] == ["healthy", "healthy"]
+        told = [event.data["node"] for event in trial.events("NodeHealthChanged") if "lemon" in event.data["why"]]
+        assert told == ["n1"]
+        trial.bed.restart(SERVER)
+        trial.bed.until_up(["n2", "n3"])
+        assert client.node("n1").why.startswith("lemon: "), "the next server knows it from the record"
+        client.drain("n1")
+        client.undrain("n1")
+        trial.until("it is forgiven", lambda: client.node("n1").health == "healthy")

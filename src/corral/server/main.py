@@ -46,6 +46,7 @@ from corral.store.journal import Entry, Journal
 from corral.store.sqlite.journal import SqliteJournal
 from corral.wire.codec import encode
 from corral.wire.config import PolicyChoice
+from corral.wire.health import HealthSettings
 from corral.wire.topology import Places
 
 log = structlog.get_logger(__name__)
@@ -75,6 +76,7 @@ class Options(Struct, frozen=True, kw_only=True):
     policy: PolicyChoice = PolicyChoice()
     settings: Settings = Settings()
     places: Places = field(default_factory=Places)  # where nodes stand
+    health: HealthSettings = HealthSettings()  # from when on machines of a fleet are lemons
     queues: tuple[QueueSpec, ...] = (QueueSpec(name="default"),)
     administrator: str = "admin"
     keep_ended: int = 1_000
@@ -207,7 +209,7 @@ class _Serving:
     async def _lead(self, lead: Lead, give_way: Callable[[], None] | None = None) -> int:
         options = self._options
         server = Running(lead.known, lead.journal, lead.lookup, self._backend, lead.secrets, options.policy)
-        server.places = options.places
+        server.places, server.watch.settings = options.places, options.health
         server.loop.keep_ended, server.loop.keep_ended_ms = options.keep_ended, options.keep_ended_ms
         lead.when_lost(partial(_from_elsewhere, asyncio.get_running_loop(), server.loop.stop))
         try:

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import structlog
 
-from corral.backends.base import Backend, DetailsReport, NodeReport, Phase, Report, TaskReport
+from corral.backends.base import Backend, DetailsReport, HealthReport, NodeReport, Phase, Report, TaskReport
 from corral.backends.fleet.backend import FleetBackend
 from corral.core import events as e
 from corral.core.cluster.topology import NodeSpec
@@ -25,6 +25,9 @@ from corral.server.saved import IMAGE_FORMAT, Known
 from corral.server.secrets import SecretStore
 from corral.server.service import Service
 from corral.server.start import admit, bring_nodes, expect_fleet, miss_tasks, retold
+from corral.server.watch.history import EndHistory
+from corral.server.watch.past import recalled
+from corral.server.watch.verdicts import FleetWatch
 from corral.store.journal import Journal, StoredImage
 from corral.store.lookup import Lookup
 from corral.wire.config import PolicyChoice
@@ -36,6 +39,7 @@ log = structlog.get_logger(__name__)
 RECORDS_PER_IMAGE = 20_000
 SWEEP_S = 0.25
 ADMIT_S = 5.0
+JUDGE_S = 10.0
 WHOLE_LOOK_S = 600.0
 
 
@@ -63,6 +67,7 @@ class Running:
         self.service = Service(self.loop, lookup, backend, secrets)
         self._reports: deque[Report] = deque()
         self.places = Places()
+        self.watch = FleetWatch(EndHistory(known.state.holders.values()))
         self._joined: dict[str, NodeSpec] = {}
         self._has_joined = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -74,6 +79,8 @@ class Running:
         image, after = retold(self._journal) or (self.loop.known.pack(), [])
         await self._planner.begin(image, after)
         fleet = self.service.fleet
+        if fleet is not None:
+            await self._recall()
         if fleet is None:
             await bring_nodes(self.loop, [self._placed(spec, is_here=True) for spec in self._backend.nodes()])
         else:
@@ -95,7 +102,8 @@ class Running:
         begun = (self.loop.run(), self._take_images(), _look_for_garbage())
         self._tasks = [asyncio.create_task(each) for each in begun]
         if fleet is not None:
-            self._tasks += [asyncio.create_task(self._sweep(fleet)), asyncio.create_task(self._admit(fleet))]
+            more = (self._sweep(fleet), self._admit(fleet), self._judge())
+            self._tasks += [asyncio.create_task(each) for each in more]
         for task in self._tasks:
             task.add_done_callback(self._notice_end)
         self.service.is_ready = True
@@ -110,6 +118,8 @@ class Running:
     def _take_report(self, report: Report) -> None:
         if isinstance(report, DetailsReport):
             self.service.details[report.node] = report.details
+        if isinstance(report, HealthReport):
+            report = self.watch.heard(report)
         fact = self._dispatch.fact(report)
         if isinstance(report, NodeReport) and report.spec is not None:
             self._joined[report.node] = report.spec
@@ -130,6 +140,24 @@ class Running:
         while True:
             fleet.sweep()
             await asyncio.sleep(SWEEP_S)
+
+    async def _recall(self) -> None:
+        """What the record says of the last while, so that a new server does not begin with a clean sheet."""
+        since_ms = self.service.now_ms() - self.watch.settings.lemon_window_ms
+        for event in await asyncio.to_thread(recalled, self._journal, since_ms):
+            self.watch.take(event)
+        self.loop.watchers.append(self.watch.take)
+        self._tell_judged()
+
+    async def _judge(self) -> None:
+        while True:
+            await asyncio.sleep(JUDGE_S)
+            self._tell_judged()
+
+    def _tell_judged(self) -> None:
+        for report in self.watch.judge(self.service.now_ms()):
+            if (fact := self._dispatch.fact(report)) is not None:
+                self.loop.tell(fact)
 
     async def _admit(self, fleet: FleetBackend) -> None:
         """Machines that joined or changed. What is refused now, because tasks run there, is tried again."""

@@ -1,0 +1,96 @@
+"""How work has ended on which machine, folded from events; and which machines are lemons by that.
+
+Pure. A watch on each machine knows only what happened there; whether that is much can only be said in comparison, and
+that a machine goes away again and again is seen only from outside. Failures count where they happened: on the node
+that the event names, or on the only one there was. What nobody can place is left out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+
+from corral.backends.health.lemons import End, lemon
+from corral.core import events as e
+from corral.core.cluster.resources import Seat
+from corral.core.model import FailureClass, Gang
+from corral.core.people.accounts import AccountEvent
+from corral.wire.health import HealthSettings
+
+_ENDS_MAX = 20_000
+_TOGETHER_MS = 60_000  # machines that are lost so close to one another have lost what they share: a switch, power
+
+
+class EndHistory:
+    """``take`` is given every durable event. ``holding``: gangs that have seats when it begins."""
+
+    def __init__(self, holding: Iterable[Gang] = ()) -> None:
+        self._where = {gang.id: _nodes(gang.seats) for gang in holding}
+        self._judged: set[str] = set()  # gangs whose end says nothing more: they were told to leave
+        self._ends: deque[End] = deque(maxlen=_ENDS_MAX)
+        self._losses: deque[tuple[int, str]] = deque(maxlen=_ENDS_MAX)
+        self._pardoned_ms: dict[str, int] = {}
+
+    def take(self, event: e.Event | AccountEvent) -> None:
+        match event:
+            case e.GangPlaced() | e.GangRepaired():
+                self._where[event.gang] = _nodes(event.seats)
+                self._judged.discard(event.gang)
+            case e.TasksLost():
+                self._judged.add(event.gang)
+                if event.failure is not FailureClass.NODE_LOST:  # the loss itself is counted, once
+                    self._note(event, (event.node,), event.failure)
+            case e.GangEvicted():
+                if event.failure is not None and event.node and event.gang not in self._judged:
+                    self._note(event, (event.node,), event.failure)
+                self._judged.add(event.gang)
+            case e.GangStopped():
+                self._stopped(event)
+            case e.NodeLost():
+                self._losses.append((event.at_ms, event.node))
+            case e.NodeUndrained():
+                self._pardoned_ms[event.node] = event.at_ms
+            case e.NodeRemoved():
+                self._pardoned_ms.pop(event.node, None)
+            case _:
+                pass
+
+    def _stopped(self, event: e.GangStopped) -> None:
+        nodes = self._where.pop(event.gang, ())
+        if event.gang in self._judged:
+            self._judged.discard(event.gang)
+        elif event.failure is None or len(nodes) == 1:
+            self._note(event, nodes, event.failure)
+
+    def _note(self, event: e.GangEvent, nodes: tuple[str, ...], failure: FailureClass | None) -> None:
+        self._ends.append(End(event.at_ms, event.gang, nodes, failure))
+
+    def lemons(self, now_ms: int, settings: HealthSettings, before: Mapping[str, str]) -> dict[str, str]:
+        """Why, by node. One that is a lemon (``before``) stays one until too few of its failures are left in the
+        window, or an operator has undrained it: nothing runs there meanwhile that could speak for it."""
+        since_ms = now_ms - settings.lemon_window_ms
+        ends = [end for end in [*self._ends, *self._alone()] if end.at_ms >= since_ms]
+        failing = Counter[str]()
+        for node, _ in {(node, end.gang) for end in ends if end.failure is not None for node in end.units}:
+            failing[node] += 1
+        found = {}
+        for node, count in failing.items():
+            if not settings.lemon_failures or count < settings.lemon_failures:
+                continue  # as `lemon` would say; it is asked about few
+            pardoned_ms = self._pardoned_ms.get(node, 0)
+            symptom = lemon(node, ends, max(since_ms, pardoned_ms), settings)
+            if symptom is not None:
+                found[node] = before.get(node) or f"lemon: {symptom.why}"
+            elif node in before and pardoned_ms <= since_ms:
+                found[node] = before[node]
+        return found
+
+    def _alone(self) -> Iterable[End]:
+        """Machines that were lost by themselves; each loss counts as if it were of another gang."""
+        for at_ms, node in self._losses:
+            if not any(node != other and abs(at_ms - then_ms) <= _TOGETHER_MS for then_ms, other in self._losses):
+                yield End(at_ms, f"loss at {at_ms}", (node,), FailureClass.NODE_LOST)
+
+
+def _nodes(seats: Iterable[Seat]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(seat.node for seat in seats))

@@ -1,0 +1,35 @@
+"""What the record says of the last while about how work ended. Knows the journal for reading, and a bound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from corral.core import events as e
+from corral.core.people.accounts import AccountEvent
+from corral.store.journal import Journal
+from corral.wire.codec import decode
+
+_AT_ONCE = 2_000
+_RECORDS_MAX = 50_000  # further back is not looked, to begin soon
+#: What `EndHistory` folds; other records are not even read.
+_MARKS = tuple(
+    f'"type":"{kind.__name__}"'.encode()
+    for kind in (
+        e.GangPlaced, e.GangRepaired, e.TasksLost, e.GangEvicted, e.GangStopped, e.NodeLost, e.NodeUndrained,
+        e.NodeRemoved,
+    )
+)  # fmt: skip
+
+
+def recalled(journal: Journal, since_ms: int) -> list[e.Event | AccountEvent]:
+    """Events about ends of work and losses of machines since then, oldest first."""
+    return list(_events(journal, since_ms))
+
+
+def _events(journal: Journal, since_ms: int) -> Iterator[e.Event | AccountEvent]:
+    after = max(0, journal.head.seq - _RECORDS_MAX)
+    while records := journal.read(after, _AT_ONCE):
+        for record in records:
+            if record.at_ms >= since_ms and any(mark in record.body[:40] for mark in _MARKS):
+                yield decode(record.format, record.body)
+        after = records[-1].seq

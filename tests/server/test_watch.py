@@ -1,0 +1,147 @@
+"""Machines judged by their history in the fleet: events are written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from corral.backends.base import HealthReport
+from corral.core import events as e
+from corral.core.cluster.resources import Seat
+from corral.core.model import Cause, FailureClass, Health
+from corral.server.watch.history import EndHistory
+from corral.server.watch.past import recalled
+from corral.server.watch.verdicts import FleetWatch
+from corral.store.journal import Entry
+from corral.store.memory import MemoryJournal
+from corral.wire.codec import encode
+from corral.wire.health import DAY_MS, HOUR_MS, HealthSettings
+
+NOW_MS = 10 * DAY_MS
+FAILED = FailureClass.USER_ERROR
+
+
+class Past:
+    """What happens one after the other, a second apart."""
+
+    def __init__(self) -> None:
+        self.events: list[e.Event] = []
+        self.at_ms, self.gangs = NOW_MS - HOUR_MS, 0
+
+    def _next(self) -> int:
+        self.at_ms += 1_000
+        return self.at_ms
+
+    def placed(self, *nodes: str) -> str:
+        self.gangs += 1
+        gang = f"{self.gangs}/main"
+        self.events.append(e.GangPlaced(self._next(), gang, 1, tuple(Seat(node, 1) for node in nodes), ()))
+        return gang
+
+    def ran(self, nodes: Sequence[str], failure: FailureClass | None = None, times: int = 1) -> None:
+        for _ in range(times):
+            gang = self.placed(*nodes)
+            self.events.append(e.GangStopped(self._next(), gang, 1, failure, int(failure is not None)))
+
+    def add(self, event: e.Event) -> None:
+        self.events.append(event)
+
+    def lemons(self, now_ms: int = NOW_MS, lemon_failures: int = 4) -> dict[str, str]:
+        history = EndHistory()
+        for event in self.events:
+            history.take(event)
+        return history.lemons(now_ms, HealthSettings(lemon_failures=lemon_failures), {})
+
+
+def test_a_node_on_which_work_fails_more_than_elsewhere_is_a_lemon():
+    past = Past()
+    past.ran(["n1"], FAILED, times=5)
+    past.ran(["n2"], times=15)
+    past.ran(["n3"], FAILED, times=1)
+    assert past.lemons() == {"n1": "lemon: 5 of 5 gangs failed here within 1d, and 1 of 16 elsewhere"}
+    assert past.lemons(lemon_failures=0) == {}
+    assert past.lemons(now_ms=NOW_MS + 2 * DAY_MS) == {}, "it is long ago"
+
+
+def test_programs_that_fail_everywhere_make_no_lemon():
+    past = Past()
+    for node in ("n1", "n2", "n3"):
+        past.ran([node], FAILED, times=8)
+    assert past.lemons() == {}
+
+
+def test_of_a_gang_on_many_nodes_only_the_one_that_failed_is_blamed():
+    past = Past()
+    for _ in range(4):
+        gang = past.placed("n1", "n2", "n3")
+        past.add(e.TasksLost(past._next(), gang, 1, 2, "n2", FailureClass.GPU_FAULT))
+        past.add(e.GangRepaired(past._next(), gang, 2, (Seat("n1", 1), Seat("n3", 1), Seat("n4", 1)), ()))
+        past.add(e.GangStopped(past._next(), gang, 2))
+    assert past.lemons().keys() == {"n2"}
+
+
+def test_who_was_told_to_leave_says_nothing_and_who_failed_first_says_where():
+    past = Past()
+    for _ in range(6):
+        gang = past.placed("n1")
+        past.add(e.GangEvicted(past._next(), gang, 1, Cause.PRIORITY, past.at_ms))
+        past.add(e.GangStopped(past._next(), gang, 1, FailureClass.PREEMPTED, 143))
+        gang = past.placed("n3", "n4")
+        past.add(e.GangEvicted(past._next(), gang, 1, Cause.FAILURE, past.at_ms, failure=FAILED, node="n4"))
+        past.add(e.GangStopped(past._next(), gang, 1, FAILED, 1))
+    past.ran(["n2"], times=15)
+    assert past.lemons().keys() == {"n4"}
+
+
+def test_a_node_that_is_lost_again_and_again_is_a_lemon_and_a_network_that_fails_makes_none():
+    past = Past()
+    for hour in range(5):
+        past.add(e.NodeLost(NOW_MS - hour * HOUR_MS, "n1"))
+        for node in ("n2", "n3"):
+            past.add(e.NodeLost(NOW_MS - hour * HOUR_MS - 1_000_000, node))
+    assert past.lemons() == {"n1": "lemon: tasks of 5 different gangs met faults of the machine here within 1d"}
+
+
+def watch_of(past: Past) -> FleetWatch:
+    watch = FleetWatch(EndHistory())
+    for event in past.events:
+        watch.take(event)
+    return watch
+
+
+def test_the_worse_of_two_words_counts_and_a_lemon_stays_one_until_it_is_undrained():
+    past = Past()
+    past.ran(["n1"], FAILED, times=5)
+    past.ran(["n2"], times=15)
+    watch = watch_of(past)
+    well = HealthReport("n1", None, Health.HEALTHY)
+    assert watch.heard(well) == well
+    (said,) = watch.judge(NOW_MS)
+    assert (said.health, said.why[:6]) == (Health.SUSPECT, "lemon:")
+    assert watch.heard(well) == said, "it does not know how others fare"
+    ill = HealthReport("n1", None, Health.DRAINING, "disk")
+    assert watch.heard(ill) == ill
+    gpu = HealthReport("n1", 3, Health.FAILED, "Xid 79")
+    assert watch.heard(gpu) == gpu
+    watch.heard(well)
+    later = Past()
+    later.at_ms = NOW_MS
+    later.ran(["n2"], FAILED, times=30)
+    for event in later.events:
+        watch.take(event)
+    assert list(watch.judge(NOW_MS + HOUR_MS)) == [], "that others fail now as well does not clear it"
+    watch.take(e.NodeUndrained(NOW_MS + HOUR_MS, "n1"))
+    assert list(watch.judge(NOW_MS + HOUR_MS)) == [well]
+
+
+def test_a_new_server_recalls_the_history_from_the_record():
+    losses = [e.NodeLost(NOW_MS - hour * HOUR_MS, "n1") for hour in range(5, 0, -1)]
+    calm = e.NodeDrained(NOW_MS - HOUR_MS, "n2")
+    journal = MemoryJournal()
+    written: list[e.Event] = [*losses, calm]
+    journal.append([Entry(event.at_ms, "world", encode(event)) for event in written])
+    assert recalled(journal, NOW_MS - DAY_MS) == losses
+    assert recalled(journal, NOW_MS) == []
+    watch = FleetWatch(EndHistory())
+    for event in recalled(journal, NOW_MS - DAY_MS):
+        watch.take(event)
+    assert [each.node for each in watch.judge(NOW_MS)] == ["n1"]
