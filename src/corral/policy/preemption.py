@@ -20,8 +20,8 @@ from corral.core.plan import MakeRoom, Victim
 from corral.core.snapshot import Draft
 from corral.core.state import State, seated
 from corral.policy.placement import FREE, Bounds, Seating, find_seats
-from corral.policy.rights import Rights
-from corral.policy.victims import Candidate, Ledger, cheapest, nodes_of
+from corral.policy.rights import Group, Rights
+from corral.policy.victims import Candidate, Ledger, by_node, cheapest
 
 #: Whoever shares time is looked at again no more often than this.
 LOOK_AGAIN_MS = 60_000
@@ -51,7 +51,7 @@ class Room:
             NEVER_MS,
         )  # the smallest task, and the fewest tasks, that were searched for in vain
         self._may_have: dict[tuple[str, int], bool] = {}
-        self._known: dict[tuple[str, Cause, bool], Candidate] = {}
+        self._known: dict[tuple[Group, Cause, bool], tuple[list[Candidate], list[Candidate]]] = {}
         self._nobody: dict[tuple[str, int], int] = {}  # (queue, priority) -> who wants so much may ask nobody
         self._usable: dict[int, bool] = {}
         self._bounds = FREE
@@ -83,6 +83,8 @@ class Room:
         """The draft has evicted somebody; whom else one may ask has changed."""
         self._rights.refresh()
         self._may_have.clear()
+        for candidates in (each for known in self._known.values() for each in known):
+            candidates[:] = [each for each in candidates if self._rights.is_askable(each.gang)]
 
     def make(self, gang: Gang, size: int, bounds: Bounds = FREE) -> MakeRoom | None:
         """How to make room for a gang of this size, or None. The draft is left as it was."""
@@ -185,33 +187,44 @@ class Room:
     def _candidates(self, gang: Gang, size: int) -> dict[Cause, list[Candidate]]:
         """Everyone who could be asked, by the stage at which to ask."""
         found: dict[Cause, list[Candidate]] = {}
-        capacity = self._draft.capacity
-        for right, may_go_below, victims in self._rights.of(gang, gang.demand.charge(size)):
-            if right not in self._rules.causes:
-                continue
-            for victim in victims:
-                if self._could_ask(gang, victim, right):
-                    key = (victim.id, right, may_go_below)
-                    whole = self._known.get(key)
-                    if whole is None:
-                        price = self._snapshot.price_gpu_ms(victim)
-                        seats = victim.seats + victim.spares if victim.spares else victim.seats
-                        nodes, is_reclaimed = nodes_of(capacity, seats), right is Cause.RECLAIM
-                        whole = Candidate(victim, right, price, seats, (), nodes, may_go_below, is_reclaimed)
-                        self._known[key] = whole
-                    found.setdefault(right, []).append(whole)
-                    if victim.demand.tasks_min and right is not Cause.TIME_SHARE:
-                        found.setdefault(Cause.SHRINK, []).extend(self._partly(whole))
+        for right, may_go_below, group in self._rights.of(gang, gang.demand.charge(size)):
+            if right in self._rules.causes:
+                wholes, parts = self._group(gang, right, may_go_below, group)
+                if wholes:
+                    found.setdefault(right, []).extend(wholes)
+                if parts:
+                    found.setdefault(Cause.SHRINK, []).extend(parts)
         return found
+
+    def _group(
+        self, gang: Gang, right: Cause, may_go_below: bool, group: Group
+    ) -> tuple[list[Candidate], list[Candidate]]:
+        """Those of a group who could be asked by this right: to leave, or to shrink. For whom they leave matters only
+        where time is shared, so otherwise they are remembered."""
+        key = (group, right, may_go_below)
+        known = self._known.get(key)
+        if known is None:
+            asked = [each for each in self._rights.groups[group].values() if self._could_ask(gang, each, right)]
+            wholes = [self._whole(victim, right, may_go_below) for victim in asked]
+            parts = [part for whole in wholes if right is not Cause.TIME_SHARE for part in self._partly(whole)]
+            known = wholes, parts
+            if right is not Cause.TIME_SHARE:
+                self._known[key] = known
+        return known
+
+    def _whole(self, victim: Gang, right: Cause, may_go_below: bool) -> Candidate:
+        price, seats = self._snapshot.price_gpu_ms(victim), victim.all_seats
+        on, is_reclaimed = by_node(self._draft.capacity, seats), right is Cause.RECLAIM
+        return Candidate(victim, right, price, seats, (), on, may_go_below, is_reclaimed)
 
     def _partly(self, whole: Candidate) -> Iterator[Candidate]:
         """An elastic gang may go on with as few tasks as it can."""
         gang, keep = whole.gang, whole.gang.demand.smallest
-        if Cause.SHRINK in self._rules.causes and gang.state is GangState.RUNNING and len(gang.seats) > keep:
-            freed = gang.seats[keep:]
-            nodes = nodes_of(self._draft.capacity, freed)
-            rest = gang.seats[:keep]
-            yield replace(whole, cause=Cause.SHRINK, frees=freed, keep=rest, nodes=nodes)
+        if not gang.demand.tasks_min or Cause.SHRINK not in self._rules.causes or gang.state is not GangState.RUNNING:
+            return
+        if len(gang.seats) > keep:
+            freed, rest = gang.seats[keep:], gang.seats[:keep]
+            yield replace(whole, cause=Cause.SHRINK, frees=freed, keep=rest, on=by_node(self._draft.capacity, freed))
 
     def _could_ask(self, gang: Gang, victim: Gang, right: Cause) -> bool:
         if not self._rights.is_askable(victim):
@@ -294,7 +307,7 @@ class Room:
             else ()
         ):
             freed = victim.seats[keep:]
-            less = replace(part, frees=freed, keep=victim.seats[:keep], nodes=nodes_of(capacity, freed))
+            less = replace(part, frees=freed, keep=victim.seats[:keep], on=by_node(capacity, freed))
             mark = capacity.mark()
             for candidate in picked:
                 (less if candidate is part else candidate).leave(capacity)

@@ -5,11 +5,13 @@ Knows queues, guarantees and priorities. Knows nothing of placement or price.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from corral.core.cluster.resources import GPU_MILLI, SHARE_DIMENSIONS
 from corral.core.model import NEVER_MS, Cause, Gang, GangState
 from corral.core.snapshot import Draft
+
+Group = tuple[str, int]  # gangs of one queue and priority
 
 
 class Rights:
@@ -27,15 +29,15 @@ class Rights:
         self._reclaims: dict[str, bool] = {}  # queue -> whether it may be owed something that somebody borrows
         self.refresh()
 
-    def of(self, gang: Gang, charge: Mapping[str, int]) -> Iterator[tuple[Cause, bool, Iterable[Gang]]]:
-        """(right, whether their queue may fall below its guarantee, gangs) for all whom a gang may ask to leave."""
+    def of(self, gang: Gang, charge: Mapping[str, int]) -> Iterator[tuple[Cause, bool, Group]]:
+        """(right, whether their queue may fall below its guarantee, group) for all whom a gang may ask to leave."""
         tree, now = self._tree, self._draft.now_ms
         mine = tree.path(gang.queue)
         # from each depth of the path on: does the queue stay within its guarantee all the way down
         entitled = [True] * (len(mine) + 1)
         for depth in range(len(mine) - 1, 0, -1):
             entitled[depth] = entitled[depth + 1] and tree.is_within(mine[depth], charge, now)
-        for (queue, priority), members in self.groups.items():
+        for queue, priority in self.groups:
             theirs = tree.path(queue)
             shared = 0
             while shared < len(mine) and shared < len(theirs) and mine[shared] == theirs[shared]:
@@ -45,7 +47,7 @@ class Rights:
             is_borrowing = self._borrows_from(queue)[shared]
             right = self._right(gang, queue, priority, is_entitled, is_borrowing)
             if right is not None:
-                yield right, queue == gang.queue, members.values()
+                yield right, queue == gang.queue, (queue, priority)
 
     def _right(self, gang: Gang, queue: str, priority: int, is_entitled: bool, is_borrowing: bool) -> Cause | None:
         is_lower = priority < gang.priority

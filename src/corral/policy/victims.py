@@ -6,7 +6,7 @@ stays. The result does not depend on the order in which candidates are given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
 from msgspec import Struct
@@ -15,7 +15,7 @@ from corral.core.cluster.capacity import Capacity
 from corral.core.cluster.resources import Amounts, Demand, Seat, amount_of
 from corral.core.cluster.slots import gpu_slots, node_slots, raw_slots, room_by_domain, trimmed
 from corral.core.model import NEVER_MS, Cause, Gang
-from corral.core.state import State
+from corral.core.state import State, seated
 
 #: How many sets the exact search may look at before it settles for the best found so far.
 EXPANSIONS_MAX = 2_000
@@ -35,7 +35,7 @@ class Candidate(Struct, frozen=True):
     price: int
     frees: tuple[Seat, ...]
     keep: tuple[Seat, ...]
-    nodes: tuple[int, ...]  # where it frees something
+    on: tuple[tuple[int, int], ...]  # where it frees something: a node, and the GPUs there
     may_go_below: bool = False  # its queue may fall below its guarantee by this
     is_reclaimed: bool = False  # by its owner: the last of a queue to be asked may take it below its guarantee
 
@@ -49,16 +49,12 @@ class Candidate(Struct, frozen=True):
         return self.gang.gpu_milli * len(self.frees) // len(self.gang.all_seats) if self.keep else self.gang.gpu_milli
 
     def leave(self, capacity: Capacity) -> None:
-        for seat in self.frees:
-            n = capacity.topology.number.get(seat.node)
-            if n is not None:
-                capacity.give_back(n, seat.gpus, seat.slice_mib, self.gang.amounts)
+        for n, seat in seated(capacity.topology, self.frees):
+            capacity.give_back(n, seat.gpus, seat.slice_mib, self.gang.amounts)
 
     def stay(self, capacity: Capacity) -> None:
-        for seat in self.frees:
-            n = capacity.topology.number.get(seat.node)
-            if n is not None:
-                capacity.take(n, seat.gpus, seat.slice_mib, self.gang.amounts)
+        for n, seat in seated(capacity.topology, self.frees):
+            capacity.take(n, seat.gpus, seat.slice_mib, self.gang.amounts)
 
     def uncharged(self, state: State) -> Amounts:
         """What its queue is no longer charged for."""
@@ -69,13 +65,12 @@ class Candidate(Struct, frozen=True):
 Here = tuple[Candidate, int]
 
 
-def nodes_of(capacity: Capacity, seats: Sequence[Seat]) -> tuple[int, ...]:
-    """The numbers of the nodes these seats are on, each once."""
-    number = capacity.topology.number
-    if len(seats) == 1:
-        n = number.get(seats[0].node)
-        return () if n is None else (n,)
-    return tuple(sorted({number[seat.node] for seat in seats if seat.node in number}))
+def by_node(capacity: Capacity, seats: Sequence[Seat]) -> tuple[tuple[int, int], ...]:
+    """The numbers of the nodes these seats are on, each once, with the GPUs of the seats there."""
+    found: dict[int, int] = {}
+    for n, seat in seated(capacity.topology, seats):
+        found[n] = found.get(n, 0) | seat.gpus
+    return tuple(sorted(found.items()))
 
 
 def cheapest(
@@ -148,7 +143,7 @@ class _Search:
         best: tuple[int, int, list[Candidate]] | None = None
         for lo, hi in self._domains():
             here = (
-                candidates if not self._demand.within else [c for c in candidates if any(lo <= n < hi for n in c.nodes)]
+                candidates if not self._demand.within else [c for c in candidates if any(lo <= n < hi for n, _ in c.on)]
             )
             chosen = self._greedy_within(here, lo, hi)
             if chosen is not None:
@@ -163,8 +158,10 @@ class _Search:
         return [(d.lo, d.hi) for _, d in room_by_domain(topology, self._column, self._demand.within)]
 
     def _greedy_within(self, candidates: Sequence[Candidate], lo: int, hi: int) -> list[Candidate] | None:
-        mark, before = self._capacity.mark(), self._column.copy()
         at_node = self._by_node(candidates, lo, hi)
+        if not self._may_be_enough(at_node, lo, hi):
+            return None
+        mark, before = self._capacity.mark(), self._column.copy()
         chosen: dict[str, Candidate] = {}
         may_add = self._new_ledger()
         offers = [(self._least(n, here), 0, -NEVER_MS, n) for n, here in at_node.items()]
@@ -195,19 +192,28 @@ class _Search:
     def _by_node(self, candidates: Sequence[Candidate], lo: int, hi: int) -> dict[int, list[Here]]:
         """Who would free what on which node, in order of price."""
         found: dict[int, list[Here]] = {}
-        number = self._capacity.topology.number
         for candidate in candidates:
-            masks: dict[int, int] = {}
-            for seat in candidate.frees:
-                n = number.get(seat.node, -1)
-                if lo <= n < hi:
-                    masks[n] = masks.get(n, 0) | seat.gpus
-            for n, mask in masks.items():
+            for n, mask in candidate.on:
                 if n in found:
                     found[n].append((candidate, mask))
-                else:
+                elif lo <= n < hi:
                     found[n] = [(candidate, mask)]
         return found
+
+    def _may_be_enough(self, at_node: Mapping[int, Sequence[Here]], lo: int, hi: int) -> bool:
+        """A quick no: if all of them left, there would not even be GPUs enough."""
+        each = self._demand.task.gpus
+        if not each:
+            return True
+        room, free, column = sum(self._column[lo:hi]), self._capacity.free, self._column
+        for n, here in at_node.items():
+            if room >= self._wanted:
+                return True
+            mask = free[n]
+            for _, gpus in here:
+                mask |= gpus
+            room += max(0, mask.bit_count() // each - column[n])
+        return room >= self._wanted
 
     def _least(self, n: int, here: Sequence[Here]) -> int:
         """A lower bound of what a further task on a node costs; its offer is worked out only when this comes up.
@@ -314,14 +320,9 @@ class _Search:
             return 0
         if candidate.gang.demand.task.slice_mib:
             return 0
-        back: dict[int, int] = {}
-        for seat in candidate.frees:
-            n = capacity.topology.number.get(seat.node)
-            if n is not None:
-                back[n] = back.get(n, 0) | seat.gpus
         accepted = capacity.topology.accepted(demand.task)
         loss = 0
-        for n, gpus in back.items():
+        for n, gpus in candidate.on:
             usable = capacity.free[n] & ~gpus & accepted[capacity.topology.kind[n]]
             loss += max(0, self._column[n] - gpu_slots(capacity.topology, demand, n, usable))
         return loss
@@ -351,7 +352,7 @@ class _Search:
 
     def _free(self, candidate: Candidate) -> tuple[int, list[tuple[int, int]]]:
         """Let a candidate leave; what to hand to _unfree to take it back."""
-        undo = (self._capacity.mark(), [(n, self._column[n]) for n in candidate.nodes])
+        undo = (self._capacity.mark(), [(n, self._column[n]) for n, _ in candidate.on])
         candidate.leave(self._capacity)
         for n, _ in undo[1]:
             self._set(n, self._slots_on(n))
@@ -360,7 +361,7 @@ class _Search:
     def _keep(self, candidate: Candidate) -> None:
         """Let a candidate stay after all."""
         candidate.stay(self._capacity)
-        for n in candidate.nodes:
+        for n, _ in candidate.on:
             self._set(n, self._slots_on(n))
 
     def _unfree(self, undo: tuple[int, list[tuple[int, int]]]) -> None:
