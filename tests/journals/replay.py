@@ -17,8 +17,11 @@ from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
 
+import msgspec
+
 from corral.core import events as e
 from corral.core.apply import apply
+from corral.core.fleets.fleets import FleetEvent, Fleets
 from corral.core.model import Settings
 from corral.core.people.accounts import AccountEvent, Accounts
 from corral.core.state import State
@@ -29,7 +32,7 @@ from corral.store.lookup import JobQuery, UsageQuery
 from corral.store.memory import MemoryJournal
 from corral.wire import codec
 from tests.simulation.upheaval import Upheaval
-from tests.store.runs import ACCOUNT_EVENTS, batches, entries_of
+from tests.store.runs import ACCOUNT_EVENTS, FLEET_EVENTS, batches, entries_of
 
 FOLDER = Path(__file__).parent
 #: Seed and policy of a run in which every event happens within a few hundred steps.
@@ -39,18 +42,32 @@ RUN, STEPS = (11, "conservative"), 400
 def replay(records: Iterable[Record]) -> dict[str, object]:
     """How things stand after all of it."""
     state, accounts, journal = State(Settings()), Accounts(), MemoryJournal()
+    fleets = Fleets()
     for record in records:
         event = codec.decode(record.format, record.body)
         if isinstance(event, AccountEvent):
             accounts.apply(event)
+        elif isinstance(event, FleetEvent):
+            fleets.apply(event)
         else:
             apply(state, event)
         journal.lookup.feed([record])
-    return {**_cluster(state), **_people(accounts), **_history(journal)}
+    told = {**_cluster(state), **_people(accounts), **_history(journal)}
+    return told | _carried(state, fleets)
 
 
 def digest(told: dict[str, object]) -> str:
     return sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
+def _carried(state: State, fleets: Fleets) -> dict[str, object]:
+    """Journals from before there were fleets tell nothing of them, and give what they gave."""
+    told: dict[str, object] = {}
+    if fleets.numbers:
+        told["fleets"] = msgspec.to_builtins([list(fleets.fleets.values()), fleets.numbers, fleets.cluster])
+    if state.ending:
+        told["ending"] = dict(state.ending)
+    return told
 
 
 def _cluster(state: State) -> dict[str, object]:
@@ -109,7 +126,7 @@ def _entries() -> list[Entry]:
     """A founded cluster, some people, and a random run in which everything happens."""
     driver = Upheaval(*RUN, check_every=1 << 60)
     driver.run(STEPS)
-    people = [Entry(event.at_ms, "root", codec.encode(event)) for event in ACCOUNT_EVENTS]
+    people = [Entry(event.at_ms, "root", codec.encode(event)) for event in (*ACCOUNT_EVENTS, *FLEET_EVENTS)]
     return entries_of([e.Founded(900, driver.state.settings)]) + people + entries_of(driver.journal)
 
 

@@ -6,6 +6,7 @@ from typing import get_args
 import pytest
 
 from corral.core.events import Event
+from corral.core.fleets.fleets import FleetEvent
 from corral.core.people.accounts import AccountEvent
 from corral.store.archive import archive_begins_after, read_archive
 from corral.store.chain import BEGINNING
@@ -28,5 +29,5 @@ def test_every_format_has_some_and_the_newest_has_every_event() -> None:
     assert set().union(*formats.values()) == set(range(1, codec.FORMAT + 1))
     newest = [path for path, found in formats.items() if found == {codec.FORMAT}]
     found = {codec.kind_of(record.body) for path in newest for record in read_archive(path)}
-    known = {kind.__name__ for kind in get_args(Event) + get_args(AccountEvent)}
+    known = {kind.__name__ for kind in get_args(Event) + get_args(AccountEvent) + get_args(FleetEvent)}
     assert found == known, "an event is new or gone: record one more journal (python -m tests.journals.replay NAME)"

@@ -14,6 +14,7 @@ from corral.core.cluster.topology import NodeSpec
 from corral.core.commit import commit
 from corral.core.engine import Engine
 from corral.core.events import Event
+from corral.core.fleets.fleets import FleetEvent, Fleets
 from corral.core.intake import commands
 from corral.core.intake.refusal import Refusal
 from corral.core.model import JobSpec, QueueSpec, Settings
@@ -84,7 +85,7 @@ class MemoryService:
     """Implements what the interface needs. ``delay``: an event to wait for before anything becomes durable."""
 
     def __init__(self, nodes: int = 1, gpus: int = 8) -> None:
-        self.state, self.accounts = State(Settings()), Accounts()
+        self.state, self.accounts, self.fleets = State(Settings()), Accounts(), Fleets()
         self.journal = MemoryJournal()
         self.lookup = self.journal.lookup
         self.backend, self.secrets, self.fleet = MemoryLogs(), MemorySecrets(), None
@@ -98,7 +99,7 @@ class MemoryService:
         policy = named_policy("standard")
         assert not isinstance(policy, Refusal)
         self.policy = policy
-        self._actor, self._request, self._written = "", "", list[Event | AccountEvent]()
+        self._actor, self._request, self._written = "", "", list[Event | AccountEvent | FleetEvent]()
         self.engine = Engine(self.state, policy, self._write)
         has = amounts({"cpu_milli": 64_000, "memory_mib": 512_000})
         for n in range(nodes):
@@ -114,7 +115,7 @@ class MemoryService:
 
     # ---- writing -----------------------------------------------------------------------------------------------
 
-    def _write(self, events: Sequence[Event | AccountEvent]) -> None:
+    def _write(self, events: Sequence[Event | AccountEvent | FleetEvent]) -> None:
         self.journal.append(
             [
                 Entry(event.at_ms, self._actor, encode(event), self._request if hasattr(event, "spec") else "")
@@ -144,6 +145,15 @@ class MemoryService:
             self.accounts.apply(event)
         return Done(self.journal.head.seq, tuple(self._written))
 
+    def do_fleets(self, actor: str, events: Sequence[FleetEvent] | Refusal) -> Done | Refusal:
+        if isinstance(events, Refusal):
+            return events
+        self._actor, self._request, self._written = actor, "", []
+        self._write(events)
+        for event in events:
+            self.fleets.apply(event)
+        return Done(self.journal.head.seq, tuple(self._written))
+
     def plan(self) -> None:
         """One cycle of the scheduler."""
         plan = self.policy(Snapshot(self.state, self.now_ms()))
@@ -165,6 +175,9 @@ class MemoryService:
 
     async def change_accounts(self, actor, command) -> Done | Refusal:
         return self.do_accounts(actor, command(self.accounts, self.now_ms()))
+
+    async def change_fleets(self, actor, command) -> Done | Refusal:
+        return self.do_fleets(actor, command(self.fleets, self.now_ms()))
 
     def promised_ms(self, gang: str) -> int | None:
         return None

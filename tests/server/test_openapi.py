@@ -8,6 +8,7 @@ import re
 import jsonschema_rs
 import pytest
 
+from corral.core.fleets.fleets import FleetSet, FleetSpec, PilotOrdered
 from corral.server.api.app import all_routes
 from corral.server.api.entry.route import Door, Kind
 from corral.server.api.openapi import describe
@@ -84,10 +85,13 @@ async def test_answers_are_as_described(desk):
     job = {"queue": "team", "command": "true", "gpus": 1}
     assert (await ask(desk.app, "POST", "/v1/jobs", desk.member, job)).status == 201
     desk.service.plan()
+    wanted = FleetSet(desk.service.now_ms(), FleetSpec(name="gpu", kind="slurm"), "root", "c0ffee")
+    desk.service.do_fleets("root", [wanted, PilotOrdered(wanted.at_ms, "gpu", "gpu-1")])
     for route in ROUTES:
         if route.method != "GET" or not isinstance(route.answer, type):
             continue
         path = route.path.replace("{job}", "1").replace("{queue:path}", "team").replace("{node}", "n0")
+        path = path.replace("{fleet}", "gpu")
         answer = await ask(desk.app, "GET", path.replace("{user}", "member"), desk.root)
         assert answer.status == 200, path
         schema = {"$ref": f"#/components/schemas/{route.answer.__name__}", "components": DOCUMENT["components"]}

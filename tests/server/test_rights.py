@@ -11,6 +11,7 @@ import json
 import pytest
 
 from corral.backends.base import TaskKey
+from corral.core.fleets.fleets import FleetSet, FleetSpec
 from corral.core.people import accounts as a
 from corral.core.people.accounts import Role
 from corral.server.api.app import all_routes, make_app
@@ -84,6 +85,14 @@ POST   /v1/nodes/n0/undrain       -           401  403    403    403    403  409
 DELETE /v1/nodes/n0               -           401  403    403    403    403  409      409
 DELETE /v1/nodes/n9               -           401  403    404    404    404  404      404
 POST   /v1/join-tokens            -           401  403    403    403    403  201      201
+GET    /v1/fleets                 -           401  403    403    403    403  200      200
+GET    /v1/fleets/gpu             -           401  403    403    403    403  200      200
+GET    /v1/fleets/none            -           401  403    403    403    403  404      404
+PUT    /v1/fleets/gpu             FLEET       401  403    403    403    403  409      409
+POST   /v1/fleets/gpu/scale       SCALE       401  403    403    403    403  200      200
+POST   /v1/fleets/none/scale      SCALE       401  403    403    403    403  404      404
+DELETE /v1/fleets/gpu             -           401  403    403    403    403  200      200
+DELETE /v1/fleets/none            -           401  403    403    403    403  404      404
 POST   /v1/agent/join             JOIN        401  404    404    404    404  404      404
 POST   /v1/agent/report           -           401  404    404    404    404  404      404
 POST   /v1/agent/desired          -           401  404    404    404    404  404      404
@@ -136,6 +145,8 @@ BODIES: dict[str, object] = {
     "QUEUE": {"weight": 2},
     "WHY": {"why": "dust"},
     "JOIN": {"node": "n1"},
+    "FLEET": {"on": "slurm", "nodes_min": 2, "nodes_max": 2},
+    "SCALE": {"nodes_max": 3},
     "USER": {"account": "somebody"},
     "LEAD_A": {"role": "lead", "queue": "org/a"},
     "ADMIN_A": {"role": "administrator", "queue": "org/a"},
@@ -189,6 +200,7 @@ class Place:
         now_ms = service.now_ms()
         service.do_accounts("root", [a.SecretSet(now_ms, "mine", "org/a")])
         service.do_accounts("root", [a.SecretSet(now_ms, "covert-key", "org/covert")])
+        service.do_fleets("root", [FleetSet(now_ms, FleetSpec(name="gpu", kind="slurm"), "operator", "c0ffee")])
         return self
 
     def path(self, path: str) -> str:

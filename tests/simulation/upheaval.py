@@ -23,7 +23,7 @@ from corral.core.intake.refusal import Refusal
 from corral.core.intake.submission import why_never
 from corral.core.laws import LawBroken, check
 from corral.core.model import Cause, GangSpec, JobSpec, QueueSpec
-from corral.core.state import State
+from corral.core.state import State, lasts
 from corral.policy.catalog import policy as named_policy
 from tests.simulation.driver import Driver
 from tests.world import image
@@ -41,7 +41,8 @@ class Upheaval(Driver):
     def actions(self) -> list[tuple[Callable[[], None], int]]:
         return [
             *super().actions(), (self._node_comes, 2), (self._node_goes, 2), (self._node_differs, 1),
-            (self._queue_comes, 1), (self._queue_goes, 1), (self._stand_still, 1), (self._race, 6),
+            (self._node_ends, 2), (self._queue_comes, 1), (self._queue_goes, 1), (self._stand_still, 1),
+            (self._race, 6),
         ]  # fmt: skip
 
     # ---- the cluster changes ------------------------------------------------------------
@@ -73,6 +74,20 @@ class Upheaval(Driver):
         if node is not None:
             spec = node.spec
             self._undisturbed(lambda: self._add_node(spec.name, spec.path, model))
+
+    def _node_ends(self) -> None:
+        """It is lent until then; or it turns out that it is not."""
+        left = self.rng.choice((None, 0, 20_000, 120_000, 900_000, 7_200_000))
+        until = None if left is None else self.now + left
+        self._undisturbed(lambda: self._tell(f.NodeEnds(self._some_node(), until)))
+
+    def _write(self, events: Sequence[e.Event]) -> None:
+        for event in events:
+            if isinstance(event, e.GangPlaced):
+                gang = self.state.gangs[event.gang]
+                if not lasts(self.state, gang, (*event.seats, *event.spares), event.at_ms):
+                    raise LawBroken(f"{gang.id} is placed where it cannot be done before the machine goes back")
+        super()._write(events)
 
     def _queue_comes(self) -> None:
         rng = self.rng
@@ -154,6 +169,9 @@ class Upheaval(Driver):
 
     def calm(self, rounds: int = 3_000) -> None:
         """Work for which the cluster has become too small is taken back; all else must come to an end."""
+        for node in list(self.state.ending):
+            self._tell(f.NodeEnds(node, None))
+        self.late_facts = [fact for fact in self.late_facts if not isinstance(fact, f.NodeEnds)]
         for job in list(self.state.jobs.values()):
             gangs = [self.state.gangs[name] for name in job.gangs]
             if any(why_never(self.state, gang.demand, gang.profile.avoid) is not None for gang in gangs):

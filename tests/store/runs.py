@@ -7,6 +7,8 @@ from itertools import islice
 from random import Random
 
 from corral.core import events as e
+from corral.core.cluster.resources import Gpu
+from corral.core.fleets import fleets as fl
 from corral.core.people import accounts as a
 from corral.store.journal import Entry
 from corral.store.lookup import request_mark
@@ -54,4 +56,28 @@ ACCOUNT_EVENTS: tuple[a.AccountEvent, ...] = (
     a.RoleRevoked(1_010, "bob", a.Role.VIEWER),
     a.UserRemoved(1_011, "bob"),
     a.AccessRefused(1_012, "node:n1", "node:n1 tried to speak for node 'n2'"),
+)
+
+_SHAPE = fl.NodeShape((Gpu("SIM-0", "H100", 81_920),), (("cpu_milli", 8_000),))
+_SPEC = fl.FleetSpec(
+    name="gpu", kind="slurm", settings={"partition": "gpu", "cpus": 8}, nodes_min=0, nodes_max=4, lasts_ms=86_400_000,
+    price_milli=2_500, cost_max_milli=1_000_000,
+)  # fmt: skip
+#: One of each, and a fleet that is still there at the end.
+FLEET_EVENTS: tuple[fl.FleetEvent, ...] = (
+    fl.FleetSet(1_100, _SPEC, "ann", "c0ffee"),
+    fl.PilotOrdered(1_101, "gpu", "gpu-1"),
+    fl.PilotOrdered(1_102, "gpu", "gpu-2"),
+    fl.FleetTroubled(1_103, "gpu", "slurmctld does not answer"),
+    fl.FleetTroubled(1_104, "gpu"),
+    fl.PilotSeen(1_105, "gpu", "gpu-1", fl.PilotPhase.WAITING, "job 17", why="Resources"),
+    fl.PilotSeen(1_106, "gpu", "gpu-1", fl.PilotPhase.STARTED, "job 17 on n3", 90_000_000),
+    fl.PilotJoined(1_107, "gpu", "gpu-1", _SHAPE),
+    fl.PilotEnded(1_108, "gpu", "gpu-2", "job 18 was cancelled"),
+    fl.FleetSet(1_109, fl.FleetSpec(name="old", kind="ssh"), "bob"),
+    fl.PilotOrdered(1_110, "old", "old-1"),
+    fl.FleetRecalled(1_111, "old"),
+    fl.PilotRecalled(1_112, "old", "old-1", "nothing to do"),
+    fl.PilotEnded(1_113, "old", "old-1"),
+    fl.FleetRemoved(1_114, "old"),
 )

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from corral.core import events as e
 from corral.core.cluster.resources import Seat
+from corral.core.fleets import fleets as fl
 from corral.core.people import accounts as a
 from corral.wire import codec
 
-KINDS = get_args(e.Event) + get_args(a.AccountEvent)
+KINDS = get_args(e.Event) + get_args(a.AccountEvent) + get_args(fl.FleetEvent)
 _numbers = st.integers(-(1 << 63), (1 << 63) - 1)
 
 
@@ -40,6 +41,10 @@ def _values(about: msgspec.inspect.Type) -> st.SearchStrategy[Any]:
             return st.lists(_values(item), max_size=3).map(tuple)
         case msgspec.inspect.TupleType(item_types=items):
             return st.tuples(*[_values(each) for each in items])
+        case msgspec.inspect.DictType(key_type=key, value_type=value):
+            return st.dictionaries(_values(key), _values(value), max_size=3)
+        case msgspec.inspect.AnyType():
+            return st.one_of(_numbers, st.text(max_size=12), st.lists(st.booleans(), max_size=2))
         case msgspec.inspect.StructType(cls=cls, fields=fields):
             return st.fixed_dictionaries({each.name: _values(each.type) for each in fields}).map(lambda d: cls(**d))
         case _:

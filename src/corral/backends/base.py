@@ -109,14 +109,17 @@ class NodePhase(StrEnum):
     JOINED = "joined"  # it is there, or describes itself anew
     GONE = "gone"  # none of its tasks runs any more, whether or not anyone can see it
     BACK = "back"
+    LEAVING = "leaving"  # it will be taken away
 
 
 class NodeReport(Struct, frozen=True, gc=False):
-    """Machines come and go. ``spec``: what it is, when it has joined."""
+    """Machines come and go. ``spec``: what it is, when it has joined. ``until_ms``: when it will be
+    gone, if it leaves."""
 
     node: str
     phase: NodePhase
     spec: NodeSpec | None = None
+    until_ms: int | None = None
 
 
 class DetailsReport(Struct, frozen=True, gc=False):

@@ -34,6 +34,7 @@ NOUNS = {
     "priority": "corral.cli.jobs.change:priority",
     "queue": "corral.cli.cluster.queue:queue",
     "node": "corral.cli.cluster.node:node",
+    "fleet": "corral.cli.fleet.lent:fleet",
     "agent": "corral.cli.fleet.agent:agent",
     "pilot": "corral.cli.fleet.pilot:pilot",
     "testbed": "corral.cli.fleet.testbed:testbed",
@@ -60,7 +61,7 @@ NOUNS = {
 )
 @click.command_panel("Jobs", commands=["submit", "run", "ps", "show", "why", "logs", "wait"])
 @click.command_panel("Change jobs", commands=["cancel", "hold", "release", "requeue", "priority"])
-@click.command_panel("Cluster", commands=["queue", "node", "events", "usage"])
+@click.command_panel("Cluster", commands=["queue", "node", "fleet", "events", "usage"])
 @click.command_panel("People", commands=["login", "user", "token", "secret", "whoami"])
 @click.command_panel("Server", commands=["up", "down", "doctor", "db", "config"])
 @click.command_panel("Other", commands=["sim", "completion", "version"])

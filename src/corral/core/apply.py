@@ -12,7 +12,7 @@ from corral.core import events as e
 from corral.core.apply_gangs import FOLD_GANGS, drop_from_held, enter_line, leave_line, unblock
 from corral.core.lifecycle import may_follow
 from corral.core.model import Blocker, Gang, Health, Job, JobSpec, Node, Profile
-from corral.core.state import State, healthy_gpus, is_leaving, is_open, node_total
+from corral.core.state import State, deadlines, healthy_gpus, is_leaving, is_open, node_total
 
 
 def apply(state: State, event: e.Event) -> None:
@@ -56,6 +56,7 @@ def _node_removed(state: State, event: e.NodeRemoved) -> None:
     _count(state, state.nodes.pop(event.node), -1)
     del state.tenants[event.node]
     state.draining.pop(event.node, None)
+    state.ending.pop(event.node, None)
     state.nodes_changed()
 
 
@@ -94,6 +95,19 @@ def _gpu_health(state: State, event: e.GpuHealthChanged) -> None:
 def _node_drained(state: State, event: e.NodeDrained | e.NodeUndrained) -> None:
     state.nodes[event.node].drained = isinstance(event, e.NodeDrained)
     _node_refreshed(state, event.node)
+
+
+def _node_end(state: State, event: e.NodeEndSet) -> None:
+    state.nodes[event.node].until_ms = event.until_ms
+    if event.until_ms is None:
+        state.ending.pop(event.node, None)
+    else:
+        state.ending[event.node] = event.until_ms
+    state.changes.append(event.node)
+    for name in state.tenants[event.node]:
+        gang = state.gangs[name]
+        for when in deadlines(state, gang):
+            state.set_timer(when, gang)
 
 
 def _node_refreshed(state: State, name: str) -> None:
@@ -255,6 +269,7 @@ FOLDS: dict[type, Callable[[State, Any], None]] = {
     e.GpuHealthChanged: _gpu_health,
     e.NodeDrained: _node_drained,
     e.NodeUndrained: _node_drained,
+    e.NodeEndSet: _node_end,
     e.QueueSet: _queue_set,
     e.QueueRemoved: _queue_removed,
     e.JobSubmitted: _job_submitted,

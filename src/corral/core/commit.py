@@ -15,7 +15,7 @@ from corral.core.cluster.resources import GPU_MILLI, Amounts, Seat, amount_of
 from corral.core.model import Cause, Gang, GangState
 from corral.core.plan import Decision, DropClaim, Evict, Grow, MakeRoom, Place, Plan, Repair
 from corral.core.snapshot import Draft, Snapshot
-from corral.core.state import State
+from corral.core.state import State, lasts
 
 EVICTABLE = (GangState.STARTING, GangState.RUNNING, GangState.BROKEN)
 
@@ -64,7 +64,7 @@ def _place(draft: Draft, gang: Gang, decision: Place) -> list[e.Event]:
     if gang.state is not GangState.WAITING or gang.blockers or gang.attempt + 1 != decision.attempt:
         return []
     seats = decision.seats + decision.spares
-    if not _is_whole(gang, decision.seats, decision.spares):
+    if not _is_whole(gang, decision.seats, decision.spares) or not lasts(draft.state, gang, seats, draft.now_ms):
         return []
     if gang.claim:
         if not _same_gpus(gang.claim, seats) or not _are_free(draft, gang, seats, own_claim=True):
@@ -104,6 +104,7 @@ def _make_room(draft: Draft, gang: Gang, decision: MakeRoom) -> list[e.Event]:
             draft.claim(victim, told.keep, draft.state.charge_for(victim.demand.task, told.keep))
             kept.append(e.GangClaimed(draft.now_ms, victim.id, victim.attempt, told.keep))
     whole = _are_of_size(gang, decision.seats) and len(decision.seats) - gang.demand.spares in gang.demand.sizes()
+    whole = whole and lasts(draft.state, gang, decision.seats, draft.now_ms)
     if not whole or not _can_claim(draft, gang, decision.seats) or not _is_allowed(draft, gang, decision.seats):
         _take_back(draft, mark, victims, charges)
         return []
@@ -126,7 +127,9 @@ def _repair(draft: Draft, gang: Gang, decision: Repair) -> list[e.Event]:
     if gang.state is not GangState.BROKEN or gang.attempt + 1 != decision.attempt:
         return []
     seats = decision.seats + decision.spares
-    if not _is_whole(gang, decision.seats, decision.spares, is_repair=True):
+    fresh = [seat for seat in seats if seat not in gang.all_seats]
+    is_whole = _is_whole(gang, decision.seats, decision.spares, is_repair=True)
+    if not is_whole or not lasts(draft.state, gang, fresh, draft.now_ms):
         return []
     mark = draft.capacity.mark()
     charge = draft.state.charge_for(gang.demand.task, seats)
@@ -153,6 +156,8 @@ def _grow(draft: Draft, gang: Gang, decision: Grow) -> list[e.Event]:
     if not _are_free(draft, gang, extra) or not _is_allowed(draft, gang, extra):
         return []
     deadline = draft.now_ms + draft.snapshot.job(gang).spec.grace_ms
+    if not lasts(draft.state, gang, claim, deadline):
+        return []
     draft.evict(gang)
     draft.claim(gang, claim, draft.state.charge_for(gang.demand.task, claim))
     return [

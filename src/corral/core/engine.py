@@ -17,6 +17,7 @@ from corral.core.commit import commit
 from corral.core.effects import Effect, effects
 from corral.core.intake.commands import evict
 from corral.core.model import (
+    END_MARGIN_MS,
     INFRASTRUCTURE,
     Blocker,
     Cause,
@@ -28,7 +29,7 @@ from corral.core.model import (
 from corral.core.plan import Plan
 from corral.core.settle import follow_up, settle
 from corral.core.snapshot import Snapshot
-from corral.core.state import State
+from corral.core.state import State, leave_ms
 
 Policy = Callable[[Snapshot], Plan]
 Write = Callable[[Sequence[e.Event]], None]
@@ -92,6 +93,8 @@ def react(state: State, fact: f.Fact, now_ms: int) -> list[e.Event]:
             return [e.NodeReturned(now_ms, fact.node)] if node is not None and node.lost else []
         case f.NodeObserved():
             return _node_observed(state, fact, now_ms)
+        case f.NodeEnds():
+            return _node_ends(state, fact, now_ms)
         case f.GpuObserved():
             return _gpu_observed(state, fact, now_ms)
         case _:
@@ -183,6 +186,15 @@ def _node_observed(state: State, fact: f.NodeObserved, now_ms: int) -> list[e.Ev
     return [e.NodeHealthChanged(now_ms, fact.node, fact.health, fact.why)]
 
 
+def _node_ends(state: State, fact: f.NodeEnds, now_ms: int) -> list[e.Event]:
+    """Ends are told again and again and never quite the same; a moment more or less is no news."""
+    node = state.nodes.get(fact.node)
+    if node is None or node.until_ms == fact.until_ms:
+        return []
+    is_same = None not in (node.until_ms, fact.until_ms) and abs((node.until_ms or 0) - (fact.until_ms or 0)) < 5_000
+    return [] if is_same else [e.NodeEndSet(now_ms, fact.node, fact.until_ms)]
+
+
 def _gpu_observed(state: State, fact: f.GpuObserved, now_ms: int) -> list[e.Event]:
     node = state.nodes.get(fact.node)
     if node is None or not 0 <= fact.gpu < len(node.spec.gpus):
@@ -221,6 +233,10 @@ def _due(state: State, gang: Gang, now_ms: int) -> list[e.Event]:
         return [e.GangAwoke(now_ms, gang.id, gang.attempt, over)] if over else []
     if gang.state is GangState.STARTING and now_ms >= gang.placed_ms + spec.start_timeout_ms:
         return evict(state, gang, Cause.START_TIMEOUT, now_ms)
+    if gang.state in (GangState.STARTING, GangState.RUNNING) and state.ending:
+        leave = leave_ms(state, gang)
+        if leave is not None and now_ms >= leave:
+            return _leave_before_the_end(state, gang, now_ms)
     if (
         gang.state is GangState.RUNNING
         and spec.time_limit_ms is not None
@@ -230,3 +246,10 @@ def _due(state: State, gang: Gang, now_ms: int) -> list[e.Event]:
     if gang.state is GangState.STOPPING and gang.eviction is not None and now_ms >= gang.eviction.deadline_ms:
         return [] if gang.grace_over else [e.GraceEnded(now_ms, gang.id, gang.attempt)]
     return []
+
+
+def _leave_before_the_end(state: State, gang: Gang, now_ms: int) -> list[e.Event]:
+    """One of its machines will be taken away: it has its grace, or what is left of it."""
+    node = min((seat.node for seat in gang.all_seats if seat.node in state.ending), key=lambda name: state.ending[name])
+    deadline = min(now_ms + state.jobs[gang.job].spec.grace_ms, max(now_ms, state.ending[node] - END_MARGIN_MS))
+    return [e.GangEvicted(now_ms, gang.id, gang.attempt, Cause.DRAIN, deadline, node=node)]

@@ -67,6 +67,12 @@ class NodeUndrained(_NodeEvent, frozen=True, gc=False, tag=True):
     pass
 
 
+class NodeEndSet(_NodeEvent, frozen=True, gc=False, tag=True):
+    """The machine is lent until then, as far as is known; None: for no time that is known."""
+
+    until_ms: int | None
+
+
 class QueueSet(_Event, frozen=True, gc=False, tag=True):
     """A queue was made, or its terms changed."""
 
@@ -245,6 +251,7 @@ NodeEvent = (
     | GpuHealthChanged
     | NodeDrained
     | NodeUndrained
+    | NodeEndSet
 )
 QueueEvent = QueueSet | QueueRemoved
 JobEvent = JobSubmitted | JobCancelled | JobHeld | JobReleased | JobEnded | JobForgotten | PriorityChanged

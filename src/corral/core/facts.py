@@ -59,6 +59,13 @@ class NodeObserved(Struct, frozen=True, gc=False):
     why: str = ""
 
 
+class NodeEnds(Struct, frozen=True, gc=False):
+    """The machine will be taken away then; None: nobody knows of an end."""
+
+    node: str
+    until_ms: int | None
+
+
 class GpuObserved(Struct, frozen=True, gc=False):
     node: str
     gpu: int
@@ -66,4 +73,4 @@ class GpuObserved(Struct, frozen=True, gc=False):
     why: str = ""
 
 
-Fact = Ticked | TasksUp | TasksDown | Saved | NodeGone | NodeBack | NodeObserved | GpuObserved
+Fact = Ticked | TasksUp | TasksDown | Saved | NodeGone | NodeBack | NodeObserved | NodeEnds | GpuObserved

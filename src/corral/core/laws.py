@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from corral.core.model import HOLDING, Blocker, Gang, GangState
-from corral.core.state import State, seated
+from corral.core.state import State, leave_ms, seated
 
 
 class LawBroken(AssertionError):
@@ -28,6 +28,7 @@ def violations(state: State) -> Iterator[str]:
     yield from _gangs_are_whole(state)
     yield from _lines_are_right(state)
     yield from _queues_are_right(state)
+    yield from _ends_are_kept(state)
 
 
 def _nothing_overcommitted(state: State) -> Iterator[str]:
@@ -164,3 +165,16 @@ def _queues_are_right(state: State) -> Iterator[str]:
         jobs = sum(1 for job in state.jobs.values() if job.spec.queue == name and not job.is_over)
         if jobs != queue.jobs:
             yield f"queue {name} counts {queue.jobs} jobs and has {jobs}"
+
+
+def _ends_are_kept(state: State) -> Iterator[str]:
+    """Law 6. Whoever runs on a machine that will be taken away is asked to leave in time: a timer says so."""
+    known = {name: node.until_ms for name, node in state.nodes.items() if node.until_ms is not None}
+    if known != state.ending:
+        yield f"nodes end {state.ending}, their records say {known}"
+    timers = set(state.timers)
+    for gang in state.holders.values():
+        if gang.state in (GangState.STARTING, GangState.RUNNING):
+            leave = leave_ms(state, gang)
+            if leave is not None and (leave, gang.id, gang.attempt) not in timers:
+                yield f"{gang.id} must begin to leave at {leave} and nothing is due then"

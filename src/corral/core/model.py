@@ -20,6 +20,9 @@ NEVER_MS = 1 << 62  # later than any time
 CRASH_LOOP = 5
 QUICK_MS = 60_000
 
+#: So long before a machine is taken away nothing may run on it any more: what is left is for telling how it ended.
+END_MARGIN_MS = 5_000
+
 
 class FailureClass(StrEnum):
     """Why a run ended before its work was done."""
@@ -360,3 +363,4 @@ class Node(Struct, gc=False):
     gpu_health: dict[int, Health] = field(default_factory=dict)
     why: str = ""  # what was last said about its health, and about that of its GPUs
     gpu_why: dict[int, str] = field(default_factory=dict)
+    until_ms: int | None = None  # when the machine is taken away, if that is known

@@ -6,12 +6,15 @@ will: it holds what a plan under construction has already decided.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from functools import cached_property
+from operator import itemgetter
 
 from corral.core.cluster.resources import Amounts, Seat
 from corral.core.intake.submission import why_never
 from corral.core.model import Gang, GangState, Job
-from corral.core.state import State, seated
+from corral.core.state import State, need_ms, seated
 
 #: A gang that never reports a checkpoint is not dearer for its silence: so much unsaved work is the most it counts for.
 SILENT_MS = 5 * 60_000
@@ -28,10 +31,30 @@ class Snapshot:
     def draft(self) -> Draft:
         return Draft(self)
 
-    def avoid(self, gang: Gang) -> tuple[str, ...]:
-        """The nodes a gang should keep off; none, if the cluster has shrunk so far that it could not run elsewhere."""
+    def avoid(self, gang: Gang, later_ms: int = 0) -> tuple[str, ...]:
+        """The nodes a gang must keep off, because they end too early for it; and those it should, unless the cluster
+        has shrunk so far that it could not run elsewhere. ``later_ms``: it starts only then."""
+        return self.kept_off(gang) + self.too_short(gang, later_ms) if self.state.ending else self.kept_off(gang)
+
+    def kept_off(self, gang: Gang) -> tuple[str, ...]:
+        """The nodes on which it failed before."""
         nodes = gang.profile.avoid
         return () if nodes and why_never(self.state, gang.demand, nodes) is not None else nodes
+
+    def too_short(self, gang: Gang, later_ms: int = 0) -> tuple[str, ...]:
+        """The nodes that are taken away before the gang would be done, or have saved anything."""
+        if not self.state.ending:
+            return ()
+        until = self.now_ms + later_ms + need_ms(self.state, gang)
+        return tuple([node for node, end in self._ends[: bisect_left(self._ends, until, key=itemgetter(1))]])
+
+    @cached_property
+    def _ends(self) -> list[tuple[str, int]]:
+        return sorted(self.state.ending.items(), key=itemgetter(1))
+
+    def is_choosy(self, gang: Gang) -> bool:
+        """Whether others who want the same may take what this one may not."""
+        return bool(gang.profile.avoid or self.too_short(gang))
 
     def expected_ms(self, gang: Gang) -> int:
         return gang.profile.expected_ms or self.state.settings.default_expected_ms

@@ -12,7 +12,7 @@ from typing import Any
 from corral.core.cluster.capacity import Capacity
 from corral.core.cluster.resources import GPU_MILLI, Amounts, Seat, TaskDemand
 from corral.core.cluster.topology import NodeSpec, Topology
-from corral.core.model import Gang, GangState, Health, Job, Node, Reservation, Settings
+from corral.core.model import END_MARGIN_MS, Gang, GangState, Health, Job, Node, Reservation, Settings
 from corral.core.queues.backlog import Backlog
 from corral.core.queues.quota import QueueTree
 
@@ -38,6 +38,7 @@ class State:
         self.elastic: dict[str, Gang] = {}  # gangs that hold seats and may have more or fewer of them
         self.tenants: dict[str, dict[str, None]] = {}  # node -> gangs with a seat on it
         self.draining: dict[str, None] = {}  # nodes that should become empty
+        self.ending: dict[str, int] = {}  # nodes that will be taken away -> when
         self.dependents: dict[str, list[str]] = {}  # job -> jobs that wait for its end
         self.namesakes: dict[tuple[str, str], list[str]] = {}  # (user, name) -> unfinished jobs, oldest first
         self.loose: dict[str, None] = {}  # jobs that ended, or whose array has room: something follows
@@ -179,12 +180,46 @@ def deadlines(state: State, gang: Gang) -> tuple[int, ...]:
         latest = 0 if spec.deadline_ms is None else spec.deadline_ms - (spec.expected_ms or 0)
         return (begin, gang.not_before_ms if gang.blockers else 0, latest)
     if gang.state is GangState.STARTING:
-        return (gang.placed_ms + spec.start_timeout_ms,)
+        return (gang.placed_ms + spec.start_timeout_ms, *_leave_times(state, gang))
     if gang.state is GangState.RUNNING:
-        return () if spec.time_limit_ms is None else (gang.started_ms + spec.time_limit_ms,)
+        limit = () if spec.time_limit_ms is None else (gang.started_ms + spec.time_limit_ms,)
+        return (*limit, *_leave_times(state, gang))
     if gang.state is GangState.STOPPING and gang.eviction is not None and not gang.grace_over:
         return (gang.eviction.deadline_ms,)
     return ()
+
+
+def _leave_times(state: State, gang: Gang) -> tuple[int, ...]:
+    end = leave_ms(state, gang) if state.ending else None
+    return () if end is None else (end,)
+
+
+def leave_ms(state: State, gang: Gang) -> int | None:
+    """When a gang must begin to leave so that it is gone before the first of its machines is taken away."""
+    end = seats_end_ms(state, gang.all_seats)
+    return None if end is None else end - END_MARGIN_MS - state.jobs[gang.job].spec.grace_ms
+
+
+def seats_end_ms(state: State, seats: Iterable[Seat]) -> int | None:
+    """When the first of these machines is taken away, if that is known of any."""
+    return min((state.ending[seat.node] for seat in seats if seat.node in state.ending), default=None)
+
+
+def need_ms(state: State, gang: Gang) -> int:
+    """For how long a machine must be there for a gang to be placed on it: until it is done, if it is known how long
+    that takes and all would be lost before; else until it has got somewhere and saved that. Its grace comes on top."""
+    spec = state.jobs[gang.job].spec
+    expected = gang.profile.expected_ms
+    run_ms = spec.restart_cost_ms if expected is None else expected
+    if spec.checkpoints:
+        run_ms = min(run_ms, spec.restart_cost_ms)
+    return run_ms + spec.grace_ms + END_MARGIN_MS
+
+
+def lasts(state: State, gang: Gang, seats: Iterable[Seat], now_ms: int) -> bool:
+    """Whether the machines of these seats are there for long enough for a gang to be placed on them now."""
+    end = seats_end_ms(state, seats) if state.ending else None
+    return end is None or now_ms + need_ms(state, gang) <= end
 
 
 def node_total(spec: NodeSpec) -> dict[str, int]:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from corral.core.cluster.capacity import Capacity
 from corral.core.cluster.resources import Demand, Seat
 from corral.core.cluster.slots import NODE_LEVEL, fits, slots
 from corral.core.cluster.topology import Topology
 from corral.core.model import CRASH_LOOP, Cause, FailureClass, Gang
 from corral.core.plan import Evict, Grow, Repair
 from corral.core.snapshot import Draft
-from corral.core.state import healthy_gpus, seated
+from corral.core.state import healthy_gpus, lasts, seated
 from corral.policy.placement import FREE, choose, seats_on
 
 
@@ -123,19 +122,22 @@ def grow(draft: Draft, gang: Gang) -> Grow | None:
         extra = size - have
         if extra <= 0 or snapshot.remaining_ms(gang) * extra // size < 2 * spec.restart_cost_ms:
             return None
-        found = _more_seats(draft.capacity, gang, extra)
+        found = _more_seats(draft, gang, extra)
         if found:
             number = draft.capacity.topology.number
             seats = sorted((*gang.seats, *found), key=lambda seat: number[seat.node])
+            if not lasts(draft.state, gang, (*seats, *gang.spares), draft.now_ms + spec.grace_ms):
+                return None
             return Grow(gang.id, gang.attempt, tuple(seats))
     return None
 
 
-def _more_seats(capacity: Capacity, gang: Gang, extra: int) -> tuple[Seat, ...]:
-    demand, topology = gang.demand, capacity.topology
+def _more_seats(draft: Draft, gang: Gang, extra: int) -> tuple[Seat, ...]:
+    capacity, demand = draft.capacity, gang.demand
+    topology = capacity.topology
     if demand.spread or demand.chunk > 1:
         return ()  # the seats it has restrict where new ones may lie; such gangs keep their size
-    column = slots(capacity, demand, gang.profile.avoid)
+    column = slots(capacity, demand, gang.profile.avoid + draft.snapshot.too_short(gang))
     here = [n for n, _ in seated(topology, gang.seats)]
     lo, hi = _range(topology, here, _must_stay_within(topology, demand))
     nearby = [count if lo <= n < hi else 0 for n, count in enumerate(column)]

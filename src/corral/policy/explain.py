@@ -20,7 +20,7 @@ from corral.core.model import Blocker, Gang, GangState, Reservation
 from corral.core.plan import MakeRoom, Place, Plan
 from corral.core.queues.quota import Shortfall
 from corral.core.snapshot import Snapshot
-from corral.core.state import seated
+from corral.core.state import need_ms, seated
 from corral.policy import reasons as r
 from corral.policy.placement import FREE, Bounds, Seating, find_seats
 from corral.policy.walk import Walk
@@ -51,7 +51,7 @@ class _Case:
         self.reserving: list[r.InTheWay] = []
 
     def reasons(self) -> Iterator[r.Reason]:
-        never = why_never(self.state, self.demand, self.snapshot.avoid(self.gang))
+        never = why_never(self.state, self.demand, self.snapshot.kept_off(self.gang))
         if never is not None:
             yield r.NeverFits(never)
         yield from self._blockers()
@@ -143,14 +143,20 @@ class _Case:
         capacity, avoid = self.draft.capacity, self.snapshot.avoid(self.gang)
         if self._fits(capacity, self.demand, avoid):
             return
-        if not self._fits(self._emptied(), self.demand, avoid):
+        kept_off, ending = self.snapshot.kept_off(self.gang), self.snapshot.too_short(self.gang)
+        if ending and self._fits(self._emptied(), self.demand, kept_off):
+            if not self._fits(self._emptied(), self.demand, avoid) or self._fits(capacity, self.demand, kept_off):
+                yield r.EndsTooSoon(ending, need_ms(self.state, self.gang))
+                if self._fits(capacity, self.demand, kept_off):
+                    return
+        elif not self._fits(self._emptied(), self.demand, avoid):
             yield r.OutOfService(tuple(self._closed()))
         if self._fits(self._unclaimed(), self.demand, avoid):
             others = (gang for gang in self.state.claimants.values() if gang.id != self.gang.id)
             yield r.ClaimedBy(tuple(gang.id for gang in others))
             return
-        if avoid and self._fits(capacity, self.demand):
-            yield r.NodesAvoided(avoid)
+        if kept_off and self._fits(capacity, self.demand):
+            yield r.NodesAvoided(kept_off)
             return
         lacks_gpus = self._lack_of_gpus(capacity)
         short = list(self._short_amounts(capacity, has_gpus=lacks_gpus is None))

@@ -26,6 +26,9 @@ from corral.policy.victims import Candidate, Ledger, by_node, cheapest
 #: Whoever shares time is looked at again no more often than this.
 LOOK_AGAIN_MS = 60_000
 
+#: So much later than now a gang for which room is made is thought to start: whoever leaves may use its grace.
+ROOM_MS = 60_000
+
 STAGES = (Cause.SHRINK, Cause.RECLAIM, Cause.PRIORITY, Cause.TIME_SHARE)
 
 
@@ -104,7 +107,7 @@ class Room:
     def _question(self, gang: Gang) -> tuple[object, ...] | None:
         """Under what a failure is remembered: with what rights it is asked for what. None: not worth asking."""
         has_rights = self.may_have_rights(gang.queue, gang.priority) and not self._is_given_up(gang)
-        key: tuple[object, ...] = (gang.demand, gang.profile.avoid)
+        key: tuple[object, ...] = (gang.demand, (*gang.profile.avoid, *self._snapshot.too_short(gang, ROOM_MS)))
         if has_rights:
             key = (*key, gang.queue, gang.priority, gang.user)
         elif not self._state.stopping and not self._draft.leaving:
@@ -123,6 +126,9 @@ class Room:
             return self._ask(gang, size) if has_rights else None
         finally:
             capacity.undo(mark)
+
+    def _avoid(self, gang: Gang) -> tuple[str, ...]:
+        return self._snapshot.avoid(gang, ROOM_MS)
 
     def _ask(self, gang: Gang, size: int) -> MakeRoom | None:
         """Ask more and more disruptively until it is enough."""
@@ -180,7 +186,7 @@ class Room:
                 capacity.give_back(n, seat.gpus, seat.slice_mib, gang.amounts)
 
     def _seats(self, gang: Gang, size: int) -> Seating | None:
-        return find_seats(self._draft.capacity, claimed_as(gang.demand), size, self._snapshot.avoid(gang), self._bounds)
+        return find_seats(self._draft.capacity, claimed_as(gang.demand), size, self._avoid(gang), self._bounds)
 
     # ---- who could be asked ------------------------------------------------------------------------------------
 
@@ -279,7 +285,7 @@ class Room:
         is_allowed = self._is_allowed(gang, size, ())  # then it is so whoever leaves
         if not is_allowed:
             candidates = [candidate for candidate in candidates if self._helps(gang, size, candidate)]
-        demand, avoid = claimed_as(gang.demand), self._snapshot.avoid(gang)
+        demand, avoid = claimed_as(gang.demand), self._avoid(gang)
         picked = cheapest(self._draft.capacity, demand, size, avoid, candidates, lambda: self._ledger(gang), is_enough)
         if picked is None:
             return None

@@ -210,6 +210,17 @@ class NodesAvoided(_Reason, frozen=True, gc=False, tag=True):
         return f"it failed on {', '.join(self.nodes)} before and is kept away from there"
 
 
+class EndsTooSoon(_Reason, frozen=True, gc=False, tag=True):
+    """These machines are lent for too short a time for it to be done there, or to save anything."""
+
+    nodes: tuple[str, ...]
+    need_ms: int
+
+    def text(self, _now_ms: int, /) -> str:
+        shown = ", ".join(self.nodes[:5]) + (" …" if len(self.nodes) > 5 else "")
+        return f"needs machines for {span(self.need_ms)} and is kept off those that go back before: {shown}"
+
+
 class OutOfService(_Reason, frozen=True, gc=False, tag=True):
     """Even if everybody left it would not fit until some of these nodes take tasks again."""
 
@@ -290,6 +301,7 @@ Reason = (
     | TopologyTight
     | AmountShort
     | NodesAvoided
+    | EndsTooSoon
     | OutOfService
     | ClaimedBy
     | ReservedFor

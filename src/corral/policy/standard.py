@@ -17,7 +17,7 @@ from corral.core.model import NEVER_MS, Blocker, Cause, Gang, GangState, Health
 from corral.core.plan import Decision, DropClaim, Evict, Place, Plan, Repair
 from corral.core.queues.quota import Shortfall
 from corral.core.snapshot import Snapshot
-from corral.core.state import State, is_leaving
+from corral.core.state import State, is_leaving, lasts
 from corral.policy.backfill.calendar import Calendar
 from corral.policy.backfill.rules import EASY, Backfill
 from corral.policy.backfill.timetable import Timetable, is_countable
@@ -120,9 +120,16 @@ class Cycle:
 
     def _is_tenable(self, gang: Gang) -> bool:
         capacity, number = self.draft.capacity, self.state.topology.number
-        return not gang.blockers & ~Blocker.BACKOFF and all(
-            seat.node in number and not seat.gpus & ~capacity.up[number[seat.node]] and capacity.open[number[seat.node]]
-            for seat in gang.claim
+        has_time = lasts(self.state, gang, gang.claim, self.now_ms)
+        return (
+            has_time
+            and not gang.blockers & ~Blocker.BACKOFF
+            and all(
+                seat.node in number
+                and not seat.gpus & ~capacity.up[number[seat.node]]
+                and capacity.open[number[seat.node]]
+                for seat in gang.claim
+            )
         )
 
     def _is_vacant(self, gang: Gang) -> bool:
@@ -323,7 +330,7 @@ class Cycle:
             if count == self.parts.backfill.depth:
                 self._close_what_is_full(walk, pool)
             return
-        if gang.profile.avoid or self.now_ms < self._content_ms(gang):
+        if self.snapshot.is_choosy(gang) or self.now_ms < self._content_ms(gang):
             walk.close_line(turn)  # it is choosy; others who want the same may take what it does not
             return
         may_fit = could_take(self.draft.capacity, demand, demand.smallest)
@@ -337,7 +344,7 @@ class Cycle:
     def _give_up(self, walk: Walk, gang: Gang, bounds: Bounds) -> None:
         """It did not fit. Equivalent to giving a turn to everyone who wants the same, once nobody can be asked to leave
         any more: there will be no more room, and nobody is exempt from what binds this gang, being owed nothing."""
-        room, is_choosy = self.room, gang.profile.avoid or self.draft.queues.bounds_models or self.keeps
+        room, is_choosy = self.room, self.snapshot.is_choosy(gang) or self.draft.queues.bounds_models or self.keeps
         if self.parts.preemption is None or is_choosy or not room.is_over() or room.is_worth_asking(gang):
             return
         until_ms = self.now_ms + self.snapshot.hold_ms(gang) if bounds is not FREE else 0

@@ -30,6 +30,8 @@ class Verb(StrEnum):
     QUEUES_CHANGE = "queues.change"
     NODES_READ = "nodes.read"
     NODES_CHANGE = "nodes.change"
+    FLEETS_READ = "fleets.read"
+    FLEETS_CHANGE = "fleets.change"
     USERS_READ = "users.read"
     USERS_CHANGE = "users.change"
     ROLES_CHANGE = "roles.change"
@@ -71,6 +73,8 @@ TABLE: dict[Verb, dict[Role, Reach]] = {
     Verb.QUEUES_CHANGE: {A: Reach.ANY, L: Reach.BELOW},
     Verb.NODES_READ: _EVERYBODY,
     Verb.NODES_CHANGE: {A: Reach.ANY, O: Reach.ANY},
+    Verb.FLEETS_READ: {A: Reach.ANY, O: Reach.ANY},  # settings of carriers are nobody else's business
+    Verb.FLEETS_CHANGE: {A: Reach.ANY, O: Reach.ANY},
     Verb.USERS_READ: {A: Reach.ANY, O: Reach.OWN, L: Reach.ANY, M: Reach.OWN, V: Reach.OWN},
     Verb.USERS_CHANGE: {A: Reach.ANY},
     Verb.ROLES_CHANGE: {A: Reach.ANY, L: Reach.ANY},
@@ -90,6 +94,7 @@ SIGHT: dict[Verb, Verb] = {
     Verb.LOGS_READ: Verb.JOBS_READ,
     Verb.QUEUES_CHANGE: Verb.QUEUES_READ,
     Verb.NODES_CHANGE: Verb.NODES_READ,
+    Verb.FLEETS_CHANGE: Verb.FLEETS_READ,
     Verb.USERS_CHANGE: Verb.USERS_READ,
     Verb.ROLES_CHANGE: Verb.USERS_READ,
     Verb.TOKENS_CHANGE: Verb.TOKENS_READ,

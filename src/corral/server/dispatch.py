@@ -205,6 +205,8 @@ def _node_fact(report: NodeReport) -> f.Fact | None:
     """That one has joined is no fact but a change, which may be refused."""
     if report.phase is NodePhase.GONE:
         return f.NodeGone(report.node)
+    if report.phase is NodePhase.LEAVING:
+        return f.NodeEnds(report.node, report.until_ms)
     return f.NodeBack(report.node) if report.phase is NodePhase.BACK else None
 
 

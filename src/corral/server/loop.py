@@ -25,6 +25,7 @@ from corral.core import facts as f
 from corral.core.commit import commit
 from corral.core.effects import Effect, effects
 from corral.core.engine import Engine, react
+from corral.core.fleets.fleets import FleetEvent, Fleets
 from corral.core.intake import commands
 from corral.core.intake.refusal import Refusal
 from corral.core.people.accounts import AccountEvent, Accounts
@@ -39,9 +40,10 @@ from corral.wire.codec import encode
 
 log = structlog.get_logger(__name__)
 
-AnyEvent = e.Event | AccountEvent
+AnyEvent = e.Event | AccountEvent | FleetEvent
 Command = Callable[[State, int], "Sequence[e.Event] | Refusal"]
 AccountCommand = Callable[[Accounts, int], "Sequence[AccountEvent] | Refusal"]
+FleetCommand = Callable[[Fleets, int], "Sequence[FleetEvent] | Refusal"]
 
 Act = Callable[["BaseException | None"], None]  # what to do when something is durable, or never will be
 
@@ -114,7 +116,13 @@ class Loop:
         answer = command(self.known.accounts, self.clock.now_ms())
         if isinstance(answer, Refusal):
             return answer
-        return await self._durably(actor, lambda: self._take_accounts(answer))
+        return await self._durably(actor, lambda: self._take_apart(answer))
+
+    async def change_fleets(self, actor: str, command: FleetCommand) -> Done | Refusal:
+        answer = command(self.known.fleets, self.clock.now_ms())
+        if isinstance(answer, Refusal):
+            return answer
+        return await self._durably(actor, lambda: self._take_apart(answer))
 
     def tell(self, fact: f.Fact) -> None:
         """A fact from the world. Nobody waits for an answer."""
@@ -123,10 +131,11 @@ class Loop:
         if events:
             self._take(WORLD, lambda: self._engine.take(events, now_ms))
 
-    def _take_accounts(self, events: Sequence[AccountEvent]) -> list[Effect]:
+    def _take_apart(self, events: Sequence[AccountEvent | FleetEvent]) -> list[Effect]:
+        """What is not the engine's: nothing is owed for it."""
         self._write(events)
         for event in events:
-            self.known.accounts.apply(event)
+            self.known.apply(event)
         return []
 
     # ---- write, then know, then act ----------------------------------------------------------------------------

@@ -208,7 +208,8 @@ class _Serving:
 
     async def _lead(self, lead: Lead, give_way: Callable[[], None] | None = None) -> int:
         options = self._options
-        server = Running(lead.known, lead.journal, lead.lookup, self._backend, lead.secrets, options.policy)
+        urls = (options.public_url,)
+        server = Running(lead.known, lead.journal, lead.lookup, self._backend, lead.secrets, options.policy, urls)
         server.places, server.watch.settings = options.places, options.health
         server.loop.keep_ended, server.loop.keep_ended_ms = options.keep_ended, options.keep_ended_ms
         lead.when_lost(partial(_from_elsewhere, asyncio.get_running_loop(), server.loop.stop))

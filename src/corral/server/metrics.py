@@ -17,6 +17,7 @@ import corral
 from corral.backends.fleet.counts import FleetCounts
 from corral.core.cluster.resources import GPU_MILLI
 from corral.core.events import Event
+from corral.core.fleets.fleets import FleetEvent
 from corral.core.model import GangState, Health, Node
 from corral.core.people.accounts import AccountEvent
 from corral.core.state import State, is_open
@@ -61,7 +62,7 @@ class Metrics:
 
     # ---- told as it happens ------------------------------------------------------------------------------------
 
-    def take(self, event: Event | AccountEvent) -> None:
+    def take(self, event: Event | AccountEvent | FleetEvent) -> None:
         self.fold.take(event)
 
     def refused(self, code: str, jobs: int = 1) -> None:

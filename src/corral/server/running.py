@@ -17,6 +17,7 @@ from corral.backends.base import Backend, DetailsReport, HealthReport, NodeRepor
 from corral.backends.fleet.backend import FleetBackend
 from corral.core import events as e
 from corral.core.cluster.topology import NodeSpec
+from corral.server.carrying.carrying import Carrying
 from corral.server.clock import Clock
 from corral.server.dispatch import Dispatch
 from corral.server.loop import AnyEvent, Loop
@@ -54,6 +55,7 @@ class Running:
         backend: Backend,
         secrets: SecretStore,
         policy: PolicyChoice = PolicyChoice(),  # noqa: B008 - frozen
+        urls: tuple[str, ...] = (),
     ) -> None:
         self._journal, self._backend = journal, backend
         self._planner = Planner(policy)
@@ -68,6 +70,7 @@ class Running:
         self._reports: deque[Report] = deque()
         self.places = Places()
         self.watch = FleetWatch(EndHistory(known.state.holders.values()))
+        self._urls = urls  # where agents find this server
         self._joined: dict[str, NodeSpec] = {}
         self._has_joined = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -102,7 +105,9 @@ class Running:
         begun = (self.loop.run(), self._take_images(), _look_for_garbage())
         self._tasks = [asyncio.create_task(each) for each in begun]
         if fleet is not None:
-            more = (self._sweep(fleet), self._admit(fleet), self._judge())
+            self.carrying = Carrying(self.service, fleet, self._urls)
+            self.loop.watchers.append(self.carrying.notice)
+            more = (self._sweep(fleet), self._admit(fleet), self._judge(), self.carrying.run())
             self._tasks += [asyncio.create_task(each) for each in more]
         for task in self._tasks:
             task.add_done_callback(self._notice_end)

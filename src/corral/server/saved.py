@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from corral.core.apply import apply
 from corral.core.events import Event
+from corral.core.fleets.fleets import Fleet, FleetEvent, Fleets
 from corral.core.image import Image, from_image, take_image
 from corral.core.model import Settings
 from corral.core.people.accounts import AccountEvent, Accounts, Role, Token, User
@@ -27,21 +28,27 @@ class _Packed(Struct, frozen=True, gc=False):
     roles: list[tuple[str, str, Role]]
     tokens: list[Token]
     secrets: list[tuple[str, str, int]]
+    fleets: list[Fleet] = []
+    fleet_numbers: dict[str, int] = {}
+    cluster: str = ""
 
 
 class Known:
     """All that is folded from the journal."""
 
-    def __init__(self, state: State, accounts: Accounts) -> None:
+    def __init__(self, state: State, accounts: Accounts, fleets: Fleets | None = None) -> None:
         self.state, self.accounts = state, accounts
+        self.fleets = Fleets() if fleets is None else fleets
 
     @classmethod
     def nothing(cls, settings: Settings) -> Known:
         return cls(State(settings), Accounts())
 
-    def apply(self, event: Event | AccountEvent) -> None:
+    def apply(self, event: Event | AccountEvent | FleetEvent) -> None:
         if isinstance(event, AccountEvent):
             self.accounts.apply(event)
+        elif isinstance(event, FleetEvent):
+            self.fleets.apply(event)
         else:
             apply(self.state, event)
 
@@ -50,7 +57,10 @@ class Known:
         users = [User(user.name, user.account, user.disabled) for user in accounts.users.values()]
         roles = [(user.name, queue, role) for user in accounts.users.values() for queue, role in user.roles]
         secrets = [(queue, name, at_ms) for (queue, name), at_ms in accounts.secrets.items()]
-        packed = _Packed(take_image(self.state), users, roles, list(accounts.tokens.values()), secrets)
+        packed = _Packed(
+            take_image(self.state), users, roles, list(accounts.tokens.values()), secrets,
+            list(self.fleets.fleets.values()), self.fleets.numbers, self.fleets.cluster,
+        )  # fmt: skip
         return zlib.compress(msgspec.json.encode(packed), 1)
 
     @classmethod
@@ -62,4 +72,8 @@ class Known:
             accounts.users[name].roles[queue, role] = None
         accounts.tokens = {token.id: token for token in packed.tokens}
         accounts.secrets = {(queue, name): at_ms for queue, name, at_ms in packed.secrets}
-        return cls(from_image(packed.state), accounts)
+        fleets = Fleets()
+        fleets.fleets = {fleet.spec.name: fleet for fleet in packed.fleets}
+        fleets.by_node = {pilot: name for name, fleet in fleets.fleets.items() for pilot in fleet.pilots}
+        fleets.numbers, fleets.cluster = packed.fleet_numbers, packed.cluster
+        return cls(from_image(packed.state), accounts, fleets)

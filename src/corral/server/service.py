@@ -15,12 +15,13 @@ import msgspec
 from corral.backends.base import Backend, KnowsBeforehand
 from corral.backends.fleet.backend import FleetBackend
 from corral.core import events as e
+from corral.core.fleets.fleets import Fleets
 from corral.core.intake.commands import submit_many
 from corral.core.intake.refusal import Refusal
 from corral.core.model import After, Dependency, JobSpec
 from corral.core.people.accounts import Accounts
 from corral.core.state import State
-from corral.server.loop import AccountCommand, Command, Done, Loop
+from corral.server.loop import AccountCommand, Command, Done, FleetCommand, Loop
 from corral.server.planner import PlannerLost
 from corral.server.secrets import SecretStore
 from corral.server.thinking import Answer, Prospect, Why
@@ -77,6 +78,10 @@ class Service(Newsroom):
         return self.loop.known.accounts
 
     @property
+    def fleets(self) -> Fleets:
+        return self.loop.known.fleets
+
+    @property
     def fleet(self) -> FleetBackend | None:
         return self.backend if isinstance(self.backend, FleetBackend) else None
 
@@ -106,6 +111,9 @@ class Service(Newsroom):
 
     async def change_accounts(self, actor: str, command: AccountCommand) -> Done | Refusal:
         return await self.loop.change_accounts(actor, command)
+
+    async def change_fleets(self, actor: str, command: FleetCommand) -> Done | Refusal:
+        return await self.loop.change_fleets(actor, command)
 
     async def submit(self, user: str, specs: Sequence[JobSpec], request: str = "") -> Done | Refusal:
         """Take in jobs, all or none. The server numbers them; one may wait for another of them as ``#0``, ``#1``..."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct, field
 
 from corral.core import events as e
+from corral.core.fleets.fleets import FleetEvent
 from corral.core.people.accounts import AccessRefused, AccountEvent
 from corral.core.state import State
 
@@ -49,7 +50,7 @@ class Fold:
                 if job.cancelled:
                     self._cancelled.add(job.id)
 
-    def take(self, event: e.Event | AccountEvent) -> None:
+    def take(self, event: e.Event | AccountEvent | FleetEvent) -> None:
         totals = self.totals
         totals.records += 1
         match event:
@@ -95,7 +96,7 @@ class Fold:
         return self._jobs.get(job, ("unknown", 0))[0]
 
 
-def fold(events: Iterable[e.Event | AccountEvent]) -> Totals:
+def fold(events: Iterable[e.Event | AccountEvent | FleetEvent]) -> Totals:
     """All of them, from the beginning."""
     folding = Fold()
     for event in events:

@@ -15,10 +15,11 @@ from typing import Any
 import msgspec
 
 from corral.core.events import Event
+from corral.core.fleets.fleets import FleetEvent
 from corral.core.people.accounts import AccountEvent
 
 #: What is in a journal.
-Written = Event | AccountEvent
+Written = Event | AccountEvent | FleetEvent
 #: From the raw form of an event in one format to its raw form in the next.
 Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from enum import StrEnum
 from typing import Protocol
 
 from msgspec import Struct
+
+from corral.core.fleets.fleets import PilotPhase
+
+__all__ = ["PILOT", "Carrier", "CarrierAway", "CarrierRefused", "PilotOrder", "PilotPhase", "Sighting"]
 
 #: Names of pilots: they become names of nodes, jobs and folders.
 PILOT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -38,15 +41,10 @@ class PilotOrder(Struct, frozen=True, gc=False, kw_only=True):
     urls: tuple[str, ...]
     token: str
     cafile: str = ""  # on the machine: the authority that vouches for the server
+    lasts_ms: int | None = None  # for so long it is asked for, where the engine wants to know
 
     def __repr__(self) -> str:
         return f"PilotOrder(pilot={self.pilot!r}, urls={self.urls!r})"  # a token has no business in a log
-
-
-class PilotPhase(StrEnum):
-    WAITING = "waiting"  # the engine has it, and has not started it
-    STARTED = "started"
-    ENDED = "ended"  # it is over, or the engine knows nothing of it any more
 
 
 class Sighting(Struct, frozen=True, gc=False, kw_only=True):

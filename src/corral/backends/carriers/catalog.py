@@ -14,7 +14,10 @@ import msgspec
 
 from corral.backends.carriers.base import Carrier
 
-KINDS: dict[str, str] = {"ssh": "corral.backends.carriers.ssh"}
+KINDS: dict[str, str] = {
+    "slurm": "corral.backends.carriers.slurm",
+    "ssh": "corral.backends.carriers.ssh",
+}
 
 
 class BadSettings(ValueError):

@@ -228,9 +228,9 @@ class FleetBackend:
 
     def _answer(self, member: Member, wants_full: bool, lease_ms: int, refused: str) -> AgentAnswer:
         return AgentAnswer(
-            epoch=self._epoch, term=member.term, version=member.known, session=member.session,
-            lease_ms=lease_ms, heartbeat_ms=self.settings.heartbeat_ms,
-            is_gone=member.is_gone, wants_full=wants_full, complaint=member.complaint, refused=refused,
+            epoch=self._epoch, term=member.term, version=member.known, session=member.session, lease_ms=lease_ms,
+            heartbeat_ms=self.settings.heartbeat_ms, is_gone=member.is_gone, is_leaving=member.is_leaving,
+            wants_full=wants_full, complaint=member.complaint, refused=refused,
         )  # fmt: skip
 
     def _refused(self, member: Member, said: AgentReport) -> AgentAnswer:
@@ -266,6 +266,7 @@ class FleetBackend:
         if said.spec is not None and said.spec != member.spec:
             member.spec = said.spec
             told.append(NodeReport(member.name, NodePhase.JOINED, said.spec))
+        told += member.hear_of_end(said, self.wall_ms())
         news, wants_full = member.observe(said, self._epoch, self.wall_ms())
         for task in said.tasks:
             self._note_place(task.key, member.name)
@@ -364,11 +365,14 @@ class FleetBackend:
         with self._lock:
             return node in self._members and self._members[node].is_heard
 
+    def is_leaving(self, node: str) -> bool:
+        """Whether its agent says that the machine will be taken away."""
+        return node in self._members and self._members[node].is_leaving
+
     def complain(self, node: str, why: str) -> None:
         """Why the node cannot be used as it is; its agent shows it. Empty: it can."""
-        with self._lock:
-            if node in self._members:
-                self._members[node].complaint = why
+        if (member := self._members.get(node)) is not None:
+            member.complaint = why
 
     # --- within -------------------------------------------------------------------------------------------------------
 

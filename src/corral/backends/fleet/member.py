@@ -10,7 +10,17 @@ from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 
-from corral.backends.base import DetailsReport, Phase, Report, SavedReport, TaskKey, TaskOrder, TaskReport
+from corral.backends.base import (
+    DetailsReport,
+    NodePhase,
+    NodeReport,
+    Phase,
+    Report,
+    SavedReport,
+    TaskKey,
+    TaskOrder,
+    TaskReport,
+)
 from corral.backends.fleet.messages import AgentReport, DesiredTask, LogAsk, ObservedTask
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import FailureClass
@@ -56,6 +66,7 @@ class Member:
         self.complaint = ""
         self.lacks: dict[str, str] = {}
         self.refused = 0
+        self.is_leaving = False  # its agent says that the machine will be taken away
 
     # --- what it tells ------------------------------------------------------------------------------------------------
 
@@ -91,6 +102,13 @@ class Member:
             told += self._miss({task.key for task in said.tasks}, at_ms)
             self.is_heard = True
         return told, not self.is_heard
+
+    def hear_of_end(self, said: AgentReport, now_ms: int) -> list[Report]:
+        """Whether the machine will be taken away, and when."""
+        self.is_leaving = said.leaves_in_ms is not None
+        if said.leaves_in_ms is None:
+            return []
+        return [NodeReport(self.name, NodePhase.LEAVING, until_ms=now_ms + said.leaves_in_ms)]
 
     def _observe(self, task: ObservedTask) -> Iterable[Report]:
         seen = self.seen.get(task.key)

@@ -10,7 +10,20 @@ import rich_click as click
 from corral.cli.amounts import amounts_text
 from corral.cli.fleet import joining
 from corral.cli.lazy import Noun
-from corral.cli.render import Field, Listing, mib, milli, ranges, state_text, style, table, tell, write_json
+from corral.cli.render import (
+    Field,
+    Listing,
+    mib,
+    milli,
+    now_ms,
+    ranges,
+    span,
+    state_text,
+    style,
+    table,
+    tell,
+    write_json,
+)
 from corral.cli.serve.place import data_folder, data_option
 from corral.cli.session import connected
 from corral.cli.words import Word
@@ -43,6 +56,11 @@ def _free(node: NodeView, name: str, show: str) -> str:
     return f"{milli(free)}/{milli(all_of_it)}" if show == "milli" else f"{mib(free)}/{mib(all_of_it)}"
 
 
+def _left(node: NodeView) -> str:
+    """How long it is still lent."""
+    return "-" if node.until_ms is None else span(max(node.until_ms - now_ms(), 0))
+
+
 NODES: Listing[NodeView] = Listing(
     {
         "name": Field(lambda node: node.name, title="NODE"),
@@ -54,8 +72,10 @@ NODES: Listing[NodeView] = Listing(
         "gangs": Field(lambda node: str(len(node.gangs) + node.gangs_hidden), right=True),
         "domains": Field(lambda node: ",".join(f"{level}={name}" for level, name in node.domains.items())),
         "open": Field(lambda node: "open" if node.open else "closed"),
+        "fleet": Field(lambda node: node.fleet or "-"),
+        "left": Field(_left, right=True),
     },
-    ("name", "health", "gpus", "gpus_free", "cpus", "memory", "gangs"),
+    ("name", "health", "gpus", "gpus_free", "cpus", "memory", "gangs", "fleet", "left"),
 )
 
 
@@ -95,6 +115,8 @@ def show(name: str, as_json: bool) -> None:
         "free": amounts_text(found.free),
         **({} if found.details is None else _made_of(found.details)),
         "lacks": "; ".join(f"{what} ({why})" for what, why in found.lacks.items()),
+        "came with": f"fleet {found.fleet}{f' ({found.where})' if found.where else ''}" if found.fleet else "",
+        "lent for": "" if found.until_ms is None else _left(found),
         "gangs": ", ".join([*found.gangs, *([f"{found.gangs_hidden} of others"] if found.gangs_hidden else [])]),
     }
     for title, text in lines.items():

@@ -308,7 +308,7 @@ def add_node(state: State, spec: NodeSpec, now_ms: int) -> Answer:
     known = state.nodes.get(spec.name)
     if not spec.name:
         return Refusal("bad_name", "a node needs a name", field="name")
-    if known is not None and known.spec != spec and _is_in_use(state, spec.name):
+    if known is not None and known.spec != spec and is_in_use(state, spec.name):
         return Refusal("node_in_use", f"node {spec.name} changed while gangs hold seats on it", "drain it first")
     if len(spec.path) != len(state.settings.levels):
         return Refusal(
@@ -324,12 +324,12 @@ def add_node(state: State, spec: NodeSpec, now_ms: int) -> Answer:
 def remove_node(state: State, name: str, now_ms: int) -> Answer:
     if name not in state.nodes:
         return _no_node(name)
-    if _is_in_use(state, name):
+    if is_in_use(state, name):
         return Refusal("node_in_use", f"gangs hold seats on node {name}", "drain it first")
     return [e.NodeRemoved(now_ms, name)]
 
 
-def _is_in_use(state: State, name: str) -> bool:
+def is_in_use(state: State, name: str) -> bool:
     """Whether a gang has a seat on the node, or a claim to one."""
     return bool(state.tenants[name]) or any(
         seat.node == name for gang in state.claimants.values() for seat in gang.claim

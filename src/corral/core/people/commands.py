@@ -140,6 +140,20 @@ def admit_node(accounts: Accounts, node: str, join: str, token: str, digest: str
     return [a.TokenRevoked(now_ms, join), *old, a.UserSet(now_ms, user), issued]
 
 
+def issue_ticket(
+    accounts: Accounts, user: str, node: str, token: str, digest: str, until_ms: int, now_ms: int
+) -> Answer:
+    """A token with which one machine can join as this node, once. A user may have any number of these."""
+    if user not in accounts.users:
+        return _no_user(user)
+    return [a.TokenIssued(now_ms, token, user, digest, f"{JOIN}{node}", ("node.join",), until_ms)]
+
+
+def void_tickets(accounts: Accounts, node: str, now_ms: int) -> list[AccountEvent]:
+    """Nobody can join as this node any more with what was issued so far."""
+    return [a.TokenRevoked(now_ms, each.id) for each in accounts.tokens.values() if each.name == f"{JOIN}{node}"]
+
+
 def dismiss_node(accounts: Accounts, node: str, now_ms: int) -> Answer:
     """Its credential is good for nothing from here on."""
     user = node_user(node)

@@ -16,6 +16,7 @@ from corral.core.cluster.resources import Demand, Seat
 from corral.core.cluster.slots import gpu_slots, trimmed
 from corral.core.model import NEVER_MS, Gang, Reservation
 from corral.core.snapshot import Draft
+from corral.core.state import need_ms
 from corral.policy.backfill.future import Future, Opening
 from corral.policy.backfill.prospect import Busy, Taken
 from corral.policy.placement import FREE, Bounds, choose, whole_gpus
@@ -46,7 +47,8 @@ class Calendar:
         """Promise a gang the earliest start that can be foreseen; None if there is none that is early enough."""
         demand, spec = gang.demand, self._snapshot.job(gang).spec
         expected = self._snapshot.hold_ms(gang)
-        found = self._earliest(demand, size, expected, self._snapshot.avoid(gang), not_before_ms)
+        need = need_ms(self._draft.state, gang)
+        found = self._earliest(demand, size, expected, self._snapshot.avoid(gang), not_before_ms, need)
         if found is None or (spec.deadline_ms is not None and found[0] + (spec.expected_ms or 0) > spec.deadline_ms):
             return None
         at_ms, seats = found
@@ -68,7 +70,7 @@ class Calendar:
         return {number[seat.node]: max(1, seat.gpus.bit_count() // each) for seat in seats}
 
     def _earliest(
-        self, demand: Demand, size: int, expected_ms: int, avoid: Sequence[str], not_before_ms: int
+        self, demand: Demand, size: int, expected_ms: int, avoid: Sequence[str], not_before_ms: int, need: int
     ) -> tuple[int, tuple[Seat, ...]] | None:
         """Walk forward through the times at which GPUs become free until the gang fits somewhere.
 
@@ -76,11 +78,11 @@ class Calendar:
         """
         memory, now = self._draft.state.memory, self._draft.now_ms
         version = self._future.version(demand, self._taken)
-        asked = (version, size, expected_ms, tuple(avoid), not_before_ms)
+        asked = (version, size, expected_ms, tuple(avoid), not_before_ms, need)
         known: tuple[object, tuple[int, tuple[Seat, ...]]] | None = memory.get(("earliest", demand))
         if version is not None and known is not None and known[0] == asked and known[1][0] > now:
             return known[1]
-        openings = self._future.openings(demand, expected_ms, avoid, self._taken, self._kept)
+        openings = self._future.openings(demand, expected_ms, avoid, self._taken, self._kept, need)
         found = self._first_fit(openings, demand, size + demand.spares, not_before_ms)
         if found is None:
             return None

@@ -76,8 +76,10 @@ class Future:
         avoid: Sequence[str],
         taken: Mapping[int, Sequence[Taken]],
         kept: Mapping[int, Mapping[str, int]],
+        need_ms: int = 0,
     ) -> Iterator[Opening]:
         """In order of time, whenever more or fewer tasks fit on a node. ``taken``, ``kept``: what is spoken for.
+        ``need_ms``: for so long a machine must still be there.
 
         Equivalent to working out every node and sorting. A node is looked into only when as many of its GPUs could be
         free as one task wants: whoever is content with the first few openings has not looked at the others.
@@ -88,17 +90,26 @@ class Future:
             if mask is not None and n not in avoided:
                 prospect = self.prospect(n)
                 fits = prospect.fits_beside(demand, mask, spoken_for, kept.get(n, {}), now, expected_ms)
-                ahead += [(time, n, count) for time, count in fits]
+                ahead += [(time, n, count) for time, count in self._in_time(n, fits, need_ms)]
         heapify(ahead)
         for since_ms, n, prospect in self._in_turn(demand):
             while ahead and ahead[0][0] < since_ms:
                 yield heappop(ahead)
             mask = self._usable(demand, n)
             if mask is not None and n not in taken and n not in avoided:
-                for time, count in prospect.fits(demand, mask):
+                for time, count in self._in_time(n, prospect.fits(demand, mask), need_ms):
                     heappush(ahead, (time, n, count))
         while ahead:
             yield heappop(ahead)
+
+    def _in_time(self, n: int, fits: Iterable[tuple[int, int]], need_ms: int) -> Iterable[tuple[int, int]]:
+        """The same, but nothing fits any more when the machine will be taken away too soon."""
+        ending = self._draft.state.ending
+        end = ending.get(self._topology.nodes[n].name) if ending else None
+        if end is None:
+            return fits
+        before = [each for each in fits if each[0] < end - need_ms]
+        return [*before, (end - need_ms, 0)] if before and before[-1][1] else before
 
     def _in_turn(self, demand: Demand) -> list[tuple[int, int, Prospect]]:
         """(time, node, its prospect): no task fits there before; earliest first."""

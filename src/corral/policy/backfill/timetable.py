@@ -8,7 +8,7 @@ Believes what it is told about how long things run.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from msgspec.structs import replace
@@ -89,7 +89,8 @@ class Timetable:
         while time is not None:
             if known is not None and since_ms <= known.at_ms <= time:
                 return known if known.until_ms == known.at_ms + hold_ms else replace(known, until_ms=time + hold_ms)
-            column = trimmed(self._topology, self._column(demand, time, hold_ms, wanted, avoid), demand)
+            ending = {*avoid, *self._snapshot.too_short(gang, time - self._now)}
+            column = trimmed(self._topology, self._column(demand, time, hold_ms, wanted, ending), demand)
             counts = choose(self._topology, column, demand, wanted)
             if counts is not None:
                 return Reservation(gang.id, time, time + hold_ms, self._seats(demand, counts, time))
@@ -97,7 +98,7 @@ class Timetable:
             time = None if step is None else self._all.earliest(wanted * demand.task.gpus, hold_ms, step)
         return None
 
-    def _column(self, demand: Demand, time: int, hold_ms: int, most: int, avoid: Sequence[str]) -> list[int]:
+    def _column(self, demand: Demand, time: int, hold_ms: int, most: int, avoid: Container[str]) -> list[int]:
         """How many tasks each node can hold from a time on."""
         task, topology, until = demand.task, self._topology, time + hold_ms
         accepted, found = topology.accepted(task), [0] * len(topology.nodes)

@@ -50,7 +50,7 @@ class Staying(Seats):
             found = self._raise_others(gang, self._below[first:], risen)
         if found is None:
             self.capacity.undo(mark)
-            return bool(gang.profile.avoid)
+            return self.cycle.snapshot.is_choosy(gang)
         del self._below[len(self._below) - len(risen) :]
         if self._may_have(gang, found[0]):
             self._accept(gang, *found)

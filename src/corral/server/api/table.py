@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from corral.backends.fleet import messages
 from corral.server.api.entry.route import Door, Kind, Route
-from corral.server.api.handlers import agents, cluster, events, jobs, logs, people, record, submission
+from corral.server.api.handlers import agents, cluster, events, fleets, jobs, logs, people, record, submission
 from corral.server.auth import Verb
 from corral.wire import api
 
@@ -132,6 +132,34 @@ CLUSTER = (
     ),
 )  # fmt: skip
 
+FLEETS = (
+    Route(
+        method="GET", path="/v1/fleets", tag="fleets", verb=Verb.FLEETS_READ, handler=fleets.list_fleets,
+        summary="Machines that engines lend", answer=api.FleetList, statuses=(403,),
+    ),
+    Route(
+        method="GET", path="/v1/fleets/{fleet}", tag="fleets", verb=Verb.FLEETS_READ, handler=fleets.show_fleet,
+        summary="Show a fleet with its pilots", answer=api.FleetView, statuses=(403, 404),
+    ),
+    Route(
+        method="PUT", path="/v1/fleets/{fleet}", tag="fleets", verb=Verb.FLEETS_CHANGE, handler=fleets.set_fleet,
+        summary="Have an engine lend machines, or want something else of it",
+        about="The carrier's settings are checked here; whether its engine does what is wanted is told by the fleet.",
+        kind=Kind.SHAPE, body=api.FleetBody, answer=api.ChangeAnswer, statuses=(403, 409, 422),
+        example={"on": "slurm", "settings": {"partition": "gpu"}, "nodes_min": 2, "nodes_max": 8},
+    ),
+    Route(
+        method="POST", path="/v1/fleets/{fleet}/scale", tag="fleets", verb=Verb.FLEETS_CHANGE,
+        handler=fleets.scale_fleet, summary="Want more or fewer nodes", kind=Kind.SHAPE, body=api.ScaleBody,
+        answer=api.ChangeAnswer, statuses=(403, 404, 409, 422), example={"nodes_min": 4, "nodes_max": 4},
+    ),
+    Route(
+        method="DELETE", path="/v1/fleets/{fleet}", tag="fleets", verb=Verb.FLEETS_CHANGE,
+        handler=fleets.recall_fleet, summary="Give all nodes of a fleet back, each when its work has left it",
+        answer=api.ChangeAnswer, statuses=(403, 404),
+    ),
+)  # fmt: skip
+
 AGENTS = (
     Route(
         method="POST", path="/v1/agent/join", tag="agents", verb=Verb.NODE_JOIN, handler=agents.join,
@@ -230,4 +258,4 @@ SERVER = (
     ),
 )  # fmt: skip
 
-ROUTES: tuple[Route, ...] = (*SUBMISSION, *JOBS, *RECORD, *CLUSTER, *PEOPLE, *AGENTS, *SERVER)
+ROUTES: tuple[Route, ...] = (*SUBMISSION, *JOBS, *RECORD, *CLUSTER, *FLEETS, *PEOPLE, *AGENTS, *SERVER)

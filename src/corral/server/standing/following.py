@@ -12,12 +12,13 @@ from concurrent.futures import Future
 from typing import NoReturn
 
 from corral.backends.base import LogPart, TaskKey
+from corral.core.fleets.fleets import Fleets
 from corral.core.intake.refusal import Refusal
 from corral.core.model import JobSpec
 from corral.core.people.accounts import Accounts
 from corral.core.state import State
 from corral.server.clock import Clock
-from corral.server.loop import AccountCommand, Command
+from corral.server.loop import AccountCommand, Command, FleetCommand
 from corral.server.service import Feed, Newsroom
 from corral.server.start import load_with_place
 from corral.server.thinking import Prospect, Why
@@ -79,6 +80,10 @@ class Follower(Newsroom):
         return self.known.accounts
 
     @property
+    def fleets(self) -> Fleets:
+        return self.known.fleets
+
+    @property
     def is_ready(self) -> bool:
         """Before the first leader has founded it, there is nobody to be let in."""
         return self.journal.head.seq > 0 and not self.is_ending
@@ -125,6 +130,10 @@ class Follower(Newsroom):
         return _NOT_HERE
 
     async def change_accounts(self, actor: str, command: AccountCommand) -> Refusal:
+        del actor, command
+        return _NOT_HERE
+
+    async def change_fleets(self, actor: str, command: FleetCommand) -> Refusal:
         del actor, command
         return _NOT_HERE
 

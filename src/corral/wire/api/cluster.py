@@ -107,6 +107,9 @@ class NodeView(Answer, frozen=True):
     why: str = ""  # what was last said about its health
     details: NodeDetails | None = None  # what it is made of, if it has told
     lacks: dict[str, str] = field(default_factory=dict)  # what it cannot run or limit, and why
+    fleet: str = ""  # that it came with
+    where: str = ""  # in words of the engine that lends it
+    until_ms: int | None = None  # when it is taken away, if that is known
 
 
 class NodeList(Answer, frozen=True):

@@ -20,6 +20,7 @@ from corral.backends.fleet.messages import (
 )
 from corral.core.cluster.resources import Seat
 from corral.core.events import Event
+from corral.core.fleets.fleets import FleetEvent, Fleets
 from corral.core.intake.refusal import Refusal
 from corral.core.model import JobSpec
 from corral.core.people.accounts import AccountEvent, Accounts
@@ -30,9 +31,10 @@ from corral.store.journal import Journal, Record
 from corral.store.lookup import Lookup
 from corral.wire.details import NodeDetails
 
-AnyEvent = Event | AccountEvent
+AnyEvent = Event | AccountEvent | FleetEvent
 Command = Callable[[State, int], Sequence[Event] | Refusal]
 AccountCommand = Callable[[Accounts, int], Sequence[AccountEvent] | Refusal]
+FleetCommand = Callable[[Fleets, int], Sequence[FleetEvent] | Refusal]
 
 
 class Done(Protocol):
@@ -102,6 +104,11 @@ class Service(Protocol):
     @property
     def accounts(self) -> Accounts: ...
     @property
+    def fleets(self) -> Fleets:
+        """Machines that engines lend."""
+        ...
+
+    @property
     def lookup(self) -> Lookup: ...
     @property
     def journal(self) -> Journal: ...
@@ -141,6 +148,7 @@ class Service(Protocol):
     async def submit(self, user: str, specs: Sequence[JobSpec], request: str = "") -> Done | Refusal: ...
     async def change(self, actor: str, command: Command, request: str = "") -> Done | Refusal: ...
     async def change_accounts(self, actor: str, command: AccountCommand) -> Done | Refusal: ...
+    async def change_fleets(self, actor: str, command: FleetCommand) -> Done | Refusal: ...
     def promised_ms(self, gang: str) -> int | None:
         """When a waiting gang is promised a start, if it is."""
         ...

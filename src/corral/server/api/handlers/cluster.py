@@ -221,6 +221,7 @@ def _node_view(ask: Ask, name: str) -> NodeView:
             if seat.node == name:
                 for slot in _slots(seat.gpus):
                     on_gpu.setdefault(slot, []).append(gang.id)
+    pilot = ask.service.fleets.pilot(name)
     left = {each: state.capacity.amount_left(n, each) for each, _ in node.spec.amounts}
     return NodeView(
         name=name,
@@ -238,6 +239,9 @@ def _node_view(ask: Ask, name: str) -> NodeView:
         why=node.why,
         details=ask.service.details.get(name),
         lacks=dict(ask.service.lacks(name)),
+        fleet=ask.service.fleets.by_node.get(name, ""),
+        where="" if pilot is None else pilot.where,
+        until_ms=node.until_ms,
     )
 
 

@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from corral.core import events as e
+from corral.core.fleets import fleets as fl
 from corral.core.people import accounts as a
 from corral.server.api.entry.asking import Ask, Flow, Reply
 from corral.server.api.handlers.jobs import know_places, known_place, sees_gang
@@ -161,6 +162,8 @@ def _about(ask: Ask, event: Any) -> _About | None:
         return _About() if any(map(partial(sees_gang, ask), _promised(event))) else None
     if isinstance(event, e.NodeEvent | e.Founded):
         return _About() if ask.may_somewhere(Verb.NODES_READ) else None
+    if isinstance(event, fl.FleetEvent):
+        return _About() if ask.may(Verb.FLEETS_READ) else None
     if isinstance(event, e.QueueEvent):
         queue = event.spec.name if isinstance(event, e.QueueSet) else event.queue
         return _About(queue=queue) if ask.may(Verb.QUEUES_READ, queue) else None

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 from corral.core import events as e
+from corral.core.fleets import fleets as fl
 from corral.core.people import accounts as a
+from corral.policy.reasons import span
 
 
 def told(event: Any) -> str:
@@ -55,6 +57,21 @@ def _because(why: str) -> str:
     return f": {why}" if why else ""
 
 
+def _in(event: e.NodeEndSet) -> str:
+    return f" in {span(max((event.until_ms or 0) - event.at_ms, 0))}"
+
+
+def _nodes(spec: fl.FleetSpec) -> str:
+    least, most = spec.nodes_min, spec.nodes_max
+    return f"{most} nodes" if least == most else f"{least} to {most} nodes"
+
+
+def _phase(event: fl.PilotSeen) -> str:
+    where = f" ({event.where})" if event.where else ""
+    words = {fl.PilotPhase.WAITING: "waits", fl.PilotPhase.STARTED: "was started", fl.PilotPhase.ENDED: "has ended"}
+    return words[event.phase] + where
+
+
 _SENTENCES: dict[type, Callable[[Any], str]] = {
     e.Founded: lambda v: f"the journal begins, with levels {', '.join(v.settings.levels) or 'of nodes alone'}",
     e.StartsPromised: lambda v: f"{len(v.promises)} gangs were promised a start, {len(v.withdrawn)} promises withdrawn",
@@ -66,6 +83,7 @@ _SENTENCES: dict[type, Callable[[Any], str]] = {
     e.GpuHealthChanged: lambda v: f"GPU {v.gpu} of node {v.node} is {v.health}" + _because(v.why),
     e.NodeDrained: lambda v: f"node {v.node} is being drained",
     e.NodeUndrained: lambda v: f"node {v.node} takes tasks again",
+    e.NodeEndSet: lambda v: f"node {v.node} " + ("stays" if v.until_ms is None else "will be taken away" + _in(v)),
     e.QueueSet: lambda v: f"queue {v.spec.name} was set",
     e.QueueRemoved: lambda v: f"queue {v.queue} was removed",
     e.JobSubmitted: _submitted,
@@ -90,6 +108,15 @@ _SENTENCES: dict[type, Callable[[Any], str]] = {
     e.GangStopped: _stopped,
     e.GangRequeued: _requeued,
     e.GangFinished: _finished,
+    fl.FleetSet: lambda v: f"fleet {v.spec.name} wants {_nodes(v.spec)} on {v.spec.kind}",
+    fl.FleetRecalled: lambda v: f"fleet {v.fleet} gives its nodes back",
+    fl.FleetRemoved: lambda v: f"fleet {v.fleet} is gone",
+    fl.FleetTroubled: lambda v: f"fleet {v.fleet} has trouble: {v.why}" if v.why else f"fleet {v.fleet} is well again",
+    fl.PilotOrdered: lambda v: f"pilot {v.pilot} is asked for",
+    fl.PilotSeen: lambda v: f"pilot {v.pilot} {_phase(v)}" + _because(v.why),
+    fl.PilotJoined: lambda v: f"pilot {v.pilot} joined with {len(v.shape.gpus)} GPUs",
+    fl.PilotRecalled: lambda v: f"pilot {v.pilot} is to go back" + _because(v.why),
+    fl.PilotEnded: lambda v: f"pilot {v.pilot} is over" + _because(v.why),
     a.UserSet: lambda v: f"user {v.user} was {'disabled' if v.disabled else 'set'}",
     a.UserRemoved: lambda v: f"user {v.user} was removed",
     a.RoleGranted: lambda v: f"{v.user} became {v.role} of {v.queue or 'the cluster'}",

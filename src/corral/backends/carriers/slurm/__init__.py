@@ -1,0 +1,23 @@
+"""Slurm as a carrier: a pilot is a batch job on one node. Speaks to Slurm by its commands; needs nothing else of it."""
+
+from __future__ import annotations
+
+import shutil
+
+from corral.backends.carriers.slurm.carrier import SlurmCarrier
+from corral.backends.carriers.slurm.commands import PROGRAMS, SlurmCommands
+from corral.backends.carriers.slurm.settings import Settings
+
+__all__ = ["Settings", "SlurmCarrier", "missing", "opened"]
+
+
+def missing() -> str:
+    absent = [name for name in PROGRAMS if shutil.which(name) is None]
+    if not absent:
+        return ""
+    hint = "install Slurm's client commands (Debian, Ubuntu: apt-get install slurm-client) and give this machine"
+    return f"{', '.join(absent)} not found on the PATH of the server: {hint} the cluster's slurm.conf and munge key"
+
+
+def opened(settings: Settings, cluster: str) -> SlurmCarrier:
+    return SlurmCarrier(settings, cluster, SlurmCommands(settings))

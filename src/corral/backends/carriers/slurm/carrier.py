@@ -1,0 +1,168 @@
+"""Pilots as batch jobs of Slurm. A job's name and its comment carry our id, and Slurm is told never to run two of them.
+
+A lost answer is no matter: before anything is submitted, Slurm is asked for a job with that comment. Should two come
+to be all the same (a command that was thought dead was only slow), Slurm holds one back (singleton), and it is
+cancelled when it is seen. Nothing is remembered here that Slurm would not tell.
+"""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import time
+from collections.abc import Sequence
+
+from corral.backends.carriers.base import PilotOrder, PilotPhase, Sighting
+from corral.backends.carriers.slurm.commands import SlurmCommands, SlurmJob
+from corral.backends.carriers.slurm.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+_WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED"})
+_STARTED = frozenset({"RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT", "COMPLETING"})
+_TOLD = {
+    "CANCELLED": "was cancelled",
+    "TIMEOUT": "reached its time limit",
+    "PREEMPTED": "was preempted",
+    "NODE_FAIL": "lost its node",
+    "COMPLETED": "has ended",
+    "FAILED": "failed; its words are in pilot.log in its folder on the node",
+    "OUT_OF_MEMORY": "ran out of memory",
+}
+_OPTIONS = ("partition", "account", "qos", "constraint", "reservation", "nodelist", "exclude", "gres")
+_MARGIN_MS = 3_000  # less than Slurm's own patience
+_INSIST_S = 30.0  # after the grace: what does not leave in order is cancelled
+
+
+class SlurmCarrier:
+    """``cluster``: tells our jobs from those of another Corral of the same user."""
+
+    def __init__(self, settings: Settings, cluster: str, commands: SlurmCommands) -> None:
+        self._settings, self._cluster, self._commands = settings, cluster, commands
+        self._grace: int | None = settings.grace_ms
+        self._asked_s: dict[str, float] = {}  # pilot -> when its script was told to leave
+
+    # --- the seam -----------------------------------------------------------------------------------------------------
+
+    def acquire(self, order: PilotOrder) -> None:
+        if self._found([order.pilot]):
+            return
+        number = self._commands.submit(self._words(order), self._script(order))
+        _log.info("pilot %s is job %d of Slurm", order.pilot, number)
+
+    def look(self, pilots: Sequence[str]) -> Sequence[Sighting]:
+        found = self._found(pilots)
+        return [self._sighting(pilot, jobs) for pilot, jobs in found.items()]
+
+    def release(self, pilot: str) -> None:
+        for job in self._found([pilot]).get(pilot, ()):
+            phase = _phase(job)
+            if phase is PilotPhase.STARTED and not self._is_overdue(pilot):
+                self._commands.signal(job.id)
+            elif phase is not PilotPhase.ENDED:
+                self._commands.cancel(job.id)
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+    # --- jobs ---------------------------------------------------------------------------------------------------------
+
+    def _mark(self, pilot: str) -> str:
+        return f"corral:{self._cluster}:{pilot}"
+
+    def _name(self, pilot: str) -> str:
+        return f"corral-{self._cluster}-{pilot}"
+
+    def _found(self, pilots: Sequence[str]) -> dict[str, list[SlurmJob]]:
+        """The jobs of these pilots, the one that counts first."""
+        if not pilots:
+            return {}
+        by_mark = {self._mark(pilot): pilot for pilot in pilots}
+        found: dict[str, list[SlurmJob]] = {}
+        for job in self._commands.jobs([self._name(pilot) for pilot in pilots]):
+            if job.comment in by_mark:
+                found.setdefault(by_mark[job.comment], []).append(job)
+        for jobs in found.values():
+            jobs.sort(key=lambda job: (_ORDER[_phase(job)], job.id))
+        return found
+
+    def _sighting(self, pilot: str, jobs: Sequence[SlurmJob]) -> Sighting:
+        first = jobs[0]
+        for job in jobs[1:]:
+            if _phase(job) is not PilotPhase.ENDED:
+                _log.warning("pilot %s is job %d and job %d of Slurm: the latter goes", pilot, first.id, job.id)
+                self._commands.cancel(job.id)
+        phase = _phase(first)
+        where = f"job {first.id}" + (f" on {first.nodes}" if phase is PilotPhase.STARTED else "")
+        left = first.left_ms if phase is PilotPhase.STARTED else None
+        return Sighting(pilot=pilot, phase=phase, where=where, left_ms=left, why=_why(first, phase))
+
+    def _is_overdue(self, pilot: str) -> bool:
+        since = self._asked_s.setdefault(pilot, time.monotonic())
+        return time.monotonic() - since > self._grace_ms() / 1000 + _INSIST_S
+
+    def _grace_ms(self) -> int:
+        if self._grace is None:
+            self._grace = max(self._commands.kill_wait_ms() - _MARGIN_MS, 2_000)
+        return self._grace
+
+    # --- what is submitted --------------------------------------------------------------------------------------------
+
+    def _words(self, order: PilotOrder) -> list[str]:
+        settings = self._settings
+        lead_s = self._grace_ms() // 1000 + 10
+        words = [
+            f"--job-name={self._name(order.pilot)}", f"--comment={self._mark(order.pilot)}", "--dependency=singleton",
+            "--nodes=1", "--ntasks=1", "--no-requeue", f"--signal=B:TERM@{lead_s}", "--output=/dev/null",
+            "--export=ALL", "--chdir=/",
+        ]  # fmt: skip
+        said = {option: getattr(settings, option) for option in _OPTIONS}
+        words += [f"--{option}={value}" for option, value in said.items() if value]
+        if order.lasts_ms is not None:
+            words.append(f"--time={max(1, order.lasts_ms // 60_000)}")
+        words += [f"--gres=gpu:{settings.gpus}"] if settings.gpus else []
+        words += [f"--cpus-per-task={settings.cpus}"] if settings.cpus else []
+        words += [f"--mem={settings.memory_mib}M"] if settings.memory_mib else []
+        if settings.is_exclusive:
+            words += ["--exclusive", *([] if settings.memory_mib else ["--mem=0"])]
+        return [*words, *settings.extra]
+
+    def _script(self, order: PilotOrder) -> str:
+        """What a node runs. The token is in it; Slurm shows a job's script to its owner and to administrators only."""
+        settings = self._settings
+        servers = [word for url in order.urls for word in ("--server", url)]
+        fake = ["--fake-gpus", settings.fake_gpus] if settings.fake_gpus else []
+        ca = ["--ca", order.cafile] if order.cafile else []
+        words = [
+            *settings.corral, "pilot", *servers, "--name", order.pilot, "--granted-by", "slurm",
+            "--grace", f"{self._grace_ms()}ms", *fake, *ca,
+        ]  # fmt: skip
+        python = f"export PYTHONPATH={shlex.quote(settings.pythonpath)}\n" if settings.pythonpath else ""
+        folder = shlex.quote(f"{settings.folder}/corral-{self._commands.user}-{self._cluster}/{order.pilot}")
+        return (
+            "#!/bin/sh\n"
+            "umask 077\n"
+            f"data={folder}\n"
+            'mkdir -p "$data" || exit 1\n'
+            'exec >>"$data/pilot.log" 2>&1\n'
+            f"{python}"
+            f"export CORRAL_JOIN_TOKEN={shlex.quote(order.token)}\n"
+            f'exec {shlex.join(words)} --data "$data"\n'
+        )
+
+
+_ORDER = {PilotPhase.STARTED: 0, PilotPhase.WAITING: 1, PilotPhase.ENDED: 2}
+
+
+def _phase(job: SlurmJob) -> PilotPhase:
+    if job.state in _WAITING:
+        return PilotPhase.WAITING
+    return PilotPhase.STARTED if job.state in _STARTED else PilotPhase.ENDED
+
+
+def _why(job: SlurmJob, phase: PilotPhase) -> str:
+    if phase is PilotPhase.WAITING:
+        return f"Slurm says: {job.reason}" if job.reason not in ("None", "") else ""
+    if phase is PilotPhase.STARTED:
+        return ""
+    return f"job {job.id} {_TOLD.get(job.state, f'is {job.state.lower()}')}"

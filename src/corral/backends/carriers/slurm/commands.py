@@ -1,0 +1,123 @@
+"""Slurm's own commands, called with a time limit: what they print is read, what they complain about is sorted.
+
+Two kinds of complaints: the controller could not be asked (nobody knows what happened), and it said no. Knows texts of
+Slurm 20.11 and later; nothing of pilots.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import subprocess
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from corral.backends.carriers.base import CarrierAway, CarrierRefused
+from corral.backends.carriers.slurm.settings import Settings
+
+PROGRAMS = ("sbatch", "squeue", "scancel", "scontrol")
+PATIENCE_S = 20.0
+_KEPT = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "SLURM_CONF")
+_FIELDS = "%i|%T|%N|%L|%r|%k"  # job, state, nodes, time left, reason, comment
+_AWAY = re.compile(
+    r"unable to contact slurm controller|socket timed out|connection (refused|timed out|reset)|zero bytes|"
+    r"transport endpoint|slurm_receive_msg|communication|munge|protocol authentication|slurm backup controller|"
+    r"controller in standby|try again",
+    re.IGNORECASE,
+)
+
+
+class SlurmJob(Struct, frozen=True):
+    """``left_ms`` None: it has no limit, or has not begun."""
+
+    id: int
+    state: str
+    nodes: str
+    left_ms: int | None
+    reason: str
+    comment: str
+
+
+class SlurmCommands:
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._account = pwd.getpwnam(settings.user) if settings.user else pwd.getpwuid(os.geteuid())
+
+    @property
+    def user(self) -> str:
+        return self._account.pw_name
+
+    def submit(self, words: Sequence[str], script: str) -> int:
+        """The number of the job."""
+        answer = self._run(["sbatch", "--parsable", *words], script)
+        number = answer.strip().partition(";")[0]
+        if not number.isdecimal():
+            raise CarrierAway(f"sbatch answered {answer[:200]!r}, which is no number of a job")
+        return int(number)
+
+    def jobs(self, names: Sequence[str]) -> list[SlurmJob]:
+        """Own jobs of these names, also those that ended a short while ago. Slurm sends those of this user only."""
+        words = ["squeue", "--noheader", f"--user={self.user}", "--states=all", f"--format={_FIELDS}"]
+        answer = self._run([*words, f"--name={','.join(names)}"])
+        return [job for line in answer.splitlines() if (job := _read_job(line)) is not None]
+
+    def signal(self, job: int) -> None:
+        """SIGTERM to the script of a job, and to nothing else in it."""
+        self._run(["scancel", "--batch", "--signal=TERM", str(job)])
+
+    def cancel(self, job: int) -> None:
+        self._run(["scancel", str(job)])
+
+    def kill_wait_ms(self) -> int:
+        """How long Slurm waits between SIGTERM and SIGKILL."""
+        found = re.search(r"^KillWait\s*=\s*(\d+) sec", self._run(["scontrol", "show", "config"]), re.MULTILINE)
+        return int(found[1]) * 1000 if found else 30_000
+
+    def _run(self, words: Sequence[str], said: str | None = None) -> str:
+        settings = self._settings
+        env = {name: os.environ[name] for name in _KEPT if name in os.environ}  # jobs get what sbatch has
+        env |= {"SLURM_CONF": settings.slurm_conf} if settings.slurm_conf else {}
+        other = {}
+        if settings.user and os.geteuid() == 0 and self._account.pw_uid != 0:
+            groups = os.getgrouplist(self._account.pw_name, self._account.pw_gid)
+            other = {"user": self._account.pw_uid, "group": self._account.pw_gid, "extra_groups": groups}
+            env |= {"USER": self._account.pw_name, "HOME": self._account.pw_dir}
+        try:
+            done = subprocess.run(
+                list(words), input=said, capture_output=True, text=True, timeout=PATIENCE_S, env=env, cwd="/",
+                errors="replace", check=False, **other,  # type: ignore[call-overload]
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise CarrierAway(f"{words[0]} did not answer within {PATIENCE_S:g} s") from None
+        except OSError as wrong:
+            raise CarrierAway(f"{words[0]} cannot be run: {wrong.strerror}") from None
+        if done.returncode == 0:
+            return str(done.stdout)
+        raise _complaint(words[0], f"{done.stderr}{done.stdout}", done.returncode)
+
+
+def _complaint(program: str, told: str, code: int) -> CarrierAway | CarrierRefused:
+    lines = [line.removeprefix(f"{program}: ").removeprefix("error: ") for line in told.splitlines() if line.strip()]
+    what = "; ".join(lines)[:400] or f"exit code {code}"
+    if code < 0 or _AWAY.search(what):
+        return CarrierAway(f"Slurm cannot be asked: {what}")
+    return CarrierRefused(f"Slurm refuses: {what}")
+
+
+def _read_job(line: str) -> SlurmJob | None:
+    parts = line.split("|", 5)
+    if len(parts) != 6 or not parts[0].isdecimal():
+        return None
+    number, state, nodes, left, reason, comment = parts
+    return SlurmJob(int(number), state, nodes, read_left(left), reason, comment)
+
+
+def read_left(text: str) -> int | None:
+    """``1-02:03:04``, ``2:03:04``, ``3:04``; whatever else is there says that there is no limit."""
+    found = re.fullmatch(r"(?:(?P<d>\d+)-)?(?:(?P<h>\d+):)?(?P<m>\d+):(?P<s>\d+)", text.strip())
+    if found is None:
+        return None
+    days, hours, minutes, seconds = (int(found[name] or 0) for name in "dhms")
+    return (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000
