@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from corral.backends.health.lemons import End, lemon
 from corral.core import events as e
 from corral.core.cluster.resources import Seat
+from corral.core.fleets.fleets import FleetEvent
 from corral.core.model import FailureClass, Gang
 from corral.core.people.accounts import AccountEvent
 from corral.wire.health import HealthSettings
@@ -31,7 +32,7 @@ class EndHistory:
         self._losses: deque[tuple[int, str]] = deque(maxlen=_ENDS_MAX)
         self._pardoned_ms: dict[str, int] = {}
 
-    def take(self, event: e.Event | AccountEvent) -> None:
+    def take(self, event: e.Event | AccountEvent | FleetEvent) -> None:
         match event:
             case e.GangPlaced() | e.GangRepaired():
                 self._where[event.gang] = _nodes(event.seats)

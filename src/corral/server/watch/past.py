@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from corral.core import events as e
+from corral.core.fleets.fleets import FleetEvent
 from corral.core.people.accounts import AccountEvent
 from corral.store.journal import Journal
 from corral.wire.codec import decode
@@ -21,12 +22,12 @@ _MARKS = tuple(
 )  # fmt: skip
 
 
-def recalled(journal: Journal, since_ms: int) -> list[e.Event | AccountEvent]:
+def recalled(journal: Journal, since_ms: int) -> list[e.Event | AccountEvent | FleetEvent]:
     """Events about ends of work and losses of machines since then, oldest first."""
     return list(_events(journal, since_ms))
 
 
-def _events(journal: Journal, since_ms: int) -> Iterator[e.Event | AccountEvent]:
+def _events(journal: Journal, since_ms: int) -> Iterator[e.Event | AccountEvent | FleetEvent]:
     after = max(0, journal.head.seq - _RECORDS_MAX)
     while records := journal.read(after, _AT_ONCE):
         for record in records:

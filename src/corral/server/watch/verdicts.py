@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from corral.backends.base import HealthReport
 from corral.core import events as e
+from corral.core.fleets.fleets import FleetEvent
 from corral.core.model import Health
 from corral.core.people.accounts import AccountEvent
 from corral.server.watch.history import EndHistory
@@ -25,7 +26,7 @@ class FleetWatch:
         self._own: dict[str, HealthReport] = {}
         self._lemons: dict[str, str] = {}
 
-    def take(self, event: e.Event | AccountEvent) -> None:
+    def take(self, event: e.Event | AccountEvent | FleetEvent) -> None:
         self.history.take(event)
         if isinstance(event, e.NodeRemoved):
             self._own.pop(event.node, None)
