@@ -18,6 +18,8 @@ from corral.core.state import State, need_ms, seated
 
 #: A gang that never reports a checkpoint is not dearer for its silence: so much unsaved work is the most it counts for.
 SILENT_MS = 5 * 60_000
+#: So much later than now a gang for which room is made is thought to start: whoever leaves may use its grace.
+ROOM_MS = 60_000
 
 
 class Snapshot:

@@ -17,7 +17,7 @@ from corral.core.cluster.resources import GPU_MILLI, Demand, TaskDemand
 from corral.core.cluster.slots import could_take
 from corral.core.model import NEVER_MS, Cause, Gang, GangState
 from corral.core.plan import MakeRoom, Victim
-from corral.core.snapshot import Draft
+from corral.core.snapshot import ROOM_MS, Draft
 from corral.core.state import State, seated
 from corral.policy.placement import FREE, Bounds, Seating, find_seats
 from corral.policy.rights import Group, Rights
@@ -25,9 +25,6 @@ from corral.policy.victims import Candidate, Ledger, by_node, cheapest
 
 #: Whoever shares time is looked at again no more often than this.
 LOOK_AGAIN_MS = 60_000
-
-#: So much later than now a gang for which room is made is thought to start: whoever leaves may use its grace.
-ROOM_MS = 60_000
 
 STAGES = (Cause.SHRINK, Cause.RECLAIM, Cause.PRIORITY, Cause.TIME_SHARE)
 
@@ -127,9 +124,6 @@ class Room:
         finally:
             capacity.undo(mark)
 
-    def _avoid(self, gang: Gang) -> tuple[str, ...]:
-        return self._snapshot.avoid(gang, ROOM_MS)
-
     def _ask(self, gang: Gang, size: int) -> MakeRoom | None:
         """Ask more and more disruptively until it is enough."""
         wanted, key = gang.demand.charge(size).get(GPU_MILLI, 0), (gang.queue, gang.priority)
@@ -186,7 +180,9 @@ class Room:
                 capacity.give_back(n, seat.gpus, seat.slice_mib, gang.amounts)
 
     def _seats(self, gang: Gang, size: int) -> Seating | None:
-        return find_seats(self._draft.capacity, claimed_as(gang.demand), size, self._avoid(gang), self._bounds)
+        return find_seats(
+            self._draft.capacity, claimed_as(gang.demand), size, self._snapshot.avoid(gang, ROOM_MS), self._bounds
+        )
 
     # ---- who could be asked ------------------------------------------------------------------------------------
 
@@ -285,7 +281,7 @@ class Room:
         is_allowed = self._is_allowed(gang, size, ())  # then it is so whoever leaves
         if not is_allowed:
             candidates = [candidate for candidate in candidates if self._helps(gang, size, candidate)]
-        demand, avoid = claimed_as(gang.demand), self._avoid(gang)
+        demand, avoid = claimed_as(gang.demand), self._snapshot.avoid(gang, ROOM_MS)
         picked = cheapest(self._draft.capacity, demand, size, avoid, candidates, lambda: self._ledger(gang), is_enough)
         if picked is None:
             return None
