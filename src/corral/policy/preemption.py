@@ -180,9 +180,8 @@ class Room:
                 capacity.give_back(n, seat.gpus, seat.slice_mib, gang.amounts)
 
     def _seats(self, gang: Gang, size: int) -> Seating | None:
-        return find_seats(
-            self._draft.capacity, claimed_as(gang.demand), size, self._snapshot.avoid(gang, ROOM_MS), self._bounds
-        )
+        demand, avoid = claimed_as(gang.demand), self._snapshot.avoid(gang, ROOM_MS)
+        return find_seats(self._draft.capacity, demand, size, avoid, self._bounds)
 
     # ---- who could be asked ------------------------------------------------------------------------------------
 
