@@ -12,6 +12,8 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --no-input
 STAMP := $(VENV)/.installed
+LOCK = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+    --no-emit-index-url --no-emit-find-links $(if $(UPGRADE),--upgrade)
 
 ##@ Everyday
 
@@ -29,8 +31,8 @@ test: setup services lint types imports ## Everything that must hold before a co
 	$(PY) -m pytest -n $(WORKERS) tests
 
 .PHONY: services
-services: ## Install what some tests need (PostgreSQL, Podman, SSH), where that is possible
-	@tools/services.sh
+services: ## Install what some tests need (PostgreSQL, Podman, SSH, Ray), where that is possible
+	@PYTHON=$(PYTHON) tools/services.sh
 
 .PHONY: format
 format: setup ## Rewrite the code in the house style
@@ -111,11 +113,10 @@ accept: setup ## Rewrite the golden scenarios with what the engine now does (the
 	$(PY) -m pytest tests/scenarios tests/architecture/test_generated.py --accept
 
 .PHONY: lock
-lock: ## Compile requirements/dev.txt anew (needs uv); UPGRADE=1 takes newer versions
+lock: ## Compile requirements/*.txt anew (needs uv); UPGRADE=1 takes newer versions
 	@command -v uv >/dev/null || { echo "make lock needs uv on the PATH" >&2; exit 1; }
-	uv pip compile pyproject.toml requirements/dev.in --output-file requirements/dev.txt --quiet \
-	    --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url \
-	    --no-emit-find-links $(if $(UPGRADE),--upgrade)
+	$(LOCK) pyproject.toml requirements/dev.in --output-file requirements/dev.txt
+	$(LOCK) requirements/ray.in --output-file requirements/ray.txt
 
 .PHONY: clean
 clean: ## Remove caches and build output (keeps .venv)

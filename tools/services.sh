@@ -4,7 +4,7 @@
 # here: each test starts what it needs, in a folder of its own, and ends it.
 #
 #     tools/services.sh              all of them
-#     tools/services.sh postgresql   only that one (or podman, ssh)
+#     tools/services.sh postgresql   only that one (or podman, ssh, ray)
 set -eu
 
 can_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
@@ -57,7 +57,23 @@ ssh() {
     install ssh openssh-server openssh-client
 }
 
-[ "$#" -gt 0 ] || set -- postgresql podman ssh
+# Ray, in an environment of its own beside the checkout: what has it and what is tested never share one. The stamp is
+# written last, so an interrupted installation is taken up again.
+ray() {
+    cd "$(dirname "$0")/.."
+    cmp -s requirements/ray.txt .venv-ray/.installed && return 0
+    echo "services: installing Ray into .venv-ray"
+    if ${PYTHON:-python3} -m venv .venv-ray >/dev/null 2>&1 &&
+        .venv-ray/bin/python -m pip --disable-pip-version-check --no-input install --quiet --require-hashes \
+            -r requirements/ray.txt >/dev/null 2>&1; then
+        cp requirements/ray.txt .venv-ray/.installed
+    else
+        rm -rf .venv-ray
+        echo "services: Ray could not be installed, so its tests are skipped" >&2
+    fi
+}
+
+[ "$#" -gt 0 ] || set -- postgresql podman ssh ray
 for wanted in "$@"; do
     "$wanted"
 done

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from corral.backends.carriers.base import Carrier
-from corral.backends.carriers.ssh.carrier import SshCarrier
+from corral.backends.carriers.hosts import HostAway, HostCarrier, Shell
 from corral.backends.carriers.ssh.settings import Host, Settings
-from corral.backends.carriers.ssh.shell import HostAway, Shell, opened_shell
+from corral.backends.carriers.ssh.shell import SshShell
 from corral.backends.carriers.wheels import Agent
 
 _READY_S = 20.0
@@ -100,17 +100,18 @@ class Losing:
     """A shell that may lose the answer to what it had carried out."""
 
     def __init__(self, shell: Shell) -> None:
-        self._shell = shell
+        self._shell, self.is_keeping = shell, shell.is_keeping
         self.is_losing = False
+        self.hosts = shell.hosts
 
-    def ask(self, host: Host, act: str, **request: Any) -> dict[str, Any]:
+    def ask(self, host: Any, act: str, **request: Any) -> dict[str, Any]:
         answer = self._shell.ask(host, act, **request)
         if act == "start" and self.is_losing:
             self.is_losing = False
             raise HostAway("the answer was lost")
         return answer
 
-    def install(self, host: Host, agent: Agent) -> dict[str, Any]:
+    def install(self, host: Any, agent: Agent) -> dict[str, Any]:
         return self._shell.install(host, agent)
 
     def close(self) -> None:
@@ -124,12 +125,12 @@ class SshGround:
         hosts = tuple(Host(host="127.0.0.1", folder=str(each), fake_gpus="2xH100") for each in self.folders)
         self.settings = self.sshd.settings(hosts)
         assert self.settings.fault() == ""
-        self._real = opened_shell(self.settings)
+        self._real = SshShell(self.settings)
         self._shell = Losing(self._real)
-        self._carriers: list[SshCarrier] = []
+        self._carriers: list[HostCarrier] = []
 
     def carrier(self) -> Carrier:
-        self._carriers.append(SshCarrier(self.settings, "test", self._shell))
+        self._carriers.append(HostCarrier(self.settings, "test", self._shell))
         return self._carriers[-1]
 
     def lose_next_answer(self) -> None:

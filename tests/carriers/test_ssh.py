@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import signal
@@ -18,10 +19,11 @@ import pytest
 from corral.backends.carriers import wheels
 from corral.backends.carriers.base import CarrierRefused, PilotOrder, PilotPhase
 from corral.backends.carriers.catalog import BadSettings, kind_of, read_settings
+from corral.backends.carriers.checks import unfit
+from corral.backends.carriers.hosts import HostCarrier
+from corral.backends.carriers.sending import program
 from corral.backends.carriers.ssh import Host, Settings, opened
-from corral.backends.carriers.ssh.carrier import SshCarrier
-from corral.backends.carriers.ssh.checks import unfit
-from corral.backends.carriers.ssh.shell import opened_shell
+from corral.backends.carriers.ssh.shell import SshShell
 from corral.backends.carriers.wheels import Agent, Interpreter, NoWheels, agent_for
 from tests.carriers.reception import Reception
 from tests.carriers.ssh_ground import SshGround, agents_in, pilot_of
@@ -85,7 +87,7 @@ def test_what_is_said_for_all_holds_for_those_that_say_nothing() -> None:
 
 def test_nothing_that_was_said_becomes_a_command_on_the_other_side() -> None:
     settings = Settings(hosts=(Host(host="gpu1", path="$(reboot)", fake_gpus="`reboot`"),), user="root")
-    shell = opened_shell(settings)
+    shell = SshShell(settings)
     try:
         first, second = (shell.command(settings.whole(Host(host=name, path=name))) for name in ("gpu1", "gpu2"))
     finally:
@@ -155,6 +157,18 @@ def test_one_host_that_is_away_keeps_no_other_from_its_work(ground: SshGround, r
     carrier.close()
 
 
+def test_what_runs_on_a_bare_host_is_read_by_old_pythons_too() -> None:
+    """Otherwise nobody there could say that they are too old."""
+    ast.parse(program(), feature_version=(3, 7))
+    assert imported(program()) <= sys.stdlib_module_names
+
+
+def imported(text: bytes) -> set[str]:
+    nodes = list(ast.walk(ast.parse(text)))
+    plain = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    return plain | {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)} - {"collections.abc"}
+
+
 # --- wheels -----------------------------------------------------------------------------------------------------------
 
 
@@ -221,7 +235,7 @@ def test_a_server_of_another_version_brings_its_agent_along(ground: SshGround, r
         found = agent_for(interpreter, folder)
         return Agent(found.wheels, "9.9.9-other")
 
-    carrier = SshCarrier(ground.settings, "test", opened_shell(ground.settings), newer)
+    carrier = HostCarrier(ground.settings, "test", SshShell(ground.settings), newer)
     carrier.look(["gpu-1"])
     until(lambda: (after := agents_in(ground.folders[0], "gpu-1")) != [] and after != [before], "another agent runs")
     until(lambda: os.listdir(ground.folders[0] / "agents") == ["9.9.9-other"], "the old one is removed")
@@ -270,11 +284,11 @@ sys.exit(done.returncode)
 ACQUIRE = """
 import msgspec, sys
 from corral.backends.carriers.base import PilotOrder
-from corral.backends.carriers.ssh.carrier import SshCarrier
+from corral.backends.carriers.hosts import HostAway, HostCarrier, Shell
 from corral.backends.carriers.ssh.settings import Settings
-from corral.backends.carriers.ssh.shell import opened_shell
+from corral.backends.carriers.ssh.shell import SshShell
 settings = msgspec.json.decode(sys.argv[1], type=Settings)
-carrier = SshCarrier(settings, "test", opened_shell(settings, sys.argv[2]))
+carrier = HostCarrier(settings, "test", SshShell(settings, sys.argv[2]))
 carrier.acquire(PilotOrder(pilot="gpu-1", urls=(sys.argv[3],), token="once-gpu-1"))
 carrier.close()
 """

@@ -20,6 +20,7 @@ from corral.backends.carriers.base import Carrier, CarrierAway, PilotOrder, Pilo
 from corral.backends.carriers.fake import FakeCarrier, FakeEngine
 from corral.backends.fleet.messages import AgentReport, JoinAnswer, JoinBody
 from corral.core.cluster.topology import NodeSpec
+from tests.carriers.ray_ground import RayGround
 from tests.carriers.reception import Reception
 from tests.carriers.slurm_ground import SlurmGround
 from tests.carriers.ssh_ground import SshGround
@@ -106,7 +107,12 @@ def _agent(order: PilotOrder, end: threading.Event) -> None:
             end.wait(0.1)
 
 
-GROUNDS: dict[str, Callable[[Path], Ground]] = {"fake": FakeGround, "slurm": SlurmGround, "ssh": SshGround}
+GROUNDS: dict[str, Callable[[Path], Ground]] = {
+    "fake": FakeGround,
+    "ray": RayGround,
+    "slurm": SlurmGround,
+    "ssh": SshGround,
+}
 
 
 @pytest.fixture(params=list(GROUNDS))

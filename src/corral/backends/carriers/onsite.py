@@ -91,29 +91,26 @@ def facts(base: str) -> dict[str, Any]:
 
 def driver() -> str:
     """The version of the driver of GPUs; empty: there is none."""
-    for path in ("/proc/driver/nvidia/version", "/sys/module/nvidia/version", "/sys/module/amdgpu/version"):
+    for path in ("/proc/driver/nvidia/version", "/sys/module/nvidia/version", "/sys/module/amdgpu/srcversion"):
         with contextlib.suppress(OSError), open(path) as file:
             return file.readline().strip()
-    return "amdgpu" if os.path.isdir("/sys/module/amdgpu") else ""
+    return ""
 
 
 def devices() -> int:
     """So many GPUs of NVIDIA sit in this machine, whether or not a driver knows them."""
-    root, found = "/sys/bus/pci/devices", 0
-    for name in os.listdir(root) if os.path.isdir(root) else []:
-        with (
-            contextlib.suppress(OSError),
-            open(f"{root}/{name}/vendor") as vendor,
-            open(f"{root}/{name}/class") as kind,
-        ):
-            found += vendor.read().strip() == "0x10de" and kind.read().startswith(("0x0300", "0x0302"))
+    at, found = "/sys/bus/pci/devices", 0
+    for name in os.listdir(at) if os.path.isdir(at) else []:
+        with contextlib.suppress(OSError), open(f"{at}/{name}/uevent") as file:
+            told = file.read()
+            found += "PCI_ID=10DE:" in told and ("PCI_CLASS=300" in told or "PCI_CLASS=302" in told)
     return found
 
 
 def place(base: str) -> dict[str, Any] | None:
     """Which pilot has this machine; never its token."""
     said = read(os.path.join(base, PLACE))
-    return said and {name: said[name] for name in ("pilot", "cluster", "agent", "at_ms", "is_released")}
+    return said and {name: said[name] for name in ("pilot", "cluster", "agent", "at_ms", "is_released", "is_kept")}
 
 
 def state(base: str) -> dict[str, Any]:
@@ -197,10 +194,12 @@ def mine(base: str, request: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def is_taken(base: str) -> bool:
+    """One that an engine kept is over when that does not keep it any more."""
     here = read(os.path.join(base, PLACE))
     if here is None:
         return False
-    return is_held(os.path.join(base, HOLD)) or not (here["is_released"] or os.path.exists(os.path.join(base, ENDED)))
+    over = here["is_released"] or here["is_kept"] or os.path.exists(os.path.join(base, ENDED))
+    return is_held(os.path.join(base, HOLD)) or not over
 
 
 def clear(base: str) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from corral.backends.carriers.ssh.carrier import SshCarrier
+from corral.backends.carriers.hosts import HostCarrier
 from corral.backends.carriers.ssh.settings import Host, Settings
-from corral.backends.carriers.ssh.shell import missing, opened_shell
+from corral.backends.carriers.ssh.shell import SshShell, missing
 
 __all__ = ["Host", "Settings", "missing", "opened"]
 
 
-def opened(settings: Settings, cluster: str) -> SshCarrier:
-    return SshCarrier(settings, cluster, opened_shell(settings))
+def opened(settings: Settings, cluster: str) -> HostCarrier:
+    return HostCarrier(settings, cluster, SshShell(settings))

@@ -31,6 +31,10 @@ class Host(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     path: str = ""
     fake_gpus: str = ""
 
+    @property
+    def key(self) -> str:
+        return f"{self.host} {self.port} {self.folder}"
+
     def __str__(self) -> str:
         return f"{self.host}:{self.port}" if self.port else self.host
 

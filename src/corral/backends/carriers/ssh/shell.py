@@ -6,83 +6,58 @@ part of a command line on the other side. Knows ssh and its exit codes; knows no
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shlex
 import shutil
 import subprocess
 import tempfile
-from importlib import resources
-from typing import Any, Protocol
+from typing import Any
 
+from corral.backends.carriers.hosts import HostAway, HostUnfit
+from corral.backends.carriers.sending import FIRST_WORDS, answer_in, installing, sent
 from corral.backends.carriers.ssh.settings import Host, Settings
 from corral.backends.carriers.wheels import Agent
 
-_BEGIN = (
-    "import sys;i=sys.stdin.buffer;exec(compile(i.read(int(i.readline())),'onsite','exec'),{'__name__':'__main__'})"
-)
 _UNREACHED = 255
 _CONNECT_S, _ANSWER_S, _INSTALL_S, _KEPT_S = 5, 30.0, 300.0, 30
 _NO_PYTHON = (126, 127)
-
-
-class HostAway(Exception):
-    """Nobody knows whether it was done. Why, and what to do where something can be done."""
-
-
-class HostUnfit(Exception):
-    """The host has answered, and nothing can be done there. Why, and what to do."""
-
-
-class Shell(Protocol):
-    def ask(self, host: Host, act: str, **request: Any) -> dict[str, Any]:
-        """Raises `HostAway` and `HostUnfit`."""
-        ...
-
-    def install(self, host: Host, agent: Agent) -> dict[str, Any]: ...
-
-    def close(self) -> None: ...
 
 
 def missing() -> str:
     return "" if shutil.which("ssh") else "there is no ssh client; as root: apt-get install openssh-client"
 
 
-def opened_shell(settings: Settings, client: str = "ssh") -> SshShell:
-    program = resources.files("corral.backends.carriers").joinpath("onsite.py").read_bytes()
-    return SshShell(settings, program, client)
-
-
 class SshShell:
     """``client``: the ssh program. A connection is kept open for a while and used again, so that looking at many hosts
     costs little; the sockets of such connections lie in a folder of their own."""
 
-    def __init__(self, settings: Settings, program: bytes, client: str = "ssh") -> None:
-        self._settings, self._program, self._client = settings, program, client
+    is_keeping = False
+
+    def __init__(self, settings: Settings, client: str = "ssh") -> None:
+        self._settings, self._client = settings, client
         self._sockets = tempfile.mkdtemp(prefix="corral-ssh-")
 
     def close(self) -> None:
         shutil.rmtree(self._sockets, ignore_errors=True)
 
-    def ask(self, host: Host, act: str, **request: Any) -> dict[str, Any]:
+    def hosts(self) -> list[Host]:
+        return [self._settings.whole(host) for host in self._settings.hosts]
+
+    def ask(self, host: Any, act: str, **request: Any) -> dict[str, Any]:
         return self._asked(host, {"act": act, **request}, b"", _ANSWER_S)
 
-    def install(self, host: Host, agent: Agent) -> dict[str, Any]:
-        bodies = [wheel.body for wheel in agent.wheels]
-        sizes = [(len(body), hashlib.sha256(body).hexdigest()) for body in bodies]
-        request = {"act": "install", "agent": agent.mark, "wheels": sizes}
-        return self._asked(host, request, b"".join(bodies), _INSTALL_S)
+    def install(self, host: Any, agent: Agent) -> dict[str, Any]:
+        request, body = installing(agent)
+        return self._asked(host, request, body, _INSTALL_S)
 
     def _asked(self, host: Host, request: dict[str, Any], body: bytes, within_s: float) -> dict[str, Any]:
-        request["folder"] = host.folder
-        said = b"%d\n%s%s\n%s" % (len(self._program), self._program, json.dumps(request).encode(), body)
+        said = sent({**request, "folder": host.folder}, body)
         try:
             done = subprocess.run(self.command(host), input=said, capture_output=True, timeout=within_s, check=False)
         except subprocess.TimeoutExpired:
             raise HostAway(f"{host} did not answer within {within_s:g} s") from None
         except OSError as wrong:
             raise HostAway(f"ssh cannot be run: {wrong.strerror}; {missing()}") from None
-        answer = _answer(done.stdout)
+        answer = answer_in(done.stdout)
         if answer is None:
             raise _trouble(host, done)
         if "fault" in answer:
@@ -104,17 +79,7 @@ class SshShell:
         words += ["-oIdentitiesOnly=yes", "-i", said.identity] if said.identity else []
         words += ["-l", host.user] if host.user else []
         python = shlex.quote(host.python)
-        return [*words, "-p", str(host.port), "--", host.host, f"exec {python} -I -S -c {shlex.quote(_BEGIN)}"]
-
-
-def _answer(output: bytes) -> dict[str, Any] | None:
-    """The last line: a shell may greet whoever comes."""
-    lines = output.strip().splitlines()
-    try:
-        found = json.loads(lines[-1]) if lines else None
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
+        return [*words, "-p", str(host.port), "--", host.host, f"exec {python} -I -S -c {shlex.quote(FIRST_WORDS)}"]
 
 
 def _trouble(host: Host, done: subprocess.CompletedProcess[bytes]) -> HostAway | HostUnfit:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from corral.backends.carriers.ssh.settings import Host
+from typing import Any, Protocol
 
 PYTHON = (3, 11)
 FREE_MIB = 1_024
 SKEW_MS = 60_000
 
 
-def unfit(host: Host, said: dict[str, Any], asked_ms: int, answered_ms: int) -> str:
+class Checked(Protocol):
+    """As much of a host as is looked at here."""
+
+    @property
+    def python(self) -> str: ...
+    @property
+    def fake_gpus(self) -> str: ...
+
+
+def unfit(host: Checked, said: dict[str, Any], asked_ms: int, answered_ms: int) -> str:
     """Why it is not, and what to do about it; empty: it is. ``asked_ms`` and ``answered_ms``: on the server's clock."""
     if said["place"] and not said["state"]["ended"]:
         return ""  # it has an agent, and judges for itself

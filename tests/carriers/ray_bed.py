@@ -1,0 +1,110 @@
+"""Ray on this machine, several raylets on an address of loopback: a program, run by the Python of Ray's environment.
+
+    python ray_bed.py FOLDER NODES PID
+
+Nodes are labelled machine=m1, m2, ...; the first is that of the head. The first two have pool=a, the others pool=b.
+Says in FOLDER/bed.json where things are, and obeys lines that come through FOLDER/bed.sock. Ends with the process PID,
+together with everything that it started.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+HOST = "127.0.0.2"  # 127.0.0.1 would become the machine's address on its network
+SETTINGS = {
+    "health_check_initial_delay_ms": 0,
+    "health_check_period_ms": 500,
+    "health_check_timeout_ms": 1_000,
+    "health_check_failure_threshold": 3,
+    "gcs_rpc_server_reconnect_timeout_s": 3_600,
+}
+
+
+class Bed:
+    def __init__(self, folder: Path, count: int) -> None:
+        from ray.cluster_utils import Cluster
+
+        self.folder = folder
+        self.cluster = Cluster()
+        self.nodes: dict[str, Any] = {}
+        for number in range(1, count + 1):
+            self.start(f"m{number}")
+        self.cluster.wait_for_nodes()
+
+    def start(self, machine: str) -> None:
+        terms: dict[str, Any] = {} if self.nodes else {"_system_config": SETTINGS, "include_dashboard": False}
+        labels = {"machine": machine, "pool": "a" if machine in ("m1", "m2") else "b"}
+        self.nodes[machine] = self.cluster.add_node(
+            wait=False, num_cpus=0, num_gpus=0, object_store_memory=80 << 20, node_ip_address=HOST, labels=labels,
+            **terms,
+        )  # fmt: skip
+
+    def told(self) -> dict[str, Any]:
+        head = self.cluster.head_node
+        return {
+            "address": self.cluster.address,
+            "python": sys.executable,
+            "gcs": _pid(head, "gcs_server"),
+            "raylets": {name: _pid(node, "raylet") for name, node in self.nodes.items()},
+        }
+
+    def obey(self, words: list[str]) -> dict[str, Any]:
+        if words[0] == "start":
+            self.cluster.remove_node(self.nodes[words[1]], allow_graceful=False)
+            self.start(words[1])
+        if words[0] == "start-head":
+            self.cluster.head_node.start_gcs_server()
+        return self.told()
+
+
+def _pid(node: Any, kind: str) -> int:
+    return next((each.process.pid for each in node.all_processes.get(kind, ())), 0)
+
+
+def main() -> None:
+    folder, count, owner = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    token = folder / "token"
+    token.write_text(secrets.token_hex(32))
+    token.chmod(0o600)
+    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "RAY_USAGE_STATS_ENABLED": "0"}
+    os.environ["RAY_TMPDIR"] = str(folder)
+    threading.Thread(target=_end_with, args=(owner, folder), daemon=True).start()
+    bed = Bed(folder, count)
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(str(folder / "bed.sock"))
+        door.listen()
+        (folder / "bed.json.new").write_text(json.dumps(bed.told()))
+        (folder / "bed.json.new").rename(folder / "bed.json")
+        while True:
+            visitor, _ = door.accept()
+            with visitor:
+                visitor.sendall(json.dumps(bed.obey(visitor.recv(1_000).decode().split())).encode())
+
+
+def _end_with(owner: int, folder: Path) -> None:
+    """What Ray started has this process for its parent, or ends with its raylet."""
+    while os.path.exists(f"/proc/{owner}"):
+        time.sleep(0.2)
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            is_ours = int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == os.getpid()
+        except OSError:
+            continue
+        if is_ours:
+            os.kill(int(entry.name), 9)
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
