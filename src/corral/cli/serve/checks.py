@@ -115,6 +115,13 @@ def containers() -> Check:
     return Check("containers", "ok", what)
 
 
+def carrier(name: str) -> Check:
+    from corral.backends.carriers.catalog import kind_of
+
+    lack, _, todo = kind_of(name).missing().partition("; ")
+    return Check(f"on {name}", "note", lack, todo) if lack else Check(f"on {name}", "ok", f"{name} can lend machines")
+
+
 def account() -> Check:
     if os.geteuid() == 0:
         return Check("account", "ok", "root: jobs can run as their users")

@@ -22,7 +22,10 @@ MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "bad": ("BAD", "red"
 @click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:7411", show_default=True, help="Where to listen.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.", panel="Output")
 def doctor(data: str | None, listen: str, as_json: bool) -> int:
-    """Check this machine and the server: data, rights, database, cgroups, GPUs, containers, port, clock, token."""
+    """Check this machine and the server: data, database, cgroups, GPUs, containers, carriers, port, clock, token."""
+    from functools import partial
+
+    from corral.backends.carriers.catalog import KINDS
     from corral.cli.serve import checks
 
     folder = data_folder(data)
@@ -34,6 +37,7 @@ def doctor(data: str | None, listen: str, as_json: bool) -> int:
         checks.cgroups,
         checks.gpus,
         checks.containers,
+        *(partial(checks.carrier, kind) for kind in KINDS),
         checks.account,
         checks.clock,
         lambda: checks.port(folder, listen),

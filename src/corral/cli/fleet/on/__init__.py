@@ -10,7 +10,9 @@ from importlib import import_module
 from typing import Any
 
 KINDS = {
+    "ray": "corral.cli.fleet.on.ray",
     "slurm": "corral.cli.fleet.on.slurm",
+    "ssh": "corral.cli.fleet.on.ssh",
 }
 
 
