@@ -231,6 +231,24 @@ def test_victims_are_chosen_by_placement_and_not_by_sums():
     assert all(gang.eviction is None for gang in (*cheap, *fixed))
 
 
+def test_cpus_of_a_node_without_gpus_are_made_room_on_as_well():
+    world = World().rack("a", 1, 0, cpu_milli=1000).queue("team")
+    cpus = Demand(task=TaskDemand(amounts=amounts({"cpu_milli": 1000})))
+    low = world.run("low", demand=cpus, seats=[Seat("a0")])
+    world.submit("high", demand=cpus, priority=1)
+    world.cycle()
+    assert low.eviction is not None
+
+
+def test_only_nodes_with_gpus_that_it_accepts_are_made_room_on():
+    world = World().rack("a", 1, 2).rack("b", 1, 2, model="A100").queue("team")
+    cheap = world.run("cheap", demand=demand_of(gpus=2), seats=[seat("a0", 0, 1)], restart_cost_ms=0)
+    dear = world.run("dear", demand=demand_of(gpus=2), seats=[seat("b0", 0, 1)], restart_cost_ms=1_000_000)
+    world.submit("high", demand=demand_of(gpus=2, models=("A100",)), priority=1)
+    world.cycle()
+    assert (cheap.eviction, dear.eviction is not None) == (None, True)
+
+
 PROTECTED = {
     "who may not be preempted": dict(preemptible=False),
     "who has not had its minimum runtime": dict(min_runtime_ms=1_000_000),

@@ -104,6 +104,7 @@ class _Search:
         self._capacity, self._demand, self._avoid = capacity, demand, avoid
         self._wanted = size + demand.spares
         self._new_ledger, self._is_enough = new_ledger, is_enough
+        self._accepted = capacity.topology.accepted(demand.task)
         self._column = self._without_avoided(raw_slots(capacity, demand))
         self._total = sum(self._column)
 
@@ -190,13 +191,14 @@ class _Search:
         return found
 
     def _by_node(self, candidates: Sequence[Candidate], lo: int, hi: int) -> dict[int, list[Here]]:
-        """Who would free what on which node, in order of price."""
+        """Who would free what on which node that the gang accepts, in order of price."""
         found: dict[int, list[Here]] = {}
+        kind, accepted, any_node = self._capacity.topology.kind, self._accepted, not self._demand.task.gpus
         for candidate in candidates:
             for n, mask in candidate.on:
                 if n in found:
                     found[n].append((candidate, mask))
-                elif lo <= n < hi:
+                elif lo <= n < hi and (any_node or accepted[kind[n]]):
                     found[n] = [(candidate, mask)]
         return found
 
@@ -206,13 +208,14 @@ class _Search:
         if not each:
             return True
         room, free, column = sum(self._column[lo:hi]), self._capacity.free, self._column
+        kind, accepted = self._capacity.topology.kind, self._accepted
         for n, here in at_node.items():
             if room >= self._wanted:
                 return True
             mask = free[n]
             for _, gpus in here:
                 mask |= gpus
-            room += max(0, mask.bit_count() // each - column[n])
+            room += max(0, (mask & accepted[kind[n]]).bit_count() // each - column[n])
         return room >= self._wanted
 
     def _least(self, n: int, here: Sequence[Here]) -> int:
@@ -271,7 +274,7 @@ class _Search:
         for _, gpus in steps:
             mask |= gpus
         usable = capacity.free[n] | mask & capacity.up[n] & ~capacity.claimed[n]
-        usable &= capacity.topology.accepted(task)[capacity.topology.kind[n]]
+        usable &= self._accepted[capacity.topology.kind[n]]
         count = gpu_slots(capacity.topology, self._demand, n, usable) if task.gpus else self._wanted
         for name, each in task.amounts:
             left = capacity.amount_left(n, name)
@@ -320,10 +323,9 @@ class _Search:
             return 0
         if candidate.gang.demand.task.slice_mib:
             return 0
-        accepted = capacity.topology.accepted(demand.task)
         loss = 0
         for n, gpus in candidate.on:
-            usable = capacity.free[n] & ~gpus & accepted[capacity.topology.kind[n]]
+            usable = capacity.free[n] & ~gpus & self._accepted[capacity.topology.kind[n]]
             loss += max(0, self._column[n] - gpu_slots(capacity.topology, demand, n, usable))
         return loss
 
