@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 import msgspec
+import uvloop
 
 from corral.backends.fleet.messages import AgentAnswer, AgentReport, DesiredAsk
 from corral.cli.fleet.bed import SERVER, Testbed
@@ -194,7 +195,8 @@ def measure(agents: int, lease_ms: int, heartbeat_s: float, rate: float, seconds
         try:
             bed.start()
             tokens = join_all(bed, [f"node-{n}" for n in range(agents)])
-            return asyncio.run(run_agents(bed, tokens, heartbeat_s, rate, seconds))
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # what loads should cost little itself
+                return runner.run(run_agents(bed, tokens, heartbeat_s, rate, seconds))
         finally:
             bed.stop()
 

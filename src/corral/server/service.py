@@ -66,6 +66,7 @@ class Service(Newsroom):
     def __init__(self, loop: Loop, lookup: Lookup, backend: Backend, secrets: SecretStore) -> None:
         self.loop, self.lookup, self.backend, self.secrets = loop, lookup, backend, secrets
         super().__init__(loop.journal.read)
+        self._knowing = backend if isinstance(backend, KnowsBeforehand) else None
         self.is_ready = False
         loop.watchers.append(self._notice)
 
@@ -102,7 +103,7 @@ class Service(Newsroom):
         return self.loop.clock.now_ms()
 
     def lacks(self, node: str) -> Mapping[str, str]:
-        return self.backend.lacks(node) if isinstance(self.backend, KnowsBeforehand) else {}
+        return self._knowing.lacks(node) if self._knowing is not None else {}
 
     # ---- changes -----------------------------------------------------------------------------------------------
 
@@ -147,10 +148,10 @@ class Service(Newsroom):
 
     def _impossible(self, specs: Sequence[JobSpec]) -> Refusal | None:
         """What the machines are known not to be able to run, as an image where there is no container engine."""
-        if not isinstance(self.backend, KnowsBeforehand):
+        if self._knowing is None:
             return None
         for work in (gang.work for spec in specs for gang in spec.gangs if gang.work is not None):
-            why = self.backend.cannot_run(work)
+            why = self._knowing.cannot_run(work) if work.image or work.mounts else ""  # plain work runs everywhere
             if why:
                 return Refusal("cannot_run_here", why, field="image")
         return None

@@ -1,23 +1,21 @@
-"""The journal on SQLite: takes the lease, begins an epoch, numbers and chains what is handed in.
+"""The journal on SQLite: takes the lease, begins an epoch, writes records and what is folded from them.
 
-Handing in costs microseconds and is done from one thread; a thread of its own writes. Reading is for any thread.
+Knows the files of the folder. What holds for every journal is in ``sql.journal``.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from concurrent.futures import Future
-from itertools import takewhile
 from pathlib import Path
 
 import msgspec
 
-from corral.store.archive import ArchiveRefused, digest_of, write_archive
-from corral.store.chain import chain, why_not_next
-from corral.store.journal import Entry, Head, JournalBroken, JournalFailed, Record, StoredImage, all_records
+from corral.store.journal import Head, JournalBroken, Record
 from corral.store.projection import fold
-from corral.store.sql.records import RECORD, Archived, archives_in, whole_journal
+from corral.store.sql.connection import Connection
+from corral.store.sql.journal import SqlJournal, check_end
+from corral.store.sql.records import RECORD, Archived, whole_journal
 from corral.store.sql.writer import Writer, fenced
 from corral.store.sqlite.database import DAMAGE, FILE_NAME, explained, open_database
 from corral.store.sqlite.lease import Lease
@@ -28,11 +26,12 @@ from corral.store.sqlite.removal import note_archive, remove_some
 from corral.store.sqlite.rows import put, tables_of
 from corral.store.sqlite.sidecar import FILE_NAME as SIDECAR_NAME
 from corral.store.sqlite.sidecar import Sidecar, remembered_head
-from corral.wire import codec
 
 
-class SqliteJournal:
+class SqliteJournal(SqlJournal):
     """Implements ``Journal`` in a folder of its own. To be closed when done."""
+
+    _reader: SqliteReader
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -59,48 +58,10 @@ class SqliteJournal:
             raise
         todo = "See that the disk is in order and has room, then start again."
         self._writer = Writer(self._head, self._commit, self._sidecar.put, (sqlite3.Error,), todo)
-        self._is_closed = False
-
-    @property
-    def epoch(self) -> int:
-        return self._epoch
-
-    @property
-    def head(self) -> Head:
-        return self._head
-
-    def append(self, entries: Sequence[Entry]) -> Future[Head]:
-        future: Future[Head] = Future()
-        future.set_running_or_notify_cancel()  # what was handed in cannot be taken back
-        failure = JournalFailed("the journal is closed") if self._is_closed else self._writer.failure
-        if failure is not None:
-            future.set_exception(failure)
-            return future
-        records = chain(self._head, self._epoch, codec.FORMAT, entries)
-        if records:
-            self._head = Head(records[-1].seq, records[-1].hash)
-        self._writer.append(future, records)
-        return future
-
-    def read(self, after: int, limit: int) -> list[Record]:
-        return self._reader.read(after, limit)
 
     @property
     def lookup(self) -> SqliteLookup:
         return self._reader.lookup
-
-    def save_image(self, image: StoredImage) -> None:
-        """Waits until the records that the image was made of are durable: it must never be ahead of them."""
-        assert image.seq <= self._head.seq, "an image of records that were never handed in"
-        self._writer.run(lambda: None).result()
-        self._reader.save_image(image)
-
-    def newest_image(self) -> StoredImage | None:
-        return self._reader.newest_image()
-
-    def image_seqs(self) -> list[int]:
-        """The records after which there are images, newest first."""
-        return self._reader.image_seqs()
 
     # ---- upkeep ------------------------------------------------------------------------------------------------
 
@@ -114,33 +75,23 @@ class SqliteJournal:
 
         self._writer.run(anew).result()
 
-    def archive(self, upto: int, path: Path | None = None) -> Path:
-        """Move the records up to that one into a file. Other writing goes on meanwhile; call from any thread but the
-        one that appends. Every image that is kept must still have all records after it: never beyond the oldest."""
-        images = [seq for seq in self._reader.images.seqs() if self._reader.images.load(seq) is not None]
-        if not images or upto > min(images):
-            newest = f"the oldest image is of record {min(images)}" if images else "there is no image yet"
-            raise ArchiveRefused(f"records up to {upto} cannot be archived: {newest}, and a restart needs all after it")
-        for archived in self._writer.run(lambda: archives_in(self._connection)).result():
-            self._remove(archived.last_seq)  # what an earlier call did not finish
-        anchor = self._reader.anchor()
-        if upto <= anchor.seq:
-            raise ArchiveRefused(f"records up to {anchor.seq} are archived already")
-        path = path or self.folder / "archive" / f"{anchor.seq + 1:012}-{upto:012}.jsonl.gz"
-        records = takewhile(lambda record: record.seq <= upto, all_records(self, anchor.seq, 2000))
-        end = write_archive(path, anchor, records)
-        inside = path.is_relative_to(self.folder)
-        name = str(path.relative_to(self.folder) if inside else path.absolute())
-        archived = Archived(end.seq, end.hash, anchor.seq + 1, name, digest_of(path))
-        self._writer.run(lambda: note_archive(self._connection, self._epoch, archived)).result()
-        self._remove(end.seq)
-        return path
+    def _usable_images(self) -> list[int]:
+        return [seq for seq in self._reader.images.seqs() if self._reader.images.load(seq) is not None]
 
-    def _remove(self, upto: int) -> None:
-        while self._reader.anchor().seq < upto:
-            self._writer.run(lambda: remove_some(self._connection, self._epoch, upto)).result()
+    def _name_of(self, path: Path) -> str:
+        """The folder may be moved as a whole."""
+        return str(path.relative_to(self.folder) if path.is_relative_to(self.folder) else path.absolute())
 
     # ---- in the thread of the writer ---------------------------------------------------------------------------
+
+    def _own_connection(self) -> Connection:
+        return self._connection
+
+    def _note_archive(self, archived: Archived) -> None:
+        note_archive(self._connection, self._epoch, archived)
+
+    def _remove_some(self, upto: int) -> None:
+        remove_some(self._connection, self._epoch, upto)
 
     def _commit(self, head: Head, records: Sequence[Record]) -> None:
         """Write records and change the projections by them, in one transaction."""
@@ -185,24 +136,9 @@ def _begin_epoch(connection: sqlite3.Connection) -> int:
 
 
 def _checked_head(connection: sqlite3.Connection, folder: Path) -> Head:
-    """The last record, if all that tells of it agrees: the record itself, the row beside it, the file beside that.
-
-    The whole chain is the business of ``verify``, which takes longer.
-    """
+    """The last record, if all that tells of it agrees: the record itself, the row beside it, the file beside that."""
     head = Head(*connection.execute("SELECT seq, hash FROM writer").fetchone())
-    anchor = Head(*connection.execute("SELECT seq, hash FROM anchor").fetchone())
-    rows = connection.execute(f"SELECT {RECORD} FROM records ORDER BY seq DESC LIMIT 2")
-    last = [Record(*row) for row in rows]
-    if last:
-        before = Head(last[1].seq, last[1].hash) if len(last) > 1 else anchor
-        wrong = why_not_next(before, last[0])
-        if wrong:
-            raise JournalBroken(f"{folder / FILE_NAME}: {wrong}. {_WHAT_TO_DO}")
-    end = Head(last[0].seq, last[0].hash) if last else anchor
-    if end != head:
-        raise JournalBroken(
-            f"{folder / FILE_NAME} ends with record {end.seq}, and should end with {head.seq}. {_WHAT_TO_DO}"
-        )
+    check_end(connection, head, str(folder / FILE_NAME), _WHAT_TO_DO)
     known = remembered_head(folder)
     if known is not None and known.seq > head.seq:
         raise JournalBroken(

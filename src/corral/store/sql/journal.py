@@ -1,0 +1,146 @@
+"""What a journal is on any database: numbers and chains what is handed in, saves images, moves old records away.
+
+Handing in costs microseconds and is done from one thread; a thread of its own writes. Reading is for any thread. How a
+transaction is made, and how one becomes the only writer, is the matter of each database.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from concurrent.futures import Future
+from itertools import takewhile
+from pathlib import Path
+from typing import Protocol
+
+from corral.store.archive import ArchiveRefused, digest_of, write_archive
+from corral.store.chain import chain, why_not_next
+from corral.store.journal import Entry, Head, JournalBroken, JournalFailed, Record, StoredImage, all_records
+from corral.store.sql.connection import Connection
+from corral.store.sql.records import RECORD, Archived, anchor_in, archives_in
+from corral.store.sql.writer import Writer
+from corral.wire import codec
+
+
+class JournalReader(Protocol):
+    """The same journal without the right to write."""
+
+    def read(self, after: int, limit: int) -> list[Record]: ...
+    def anchor(self) -> Head: ...
+    def save_image(self, image: StoredImage) -> None: ...
+    def newest_image(self) -> StoredImage | None: ...
+    def image_seqs(self) -> list[int]: ...
+
+
+class SqlJournal(ABC):
+    """Implements ``Journal``. Whoever is derived from it sets these before anything is asked of it."""
+
+    folder: Path  # of archives
+    _head: Head
+    _epoch: int
+    _reader: JournalReader
+    _writer: Writer
+    _is_closed = False
+
+    @property
+    def epoch(self) -> int:
+        return self._epoch
+
+    @property
+    def head(self) -> Head:
+        return self._head
+
+    def append(self, entries: Sequence[Entry]) -> Future[Head]:
+        future: Future[Head] = Future()
+        future.set_running_or_notify_cancel()  # what was handed in cannot be taken back
+        failure = JournalFailed("the journal is closed") if self._is_closed else self._writer.failure
+        if failure is not None:
+            future.set_exception(failure)
+            return future
+        records = chain(self._head, self._epoch, codec.FORMAT, entries)
+        if records:
+            self._head = Head(records[-1].seq, records[-1].hash)
+        self._writer.append(future, records)
+        return future
+
+    def read(self, after: int, limit: int) -> list[Record]:
+        return self._reader.read(after, limit)
+
+    # ---- images ------------------------------------------------------------------------------------------------
+
+    def save_image(self, image: StoredImage) -> None:
+        """Waits until the records that the image was made of are durable: it must never be ahead of them."""
+        assert image.seq <= self._head.seq, "an image of records that were never handed in"
+        self._writer.run(lambda: None).result()
+        self._reader.save_image(image)
+
+    def newest_image(self) -> StoredImage | None:
+        return self._reader.newest_image()
+
+    def image_seqs(self) -> list[int]:
+        """The records after which there are images, newest first."""
+        return self._reader.image_seqs()
+
+    # ---- archives ----------------------------------------------------------------------------------------------
+
+    def archive(self, upto: int, path: Path | None = None) -> Path:
+        """Move the records up to that one into a file. Other writing goes on meanwhile; call from any thread but the
+        one that appends. Every image that is kept must still have all records after it: never beyond the oldest."""
+        images = self._usable_images()
+        if not images or upto > min(images):
+            newest = f"the oldest image is of record {min(images)}" if images else "there is no image yet"
+            raise ArchiveRefused(f"records up to {upto} cannot be archived: {newest}, and a restart needs all after it")
+        for archived in self._writer.run(lambda: archives_in(self._own_connection())).result():
+            self._remove(archived.last_seq)  # what an earlier call did not finish
+        anchor = self._reader.anchor()
+        if upto <= anchor.seq:
+            raise ArchiveRefused(f"records up to {anchor.seq} are archived already")
+        path = path or self.folder / "archive" / f"{anchor.seq + 1:012}-{upto:012}.jsonl.gz"
+        records = takewhile(lambda record: record.seq <= upto, all_records(self, anchor.seq, 2000))
+        end = write_archive(path, anchor, records)
+        archived = Archived(end.seq, end.hash, anchor.seq + 1, self._name_of(path), digest_of(path))
+        self._writer.run(lambda: self._note_archive(archived)).result()
+        self._remove(end.seq)
+        return path
+
+    def _remove(self, upto: int) -> None:
+        while self._reader.anchor().seq < upto:
+            self._writer.run(lambda: self._remove_some(upto)).result()
+
+    def _usable_images(self) -> list[int]:
+        """The records after which there are images that a start could begin with."""
+        return self._reader.image_seqs()
+
+    def _name_of(self, path: Path) -> str:
+        """How an archive is remembered."""
+        return str(path.absolute())
+
+    # ---- in the thread of the writer ---------------------------------------------------------------------------
+
+    @abstractmethod
+    def _own_connection(self) -> Connection:
+        """That of the writer's thread."""
+
+    @abstractmethod
+    def _note_archive(self, archived: Archived) -> None: ...
+
+    @abstractmethod
+    def _remove_some(self, upto: int) -> None:
+        """Of the records that are archived, up to that one; as many as do not keep others waiting."""
+
+
+def check_end(connection: Connection, head: Head, where: str, todo: str) -> None:
+    """Whether the last record is the one that the row of the writer names, and follows the one before it.
+
+    The whole chain is the business of ``verify``, which takes longer.
+    """
+    rows = connection.execute(f"SELECT {RECORD} FROM records ORDER BY seq DESC LIMIT 2").fetchall()
+    last, anchor = [Record(*row) for row in rows], anchor_in(connection)
+    if last:
+        before = Head(last[1].seq, last[1].hash) if len(last) > 1 else anchor
+        wrong = why_not_next(before, last[0])
+        if wrong:
+            raise JournalBroken(f"{where}: {wrong}. {todo}")
+    end = Head(last[0].seq, last[0].hash) if last else anchor
+    if end != head:
+        raise JournalBroken(f"{where} ends with record {end.seq}, and should end with {head.seq}. {todo}")
