@@ -334,8 +334,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "no_entry_charge",
         f"{POLICY}/fairness.py",
-        "used, charge = record.used, self._tree.entry_charge_ms",
-        "used, charge = record.used, 0",
+        "self._charge = self._tree.entry_charge_ms * _SCALE",
+        "self._charge = 0",
         "What a queue starts counts only as time passes, so a burst gains.",
         (
             "tests/policy/test_fairness.py::test_a_start_is_charged_at_once_so_that_a_burst_gains_nothing",
@@ -418,7 +418,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "of_equals_the_first_leaves",
-        f"{POLICY}/victims.py",
+        f"{POLICY}/vacancy.py",
         "return (self.price, -self.gang.rank)",
         "return (self.price, self.gang.rank)",
         "Of equally dear victims the one that came first leaves.",
@@ -427,7 +427,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "victims_not_trimmed",
         f"{POLICY}/victims.py",
-        "found = self._trim(list(chosen.values()), lo, hi)",
+        "found = self._trim(list(chosen.values()), at)",
         "found = list(chosen.values())",
         "Gangs leave that need not, and sets are taken that are not enough.",
         (

@@ -88,7 +88,7 @@ def _queue_image(queue: Queue) -> QueueImage:
     return QueueImage(
         queue.spec,
         list(queue.used.items()),
-        [(user, dimension, amount) for (user, dimension), amount in queue.user_used.items()],
+        [(user, dimension, amount) for user, used in queue.user_used.items() for dimension, amount in used.items()],
         queue.jobs,
         list(queue.user_jobs.items()),
         queue.usage,
@@ -135,7 +135,8 @@ def _restore_queue(state: State, image: QueueImage) -> None:
         state.queues.put(image.spec)
     queue = state.queues.queues[image.spec.name]
     queue.used = dict(image.used)
-    queue.user_used = {(user, dimension): amount for user, dimension, amount in image.user_used}
+    for user, dimension, amount in image.user_used:
+        queue.user_used.setdefault(user, {})[dimension] = amount
     queue.jobs, queue.user_jobs = image.jobs, dict(image.user_jobs)
     queue.usage, queue.user_usage = image.usage, dict(image.user_usage)
     queue.window, queue.spent_gpu_ms, queue.committed_gpu_ms = image.window, image.spent_gpu_ms, image.committed_gpu_ms

@@ -6,33 +6,49 @@ nothing of priorities, age or placement.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from corral.core.cluster.resources import SHARE_DIMENSIONS
 from corral.core.queues.usage import Usage
 from corral.core.snapshot import Draft
 
 _SCALE = 1_000_000
 _NONE = (0,) * len(SHARE_DIMENSIONS)
+_NOTHING: Mapping[str, int] = {}
+
+#: (dimension, the past share in it, the divisor that turns an amount into a share)
+Past = tuple[str, int, int]
 
 
 class Shares:
     """Shares of queues and users in a draft. What the draft charges counts as soon as ``charged`` is called.
 
     Shares are remembered in between: they only grow while a draft is filled, as a walk in order requires; what an
-    eviction
-    gives back counts in the next plan.
+    eviction gives back counts in the next plan.
     """
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
         self._tree = draft.queues
-        self._past: dict[tuple[str, str | None], list[tuple[str, int, int]]] = {}
+        self._charge = self._tree.entry_charge_ms * _SCALE
+        self._totals = [(dimension, self._tree.total.get(dimension, 0)) for dimension in SHARE_DIMENSIONS]
+        self._past: dict[str, list[Past]] = {}
+        self._past_of_users: dict[tuple[str, str], list[Past]] = {}
         self._queues: dict[str, int] = {}
         self._users: dict[tuple[str, str], int] = {}
+        self._charged: set[str] = set()  # queues
+
+    def remember(self, queue: str) -> None:
+        """Look now at the shares along a queue's path that nobody has asked for and that were not charged so far."""
+        for name in self._tree.path(queue)[1:]:
+            if name not in self._charged:
+                self.queue(name)
 
     def charged(self, queue: str, user: str) -> None:
         """The draft charged something to this user of this queue."""
         for name in self._tree.path(queue):
             self._queues.pop(name, None)
+            self._charged.add(name)
         self._users.pop((queue, user), None)
 
     def path(self, queue: str, below: int = 0) -> tuple[tuple[int, str], ...]:
@@ -46,38 +62,35 @@ class Shares:
         known = self._queues.get(name)
         if known is None:
             record = self._tree.queues[name]
-            past = self._past.get((name, None))
+            past = self._past.get(name)
             if past is None:
-                past = self._past[name, None] = self._weighed(record.usage, record.spec.weight)
-            used, charge = record.used, self._tree.entry_charge_ms
-            known = 0
-            for dimension, had, weight in past:
-                share = had + used.get(dimension, 0) * charge * _SCALE // weight
-                known = max(known, share)
-            self._queues[name] = known
+                past = self._past[name] = self._weighed(record.usage, record.spec.weight)
+            known = self._queues[name] = self._share(past, record.used)
         return known
 
     def user(self, queue: str, user: str) -> int:
         known = self._users.get((queue, user))
         if known is None:
             record = self._tree.queues[queue]
-            past = self._past.get((queue, user))
+            past = self._past_of_users.get((queue, user))
             if past is None:
-                past = self._past[queue, user] = self._weighed(record.user_usage.get(user), 1)
-            used, charge = record.user_used, self._tree.entry_charge_ms
-            known = 0
-            for dimension, had, weight in past:
-                share = had + used.get((user, dimension), 0) * charge * _SCALE // weight
-                known = max(known, share)
-            self._users[queue, user] = known
+                past = self._past_of_users[queue, user] = self._weighed(record.user_usage.get(user), 1)
+            known = self._users[queue, user] = self._share(past, record.user_used.get(user, _NOTHING))
         return known
 
-    def _weighed(self, usage: Usage | None, weight: int) -> list[tuple[str, int, int]]:
-        """Per dimension: the past share, and the divisor that turns an amount into a share."""
+    def _share(self, past: list[Past], used: Mapping[str, int]) -> int:
+        """The largest over the dimensions: what was had, and what is in use as if it had been for a while."""
+        charge, largest = self._charge, 0
+        for dimension, had, divisor in past:
+            share = had + used.get(dimension, 0) * charge // divisor
+            if share > largest:
+                largest = share
+        return largest
+
+    def _weighed(self, usage: Usage | None, weight: int) -> list[Past]:
         past = _NONE if usage is None else usage.at(self._draft.now_ms, self._tree.half_life_ms)
-        total = self._tree.total
         return [
-            (dimension, had * _SCALE // (total[dimension] * weight), total[dimension] * weight)
-            for dimension, had in zip(SHARE_DIMENSIONS, past, strict=True)
-            if total.get(dimension, 0) > 0
+            (dimension, had * _SCALE // (total * weight), total * weight)
+            for (dimension, total), had in zip(self._totals, past, strict=True)
+            if total > 0
         ]

@@ -24,6 +24,10 @@ class Order(Protocol):
 
     def desk(self, shares: Shares, desk: Desk, first: Key, below: int) -> Key: ...
 
+    def desk_at_least(self, desk: Desk) -> Key:
+        """What the key of a desk certainly begins with; the less has to be looked at, the better."""
+        ...
+
     def user(self, shares: Shares, queue: str, user: str) -> Key: ...
 
     def line(self, line: Line, rank: int) -> Key: ...
@@ -38,6 +42,9 @@ class ByArrival:
     def desk(self, shares: Shares, desk: Desk, first: Key, below: int) -> Key:
         return first
 
+    def desk_at_least(self, desk: Desk) -> Key:
+        return ()
+
     def user(self, shares: Shares, queue: str, user: str) -> Key:
         return ()
 
@@ -48,6 +55,9 @@ class ByArrival:
 class ByPriority(ByArrival):
     def desk(self, shares: Shares, desk: Desk, first: Key, below: int) -> Key:
         return (-desk.priority, *first)
+
+    def desk_at_least(self, desk: Desk) -> Key:
+        return (-desk.priority,)
 
 
 class ByLength(ByArrival):
@@ -67,6 +77,9 @@ class ByShare:
     def desk(self, shares: Shares, desk: Desk, first: Key, below: int) -> Key:
         return (shares.path(desk.queue, below), -desk.priority)
 
+    def desk_at_least(self, desk: Desk) -> Key:
+        return ()
+
     def user(self, shares: Shares, queue: str, user: str) -> Key:
         return (shares.user(queue, user), user)
 
@@ -81,3 +94,6 @@ class ByPriorityAndShare(ByShare):
 
     def desk(self, shares: Shares, desk: Desk, first: Key, below: int) -> Key:
         return (-desk.priority, shares.path(desk.queue, below))
+
+    def desk_at_least(self, desk: Desk) -> Key:
+        return (-desk.priority,)

@@ -21,7 +21,8 @@ from corral.core.snapshot import ROOM_MS, Draft
 from corral.core.state import State, seated
 from corral.policy.placement import FREE, Bounds, Seating, find_seats
 from corral.policy.rights import Group, Rights
-from corral.policy.victims import Candidate, Ledger, by_node, cheapest
+from corral.policy.vacancy import Candidate, by_node
+from corral.policy.victims import Ledger, cheapest
 
 #: Whoever shares time is looked at again no more often than this.
 LOOK_AGAIN_MS = 60_000
@@ -33,9 +34,8 @@ class Preemption(Struct, frozen=True):
     """Which ways of making room a policy uses."""
 
     causes: tuple[Cause, ...] = STAGES
-    failures_max: int = (
-        8  # searches without result in one cycle, after which only owners and smaller demands are searched for
-    )
+    #: searches without result in one cycle, after which only owners and smaller demands are searched for
+    failures_max: int = 8
 
 
 class Room:

@@ -218,7 +218,7 @@ class Cycle:
             return
         shortfall = self.shortfall(gang, demand.smallest)
         if shortfall is not None:
-            if self._make_room(gang, FREE):
+            if self._make_room(walk, gang, FREE):
                 walk.served(turn)
             elif shortfall.kind == "user_limit":
                 walk.close_line(turn)
@@ -228,7 +228,7 @@ class Cycle:
         exempt = self._exempt(gang)
         bounds = self.calendar.bounds(gang, exempt)
         is_in_vain = (demand, bounds) in self._in_vain and not gang.profile.avoid
-        if not is_in_vain and (self._place(gang, bounds) or self._make_room(gang, bounds)):
+        if not is_in_vain and (self._place(gang, bounds) or self._make_room(walk, gang, bounds)):
             walk.served(turn)
         else:
             self._block(walk, turn, pool, bounds, exempt)
@@ -300,7 +300,7 @@ class Cycle:
             return True
         return self._shortfall_of(gang, dict(self.state.charge_for(gang.demand.task, found.everything))) is None
 
-    def _make_room(self, gang: Gang, bounds: Bounds) -> bool:
+    def _make_room(self, walk: Walk, gang: Gang, bounds: Bounds) -> bool:
         if self.parts.preemption is None:
             return False
         decision = self.room.make(gang, gang.demand.smallest, bounds)
@@ -308,6 +308,7 @@ class Cycle:
             return False
         for victim in decision.victims:
             leaving = self.state.gangs[victim.gang]
+            walk.leaves(leaving)
             self.draft.evict(leaving)
             if victim.keep:
                 self.draft.claim(leaving, victim.keep, self.state.charge_for(leaving.demand.task, victim.keep))

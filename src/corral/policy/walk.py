@@ -87,28 +87,22 @@ class Walk:
         #: the same for single desks: (desk, demand) -> shorter than this
         self._open_at: dict[tuple[int, str, Demand], int] = {}
         self._users: dict[tuple[int, int, str], _Users] = {}
-        #: outermost queue -> a heap of the desks below it. What one of them is charged counts for all of them alike, so
-        #: their order among themselves stays: only the one on top has to be looked at again
+        #: outermost queue -> a heap of the desks below it, each under a key that is no greater than its own: that is
+        #: worked out when it comes up. What one of them is charged counts for all of them alike, so their order among
+        #: themselves stays: only the one on top has to be looked at again
         self._families: dict[str, list[tuple[Key, int, tuple[int, str]]]] = {}
         #: outermost queue -> its first desk, for as long as that is certain: until one of the family is charged or,
         #: where the order looks inside, until anything at all has happened
         self._tops: dict[str, Top] = {}
         self._looks_inside, self._owners_first = order.looks_inside, order.owners_first
-        bests: dict[tuple[int, tuple[int, str]], Best | None] = {}
         for at, desk in self._backlog.desks.items():
             family = self._families.setdefault(family_of(desk.queue), [])
-            may_own = self._owners_first and self._headroom(desk.queue) > 0
-            for rights in (OWNER, BORROWER) if may_own else (BORROWER,):
-                best = bests[rights, at] = self._best(desk, rights) if self._looks_inside else None
-                if best is not None or not self._looks_inside:
-                    family.append((self._key(desk, rights, best, 1), rights, at))
-        self._heap: list[tuple[Key, str]] = []
-        for name, family in self._families.items():
-            if family:
-                heapify(family)
-                _, rights, at = family[0]
-                top = self._tops[name] = (self._backlog.desks[at], rights, bests[rights, at])
-                self._heap.append((self._key(*top), name))
+            family.append((self._least_key(desk, BORROWER), BORROWER, at))
+            if self._owners_first and self._headroom(desk.queue) > 0:
+                family.append((self._least_key(desk, OWNER), OWNER, at))
+        for family in self._families.values():
+            heapify(family)
+        self._heap = [(family[0][0], name) for name, family in self._families.items()]
         heapify(self._heap)
 
     def next(self) -> Turn | None:
@@ -219,14 +213,24 @@ class Walk:
         for name in self._draft.queues.path(queue):
             self._rooms.pop(name, None)
 
+    def leaves(self, gang: Gang) -> None:
+        """A gang is about to be told to leave. What it gives back counts in the next plan, as if all knew."""
+        self._shares.remember(gang.queue)
+
     def _key(self, desk: Desk, rights: int, best: Best | None = None, below: int = 0) -> Key:
         """The key of a desk among all, or, ``below`` its outermost queue, among its family."""
         rank = self._order.desk(self._shares, desk, best[0] if best is not None else (), below)
+        return (*self._standing(desk, rights), *rank, desk.queue)
+
+    def _least_key(self, desk: Desk, rights: int) -> Key:
+        """What the key of a desk begins with, as far as it is known without looking at shares or at who is first."""
+        return (*self._standing(desk, rights), *self._order.desk_at_least(desk))
+
+    def _standing(self, desk: Desk, rights: int) -> Key:
+        """Level by level: whoever is within its guarantee could take it back from a relative who is not."""
         if not self._owners_first:
-            return (*rank, desk.queue)
-        # level by level: whoever is within its guarantee could take it back from a relative who is not
-        above = [self._headroom(name) <= 0 for name in self._draft.queues.path(desk.queue)[1:-1]]
-        return ((*above, rights), *rank, desk.queue)
+            return ()
+        return ((*[self._headroom(name) <= 0 for name in self._draft.queues.path(desk.queue)[1:-1]], rights),)
 
     def _best(self, desk: Desk, rights: int) -> Best | None:
         """The first at a desk: of the users by order, the first of that user's lines."""

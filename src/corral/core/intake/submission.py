@@ -6,6 +6,7 @@ Every fault is a typed refusal. Nothing is corrected silently and nothing is acc
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 
 from corral.core.cluster.capacity import Capacity
 from corral.core.cluster.resources import Demand, TaskDemand
@@ -50,7 +51,13 @@ def faults_of(spec: JobSpec) -> Iterator[Refusal]:
             )
 
 
-def demand_faults(demand: Demand) -> Iterator[Refusal]:
+@lru_cache(maxsize=4096)
+def demand_faults(demand: Demand) -> tuple[Refusal, ...]:
+    """What is wrong with a demand in itself. Remembered: people ask for the same again and again."""
+    return tuple(_demand_faults(demand))
+
+
+def _demand_faults(demand: Demand) -> Iterator[Refusal]:
     if demand.tasks < 1:
         yield Refusal("no_tasks", f"a gang of {demand.tasks} tasks", "ask for at least one task", "tasks")
     if demand.tasks_min < 0 or demand.tasks_min > demand.tasks or demand.step < 1:

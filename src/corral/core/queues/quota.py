@@ -8,7 +8,6 @@ Knows nothing of nodes or placement.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 from msgspec import Struct, field
 
@@ -17,6 +16,7 @@ from corral.core.model import NEVER_MS, QueueSpec
 from corral.core.queues.usage import Usage
 
 ROOT = ""
+_NOTHING: Mapping[str, int] = {}
 
 
 class Shortfall(Struct, frozen=True, gc=False):
@@ -37,7 +37,7 @@ class Queue(Struct, gc=False):
     parent: str | None
     children: list[str] = field(default_factory=list)
     used: dict[str, int] = field(default_factory=dict)
-    user_used: dict[tuple[str, str], int] = field(default_factory=dict)  # (user, dimension) -> amount
+    user_used: dict[str, dict[str, int]] = field(default_factory=dict)  # user -> dimension -> amount
     jobs: int = 0
     user_jobs: dict[str, int] = field(default_factory=dict)
     usage: Usage = field(default_factory=lambda: Usage.none(len(SHARE_DIMENSIONS)))  # of what is shared
@@ -73,6 +73,7 @@ class QueueTree:
         self._bounded: dict[str, bool] = {}
         self._next_change_ms = 0  # nothing changes by itself before; 0: not known
         self._own: set[str] | None = None  # of a copy: the queues that are no longer shared with the original
+        self._own_users: set[tuple[str, str]] = set()  # of a copy: (queue, user) of whom the same is true
         self._promised: dict[tuple[str, str], int | None] | None = None  # a copy remembers: time stands still in it
         self._bounds: dict[tuple[str, str], list[tuple[str, int]]] | None = None
 
@@ -197,7 +198,7 @@ class QueueTree:
         queue = self.queues[name]
         for dimension, asked in charge.items():
             bound = amount_of(queue.spec.user_limit, dimension)
-            mine = queue.user_used.get((user, dimension), 0)
+            mine = 0 if bound is None else queue.user_used.get(user, _NOTHING).get(dimension, 0)
             if bound is not None and mine + asked > bound:
                 yield Shortfall("user_limit", name, dimension, mine, bound, asked)
             for each, limit in self._limits(name, dimension, now_ms):
@@ -255,7 +256,7 @@ class QueueTree:
         twin = object.__new__(QueueTree)
         twin.__dict__.update(self.__dict__)
         twin.queues = self.queues.copy()
-        twin._own = set()
+        twin._own, twin._own_users = set(), set()
         twin._promised, twin._bounds = {}, {}
         return twin
 
@@ -272,12 +273,25 @@ class QueueTree:
     def charge(self, name: str, user: str, amounts: Sequence[tuple[str, int]], sign: int) -> None:
         if not amounts:
             return
+        if sign < 0:
+            amounts = [(dimension, -amount) for dimension, amount in amounts]
         own, queues = self._own, self.queues
         for each in self._paths[name]:
-            queue = queues[each] if own is None or each in own else self._to_change(each)
-            _add(queue.used, amounts, sign)
-        # a copy has its own by now
-        _add(queues[name].user_used, [((user, dimension), amount) for dimension, amount in amounts], sign)
+            used = (queues[each] if own is None or each in own else self._to_change(each)).used
+            for dimension, amount in amounts:
+                used[dimension] = used.get(dimension, 0) + amount
+        used = self._user_to_change(name, user)
+        for dimension, amount in amounts:
+            used[dimension] = used.get(dimension, 0) + amount
+
+    def _user_to_change(self, name: str, user: str) -> dict[str, int]:
+        """What a user is charged in a queue that is there to be changed. A copy takes its own only now."""
+        users = self.queues[name].user_used
+        used = users.get(user)
+        if used is None or (self._own is not None and (name, user) not in self._own_users):
+            used = users[user] = {} if used is None else used.copy()
+            self._own_users.add((name, user))
+        return used
 
     def meter(self, name: str, user: str, amounts: Iterable[tuple[str, int]], sign: int, now_ms: int) -> None:
         """Begin (+1) or end (-1) measuring usage at this rate."""
@@ -310,14 +324,6 @@ class QueueTree:
     def spent_gpu_ms(self, name: str, now_ms: int) -> int:
         queue = self.queues[name]
         return queue.spent_gpu_ms if queue.window == _window(queue.spec, now_ms) else 0
-
-
-def _add(total: dict[Any, int], amounts: Iterable[tuple[Any, int]], sign: int) -> None:
-    for name, amount in amounts:
-        try:
-            total[name] += sign * amount
-        except KeyError:
-            total[name] = sign * amount
 
 
 def contested(charge: Mapping[str, int]) -> tuple[str, ...]:

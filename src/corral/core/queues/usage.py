@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isqrt
+from operator import add
 
 from msgspec import Struct
 
@@ -77,6 +78,7 @@ class Usage(Struct, gc=False):
         return tuple(found)
 
     def change(self, deltas: Sequence[int], now_ms: int, half_life_ms: int) -> None:
-        self.values = self.at(now_ms, half_life_ms)
-        self.at_ms = max(self.at_ms, now_ms)
-        self.rates = tuple([rate + delta for rate, delta in zip(self.rates, deltas, strict=True)])
+        if now_ms > self.at_ms or not half_life_ms:
+            self.values = self.at(now_ms, half_life_ms)
+            self.at_ms = max(self.at_ms, now_ms)
+        self.rates = tuple(map(add, self.rates, deltas))

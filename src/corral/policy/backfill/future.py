@@ -7,8 +7,9 @@ are spoken for.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, merge
 
 from msgspec import Struct
 
@@ -16,6 +17,8 @@ from corral.core.cluster.resources import Demand
 from corral.core.model import NEVER_MS, Gang, GangState
 from corral.core.snapshot import Draft
 from corral.policy.backfill.prospect import Busy, Prospect, Taken
+
+FEW = 64  # nodes, of which each is put in its place rather than all sorted
 
 #: (time, node, tasks that fit there from then on)
 Opening = tuple[int, int, int]
@@ -28,7 +31,7 @@ class Outlook:
     should have gone and has not.
     """
 
-    __slots__ = ("place", "prospects", "soonest", "until", "version")
+    __slots__ = ("in_turn", "place", "prospects", "soonest", "until", "version")
 
     def __init__(self, nodes: int) -> None:
         self.place = 0
@@ -36,6 +39,26 @@ class Outlook:
         self.prospects: list[Prospect | None] = [None] * nodes  # None: not worked out, or not as the state has it
         self.until = [0] * nodes  # when the first who sits there should be gone; 0: to be looked at
         self.soonest = 0  # the least of these
+        #: number of GPUs -> (from when on nobody holds so many of a node's, node), earliest first; if it was asked for
+        self.in_turn: dict[int, list[tuple[int, int]]] = {}
+
+    def put(self, n: int, prospect: Prospect | None) -> None:
+        """What is to be known of a node from now on."""
+        old, self.prospects[n] = self.prospects[n], prospect
+        for gpus, in_turn in self.in_turn.items():
+            if old is not None:
+                del in_turn[bisect_left(in_turn, (old.room_from[gpus], n))]
+            if prospect is not None:
+                insort(in_turn, (prospect.room_from[gpus], n))
+        self.until[n] = 0 if prospect is None else prospect.busy[0][0] if prospect.busy else NEVER_MS
+
+    def with_room_for(self, gpus: int) -> list[tuple[int, int]]:
+        """(from when on so many GPUs are held by nobody, node), earliest first."""
+        known = self.in_turn.get(gpus)
+        if known is None:
+            found = [(each.room_from[gpus], n) for n, each in enumerate(self.prospects) if each is not None]
+            known = self.in_turn[gpus] = sorted(found)
+        return known
 
 
 class Sitting(Struct, frozen=True, gc=False):
@@ -92,12 +115,12 @@ class Future:
                 fits = prospect.fits_beside(demand, mask, spoken_for, kept.get(n, {}), now, expected_ms)
                 ahead += [(time, n, count) for time, count in self._in_time(n, fits, need_ms)]
         heapify(ahead)
-        for since_ms, n, prospect in self._in_turn(demand):
+        for since_ms, n in self._in_turn(demand):
             while ahead and ahead[0][0] < since_ms:
                 yield heappop(ahead)
             mask = self._usable(demand, n)
             if mask is not None and n not in taken and n not in avoided:
-                for time, count in self._in_time(n, prospect.fits(demand, mask), need_ms):
+                for time, count in self._in_time(n, self.prospect(n).fits(demand, mask), need_ms):
                     heappush(ahead, (time, n, count))
         while ahead:
             yield heappop(ahead)
@@ -111,18 +134,14 @@ class Future:
         before = [each for each in fits if each[0] < end - need_ms]
         return [*before, (end - need_ms, 0)] if before and before[-1][1] else before
 
-    def _in_turn(self, demand: Demand) -> list[tuple[int, int, Prospect]]:
-        """(time, node, its prospect): no task fits there before; earliest first."""
+    def _in_turn(self, demand: Demand) -> Iterator[tuple[int, int]]:
+        """(time, node): no task fits there before; earliest first."""
         number, least = self._topology.number, demand.task.gpus or int(demand.task.slice_mib > 0)
         if least > self._topology.gpus_max:
-            return []
-        prospects = self._outlook.prospects.copy()
-        for name in self._changed():
-            if name in number:
-                prospects[number[name]] = self.prospect(number[name])
-        found = [(each.room_from[least], n, each) for n, each in enumerate(prospects) if each is not None]
-        found.sort()
-        return found
+            return iter(())
+        changed = {number[name] for name in self._changed() if name in number}
+        apart = sorted([(self.prospect(n).room_from[least], n) for n in changed])
+        return merge((each for each in self._outlook.with_room_for(least) if each[1] not in changed), apart)
 
     def _usable(self, demand: Demand, n: int) -> int | None:
         """The GPUs of a node that a task may use some day; None if it may not sit there at all."""
@@ -161,14 +180,15 @@ class Future:
             stale.update([n for n, until in enumerate(known.until) if until <= now])  # somebody overran
         known.place = len(state.changes)
         changed = self._changed()
+        if len(stale) > FEW:
+            known.in_turn.clear()
         for n in stale:
             name = topology.nodes[n].name
             if name in changed:
-                known.prospects[n], known.until[n] = None, 0
-                continue
-            prospect = known.prospects[n] = self._work_out(n, name)
-            known.until[n] = prospect.busy[0][0] if prospect.busy else NEVER_MS
-            known.version += 1
+                known.put(n, None)
+            else:
+                known.put(n, self._work_out(n, name))
+                known.version += 1
         if stale:
             known.soonest = min(known.until)
         return known
