@@ -3,8 +3,8 @@
     python ray_bed.py FOLDER NODES PID
 
 Nodes are labelled machine=m1, m2, ...; the first is that of the head. The first two have pool=a, the others pool=b.
-Says in FOLDER/bed.json where things are, and obeys lines that come through FOLDER/bed.sock. Ends with the process PID,
-together with everything that it started.
+Says in FOLDER/bed.json where things are, and obeys lines that come through FOLDER/bed.sock. The head keeps on disk what
+it must not forget. Ends with the process PID, together with everything that it started.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class Bed:
     def __init__(self, folder: Path, count: int) -> None:
         from ray.cluster_utils import Cluster
 
-        self.folder = folder
+        self.settings = SETTINGS | {"gcs_storage": "rocksdb", "gcs_storage_path": str(folder / "gcs")}
+        (folder / "gcs").mkdir()
         self.cluster = Cluster()
         self.nodes: dict[str, Any] = {}
         for number in range(1, count + 1):
@@ -42,7 +43,9 @@ class Bed:
         self.cluster.wait_for_nodes()
 
     def start(self, machine: str) -> None:
-        terms: dict[str, Any] = {} if self.nodes else {"_system_config": SETTINGS, "include_dashboard": False}
+        terms: dict[str, Any] = {}
+        if not self.nodes:
+            terms = {"_system_config": self.settings, "include_dashboard": False, "gcs_server_port": _free_port()}
         labels = {"machine": machine, "pool": "a" if machine in ("m1", "m2") else "b"}
         self.nodes[machine] = self.cluster.add_node(
             wait=False, num_cpus=0, num_gpus=0, object_store_memory=80 << 20, node_ip_address=HOST, labels=labels,
@@ -63,8 +66,15 @@ class Bed:
             self.cluster.remove_node(self.nodes[words[1]], allow_graceful=False)
             self.start(words[1])
         if words[0] == "start-head":
+            self.cluster.head_node.kill_gcs_server(check_alive=False)
             self.cluster.head_node.start_gcs_server()
         return self.told()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
 
 
 def _pid(node: Any, kind: str) -> int:
@@ -80,6 +90,7 @@ def main() -> None:
     os.environ["RAY_TMPDIR"] = str(folder)
     threading.Thread(target=_end_with, args=(owner, folder), daemon=True).start()
     bed = Bed(folder, count)
+    threading.Thread(target=_reap, args=(bed,), daemon=True).start()
     with socket.socket(socket.AF_UNIX) as door:
         door.bind(str(folder / "bed.sock"))
         door.listen()
@@ -89,6 +100,15 @@ def main() -> None:
             visitor, _ = door.accept()
             with visitor:
                 visitor.sendall(json.dumps(bed.obey(visitor.recv(1_000).decode().split())).encode())
+
+
+def _reap(bed: Bed) -> None:
+    """As init does where raylets are daemons: for its workers, a raylet that is a zombie would be alive."""
+    while True:
+        for node in list(bed.nodes.values()):
+            for started in [each for kind in list(node.all_processes.values()) for each in kind]:
+                started.process.poll()
+        time.sleep(0.05)
 
 
 def _end_with(owner: int, folder: Path) -> None:

@@ -42,8 +42,9 @@ class Kind(Protocol):
     #: ``cluster``: a word that no other server on the same engine has, to tell our pilots from theirs
     opened: Callable[[Any, str], Carrier]
 
-    def missing(self) -> str:
-        """What this machine lacks to use it, and how to get it; empty: nothing. Imports nothing that may be absent."""
+    def missing(self, settings: Any = None) -> str:
+        """What this machine lacks to use it, like this if settings are given, and how to get it; empty: nothing.
+        Imports nothing that may be absent."""
         ...
 
 

@@ -28,10 +28,11 @@ Opened = Callable[[Fleet, str], Carrier]
 def opened(fleet: Fleet, cluster: str) -> Carrier:
     """The carrier of a fleet, from the catalog."""
     kind = kind_of(fleet.spec.kind)
-    missing = kind.missing()
+    settings = read_settings(kind, fleet.spec.settings)
+    missing = kind.missing(settings)
     if missing:
         raise RuntimeError(missing)
-    return kind.opened(read_settings(kind, fleet.spec.settings), cluster)
+    return kind.opened(settings, cluster)
 
 
 class Carrying:

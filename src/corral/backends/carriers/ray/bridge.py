@@ -34,7 +34,9 @@ HOW = (
 )
 
 
-def missing() -> str:
+def missing(settings: Settings | None = None) -> str:
+    if settings is not None and settings.python:
+        return "" if os.access(settings.python, os.X_OK) else f"{settings.python} cannot be run here; {HOW}"
     if importlib.util.find_spec("ray") is not None:
         return ""
     return f"Ray is not installed beside the server; {HOW}, and say --ray-python /opt/corral-ray/bin/python"

@@ -11,7 +11,7 @@ from corral.backends.carriers.slurm.settings import Settings
 __all__ = ["Settings", "SlurmCarrier", "missing", "opened"]
 
 
-def missing() -> str:
+def missing(_settings: Settings | None = None) -> str:
     absent = [name for name in PROGRAMS if shutil.which(name) is None]
     if not absent:
         return ""

@@ -22,7 +22,7 @@ _CONNECT_S, _ANSWER_S, _INSTALL_S, _KEPT_S = 5, 30.0, 300.0, 30
 _NO_PYTHON = (126, 127)
 
 
-def missing() -> str:
+def missing(_settings: Settings | None = None) -> str:
     return "" if shutil.which("ssh") else "there is no ssh client; as root: apt-get install openssh-client"
 
 
