@@ -250,6 +250,12 @@ def test_when_it_is_let_go_nothing_is_left(ground: SshGround, reception: Recepti
     carrier.release("gpu-1")
     until(lambda: not ground.folders[0].exists(), "everything is removed")
     assert list(carrier.look(["gpu-1"])) == []
+    carrier.release("gpu-1")
+    shell = SshShell(ground.settings)
+    for act in ("stop", "renew", "begin"):
+        shell.ask(shell.hosts()[0], act, pilot="gpu-1", cluster="test", agent="x", is_kept=False)
+    shell.close()
+    assert not ground.folders[0].exists(), "to say it again makes nothing"
 
 
 def test_two_corrals_do_not_meet_on_a_host(ground: SshGround, reception: Reception) -> None:

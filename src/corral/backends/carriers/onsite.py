@@ -272,7 +272,7 @@ def stop(base: str, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def remove(base: str) -> None:
-    """Everything, by whoever has the lock. What tells that there was something goes last, the lock excepted."""
+    """Everything but the lock, by whoever has it. What tells that there was something goes last."""
     unit = os.path.join(unit_folder(), unit_name(base))
     if os.path.exists(unit):
         for act in (["disable", "--quiet", os.path.basename(unit)], ["daemon-reload"]):
@@ -281,11 +281,9 @@ def remove(base: str) -> None:
                 os.unlink(unit)
     for name in (AGENTS, DATA):
         shutil.rmtree(os.path.join(base, name), ignore_errors=True)
-    for name in (CA, ENDED, PROGRAM, PLACE, HOLD, LOCK):
+    for name in (CA, ENDED, PROGRAM, PLACE, HOLD):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(base, name))
-    with contextlib.suppress(OSError):
-        os.rmdir(base)
 
 
 def tell(base: str, number: int) -> bool:
@@ -350,7 +348,8 @@ def unit_text(base: str) -> str:
 
 @contextlib.contextmanager
 def locked(base: str) -> Iterator[None]:
-    """One at a time changes things here. Whoever waits may find the folder gone: then it is made again."""
+    """One at a time changes things here. Whoever waits may find the folder gone: then it is made again. Where nothing
+    is left in it but the lock, it goes."""
     end = time.monotonic() + _LOCK_S
     while True:
         os.makedirs(base, mode=0o700, exist_ok=True)
@@ -369,6 +368,8 @@ def locked(base: str) -> Iterator[None]:
     try:
         yield
     finally:
+        if os.listdir(base) == [LOCK]:
+            shutil.rmtree(base)
         os.close(fd)
 
 
