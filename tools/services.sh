@@ -4,7 +4,7 @@
 # here: each test starts what it needs, in a folder of its own, and ends it.
 #
 #     tools/services.sh              all of them
-#     tools/services.sh postgresql   only that one (or podman, ssh, ray)
+#     tools/services.sh postgresql   only that one (or podman, ssh, ray, slurm)
 set -eu
 
 can_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
@@ -73,7 +73,20 @@ ray() {
     fi
 }
 
-[ "$#" -gt 0 ] || set -- postgresql podman ssh ray
+# Slurm with its controller, node daemons and munge. Tests start all of them in a folder of their own; those of the
+# machine, which the packages would start, are told not to (who wants them removes the link).
+slurm() {
+    for program in slurmctld slurmd munged sbatch; do
+        command -v "$program" >/dev/null || [ -x "/usr/sbin/$program" ] && continue
+        if can_install && command -v systemctl >/dev/null; then
+            systemctl mask slurmctld slurmd munge >/dev/null 2>&1 || true
+        fi
+        install slurm slurm-wlm munge
+        return 0
+    done
+}
+
+[ "$#" -gt 0 ] || set -- postgresql podman ssh slurm ray
 for wanted in "$@"; do
     "$wanted"
 done

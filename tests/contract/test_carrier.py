@@ -20,6 +20,7 @@ from corral.backends.carriers.base import Carrier, CarrierAway, PilotOrder, Pilo
 from corral.backends.carriers.fake import FakeCarrier, FakeEngine
 from corral.backends.fleet.messages import AgentReport, JoinAnswer, JoinBody
 from corral.core.cluster.topology import NodeSpec
+from tests.carriers.command_ground import CommandGround
 from tests.carriers.ray_ground import RayGround
 from tests.carriers.reception import Reception
 from tests.carriers.slurm_ground import SlurmGround
@@ -109,6 +110,7 @@ def _agent(order: PilotOrder, end: threading.Event) -> None:
 
 GROUNDS: dict[str, Callable[[Path], Ground]] = {
     "fake": FakeGround,
+    "command": CommandGround,
     "ray": RayGround,
     "slurm": SlurmGround,
     "ssh": SshGround,
@@ -206,7 +208,7 @@ def test_who_finds_no_machine_waits_and_has_the_next_that_is_free(ground: Ground
     last = next(name for name in names if not reception.is_here(name))
     assert is_in(carrier, last, PilotPhase.WAITING)()
     carrier.release(next(name for name in names if name != last))
-    until(lambda: reception.is_here(last), "the last one has its machine")
+    until(lambda: seen(carrier, last) is not None and reception.is_here(last), "the last one has its machine")
 
 
 def test_one_that_is_let_go_leaves_in_order_and_once(ground: Ground, reception: Reception) -> None:

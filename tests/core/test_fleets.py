@@ -180,13 +180,22 @@ def test_where_a_person_wants_fewer_the_idle_go_first_and_then_those_with_work()
 
 def test_a_machine_that_is_about_to_be_taken_away_is_replaced_before() -> None:
     fleets = fleets_with("gpu-1", "gpu-2")
-    see(fleets, "gpu-1", STARTED, until_ms=NOW + LEAD_MS - 1)
-    see(fleets, "gpu-2", STARTED, until_ms=NOW + LEAD_MS)
+    see(fleets, "gpu-1", STARTED, until_ms=NOW + LEAD_MS - 1, at_ms=3_000)
+    see(fleets, "gpu-2", STARTED, until_ms=NOW + LEAD_MS, at_ms=3_000)
     nodes = {pilot: Standing(is_busy=True) for pilot in ("gpu-1", "gpu-2")}
     assert ("PilotOrdered", "gpu-3") in kinds(owed(fleets, nodes))
     see(fleets, "gpu-3", STARTED)
     nodes["gpu-3"] = Standing()
     assert kinds(owed(fleets, nodes)) == [("PilotJoined", "gpu-3")]  # and nobody is sent away for it
+
+
+def test_a_machine_that_is_lent_for_a_minute_is_not_replaced_when_it_comes() -> None:
+    fleets = fleets_with("gpu-1", "gpu-2")
+    for pilot in ("gpu-1", "gpu-2"):
+        see(fleets, pilot, STARTED, until_ms=NOW + 59_000)
+    nodes = {pilot: Standing(is_busy=True) for pilot in ("gpu-1", "gpu-2")}
+    assert "PilotOrdered" not in dict(kinds(owed(fleets, nodes)))
+    assert ("PilotOrdered", "gpu-3") in kinds(owed(fleets, nodes, now_ms=NOW + 45_000))
 
 
 @pytest.mark.parametrize("node", [None, Standing(is_lost=True, since_ms=NOW - SILENT_MS)])

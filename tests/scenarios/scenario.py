@@ -139,6 +139,7 @@ class Stage:
             "past": self._past,
             "show": lambda words: self.shows.update(words.rest()),
             "gpu": self._gpu,
+            "until": self._until,
             "saves": self._saves,
             "change": self._change_priority,
         }
@@ -220,6 +221,11 @@ class Stage:
     def _gpu(self, words: Words) -> None:
         node, number, health = words.next(), int(words.next()), Health(words.next())
         self._at(self.now_ms, lambda: self._tell_fact(f.GpuObserved(node, number, health)))
+
+    def _until(self, words: Words) -> None:
+        until_ms = self.now_ms + words.duration()
+        for node in words.rest():
+            self._at(self.now_ms, lambda node=node: self._tell_fact(f.NodeEnds(node, until_ms)))  # type: ignore[misc]
 
     def _node_news(self, kind: str, node: str) -> None:
         match kind:

@@ -28,6 +28,15 @@ class NeverFits(_Reason, frozen=True, gc=False, tag=True):
         return f"can never start here: {self.refusal}"
 
 
+class NodesMayCome(_Reason, frozen=True, gc=False, tag=True):
+    """No machine that is here could ever hold it; these fleets may bring some that can."""
+
+    fleets: tuple[str, ...]
+
+    def text(self, _now_ms: int, /) -> str:
+        return f"fits on no machine that is here; fleet {', '.join(self.fleets)} may bring some"
+
+
 class Held(_Reason, frozen=True, gc=False, tag=True):
     job: str
 
@@ -286,6 +295,7 @@ class AboutToStart(_Reason, frozen=True, gc=False, tag=True):
 
 Reason = (
     NeverFits
+    | NodesMayCome
     | Held
     | DependencyUnmet
     | NotYet

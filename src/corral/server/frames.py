@@ -10,7 +10,7 @@ from asyncio import StreamReader
 from collections.abc import Sequence
 from typing import BinaryIO
 
-BEGIN, FOLLOW, PLAN, WHY, TRY, IMAGE, FAILED = b"B", b"F", b"P", b"W", b"T", b"I", b"!"
+BEGIN, FOLLOW, PLAN, WHY, TRY, NEEDS, IMAGE, FAILED = b"B", b"F", b"P", b"W", b"T", b"N", b"I", b"!"
 
 _HEADER = struct.Struct("<cI")
 _LENGTH = struct.Struct("<I")

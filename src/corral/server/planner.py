@@ -70,6 +70,10 @@ class Planner:
     async def prospects(self, specs: dict[str, JobSpec], user: str, now_ms: int) -> Answer:
         return await self._question(frames.TRY, Question(now_ms, user=user, specs=specs))
 
+    async def needs(self, now_ms: int) -> dict[str, int]:
+        """By fleet that follows demand: how many nodes it should have."""
+        return msgspec.json.decode(await self._ask(frames.NEEDS, msgspec.json.encode(now_ms)), type=dict[str, int])
+
     async def image(self) -> bytes:
         """All that is known after what it was told to follow so far."""
         return await self._ask(frames.IMAGE, b"")

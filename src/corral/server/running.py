@@ -179,7 +179,8 @@ class Running:
                     await self._has_joined.wait()
 
     def _placed(self, spec: NodeSpec, *, is_here: bool = False) -> NodeSpec:
-        return self.places.placed(spec, self.loop.known.state.settings.levels, is_here=is_here)
+        is_lent = spec.name in self.service.fleets.by_node
+        return self.places.placed(spec, self.loop.known.state.settings.levels, is_here=is_here, is_lent=is_lent)
 
     def _let_go(self, event: AnyEvent) -> None:
         """An attempt is over for good: the backend need not remember its tasks."""

@@ -16,6 +16,7 @@ from corral.backends.base import Backend, KnowsBeforehand
 from corral.backends.fleet.backend import FleetBackend
 from corral.core import events as e
 from corral.core.fleets.fleets import Fleets
+from corral.core.fleets.outlook import could_come
 from corral.core.intake.commands import submit_many
 from corral.core.intake.refusal import Refusal
 from corral.core.model import After, Dependency, JobSpec
@@ -123,7 +124,7 @@ class Service(Newsroom):
             return over
 
         def command(state: State, now_ms: int) -> Sequence[e.Event] | Refusal:
-            return submit_many(state, self._numbered(specs, over), user, now_ms)
+            return submit_many(state, self._numbered(specs, over), user, now_ms, could_come(state, self.fleets))
 
         return await self.change(user, command, request)
 

@@ -17,6 +17,7 @@ from corral.backends.fleet.backend import FleetBackend
 from corral.core import events as e
 from corral.core import facts as f
 from corral.core.cluster.topology import NodeSpec
+from corral.core.fleets.fleets import Fleets
 from corral.core.intake.commands import add_node
 from corral.core.intake.refusal import Refusal
 from corral.core.model import FailureClass, GangState, QueueSpec, Settings
@@ -103,8 +104,13 @@ async def bring_nodes(loop: Loop, nodes: Sequence[NodeSpec]) -> None:
         await admit(loop, spec)
 
 
-def _added(state: State, now_ms: int, *, spec: NodeSpec) -> list[e.Event] | Refusal:
-    return add_node(state, spec, now_ms)
+def _added(state: State, now_ms: int, *, spec: NodeSpec, fleets: Fleets) -> list[e.Event] | Refusal:
+    """A machine that is lent joins with its end: nothing is placed on it that could not be done by then."""
+    events = add_node(state, spec, now_ms)
+    until_ms = fleets.end_ms(spec.name, now_ms)
+    if isinstance(events, Refusal) or until_ms is None or spec.name in state.nodes:
+        return events
+    return [*events, e.NodeEndSet(now_ms, spec.name, until_ms)]
 
 
 def expect_fleet(state: State, fleet: FleetBackend) -> None:
@@ -124,7 +130,7 @@ async def admit(loop: Loop, spec: NodeSpec) -> Refusal | None:
     known = loop.known.state.nodes.get(spec.name)
     if known is not None and known.spec == spec:
         return None
-    answer = await loop.change(FOUNDER, partial(_added, spec=spec))
+    answer = await loop.change(FOUNDER, partial(_added, spec=spec, fleets=loop.known.fleets))
     if isinstance(answer, Refusal):
         log.warning("node_not_updated", node=spec.name, why=str(answer))
         return answer

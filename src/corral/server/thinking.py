@@ -14,10 +14,11 @@ import traceback
 from collections.abc import Mapping
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from corral.core.cluster.resources import Seat
 from corral.core.engine import Engine, Policy
+from corral.core.fleets.outlook import could_come
 from corral.core.intake.commands import cancel, forget, submit_many
 from corral.core.intake.refusal import Refusal
 from corral.core.model import JobSpec
@@ -27,8 +28,9 @@ from corral.core.state import State
 from corral.policy.advice import Change, smallest_changes
 from corral.policy.catalog import policy as named_policy
 from corral.policy.catalog import standard
+from corral.policy.demand import needs
 from corral.policy.explain import explain
-from corral.policy.reasons import Hold
+from corral.policy.reasons import Hold, NeverFits, NodesMayCome
 from corral.server import frames
 from corral.server.saved import Known
 from corral.wire.codec import FORMAT, decode
@@ -94,6 +96,9 @@ class Thinker:
             return None
         if kind == frames.PLAN:
             return msgspec.json.encode(self.policy(Snapshot(self.state, msgspec.json.decode(body, type=int))))
+        if kind == frames.NEEDS:
+            snapshot = Snapshot(self.state, msgspec.json.decode(body, type=int))
+            return msgspec.json.encode(needs(snapshot, self.known.fleets.fleets))
         if kind == frames.IMAGE:
             return self.known.pack()
         question = msgspec.json.decode(body, type=Question)
@@ -104,15 +109,26 @@ class Thinker:
         hold = explain(snapshot, self.policy, question.gang)
         if isinstance(hold, Refusal):
             return Answer(refusal=hold)
+        hold = self._hopeful(hold)
         changes: list[Change] | Refusal = []
         if hold.reasons and self.state.backlog.count <= ADVICE_LINE_MAX:
             changes = smallest_changes(snapshot, self.policy, question.gang)
         return Answer(why=Why(hold, () if isinstance(changes, Refusal) else tuple(changes)))
 
+    def _hopeful(self, hold: Hold) -> Hold:
+        """What fits on nothing that is here may fit on what fleets bring."""
+        never = [reason for reason in hold.reasons if isinstance(reason, NeverFits)]
+        names = tuple(name for name, fleet in self.known.fleets.fleets.items() if not fleet.is_recalled)
+        gang = self.state.gangs.get(hold.gang)
+        if not never or gang is None or not could_come(self.state, self.known.fleets)(gang.demand):
+            return hold
+        others = tuple(reason for reason in hold.reasons if not isinstance(reason, NeverFits))
+        return structs.replace(hold, reasons=(NodesMayCome(names), *others))
+
     def prospects(self, question: Question) -> Answer:
         """Take the jobs in, plan, and let them go again: nobody sees it, and the state is as it was before."""
         state, now_ms = self.state, question.now_ms
-        events = submit_many(state, question.specs, question.user, now_ms)
+        events = submit_many(state, question.specs, question.user, now_ms, could_come(state, self.known.fleets))
         if isinstance(events, Refusal):
             return Answer(refusal=events)
         counters = (state.next_rank, state.next_job, state.version, state.now_ms)

@@ -54,10 +54,13 @@ class Places:
             return _fitted(self._known[node], levels)
         return tuple((labels or {}).get(level, UNPLACED) for level in levels)
 
-    def placed(self, spec: NodeSpec, levels: Sequence[str], *, is_here: bool = False) -> NodeSpec:
-        """A node with its path. One that says itself where it stands is believed if nobody else knows."""
+    def placed(
+        self, spec: NodeSpec, levels: Sequence[str], *, is_here: bool = False, is_lent: bool = False
+    ) -> NodeSpec:
+        """A node with its path. One that says itself where it stands is believed if nobody else knows; one that is
+        lent has the switches of its engine, of which the innermost are the levels here."""
         if spec.name not in self._known and spec.path:
-            return spec
+            return structs.replace(spec, path=_fitted(spec.path, levels)) if is_lent else spec
         labels = dict(self.source.labels) if is_here else {}
         return structs.replace(spec, path=self.path_of(spec.name, levels, labels))
 

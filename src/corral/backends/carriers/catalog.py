@@ -15,6 +15,7 @@ import msgspec
 from corral.backends.carriers.base import Carrier
 
 KINDS: dict[str, str] = {
+    "command": "corral.backends.carriers.command",
     "ray": "corral.backends.carriers.ray",
     "slurm": "corral.backends.carriers.slurm",
     "ssh": "corral.backends.carriers.ssh",

@@ -185,6 +185,14 @@ class Fleets:
         fleet = self.fleets.get(self.by_node.get(node, ""))
         return None if fleet is None else fleet.pilots.get(node)
 
+    def end_ms(self, node: str, now_ms: int) -> int | None:
+        """When a machine that joins now is taken away, as far as is known: not later than it was asked for."""
+        pilot = self.pilot(node)
+        if pilot is None or pilot.until_ms is not None:
+            return None if pilot is None else pilot.until_ms
+        lasts_ms = self.fleets[self.by_node[node]].spec.lasts_ms
+        return None if lasts_ms is None else now_ms + lasts_ms
+
     def next_pilot(self, fleet: str, ahead: int = 0) -> str:
         """A name that no pilot ever had; ``ahead`` more were given just now."""
         return f"{fleet}-{self.numbers.get(fleet, 0) + ahead + 1}"

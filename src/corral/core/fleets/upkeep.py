@@ -20,8 +20,9 @@ BACKOFF_MS, BACKOFF_MS_MAX = 5_000, 600_000
 ABSENT_MS = 10_000
 #: A pilot that was started and has not joined, or whose node is silent, for so long is given up.
 SILENT_MS = 600_000
-#: A node that is about to be taken away is replaced so long before, if it is still wanted then.
-LEAD_MS = 60_000
+#: A node that is about to be taken away is replaced so long before, if it is still wanted then; but for machines that
+#: are lent for a short while only, when so small a part of it is left.
+LEAD_MS, LEAD_PART = 60_000, 4
 
 
 class Standing(Struct, frozen=True):
@@ -51,8 +52,10 @@ def upkeep(
     target: int,
     absent_since_ms: Mapping[str, int],
     now_ms: int,
+    held: int | None = None,
 ) -> Owed:
     """``names``: for new pilots, as many as may be needed. ``target``: how many nodes there should be.
+    ``held``: the most there should have been lately; what was asked for for its sake is waited for.
     ``absent_since_ms``: pilots that the engine was asked about and knows nothing of, since when."""
     owed = Owed()
     name = fleet.spec.name
@@ -68,7 +71,7 @@ def upkeep(
                 owed.remove.append(pilot.name)
             owed.events.append(f.PilotEnded(now_ms, name, pilot.name, why))
     left = [pilot for pilot in fleet.pilots.values() if pilot.name not in over]
-    recalled = _recall(fleet, left, nodes, target, now_ms)
+    recalled = _recall(fleet, left, nodes, target, max(target, held or 0), now_ms)
     owed.events += [f.PilotRecalled(now_ms, name, each, why) for each, why in recalled.items()]
     for pilot in left:
         if pilot.recalled_ms is not None or pilot.name in recalled:
@@ -101,7 +104,7 @@ def _why_over(pilot: Pilot, node: Standing | None, absent_ms: int | None, now_ms
 
 
 def _recall(
-    fleet: Fleet, pilots: Sequence[Pilot], nodes: Mapping[str, Standing], target: int, now_ms: int
+    fleet: Fleet, pilots: Sequence[Pilot], nodes: Mapping[str, Standing], target: int, held: int, now_ms: int
 ) -> dict[str, str]:
     """Who is not wanted any more, and why. Only where a person said so is anybody asked to leave who has work."""
     wanted = [pilot for pilot in pilots if pilot.recalled_ms is None]
@@ -114,9 +117,9 @@ def _recall(
     for at, pilot in enumerate(surplus):
         node = nodes.get(pilot.name)
         is_beyond = len(wanted) - at > spec.nodes_max  # a person wants fewer
-        if node is None or is_beyond:
+        if is_beyond or (node is None and len(wanted) - at > held):
             found[pilot.name] = "fewer nodes are wanted" if is_beyond else "it is not needed any more"
-        elif not node.is_busy and now_ms - node.since_ms >= spec.idle_ms:
+        elif node is not None and not node.is_busy and now_ms - node.since_ms >= spec.idle_ms:
             found[pilot.name] = "it had nothing to do"
     return found
 
@@ -163,7 +166,10 @@ def _missing(fleet: Fleet, staying: Sequence[Pilot], target: int, now_ms: int) -
 
 def _is_going(pilot: Pilot, now_ms: int) -> bool:
     """Whether its machine is about to be taken away by the engine."""
-    return pilot.until_ms is not None and pilot.until_ms - now_ms < LEAD_MS
+    if pilot.until_ms is None:
+        return False
+    life_ms = pilot.until_ms - (pilot.started_ms or pilot.ordered_ms)
+    return pilot.until_ms - now_ms < min(LEAD_MS, life_ms // LEAD_PART)
 
 
 def is_too_dear(fleet: Fleet, now_ms: int) -> bool:

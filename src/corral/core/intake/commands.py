@@ -5,10 +5,10 @@ Who may ask is not decided here. Nothing here changes the state.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from corral.core import events as e
-from corral.core.cluster.resources import GPU_MILLI, Amounts, amount_of
+from corral.core.cluster.resources import GPU_MILLI, Amounts, Demand, amount_of
 from corral.core.cluster.topology import NodeSpec
 from corral.core.intake.refusal import Refusal
 from corral.core.intake.submission import faults_of, why_never
@@ -17,17 +17,21 @@ from corral.core.queues.quota import ROOT
 from corral.core.state import State
 
 Answer = list[e.Event] | Refusal
+CouldCome = Callable[[Demand], bool]
 
 
 def submit(state: State, job_id: str, spec: JobSpec, user: str, now_ms: int) -> Answer:
     return submit_many(state, {job_id: spec}, user, now_ms)
 
 
-def submit_many(state: State, specs: Mapping[str, JobSpec], user: str, now_ms: int) -> Answer:
-    """All of them or none. Jobs may depend on each other, but not in a circle."""
+def submit_many(
+    state: State, specs: Mapping[str, JobSpec], user: str, now_ms: int, could_come: CouldCome | None = None
+) -> Answer:
+    """All of them or none. Jobs may depend on each other, but not in a circle. ``could_come``: whether machines may
+    come on which a demand fits that fits on none that is here."""
     extra: dict[str, int] = {}
     for job_id, spec in specs.items():
-        refusal = _why_not(state, job_id, spec, specs, user, extra, now_ms)
+        refusal = _why_not(state, job_id, spec, specs, user, extra, now_ms) or _never(state, spec, could_come)
         if refusal is not None:
             return refusal
         extra[spec.queue] = extra.get(spec.queue, 0) + 1
@@ -67,11 +71,18 @@ def _why_not(
     refusal = _queue_refuses(state, spec, user, extra.get(spec.queue, 0))
     if refusal is not None:
         return refusal
+    return None
+
+
+def _never(state: State, spec: JobSpec, could_come: CouldCome | None) -> Refusal | None:
+    """Why it could not run, whoever else left."""
     for gang in spec.gangs:
-        charge = gang.demand.charge(gang.demand.smallest)
-        never = why_never(state, gang.demand) or _over_hard_limit(state, spec, charge)
-        if never is not None:
+        never = why_never(state, gang.demand)
+        if never is not None and (could_come is None or not could_come(gang.demand)):
             return never
+        over = _over_hard_limit(state, spec, gang.demand.charge(gang.demand.smallest))
+        if over is not None:
+            return over
     return None
 
 

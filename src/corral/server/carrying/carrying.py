@@ -16,8 +16,10 @@ from corral.backends.carriers.base import Carrier
 from corral.backends.carriers.catalog import kind_of, read_settings
 from corral.backends.fleet.backend import FleetBackend
 from corral.core.fleets.fleets import Fleet, FleetEvent
+from corral.policy.demand import follows_demand
 from corral.server.carrying.tending import Tender
 from corral.server.loop import AnyEvent
+from corral.server.planner import PlannerLost, ThoughtFailed
 from corral.server.service import Service
 
 log = structlog.get_logger(__name__)
@@ -86,5 +88,15 @@ class Carrying:
     def _open(self, fleet: Fleet) -> Carrier:
         return self._opened(fleet, self._service.fleets.cluster)
 
-    def _target(self, fleet: Fleet) -> int:
-        return 0 if fleet.is_recalled else fleet.spec.nodes_min
+    async def _target(self, fleet: Fleet) -> int:
+        """As many as work asks for, where that is followed. While nobody can say, none are let go and none are had."""
+        if fleet.is_recalled:
+            return 0
+        if not follows_demand(fleet):
+            return fleet.spec.nodes_min
+        try:
+            found = await self._service.loop.planner.needs(self._service.now_ms())
+        except (PlannerLost, ThoughtFailed) as lost:
+            log.warning("no_needs", fleet=fleet.spec.name, error=str(lost))
+            return len(fleet.wanted)
+        return found.get(fleet.spec.name, fleet.spec.nodes_min)

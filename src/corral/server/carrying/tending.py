@@ -8,7 +8,7 @@ nobody else.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 import structlog
@@ -38,7 +38,7 @@ _SAME_END_MS = 5_000
 _WHY_MS = 30_000  # why a pilot waits changes often; so often it is written down
 
 #: How many nodes a fleet should have now.
-Target = Callable[[Fleet], int]
+Target = Callable[[Fleet], Awaitable[int]]
 
 
 class Tender:
@@ -61,6 +61,7 @@ class Tender:
         self._since: dict[str, tuple[str, int]] = {}  # node -> how it is, since when
         self._absent: dict[str, int] = {}
         self._told_ms: dict[str, int] = {}
+        self._wanted: list[tuple[int, int]] = []  # (when, how many nodes): of the last while
         self._retry_ms, self._wait_ms = 0, _RETRY_MS
         self.woken = asyncio.Event()
 
@@ -118,7 +119,7 @@ class Tender:
         await self._note(fleet, sightings)
         if (fleet_now := self._service.fleets.fleets.get(self.name)) is None:
             return ""
-        owed = self._owed(fleet_now)
+        owed = self._owed(fleet_now, await self._target(fleet_now))
         await self._write_down(owed)
         for node in owed.drain:
             await self._drain(node)
@@ -179,11 +180,16 @@ class Tender:
 
     # ---- what is owed ------------------------------------------------------------------------------------------
 
-    def _owed(self, fleet: Fleet) -> Owed:
+    def _owed(self, fleet: Fleet, target: int) -> Owed:
         now_ms, fleets = self._service.now_ms(), self._service.fleets
         names = [fleets.next_pilot(self.name, ahead) for ahead in range(AT_ONCE)]
         nodes = {pilot: standing for pilot in fleet.pilots if (standing := self._standing(pilot, now_ms)) is not None}
-        return upkeep(fleet, names, nodes, self._target(fleet), self._absent, now_ms)
+        return upkeep(fleet, names, nodes, target, self._absent, now_ms, self._held(target, fleet.spec.idle_ms, now_ms))
+
+    def _held(self, target: int, idle_ms: int, now_ms: int) -> int:
+        """The most that was wanted within the cool-down: work that comes and goes must not make pilots do so."""
+        self._wanted = [each for each in self._wanted if each[0] > now_ms - idle_ms] + [(now_ms, target)]
+        return max(most for _, most in self._wanted)
 
     def _standing(self, name: str, now_ms: int) -> Standing | None:
         state = self._service.state

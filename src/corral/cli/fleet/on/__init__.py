@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any
 
 KINDS = {
+    "command": "corral.cli.fleet.on.command",
     "ray": "corral.cli.fleet.on.ray",
     "slurm": "corral.cli.fleet.on.slurm",
     "ssh": "corral.cli.fleet.on.ssh",

@@ -1,0 +1,172 @@
+"""Whole servers on real Slurm: pilots start, gangs run on them, and what befalls Slurm befalls nobody else."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.carriers.private_slurm import why_not
+from tests.e2e.carried import Carried
+
+pytestmark = [
+    pytest.mark.timeout(280),
+    pytest.mark.skipif(bool(why_not()), reason=f"Slurm: {why_not()}"),
+]
+
+#: Counts from where it was saved, says where it is and on which GPUs; when it is asked to leave it saves and says so.
+TRAIN = """
+import json, os, signal, sys, time
+e, folder, last = os.environ, sys.argv[1], int(sys.argv[2])
+rank, path = e["CORRAL_TASK"], os.path.join(folder, "state-" + e["CORRAL_JOB_ID"] + "." + e["CORRAL_TASK"])
+step = int(open(path).read()) if os.path.exists(path) else 0
+with open(os.path.join(folder, "runs"), "a") as file:
+    run = {"task": int(rank), "attempt": int(e["CORRAL_ATTEMPT"]), "node": e["CORRAL_NODE"], "from": step}
+    file.write(json.dumps(run | {"gpus": e["CUDA_VISIBLE_DEVICES"].split(",")}) + "\\n")
+def leave(*_):
+    with open(path + ".new", "w") as file:
+        file.write(str(step))
+    os.replace(path + ".new", path)
+    with open(e["CORRAL_CHECKPOINT_FILE"], "a") as file:
+        file.write(json.dumps({"step": step}) + "\\n")
+    os._exit(85)
+signal.signal(signal.SIGTERM, leave)
+while step < last:
+    time.sleep(0.1)
+    step += 1
+"""
+
+
+class Training:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.folder.mkdir(exist_ok=True)
+        (folder / "train.py").write_text(TRAIN)
+
+    def command(self, steps: int) -> str:
+        return f"exec python3 {self.folder}/train.py {self.folder} {steps}"
+
+    def runs(self) -> list[dict[str, Any]]:
+        path = self.folder / "runs"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_a_fleet_comes_up_and_a_gang_runs_across_it_on_exact_gpus_and_it_goes_back(tmp_path: Path) -> None:
+    train = Training(tmp_path / "train")
+    with Carried(tmp_path / "bed") as carried:
+        carried.up(4, lasts_ms=3_600_000)
+        carried.until(
+            "Slurm starts the pilots", lambda: len([j for j in carried.live_jobs() if j[1] == "RUNNING"]) == 4
+        )
+        assert carried.until_joined(4) <= 10
+        nodes = carried.ask(lambda client: client.nodes()).nodes
+        assert [len(node.gpus) for node in nodes] == [4, 4, 4, 4]
+        assert all(gpu.simulated for node in nodes for gpu in node.gpus)
+        assert {node.amounts["cpu_milli"] for node in nodes} == {16_000}, "what Slurm granted, not what the machine has"
+        carried.until(
+            "their end is known",
+            lambda: all(node.until_ms is not None for node in carried.ask(lambda client: client.nodes()).nodes),
+        )
+        assert {node.fleet for node in nodes} == {"gpu"}
+
+        job = carried.submit(train.command(20), nodes=4, gpus=3, time_limit="5m")
+        carried.until("the gang has run", lambda: carried.job(job).state == "succeeded")
+        runs = train.runs()
+        assert len({run["node"] for run in runs}) == 4
+        assert all(len(set(run["gpus"])) == 3 for run in runs)
+
+        carried.ask(lambda client: client.recall_fleet("gpu"))
+        carried.until("all is given back", lambda: not carried.ask(lambda client: client.fleets()).fleets)
+        assert carried.ask(lambda client: client.nodes()).nodes == ()
+        assert {state for _, state, _ in carried.jobs_of_slurm()} == {"COMPLETED"}, "pilots left in order"
+        assert len(carried.jobs_of_slurm()) == 4
+        users = carried.ask(lambda client: client.users()).users
+        assert not [user for user in users if user.name.startswith("node:")]
+        tokens = carried.ask(lambda client: client.tokens()).tokens
+        assert not [token for token in tokens if token.name.startswith("join:")]
+
+
+def test_a_pilot_that_is_cancelled_under_a_gang_drains_and_the_gang_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    train = Training(tmp_path / "train")
+    with Carried(tmp_path / "bed") as carried:
+        carried.up(3)
+        carried.until_joined(3)
+        job = carried.submit(train.command(150), nodes=2, gpus=4, checkpoints=True, time_limit="1h")
+        carried.until("the gang runs", lambda: len(train.runs()) == 2)
+        time.sleep(2)
+        victim = str(train.runs()[0]["node"])
+        carried.slurm.command("scancel", carried.job_of(victim))
+        took_s = carried.until("it runs again", lambda: len(train.runs()) == 4)
+        assert took_s < 30
+        again = train.runs()[2:]
+        assert victim not in {run["node"] for run in again}
+        assert all(run["from"] for run in again), "from where it was saved"
+        carried.until("the pilot is let go", lambda: carried.events("PilotEnded"))
+        ended = carried.events("PilotEnded")
+        assert [event.data["pilot"] for event in ended] == [victim]
+        assert "cancelled" in ended[0].data["why"]
+        carried.until("another pilot takes the place", lambda: carried.fleet().joined == 3)
+        assert carried.job(job).state == "running"
+        carried.until("it is done", lambda: carried.job(job).state == "succeeded")
+        assert not [event for event in carried.events("GangRequeued") if event.data["counted"] == "user_error"]
+
+
+def test_work_leaves_before_the_time_of_a_pilot_is_over_and_nothing_is_placed_that_would_not_fit(
+    tmp_path: Path,
+) -> None:
+    train = Training(tmp_path / "train")
+    with Carried(tmp_path / "bed") as carried:
+        carried.up(2, lasts_ms=60_000)
+        carried.until_joined(2)
+        carried.until(
+            "its end is known",
+            lambda: all(node.until_ms is not None for node in carried.ask(lambda client: client.nodes()).nodes),
+        )
+        long = carried.submit("sleep 500", nodes=1, gpus=4, time_limit="10m")
+        short = carried.submit(
+            train.command(700), nodes=1, gpus=4, checkpoints=True, grace="5s", time_limit="10m", restart_cost="10s"
+        )
+        carried.until("the one that saves runs", lambda: len(train.runs()) == 1)
+        why = carried.ask(lambda client: client.why(long))
+        told = [reason.text for gang in why.gangs for reason in gang.reasons]
+        assert any("go back before" in text for text in told), told
+        first = str(train.runs()[0]["node"])
+        end_ms = carried.ask(lambda client: client.node(first)).until_ms
+        carried.until("it is asked to leave", lambda: carried.events("GangEvicted"))
+        asked = carried.events("GangEvicted")[0]
+        assert asked.data["cause"] == "drain"
+        assert asked.at_ms <= end_ms - 5_000
+        carried.until("it runs elsewhere", lambda: len(train.runs()) == 2, within_s=120)
+        again = train.runs()[1]
+        assert again["node"] != first
+        assert again["from"], "from where it was saved"
+        assert carried.job(long).state == "waiting", "no machine is lent for as long as it needs"
+        assert carried.events("TasksLost") == []
+        assert carried.job(short).state == "running"
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 7.0], ids=["before it has saved", "after it has saved"])
+def test_a_controller_that_is_killed_makes_no_second_pilot_and_loses_no_work(tmp_path: Path, wait_s: float) -> None:
+    """Killed within seconds of a submission Slurm forgets what it acknowledged, and ends what it no longer knows."""
+    train = Training(tmp_path / "train")
+    with Carried(tmp_path / "bed") as carried:
+        carried.up(2)
+        carried.until("Slurm has them", lambda: len(carried.live_jobs()) == 2)
+        time.sleep(wait_s)
+        job = carried.submit(train.command(40), nodes=2, gpus=4, checkpoints=True) if wait_s else ""
+        if job:
+            carried.until("the gang runs", lambda: len(train.runs()) == 2)
+        carried.slurm.kill_controller()
+        time.sleep(3)
+        carried.slurm.start_controller()
+        carried.until("there are two nodes", lambda: carried.fleet().joined == 2, within_s=150)
+        carried.until("all is well", lambda: not carried.fleet().trouble)
+        pilots = [pilot for _, _, pilot in carried.live_jobs()]
+        assert len(pilots) == len(set(pilots)) == 2
+        by_pilot = [pilot for _, _, pilot in carried.jobs_of_slurm()]
+        assert len(by_pilot) == len(set(by_pilot)), "no pilot was ever submitted twice"
+        job = job or carried.submit(train.command(5), nodes=2, gpus=4)
+        carried.until("its work is done", lambda: carried.job(job).state == "succeeded", within_s=120)
