@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 
 from corral.agent.start import begin
-from corral.backends.base import DetailsReport, HealthReport
+from corral.backends.base import DetailsReport, HealthReport, PaceReport, Process, TaskKey
 from corral.backends.container.settings import ContainerSettings
 from corral.backends.gpus import simulated
 from corral.backends.health.drills import Drill, XidDrill, health_folder, write_drills
+from corral.backends.local.settings import LocalSettings
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import Health
 from corral.core.work import Work
 from corral.wire.health import HealthSettings
 from tests.agent.fleet_ground import FleetServer, until_heard
 from tests.agent.lines import DirectLine
-from tests.backends.telling import Ear, now_ms, until
+from tests.backends.telling import Ear, now_ms, order, until
 from tests.backends.test_container_engine import LIMITS, Played
 
 NODE = NodeSpec("n1", simulated("8xH100"))
@@ -66,6 +68,27 @@ def test_what_a_node_lacks_is_told_when_it_changes(tmp_path: Path) -> None:
         engine = Played(socket, "Libpod/5.0.0 (linux)", {"/info": LIMITS})
         until(lambda: server.cannot_run(work) == "")
         engine.close()
+    finally:
+        server.close()
+        agent.stop()
+
+
+def test_how_long_ranks_are_busy_reaches_the_server(tmp_path: Path) -> None:
+    """Said by a script with the SDK, read by the backend, carried by a heartbeat."""
+    line, ear, key = DirectLine(), Ear(), TaskKey("1/main", 1, 0)
+    settings = LocalSettings(scan_ms=50, pace_ms=50)
+    agent = begin(tmp_path / "agent", NODE, line, HealthSettings(is_on=False), settings)
+    server = FleetServer(tmp_path / "server", line)
+    script = "import time; from corral import training; training.step_done(0.25); time.sleep(60)"
+    try:
+        server.open(ear, 1)
+        until_heard(server, ["n1"])
+        path = str(Path(__file__).resolve().parents[2] / "src")
+        ranks = tuple(Process((("RANK", str(rank)),)) for rank in (4, 5))
+        server.launch([order(key, sys.executable, "-c", script, env=(("PYTHONPATH", path),), processes=ranks)])
+        until(lambda: PaceReport(key, "n1", ((4, 250), (5, 250))) in ear.heard)
+        server.kill(key)
+        ear.down(key)
     finally:
         server.close()
         agent.stop()

@@ -16,6 +16,7 @@ from corral.backends.base import TaskKey
 from corral.backends.local import link
 from corral.backends.local.link import LIGHT_IMPORT
 from corral.backends.local.logs import LogStore
+from corral.backends.local.paces import read_paces
 from corral.backends.local.remains import make_scratch_root
 from corral.backends.local.state import ExitRecord, StartRecord, TaskState, name_of
 from corral.backends.local.task import cgroups, records
@@ -231,3 +232,16 @@ def test_a_record_is_read_line_by_line_and_a_torn_end_does_no_harm(tmp_path: Pat
     state.remove()
     with pytest.raises(FileNotFoundError):
         records.add(state.folder, records.EXIT, b"{}")
+
+
+def test_paces_are_read_and_what_a_task_may_put_there_instead_is_not(tmp_path: Path):
+    (tmp_path / "pace.1").write_text("120")
+    (tmp_path / "pace.0").write_text("99\n")
+    (tmp_path / "pace.2").write_text("quick")
+    (tmp_path / "pace.3").write_text("9" * 60)
+    (tmp_path / "pace.4").symlink_to(tmp_path / "pace.1")
+    (tmp_path / "pace.x").write_text("1")
+    os.mkfifo(tmp_path / "pace.5")
+    (tmp_path / "pace.6").mkdir()
+    assert read_paces(str(tmp_path)) == ((0, 99), (1, 120), (3, 86_400_000))
+    assert read_paces(str(tmp_path / "nowhere")) == ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from corral.backends.base import HealthReport
+from corral.backends.base import HealthReport, PaceReport, TaskKey
 from corral.core import events as e
 from corral.core.cluster.resources import Seat
 from corral.core.model import Cause, FailureClass, Health
@@ -145,3 +145,34 @@ def test_a_new_server_recalls_the_history_from_the_record():
     for event in recalled(journal, NOW_MS - DAY_MS):
         watch.take(event)
     assert [each.node for each in watch.judge(NOW_MS)] == ["n1"]
+
+
+def paced(watch: FleetWatch, attempt: int = 1, **busy_ms: int) -> None:
+    """One rank on each node, in the order given."""
+    for rank, (node, ms) in enumerate(busy_ms.items()):
+        watch.paces.take(PaceReport(TaskKey("7/main", attempt, rank), node, ((rank, ms),)))
+
+
+def test_a_machine_whose_ranks_are_slower_than_their_gang_is_a_straggler():
+    watch = FleetWatch(EndHistory())
+    paced(watch, n1=100, n2=104, n3=180, n4=99)
+    assert [list(watch.judge(NOW_MS + n)) for n in range(2)] == [[], []], "once is nobody's fault"
+    (said,) = watch.judge(NOW_MS + 2)
+    assert (said.node, said.health) == ("n3", Health.SUSPECT)
+    assert said.why == "straggler: rank 2 of 7/main is busy for 180 ms with a step, others for 102 ms"
+    paced(watch, n1=100, n2=104, n3=175, n4=99)
+    assert list(watch.judge(NOW_MS + 3)) == [], "the words stay the same"
+    well = HealthReport("n3", None, Health.HEALTHY)
+    assert watch.heard(well) == said
+    watch.take(e.GangStopped(NOW_MS + 4, "7/main", 1))
+    assert list(watch.judge(NOW_MS + 5)) == []
+    assert list(watch.judge(NOW_MS + HOUR_MS)) == [well]
+
+
+def test_few_ranks_old_attempts_and_equal_slowness_make_no_straggler():
+    watch = FleetWatch(EndHistory())
+    paced(watch, n1=100, n2=900, n3=100)
+    assert [each for n in range(5) for each in watch.judge(NOW_MS + n)] == [], "three are too few to compare"
+    paced(watch, attempt=2, n1=900, n2=910, n3=905, n4=800)
+    paced(watch, attempt=1, n1=100, n2=900, n3=100, n4=100)
+    assert [each for n in range(5) for each in watch.judge(NOW_MS + n)] == []

@@ -18,7 +18,7 @@ from corral.agent.logs import LogCarrier
 from corral.agent.observed import Observed
 from corral.agent.pace import Pace
 from corral.agent.work import Work
-from corral.backends.base import Backend, KnowsBeforehand, Phase, Report, StaleEpoch, TaskReport
+from corral.backends.base import Backend, KnowsBeforehand, PaceReport, Phase, Report, StaleEpoch, TaskReport
 from corral.backends.fleet.fence import Fence
 from corral.backends.fleet.messages import AgentAnswer, AgentReport, DesiredAnswer, DesiredAsk
 from corral.backends.local.task import lease
@@ -110,7 +110,8 @@ class Agent:
         if isinstance(report, TaskReport) and report.phase is Phase.DOWN:
             self.carrier.bring(report.key)
             self.work.ended(report.key)
-        self._news.set()
+        if not isinstance(report, PaceReport):  # that can wait for the next heartbeat
+            self._news.set()
 
     # --- reporting ----------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,16 @@ import threading
 
 from msgspec import structs
 
-from corral.backends.base import DetailsReport, HealthReport, NodeReport, Phase, Report, SavedReport, TaskKey
+from corral.backends.base import (
+    DetailsReport,
+    HealthReport,
+    NodeReport,
+    PaceReport,
+    Phase,
+    Report,
+    SavedReport,
+    TaskKey,
+)
 from corral.backends.fleet.messages import ObservedTask
 from corral.wire.details import NodeDetails
 
@@ -35,7 +44,9 @@ class Observed:
                 self._details = self.version, report.details
                 return
             _, task = self._tasks.get(report.key, (0, ObservedTask(report.key)))
-            if isinstance(report, SavedReport):
+            if isinstance(report, PaceReport):
+                task = structs.replace(task, busy_ms=report.busy_ms)
+            elif isinstance(report, SavedReport):
                 task = structs.replace(task, step=report.step)
             elif report.phase is Phase.UP:
                 task = structs.replace(task, up=report)

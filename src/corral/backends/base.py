@@ -95,6 +95,14 @@ class SavedReport(Struct, frozen=True, gc=False):
     step: int
 
 
+class PaceReport(Struct, frozen=True, gc=False):
+    """How long ranks of a task were busy with a step lately: each by its own word, and without waiting for others."""
+
+    key: TaskKey
+    node: str
+    busy_ms: tuple[tuple[int, int], ...]  # rank, milliseconds
+
+
 class HealthReport(Struct, frozen=True, gc=False):
     """How a node, or one of its GPUs (by slot), is, and why that is thought. Told when it changes and once at the
     beginning; told again in the same words it is no news."""
@@ -129,7 +137,7 @@ class DetailsReport(Struct, frozen=True, gc=False):
     details: NodeDetails
 
 
-Report = TaskReport | SavedReport | HealthReport | NodeReport | DetailsReport
+Report = TaskReport | SavedReport | PaceReport | HealthReport | NodeReport | DetailsReport
 Tell = Callable[[Report], None]
 
 

@@ -13,12 +13,15 @@ Standard library only. Outside Corral everything still works and does nothing: r
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
 
 #: The exit code that means: saved, run me again.
 SAVED = 85
+
+_PACE_EVERY_S = 5.0
 
 CHECKPOINT_FILE, WARNING_FILE = "CORRAL_CHECKPOINT_FILE", "CORRAL_WARNING_FILE"
 
@@ -76,6 +79,37 @@ def checkpoint_saved(step: int) -> None:
         os.write(descriptor, line.encode())  # one write: a line is never torn
     finally:
         os.close(descriptor)
+
+
+def step_done(busy_s: float) -> None:
+    """Say how long this process was busy with a step: computing, loading data; *not* waiting for other ranks.
+
+    So machines are found that slow a gang down. To be called by every rank after every step; cheap: the mean is written
+    down every few seconds.
+    """
+    path = os.environ.get(CHECKPOINT_FILE)
+    if not path:
+        return
+    _pace.steps, _pace.busy_s = _pace.steps + 1, _pace.busy_s + busy_s
+    now_s = time.monotonic()
+    if now_s < _pace.next_s:
+        return
+    mean_ms = round(_pace.busy_s / _pace.steps * 1000)
+    _pace.steps, _pace.busy_s, _pace.next_s = 0, 0.0, now_s + _PACE_EVERY_S
+    target = os.path.join(os.path.dirname(path), f"pace.{rank()}")
+    with contextlib.suppress(OSError), open(f"{target}.new", "w", encoding="ascii") as file:  # it is only advice
+        file.write(str(mean_ms))
+        file.close()
+        os.replace(f"{target}.new", target)
+
+
+class _Pace:
+    """Since it was last written down."""
+
+    steps, busy_s, next_s = 0, 0.0, 0.0
+
+
+_pace = _Pace()
 
 
 def should_stop() -> bool:

@@ -15,6 +15,7 @@ from corral.backends.base import (
     HealthReport,
     NodePhase,
     NodeReport,
+    PaceReport,
     Phase,
     Process,
     Report,
@@ -76,7 +77,7 @@ class Dispatch:
 
     def fact(self, report: Report) -> f.Fact | None:
         """What a report says; None if it speaks of an attempt that is over. Such a task is ended, or let go."""
-        if isinstance(report, DetailsReport):
+        if isinstance(report, DetailsReport | PaceReport):
             return None
         if isinstance(report, HealthReport):
             if report.gpu is None:

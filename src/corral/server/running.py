@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import structlog
 
-from corral.backends.base import Backend, DetailsReport, HealthReport, NodeReport, Phase, Report, TaskReport
+from corral.backends.base import Backend, DetailsReport, HealthReport, NodeReport, PaceReport, Phase, Report, TaskReport
 from corral.backends.fleet.backend import FleetBackend
 from corral.core import events as e
 from corral.core.cluster.topology import NodeSpec
@@ -125,6 +125,8 @@ class Running:
             self.service.details[report.node] = report.details
         if isinstance(report, HealthReport):
             report = self.watch.heard(report)
+        if isinstance(report, PaceReport):
+            self.watch.paces.take(report)
         fact = self._dispatch.fact(report)
         if isinstance(report, NodeReport) and report.spec is not None:
             self._joined[report.node] = report.spec

@@ -41,6 +41,7 @@ class HealthSettings(Struct, frozen=True, kw_only=True, gc=False):
     relapse_window_ms: int = DAY_MS
     lemon_failures: int = 4
     lemon_window_ms: int = DAY_MS
+    straggler_percent_max: int = 150
     probes: bool = True
     probe_every_ms: int = DAY_MS
     probe_retry_ms: int = 10 * MINUTE_MS
@@ -87,6 +88,8 @@ HEALTH_KEYS = Table(
         _key("relapse_window", SPAN_OVER_ZERO, "That window.", "relapse_window_ms"),
         _key("lemon_failures", _COUNT, "Failures of so many different gangs make a lemon.", "lemon_failures"),
         _key("lemon_window", SPAN_OVER_ZERO, "Within so long.", "lemon_window_ms"),
+        _key("straggler", _PERCENT, "Busy with a step for so many percent of the median of its gang, a rank is one.",
+             "straggler_percent_max"),
         _key("probes", FLAG, "Try GPUs that are idle.", "probes"),
         _key("probe_every", SPAN, "A healthy GPU that is idle is tried again after so long; 0: never.",
              "probe_every_ms"),

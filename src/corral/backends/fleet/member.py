@@ -14,6 +14,7 @@ from corral.backends.base import (
     DetailsReport,
     NodePhase,
     NodeReport,
+    PaceReport,
     Phase,
     Report,
     SavedReport,
@@ -32,6 +33,7 @@ class Seen(Struct):
     up: TaskReport | None = None
     step: int | None = None
     down: TaskReport | None = None
+    busy_ms: tuple[tuple[int, int], ...] = ()
 
 
 class Wanted(Struct):
@@ -124,6 +126,9 @@ class Member:
         if task.step is not None and task.step != seen.step:
             seen.step = task.step
             yield SavedReport(task.key, task.step)
+        if task.busy_ms != seen.busy_ms:
+            seen.busy_ms = task.busy_ms
+            yield PaceReport(task.key, self.name, task.busy_ms)
         if task.down is not None:
             seen.down = task.down
             yield task.down

@@ -15,12 +15,14 @@ from corral.wire.details import NodeDetails
 
 
 class ObservedTask(Struct, frozen=True, gc=False, omit_defaults=True):
-    """What an agent has of a task: nothing yet, up, down, and the last step that it saved."""
+    """What an agent has of a task: nothing yet, up, down, the last step that it saved, and how long its ranks are busy
+    with one."""
 
     key: TaskKey
     up: TaskReport | None = None
     step: int | None = None
     down: TaskReport | None = None
+    busy_ms: tuple[tuple[int, int], ...] = ()
 
 
 class AgentReport(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

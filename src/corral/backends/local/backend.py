@@ -20,13 +20,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from corral.backends.base import LogPart, Phase, Report, SavedReport, StaleEpoch, TaskKey, TaskOrder, Tell
+from corral.backends.base import LogPart, PaceReport, Phase, Report, SavedReport, StaleEpoch, TaskKey, TaskOrder, Tell
 from corral.backends.inventory import inventory
 from corral.backends.local import remains
 from corral.backends.local.containers import Containers
 from corral.backends.local.link import SpawnerLink
 from corral.backends.local.logs import LogStore
 from corral.backends.local.orders import NO_CONTAINERS, Site, request_of
+from corral.backends.local.paces import read_paces
 from corral.backends.local.settings import LocalSettings
 from corral.backends.local.state import ExitRecord, TaskState, boot_id, down_report, name_of, short, up_report
 from corral.backends.local.task import records
@@ -64,6 +65,7 @@ class LocalBackend:
         self._by_name: dict[str, _Task] = {}
         self._inbox: deque[Callable[[], None]] = deque()
         self._epoch = 0
+        self._next_paces = 0.0
         self._tell: Tell = _tell_nobody
         self._thread: threading.Thread | None = None
 
@@ -241,7 +243,18 @@ class LocalBackend:
         except Exception:
             _log.exception("something asked of the local backend failed")
 
+    def _look_at_paces(self) -> None:
+        for task in list(self._tasks.values()):
+            if task.told is Phase.UP:
+                paces = read_paces(f"{self._site.scratch}/{short(task.name)}")
+                if paces and paces != task.paces:
+                    task.paces = paces
+                    self._say(PaceReport(task.key, task.node, paces))
+
     def _scan(self) -> None:
+        if time.monotonic() >= self._next_paces:
+            self._next_paces = time.monotonic() + self._settings.pace_ms / 1000
+            self._look_at_paces()
         for task in list(self._tasks.values()):
             if task.is_launched and task.told is not Phase.DOWN:
                 self._look(task)
@@ -340,7 +353,7 @@ class LocalBackend:
 class _Task:
     """What the watcher knows of one task: what it has told, and what it could not yet pass on."""
 
-    __slots__ = ("gpus", "is_launched", "key", "name", "node", "pending", "state", "step", "told")
+    __slots__ = ("gpus", "is_launched", "key", "name", "node", "paces", "pending", "state", "step", "told")
 
     def __init__(self, order: TaskOrder, folder: str) -> None:
         self.key, self.node, self.gpus, self.name = order.key, order.node, order.gpus, name_of(order.key)
@@ -348,6 +361,7 @@ class _Task:
         self.is_launched = False
         self.told: Phase | None = None
         self.step: int | None = None
+        self.paces: tuple[tuple[int, int], ...] = ()
         self.pending: list[bytes] = []
 
 
