@@ -45,8 +45,8 @@ def missing(settings: Settings | None = None) -> str:
 class Bridge:
     """``cluster`` keeps apart what several Corrals have on one Ray. Opened when it is first needed."""
 
-    def __init__(self, settings: Settings, cluster: str) -> None:
-        self._settings, self._namespace = settings, f"corral-{cluster}"
+    def __init__(self, settings: Settings, cluster: str, open_s: float = _OPEN_S) -> None:
+        self._settings, self._namespace, self._open_s = settings, f"corral-{cluster}", open_s
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._waiting: dict[int, Future[dict[str, Any]]] = {}
@@ -103,9 +103,9 @@ class Bridge:
             threading.Thread(target=listen, args=(self._process,), name="bridge-to-ray", daemon=True).start()
         self._write({"address": self._settings.address, "namespace": self._namespace}, b"")
         try:
-            said = opened.result(_OPEN_S)
+            said = opened.result(self._open_s)
         except Late:
-            said = {"away": f"it does not answer within {_OPEN_S:g} s"}
+            said = {"away": f"it does not answer within {self._open_s:g} s"}
         if "version" not in said:
             self._fault = str(said.get("fault") or said.get("away"))
             self._end()
