@@ -71,7 +71,9 @@ class Prospect:
         return known
 
     def _whole_gpus(self, task: TaskDemand, mask: int) -> list[Fit]:
-        found: list[Fit] = []
+        gpus, found = len(self._topology.nodes[self._n].gpus), list[Fit]()
+        if not task.amounts and mask == (1 << gpus) - 1:  # equivalent to what follows: it is known from when on
+            return [(self.room_from[count * task.gpus], count) for count in range(1, gpus // task.gpus + 1)]
         wanted = [(self._names.get(name, -1), amount) for name, amount in task.amounts]
         for time, free, left in self._steps:
             count = (free & mask).bit_count() // task.gpus
