@@ -73,14 +73,11 @@ ray() {
     fi
 }
 
-# Slurm with its controller, node daemons and munge. Tests start all of them in a folder of their own; those of the
-# machine, which the packages would start, are told not to (who wants them removes the link).
+# Slurm with its controller, node daemons and munge. Tests start all of them in a folder of their own; the machine's own
+# are not configured and do not start.
 slurm() {
     for program in slurmctld slurmd munged sbatch; do
         command -v "$program" >/dev/null || [ -x "/usr/sbin/$program" ] && continue
-        if can_install && command -v systemctl >/dev/null; then
-            systemctl mask slurmctld slurmd munge >/dev/null 2>&1 || true
-        fi
         install slurm slurm-wlm munge
         return 0
     done

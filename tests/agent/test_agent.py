@@ -24,6 +24,7 @@ from corral.backends.fleet.messages import (
 )
 from corral.backends.local.task import lease
 from corral.core.cluster.topology import NodeSpec
+from corral.core.model import FailureClass
 from tests.backends.telling import order, until
 
 FIRST, SECOND = TaskKey("1/main", 1, 0), TaskKey("1/main", 2, 0)
@@ -169,3 +170,55 @@ def test_the_credential_is_for_the_agent_alone(tmp_path: Path):
 
 def test_every_start_is_a_new_session(tmp_path: Path):
     assert [AgentPlace(tmp_path).next_session() for _ in range(3)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("is_lent", [True, False])
+def test_a_task_that_is_ended_with_its_machine_has_not_failed(tmp_path: Path, is_lent: bool):
+    """An engine sends SIGTERM to all processes of a machine, to the task a moment before the agent."""
+    ground = Ground(tmp_path, granted(5))
+    ground.agent.is_lent = is_lent
+    ground.line.desires.append(wanted(5, FIRST))
+    until(lambda: ground.backend.known() == [FIRST])
+    threading.Timer(0.05, ground.agent.expect_leave).start()
+    ground.backend.finish(FIRST, 143)
+    until(lambda: any(task.down for said in ground.line.heard for task in said.tasks))
+    ended = [task.down for said in ground.line.heard for task in said.tasks if task.down is not None]
+    assert ended[0].failure is (FailureClass.NODE_LOST if is_lent else None)
+    ground.agent.stop()
+
+
+def test_a_task_that_was_asked_to_leave_is_as_it_says(tmp_path: Path):
+    ground = Ground(tmp_path, granted(5))
+    ground.agent.is_lent = True
+    ground.agent.expect_leave()
+    ground.line.desires.append(wanted(5, FIRST))
+    until(lambda: ground.backend.known() == [FIRST])
+    leave = DesiredTask(key=FIRST, leave_in_ms=5_000)
+    ground.line.desires.append(DesiredAnswer(epoch=5, term=0, base=1, version=2, tasks=(leave,)))
+    until(lambda: any(task.down for said in ground.line.heard for task in said.tasks))
+    ended = [task.down for said in ground.line.heard for task in said.tasks if task.down is not None]
+    assert (ended[0].exit_code, ended[0].failure) == (143, None)
+    ground.agent.stop()
+
+
+def test_one_that_leaves_says_so_until_it_is_heard_and_goes_when_nothing_runs_any_more(tmp_path: Path):
+    ground = Ground(tmp_path, granted(5))
+    ground.line.desires.append(wanted(5, FIRST))
+    until(lambda: ground.backend.known() == [FIRST])
+    leaving = threading.Thread(target=ground.agent.leave, args=(60_000,))
+    leaving.start()
+    until(lambda: ground.line.heard[-1].leaves_in_ms is not None)
+    ground.line.answer = granted(5, is_leaving=True, version=1_000_000)
+    leaving.join(0.5)
+    assert leaving.is_alive(), "something runs"
+    ground.backend.finish(FIRST, 0)
+    leaving.join(20)
+    assert not leaving.is_alive()
+    assert 0 < (ground.line.heard[-1].leaves_in_ms or 0) < 60_000
+    ground.agent.stop()
+
+
+def test_one_that_nobody_hears_leaves_when_its_time_is_over(tmp_path: Path):
+    ground = Ground(tmp_path, granted(5))
+    ground.agent.leave(300)
+    ground.agent.stop()

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+import corral
 from tests.carriers.private_slurm import why_not
 from tests.e2e.carried import Carried
 
@@ -170,3 +175,56 @@ def test_a_controller_that_is_killed_makes_no_second_pilot_and_loses_no_work(tmp
         assert len(by_pilot) == len(set(by_pilot)), "no pilot was ever submitted twice"
         job = job or carried.submit(train.command(5), nodes=2, gpus=4)
         carried.until("its work is done", lambda: carried.job(job).state == "succeeded", within_s=120)
+
+
+def test_who_needs_the_machines_more_has_them_and_the_work_leaves_in_order(tmp_path: Path) -> None:
+    """Slurm preempts a pilot for a job of its own; the gang saves, and goes on when there is a machine again."""
+    train = Training(tmp_path / "train")
+    with Carried(tmp_path / "bed", nodes=2) as carried:
+        carried.up(2, settings={"partition": "gpu"})
+        carried.until_joined(2)
+        job = carried.submit(train.command(60), nodes=2, gpus=4, checkpoints=True, time_limit="1h")
+        carried.until("the gang runs", lambda: len(train.runs()) == 2)
+        time.sleep(1)
+        words = ["sbatch", "--parsable", "--partition=urgent", "--exclusive", "--output=/dev/null", "--wrap=sleep 8"]
+        urgent = carried.slurm.command(*words).strip()
+        carried.until("it is told to leave", lambda: carried.events("GangEvicted"))
+        carried.until("the urgent job has run", lambda: not [j for j in carried.live_jobs() if j[0] == urgent])
+        carried.until("the gang is done", lambda: carried.job(job).state == "succeeded", within_s=120)
+        assert len(train.runs()) == 4
+        assert all(run["from"] for run in train.runs()[2:])
+        assert not [event for event in carried.events("GangRequeued") if event.data["counted"] == "user_error"]
+
+
+def python_of(user: str) -> dict[str, Any]:
+    """How this user can run the program that is tested: with the Python of the tests, or with that of the machine."""
+    package = str(Path(corral.__file__).parents[1])
+    for python, path in (
+        (sys.executable, package),
+        ("/usr/bin/python3", f"{package}:{Path(msgspec.__file__).parents[1]}"),
+    ):
+        words = [python, "-c", "import corral.cli.fleet.pilot, msgspec, rich_click"]
+        with suppress(OSError):
+            done = subprocess.run(
+                words, user=user, group="nogroup", env={"PYTHONPATH": path}, capture_output=True, cwd="/"
+            )
+            if done.returncode == 0:
+                return {"corral": [python, "-m", "corral"], "pythonpath": path}
+    pytest.skip(f"{user} can run neither the Python of the tests nor that of the machine")
+
+
+def test_pilots_of_a_user_who_is_not_root(tmp_path: Path) -> None:
+    python = python_of("nobody")
+    with Carried(tmp_path / "bed", nodes=1) as carried:
+        spool = carried.slurm.folder / "lent"
+        spool.mkdir()
+        spool.chmod(0o777)
+        carried.up(1, settings={"user": "nobody", "folder": str(spool), **python})
+        carried.until_joined(1)
+        job = carried.submit("id -un", nodes=1, gpus=4)
+        carried.until("it has run", lambda: carried.job(job).state == "succeeded")
+        told = carried.ask(lambda client: b"".join(part.data for part in client.logs(job)))
+        assert told.strip() == b"nobody"
+        assert carried.slurm.command("squeue", "--noheader", "--format=%u").split() == ["nobody"]
+        carried.ask(lambda client: client.recall_fleet("gpu"))
+        carried.until("all is given back", lambda: not carried.ask(lambda client: client.fleets()).fleets)

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import logging
 import random
+import signal
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeGuard
+
+from msgspec import structs
 
 from corral.agent.line import Line, NoAnswer, Refused
 from corral.agent.logs import LogCarrier
@@ -22,12 +26,14 @@ from corral.backends.base import Backend, KnowsBeforehand, PaceReport, Phase, Re
 from corral.backends.fleet.fence import Fence
 from corral.backends.fleet.messages import AgentAnswer, AgentReport, DesiredAnswer, DesiredAsk
 from corral.backends.local.task import lease
+from corral.core.model import FailureClass
 
 _log = logging.getLogger(__name__)
 _SETTLE_S = 0.003  # news come in bursts
 _POLL_MS = 20_000
 _STOP_TRIES = 50
 _LEAVE_LOOK_S = 0.1
+_SAME_S = 0.3  # within which an engine's signal reaches all processes of a machine
 
 
 class Agent:
@@ -58,6 +64,8 @@ class Agent:
         self._complaint = ""
         self._lacks: dict[str, str] = {}
         self._leave_by_ms: int | None = None
+        self.is_lent = False
+        self._leaving = threading.Event()
         self._is_leaving_known = False
         self._news, self._leased, self._over = threading.Event(), threading.Event(), threading.Event()
         self._lock = threading.RLock()  # of what answers change
@@ -77,6 +85,10 @@ class Agent:
     def wait(self, timeout_s: float | None = None) -> bool:
         """Until it has ended by itself: the server does not want it."""
         return self._over.wait(timeout_s)
+
+    def expect_leave(self) -> None:
+        """The machine is about to be taken away: whoever takes it may end our tasks, too. From a signal handler."""
+        self._leaving.set()
 
     def leave(self, within_ms: int) -> None:
         """The machine will be taken away. The server is told so and has its work leave; returns when nothing runs here
@@ -106,12 +118,23 @@ class Agent:
 
     def _hear(self, report: Report) -> None:
         """From the backend, in its thread."""
+        report = self._by_whom(report)
         self.observed.take(report)
         if isinstance(report, TaskReport) and report.phase is Phase.DOWN:
             self.carrier.bring(report.key)
             self.work.ended(report.key)
         if not isinstance(report, PaceReport):  # that can wait for the next heartbeat
             self._news.set()
+
+    def _by_whom(self, report: Report) -> Report:
+        """A task that died of a SIGTERM which nobody here sent, on a machine that is lent, was ended by whoever takes
+        the machine away: that is no failure of its own. An engine signals all processes at once, us among them."""
+        if not self.is_lent or not _died_of_term(report) or self.work.was_asked(report.key):
+            return report
+        if not self._leaving.wait(_SAME_S):
+            return report
+        why = f"the machine is being taken away; {report.why}".rstrip("; ")
+        return structs.replace(report, failure=FailureClass.NODE_LOST, why=why)
 
     # --- reporting ----------------------------------------------------------------------------------------------------
 
@@ -267,6 +290,12 @@ class Agent:
             self._has = answer.version
             self._news.set()
             return True
+
+
+def _died_of_term(report: Report) -> TypeGuard[TaskReport]:
+    if not isinstance(report, TaskReport) or report.phase is not Phase.DOWN:
+        return False
+    return report.failure is None and report.exit_code == 128 + signal.SIGTERM
 
 
 def urls_of(stated: Sequence[str]) -> tuple[str, ...]:

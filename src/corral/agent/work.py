@@ -27,6 +27,7 @@ class Work:
         self._waiting: dict[TaskKey, DesiredTask] = {}
         self._to_forget: set[TaskKey] = set()
         self._brought: set[TaskKey] = set()  # their logs are with the server
+        self._asked: set[TaskKey] = set()  # to leave, or to end
         self._lock = threading.RLock()
 
     def carry_out(self, tasks: Sequence[DesiredTask], epoch: int) -> None:
@@ -53,7 +54,13 @@ class Work:
             return
         self._ask(task)
 
+    def was_asked(self, key: TaskKey) -> bool:
+        """Whether the server had it leave, or end."""
+        return key in self._asked
+
     def _ask(self, task: DesiredTask) -> None:
+        if task.leave_in_ms is not None or task.kill:
+            self._asked.add(task.key)
         if task.leave_in_ms is not None:
             self._backend.warn(task.key, time.time_ns() // 1_000_000 + task.leave_in_ms, task.why)
         if task.kill:
@@ -103,5 +110,6 @@ class Work:
         if key in self._to_forget and key in self._brought and is_over:
             self._to_forget.discard(key)
             self._brought.discard(key)
+            self._asked.discard(key)
             self._observed.drop(key)
             self._backend.forget(key)

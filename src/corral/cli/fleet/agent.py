@@ -101,9 +101,14 @@ def run_agent(folder: Path, credential: Credential, node: NodeSpec, config: Conf
         running = begin(folder, node, line, config.health, local_settings(config), container_settings(config))
     except Busy as error:
         raise Complaint(str(error), "stop it first: systemctl stop corral-agent", exit_code=FAULT) from None
-    asked = threading.Event()
+    asked, running.is_lent = threading.Event(), leave_ms is not None
+
+    def ask(*_: object) -> None:
+        running.expect_leave()
+        asked.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: asked.set())
+        signal.signal(number, ask)
     while not asked.wait(0.2) and not running.wait(0):
         pass
     if leave_ms is not None and running.failed is None:

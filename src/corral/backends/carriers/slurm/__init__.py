@@ -15,8 +15,8 @@ def missing(_settings: Settings | None = None) -> str:
     absent = [name for name in PROGRAMS if shutil.which(name) is None]
     if not absent:
         return ""
-    hint = "install Slurm's client commands (Debian, Ubuntu: apt-get install slurm-client) and give this machine"
-    return f"{', '.join(absent)} not found on the PATH of the server: {hint} the cluster's slurm.conf and munge key"
+    todo = "install Slurm's commands (Debian, Ubuntu: apt-get install slurm-client), with the cluster's slurm.conf and"
+    return f"{', '.join(absent)} not found; {todo} its munge key"
 
 
 def opened(settings: Settings, cluster: str) -> SlurmCarrier:
