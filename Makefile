@@ -87,8 +87,7 @@ bench-fleet: setup ## Load a server with agents and submissions; QUICK=1 for a s
 
 .PHONY: soak-fleet
 soak-fleet: setup services ## Cut off, freeze and kill machines and leaders; TRIALS=20 for a short one
-	$(PY) -m tests.e2e.failover --trials $(if $(TRIALS),5,50)
-	$(PY) -m tests.e2e.fleet --trials $(or $(TRIALS),1000)
+	$(PY) -m tests.e2e.fleet --trials $(or $(TRIALS),1000) --takeovers $(if $(TRIALS),5,50) --freeze-s $(if $(TRIALS),8,60)
 
 .PHONY: soak
 soak: setup ## A million random steps, every law after every event; then a thousand kills of a server under load

@@ -156,20 +156,25 @@ def is_good(figures: dict[str, Any]) -> bool:
     return kill.is_good(figures) and figures["takeover_s"] <= TAKEOVER_S_MAX
 
 
+def take_over(trials: int, seed: int = 0, keep: Path | None = None) -> dict[str, Any]:
+    """On a database of its own."""
+    database = Database(durable=True)
+    try:
+        with tempfile.TemporaryDirectory(prefix="corral-failover-") as temporary:
+            folder = keep or Path(temporary)
+            folder.mkdir(parents=True, exist_ok=True)
+            return Failover(folder, database.new(), trials, seed).run()
+    finally:
+        database.stop()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.e2e.failover", description=__doc__)
     parser.add_argument("--trials", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=Path, help="a folder to work in, and to leave as it is")
     asked = parser.parse_args()
-    database = Database(durable=True)
-    try:
-        with tempfile.TemporaryDirectory(prefix="corral-failover-") as temporary:
-            folder = asked.keep or Path(temporary)
-            folder.mkdir(parents=True, exist_ok=True)
-            figures = Failover(folder, database.new(), asked.trials, asked.seed).run()
-    finally:
-        database.stop()
+    figures = take_over(asked.trials, asked.seed, asked.keep)
     print(json.dumps(figures | {"cpus": os.cpu_count()}))
     return 0 if is_good(figures) else 1
 

@@ -1,8 +1,9 @@
 """Cut, freeze and kill the machines of a fleet again and again, and see that no GPU ever has two tasks.
 
-`python -m tests.e2e.fleet --trials 1000` ends with one line of JSON. Every task writes down, by the clock of the boot,
-when it began and when it was last alive, and on which GPUs; the server writes down when it gave a machine up. Neither
-knows of the other's record; here they are laid side by side.
+`python -m tests.e2e.fleet --trials 1000` ends with one line of JSON; with `--takeovers 50` it begins with leaders that
+are killed (`failover`), and the line has the figures of both. Every task writes down, by the clock of the boot, when it
+began and when it was last alive, and on which GPUs; the server writes down when it gave a machine up. Neither knows of
+the other's record; here they are laid side by side.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from corral.cli.fleet.bed import SERVER, Testbed
+from tests.e2e import failover
 
 #: Begins a record with its GPUs and goes on saying that it is alive; a few microseconds of work every 5 ms.
 TASK = """\
@@ -299,11 +301,20 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--netns", action="store_true", help="each agent in a network of its own (root)")
     parser.add_argument("--freeze-s", type=float, default=0.0, help="then freeze an agent, and the server, for so long")
+    parser.add_argument("--takeovers", type=int, default=0, help="before that, kill the leader of two servers so often")
     asked = parser.parse_args()
+    before = failover.take_over(asked.takeovers, asked.seed) if asked.takeovers else {}
+    if before:
+        print(json.dumps(before), flush=True)
     with tempfile.TemporaryDirectory(prefix="corral-fleet-", ignore_cleanup_errors=True) as temporary:
         figures = soak(Path(temporary), asked.trials, asked.lease_ms, asked.seed, asked.netns, asked.freeze_s)
+    is_good = not (figures["lost"] or figures["run_twice"] or figures["overlap"])
+    if before:
+        is_good = is_good and failover.is_good(before)
+        figures |= {"takeovers": before["trials"], "takeover_s": before["takeover_s"]}
+        figures |= {each: figures[each] + before.get(each, 0) for each in ("lost", "run_twice")}
     print(json.dumps(figures))
-    return 0 if not (figures["lost"] or figures["run_twice"] or figures["overlap"]) else 1
+    return 0 if is_good else 1
 
 
 if __name__ == "__main__":
