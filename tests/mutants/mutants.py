@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 CORE, POLICY = "src/corral/core", "src/corral/policy"
 HEALTH = "src/corral/backends/health"
+FLEET = "src/corral/backends/fleet"
 
 APPLY = "tests/core/test_apply.py::"
 COMMIT = "tests/core/test_commit.py::"
@@ -19,6 +20,7 @@ TRAPS = "tests/traps/test_traps.py::"
 VICTIMS = "tests/policy/test_victims.py::"
 LAWS = "tests/simulation/test_laws.py::test_no_law_is_broken_under_standard"
 UPHEAVAL = "tests/simulation/test_laws.py::test_no_law_is_broken_in_upheaval"
+FLEET_BACKEND = "tests/agent/test_fleet_backend.py::"
 SAME_JOURNAL = "tests/simulation/test_determinism.py::"
 
 
@@ -518,5 +520,40 @@ MUTANTS: tuple[Mutant, ...] = (
         "return True",
         "A GPU that does not answer one question is told as lost, and its job is ended.",
         ("tests/backends/health/test_devices.py::test_what_nvml_does_not_tell_is_unknown",),
+    ),
+    # ---- many machines -------------------------------------------------------------------------------------
+    Mutant(
+        "versions_of_the_agent_before",
+        f"{FLEET}/member.py",
+        "self.known, self.is_heard = 0, False",
+        "self.is_heard = False",
+        "What an agent tells after a restart is taken as known, and its tasks are never heard of again.",
+        (
+            f"{FLEET_BACKEND}test_an_agent_that_begins_anew_on_a_node_that_was_given_up_is_believed_no_more_than_it_says",
+        ),
+    ),
+    Mutant(
+        "back_with_tasks",
+        f"{FLEET}/member.py",
+        "return said.is_full and is_after and all(task.down is not None for task in said.tasks)",
+        "return said.is_full and is_after",
+        "A machine that was given up is used again while something still runs there.",
+        (f"{FLEET_BACKEND}test_a_node_is_given_up_with_all_that_ran_there_and_returns_when_it_is_empty",),
+    ),
+    Mutant(
+        "forgotten_epoch",
+        f"{FLEET}/backend.py",
+        "elif member.is_heard and said.epoch < self._epoch:",
+        "elif False:",
+        "An agent that speaks from the past is believed, and gets a lease.",
+        (f"{FLEET_BACKEND}test_an_agent_that_falls_back_behind_an_epoch_it_has_heard_of_is_refused",),
+    ),
+    Mutant(
+        "sleeper_blames",
+        f"{FLEET}/leases.py",
+        "if asleep_ms > self._stall_ms:",
+        "if False:",
+        "A server that slept gives all its machines up when it wakes.",
+        ("tests/agent/test_lease.py::test_a_stalled_server_does_not_blame_the_nodes",),
     ),
 )
