@@ -17,6 +17,7 @@ import socket
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,6 @@ SETTINGS = {
     "health_check_period_ms": 500,
     "health_check_timeout_ms": 1_000,
     "health_check_failure_threshold": 3,
-    "gcs_rpc_server_reconnect_timeout_s": 3_600,
 }
 
 
@@ -87,7 +87,7 @@ def main() -> None:
     token.write_text(secrets.token_hex(32))
     token.chmod(0o600)
     os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "RAY_USAGE_STATS_ENABLED": "0"}
-    os.environ["RAY_TMPDIR"] = str(folder)
+    os.environ |= {"RAY_TMPDIR": str(folder), "RAY_gcs_rpc_server_reconnect_timeout_s": "3600"}
     threading.Thread(target=_end_with, args=(owner, folder), daemon=True).start()
     bed = Bed(folder, count)
     threading.Thread(target=_reap, args=(bed,), daemon=True).start()
@@ -112,16 +112,19 @@ def _reap(bed: Bed) -> None:
 
 
 def _end_with(owner: int, folder: Path) -> None:
-    """What Ray started has this process for its parent, or ends with its raylet."""
+    """Everything that descends from this process."""
     while os.path.exists(f"/proc/{owner}"):
         time.sleep(0.2)
+    parents: dict[int, int] = {}
     for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            is_ours = int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == os.getpid()
-        except OSError:
-            continue
-        if is_ours:
-            os.kill(int(entry.name), 9)
+        with suppress(OSError):
+            parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+    ours = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in ours} - ours:
+        ours |= more
+    for pid in ours - {os.getpid()}:
+        with suppress(ProcessLookupError):
+            os.kill(pid, 9)
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)
 
