@@ -19,6 +19,7 @@ from corral.backends.carriers.catalog import BadSettings, kind_of, read_settings
 from corral.backends.carriers.hosts import HostCarrier
 from corral.backends.carriers.ray import Settings, missing, opened
 from corral.backends.carriers.ray.bridge import Bridge
+from corral.backends.carriers.ray.driver import caveat
 from corral.backends.carriers.ray.shell import RayShell
 from tests.carriers.ray_ground import RayBed, clean
 from tests.carriers.reception import Reception
@@ -78,6 +79,13 @@ def test_nothing_of_ray_is_imported_and_what_is_missing_is_told() -> None:
     subprocess.run([sys.executable, "-c", code], env=env, check=True)
     nowhere = Settings(address="head:6379", is_open=True, python="/nowhere/python")
     assert "pip install 'corral-scheduler[ray]'" in missing(nowhere)
+
+
+def test_what_the_loss_of_the_head_would_do_is_told() -> None:
+    name = "RAY_gcs_rpc_server_reconnect_timeout_s"
+    assert "gone for 60 s" in caveat({})
+    assert "gone for 90 s" in caveat({name: "90"})
+    assert caveat({name: "3600"}) == ""
 
 
 def test_without_a_ray_nobody_waits_for_ever() -> None:

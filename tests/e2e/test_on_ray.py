@@ -128,33 +128,48 @@ def test_a_gang_of_four_starts_soon_after_the_decision(on_ray: OnRay) -> None:
 
 
 def test_an_agent_that_is_killed_is_back_in_time_and_its_task_notices_nothing(on_ray: OnRay, gang: str) -> None:
+    assert without_agent(on_ray, gang) <= 3
+
+
+def without_agent(on_ray: OnRay, gang: str) -> float:
+    """Seconds until the task is in good hands again."""
     before, machine = on_ray.tasks(), on_ray.machine_of(on_ray.trial.last_runs(gang)[0].node)
     agents = agents_in(on_ray.folder / machine)
     os.kill(agents[0], signal.SIGKILL)
-    assert on_ray.until_adopted(machine, agents) <= 3
+    took_s = on_ray.until_adopted(machine, agents)
     assert on_ray.is_unharmed(gang, before)
+    return took_s
 
 
 def test_an_actor_that_is_killed_is_back_before_the_lease_is_over(on_ray: OnRay, gang: str) -> None:
+    assert without_actor(on_ray, gang) <= LEASE_MS / 1000
+
+
+def without_actor(on_ray: OnRay, gang: str) -> float:
     before, machine = on_ray.tasks(), on_ray.machine_of(on_ray.trial.last_runs(gang)[0].node)
     agents = agents_in(on_ray.folder / machine)
     keeper = int((on_ray.folder / machine / "keeper.lock").read_text())
     actor = int(Path(f"/proc/{keeper}/stat").read_text().rpartition(")")[2].split()[1])
     os.kill(actor, signal.SIGKILL)
-    assert on_ray.until_adopted(machine, agents) <= LEASE_MS / 1000
+    took_s = on_ray.until_adopted(machine, agents)
     assert on_ray.is_unharmed(gang, before)
+    return took_s
 
 
 def test_a_gang_whose_raylet_is_killed_is_repaired(on_ray: OnRay, gang: str) -> None:
+    assert without_raylet(on_ray, gang) <= 15
+
+
+def without_raylet(on_ray: OnRay, gang: str) -> float:
     victim = next(run.node for run in on_ray.trial.last_runs(gang) if on_ray.machine_of(run.node) != "m1")
     machine = on_ray.machine_of(victim)
     os.kill(on_ray.ray.told["raylets"][machine], signal.SIGKILL)
     took_s = on_ray.trial.until("the gang is whole again", lambda: on_ray.trial.is_whole(gang, 3, 2))
-    assert took_s <= 15
     assert victim not in {run.node for run in on_ray.trial.last_runs(gang)}
     assert on_ray.trial.overlaps() == []
     on_ray.ray.do("start", machine)
     on_ray.until_up(len(MACHINES))
+    return took_s
 
 
 def test_without_its_head_for_a_while_nothing_is_lost(on_ray: OnRay, gang: str) -> None:
@@ -199,8 +214,11 @@ def main() -> None:
             print("gang of 4, ms after the decision:", sorted(on_ray.launch_ms() for _ in range(20)))
             job = on_ray.trial.submit(tasks=3, gpus=8)
             on_ray.trial.until("the gang runs", lambda: on_ray.trial.is_whole(job, 3))
+            print("agent killed, s until its task is adopted:", [without_agent(on_ray, job) for _ in range(5)])
+            print("actor killed, s until its task is adopted:", [without_actor(on_ray, job) for _ in range(5)])
             without_head(on_ray, job, seconds)
             print(f"{seconds:g} s without the head: nothing lost")
+            print("raylet killed, s until the gang is whole:", without_raylet(on_ray, job))
         finally:
             on_ray.close()
 

@@ -60,7 +60,7 @@ class Shell(Protocol):
 
     def ask(self, host: Any, act: str, **request: Any) -> dict[str, Any]:
         """A look without ``is_met`` at a host where nothing of ours is may be answered without asking it: its
-        interpreter and the like are not told then."""
+        interpreter and the like are not told then. ``caveat`` in an answer: what people should know of the host."""
         ...
 
     def install(self, host: Any, agent: Agent) -> dict[str, Any]: ...
@@ -330,7 +330,7 @@ class HostCarrier:
             why = "its host is not there at present"
             return Sighting(pilot=pilot, phase=PilotPhase.STARTED, where=str(view.host), why=why)
         is_leaving = view.answer is not None and view.answer["place"]["is_released"]
-        why = view.trouble or ("it leaves" if is_leaving else "")
+        why = view.trouble or ("it leaves" if is_leaving else (view.answer or {}).get("caveat", ""))
         return Sighting(pilot=pilot, phase=PilotPhase.STARTED, where=str(view.host), why=why)
 
     # --- waiting ------------------------------------------------------------------------------------------------------

@@ -13,10 +13,13 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 _IDLE_S = 60.0  # an actor on whose machine nothing of ours is ends by itself
 _LOOK_S = 0.1
+_RECONNECT, _RECONNECT_S = "RAY_gcs_rpc_server_reconnect_timeout_s", 60  # as Ray has it
+_LONG_S = 600
 #: To end with the actor's thread (PR_SET_PDEATHSIG), then be the keeper.
 _KEEP = (
     "import ctypes, os, runpy, sys; ctypes.CDLL(None).prctl(1, 9); "
@@ -24,15 +27,28 @@ _KEEP = (
 )
 
 
+def caveat(env: Mapping[str, str]) -> str:
+    """What the loss of Ray's head will do to a node, where that is soon; empty: it goes on for long."""
+    said = env.get(_RECONNECT, "")
+    left_s = int(said) if said.isdecimal() else _RECONNECT_S
+    if left_s >= _LONG_S:
+        return ""
+    return f"Ray ends it when the head is gone for {left_s} s: set {_RECONNECT} where its raylet is started"
+
+
 class Warden:
     """The actor of a node: runs what is sent to its machine, and keeps a keeper running for as long as one is wanted.
-    Both in the Python of the machine, with nothing of Ray's environment. ``first``: a look, as bytes for it."""
+    Both in the Python of the machine, with nothing of Ray's environment. ``first``: a look, as bytes for it. It
+    outlives versions of the server: `ask` must stay as it is, and what it runs comes with every question."""
 
     def __init__(self, python: str, words: str, first: bytes) -> None:
         self._python, self._words = python or sys.executable, words
         self._base = json.loads(self.ask(first, 30.0).splitlines()[-1]).get("folder", "")
         self._idle_s = time.monotonic()
         threading.Thread(target=self._keep, name="keeping", daemon=True).start()
+
+    def caveat(self) -> str:
+        return caveat(os.environ)
 
     def ask(self, said: bytes, within_s: float) -> bytes:
         """What the machine answers. Raises where it does not in time."""
@@ -106,7 +122,10 @@ class Driver:
             if warden is None:
                 return {"is_absent": True}
             try:
-                return {"output": ray.get(warden.ask.remote(body, within_s), timeout=within_s).decode()}
+                output = ray.get(warden.ask.remote(body, within_s), timeout=within_s)
+                more = getattr(warden, "caveat", None)  # an actor may be older than this driver
+                caveat = "" if more is None else ray.get(more.remote(), timeout=within_s)
+                return {"output": output.decode(), "caveat": caveat}
             except ActorDiedError:
                 self._wardens.pop(node, None)  # for good: another takes its place
             except (GetTimeoutError, RayActorError) as lost:

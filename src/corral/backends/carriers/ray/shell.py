@@ -93,4 +93,4 @@ class RayShell:
             raise HostUnfit(f"{host}: the answer cannot be read: {told['output'][-200:]!r}")
         if "fault" in answer:
             raise HostUnfit(f"{host}: {answer['fault']}")
-        return answer
+        return {**answer, "caveat": told["caveat"]}
