@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import time
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from corral.backends.fleet.messages import AgentReport, DesiredAsk, ObservedTask
 from corral.cli.fleet.bed import SERVER
 from corral.core.cluster.resources import Gpu, amounts
 from corral.core.cluster.topology import NodeSpec
+from corral.server.main import GRACEFUL_S
 from tests.agent.fleet_ground import make_agent
 from tests.agent.lines import FaultyLine
 from tests.e2e.fleet import FleetTrial, freeze_an_agent, freeze_the_server, strike_often
@@ -89,6 +91,24 @@ def test_tasks_outlive_their_agent_and_the_server(tmp_path: Path):
         trial.end_file.touch()
         trial.until("it ends well", lambda: trial.job(job).state == "succeeded")
         assert trial.events("TasksLost", "NodeLost") == []
+
+
+def test_a_server_that_is_restarted_in_order_is_back_before_anybody_notices(tmp_path: Path):
+    """It does not wait for agents that are waiting for it."""
+    with FleetTrial(tmp_path, 2, 8_000) as trial:
+        job = trial.submit(gpus=8, tasks=2)
+        trial.until("it begins", lambda: trial.is_whole(job, 2))
+        time.sleep(1)  # both agents wait for orders
+        began = time.monotonic()
+        trial.bed.send(SERVER, signal.SIGTERM)
+        trial.bed.processes[SERVER].wait(30)
+        assert time.monotonic() - began < GRACEFUL_S, "it has waited for as long as it ever does"
+        trial.bed.start_server()
+        trial.bed.until_up(["n1", "n2"])
+        time.sleep(2)
+        assert trial.is_whole(job, 2)
+        assert [run.attempt for run in trial.last_runs(job)] == [1, 1]
+        trial.end_file.touch()
 
 
 def test_logs_outlive_their_machine(tmp_path: Path):

@@ -115,9 +115,12 @@ async def report(ask: Ask) -> Reply:
 
 
 async def desired(ask: Ask) -> Reply:
-    """A question stays open until there is something to say. What waits for long is asked again."""
+    """A question stays open until there is something to say. What waits for long is asked again; not of a server that
+    is about to end, which would wait for it."""
     fleet, wanted = _fleet(ask), _read(ask, DesiredAsk)
     await _check_speaks_for(ask, wanted.node)
+    if ask.shared.closing.is_set():
+        raise Unable(503, "not_ready", "the server is going down", "ask again", headers={"Connection": "close"})
     answer = fleet.desired(wanted)
     if answer is not None or wanted.wait_ms <= 0:
         return answer
