@@ -42,14 +42,16 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return "" if 1_000 <= self.timeout_ms <= 3_600_000 else "timeout_ms is from a second to an hour"
 
 
-def missing() -> str:
-    return ""
+def missing(settings: Settings | None = None) -> str:
+    """Commands that there are not."""
+    commands = () if settings is None else (settings.acquire, settings.release, settings.look)
+    absent = [words[0] for words in commands if shutil.which(words[0]) is None]
+    return (
+        f"{', '.join(dict.fromkeys(absent))} cannot be run here; is it there, and may it be executed?" if absent else ""
+    )
 
 
 def opened(settings: Settings, cluster: str) -> CommandCarrier:
-    for words in (settings.acquire, settings.release, settings.look):
-        if shutil.which(words[0]) is None:
-            raise CarrierRefused(f"there is no command {words[0]!r} on this machine that could be run")
     return CommandCarrier(settings, cluster)
 
 

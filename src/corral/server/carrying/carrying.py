@@ -12,7 +12,7 @@ from functools import partial
 
 import structlog
 
-from corral.backends.carriers.base import Carrier
+from corral.backends.carriers.base import Carrier, CarrierRefused
 from corral.backends.carriers.catalog import kind_of, read_settings
 from corral.backends.fleet.backend import FleetBackend
 from corral.core.fleets.fleets import Fleet, FleetEvent
@@ -33,7 +33,7 @@ def opened(fleet: Fleet, cluster: str) -> Carrier:
     settings = read_settings(kind, fleet.spec.settings)
     missing = kind.missing(settings)
     if missing:
-        raise RuntimeError(missing)
+        raise CarrierRefused(missing)
     return kind.opened(settings, cluster)
 
 

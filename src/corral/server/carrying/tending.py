@@ -101,8 +101,8 @@ class Tender:
             trouble = await self._tend(fleet)
         except ServerStopped:
             return
-        except CarrierAway as away:
-            trouble = str(away)
+        except (CarrierAway, CarrierRefused) as said:
+            trouble = str(said)
         except Exception as fault:  # a fault of a carrier, or of ours: it is told, and tried again
             log.error("fleet_fault", fleet=self.name, error=str(fault), exc_info=fault)
             trouble = f"{type(fault).__name__}: {fault}"
@@ -114,6 +114,9 @@ class Tender:
 
     async def _tend(self, fleet: Fleet) -> str:
         """What is wrong; empty: nothing."""
+        if fleet.is_recalled and not fleet.pilots:  # there is nothing to ask anybody about
+            await self._write_down(upkeep(fleet, (), {}, 0, {}, self._service.now_ms()))
+            return ""
         carrier = await self._opened_carrier(fleet)
         sightings = await self._caller.call(carrier.look, list(fleet.pilots)) if fleet.pilots else ()
         await self._note(fleet, sightings)
