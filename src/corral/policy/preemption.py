@@ -207,8 +207,8 @@ class Room:
         if known is None:
             asked = [each for each in self._rights.groups[group].values() if self._could_ask(gang, each, right)]
             wholes = [self._whole(victim, right, may_go_below) for victim in asked]
-            parts = [part for whole in wholes if right is not Cause.TIME_SHARE for part in self._partly(whole)]
-            known = wholes, parts
+            elastic = [whole for whole in wholes if whole.gang.demand.tasks_min and right is not Cause.TIME_SHARE]
+            known = wholes, [part for whole in elastic for part in self._partly(whole)]
             if right is not Cause.TIME_SHARE:
                 self._known[key] = known
         return known
@@ -221,9 +221,7 @@ class Room:
     def _partly(self, whole: Candidate) -> Iterator[Candidate]:
         """An elastic gang may go on with as few tasks as it can."""
         gang, keep = whole.gang, whole.gang.demand.smallest
-        if not gang.demand.tasks_min or Cause.SHRINK not in self._rules.causes or gang.state is not GangState.RUNNING:
-            return
-        if len(gang.seats) > keep:
+        if Cause.SHRINK in self._rules.causes and gang.state is GangState.RUNNING and len(gang.seats) > keep:
             freed, rest = gang.seats[keep:], gang.seats[:keep]
             yield replace(whole, cause=Cause.SHRINK, frees=freed, keep=rest, on=by_node(self._draft.capacity, freed))
 
@@ -327,6 +325,7 @@ class Room:
         """
         tree, now = self._draft.queues, self._draft.now_ms
         given: dict[str, tuple[int, int]] = {}  # queue -> sum and largest of what its gangs give up
+        above: dict[str, int] = {}  # queue -> what it has more than its guarantee
 
         def may_add(candidate: Candidate) -> bool:
             if candidate.may_go_below or not candidate.gpu_milli:
@@ -335,12 +334,11 @@ class Room:
             for queue in tree.below(candidate.gang.queue, gang.queue):
                 total, largest = given.get(queue, (0, 0))
                 total, largest = total + candidate.gpu_milli, max(largest, candidate.gpu_milli)
-                guarantee = tree.guarantee(queue, GPU_MILLI, now) or 0
-                used = tree.queues[queue].used.get(GPU_MILLI, 0)
-                if candidate.is_reclaimed:
-                    if used - total + largest <= guarantee:
-                        return False
-                elif used - total < guarantee:
+                if queue not in above:
+                    used = tree.queues[queue].used.get(GPU_MILLI, 0)
+                    above[queue] = used - (tree.guarantee(queue, GPU_MILLI, now) or 0)
+                left = above[queue] - total
+                if left + largest <= 0 if candidate.is_reclaimed else left < 0:
                     return False
                 after[queue] = (total, largest)
             given.update(after)

@@ -56,6 +56,9 @@ Here = tuple[Candidate, int]
 
 def by_node(capacity: Capacity, seats: Sequence[Seat]) -> tuple[tuple[int, int], ...]:
     """The numbers of the nodes these seats are on, each once, with the GPUs of the seats there."""
+    if len(seats) == 1:
+        n = capacity.topology.number.get(seats[0].node)
+        return () if n is None else ((n, seats[0].gpus),)
     found: dict[int, int] = {}
     for n, seat in seated(capacity.topology, seats):
         found[n] = found.get(n, 0) | seat.gpus
