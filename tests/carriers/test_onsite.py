@@ -65,6 +65,12 @@ def test_a_host_has_one_pilot_at_a_time(base: Path) -> None:
     assert carried_out(base, "start", order=ORDER | {"pilot": "gpu-2"}, is_kept=True)["place"]["pilot"] == "gpu-2"
 
 
+def test_an_authority_is_laid_beside_the_agent_and_named_to_it(base: Path) -> None:
+    carried_out(base, "start", order={**ORDER, "ca": "CERTIFICATE", "words": ["--name=x"]}, is_kept=True)
+    assert (base / "ca.pem").read_text() == "CERTIFICATE"
+    assert json.loads((base / "place.json").read_text())["words"] == ["--name=x", f"--ca={base}/ca.pem"]
+
+
 def test_of_many_that_come_at_once_one_has_the_host(base: Path) -> None:
     answers: list[dict[str, Any]] = []
 

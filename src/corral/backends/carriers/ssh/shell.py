@@ -20,6 +20,7 @@ from corral.backends.carriers.wheels import Agent
 _UNREACHED = 255
 _CONNECT_S, _ANSWER_S, _INSTALL_S, _KEPT_S = 5, 30.0, 300.0, 30
 _NO_PYTHON = (126, 127)
+_PATH_MAX = 107 - 41 - 17  # of the path of a socket; ssh adds a digest of the place, and for a moment some letters
 
 
 def missing(_settings: Settings | None = None) -> str:
@@ -70,9 +71,10 @@ class SshShell:
             "BatchMode": "yes", "StrictHostKeyChecking": "accept-new" if said.accept_new else "yes",
             "ConnectTimeout": str(_CONNECT_S), "ServerAliveInterval": "5", "ServerAliveCountMax": "3",
             "ClearAllForwardings": "yes", "ForwardAgent": "no", "ForwardX11": "no", "PermitLocalCommand": "no",
-            "LogLevel": "ERROR", "ControlMaster": "auto", "ControlPersist": str(_KEPT_S),
-            "ControlPath": f"{self._sockets}/%C",
+            "LogLevel": "ERROR",
         }  # fmt: skip
+        if len(self._sockets) <= _PATH_MAX:
+            options |= {"ControlMaster": "auto", "ControlPersist": str(_KEPT_S), "ControlPath": f"{self._sockets}/%C"}
         if said.known_hosts:
             options["UserKnownHostsFile"] = f'"{said.known_hosts}"'
         words = [self._client, "-T", *(f"-o{name}={value}" for name, value in options.items())]
