@@ -52,6 +52,9 @@ class RayBed:
         if not (self.folder / "bed.json").exists():
             self._start(python, owner)
         self.told: dict[str, Any] = json.loads((self.folder / "bed.json").read_text())
+        for machine, raylet in self.told["raylets"].items():  # a test before may have killed it
+            if not Path(f"/proc/{raylet}").exists():
+                self.do("start", machine)
 
     def _start(self, python: str, owner: int) -> None:
         with (self.folder / "log").open("ab") as log:

@@ -104,10 +104,10 @@ def test_a_bridge_that_is_killed_is_followed_by_another(bed: RayBed, tmp_path: P
     (agent,) = agents_in(tmp_path / "m3")
     environment = Path(f"/proc/{agent}/environ").read_bytes()
     assert b"RAY" not in environment.upper().replace(str(tmp_path).upper().encode(), b"")
-    assert bridge.pid is not None
-    os.kill(bridge.pid, signal.SIGKILL)
-    until(lambda: _phase(carrier) is None, "that is noticed")
-    until(lambda: _phase(carrier) is PilotPhase.STARTED, "it is seen again")
+    first = bridge.pid
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    until(lambda: _phase(carrier) is PilotPhase.STARTED and bridge.pid != first, "it is seen again, over another")
     assert reception.is_here("gpu-1")
     carrier.close()
     clean([tmp_path / "m3"])
@@ -131,7 +131,7 @@ def test_whoever_has_no_token_gets_nowhere(bed: RayBed, tmp_path: Path) -> None:
     false = tmp_path / "token"
     false.write_text("0" * 64)
     settings = msgspec.structs.replace(bed.settings(tmp_path), token_file=str(false))
-    carrier = HostCarrier(settings, "stranger", RayShell(settings, Bridge(settings, "stranger", open_s=8.0)))
+    carrier = HostCarrier(settings, "stranger", RayShell(settings, Bridge(settings, "stranger", open_s=6.0)))
     with pytest.raises(CarrierAway):
         carrier.look(["gpu-1"])
     carrier.close()
