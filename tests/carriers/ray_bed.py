@@ -125,7 +125,9 @@ def _end_with(owner: int, folder: Path) -> None:
     for pid in ours - {os.getpid()}:
         with suppress(ProcessLookupError):
             os.kill(pid, 9)
-    shutil.rmtree(folder, ignore_errors=True)
+    for _ in range(20):  # some are still about to end, and write a last word
+        shutil.rmtree(folder, ignore_errors=True)
+        time.sleep(0.1)
     os._exit(0)
 
 

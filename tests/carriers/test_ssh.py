@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -95,6 +96,18 @@ def test_nothing_that_was_said_becomes_a_command_on_the_other_side() -> None:
     assert first[-1] == second[-1]
     assert first[first.index("--") + 1] == "gpu1"
     assert "-oStrictHostKeyChecking=yes" in first
+
+
+def test_a_folder_that_others_can_enter_holds_no_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings(hosts=(Host(host="gpu1"),))
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        monkeypatch.setattr("tempfile.tempdir", short)
+        for mode, is_used in ((0o700, True), (0o755, False)):
+            folder = Path(short) / f"corral-ssh-{os.geteuid()}"
+            folder.mkdir(exist_ok=True)
+            folder.chmod(mode)
+            shell = SshShell(settings)
+            assert any("ControlPath" in word for word in shell.command(shell.hosts()[0])) == is_used
 
 
 # --- is a host fit ----------------------------------------------------------------------------------------------------

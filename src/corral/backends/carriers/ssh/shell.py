@@ -6,10 +6,14 @@ part of a command line on the other side. Knows ssh and its exit codes; knows no
 
 from __future__ import annotations
 
+import hashlib
+import os
 import shlex
 import shutil
+import stat
 import subprocess
 import tempfile
+from contextlib import suppress
 from typing import Any
 
 from corral.backends.carriers.hosts import HostAway, HostUnfit
@@ -20,7 +24,7 @@ from corral.backends.carriers.wheels import Agent
 _UNREACHED = 255
 _CONNECT_S, _ANSWER_S, _INSTALL_S, _KEPT_S = 5, 30.0, 300.0, 30
 _NO_PYTHON = (126, 127)
-_PATH_MAX = 107 - 41 - 17  # of the path of a socket; ssh adds a digest of the place, and for a moment some letters
+_PATH_MAX = 107 - 50 - 17  # of the path of a socket; ssh adds a digest of the place, and for a moment some letters
 
 
 def missing(_settings: Settings | None = None) -> str:
@@ -29,16 +33,18 @@ def missing(_settings: Settings | None = None) -> str:
 
 class SshShell:
     """``client``: the ssh program. A connection is kept open for a while and used again, so that looking at many hosts
-    costs little; the sockets of such connections lie in a folder of their own."""
+    costs little. It is used only by who says the same of keys."""
 
     is_keeping = False
 
     def __init__(self, settings: Settings, client: str = "ssh") -> None:
         self._settings, self._client = settings, client
-        self._sockets = tempfile.mkdtemp(prefix="corral-ssh-")
+        terms = f"{settings.identity}\0{settings.known_hosts}\0{settings.accept_new}"
+        folder, mark = _sockets(), hashlib.sha256(terms.encode()).hexdigest()[:8]
+        self._socket = f"{folder}/{mark}-%C" if folder else ""
 
     def close(self) -> None:
-        shutil.rmtree(self._sockets, ignore_errors=True)
+        """Connections that nobody uses end by themselves."""
 
     def hosts(self) -> list[Host]:
         return [self._settings.whole(host) for host in self._settings.hosts]
@@ -73,8 +79,8 @@ class SshShell:
             "ClearAllForwardings": "yes", "ForwardAgent": "no", "ForwardX11": "no", "PermitLocalCommand": "no",
             "LogLevel": "ERROR",
         }  # fmt: skip
-        if len(self._sockets) <= _PATH_MAX:
-            options |= {"ControlMaster": "auto", "ControlPersist": str(_KEPT_S), "ControlPath": f"{self._sockets}/%C"}
+        if self._socket:
+            options |= {"ControlMaster": "auto", "ControlPersist": str(_KEPT_S), "ControlPath": self._socket}
         if said.known_hosts:
             options["UserKnownHostsFile"] = f'"{said.known_hosts}"'
         words = [self._client, "-T", *(f"-o{name}={value}" for name, value in options.items())]
@@ -82,6 +88,17 @@ class SshShell:
         words += ["-l", host.user] if host.user else []
         python = shlex.quote(host.python)
         return [*words, "-p", str(host.port), "--", host.host, f"exec {python} -I -S -c {shlex.quote(FIRST_WORDS)}"]
+
+
+def _sockets() -> str:
+    """A folder for the sockets of open connections, which nobody else can enter; empty: there can be none."""
+    folder = os.path.join(tempfile.gettempdir(), f"corral-ssh-{os.geteuid()}")
+    with suppress(OSError):
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        found = os.lstat(folder)
+        is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
+        return folder if is_ours and len(folder) <= _PATH_MAX else ""
+    return ""
 
 
 def _trouble(host: Host, done: subprocess.CompletedProcess[bytes]) -> HostAway | HostUnfit:
