@@ -43,7 +43,7 @@ def account() -> int | None:
     raise NoServer("PostgreSQL does not run as root, and there is neither a user postgres nor nobody")
 
 
-def _ending_with_us() -> list[str]:
+def ending_with_us() -> list[str]:
     """Words that let a program end with whoever started it, should that be killed; none where that cannot be had."""
     found = shutil.which("setpriv")
     return [found, "--pdeathsig", "INT"] if found else []
@@ -78,7 +78,7 @@ class Database:
     def start(self) -> None:
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [*_ending_with_us(), self._postgres, "-D", str(self.folder / "data")],
+                [*ending_with_us(), self._postgres, "-D", str(self.folder / "data")],
                 stdout=log, stderr=log, user=self._user, cwd=self.folder, start_new_session=True,
             )  # fmt: skip
         end = time.monotonic() + READY_S

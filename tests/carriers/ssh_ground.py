@@ -23,6 +23,7 @@ from corral.backends.carriers.hosts import HostAway, HostCarrier, Shell
 from corral.backends.carriers.ssh.settings import Host, Settings
 from corral.backends.carriers.ssh.shell import SshShell
 from corral.backends.carriers.wheels import Agent
+from tests.database import ending_with_us
 
 _READY_S = 20.0
 # SHLVL: bash then takes itself for one within another, and reads no start-up file of this account.
@@ -67,7 +68,7 @@ class Sshd:
         assert self._program is not None
         with (self.folder / "sshd.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [self._program, "-D", "-e", "-f", str(self.folder / "sshd_config")],
+                [*ending_with_us(), self._program, "-D", "-e", "-f", str(self.folder / "sshd_config")],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         end = time.monotonic() + _READY_S
