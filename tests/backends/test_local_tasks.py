@@ -3,12 +3,13 @@
 import json
 import os
 import pwd
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from corral.backends.base import Phase
+from corral.backends.base import Phase, Process
 from corral.core.model import FailureClass
 from corral.core.work import EarlySignal, Mount
 from tests.backends.local_ground import IS_ROOT, Ground, is_alive, processes
@@ -250,6 +251,43 @@ def test_a_job_that_asked_for_an_early_signal_gets_it_first_and_sigterm_late(gro
     assert ground.ear.down(key).exit_code == 85
     assert ground.log(key).split() == ["ready", "early", "late"]
     assert time.monotonic() - begun >= 0.45, "half of the time is for the early signal"
+
+
+SAVING = """
+import signal, sys, time
+def save(*_):
+    time.sleep(0.5)
+    print("saved", flush=True)
+    sys.exit(int(sys.argv[1]))
+signal.signal(signal.SIGTERM, save)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("code", [85, 0, 3])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_program_may_save_although_the_shell_that_runs_it_dies_of_the_warning(
+    ground: Ground, tmp_path: Path, code: int, processes: int
+):
+    """``command: python train.py`` is run by a shell, which does not wait for anybody when it is told to end."""
+    (tmp_path / "train.py").write_text(SAVING)
+    own = tuple(Process(env=(("LOCAL_RANK", str(rank)),)) for rank in range(processes))
+    key = ground.sh(f"cd {tmp_path}; {sys.executable} train.py {code}; echo over", processes=own)
+    until(lambda: ground.log(key).count("ready") == processes)
+    ground.backend.warn(key, now_ms() + FAR_MS, "preempted")
+    down = ground.ear.down(key)
+    assert ground.log(key).count("saved") == processes
+    assert (down.exit_code, down.signal) == (code, 0)
+
+
+def test_who_outlives_its_shell_has_no_more_than_the_deadline(ground: Ground):
+    script = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(600)"
+    key = ground.sh(f'{sys.executable} -c "{script}"; true')
+    ground.says(key, "ready")
+    ground.backend.warn(key, now_ms() + 400, "preempted")
+    down = ground.ear.down(key)
+    assert (down.signal, down.why) == (9, "killed at its deadline (preempted)")
 
 
 def test_the_earlier_of_two_deadlines_holds(ground: Ground):

@@ -55,6 +55,8 @@ class Supervisor:
         self.lease = Lease(request["lease"])
         self.is_lease_over = False
         self.first_failure: int | None = None  # a wait status
+        self.is_outlived = False  # a process died of the warning; whoever is left may still save
+        self.is_alone = False  # no process of the task is left
         self.deadline: float | None = None  # all on the monotonic clock, seconds
         self.early_at: float | None = None
         self.term_at: float | None = None
@@ -68,7 +70,7 @@ class Supervisor:
         fault: StartFault | None = None
         try:
             self._start()
-            while self.running and not self._is_past_deadline():
+            while (self.running or self._are_saving()) and not self._is_past_deadline():
                 self._turn()
             self._stay()
         except StartFault as this:
@@ -192,19 +194,32 @@ class Supervisor:
 
     def _reap(self) -> None:
         ended: dict[int, int] = {}
-        reap(ended)
+        self.is_alone = reap(ended)
         self._note_ends(ended)
 
+    def _are_saving(self) -> bool:
+        """Those whom a shell has run, and who did not die of the warning as it did: they have until the deadline."""
+        return self.is_outlived and not self.is_alone
+
     def _note_ends(self, ended: dict[int, int]) -> None:
-        for pid, status in ended.items():
-            if pid not in self.running:
-                continue  # an orphan of the task
+        for pid, status in sorted(ended.items(), key=lambda each: each[0] not in self.running):
+            if pid not in self.running:  # an orphan of the task
+                if self.first_failure is not None and self._is_by_warning(self.first_failure):
+                    self.first_failure = status or None  # it speaks for the shell that ran it
+                continue
             self.poll.unregister(self.running[pid])
             os.close(self.running.pop(pid))
+            is_by_warning = self._is_by_warning(status)
+            self.is_outlived |= is_by_warning
             if status != 0 and self.first_failure is None:
                 self.first_failure = status
-                if self.running:
+                if self.running and not is_by_warning:
                     self._end_peers()
+
+    def _is_by_warning(self, status: int) -> bool:
+        early = self.request["early"]
+        signals = (system.SIGTERM,) if early is None else (system.SIGTERM, early[0])
+        return bool(self.warn_why) and os.WIFSIGNALED(status) and os.WTERMSIG(status) in signals
 
     def _end_peers(self) -> None:
         """One process has failed: the others are told to leave, and soon made to."""
