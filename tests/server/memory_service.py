@@ -113,6 +113,10 @@ class MemoryService:
     def now_ms(self) -> int:
         return self.time_ms
 
+    @property
+    def durable_seq(self) -> int:
+        return self.journal.head.seq
+
     # ---- writing -----------------------------------------------------------------------------------------------
 
     def _write(self, events: Sequence[Event | AccountEvent | FleetEvent]) -> None:

@@ -12,9 +12,14 @@ from corral.core import events as e
 from corral.core.intake.commands import cancel
 from corral.core.intake.refusal import Refusal
 from corral.core.model import After, Dependency, GangState
+from corral.core.people.accounts import TokenIssued
+from corral.server.api.app import make_app
+from corral.server.auth import new_token
 from corral.server.loop import Done, ServerStopped
+from corral.server.metrics import Metrics
 from corral.server.thinking import Why
 from corral.store.memory import MemoryJournal
+from tests.server.asgi import ask
 from tests.server.servers import NODE, ended, found, job, reopened, running, until, written
 
 
@@ -53,6 +58,26 @@ async def test_nothing_is_answered_or_started_before_it_is_durable(tmp_path):
         journal.release()
         assert isinstance(await asked, Done)
         await until(lambda: bool([key for what, key in backend.asked if what == "launch"]))
+
+
+async def test_the_newest_record_is_the_newest_that_can_be_seen(tmp_path):
+    """Whoever asks for it, then looks at a job, then follows from there must not miss what became of the job between:
+    what is not durable yet is not seen by who looks, and is not the newest."""
+    journal = MemoryJournal()
+    async with running(tmp_path, journal) as server:
+        drawn, now_ms = new_token(), server.service.now_ms()
+        await server.service.change_accounts("root", lambda *_: [TokenIssued(now_ms, drawn.id, "root", drawn.digest)])
+        app = make_app(server.service, None, Metrics(server.service.state, now_ms))
+        before = (await ask(app, "GET", "/v1/events?limit=1", drawn.text)).json()["head"]
+        journal.held = True
+        asked = asyncio.create_task(server.service.submit("root", [job()]))
+        await until(lambda: "1/main" in server.service.state.gangs)
+        assert (await ask(app, "GET", "/v1/events?limit=1", drawn.text)).json()["head"] == before
+        journal.held = False
+        journal.release()
+        await asked
+        assert (await ask(app, "GET", "/v1/events?limit=1", drawn.text)).json()["head"] > before
+        app.close()
 
 
 async def test_a_journal_that_fails_stops_everything(tmp_path):

@@ -202,9 +202,13 @@ class Service(Newsroom):
 
     # ---- the feed ----------------------------------------------------------------------------------------------
 
+    @property
+    def durable_seq(self) -> int:
+        return self.loop.durable_seq
+
     def subscribe(self) -> Feed:
         """Everything that becomes durable from now on."""
-        return Feed(self, self.loop.durable_seq)
+        return Feed(self, self.durable_seq)
 
     def _notice(self, event: object) -> None:  # noqa: ARG002 - that there is one is all it needs
         self.wake()

@@ -112,8 +112,12 @@ class Follower(Newsroom):
             if len(records) < _AT_ONCE:
                 return
 
+    @property
+    def durable_seq(self) -> int:
+        return self.journal.head.seq
+
     def subscribe(self) -> Feed:
-        return Feed(self, self.journal.head.seq)
+        return Feed(self, self.durable_seq)
 
     def promised_ms(self, gang: str) -> int | None:
         del gang  # only the leader's planner knows

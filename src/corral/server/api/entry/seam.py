@@ -113,6 +113,11 @@ class Service(Protocol):
     @property
     def journal(self) -> Journal: ...
     @property
+    def durable_seq(self) -> int:
+        """The newest record that whoever looks something up can see. The journal's head may be ahead of it."""
+        ...
+
+    @property
     def backend(self) -> Logs: ...
     @property
     def fleet(self) -> Fleet | None:

@@ -57,7 +57,7 @@ async def events(ask: Ask) -> Reply:
                 break
             continue
         after = found[-1].seq
-    return EventList(events=tuple(found), next=after, head=max(after, ask.service.journal.head.seq))
+    return EventList(events=tuple(found), next=after, head=max(after, ask.service.durable_seq))
 
 
 async def _stream(ask: Ask, after: int) -> AsyncGenerator[bytes]:
