@@ -448,8 +448,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "guarantee_floor_ignored",
         f"{POLICY}/preemption.py",
-        "guarantee = tree.guarantee(queue, GPU_MILLI, now) or 0",
-        "guarantee = -NEVER_MS",
+        "above[queue] = used - (tree.guarantee(queue, GPU_MILLI, now) or 0)",
+        "above[queue] = used + NEVER_MS",
         "A queue that borrows a little loses what it is guaranteed, too.",
         (f"{VICTIMS}test_a_queue_gives_back_what_it_borrowed_and_no_more",),
     ),

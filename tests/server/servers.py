@@ -86,7 +86,7 @@ def job(gpus: int = 1, tasks: int = 1, **terms: object) -> JobSpec:
     return JobSpec(**{"queue": "default", "gangs": (GangSpec(demand, "main", work),)} | terms)  # type: ignore[arg-type]
 
 
-async def until(happened: Callable[[], bool], within_s: float = 10.0) -> None:
+async def until(happened: Callable[[], bool], within_s: float = 30.0) -> None:
     """Wait for it, and say so if it does not come."""
     end = time.monotonic() + within_s
     while not happened():

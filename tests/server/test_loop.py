@@ -187,6 +187,17 @@ async def test_the_planner_may_hang(tmp_path):
         await until(lambda: ended(journal) == {"1": True, "2": True})
 
 
+async def test_a_planner_that_hangs_does_not_keep_the_server_from_stopping(tmp_path, monkeypatch):
+    monkeypatch.setattr("corral.server.running.IMAGE_S", 0.2)
+    async with asyncio.timeout(60):
+        async with running(tmp_path) as server:
+            await server.service.submit("root", [job()])
+            process = server.loop.planner._process
+            assert process is not None
+            process.send_signal(signal.SIGSTOP)
+    assert process.returncode == -signal.SIGKILL
+
+
 async def test_why_and_a_dry_run_change_nothing(tmp_path):
     journal = MemoryJournal()
     backend = FakeBackend([NODE])

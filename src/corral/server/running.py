@@ -40,6 +40,7 @@ log = structlog.get_logger(__name__)
 RECORDS_PER_IMAGE = 20_000
 SWEEP_S = 0.25
 ADMIT_S = 5.0
+IMAGE_S = 30.0
 JUDGE_S = 10.0
 WHOLE_LOOK_S = 600.0
 
@@ -199,7 +200,8 @@ class Running:
         """Write down what is known, so that the next start is quick. Failing to do so harms nothing else."""
         seq = self._journal.head.seq
         try:
-            body = await self._planner.image()
+            async with asyncio.timeout(IMAGE_S):  # a planner that is stuck keeps nobody from stopping
+                body = await self._planner.image()
             await self.loop.durable()
             await asyncio.to_thread(self._journal.save_image, StoredImage(seq, IMAGE_FORMAT, body))
             self._image_seq = seq
