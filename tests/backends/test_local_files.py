@@ -108,6 +108,7 @@ def test_a_gap_left_by_a_full_disk_is_skipped(tmp_path: Path):
     folder = Path(store.folder("t"))
     folder.mkdir(parents=True)
     (folder / "stdout.0000000000000000").write_bytes(b"abc")
+    (folder / "stdout.0000000000000099").touch()  # begun, and nothing could be written
     (folder / "stdout.0000000000000100").write_bytes(b"xyz")
 
     def read(offset: int):
@@ -119,6 +120,7 @@ def test_a_gap_left_by_a_full_disk_is_skipped(tmp_path: Path):
     assert read(3) == (100, b"xyz", True)
     assert read(50) == (100, b"xyz", True)
     assert read(-1) == (102, b"z", True)
+    assert read(-20) == (100, b"xyz", True)
 
 
 def test_logs_are_dropped_when_they_are_old(tmp_path: Path):

@@ -167,22 +167,25 @@ def test_a_full_disk_holds_nobody_up_and_the_log_says_what_was_lost(tmp_path: Pa
     data, wrote, go_on = tmp_path / "small", tmp_path / "wrote", tmp_path / "go_on"
     logs = data / "tasks" / "logs"
     logs.mkdir(parents=True)
-    if os.system(f"mount -t tmpfs -o size=512k corral-test {logs}") != 0:
+    if os.system(f"mount -t tmpfs -o size=3m corral-test {logs}") != 0:
         pytest.skip("mounting is not allowed here")
     try:
-        (logs / "filler").write_bytes(bytes(380 << 10))
+        (logs / "filler").write_bytes(bytes(2900 << 10))
         ground = Ground(data)
         wait = f"while [ ! -e {go_on} ]; do sleep 0.05; done"
-        key = ground.sh(f"head -c 1000000 /dev/zero; touch {wrote}; {wait}; echo after")
+        more_than_a_pipe_holds = 4_000_000
+        key = ground.sh(f"head -c {more_than_a_pipe_holds} /dev/zero; touch {wrote}; {wait}; echo after")
         until(wrote.exists)
         (logs / "filler").unlink()
         time.sleep(1.1)  # a full disk is tried again after a second
         go_on.touch()
         assert ground.ear.down(key).exit_code == 0
-        part = ground.backend.read_log(key, "stdout", -200, 200)
-        assert part is not None
-        assert part.data.endswith(b" bytes of stdout were lost here: no room to keep them\nafter\n")
-        assert part.next_offset > 1_000_000, "offsets count what was lost"
+        log = _whole_log(ground, key)
+        assert b" bytes of stdout were lost here: no room to keep them\n" in log
+        assert log.endswith(b"after\n")
+        end = ground.backend.read_log(key, "stdout", -6, 6)
+        assert end is not None
+        assert (end.data, end.next_offset > more_than_a_pipe_holds) == (b"after\n", True), "offsets count what was lost"
         ground.close()
     finally:
         os.system(f"umount {logs}")

@@ -85,12 +85,13 @@ def _segments(folder: str, stream: str) -> list[tuple[int, str]] | None:
 def _part(folder: str, segments: list[tuple[int, str]], offset: int, limit: int, was_over: bool) -> LogPart:
     """Of one segment; whoever wants more asks from ``next_offset``. Where a gap was left by a full disk, or the oldest
     part is gone, the part begins behind it."""
-    sizes = [os.stat(f"{folder}/{name}").st_size for _, name in segments]
     if not segments:
         return LogPart(0, b"", 0, was_over)
+    sizes = [os.stat(f"{folder}/{name}").st_size for _, name in segments]
     end = segments[-1][0] + sizes[-1]
     at = max(end + offset, 0) if offset < 0 else min(offset, end)
-    start, name = next((s for s, size in zip(segments, sizes, strict=True) if at < s[0] + size), segments[-1])
+    with_more = (s for s, size in zip(segments, sizes, strict=True) if size > 0 and at < s[0] + size)
+    start, name = next(with_more, segments[-1])  # an empty one was begun on a full disk
     at = max(at, start)
     with open(f"{folder}/{name}", "rb") as segment:
         segment.seek(at - start)
