@@ -5,7 +5,6 @@ Chance, the clock and the agents live here; the engine knows none of them. Measu
 
 from __future__ import annotations
 
-import gc
 import random
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -22,6 +21,7 @@ from corral.core.model import GangSpec, GangState, JobSpec, QueueSpec, Settings
 from corral.core.plan import Plan
 from corral.core.state import State
 from corral.policy.catalog import policy
+from corral.server.garbage import set_survivors_aside
 
 HOUR_MS = 3_600_000
 START_MS = 1_000 * 24 * HOUR_MS
@@ -220,10 +220,9 @@ class World:
 
 
 def full_cluster(pending: int, habits: int = HABITS) -> World:
-    """The main cluster, full, with so many gangs in line; garbage is put aside, as a server would."""
+    """The main cluster, full, with so many gangs in line; garbage is looked for as in a planner."""
     world = World(MAIN, habits=habits)
     world.submit_backlog(pending + RUNNING)
     world.settle()
-    gc.collect()
-    gc.freeze()
+    set_survivors_aside()
     return world

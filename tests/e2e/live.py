@@ -176,7 +176,8 @@ class Live:
     def planner(self) -> int | None:
         """The process id of the planner that the server has now."""
         assert self.process is not None
-        return next((pid for pid in children(self.process.pid) if b"corral.server.thinking" in command(pid)), None)
+        module = b"corral.server.planning.thinking"
+        return next((pid for pid in children(self.process.pid) if module in command(pid)), None)
 
     def spawner(self) -> int | None:
         """The spawner leaves the server's tree, and supervisors look like it: it is the one that holds the lock."""

@@ -464,8 +464,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "minimum_runtime_ignored",
         f"{POLICY}/preemption.py",
-        "if not spec.preemptible or (spec.min_runtime_ms and self._snapshot.run_ms(victim) < spec.min_runtime_ms):",
-        "if not spec.preemptible:",
+        "and not (spec.min_runtime_ms and run_ms(each) < spec.min_runtime_ms)",
+        "",
         "A gang is evicted before it has run as long as it was promised.",
         (scenario("preempt_min_runtime"),),
     ),

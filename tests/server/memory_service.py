@@ -26,7 +26,7 @@ from corral.policy.catalog import policy as named_policy
 from corral.policy.explain import explain
 from corral.server.auth import new_token
 from corral.server.loop import Done
-from corral.server.thinking import Prospect, Why
+from corral.server.planning.thinking import Prospect, Why
 from corral.store.journal import Entry, Record
 from corral.store.memory import MemoryJournal
 from corral.wire.codec import decode, encode

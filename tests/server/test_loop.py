@@ -17,7 +17,7 @@ from corral.server.api.app import make_app
 from corral.server.auth import new_token
 from corral.server.loop import Done, ServerStopped
 from corral.server.metrics import Metrics
-from corral.server.thinking import Why
+from corral.server.planning.thinking import Why
 from corral.store.memory import MemoryJournal
 from tests.server.asgi import ask
 from tests.server.servers import NODE, ended, found, job, reopened, running, until, written

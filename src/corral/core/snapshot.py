@@ -96,12 +96,12 @@ class Snapshot:
 
     def price_gpu_ms(self, gang: Gang) -> int:
         """What evicting a gang costs: work since its last committed checkpoint, and starting it again."""
-        spec = self.job(gang).spec
-        since = max(gang.saved_ms, gang.started_ms)
-        unsaved = self.now_ms - since if gang.started_ms else 0
-        if not gang.saved_ms:
+        saved, started, unsaved = gang.saved_ms, gang.started_ms, 0
+        if started:
+            unsaved = self.now_ms - (saved if saved > started else started)
+        if not saved:
             unsaved = min(unsaved, SILENT_MS)
-        return gang.gpu_milli * (unsaved + spec.restart_cost_ms) // 1000
+        return gang.gpu_milli * (unsaved + self.state.jobs[gang.job].spec.restart_cost_ms) // 1000
 
 
 class Draft:

@@ -46,10 +46,7 @@ class Room:
         self._snapshot, self._state = draft.snapshot, draft.state
         self._failed: set[tuple[object, ...]] = set()
         self._searches_failed = 0
-        self._least_failed = (
-            NEVER_MS,
-            NEVER_MS,
-        )  # the smallest task, and the fewest tasks, that were searched for in vain
+        self._least_failed = (NEVER_MS, NEVER_MS)  # smallest task, fewest tasks, that were searched for in vain
         self._may_have: dict[tuple[str, int], bool] = {}
         self._known: dict[tuple[Group, Cause, bool], tuple[list[Candidate], list[Candidate]]] = {}
         self._nobody: dict[tuple[str, int], int] = {}  # (queue, priority) -> who wants so much may ask nobody
@@ -83,8 +80,9 @@ class Room:
         """The draft has evicted somebody; whom else one may ask has changed."""
         self._rights.refresh()
         self._may_have.clear()
+        leaving, served = self._draft.leaving, self._draft.served
         for candidates in (each for known in self._known.values() for each in known):
-            candidates[:] = [each for each in candidates if self._rights.is_askable(each.gang)]
+            candidates[:] = [c for c in candidates if (name := c.gang.id) not in leaving and name not in served]
 
     def make(self, gang: Gang, size: int, bounds: Bounds = FREE) -> MakeRoom | None:
         """How to make room for a gang of this size, or None. The draft is left as it was."""
@@ -205,8 +203,7 @@ class Room:
         key = (group, right, may_go_below)
         known = self._known.get(key)
         if known is None:
-            asked = [each for each in self._rights.groups[group].values() if self._could_ask(gang, each, right)]
-            wholes = [self._whole(victim, right, may_go_below) for victim in asked]
+            wholes = [self._whole(victim, right, may_go_below) for victim in self._asked(gang, right, group)]
             elastic = [whole for whole in wholes if whole.gang.demand.tasks_min and right is not Cause.TIME_SHARE]
             known = wholes, [part for whole in elastic for part in self._partly(whole)]
             if right is not Cause.TIME_SHARE:
@@ -215,8 +212,8 @@ class Room:
 
     def _whole(self, victim: Gang, right: Cause, may_go_below: bool) -> Candidate:
         price, seats = self._snapshot.price_gpu_ms(victim), victim.all_seats
-        on, is_reclaimed = by_node(self._draft.capacity, seats), right is Cause.RECLAIM
-        return Candidate(victim, right, price, seats, (), on, may_go_below, is_reclaimed)
+        on = by_node(self._draft.capacity, seats)
+        return Candidate(victim, right, price, seats, (), on, may_go_below, right is Cause.RECLAIM)
 
     def _partly(self, whole: Candidate) -> Iterator[Candidate]:
         """An elastic gang may go on with as few tasks as it can."""
@@ -225,15 +222,19 @@ class Room:
             freed, rest = gang.seats[keep:], gang.seats[:keep]
             yield replace(whole, cause=Cause.SHRINK, frees=freed, keep=rest, on=by_node(self._draft.capacity, freed))
 
-    def _could_ask(self, gang: Gang, victim: Gang, right: Cause) -> bool:
-        if not self._rights.is_askable(victim):
-            return False
+    def _asked(self, gang: Gang, right: Cause, group: Group) -> list[Gang]:
+        """Those of a group who may be asked by this right. An owner need not ask whether they mind."""
+        askable = self._rights.askable(group)
         if right is Cause.RECLAIM:
-            return True
-        spec = self._state.jobs[victim.job].spec
-        if not spec.preemptible or (spec.min_runtime_ms and self._snapshot.run_ms(victim) < spec.min_runtime_ms):
-            return False
-        return right is not Cause.TIME_SHARE or self._has_had_more(victim, gang)
+            return list(askable)
+        jobs, run_ms = self._state.jobs, self._snapshot.run_ms
+        willing = [
+            each
+            for each in askable
+            if (spec := jobs[each.job].spec).preemptible
+            and not (spec.min_runtime_ms and run_ms(each) < spec.min_runtime_ms)
+        ]
+        return [each for each in willing if self._has_had_more(each, gang)] if right is Cause.TIME_SHARE else willing
 
     def _has_had_more(self, victim: Gang, gang: Gang) -> bool:
         """Whether a gang has run long enough, saves its work, and has received more than the one that waits.

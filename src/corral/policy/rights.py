@@ -74,11 +74,13 @@ class Rights:
             self._reclaims[queue] = known
         return known
 
-    def is_askable(self, gang: Gang) -> bool:
-        """Whether a gang that holds seats could be told to leave: it is not leaving yet, and not about to move."""
-        draft = self._draft
-        is_there = gang.state is GangState.RUNNING or gang.state is GangState.STARTING
-        return is_there and gang.id not in draft.leaving and gang.id not in draft.served
+    def askable(self, group: Group) -> Iterator[Gang]:
+        """Those who hold seats and could be told to leave: they are not leaving yet, and not about to move."""
+        leaving, served = self._draft.leaving, self._draft.served
+        for name, gang in self.groups[group].items():
+            is_there = gang.state is GangState.RUNNING or gang.state is GangState.STARTING
+            if is_there and name not in leaving and name not in served:
+                yield gang
 
     def is_owed(self, queue: str) -> bool:
         """Whether a queue has less than its guarantee."""
@@ -117,8 +119,8 @@ class Rights:
         borrowing = self._lowest_borrowing = dict.fromkeys(self._tree.queues, NEVER_MS)
         self._borrows: dict[str, list[bool]] = {}
         self._reclaims = {}
-        for (queue, priority), members in self.groups.items():
-            if not any(self.is_askable(gang) for gang in members.values()):
+        for queue, priority in self.groups:
+            if next(self.askable((queue, priority)), None) is None:
                 continue
             is_borrowing = True
             for name in reversed(self._tree.path(queue)):

@@ -33,7 +33,7 @@ from corral.core.plan import Plan
 from corral.core.snapshot import Snapshot
 from corral.core.state import State
 from corral.server.clock import Clock
-from corral.server.planner import Planner, PlannerLost, ThoughtFailed
+from corral.server.planning.planner import Planner, PlannerLost, ThoughtFailed
 from corral.server.saved import Known
 from corral.store.journal import Entry, Head, Journal
 from corral.wire.codec import encode

@@ -36,12 +36,12 @@ from corral.server.api.entry.heads import timed_heads
 from corral.server.api.entry.settings import ApiSettings
 from corral.server.auth import new_token
 from corral.server.metrics import Metrics
+from corral.server.planning.thinking import chosen_policy
 from corral.server.running import Running
 from corral.server.secrets import SecretStore
 from corral.server.standing.redirect import Redirect, Starting, Switch
 from corral.server.standing.standby import Lead, Standby
 from corral.server.start import FOUNDER, founding, load
-from corral.server.thinking import chosen_policy
 from corral.store.journal import Entry, Journal
 from corral.store.sqlite.journal import SqliteJournal
 from corral.wire.codec import encode

@@ -7,7 +7,6 @@ Knows in which order things must begin and end. Knows nothing of HTTP; that is s
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections import deque
 from contextlib import suppress
 
@@ -17,11 +16,12 @@ from corral.backends.base import Backend, DetailsReport, HealthReport, NodeRepor
 from corral.backends.fleet.backend import FleetBackend
 from corral.core import events as e
 from corral.core.cluster.topology import NodeSpec
+from corral.server import garbage
 from corral.server.carrying.carrying import Carrying
 from corral.server.clock import Clock
 from corral.server.dispatch import Dispatch
 from corral.server.loop import AnyEvent, Loop
-from corral.server.planner import Planner, PlannerLost, ThoughtFailed
+from corral.server.planning.planner import Planner, PlannerLost, ThoughtFailed
 from corral.server.saved import IMAGE_FORMAT, Known
 from corral.server.secrets import SecretStore
 from corral.server.service import Service
@@ -42,7 +42,6 @@ SWEEP_S = 0.25
 ADMIT_S = 5.0
 IMAGE_S = 30.0
 JUDGE_S = 10.0
-WHOLE_LOOK_S = 600.0
 
 
 class Running:
@@ -102,7 +101,7 @@ class Running:
         if fleet is None:
             miss_tasks(self.loop, self._backend)
         self.loop.resume()
-        gc.callbacks.append(_set_aside)
+        garbage.set_survivors_aside()
         begun = (self.loop.run(), self._take_images(), _look_for_garbage())
         self._tasks = [asyncio.create_task(each) for each in begun]
         if fleet is not None:
@@ -211,8 +210,7 @@ class Running:
     async def close(self) -> None:
         """Stop deciding; tasks go on. What was handed to the journal is written."""
         self.service.is_ready = False
-        with suppress(ValueError):  # it never began
-            gc.callbacks.remove(_set_aside)
+        garbage.stop_setting_aside()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -223,17 +221,7 @@ class Running:
         await asyncio.to_thread(self._journal.close)
 
 
-def _set_aside(phase: str, info: dict[str, int]) -> None:
-    """What has survived a whole look for garbage is left out of the next ones: nearly all of it are jobs, which are no
-    garbage until they are forgotten and then need no look. With 100,000 jobs every look would take a tenth of a second,
-    more than once a second while jobs come in, and meanwhile nobody is answered."""
-    if phase == "stop" and info["generation"] == 2:
-        gc.freeze()
-
-
 async def _look_for_garbage() -> None:
-    """At everything, now and then: for what has become garbage after it was set aside."""
     while True:
-        await asyncio.sleep(WHOLE_LOOK_S)
-        gc.unfreeze()
-        gc.collect()
+        await asyncio.sleep(garbage.WHOLE_LOOK_S)
+        garbage.look_at_everything()

@@ -23,9 +23,9 @@ from corral.core.model import After, Dependency, JobSpec
 from corral.core.people.accounts import Accounts
 from corral.core.state import State
 from corral.server.loop import AccountCommand, Command, Done, FleetCommand, Loop
-from corral.server.planner import PlannerLost
+from corral.server.planning.planner import PlannerLost
+from corral.server.planning.thinking import Answer, Prospect, Why
 from corral.server.secrets import SecretStore
-from corral.server.thinking import Answer, Prospect, Why
 from corral.store.journal import Journal, Record
 from corral.store.lookup import Lookup
 from corral.wire.details import NodeDetails

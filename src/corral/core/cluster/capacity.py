@@ -124,9 +124,13 @@ class Capacity:
     def pledge(self, node: int, wanted: Amounts, sign: int) -> None:
         """+1: claimed for someone, or no longer leaving; -1: the claim is gone, or the holder is now leaving."""
         self.grown += 1
+        log, pledged = self._log, self.pledged
         for name, each in wanted:
             key = (name, node)
-            self._put(self.pledged, key, self.pledged.get(key, 0) + sign * each)
+            old = pledged.get(key)
+            if log is not None:
+                log.append((pledged, key, _ABSENT if old is None else old))
+            pledged[key] = (old or 0) + sign * each
 
     def set_up(self, node: int, is_open: bool, healthy: int) -> None:
         """Whether the node takes new tasks, and which of its GPUs are healthy."""

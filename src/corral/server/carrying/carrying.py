@@ -19,7 +19,7 @@ from corral.core.fleets.fleets import Fleet, FleetEvent
 from corral.policy.demand import follows_demand
 from corral.server.carrying.tending import Tender
 from corral.server.loop import AnyEvent
-from corral.server.planner import PlannerLost, ThoughtFailed
+from corral.server.planning.planner import PlannerLost, ThoughtFailed
 from corral.server.service import Service
 
 log = structlog.get_logger(__name__)

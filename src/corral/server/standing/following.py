@@ -19,9 +19,9 @@ from corral.core.people.accounts import Accounts
 from corral.core.state import State
 from corral.server.clock import Clock
 from corral.server.loop import AccountCommand, Command, FleetCommand
+from corral.server.planning.thinking import Prospect, Why
 from corral.server.service import Feed, Newsroom
 from corral.server.start import load_with_place
-from corral.server.thinking import Prospect, Why
 from corral.store.chain import GENESIS
 from corral.store.journal import Entry, Head, JournalBusy, Record, RecordSource, StoredImage
 from corral.store.lookup import Lookup

@@ -15,8 +15,8 @@ import msgspec
 
 from corral.core.model import JobSpec
 from corral.core.plan import Plan
-from corral.server import frames
-from corral.server.thinking import Answer, Question
+from corral.server.planning import frames
+from corral.server.planning.thinking import Answer, Question
 from corral.wire.config import PolicyChoice
 
 _FOLLOW_AT_ONCE = 4096
@@ -46,7 +46,7 @@ class Planner:
         self._unsent = []  # the image has them; what comes from now on is not in it
         await self.close()
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "corral.server.thinking", msgspec.json.encode(self._policy).decode(),
+            sys.executable, "-m", "corral.server.planning.thinking", msgspec.json.encode(self._policy).decode(),
             stdin=PIPE, stdout=PIPE, start_new_session=True,
         )  # fmt: skip
         self._can_hear = True

@@ -7,9 +7,9 @@ standard output, and ends when the input ends. Knows nothing of files, sockets o
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
+import time
 import traceback
 from collections.abc import Mapping
 
@@ -31,7 +31,8 @@ from corral.policy.catalog import standard
 from corral.policy.demand import needs
 from corral.policy.explain import explain
 from corral.policy.reasons import Hold, NeverFits, NodesMayCome
-from corral.server import frames
+from corral.server import garbage
+from corral.server.planning import frames
 from corral.server.saved import Known
 from corral.wire.codec import FORMAT, decode
 from corral.wire.config import PolicyChoice
@@ -87,8 +88,7 @@ class Thinker:
         """Take one message. None: there is nothing to say to it."""
         if kind == frames.BEGIN:
             self.known = Known.unpack(body)
-            gc.collect()
-            gc.freeze()
+            garbage.look_at_everything()
             return None
         if kind == frames.FOLLOW:
             for each in frames.unpack(body):
@@ -179,6 +179,8 @@ def main(choice: str) -> None:
     chosen = chosen_policy(msgspec.json.decode(choice, type=PolicyChoice))
     assert not isinstance(chosen, Refusal), chosen
     thinker = Thinker(chosen)
+    garbage.set_survivors_aside()
+    looked_s = time.monotonic()
     while message := frames.read_frame(sys.stdin.buffer):
         kind, body = message
         try:
@@ -190,6 +192,9 @@ def main(choice: str) -> None:
             reply = frames.frame(frames.FAILED, traceback.format_exc().encode())
         if reply is not None and not _is_told(reply):
             return  # the server is gone
+        if time.monotonic() - looked_s > garbage.WHOLE_LOOK_S:
+            garbage.look_at_everything()
+            looked_s = time.monotonic()
 
 
 def _is_told(reply: bytes) -> bool:
