@@ -175,9 +175,9 @@ async def test_a_backend_that_fails_stops_the_server_and_nobody_waits_for_ever(t
 async def test_the_planner_may_hang(tmp_path):
     journal = MemoryJournal()
     async with running(tmp_path, journal) as server:
+        server.loop.patience_s = 0.5  # also with a question that it is being asked when it stops
         await server.service.submit("root", [job()])
         await until(lambda: ended(journal) == {"1": True})
-        server.loop.patience_s = 0.2
         process = server.loop.planner._process
         assert process is not None
         process.send_signal(signal.SIGSTOP)
