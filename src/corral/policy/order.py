@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from corral.core.queues.backlog import Desk, Line
+from corral.core.model import Gang
+from corral.core.queues.backlog import Backlog, Desk, Line
 from corral.policy.fairness import Shares
 
 Key = tuple[Any, ...]
@@ -32,6 +33,10 @@ class Order(Protocol):
 
     def line(self, line: Line, rank: int) -> Key: ...
 
+    def heads(self, backlog: Backlog, most: int) -> list[Gang]:
+        """The first few of all, first to last, where they are known without looking at anybody else."""
+        ...
+
 
 class ByArrival:
     """First come, first served, over all queues."""
@@ -51,6 +56,10 @@ class ByArrival:
     def line(self, line: Line, rank: int) -> Key:
         return (rank,)
 
+    def heads(self, backlog: Backlog, most: int) -> list[Gang]:
+        found = [gang for ages in backlog.ages.values() for gang in ages.oldest(most)]
+        return found if len(backlog.ages) == 1 else sorted(found, key=lambda gang: gang.rank)[:most]
+
 
 class ByPriority(ByArrival):
     def desk(self, shares: Shares, desk: Desk, first: Key, below: int) -> Key:
@@ -59,6 +68,9 @@ class ByPriority(ByArrival):
     def desk_at_least(self, desk: Desk) -> Key:
         return (-desk.priority,)
 
+    def heads(self, backlog: Backlog, most: int) -> list[Gang]:
+        return backlog.ages[max(backlog.ages)].oldest(most) if backlog.ages else []
+
 
 class ByLength(ByArrival):
     """Shortest expected run first. What states no length comes last."""
@@ -66,6 +78,9 @@ class ByLength(ByArrival):
     def line(self, line: Line, rank: int) -> Key:
         expected = line.profile.expected_ms
         return (expected is None, expected or 0, rank)
+
+    def heads(self, backlog: Backlog, most: int) -> list[Gang]:
+        return []
 
 
 class ByShare:
@@ -85,6 +100,9 @@ class ByShare:
 
     def line(self, line: Line, rank: int) -> Key:
         return (rank,)
+
+    def heads(self, backlog: Backlog, most: int) -> list[Gang]:
+        return []
 
 
 class ByPriorityAndShare(ByShare):

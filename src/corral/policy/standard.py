@@ -39,6 +39,9 @@ class Parts(Struct, frozen=True):
     grows: bool = False
 
 
+LOOKED_OVER_MAX = 100  # more demands than this are not looked over before a plan, each is when its turn comes
+
+
 class Standard:
     """A policy: a snapshot goes in, a plan comes out."""
 
@@ -58,11 +61,8 @@ class Standard:
 
 def known_full(state: State, parts: Parts) -> set[Demand]:
     """What did not fit when it was last tried, while nothing has become free since: it need not be tried again.
-
-    Only where blocked gangs may be passed, nobody is promised a start and nobody makes room: there, everyone who fits
-    starts. A set to add to.
-    """
-    if parts.backfill.depth or not parts.backfill.may_pass or parts.preemption is not None:
+    A set to add to."""
+    if not _all_start_who_fit(parts):
         return set()
     grown, found = state.memory.get("full", (-1, set()))
     if grown != state.capacity.grown:
@@ -71,12 +71,19 @@ def known_full(state: State, parts: Parts) -> set[Demand]:
     return cast(set[Demand], found)
 
 
+def _all_start_who_fit(parts: Parts) -> bool:
+    """Where blocked gangs may be passed, nobody is promised a start and nobody makes room."""
+    return not parts.backfill.depth and parts.backfill.may_pass and parts.preemption is None
+
+
 def _nothing_can_change(state: State, parts: Parts) -> bool:
     """Equivalent to a plan without decisions, for those who wait for what is known to be full."""
-    if parts.grows or state.claimants or state.broken or state.draining:
+    is_at_rest = not (parts.grows or state.claimants or state.broken or state.draining)
+    if not is_at_rest or not _all_start_who_fit(parts) or len(state.backlog.demands) > LOOKED_OVER_MAX:
         return False
-    full = known_full(state, parts)
-    return bool(full) and all(demand in full for demand in state.backlog.demands)
+    full, capacity = known_full(state, parts), state.capacity
+    full.update([d for d in state.backlog.demands if d not in full and not could_take(capacity, d, d.smallest)])
+    return all(demand in full for demand in state.backlog.demands)
 
 
 class Cycle:
@@ -119,18 +126,11 @@ class Cycle:
                 self.decisions.append(Place(gang.id, gang.attempt + 1, seats[:size], seats[size:], spread))
 
     def _is_tenable(self, gang: Gang) -> bool:
+        if gang.blockers & ~Blocker.BACKOFF or not lasts(self.state, gang, gang.claim, self.now_ms):
+            return False
         capacity, number = self.draft.capacity, self.state.topology.number
-        has_time = lasts(self.state, gang, gang.claim, self.now_ms)
-        return (
-            has_time
-            and not gang.blockers & ~Blocker.BACKOFF
-            and all(
-                seat.node in number
-                and not seat.gpus & ~capacity.up[number[seat.node]]
-                and capacity.open[number[seat.node]]
-                for seat in gang.claim
-            )
-        )
+        numbers = [(number.get(seat.node), seat.gpus) for seat in gang.claim]
+        return all(n is not None and capacity.open[n] and not gpus & ~capacity.up[n] for n, gpus in numbers)
 
     def _is_vacant(self, gang: Gang) -> bool:
         capacity, number = self.draft.capacity, self.state.topology.number

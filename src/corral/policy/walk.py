@@ -20,6 +20,7 @@ Best = tuple[Key, Line, int]  # key, line, how far the line has moved on
 Top = tuple[Desk, int, Best | None]  # desk, rights and, where the order asks for that, the first at it
 
 OWNER, BORROWER = 0, 1
+HEADS_MAX = 16  # who comes first of all is asked for at once; the others are looked for when it is their turn
 
 
 def family_of(queue: str) -> str:
@@ -73,6 +74,7 @@ class Walk:
         self._backlog = draft.state.backlog
         self._default_ms = draft.state.settings.default_expected_ms
         self._first = list(first)[::-1]  # gangs that go before everyone else
+        self._heads = order.heads(self._backlog, HEADS_MAX)[::-1]  # then these, unless they have been dealt with
         self._may_insist = may_insist
         self._is_narrowed = False
         self._rooms: dict[str, int] = {}  # queue -> what it may still have within its guarantee
@@ -95,15 +97,7 @@ class Walk:
         #: where the order looks inside, until anything at all has happened
         self._tops: dict[str, Top] = {}
         self._looks_inside, self._owners_first = order.looks_inside, order.owners_first
-        for at, desk in self._backlog.desks.items():
-            family = self._families.setdefault(family_of(desk.queue), [])
-            family.append((self._least_key(desk, BORROWER), BORROWER, at))
-            if self._owners_first and self._headroom(desk.queue) > 0:
-                family.append((self._least_key(desk, OWNER), OWNER, at))
-        for family in self._families.values():
-            heapify(family)
-        self._heap = [(family[0][0], name) for name, family in self._families.items()]
-        heapify(self._heap)
+        self._heap: list[tuple[Key, str]] | None = None  # of the families, once it is needed
 
     def next(self) -> Turn | None:
         """The first gang in order that may still have a turn."""
@@ -112,11 +106,18 @@ class Walk:
             if gang.id not in self._draft.served and gang.id not in self._skipped:
                 if self._looks_inside:
                     self._tops.clear()
-                desk = self._backlog.desks[gang.priority, gang.queue]
-                return Turn(desk, self._backlog.line(gang), gang)
+                return self._turn_of(gang)
+        while self._heads:
+            gang = self._heads.pop()
+            if gang.id not in self._draft.served and gang.id not in self._skipped:
+                turn = self._turn_of(gang)
+                if self._is_open(turn.desk, BORROWER, turn.line):
+                    return turn
         if not self._open and not self._is_narrowed:
             self._narrow()
         heap = self._heap
+        if heap is None:
+            heap = self._heap = self._lined_up()
         while heap:
             key, name = heap[0]
             top = self._tops.get(name)
@@ -141,6 +142,24 @@ class Walk:
             _, line, place = best
             return Turn(desk, line, self._draft.state.gangs[line.gang(place)])
         return None
+
+    def _lined_up(self) -> list[tuple[Key, str]]:
+        """All desks, by family, and a heap of the families."""
+        for at, desk in self._backlog.desks.items():
+            if not self._open and not self._may_insist(desk.queue, desk.priority):
+                continue
+            family = self._families.setdefault(family_of(desk.queue), [])
+            family.append((self._least_key(desk, BORROWER), BORROWER, at))
+            if self._owners_first and self._headroom(desk.queue) > 0:
+                family.append((self._least_key(desk, OWNER), OWNER, at))
+        for family in self._families.values():
+            heapify(family)
+        heap = [(family[0][0], name) for name, family in self._families.items()]
+        heapify(heap)
+        return heap
+
+    def _turn_of(self, gang: Gang) -> Turn:
+        return Turn(self._backlog.desks[gang.priority, gang.queue], self._backlog.line(gang), gang)
 
     def _first_in(self, family: list[tuple[Key, int, tuple[int, str]]]) -> Top | None:
         """The first desk of a family, with the first at it where the order asks for that."""
