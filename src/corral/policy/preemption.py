@@ -280,10 +280,10 @@ class Room:
         if not is_allowed:
             candidates = [candidate for candidate in candidates if self._helps(gang, size, candidate)]
         demand, avoid = claimed_as(gang.demand), self._snapshot.avoid(gang, ROOM_MS)
-        picked = cheapest(self._draft.capacity, demand, size, avoid, candidates, lambda: self._ledger(gang), is_enough)
+        capacity, bounds = self._draft.capacity, self._bounds
+        picked = cheapest(capacity, demand, size, avoid, bounds, candidates, lambda: self._ledger(gang), is_enough)
         if picked is None:
             return None
-        capacity = self._draft.capacity
         mark = capacity.mark()
         picked = [self._least_shrunk(gang, size, candidate, picked) for candidate in picked]
         for candidate in picked:

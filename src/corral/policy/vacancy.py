@@ -14,6 +14,7 @@ from corral.core.cluster.resources import Amounts, Demand, Seat, amount_of
 from corral.core.cluster.slots import gpu_slots, node_slots, raw_slots, room_by_domain, trimmed
 from corral.core.model import Cause, Gang
 from corral.core.state import State, seated
+from corral.policy.placement import FREE, Bounds
 
 
 class Candidate(Struct, frozen=True):
@@ -68,14 +69,19 @@ def by_node(capacity: Capacity, seats: Sequence[Seat]) -> tuple[tuple[int, int],
 class Vacancy:
     """How many tasks fit on each node, and whether that is enough somewhere. The capacity goes along."""
 
-    def __init__(self, capacity: Capacity, demand: Demand, size: int, avoid: Sequence[str]) -> None:
-        self.capacity, self.demand, self.wanted = capacity, demand, size + demand.spares
+    def __init__(
+        self, capacity: Capacity, demand: Demand, size: int, avoid: Sequence[str], bounds: Bounds = FREE
+    ) -> None:
+        self.capacity, self.demand, self.wanted, self.bounds = capacity, demand, size + demand.spares, bounds
         topology = capacity.topology
         self.accepted = topology.accepted(demand.task)  # by kind of node
         self._avoided = frozenset(topology.number[name] for name in avoid if name in topology.number)
         self.column = raw_slots(capacity, demand)
         for n in self._avoided:
             self.column[n] = 0
+        for n in bounds.barred:
+            if self.column[n]:
+                self.column[n] = self._slots_on(n)
         #: (from, until) of the domains of which one has to hold the gang
         self.domains = [(0, len(self.column))]
         if demand.within:
@@ -135,7 +141,10 @@ class Vacancy:
         self.column[n] = count
 
     def _slots_on(self, n: int) -> int:
-        return 0 if n in self._avoided else node_slots(self.capacity, self.demand, n, self.capacity.free[n])
+        if n in self._avoided:
+            return 0
+        count = node_slots(self.capacity, self.demand, n, self.capacity.free[n] & self.bounds.usable(n))
+        return min(count, self.bounds.most(self.capacity, self.demand, n)) if n in self.bounds.barred else count
 
     # ---- who might ---------------------------------------------------------------------------------------------
 
@@ -150,15 +159,17 @@ class Vacancy:
         for _, gpus in steps:
             mask |= gpus
         usable = capacity.free[n] | mask & capacity.up[n] & ~capacity.claimed[n]
-        usable &= self.accepted[capacity.topology.kind[n]]
+        usable &= self.accepted[capacity.topology.kind[n]] & self.bounds.usable(n)
+        kept = self.bounds.amounts.get(n, {}) if n in self.bounds.barred else {}
         count = gpu_slots(capacity.topology, self.demand, n, usable) if task.gpus else self.wanted
         for name, each in task.amounts:
             left = capacity.amount_left(n, name)
             if left is None:
                 return 0
+            left -= kept.get(name, 0)
             if each and left < count * each:
                 left += self._freed(n, steps, name)
-                count = min(count, left // each)
+                count = min(count, max(0, left) // each)
         return count - self.column[n]
 
     def _freed(self, n: int, steps: Sequence[Here], name: str) -> int:
@@ -184,6 +195,6 @@ class Vacancy:
             return 0
         loss = 0
         for n, gpus in candidate.on:
-            usable = capacity.free[n] & ~gpus & self.accepted[capacity.topology.kind[n]]
+            usable = capacity.free[n] & ~gpus & self.accepted[capacity.topology.kind[n]] & self.bounds.usable(n)
             loss += max(0, self.column[n] - gpu_slots(capacity.topology, demand, n, usable))
         return loss

@@ -12,6 +12,7 @@ from heapq import heapify, heappop, heappush
 from corral.core.cluster.capacity import Capacity
 from corral.core.cluster.resources import Demand
 from corral.core.model import NEVER_MS
+from corral.policy.placement import Bounds
 from corral.policy.vacancy import Candidate, Here, Vacancy
 
 #: How many sets the exact search may look at before it settles for the best found so far.
@@ -29,13 +30,14 @@ def cheapest(
     demand: Demand,
     size: int,
     avoid: Sequence[str],
+    bounds: Bounds,
     candidates: Sequence[Candidate],
     new_ledger: Callable[[], Ledger],
     is_enough: Test,
 ) -> list[Candidate] | None:
     """The cheapest legal set that makes enough room, or None. Leaves the capacity as it was."""
     ordered = sorted(candidates, key=lambda c: (c.price, -c.gang.rank))  # its key, faster
-    search = _Search(Vacancy(capacity, demand, size, avoid), new_ledger, is_enough)
+    search = _Search(Vacancy(capacity, demand, size, avoid, bounds), new_ledger, is_enough)
     is_small = len(ordered) <= EXACT_MAX
     if is_small and not search.could_fit(ordered):
         return None
@@ -164,7 +166,8 @@ class _Search:
             mask = free[n]
             for _, gpus in here:
                 mask |= gpus
-            room += max(0, (mask & vacancy.accepted[kind[n]]).bit_count() // each - column[n])
+            mask &= vacancy.accepted[kind[n]] & vacancy.bounds.usable(n)
+            room += max(0, mask.bit_count() // each - column[n])
         return room >= vacancy.wanted
 
     def _least(self, n: int, here: Sequence[Here]) -> int:
