@@ -49,6 +49,23 @@ class Bounds:
                 most = min(most, max(0, (capacity.amount_left(node, name) or 0) - kept.get(name, 0)) // each)
         return most
 
+    def may_leave(self, capacity: Capacity, demand: Demand, wanted: int) -> bool:
+        """As `could_take`, of what is not barred: False means certainly no room for so many tasks."""
+        each, topology = demand.task.gpus, capacity.topology
+        if not each or not self.barred:
+            return True
+        accepted = topology.accepted(demand.task)
+        for kind, usable in enumerate(accepted):
+            if usable:
+                for free in capacity.sizes_from(kind, each):
+                    wanted -= (capacity.rooms[kind][free] & ~self.nodes).bit_count() * (free // each)
+                    if wanted <= 0:
+                        return True
+        for n in self.partly:
+            usable = capacity.free[n] & self.usable(n) & accepted[topology.kind[n]]
+            wanted -= usable.bit_count() // each
+        return wanted <= 0
+
 
 FREE = Bounds({}, {}, ())
 
@@ -84,7 +101,7 @@ def find_seats(
     widest: int = 0,
 ) -> Seating | None:
     """Seats for ``size`` tasks and the spares in rank order, or None. ``widest``: the outermost level that will do."""
-    if not could_take(capacity, demand, size):
+    if not could_take(capacity, demand, size) or not bounds.may_leave(capacity, demand, size + demand.spares):
         return None
     if scorer is not None and not demand.within and not demand.spread and demand.tp == 1:
         return _by_score(capacity, demand, size, avoid, bounds, scorer)
