@@ -6,7 +6,7 @@
 SHELL := /bin/sh
 
 PYTHON ?= python3
-WORKERS ?= 2
+WORKERS ?= 3
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -28,7 +28,7 @@ setup: $(STAMP) ## Create .venv with the pinned tools and Corral itself (again o
 
 .PHONY: test
 test: setup services lint types imports ## Everything that must hold before a commit
-	$(PY) -m pytest -n $(WORKERS) tests
+	$(PY) -m pytest -n $(WORKERS) --dist worksteal tests
 
 .PHONY: services
 services: ## Install what some tests need (PostgreSQL, Podman, SSH, Ray), where that is possible

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from heapq import heapify, heappop, heappush, merge
+from heapq import heappop, heappush, merge
 
 from msgspec import Struct
 
@@ -108,20 +108,19 @@ class Future:
         free as one task wants: whoever is content with the first few openings has not looked at the others.
         """
         now, avoided, ahead = self._draft.now_ms, {self._topology.number.get(name) for name in avoid}, list[Opening]()
-        for n, spoken_for in taken.items():
-            mask = self._usable(demand, n)
-            if mask is not None and n not in avoided:
-                prospect = self.prospect(n)
-                fits = prospect.fits_beside(demand, mask, spoken_for, kept.get(n, {}), now, expected_ms)
-                ahead += [(time, n, count) for time, count in self._in_time(n, fits, need_ms)]
-        heapify(ahead)
         for since_ms, n in self._in_turn(demand):
             while ahead and ahead[0][0] < since_ms:
                 yield heappop(ahead)
             mask = self._usable(demand, n)
-            if mask is not None and n not in taken and n not in avoided:
-                for time, count in self._in_time(n, self.prospect(n).fits(demand, mask), need_ms):
-                    heappush(ahead, (time, n, count))
+            if mask is None or n in avoided:
+                continue
+            spoken_for, prospect = taken.get(n), self.prospect(n)
+            if spoken_for is None:
+                fits = prospect.fits(demand, mask)
+            else:
+                fits = prospect.fits_beside(demand, mask, spoken_for, kept.get(n, {}), now, expected_ms)
+            for time, count in self._in_time(n, fits, need_ms):
+                heappush(ahead, (time, n, count))
         while ahead:
             yield heappop(ahead)
 
