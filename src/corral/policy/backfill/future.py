@@ -107,13 +107,16 @@ class Future:
         Equivalent to working out every node and sorting. A node is looked into only when as many of its GPUs could be
         free as one task wants: whoever is content with the first few openings has not looked at the others.
         """
-        now, avoided, ahead = self._draft.now_ms, {self._topology.number.get(name) for name in avoid}, list[Opening]()
+        topology, capacity, now = self._topology, self._draft.capacity, self._draft.now_ms
+        avoided, ahead = {topology.number.get(name) for name in avoid}, list[Opening]()
+        accepted, kind, up, is_open = topology.accepted(demand.task), topology.kind, capacity.up, capacity.open
+        wants_gpu = demand.task.wants_gpu
         for since_ms, n in self._in_turn(demand):
+            mask = accepted[kind[n]] & up[n]  # as `_usable`, for very many
+            if not is_open[n] or (wants_gpu and not mask) or n in avoided:
+                continue
             while ahead and ahead[0][0] < since_ms:
                 yield heappop(ahead)
-            mask = self._usable(demand, n)
-            if mask is None or n in avoided:
-                continue
             spoken_for, prospect = taken.get(n), self.prospect(n)
             if spoken_for is None:
                 fits = prospect.fits(demand, mask)
@@ -139,6 +142,8 @@ class Future:
         if least > self._topology.gpus_max:
             return iter(())
         changed = {number[name] for name in self._changed() if name in number}
+        if not changed:
+            return iter(self._outlook.with_room_for(least))
         apart = sorted([(self.prospect(n).room_from[least], n) for n in changed])
         return merge((each for each in self._outlook.with_room_for(least) if each[1] not in changed), apart)
 
