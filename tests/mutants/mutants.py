@@ -421,8 +421,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "of_equals_the_first_leaves",
         f"{POLICY}/vacancy.py",
-        "return (self.price, -self.gang.rank)",
-        "return (self.price, self.gang.rank)",
+        "return (candidate.price, -candidate.gang.rank)",
+        "return (candidate.price, candidate.gang.rank)",
         "Of equally dear victims the one that came first leaves.",
         (f"{VICTIMS}test_of_equally_dear_victims_the_one_that_came_last_leaves",),
     ),

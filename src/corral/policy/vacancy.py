@@ -30,11 +30,6 @@ class Candidate(Struct, frozen=True):
     is_reclaimed: bool = False  # by its owner: the last of a queue to be asked may take it below its guarantee
 
     @property
-    def key(self) -> tuple[int, int]:
-        """Cheaper first; of equals the one that came last."""
-        return (self.price, -self.gang.rank)
-
-    @property
     def gpu_milli(self) -> int:
         return self.gang.gpu_milli * len(self.frees) // len(self.gang.all_seats) if self.keep else self.gang.gpu_milli
 
@@ -49,6 +44,11 @@ class Candidate(Struct, frozen=True):
     def uncharged(self, state: State) -> Amounts:
         """What its queue is no longer charged for."""
         return state.charge_for(self.gang.demand.task, self.frees) if self.keep else self.gang.charged
+
+
+def in_order(candidate: Candidate) -> tuple[int, int]:
+    """A key: cheaper first; of equals the one that came last."""
+    return (candidate.price, -candidate.gang.rank)
 
 
 #: A candidate, and the GPUs it would free on one node.

@@ -13,7 +13,7 @@ from corral.core.cluster.capacity import Capacity
 from corral.core.cluster.resources import Demand
 from corral.core.model import NEVER_MS
 from corral.policy.placement import Bounds
-from corral.policy.vacancy import Candidate, Here, Vacancy
+from corral.policy.vacancy import Candidate, Here, Vacancy, in_order
 
 #: How many sets the exact search may look at before it settles for the best found so far.
 EXPANSIONS_MAX = 2_000
@@ -36,7 +36,7 @@ def cheapest(
     is_enough: Test,
 ) -> list[Candidate] | None:
     """The cheapest legal set that makes enough room, or None. Leaves the capacity as it was."""
-    ordered = sorted(candidates, key=lambda c: (c.price, -c.gang.rank))  # its key, faster
+    ordered = sorted(candidates, key=in_order)
     search = _Search(Vacancy(capacity, demand, size, avoid, bounds), new_ledger, is_enough)
     is_small = len(ordered) <= EXACT_MAX
     if is_small and not search.could_fit(ordered):
@@ -223,7 +223,7 @@ class _Search:
         vacancy = self._vacancy
         if vacancy.room(at) < vacancy.wanted or not self._is_enough(chosen):
             return None
-        for candidate in sorted(chosen, key=lambda c: c.key, reverse=True):
+        for candidate in sorted(chosen, key=in_order, reverse=True):
             if vacancy.room(at) - vacancy.least_loss(candidate) < vacancy.wanted:
                 continue
             fewer = [c for c in chosen if c is not candidate]
@@ -241,7 +241,7 @@ class _Search:
         vacancy, mark = self._vacancy, self._vacancy.mark()
         for candidate in chosen:
             vacancy.free(candidate)
-        for candidate in sorted(chosen, key=lambda c: c.key, reverse=True):
+        for candidate in sorted(chosen, key=in_order, reverse=True):
             if candidate.price:
                 continue
             fewer = [c for c in chosen if c is not candidate]
