@@ -281,7 +281,7 @@ async def test_jobs_of_one_submission_may_wait_for_each_other_and_for_those_long
 
 
 async def test_jobs_that_wait_are_not_looked_through_for_garbage_again_and_again(tmp_path, monkeypatch):
-    monkeypatch.setattr("corral.server.running.WHOLE_LOOK_S", 0.05)
+    monkeypatch.setattr("corral.server.garbage.WHOLE_LOOK_S", 0.05)
     begun_with = list(gc.callbacks)
 
     class Ring:
