@@ -81,6 +81,14 @@ def test_a_supervisor_killed_while_there_was_no_server_is_told_to_the_next(groun
     assert not is_alive(record.pids[0])
 
 
+def test_what_holds_gpus_dies_with_its_supervisor_also_when_nobody_is_there_to_see_it(ground: Ground):
+    key = ground.launch("sleep", "600", gpus=("SIM-1",))
+    record = started(ground, key)
+    ground.backend.close()
+    os.kill(record.supervisor, signal.SIGKILL)
+    until(lambda: not is_alive(record.pids[0]))
+
+
 def test_a_restart_of_the_machine_is_told_as_a_loss(ground: Ground):
     key = ground.launch("sleep", "600")
     record = started(ground, key)
@@ -190,7 +198,7 @@ def test_leftovers_of_no_task_are_swept(ground: Ground):
 
 
 def test_forgetting_leaves_nothing_but_the_log(ground: Ground):
-    key = ground.sh("echo hello; exit 1", cpu_milli=100)
+    key = ground.sh("echo hello; exit 1", memory_mib=100)
     ground.ear.down(key)
     groups = ground.ordered(key).cgroups.values()
     ground.backend.forget(key)
@@ -251,6 +259,18 @@ def test_limits_are_in_force_and_what_is_not_is_said(ground: Ground):
     if "cpu" in groups:
         name, value = ("cpu.shares", "1536") if record.cgroup_version == 1 else ("cpu.weight", "150")
         assert (Path(groups["cpu"]) / name).read_text().strip() == value
+
+
+@needs_cgroups
+def test_the_weight_of_a_task_without_a_group_of_its_own_does_not_pass_to_the_next(ground: Ground):
+    layout = ground.backend._site.layout
+    if "cpu" not in layout.parents:
+        pytest.skip("this machine lets nobody weigh CPUs")
+    name = "cpu.shares" if layout.version == 1 else "cpu.weight"
+    show = f"cat {layout.parents['cpu']}/worker-$PPID/{name}"
+    heavy, light = ("1536", "1024") if layout.version == 1 else ("150", "100")
+    assert ground.ran(show, cpu_milli=1500)[1].strip() == heavy
+    assert ground.ran(show)[1].strip() == light
 
 
 @needs_cgroups

@@ -116,7 +116,7 @@ def faulty(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("limits", [{}, {"cpu_milli": 100}], ids=["spawned", "forked"])
+@pytest.mark.parametrize("limits", [{}, {"memory_mib": 100}], ids=["spawned", "forked"])
 @pytest.mark.parametrize(
     ("command", "rest", "code", "why"),
     [

@@ -264,7 +264,7 @@ class LocalBackend:
     def _send(self, task: _Task, order: TaskOrder) -> None:
         try:
             request = request_of(order, self._site, self._logs.folder(task.name), self._containers)
-            self._link.send(request, self._site.layout.parents.get("pids", ""))
+            self._link.send(request, self._site.worker_parents)
         except (ValueError, TypeError) as fault:  # text that cannot be written down
             task.told = Phase.DOWN
             now_ms = time.time_ns() // 1_000_000

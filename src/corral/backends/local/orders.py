@@ -15,7 +15,7 @@ from corral.backends.gpus import is_simulated, visibility
 from corral.backends.local.containers import Containers
 from corral.backends.local.settings import LocalSettings
 from corral.backends.local.state import OrderRecord, name_of, short
-from corral.backends.local.task.cgroups import Layout
+from corral.backends.local.task.cgroups import SHARED_LIMITS, Layout
 from corral.backends.local.task.lease import LEASE
 from corral.backends.local.task.request import Request
 
@@ -33,6 +33,7 @@ class Site:
         self.tasks, self.run, self.scratch = tasks, run, scratch
         self.boot, self.layout, self.settings = boot, layout, settings
         self.lease = f"{run}/{LEASE}" if settings.has_lease else ""
+        self.worker_parents = {limit: layout.parents[limit] for limit in SHARED_LIMITS if limit in layout.parents}
 
     def state_folder(self, key: TaskKey) -> str:
         return f"{self.tasks}/{name_of(key)}"
@@ -41,7 +42,7 @@ class Site:
 def request_of(order: TaskOrder, site: Site, logs: str, containers: Containers | None = None) -> Request:
     name = name_of(order.key)
     scratch = f"{site.scratch}/{short(name)}"
-    groups = _groups(order, site.layout, name)
+    groups = _groups(order, site, name)
     refusal = _refusal(order, containers)
     told = containers.told(order) if containers is not None and order.image and not refusal else None
     failure = NO_ENGINE if order.image and not refusal and told is None else ""
@@ -71,6 +72,7 @@ def request_of(order: TaskOrder, site: Site, logs: str, containers: Containers |
         "log_bytes_max": max(min(order.log_mib_max, site.settings.log_task_mib), 1) << 20,
         "cgroup_version": site.layout.version,
         "cgroups": groups,
+        "holds_gpus": bool(order.gpus),
         "memory_mib": order.memory_mib,
         "cpu_milli": order.cpu_milli,
         "has_quota": site.settings.has_cpu_quota,
@@ -94,15 +96,15 @@ def unenforced(order: TaskOrder, layout: Layout) -> list[str]:
     return found
 
 
-def _groups(order: TaskOrder, layout: Layout, name: str) -> dict[str, str]:
-    """A task that asks for no limit shares the group of its supervisor, which bounds the number of processes. In
-    version
-    1 every limit costs a group of its own, so only those that were asked for."""
+def _groups(order: TaskOrder, site: Site, name: str) -> dict[str, str]:
+    """A group of its own only for what would hold the supervisor up as well: a bound on memory, or a quota of CPU.
+    Otherwise it shares that of its supervisor, which bounds the number of processes and weighs the CPU. In version 1
+    every limit costs a group, so only those that were asked for."""
     asked = {"memory": order.memory_mib is not None, "cpu": order.cpu_milli is not None, "pids": True}
-    if order.image or not (asked["memory"] or asked["cpu"]):
+    if order.image or not (asked["memory"] or (asked["cpu"] and site.settings.has_cpu_quota)):
         return {}
-    is_one = layout.version == 2
-    return {limit: f"{folder}/{name}" for limit, folder in layout.parents.items() if is_one or asked[limit]}
+    is_one = site.layout.version == 2
+    return {limit: f"{folder}/{name}" for limit, folder in site.layout.parents.items() if is_one or asked[limit]}
 
 
 def _early(order: TaskOrder) -> tuple[int, int] | None:

@@ -13,7 +13,10 @@ import os
 import time
 
 LIMITS = ("memory", "cpu", "pids")
+#: Those that a supervisor can share with its task.
+SHARED_LIMITS = ("pids", "cpu")
 _PERIOD_US = 100_000
+_ONE_CPU = 1000
 _LEAF = "corral-server"
 
 
@@ -149,7 +152,9 @@ class TaskGroups:
         self.unique = sorted(set(folders.values()))
 
     def make(self, memory_mib: int | None, cpu_milli: int | None, has_quota: bool, pids_max: int) -> None:
-        if not self._is_shared:
+        if self._is_shared:
+            cpu_milli = cpu_milli or _ONE_CPU  # the task before may have weighed more
+        else:
             for folder in self.unique:
                 os.makedirs(folder, exist_ok=True)
         if memory_mib is not None and "memory" in self.folders:

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
         early: tuple[int, int] | None  # signal, milliseconds before the deadline
         log_bytes_max: int
         cgroup_version: int
-        cgroups: dict[str, str]
+        cgroups: dict[str, str]  # of its own, by limit; empty: it shares those of its supervisor
+        holds_gpus: bool
         memory_mib: int | None
         cpu_milli: int | None
         has_quota: bool

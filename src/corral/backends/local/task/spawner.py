@@ -65,7 +65,8 @@ class Worker:
 
     def __init__(self, pid: int, link: int) -> None:
         self.pid, self.link = pid, link
-        self.name, self.control, self.group, self.is_new = "", -1, "", True
+        self.name, self.control, self.is_new = "", -1, True
+        self.groups: set[str] = set()
 
 
 class Spawner:
@@ -91,8 +92,8 @@ class Spawner:
                     message = worker.receive(self._server)
                     if message is None:
                         return
-                    name, state, record, group, request = marshal.loads(message)
-                    self._launch(name, state, record, group, request)
+                    name, state, record, parents, request = marshal.loads(message)
+                    self._launch(name, state, record, parents, request)
                     self._answer(name)
 
     def retire(self) -> None:
@@ -100,14 +101,14 @@ class Spawner:
         for who in self._idle:
             os.close(who.link)
             os.waitpid(who.pid, 0)
-            _remove_group(who)
+            _remove_groups(who)
 
     def _answer(self, line: str) -> None:
         data = line.encode() + b"\n"
         while data:
             data = data[os.write(self._server, data) :]
 
-    def _launch(self, name: str, state: str, record: bytes, group: str, request: bytes) -> None:
+    def _launch(self, name: str, state: str, record: bytes, parents: dict[str, str], request: bytes) -> None:
         try:
             os.mkdir(state, 0o700)
         except FileExistsError:
@@ -117,7 +118,7 @@ class Spawner:
             records.begin(state, record)
             os.mkfifo(f"{state}/{records.CONTROL}", 0o600)
             control = os.open(f"{state}/{records.CONTROL}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-            chosen = self._given_to_idle(request) or self._fork(group)
+            chosen = self._given_to_idle(request) or self._fork(parents)
             if chosen.is_new:
                 worker.send(chosen.link, request)
             chosen.name, chosen.control, chosen.is_new = name, control, False
@@ -136,14 +137,14 @@ class Spawner:
             return chosen
         return None
 
-    def _fork(self, group: str) -> Worker:
+    def _fork(self, parents: dict[str, str]) -> Worker:
         ours, theirs = system.socket_pair()
         pid = os.fork()
         if pid == 0:
-            worker.work(theirs, group)
+            worker.work(theirs, parents)
         os.close(theirs)
         made = self._workers[ours] = Worker(pid, ours)
-        made.group = f"{group}/{worker.group_name(pid)}" if group else ""
+        made.groups = set(worker.groups_of(pid, parents).values())
         self._poll.register(ours, select.POLLIN)
         return made
 
@@ -163,17 +164,17 @@ class Spawner:
         if who in self._idle:
             self._idle.remove(who)
         os.waitpid(who.pid, 0)
-        _remove_group(who)
+        _remove_groups(who)
         if not said and name:
             self._answer(f"!{name}")
 
 
-def _remove_group(who: Worker) -> None:
-    try:
-        if who.group:
-            os.rmdir(who.group)
-    except OSError:
-        pass  # strays: the server deals with them
+def _remove_groups(who: Worker) -> None:
+    for group in who.groups:
+        try:
+            os.rmdir(group)
+        except OSError:
+            pass  # strays: the server deals with them
 
 
 def _record_failure(state: str, why: str) -> None:

@@ -162,7 +162,8 @@ def _set_limits() -> None:
 
 def spawn(program: Program, stdout: int, stderr: int, leader: int) -> int:
     """As `start`, for a program that needs no other account and no cgroup of its own: the child needs no copy of this
-    process, which is most of what a fork costs. What posix_spawn cannot set, the child inherits from here."""
+    process, which is most of what a fork costs. What posix_spawn cannot set, the child inherits from here; but not that
+    it dies with its supervisor, so this is not for one that holds GPUs."""
     step = "directory"
     try:
         os.chdir(program.directory)

@@ -108,7 +108,7 @@ class Supervisor:
             Program(request["command"], {**env, **own}, directory, account, self.groups) for own in request["processes"]
         ]
         for program in programs:
-            if self.is_plain and not account.changes:
+            if self.is_plain and not account.changes and not request["holds_gpus"]:
                 self._watch(spawn(program, self.streams[0].sink, self.streams[1].sink, self.leader))
             else:
                 pid, verdict = start(program, self.streams[0].sink, self.streams[1].sink, self.leader)

@@ -1,7 +1,7 @@
 """A process that supervises one task after another, so that not every small task pays for a fork of an interpreter.
 
 It has one task at a time and belongs to nobody: when the spawner goes, it finishes what it has and ends. In a session
-and a cgroup of its own, which bounds the number of processes of its task. Knows nothing of what supervising is.
+and cgroups of its own, which bound the number of processes of its task and weigh its share of the CPU. Knows nothing of what supervising is.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TASKS_MAX = 500  # then a fresh one takes its place
 _FREE = b"."
 
 
-def work(link: int, parent_group: str) -> None:
+def work(link: int, parents: dict[str, str]) -> None:
     """Never returns."""
     code = 1
     try:
@@ -30,12 +30,12 @@ def work(link: int, parent_group: str) -> None:
         system.take_name("corral-task")
         system.become_subreaper()
         system.refuse_new_privileges()
-        group = _enter_group(parent_group)
+        groups = _enter_groups(parents)
         for left in reversed(range(_TASKS_MAX)):
             body = receive(_LINK)
             if body is None:
                 break
-            _supervise(marshal.loads(body), group)
+            _supervise(marshal.loads(body), groups)
             os.closerange(_CONTROL, _MANY_FILES)
             if left:  # the last time it says nothing, lest it be given another task while it goes
                 os.write(_LINK, _FREE)
@@ -46,25 +46,27 @@ def work(link: int, parent_group: str) -> None:
         os._exit(code)
 
 
-def group_name(pid: int) -> str:
-    return f"worker-{pid}"
+def groups_of(pid: int, parents: dict[str, str]) -> dict[str, str]:
+    """By limit."""
+    return {limit: f"{parent}/worker-{pid}" for limit, parent in parents.items()}
 
 
-def _enter_group(parent: str) -> str:
-    if not parent:
-        return ""
-    group = f"{parent}/{group_name(os.getpid())}"
-    try:
-        os.makedirs(group, exist_ok=True)
-        write(f"{group}/cgroup.procs", "0")
-    except OSError:
-        return ""
-    return group
+def _enter_groups(parents: dict[str, str]) -> dict[str, str]:
+    """Those that could be made."""
+    entered = {}
+    for limit, group in groups_of(os.getpid(), parents).items():
+        try:
+            os.makedirs(group, exist_ok=True)
+            write(f"{group}/cgroup.procs", "0")
+        except OSError:
+            continue
+        entered[limit] = group
+    return entered
 
 
-def _supervise(request: Request, group: str) -> None:
+def _supervise(request: Request, own: dict[str, str]) -> None:
     control = os.open(f"{request['state']}/{records.CONTROL}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-    groups = TaskGroups(request["cgroup_version"], {"pids": group} if group else {}, True)
+    groups = TaskGroups(request["cgroup_version"], own, True)
     if request["container"] is None:
         Supervisor(request, control, groups).run()
     else:
