@@ -23,6 +23,7 @@ from pathlib import Path
 from corral.backends.base import LogPart, PaceReport, Phase, Report, SavedReport, StaleEpoch, TaskKey, TaskOrder, Tell
 from corral.backends.inventory import inventory
 from corral.backends.local import remains
+from corral.backends.local.blanks import Blanks
 from corral.backends.local.containers import Containers
 from corral.backends.local.link import SpawnerLink
 from corral.backends.local.logs import LogStore
@@ -59,11 +60,13 @@ class LocalBackend:
         self._settings = settings or LocalSettings()
         data = data.absolute()
         self._tasks_folder, self._run = data / "tasks" / "state", data / "run"
+        self._blanks_folder = data / "tasks" / "blank"
         self._epoch_file = data / "tasks" / "epoch"
         self._logs = LogStore(data / "tasks" / "logs")
         self._tasks: dict[TaskKey, _Task] = {}
         self._by_name: dict[str, _Task] = {}
         self._inbox: deque[Callable[[], None]] = deque()
+        self._forgotten: list[TaskState] = []
         self._epoch = 0
         self._next_paces = 0.0
         self._tell: Tell = _tell_nobody
@@ -83,6 +86,7 @@ class LocalBackend:
         layout = detect(f"corral-{identity}")
         self._site = Site(str(self._tasks_folder), str(self._run), scratch, boot_id(), layout, self._settings)
         self._tell, self._runs = tell, True
+        self._blanks = Blanks(str(self._blanks_folder))
         self._news = _open_news(self._run / records.NEWS)
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._link = SpawnerLink(str(self._run), self._is_newest)  # from here on no earlier spawner makes tasks
@@ -143,6 +147,7 @@ class LocalBackend:
         self._thread.join()
         self._thread = None
         self._link.close()
+        self._clear_forgotten()
         os.close(self._news)
         os.close(self._wake)
         if self._containers is not None:
@@ -259,12 +264,13 @@ class LocalBackend:
             if task.is_launched and task.told is not Phase.DOWN:
                 self._look(task)
                 self._check(task)
+        self._clear_forgotten()
         self._logs.prune(self._settings.log_keep_ms, self._settings.log_total_mib << 20)
 
     def _send(self, task: _Task, order: TaskOrder) -> None:
         try:
             request = request_of(order, self._site, self._logs.folder(task.name), self._containers)
-            self._link.send(request, self._site.worker_parents)
+            self._link.send(request, self._blanks.take(), self._site.worker_parents)
         except (ValueError, TypeError) as fault:  # text that cannot be written down
             task.told = Phase.DOWN
             now_ms = time.time_ns() // 1_000_000
@@ -340,8 +346,13 @@ class LocalBackend:
         task = self._tasks.get(key)
         if task is None or task.told is not Phase.DOWN:
             return
-        remains.clear(task.state)
         del self._tasks[key], self._by_name[task.name]
+        self._forgotten.append(task.state)  # its supervisor may still be at it
+
+    def _clear_forgotten(self) -> None:
+        forgotten, self._forgotten = self._forgotten, []
+        for state in forgotten:
+            self._carry_out(partial(remains.clear, state, self._blanks))
 
     def _say(self, report: Report) -> None:
         try:

@@ -51,10 +51,11 @@ class SpawnerLink:
     def wants_to_write(self) -> bool:
         return bool(self._outgoing)
 
-    def send(self, request: Request, worker_parents: dict[str, str]) -> None:
-        """``worker_parents``: by limit, the cgroups in which supervisors make their own."""
+    def send(self, request: Request, blank: str, worker_parents: dict[str, str]) -> None:
+        """``blank``: a directory to become that of its state; empty: a new one. ``worker_parents``: by limit, the
+        cgroups in which supervisors make their own."""
         inner = marshal.dumps(dict(request))
-        body = marshal.dumps((request["name"], request["state"], request["record"], worker_parents, inner))
+        body = marshal.dumps((request["name"], request["state"], blank, request["record"], worker_parents, inner))
         message = len(body).to_bytes(4, "big") + body
         self._unanswered[request["name"]] = message
         self._outgoing += message

@@ -9,6 +9,7 @@ import contextlib
 import os
 import time
 
+from corral.backends.local.blanks import Blanks
 from corral.backends.local.containers import Containers
 from corral.backends.local.state import ExitRecord, OrderRecord, StartRecord, TaskState, name_of, short
 from corral.backends.local.task import scratch
@@ -39,17 +40,20 @@ def bury(state: TaskState, boot: str, containers: Containers | None = None) -> N
     state.record_exit(ExitRecord(time.time_ns() // 1_000_000, 137, 9, failure, why))
 
 
-def clear(state: TaskState) -> None:
+def clear(state: TaskState, blanks: Blanks) -> None:
     """Everything of a task that is over, but its log. A supervisor that is still there is at it, and may have much to
-    do;
-    one that was killed meanwhile leaves it to the sweep of the next start."""
-    order = state.record().order() if not state.is_supervised() else None
+    do; one that was killed meanwhile leaves it to the sweep of the next start."""
+    if state.is_supervised():
+        state.remove()
+        return
+    order = state.record().order()
     if order is not None:
         scratch.remove(order.scratch)
         groups = TaskGroups(order.cgroup_version, order.cgroups)
         if any(os.path.isdir(folder) for folder in groups.unique):
             groups.remove()
-    state.remove()
+    if not blanks.keep(state):
+        state.remove()
 
 
 def remove_unreadable(state: TaskState) -> None:

@@ -40,9 +40,35 @@ def write_whole(path: str, data: bytes) -> None:
     os.rename(beside, path)
 
 
+def make_state(state: str, blank: str) -> bool:
+    """A state directory: ``blank`` in its new place, or a new one. False: it is there already."""
+    try:
+        if blank:
+            os.rename(blank, state)
+            return True
+    except FileNotFoundError:
+        pass  # this was asked before, and has got it
+    except OSError as fault:
+        if fault.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            return False
+        raise
+    try:
+        os.mkdir(state, 0o700)
+    except FileExistsError:
+        return False
+    os.mkfifo(f"{state}/{CONTROL}", 0o600)
+    return True
+
+
+def make_blank(state: str) -> None:
+    """Of what was written, only the end of line is left with which every record begins: to cut off everything would
+    cost the file its place on the disk, and the next task the search for another."""
+    os.truncate(f"{state}/{RECORD}", 1)
+
+
 def begin(state: str, order: bytes) -> None:
     """Of a new state directory: the record, with its first line."""
-    _add(state, os.O_CREAT | os.O_EXCL, ORDER, order)
+    _add(state, os.O_CREAT, ORDER, order)
 
 
 def add(state: str, word: str, rest: bytes) -> None:

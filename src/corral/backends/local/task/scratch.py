@@ -21,14 +21,21 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 class Scratch:
     def __init__(self, path: str, uid: int, gid: int) -> None:
         self.path, self._uid, self._gid = path, uid, gid
+        self._is_ours = uid == os.geteuid()
         self._seen: tuple[int, int, int] | None = None
 
     def make(self) -> None:
         self._make_root()
         remove(self.path)  # left by an earlier task of the same name, which is over
+        if self._is_ours:
+            try:
+                os.rename(blank_in(os.path.dirname(self.path)), self.path)
+                return
+            except FileNotFoundError:
+                pass  # this supervisor had no task before
         for path in (self.path, f"{self.path}/{TEMPORARY}"):
             os.mkdir(path, 0o700)
-            if self._uid != os.geteuid():
+            if not self._is_ours:
                 os.chown(path, self._uid, self._gid, follow_symlinks=False)
 
     def _make_root(self) -> None:
@@ -49,6 +56,24 @@ class Scratch:
             "CORRAL_CHECKPOINT_FILE": f"{self.path}/{CHECKPOINT}",
             "CORRAL_WARNING_FILE": f"{self.path}/{WARNING}",
         }
+
+    def put_away(self) -> None:
+        """For the next task of this supervisor, if nothing was put there, as nearly always; or removed."""
+        try:
+            if self._is_ours and self._is_blank():
+                os.rename(self.path, blank_in(os.path.dirname(self.path)))
+                return
+        except OSError:
+            pass
+        remove(self.path)
+
+    def _is_blank(self) -> bool:
+        for path, names in ((self.path, [TEMPORARY]), (f"{self.path}/{TEMPORARY}", [])):
+            state = os.lstat(path)
+            is_as_made = state.st_mode == stat.S_IFDIR | 0o700 and state.st_uid == os.geteuid()
+            if not is_as_made or os.listdir(path) != names:
+                return False
+        return True
 
     def warn(self, deadline_ms: int, why: str) -> None:
         """Put the warning where the task looks for it. To be called with the rights of the account."""
@@ -77,6 +102,12 @@ class Scratch:
             return None
         finally:
             os.close(fd)
+
+
+def blank_in(root: str) -> str:
+    """Where this process keeps the directory of its last task: to make and remove one for each costs more than most
+    small tasks."""
+    return f"{root}/blank-{os.getpid()}"
 
 
 def last_step(text: bytes) -> int | None:

@@ -92,8 +92,8 @@ class Spawner:
                     message = worker.receive(self._server)
                     if message is None:
                         return
-                    name, state, record, parents, request = marshal.loads(message)
-                    self._launch(name, state, record, parents, request)
+                    name, *rest = marshal.loads(message)
+                    self._launch(name, *rest)
                     self._answer(name)
 
     def retire(self) -> None:
@@ -108,15 +108,14 @@ class Spawner:
         while data:
             data = data[os.write(self._server, data) :]
 
-    def _launch(self, name: str, state: str, record: bytes, parents: dict[str, str], request: bytes) -> None:
-        try:
-            os.mkdir(state, 0o700)
-        except FileExistsError:
+    def _launch(
+        self, name: str, state: str, blank: str, record: bytes, parents: dict[str, str], request: bytes
+    ) -> None:
+        if not records.make_state(state, blank):
             return  # it runs or ran already
         control = -1
         try:
             records.begin(state, record)
-            os.mkfifo(f"{state}/{records.CONTROL}", 0o600)
             control = os.open(f"{state}/{records.CONTROL}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
             chosen = self._given_to_idle(request) or self._fork(parents)
             if chosen.is_new:

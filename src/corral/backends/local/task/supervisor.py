@@ -326,7 +326,8 @@ class Supervisor:
         end_all(self.groups, ended)
 
     def _tidy(self) -> None:
-        scratch.remove(self.request["scratch"])
+        if self.scratch is not None:
+            self.scratch.put_away()
         self.groups.remove()
 
     def _exit_record(self, fault: StartFault | None, is_late: bool) -> records.Record:

@@ -1,7 +1,8 @@
 """A process that supervises one task after another, so that not every small task pays for a fork of an interpreter.
 
 It has one task at a time and belongs to nobody: when the spawner goes, it finishes what it has and ends. In a session
-and cgroups of its own, which bound the number of processes of its task and weigh its share of the CPU. Knows nothing of what supervising is.
+and cgroups of its own, which bound the number of processes of its task and weigh its share of the CPU. Knows nothing of
+what supervising is.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import marshal
 import os
 
-from corral.backends.local.task import records, system
+from corral.backends.local.task import records, scratch, system
 from corral.backends.local.task.cgroups import TaskGroups, write
 from corral.backends.local.task.request import Request
 from corral.backends.local.task.supervisor import Supervisor
@@ -22,7 +23,7 @@ _FREE = b"."
 
 def work(link: int, parents: dict[str, str]) -> None:
     """Never returns."""
-    code = 1
+    code, root = 1, ""
     try:
         os.dup2(link, _LINK, inheritable=False)
         os.closerange(_LINK + 1, _MANY_FILES)
@@ -35,7 +36,9 @@ def work(link: int, parents: dict[str, str]) -> None:
             body = receive(_LINK)
             if body is None:
                 break
-            _supervise(marshal.loads(body), groups)
+            request = marshal.loads(body)
+            root = os.path.dirname(request["scratch"])
+            _supervise(request, groups)
             os.closerange(_CONTROL, _MANY_FILES)
             if left:  # the last time it says nothing, lest it be given another task while it goes
                 os.write(_LINK, _FREE)
@@ -43,6 +46,8 @@ def work(link: int, parents: dict[str, str]) -> None:
     except OSError:
         pass  # the spawner is gone
     finally:
+        if root:
+            scratch.remove(scratch.blank_in(root))
         os._exit(code)
 
 
