@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from corral.server.main import GRACEFUL_S
 from tests.agent.fleet_ground import make_agent
 from tests.agent.lines import FaultyLine
 from tests.e2e.fleet import FleetTrial, freeze_an_agent, freeze_the_server, strike_often
+from tests.e2e.live import ROOT
 
 pytestmark = pytest.mark.timeout(280)
 SHORT_MS = 2_000
@@ -235,3 +237,24 @@ def test_a_machine_on_which_work_fails_more_than_elsewhere_takes_nothing_new(tmp
         client.drain("n1")
         client.undrain("n1")
         trial.until("it is forgiven", lambda: client.node("n1").health == "healthy")
+
+
+def test_a_machine_that_holds_its_gang_up_is_found_by_what_the_ranks_say_and_its_gang_goes_on(tmp_path: Path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, time\n"
+        "from corral import training\n"
+        "while True:\n"
+        "    training.step_done(0.3 if os.environ['CORRAL_NODE'] == 'n2' else 0.1)\n"
+        "    time.sleep(0.1)\n"
+    )
+    with FleetTrial(tmp_path, 4, 8_000) as trial, trial.bed.client() as client:
+        gang = {"command": [sys.executable, str(script)], "gpus": 8, "processes": 1, "tasks": 4}
+        job = client.submit(gang | {"env": {"PYTHONPATH": str(ROOT / "src")}}).id
+        trial.until("it is suspect", lambda: client.node("n2").health == "suspect")
+        assert "straggler: rank " in client.node("n2").why
+        assert "is busy for 300 ms with a step, others for 100 ms" in client.node("n2").why
+        told = [event.data["node"] for event in trial.events("NodeHealthChanged") if "straggler" in event.data["why"]]
+        assert told == ["n2"]
+        assert (client.job(job).state, client.job(job).attempts) == ("running", 1)
+        client.cancel(job)
