@@ -102,6 +102,7 @@ def test_a_server_in_the_foreground_says_where_it_is_and_stops_at_ctrl_c(machine
         (("--listen", "0.0.0.0:7411"), "can be reached from elsewhere"),
         (("--fake-gpus", "8xH1000"), "--fake-gpus: "),
         (("--config", "nowhere.yaml"), "nowhere.yaml cannot be read"),
+        (("--peer", "sched2.example"), "'sched2.example' is no address of a server"),
     ],
 )
 def test_what_cannot_be_started_is_told(machine: Machine, words: tuple[str, ...], told: str) -> None:

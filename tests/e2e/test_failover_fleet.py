@@ -11,10 +11,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from corral.client import Client
 from corral.store.postgres import PostgresReader
+from corral.wire.api.fleets import FleetBody
+from tests.carriers.command_ground import end_all, hook_settings
 from tests.database import Database
 from tests.e2e.live import environment, free_port
 
@@ -38,7 +41,19 @@ class House:
 
     def start_server(self, url: str) -> None:
         words = ("--listen", url.removeprefix("http://"), "--data", str(self.folder / url[-5:]))
-        self.start(url, "up", "--fleet", *words)
+        peers = [word for other in self.urls if other != url for word in ("--peer", other)]
+        self.start(url, "up", "--fleet", *words, *peers)
+
+    def start_all(self) -> None:
+        """And from here on commands know where they are."""
+        for url in self.urls:
+            self.start_server(url)
+            until((self.folder / url[-5:] / "server.json").exists)
+            until(lambda: self.credentials and self.leader())
+        self.variables |= {"CORRAL_URL": ",".join(self.urls), "CORRAL_TOKEN": self.credentials["token"]}
+
+    def client(self) -> Client:
+        return Client(",".join(self.urls), self.credentials["token"], patience_s=60)
 
     def type(self, *words: str) -> str:
         done = subprocess.run(
@@ -88,30 +103,44 @@ def until(what: Callable[[], Any], within_s: float = 60) -> Any:
 @pytest.mark.timeout(300)
 def test_tasks_of_agents_do_not_notice_that_the_leader_is_killed(house):
     os.makedirs(house.folder / "agent", mode=0o700)
-    for url in house.urls:
-        house.start_server(url)
-        until((house.folder / url[-5:] / "server.json").exists)
-        until(lambda: house.credentials and house.leader())
-    token = house.credentials["token"]
-    with Client(",".join(house.urls), token, patience_s=60) as client:
-        house.variables |= {"CORRAL_URL": ",".join(house.urls), "CORRAL_TOKEN": token}
+    house.start_all()
+    with house.client() as client:
         standby = next(url for url in house.urls if url != house.leader())
         join = house.type("node", "token").split()[-1]
         servers = ("--server", standby, "--server", house.leader())
         house.type("node", "join", *servers, "--token", join, "--name", "n1", "--data", str(house.folder / "agent"))
         house.start("agent", "agent", "--data", str(house.folder / "agent"), "--fake-gpus", "2xL4")
-        until(lambda: client.nodes().nodes)
-        job = client.submit({"command": ["sleep", "600"], "gpus": 1}).id
-        until(lambda: client.job(job).state == "running")
-        killed = house.leader()
-        house.processes[killed].kill()
-        began = time.monotonic()
-        after = client.submit({"command": ["true"], "gpus": 1}).id
-        took_s = time.monotonic() - began
-        assert took_s <= 10, took_s
-        until(lambda: client.job(after).state == "succeeded")
-        view = client.job(job)
-        assert (view.state, len(view.history)) == ("running", 1)
-        assert house.leader() != killed
-        client.cancel(job)
-        until(lambda: client.job(job).state == "cancelled")
+        outlive_the_leader(house, client)
+
+
+@pytest.mark.timeout(300)
+def test_machines_of_a_fleet_find_the_next_leader_though_only_one_server_asked_for_them(house):
+    cloud = house.folder / "cloud"
+    cloud.mkdir()
+    house.start_all()
+    try:
+        with house.client() as client:
+            settings = msgspec.to_builtins(hook_settings(cloud, 1, "2xL4"))
+            client.set_fleet("cloud", FleetBody(on="command", settings=settings, nodes_min=1, nodes_max=1))
+            outlive_the_leader(house, client)
+    finally:
+        end_all(cloud)
+
+
+def outlive_the_leader(house: House, client: Client) -> None:
+    """A job that runs does not notice that the leader is killed, and one that is submitted then runs beside it."""
+    until(lambda: client.nodes().nodes)
+    job = client.submit({"command": ["sleep", "600"], "gpus": 1}).id
+    until(lambda: client.job(job).state == "running")
+    killed = house.leader()
+    house.processes[killed].kill()
+    began = time.monotonic()
+    after = client.submit({"command": ["true"], "gpus": 1}).id
+    took_s = time.monotonic() - began
+    assert took_s <= 10, took_s
+    until(lambda: client.job(after).state == "succeeded")
+    view = client.job(job)
+    assert (view.state, len(view.history)) == ("running", 1)
+    assert house.leader() != killed
+    client.cancel(job)
+    until(lambda: client.job(job).state == "cancelled")

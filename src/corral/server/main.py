@@ -70,6 +70,7 @@ class Options(Struct, frozen=True, kw_only=True):
     credentials: Path
     database: str = ""  # the address of a database that several servers may share; otherwise a file in the data folder
     advertise: str = ""  # where others reach this server, if not at host and port
+    peers: tuple[str, ...] = ()  # where other servers of the same database answer
     lease_s: float = 5.0  # of a shared database: for how long nobody else may lead after the leader was heard of
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
@@ -208,7 +209,7 @@ class _Serving:
 
     async def _lead(self, lead: Lead, give_way: Callable[[], None] | None = None) -> int:
         options = self._options
-        urls = (options.public_url,)
+        urls = (options.public_url, *options.peers)
         server = Running(lead.known, lead.journal, lead.lookup, self._backend, lead.secrets, options.policy, urls)
         server.places, server.watch.settings = options.places, options.health
         server.loop.keep_ended, server.loop.keep_ended_ms = options.keep_ended, options.keep_ended_ms

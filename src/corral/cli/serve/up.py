@@ -27,6 +27,13 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 @database_option
 @click.option("--tasks", metavar="FOLDER", default=None, help="Where tasks are kept; servers of one machine share it.")
 @click.option("--advertise", metavar="URL", default=None, help="Where other servers and their clients find this one.")
+@click.option(
+    "--peer",
+    "peers",
+    metavar="URL",
+    multiple=True,
+    help="Another server on the same database, or several; machines of fleets look for the leader there as well.",
+)
 @click.option("--listen", metavar="HOST:PORT", default=None, help="Where it answers; otherwise 127.0.0.1:7411.")
 @click.option("--tls-cert", metavar="FILE", default=None, help="Its certificate, in PEM: speak TLS.")
 @click.option("--tls-key", metavar="FILE", default=None, help="The key of the certificate, in PEM.")
@@ -146,6 +153,7 @@ def _options(config: Config, folder: Path, given: dict[str, Any]) -> Options:
         data=folder,
         database=_database(given["database"] or config.database),
         advertise=(given["advertise"] or "").rstrip("/"),
+        peers=_peers(given["peers"]),
         credentials=credentials_path(),
         host=host,
         port=port,
@@ -170,6 +178,13 @@ def _options(config: Config, folder: Path, given: dict[str, Any]) -> Options:
             default_queue=config.default_queue,
         ),
     )
+
+
+def _peers(stated: tuple[str, ...]) -> tuple[str, ...]:
+    for url in stated:
+        if not url.startswith(("http://", "https://")):
+            raise Complaint(f"{url!r} is no address of a server", "write it as https://sched2.example:7411")
+    return tuple(url.rstrip("/") for url in stated)
 
 
 def _check_tls(certificate: str, key: str, ca: str) -> None:
@@ -258,6 +273,7 @@ def _again(given: dict[str, Any], folder: Path) -> list[str]:
     for name in ("tasks", "advertise", "listen", "tls_cert", "tls_key", "tls_ca", "fake_gpus", "config", "policy"):
         if given[name] is not None:
             words += [f"--{name.replace('_', '-')}", given[name]]
+    words += [word for url in given["peers"] for word in ("--peer", url)]
     words += ["--fleet"] if given["fleet"] else []
     words += ["--lease", f"{given['lease']}ms"] if given["lease"] is not None else []
     return [*words, *(["--allow-plain-http"] if given["allow_plain_http"] else [])]
