@@ -116,14 +116,14 @@ class Bench:
         rounds: dict[str, list[tuple[float, dict[str, float]]]] = {"jobs_per_s": [], "jobs_per_s_with_pending": []}
         for turn in range(TURNS + 1):
             for name, bench in zip(rounds, (beside, self), strict=True):
-                found = bench.run_trivial(self.size.trivial // TURNS)
+                done = bench.run_trivial(self.size.trivial // TURNS)
                 if turn:  # the first only warms up
-                    rounds[name].append(found)
+                    rounds[name].append(done)
         for name, found in rounds.items():
             rate, cpu_ms = sorted(found, key=lambda each: each[0])[TURNS // 2]
             self.say(name, rate)
             self.say(f"{name}_cpu_ms_each", cpu_ms)
-            self.say(f"{name}_rounds", [round(rate, 1) for rate, _ in found])
+            self.say(f"{name}_rounds", [round(each, 1) for each, _ in found])
         beside.live.stop()
 
     def run_trivial(self, count: int) -> tuple[float, dict[str, float]]:
