@@ -1,6 +1,7 @@
 """Directories of tasks that are over serve the next ones; nothing of one task may reach another by that."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,16 @@ def test_what_a_task_does_to_its_private_directory_does_not_reach_the_next(groun
     _, *after = ground.ran(SHOW)[1].split()
     assert after[:2] == before[:2] == ["700", before[1]]
     assert Path("/bin").exists()
+
+
+@pytest.mark.parametrize("part", ["blank-*/tmp", "blank-*"])
+def test_whoever_cleans_up_temporary_directories_does_no_harm(ground: Ground, part: str):
+    ground.ran("true")
+    place = Path(ground.backend._site.scratch)
+    until(lambda: list(place.glob("blank-*/tmp")))
+    for path in place.glob(part):
+        shutil.rmtree(path)
+    assert ground.ran("touch $TMPDIR/x && echo fine")[1] == "fine\n"
 
 
 def test_supervisors_take_their_empty_directories_with_them(ground: Ground):

@@ -27,16 +27,23 @@ class Scratch:
     def make(self) -> None:
         self._make_root()
         remove(self.path)  # left by an earlier task of the same name, which is over
-        if self._is_ours:
-            try:
-                os.rename(blank_in(os.path.dirname(self.path)), self.path)
-                return
-            except FileNotFoundError:
-                pass  # this supervisor had no task before
+        if self._is_ours and self._took_blank():
+            return
         for path in (self.path, f"{self.path}/{TEMPORARY}"):
             os.mkdir(path, 0o700)
             if not self._is_ours:
                 os.chown(path, self._uid, self._gid, follow_symlinks=False)
+
+    def _took_blank(self) -> bool:
+        """Whether the directory of the task before serves this one: if there was one, and no cleaner was at it."""
+        try:
+            os.rename(blank_in(os.path.dirname(self.path)), self.path)
+            if self._is_blank():
+                return True
+        except OSError:
+            pass
+        remove(self.path)
+        return False
 
     def _make_root(self) -> None:
         """It lies where everyone may write, and cleaners of such places may have removed it."""
