@@ -57,10 +57,25 @@ def test_an_order_that_comes_again_does_not_take_the_place_of_the_task(tmp_path:
     blank.mkdir()
     os.mkfifo(blank / records.CONTROL)
     assert records.make_state(str(state), str(blank))
+    records.begin(str(state), b"{}")
     assert not records.make_state(str(state), str(blank)), "it has been moved already"
     blank.mkdir()
     assert not records.make_state(str(state), str(blank)), "another one would be moved over it"
     assert blank.exists()
+
+
+@pytest.mark.parametrize("done", ["mkdir", "mkfifo", "moved"])
+def test_what_a_spawner_left_half_made_is_finished_by_the_next(tmp_path: Path, done: str):
+    state = tmp_path / "state"
+    state.mkdir()
+    if done != "mkdir":
+        os.mkfifo(state / records.CONTROL)
+    if done == "moved":
+        (state / records.RECORD).write_bytes(b"\n")
+    assert records.make_state(str(state), "")
+    records.begin(str(state), b"{}")
+    assert {path.name for path in state.iterdir()} == {records.CONTROL, records.RECORD}
+    assert not records.make_state(str(state), "")
 
 
 def test_only_what_looks_as_it_was_made_is_kept(tmp_path: Path):
@@ -121,7 +136,7 @@ def test_what_a_task_does_to_its_private_directory_does_not_reach_the_next(groun
 def test_whoever_cleans_up_temporary_directories_does_no_harm(ground: Ground, part: str):
     ground.ran("true")
     place = Path(ground.backend._site.scratch)
-    until(lambda: list(place.glob("blank-*/tmp")))
+    until(lambda: any(place.glob("blank-*/tmp")))
     for path in place.glob(part):
         shutil.rmtree(path)
     assert ground.ran("touch $TMPDIR/x && echo fine")[1] == "fine\n"

@@ -3,6 +3,8 @@
 Knows names and bytes. Reading and judging them is the server's side (`state`).
 """
 
+# ruff: noqa: SIM105  contextlib is not loaded just for this
+
 from __future__ import annotations
 
 import errno
@@ -41,23 +43,37 @@ def write_whole(path: str, data: bytes) -> None:
 
 
 def make_state(state: str, blank: str) -> bool:
-    """A state directory: ``blank`` in its new place, or a new one. False: it is there already."""
-    try:
-        if blank:
-            os.rename(blank, state)
-            return True
-    except FileNotFoundError:
-        pass  # this was asked before, and has got it
-    except OSError as fault:
-        if fault.errno in (errno.ENOTEMPTY, errno.EEXIST):
-            return False
-        raise
+    """A state directory: ``blank`` in its new place, or a new one. False: it is there already, with an order; one that
+    was left half made by a spawner that was killed is finished."""
+    if blank and _moved(blank, state):
+        return True
     try:
         os.mkdir(state, 0o700)
     except FileExistsError:
-        return False
-    os.mkfifo(f"{state}/{CONTROL}", 0o600)
+        if _has_order(state):
+            return False
+    try:
+        os.mkfifo(f"{state}/{CONTROL}", 0o600)
+    except FileExistsError:
+        pass
     return True
+
+
+def _moved(blank: str, state: str) -> bool:
+    try:
+        os.rename(blank, state)
+    except OSError as fault:
+        if fault.errno in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+            return False  # this was asked before
+        raise
+    return True
+
+
+def _has_order(state: str) -> bool:
+    try:
+        return os.stat(f"{state}/{RECORD}").st_size > 1
+    except FileNotFoundError:
+        return False
 
 
 def make_blank(state: str) -> None:
