@@ -33,9 +33,10 @@ def main(what: str, folder: Path) -> None:
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         {"acquire": acquire, "release": release, "look": look}[what](folder)
-    if what == "acquire" and (folder / "lose").exists():
-        (folder / "lose").unlink()
-        sys.exit(NOBODY_CAN_SAY)
+    if what == "acquire":
+        with suppress(FileNotFoundError):
+            (folder / "lose").unlink()  # of several at the same time one finds it
+            sys.exit(NOBODY_CAN_SAY)
 
 
 def acquire(folder: Path) -> None:

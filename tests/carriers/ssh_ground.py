@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +20,8 @@ from typing import Any
 import pytest
 
 from corral.backends.carriers.base import Carrier
-from corral.backends.carriers.hosts import HostAway, HostCarrier, Shell
+from corral.backends.carriers.hosts import HostCarrier
+from corral.backends.carriers.shells import HostAway, Shell
 from corral.backends.carriers.ssh.settings import Host, Settings
 from corral.backends.carriers.ssh.shell import SshShell
 from corral.backends.carriers.wheels import Agent
@@ -103,13 +105,15 @@ class Losing:
     def __init__(self, shell: Shell) -> None:
         self._shell, self.is_keeping = shell, shell.is_keeping
         self.is_losing = False
+        self._one = threading.Lock()
         self.hosts = shell.hosts
 
     def ask(self, host: Any, act: str, **request: Any) -> dict[str, Any]:
         answer = self._shell.ask(host, act, **request)
-        if act == "start" and self.is_losing:
-            self.is_losing = False
-            raise HostAway("the answer was lost")
+        with self._one:
+            if act == "start" and self.is_losing:
+                self.is_losing = False
+                raise HostAway("the answer was lost")
         return answer
 
     def install(self, host: Any, agent: Agent) -> dict[str, Any]:

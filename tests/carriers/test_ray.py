@@ -99,7 +99,7 @@ def test_a_bridge_that_is_killed_is_followed_by_another(bed: RayBed, tmp_path: P
     settings = bed.settings(tmp_path, labels={"machine": "m3"}, fake_gpus="2xH100")
     bridge = Bridge(settings, "killed")
     carrier = HostCarrier(settings, "killed", RayShell(settings, bridge))
-    carrier.acquire(PilotOrder(pilot="gpu-1", urls=(reception.url,), token="x"))
+    carrier.acquire([PilotOrder(pilot="gpu-1", urls=(reception.url,), token="x")])
     until(lambda: reception.is_here("gpu-1"), "the agent reports")
     (agent,) = agents_in(tmp_path / "m3")
     environment = Path(f"/proc/{agent}/environ").read_bytes()
@@ -115,7 +115,7 @@ def test_a_bridge_that_is_killed_is_followed_by_another(bed: RayBed, tmp_path: P
 
 def test_a_raylet_that_comes_back_finds_its_agent_again(bed: RayBed, tmp_path: Path, reception: Reception) -> None:
     carrier = opened(bed.settings(tmp_path, labels={"machine": "m4"}, fake_gpus="2xH100"), "again")
-    carrier.acquire(PilotOrder(pilot="gpu-1", urls=(reception.url,), token="x"))
+    carrier.acquire([PilotOrder(pilot="gpu-1", urls=(reception.url,), token="x")])
     until(lambda: reception.is_here("gpu-1"), "the agent reports")
     os.kill(bed.told["raylets"]["m4"], signal.SIGKILL)
     until(lambda: not agents_in(tmp_path / "m4"), "the agent ends with its raylet")

@@ -83,12 +83,17 @@ class ScriptedCommands(SlurmCommands):
         self.cancelled: list[int] = []
         self.signalled: list[int] = []
         self.submitted: list[tuple[Sequence[str], str]] = []
+        self.questions: list[Sequence[str]] = []
+        self.room = 1_000
 
     def submit(self, words: Sequence[str], script: str) -> int:
+        if len(self.submitted) == self.room:
+            raise CarrierRefused("Slurm refuses: there is no room")
         self.submitted.append((words, script))
         return len(self.submitted)
 
     def jobs(self, names: Sequence[str]) -> list[SlurmJob]:
+        self.questions.append(names)
         return self.there
 
     def signal(self, job: int) -> None:
@@ -118,7 +123,7 @@ ORDER = PilotOrder(
 
 def test_what_is_submitted_carries_our_id_and_runs_once() -> None:
     slurm, commands = carrier(partition="gpu", gpus=4, cpus=8, memory_mib=4096, extra=["--licenses=x"])
-    slurm.acquire(ORDER)
+    slurm.acquire([ORDER])
     [(words, script)] = commands.submitted
     assert {"--comment=corral:c0ffee:gpu-1", "--dependency=singleton", "--no-requeue", "--time=120"} <= set(words)
     assert {"--partition=gpu", "--gres=gpu:4", "--cpus-per-task=8", "--mem=4096M", "--licenses=x"} <= set(words)
@@ -128,13 +133,32 @@ def test_what_is_submitted_carries_our_id_and_runs_once() -> None:
     assert "export CORRAL_JOIN_TOKEN='it'\"'\"'s secret'\n" in script
     assert "--server http://head:7411 --server http://other:7411" in script
     commands.there = [job(1, "PENDING")]
-    slurm.acquire(ORDER)
+    slurm.acquire([ORDER])
+    assert len(commands.submitted) == 1
+
+
+def test_of_many_slurm_is_asked_once_and_those_that_it_has_are_left() -> None:
+    slurm, commands = carrier()
+    commands.there = [job(1, "PENDING", "gpu-2")]
+    slurm.acquire([msgspec.structs.replace(ORDER, pilot=f"gpu-{number}") for number in (1, 2, 3, 3)])
+    assert commands.questions == [["corral-c0ffee-gpu-1", "corral-c0ffee-gpu-2", "corral-c0ffee-gpu-3"]]
+    assert [words[1] for words, _ in commands.submitted] == [
+        "--comment=corral:c0ffee:gpu-1",
+        "--comment=corral:c0ffee:gpu-3",
+    ]
+
+
+def test_after_a_no_of_slurm_it_is_asked_for_no_more() -> None:
+    slurm, commands = carrier()
+    commands.room = 1
+    with pytest.raises(CarrierRefused, match="there is no room"):
+        slurm.acquire([msgspec.structs.replace(ORDER, pilot=f"gpu-{number}") for number in (1, 2, 3)])
     assert len(commands.submitted) == 1
 
 
 def test_whole_nodes_unless_it_is_said_how_much() -> None:
     slurm, commands = carrier()
-    slurm.acquire(ORDER)
+    slurm.acquire([ORDER])
     assert {"--exclusive", "--mem=0"} <= set(commands.submitted[0][0])
 
 

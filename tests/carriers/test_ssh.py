@@ -142,7 +142,7 @@ def test_where_no_host_will_do_that_is_said(ground: SshGround, reception: Recept
     settings = msgspec.structs.replace(ground.settings, python="/nowhere/python3")
     carrier = opened(settings, "test")
     with pytest.raises(CarrierRefused, match=r"no host can be used: .*/nowhere/python3 cannot be run"):
-        carrier.acquire(order(reception))
+        carrier.acquire([order(reception)])
     carrier.close()
 
 
@@ -151,7 +151,7 @@ def test_a_host_whose_key_is_not_known_is_not_trusted(ground: SshGround, recepti
     settings = msgspec.structs.replace(ground.settings, known_hosts=str(unknown))
     carrier = opened(settings, "test")
     with pytest.raises(Exception, match="accept_new"):
-        carrier.acquire(order(reception))
+        carrier.acquire([order(reception)])
     carrier.close()
     assert not unknown.exists()
     asked = opened(msgspec.structs.replace(settings, accept_new=True), "test")
@@ -163,7 +163,7 @@ def test_a_host_whose_key_is_not_known_is_not_trusted(ground: SshGround, recepti
 def test_one_host_that_is_away_keeps_no_other_from_its_work(ground: SshGround, reception: Reception) -> None:
     hosts = (Host(host="127.0.0.1", port=1), *ground.settings.hosts)
     carrier = opened(msgspec.structs.replace(ground.settings, hosts=hosts), "test")
-    carrier.acquire(order(reception))
+    carrier.acquire([order(reception)])
     until(lambda: reception.is_here("gpu-1"), "the agent reports")
     (sighting,) = carrier.look(["gpu-1"])
     assert sighting.phase is PilotPhase.STARTED
@@ -216,7 +216,7 @@ def test_wheels_of_a_folder_are_chosen_by_their_tags(tmp_path: Path) -> None:
 
 
 def test_an_agent_that_is_killed_is_started_again_as_the_same_node(ground: SshGround, reception: Reception) -> None:
-    ground.carrier().acquire(order(reception))
+    ground.carrier().acquire([order(reception)])
     until(lambda: reception.is_here("gpu-1"), "the agent reports")
     (pid,) = agents_in(ground.folders[0], "gpu-1")
     until(lambda: json.loads((ground.folders[0] / "place.json").read_text())["token"] == "", "the token is dropped")
@@ -229,7 +229,7 @@ def test_an_agent_that_is_killed_is_started_again_as_the_same_node(ground: SshGr
 
 def test_after_a_restart_of_the_host_it_begins_again_at_the_next_look(ground: SshGround, reception: Reception) -> None:
     carrier = ground.carrier()
-    carrier.acquire(order(reception))
+    carrier.acquire([order(reception)])
     until(lambda: reception.is_here("gpu-1"), "the agent reports")
     os.kill(int((ground.folders[0] / "keeper.lock").read_text()), signal.SIGKILL)
     until(lambda: not agents_in(ground.folders[0]), "an agent does not outlive its keeper")
@@ -240,7 +240,7 @@ def test_after_a_restart_of_the_host_it_begins_again_at_the_next_look(ground: Ss
 
 
 def test_a_server_of_another_version_brings_its_agent_along(ground: SshGround, reception: Reception) -> None:
-    ground.carrier().acquire(order(reception))
+    ground.carrier().acquire([order(reception)])
     until(lambda: reception.is_here("gpu-1"), "the agent reports")
     (before,) = agents_in(ground.folders[0], "gpu-1")
 
@@ -258,7 +258,7 @@ def test_a_server_of_another_version_brings_its_agent_along(ground: SshGround, r
 
 def test_when_it_is_let_go_nothing_is_left(ground: SshGround, reception: Reception) -> None:
     carrier = ground.carrier()
-    carrier.acquire(order(reception))
+    carrier.acquire([order(reception)])
     until(lambda: reception.is_here("gpu-1"), "the agent reports")
     carrier.release("gpu-1")
     until(lambda: not ground.folders[0].exists(), "everything is removed")
@@ -274,8 +274,8 @@ def test_when_it_is_let_go_nothing_is_left(ground: SshGround, reception: Recepti
 def test_two_corrals_do_not_meet_on_a_host(ground: SshGround, reception: Reception) -> None:
     one_host = msgspec.structs.replace(ground.settings, hosts=ground.settings.hosts[:1])
     ours, theirs = opened(one_host, "ours"), opened(one_host, "theirs")
-    ours.acquire(order(reception))
-    theirs.acquire(order(reception))
+    ours.acquire([order(reception)])
+    theirs.acquire([order(reception)])
     assert theirs.look(["gpu-1"])[0].phase is PilotPhase.WAITING
     theirs.release("gpu-1")
     assert list(theirs.look(["gpu-1"])) == []
@@ -303,12 +303,12 @@ sys.exit(done.returncode)
 ACQUIRE = """
 import msgspec, sys
 from corral.backends.carriers.base import PilotOrder
-from corral.backends.carriers.hosts import HostAway, HostCarrier, Shell
+from corral.backends.carriers.hosts import HostCarrier
 from corral.backends.carriers.ssh.settings import Settings
 from corral.backends.carriers.ssh.shell import SshShell
 settings = msgspec.json.decode(sys.argv[1], type=Settings)
 carrier = HostCarrier(settings, "test", SshShell(settings, sys.argv[2]))
-carrier.acquire(PilotOrder(pilot="gpu-1", urls=(sys.argv[3],), token="once-gpu-1"))
+carrier.acquire([PilotOrder(pilot="gpu-1", urls=(sys.argv[3],), token="once-gpu-1")])
 carrier.close()
 """
 

@@ -167,7 +167,7 @@ def test_nothing_is_seen_of_a_pilot_that_nobody_asked_for(ground: Ground) -> Non
 
 def test_a_pilot_starts_an_agent_that_joins_with_its_token_under_its_name(ground: Ground, reception: Reception) -> None:
     carrier = ground.carrier()
-    carrier.acquire(order(reception, "gpu-1"))
+    carrier.acquire([order(reception, "gpu-1")])
     assert seen(carrier, "gpu-1") is not None
     until(lambda: reception.is_here("gpu-1"), "the agent reports")
     assert reception.joined == [("gpu-1", "once-gpu-1")]
@@ -179,11 +179,11 @@ def test_a_pilot_starts_an_agent_that_joins_with_its_token_under_its_name(ground
 
 def test_asked_for_again_it_is_the_same_one(ground: Ground, reception: Reception) -> None:
     carrier = ground.carrier()
-    carrier.acquire(order(reception, "gpu-1"))
-    carrier.acquire(order(reception, "gpu-1", "other"))
-    ground.carrier().acquire(order(reception, "gpu-1", "third"))
+    carrier.acquire([order(reception, "gpu-1")])
+    carrier.acquire([order(reception, "gpu-1", "other")])
+    ground.carrier().acquire([order(reception, "gpu-1", "third")])
     until(lambda: reception.is_here("gpu-1"), "the agent reports")
-    carrier.acquire(order(reception, "gpu-1", "fourth"))
+    carrier.acquire([order(reception, "gpu-1", "fourth")])
     assert ground.count("gpu-1") == 1
     assert len(reception.joined) == 1
 
@@ -192,18 +192,39 @@ def test_an_answer_that_was_lost_makes_no_second_pilot(ground: Ground, reception
     carrier = ground.carrier()
     ground.lose_next_answer()
     with pytest.raises(CarrierAway):
-        carrier.acquire(order(reception, "gpu-1"))
-    carrier.acquire(order(reception, "gpu-1", "again"))
+        carrier.acquire([order(reception, "gpu-1")])
+    carrier.acquire([order(reception, "gpu-1", "again")])
     until(lambda: reception.is_here("gpu-1"), "the agent reports")
     assert ground.count("gpu-1") == 1
     assert len(reception.joined) == 1
+
+
+def test_several_are_had_with_one_call_and_each_is_there_once(ground: Ground, reception: Reception) -> None:
+    carrier = ground.carrier()
+    carrier.acquire([order(reception, "gpu-1")])
+    carrier.acquire([order(reception, name, "other") for name in ("gpu-1", "gpu-2", "gpu-3")])
+    assert {each.pilot for each in carrier.look(["gpu-1", "gpu-2", "gpu-3"])} == {"gpu-1", "gpu-2", "gpu-3"}
+    until(lambda: sum(map(reception.is_here, ("gpu-1", "gpu-2", "gpu-3"))) == NODES, "all machines have an agent")
+    assert ("gpu-1", "once-gpu-1") in reception.joined
+    assert len(reception.joined) == NODES
+
+
+def test_an_answer_that_was_lost_among_several_makes_no_second_pilot(ground: Ground, reception: Reception) -> None:
+    carrier = ground.carrier()
+    ground.lose_next_answer()
+    with pytest.raises(CarrierAway):
+        carrier.acquire([order(reception, "gpu-1"), order(reception, "gpu-2")])
+    carrier.acquire([order(reception, "gpu-1", "again"), order(reception, "gpu-2", "again")])
+    until(lambda: reception.is_here("gpu-1") and reception.is_here("gpu-2"), "both agents report")
+    assert (ground.count("gpu-1"), ground.count("gpu-2")) == (1, 1)
+    assert len(reception.joined) == 2
 
 
 def test_who_finds_no_machine_waits_and_has_the_next_that_is_free(ground: Ground, reception: Reception) -> None:
     carrier = ground.carrier()
     names = [f"gpu-{number}" for number in range(1, NODES + 2)]
     for name in names:
-        carrier.acquire(order(reception, name))
+        carrier.acquire([order(reception, name)])
     until(lambda: sum(map(reception.is_here, names)) == NODES, "all machines have an agent")
     last = next(name for name in names if not reception.is_here(name))
     assert is_in(carrier, last, PilotPhase.WAITING)()
@@ -213,7 +234,7 @@ def test_who_finds_no_machine_waits_and_has_the_next_that_is_free(ground: Ground
 
 def test_one_that_is_let_go_leaves_in_order_and_once(ground: Ground, reception: Reception) -> None:
     carrier = ground.carrier()
-    carrier.acquire(order(reception, "gpu-1"))
+    carrier.acquire([order(reception, "gpu-1")])
     until(lambda: reception.is_here("gpu-1"), "the agent reports")
     carrier.release("gpu-1")
     until(lambda: "gpu-1" in reception.leaving, "the agent says that it leaves")
@@ -227,7 +248,7 @@ def test_one_that_waits_can_be_let_go(ground: Ground, reception: Reception) -> N
     carrier = ground.carrier()
     names = [f"gpu-{number}" for number in range(1, NODES + 2)]
     for name in names:
-        carrier.acquire(order(reception, name))
+        carrier.acquire([order(reception, name)])
     until(lambda: sum(map(reception.is_here, names)) == NODES, "all machines have an agent")
     last = next(name for name in names if not reception.is_here(name))
     carrier.release(last)
@@ -241,8 +262,8 @@ def test_to_let_go_what_never_was_is_no_fault(ground: Ground) -> None:
 
 def test_one_that_others_end_is_seen_to_be_over(ground: Ground, reception: Reception) -> None:
     carrier = ground.carrier()
-    carrier.acquire(order(reception, "gpu-1"))
-    carrier.acquire(order(reception, "gpu-2"))
+    carrier.acquire([order(reception, "gpu-1")])
+    carrier.acquire([order(reception, "gpu-2")])
     until(lambda: reception.is_here("gpu-1") and reception.is_here("gpu-2"), "both agents report")
     ground.take_away("gpu-1")
     until(is_over(carrier, "gpu-1"), "it is over")
@@ -251,32 +272,32 @@ def test_one_that_others_end_is_seen_to_be_over(ground: Ground, reception: Recep
 
 def test_only_what_is_asked_about_is_told(ground: Ground, reception: Reception) -> None:
     carrier = ground.carrier()
-    carrier.acquire(order(reception, "gpu-1"))
-    carrier.acquire(order(reception, "gpu-2"))
+    carrier.acquire([order(reception, "gpu-1")])
+    carrier.acquire([order(reception, "gpu-2")])
     assert [each.pilot for each in carrier.look(["gpu-2"])] == ["gpu-2"]
 
 
 def test_an_engine_that_does_not_answer_says_nothing_and_harms_nothing(ground: Ground, reception: Reception) -> None:
     carrier = ground.carrier()
-    carrier.acquire(order(reception, "gpu-1"))
+    carrier.acquire([order(reception, "gpu-1")])
     until(lambda: reception.is_here("gpu-1"), "the agent reports")
     ground.go_away()
     with pytest.raises(CarrierAway):
         carrier.look(["gpu-1"])
     with pytest.raises(CarrierAway):
-        carrier.acquire(order(reception, "gpu-2"))
+        carrier.acquire([order(reception, "gpu-2")])
     with pytest.raises(CarrierAway):
         carrier.release("gpu-1")
     assert reception.is_here("gpu-1")
     ground.come_back()
     until(is_in(carrier, "gpu-1", PilotPhase.STARTED), "it is seen again")
-    carrier.acquire(order(reception, "gpu-2"))
+    carrier.acquire([order(reception, "gpu-2")])
     until(lambda: reception.is_here("gpu-2"), "the other one came")
 
 
 def test_another_server_on_the_same_engine_sees_the_same(ground: Ground, reception: Reception) -> None:
     first = ground.carrier()
-    first.acquire(order(reception, "gpu-1"))
+    first.acquire([order(reception, "gpu-1")])
     until(lambda: reception.is_here("gpu-1"), "the agent reports")
     first.close()
     second = ground.carrier()

@@ -99,8 +99,7 @@ class Lending:
             assert not self.state.tenants[node], "work was interrupted"
             self.engine.take(answer, self.now)
             self.held_idle_s = max(self.held_idle_s, self.now_s - self.idle_since[node])
-        for name in owed.acquire:
-            self.cloud.acquire(PilotOrder(pilot=name, urls=(), token=""))
+        self.cloud.acquire([PilotOrder(pilot=name, urls=(), token="") for name in owed.acquire])
         for name in owed.release:
             self.cloud.release(name)
             if name in self.state.nodes:

@@ -1,4 +1,4 @@
-"""What Corral needs of an engine that gives machines: let one pilot after another start there, see them, let them go.
+"""What Corral needs of an engine that gives machines: let pilots start there, see them, let them go.
 
 A pilot is whatever the engine runs for us on one node (a job of Slurm, an actor of Ray, a unit of systemd): it starts
 one agent, which joins the server with a token of its own, under the pilot's name. What a carrier says of a pilot is a
@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from corral.core.fleets.fleets import PilotPhase
 
-__all__ = ["PILOT", "Carrier", "CarrierAway", "CarrierRefused", "PilotOrder", "PilotPhase", "Sighting"]
+__all__ = ["PILOT", "Carrier", "CarrierAway", "CarrierRefused", "PilotOrder", "PilotPhase", "Sighting", "raise_any"]
 
 #: Names of pilots: they become names of nodes, jobs and folders.
 PILOT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -27,7 +27,16 @@ class CarrierAway(Exception):
 
 
 class CarrierRefused(Exception):
-    """The engine has answered, and says no: nothing was acquired. What, why, and what to do about it."""
+    """The engine has answered, and says no: what it speaks of was not acquired. What, why, and what to do about it."""
+
+
+def raise_any(faults: Sequence[CarrierAway | CarrierRefused]) -> None:
+    """What is raised where several things were asked for: `CarrierAway` if of any nobody knows, else `CarrierRefused`;
+    each reason once. Without faults, nothing."""
+    for kind in (CarrierAway, CarrierRefused):
+        reasons = dict.fromkeys(str(fault) for fault in faults if isinstance(fault, kind))
+        if reasons:
+            raise kind("; ".join(reasons))
 
 
 class PilotOrder(Struct, frozen=True, gc=False, kw_only=True):
@@ -62,10 +71,14 @@ class Carrier(Protocol):
     """One engine, as one fleet uses it. Calls may take long and are made off the server's thread, one at a time. All
     of them raise `CarrierAway` when nobody knows whether they did anything; all of them may be repeated."""
 
-    def acquire(self, order: PilotOrder) -> None:
-        """Let there be this pilot. One that is there already, in whatever phase, is left as it is: however often it is
-        asked for, also by another server, and whatever became of earlier answers, there is never a second one. Once
-        this has returned, `look` sees it. Raises `CarrierRefused`."""
+    def acquire(self, orders: Sequence[PilotOrder]) -> None:
+        """Let there be these pilots. One that is there already, in whatever phase, is left as it is: however often it
+        is asked for, also by another server, and whatever became of earlier answers, there is never a second one. Once
+        this has returned, `look` sees them.
+
+        All are tried, unless what became of one holds for those after it. What could be had is had, and seen by `look`,
+        also when this raises because of others: `CarrierAway` if of any nobody knows, else `CarrierRefused` if any was
+        refused, with the reasons. Either way all of them may be asked for again."""
         ...
 
     def look(self, pilots: Sequence[str]) -> Sequence[Sighting]:

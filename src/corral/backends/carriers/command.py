@@ -1,9 +1,9 @@
 """Commands of an administrator's own as a carrier: for clouds, and for whatever else can be told to give a machine.
 
-Three commands, run by the server, which must obey a small contract (docs/operate/following-demand.md). Each is told in
-its environment what it is about:
-
-``acquire``  let there be one machine that runs the pilot. Asked again for the same it must not make a second one.
+Three commands, run by the server, which must obey a small contract (docs/operate/following-demand.md) and are told in
+their environment what it is about:
+``acquire``  let there be one machine that runs the pilot. Asked again for the same it must not make a second one. Is
+             run for several pilots at the same time, once for each.
 ``release``  let that machine go; one that is gone is no fault.
 ``look``     gets names on its standard input, a line each, and prints what there is of them: name, phase (waiting,
              started or ended), where, seconds until it is taken away, why; with tabs between.
@@ -21,7 +21,15 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from corral.backends.carriers.base import CarrierAway, CarrierRefused, PilotOrder, PilotPhase, Sighting
+from corral.backends.carriers.abreast import abreast
+from corral.backends.carriers.base import (
+    CarrierAway,
+    CarrierRefused,
+    PilotOrder,
+    PilotPhase,
+    Sighting,
+    raise_any,
+)
 
 TEMPORARY = 75  # sysexits.h: EX_TEMPFAIL
 
@@ -59,14 +67,23 @@ class CommandCarrier:
     def __init__(self, settings: Settings, cluster: str) -> None:
         self._settings, self._cluster = settings, cluster
 
-    def acquire(self, order: PilotOrder) -> None:
+    def acquire(self, orders: Sequence[PilotOrder]) -> None:
+        each = {order.pilot: order for order in orders}
+        raise_any([fault for fault in abreast(self._acquire, each.values()) if fault is not None])
+
+    def _acquire(self, order: PilotOrder) -> CarrierAway | CarrierRefused | None:
+        """What is wrong."""
         about = {
             "CORRAL_SERVER": " ".join(order.urls),
             "CORRAL_JOIN_TOKEN": order.token,
             "CORRAL_CA_FILE": order.cafile,
             "CORRAL_LASTS_S": "" if order.lasts_ms is None else str(order.lasts_ms // 1000),
         }
-        self._run(self._settings.acquire, self._about(order.pilot) | about)
+        try:
+            self._run(self._settings.acquire, self._about(order.pilot) | about)
+        except (CarrierAway, CarrierRefused) as fault:
+            return fault
+        return None
 
     def look(self, pilots: Sequence[str]) -> Sequence[Sighting]:
         if not pilots:

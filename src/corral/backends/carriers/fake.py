@@ -12,7 +12,14 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from corral.backends.carriers.base import CarrierAway, CarrierRefused, PilotOrder, PilotPhase, Sighting
+from corral.backends.carriers.base import (
+    CarrierAway,
+    CarrierRefused,
+    PilotOrder,
+    PilotPhase,
+    Sighting,
+    raise_any,
+)
 
 
 class _Pilot(Struct):
@@ -24,7 +31,8 @@ class _Pilot(Struct):
 
 class FakeEngine:
     """``nodes``: how many machines there are. ``start`` and ``end`` are called when a pilot begins and when it is over,
-    from any thread. ``lose_answers``: so many of the next calls are carried out and answered with `CarrierAway`."""
+    from any thread. ``lose_answers``: so many of the next orders and releases are carried out and
+    answered with `CarrierAway`."""
 
     def __init__(
         self,
@@ -44,17 +52,16 @@ class FakeEngine:
 
     # --- what carriers ask --------------------------------------------------------------------------------------------
 
-    def acquire(self, order: PilotOrder) -> None:
+    def acquire(self, orders: Sequence[PilotOrder]) -> None:
+        faults: list[CarrierAway | CarrierRefused] = []
         with self._lock:
             self._answer()
-            if order.pilot in self._pilots:
-                return
-            if self.refusal:
-                raise CarrierRefused(self.refusal)
-            self._pilots[order.pilot] = _Pilot(order)
-            self.acquired.append(order.pilot)
-            self._begin_waiting()
-            self._lose_answer()
+            for order in orders:
+                try:
+                    self._acquire(order)
+                except (CarrierAway, CarrierRefused) as fault:
+                    faults.append(fault)
+        raise_any(faults)
 
     def look(self, pilots: Sequence[str]) -> list[Sighting]:
         with self._lock:
@@ -66,6 +73,16 @@ class FakeEngine:
             self._answer()
             self.take_away(pilot, "released")
             self._lose_answer()
+
+    def _acquire(self, order: PilotOrder) -> None:
+        if order.pilot in self._pilots:
+            return
+        if self.refusal:
+            raise CarrierRefused(self.refusal)
+        self._pilots[order.pilot] = _Pilot(order)
+        self.acquired.append(order.pilot)
+        self._begin_waiting()
+        self._lose_answer()
 
     def _answer(self) -> None:
         if self.is_away:
@@ -118,8 +135,8 @@ class FakeCarrier:
     def __init__(self, engine: FakeEngine) -> None:
         self.engine = engine
 
-    def acquire(self, order: PilotOrder) -> None:
-        self.engine.acquire(order)
+    def acquire(self, orders: Sequence[PilotOrder]) -> None:
+        self.engine.acquire(orders)
 
     def look(self, pilots: Sequence[str]) -> Sequence[Sighting]:
         return self.engine.look(pilots)

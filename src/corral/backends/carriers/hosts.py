@@ -1,8 +1,9 @@
 """Pilots on hosts that can be asked to do things. Which pilot has which host is written on the hosts themselves.
 
 A host is looked at, found fit or not, given an agent, and told to begin; whoever comes second is told that it is taken.
-A pilot that finds no host waits here, in memory, and a thread tries again for it. A host that does not answer keeps, as
-far as anybody knows, whatever it had. How hosts are reached is the business of a `Shell`.
+Many hosts are seen to at the same time, each by one thread and for one pilot. A pilot that finds no host waits here, in
+memory, and a thread tries again for it. A host that does not answer keeps, as far as anybody knows, whatever it had.
+How hosts are reached is the business of a `Shell`.
 """
 
 from __future__ import annotations
@@ -10,62 +11,29 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
-from corral.backends.carriers.base import CarrierAway, CarrierRefused, PilotOrder, PilotPhase, Sighting
+from corral.backends.carriers.abreast import abreast
+from corral.backends.carriers.base import (
+    CarrierAway,
+    CarrierRefused,
+    PilotOrder,
+    PilotPhase,
+    Sighting,
+    raise_any,
+)
 from corral.backends.carriers.checks import unfit
+from corral.backends.carriers.shells import Host, HostAway, HostUnfit, Shell
 from corral.backends.carriers.wheels import Agent, Interpreter, NoWheels, agent_for
 
 _log = logging.getLogger(__name__)
-_AT_ONCE = 16
 _EACH_S = 0.1  # for every host there is: so long an answer is good, lest many hosts keep the server busy with greetings
 _FRESH_S = 5.0  # for finding a host: whether it is free is decided there
 _AGAIN_S = 1.0
 _LOST_S = 12.0  # a host that is gone may be back before its lease and the server's margin are over
-
-
-class HostAway(Exception):
-    """Nobody knows whether it was done. Why, and what to do where something can be done."""
-
-
-class HostUnfit(Exception):
-    """The host has answered, and nothing can be done there. Why, and what to do."""
-
-
-class Host(Protocol):
-    """A machine. ``key`` stays the same for as long as it is this one; ``str`` says it in words. ``path``: where it
-    stands, a name for each level of the topology."""
-
-    @property
-    def key(self) -> str: ...
-    @property
-    def python(self) -> str: ...
-    @property
-    def path(self) -> str: ...
-    @property
-    def fake_gpus(self) -> str: ...
-
-
-class Shell(Protocol):
-    """How ``onsite`` is run on a host. All but `hosts` raise `HostAway` and `HostUnfit`."""
-
-    #: whether it sees to it itself that a keeper runs
-    is_keeping: bool
-
-    def hosts(self) -> Sequence[Host]:
-        """Those that there are. Raises `CarrierAway`."""
-        ...
-
-    def ask(self, host: Any, act: str, **request: Any) -> dict[str, Any]:
-        """A look without ``is_met`` at a host where nothing of ours is may be answered without asking it: its
-        interpreter and the like are not told then. ``caveat`` in an answer: what people should know of the host."""
-        ...
-
-    def install(self, host: Any, agent: Agent) -> dict[str, Any]: ...
-
-    def close(self) -> None: ...
 
 
 class Terms(Protocol):
@@ -116,18 +84,17 @@ class HostCarrier:
         self._views: list[View] = []
         self._waiting: dict[str, PilotOrder] = {}
         self._perhaps: dict[str, View] = {}  # pilots that were to begin somewhere when the answer was lost
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # held by whoever asks, also for the threads that work for them
+        self._making = threading.Lock()  # an agent is made once, for all who want it at the same time
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
     # --- what is asked of it ------------------------------------------------------------------------------------------
 
-    def acquire(self, order: PilotOrder) -> None:
+    def acquire(self, orders: Sequence[PilotOrder]) -> None:
         with self._lock:
             self._look_at_all(_FRESH_S)
-            if not self._placed(order):
-                self._waiting[order.pilot] = order
-                self._see_to_waiting()
+            raise_any(self._place_all(orders))
 
     def look(self, pilots: Sequence[str]) -> list[Sighting]:
         with self._lock:
@@ -165,8 +132,7 @@ class HostCarrier:
         fresh_s = max(fresh_s, _EACH_S * len(self._views))
         here = [view for view in self._views if view.gone_s is None]
         stale = [view for view in here if view.trouble or time.monotonic() - view.at_s > fresh_s]
-        with ThreadPoolExecutor(min(_AT_ONCE, max(len(stale), 1))) as pool:
-            list(pool.map(self._look_at, stale))
+        abreast(self._look_at, stale)
         if here and all(view.trouble for view in here):
             raise CarrierAway("; ".join(view.trouble for view in here))
 
@@ -186,6 +152,7 @@ class HostCarrier:
                 view.gone_s = now
         self._views = [view for view in self._views if view.gone_s is None or now - view.gone_s < _LOST_S]
         self._views += [View(host) for host in hosts.values()]
+        self._perhaps = {pilot: view for pilot, view in self._perhaps.items() if view in self._views}
 
     def _ask(self, view: View, act: str, **request: Any) -> dict[str, Any]:
         return self._take(view, lambda: self._shell.ask(view.host, act, **request))
@@ -213,53 +180,81 @@ class HostCarrier:
 
     # --- beginning ----------------------------------------------------------------------------------------------------
 
-    def _placed(self, order: PilotOrder) -> bool:
-        """Whether it has a host now. Raises `CarrierAway` where nobody knows, `CarrierRefused` where none will do."""
-        here = self._having(order.pilot)
-        if any(view.trouble or view.gone_s is not None for view in here):
-            raise CarrierAway(here[0].trouble or f"{here[0].host} is not there at present")
-        for view in here or [view for view in self._views if view.is_free]:
-            if self._began(view, order):
-                self._perhaps.pop(order.pilot, None)
-                return True
-        if self._views and all(view.unfit for view in self._views):
-            raise CarrierRefused("no host can be used: " + "; ".join(view.unfit for view in self._views))
-        return False
+    def _place_all(self, orders: Iterable[PilotOrder]) -> list[CarrierAway | CarrierRefused]:
+        """Each on a host of its own, hosts at the same time; those for whom none is left wait. What is wrong with the
+        others."""
+        each = {order.pilot: order for order in orders}
+        here = {pilot: self._having(pilot) for pilot in each}
+        free = SimpleQueue[View]()
+        for view in self._views:
+            if view.is_free and not any(view in views for views in here.values()):
+                free.put(view)
+        ends = abreast(lambda order: self._placed(order, here[order.pilot], free), each.values())
+        faults: list[CarrierAway | CarrierRefused] = [end for end in ends if isinstance(end, CarrierAway)]
+        left = {pilot: order for (pilot, order), end in zip(each.items(), ends, strict=True) if end is False}
+        for pilot in [pilot for pilot, end in zip(each, ends, strict=True) if end is True]:
+            self._waiting.pop(pilot, None)
+        if left and self._views and all(view.unfit for view in self._views):
+            why = "; ".join(view.unfit for view in self._views)
+            faults.append(CarrierRefused(f"no host can be used: {why}"))
+        elif left:
+            self._waiting |= left
+            self._see_to_waiting()
+        return faults
+
+    def _placed(self, order: PilotOrder, here: Sequence[View], free: SimpleQueue[View]) -> bool | CarrierAway:
+        """Whether it has a host now, or why nobody knows. Runs beside those of other pilots: a view is in the hands of
+        one of them only, because whoever takes it out of ``free`` does not put it back."""
+        lost = [view for view in here if view.trouble or view.gone_s is not None]
+        if lost:
+            return CarrierAway(lost[0].trouble or f"{lost[0].host} is not there at present")
+        if not here:
+            self._perhaps.pop(order.pilot, None)  # where it might have been, it is not
+        for view in here or _taken_from(free):
+            try:
+                if self._began(view, order):
+                    self._perhaps.pop(order.pilot, None)
+                    return True
+            except CarrierAway as away:
+                return away
+        lost = [view for view in here if view.trouble]
+        return CarrierAway(lost[0].trouble) if lost else False
 
     def _began(self, view: View, order: PilotOrder) -> bool:
-        """Whether the pilot is there now. Where the answer is lost nobody knows, and it is asked for again."""
+        """Whether the pilot is there now. Raises `CarrierAway` where the answer is lost: then nobody knows, and it must
+        begin nowhere else. A host that is lost before is one where it is not."""
         agent = self._installed(view)
         if agent is None:
             return False
-        self._perhaps[order.pilot] = view
+        self._perhaps[order.pilot] = view  # nobody else writes under this name meanwhile
         said = self._ask(view, "start", order=self._place(view, order, agent), is_kept=self._shell.is_keeping)
         if view.trouble:
             raise CarrierAway(view.trouble)
         return bool(said) and not said.get("is_taken") and not said.get("is_bare")
 
     def _installed(self, view: View) -> str | None:
-        """The agent that the host has now; None: it cannot have one, which its view explains."""
+        """The agent that the host has now; None: it cannot have one, or nobody knows, which its view explains."""
         answer = self._met(view)
         if answer is None:
             return None
         try:
-            agent = self._agents(_interpreter(answer), self._terms.wheels)
+            agent = self._agent_for(answer)
         except NoWheels as missing:
             view.unfit = f"{view.host}: {missing}"
             return None
         if agent.mark not in answer["agents"]:
             self._take(view, lambda: self._shell.install(view.host, agent))
-            if view.trouble:
-                raise CarrierAway(view.trouble)
-        return None if view.unfit else agent.mark
+        return None if view.trouble or view.unfit else agent.mark
 
     def _met(self, view: View) -> dict[str, Any] | None:
-        """What the host itself tells of itself; None: it is unfit."""
+        """What the host itself tells of itself; None: it is unfit, or does not answer."""
         if view.answer is None or "python" not in view.answer:
             self._look_at(view, is_met=True)
-        if view.trouble:
-            raise CarrierAway(view.trouble)
-        return None if view.unfit else view.answer
+        return None if view.trouble or view.unfit else view.answer
+
+    def _agent_for(self, answer: dict[str, Any]) -> Agent:
+        with self._making:
+            return self._agents(_interpreter(answer), self._terms.wheels)
 
     def _place(self, view: View, order: PilotOrder, agent: str) -> dict[str, Any]:
         """What lies on the host: how its agent is to be run."""
@@ -301,15 +296,18 @@ class HostCarrier:
 
     def _renewed(self, view: View, pilot: str) -> bool:
         """Whether its agent was another; tasks do not notice. What hinders that is no reason to let the pilot go."""
+        assert view.answer is not None
         try:
-            assert view.answer is not None
-            agent = self._agents(_interpreter(view.answer), self._terms.wheels)
-            if view.answer["place"]["agent"] == agent.mark:
-                return False
-            if self._installed(view):
-                self._ask(view, "renew", pilot=pilot, cluster=self._cluster, agent=agent.mark)
-        except (NoWheels, CarrierAway) as hindered:
-            _log.warning("%s keeps its old agent: %s", view.host, hindered)
+            agent = self._agent_for(view.answer)
+        except NoWheels as missing:
+            _log.warning("%s keeps its old agent: %s", view.host, missing)
+            return True
+        if view.answer["place"]["agent"] == agent.mark:
+            return False
+        if self._installed(view):
+            self._ask(view, "renew", pilot=pilot, cluster=self._cluster, agent=agent.mark)
+        else:
+            _log.warning("%s keeps its old agent: %s", view.host, view.trouble or view.unfit)
         return True
 
     def _sighting(self, pilot: str) -> Sighting | None:
@@ -352,11 +350,16 @@ class HostCarrier:
                     return
                 try:
                     self._look_at_all()
-                    pilot, order = next(iter(self._waiting.items()))
-                    if self._placed(order):
-                        del self._waiting[pilot]
+                    raise_any(self._place_all(self._waiting.values()))
                 except (CarrierAway, CarrierRefused) as lost:
                     _log.info("%s", lost)
+
+
+def _taken_from(free: SimpleQueue[View]) -> Iterator[View]:
+    """One after another, until none is left."""
+    with suppress(Empty):
+        while True:
+            yield free.get_nowait()
 
 
 def _interpreter(answer: dict[str, Any]) -> Interpreter:

@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 
 ACTOR = "fleet"
 TICKET_MS = 7 * 86_400_000  # a pilot may wait for long in the line of its engine
-AT_ONCE = 64  # calls to an engine between two looks
+AT_ONCE = 64  # pilots asked for, and let go, between two looks
 LOOK_S, CALM_S = 1.0, 5.0
 _RETRY_MS, _RETRY_MS_MAX = 2_000, 60_000
 _SAME_END_MS = 5_000
@@ -245,14 +245,15 @@ class Tender:
     # ---- asking the engine -------------------------------------------------------------------------------------
 
     async def _acquire(self, fleet: Fleet, carrier: Carrier, pilots: Sequence[str]) -> str:
-        """Why none could be had; empty: all could."""
+        """Why not all could be had; empty: all could."""
         now_ms = self._service.now_ms()
         if not pilots or now_ms < self._retry_ms:
             return fleet.trouble if pilots else ""
         wrong = self._cannot_ask(fleet)
         try:
-            for pilot in [] if wrong else pilots[:AT_ONCE]:
-                await self._caller.call(carrier.acquire, await self._order(fleet, pilot))
+            if not wrong:
+                orders = [await self._order(fleet, pilot) for pilot in pilots[:AT_ONCE]]
+                await self._caller.call(carrier.acquire, orders)
         except CarrierRefused as refused:
             wrong = str(refused)
         if wrong:

@@ -109,6 +109,7 @@ class Bridge:
         if "version" not in said:
             self._fault = str(said.get("fault") or said.get("away"))
             self._end()
+            self._tried_s = time.monotonic()  # whoever has waited behind this one is told the same
             raise CarrierAway(f"Ray at {self._settings.address} cannot be reached: {self._why()}")
 
     def _env(self) -> dict[str, str]:

@@ -12,10 +12,10 @@ from typing import Any
 from msgspec import Struct
 
 from corral.backends.carriers.base import CarrierAway
-from corral.backends.carriers.hosts import HostAway, HostUnfit
 from corral.backends.carriers.ray.bridge import Bridge
 from corral.backends.carriers.ray.settings import Settings
 from corral.backends.carriers.sending import FIRST_WORDS, answer_in, installing, sent
+from corral.backends.carriers.shells import HostAway, HostUnfit
 from corral.backends.carriers.wheels import Agent
 
 _NODES_S, _ANSWER_S, _INSTALL_S = 3.0, 20.0, 120.0

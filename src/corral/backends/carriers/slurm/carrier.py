@@ -44,11 +44,14 @@ class SlurmCarrier:
 
     # --- the seam -----------------------------------------------------------------------------------------------------
 
-    def acquire(self, order: PilotOrder) -> None:
-        if self._found([order.pilot]):
-            return
-        number = self._commands.submit(self._words(order), self._script(order))
-        _log.info("pilot %s is job %d of Slurm", order.pilot, number)
+    def acquire(self, orders: Sequence[PilotOrder]) -> None:
+        """One after another, and none after the first that Slurm refuses or does not answer: what keeps it from taking
+        one keeps it from taking the next, and each may cost the patience of a command."""
+        each = {order.pilot: order for order in orders}
+        found = self._found(list(each))
+        for order in [order for order in each.values() if order.pilot not in found]:
+            number = self._commands.submit(self._words(order), self._script(order))
+            _log.info("pilot %s is job %d of Slurm", order.pilot, number)
 
     def look(self, pilots: Sequence[str]) -> Sequence[Sighting]:
         found = self._found(pilots)

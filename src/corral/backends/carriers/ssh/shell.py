@@ -16,8 +16,8 @@ import tempfile
 from contextlib import suppress
 from typing import Any
 
-from corral.backends.carriers.hosts import HostAway, HostUnfit
 from corral.backends.carriers.sending import FIRST_WORDS, answer_in, installing, sent
+from corral.backends.carriers.shells import HostAway, HostUnfit
 from corral.backends.carriers.ssh.settings import Host, Settings
 from corral.backends.carriers.wheels import Agent
 
