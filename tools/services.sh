@@ -4,7 +4,7 @@
 # here: each test starts what it needs, in a folder of its own, and ends it.
 #
 #     tools/services.sh              all of them
-#     tools/services.sh postgresql   only that one (or podman, ssh, ray, slurm)
+#     tools/services.sh postgresql   only that one (or podman, ssh, ray, slurm, slurmdbd)
 set -eu
 
 can_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
@@ -83,7 +83,17 @@ slurm() {
     done
 }
 
-[ "$#" -gt 0 ] || set -- postgresql podman ssh slurm ray
+# Slurm's accounts and the database that they are in: its programs alone, without the service that the whole package
+# would start. slurmdbd does not start without a configuration, of which there is none.
+slurmdbd() {
+    for program in slurmdbd mariadbd mariadb-install-db my_print_defaults; do
+        command -v "$program" >/dev/null || [ -x "/usr/sbin/$program" ] && continue
+        install slurmdbd slurmdbd mariadb-server-core mariadb-client-core
+        return 0
+    done
+}
+
+[ "$#" -gt 0 ] || set -- postgresql podman ssh slurm slurmdbd ray
 for wanted in "$@"; do
     "$wanted"
 done

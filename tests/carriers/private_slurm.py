@@ -15,6 +15,7 @@ import stat
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -23,23 +24,33 @@ PATIENCE_S = 30.0
 _PR_SET_PDEATHSIG = 1
 
 
-def why_not() -> str:
+def why_not(needed: Sequence[str] = NEEDED, service: str = "slurm") -> str:
     """Why there can be no Slurm here; empty: there can."""
     if os.geteuid() != 0:
         return "needs root"
     path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
-    absent = [name for name in NEEDED if shutil.which(name, path=path) is None]
-    return f"not installed: {', '.join(absent)} (tools/services.sh slurm)" if absent else ""
+    absent = [name for name in needed if shutil.which(name, path=path) is None]
+    return f"not installed: {', '.join(absent)} (tools/services.sh {service})" if absent else ""
 
 
 class PrivateSlurm:
-    def __init__(self, nodes: int = 4, gpus: int = 4, cpus: int = 16, kill_wait_s: int = 15) -> None:
+    """``settings``: of slurm.conf, beyond or instead of its own."""
+
+    def __init__(
+        self,
+        nodes: int = 4,
+        gpus: int = 4,
+        cpus: int = 16,
+        kill_wait_s: int = 15,
+        settings: dict[str, str] | None = None,
+    ) -> None:
         self.nodes, self.gpus, self.cpus, self.kill_wait_s = nodes, gpus, cpus, kill_wait_s
+        self._settings = settings or {}
         self.folder = Path(tempfile.mkdtemp(prefix="corral-slurm-"))
         self.folder.chmod(0o755)  # any user may submit
         self.conf = self.folder / "slurm.conf"
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._ports = _free_ports(nodes + 1)
+        self._ports = free_ports(nodes + 1)
 
     # --- its life -----------------------------------------------------------------------------------------------------
 
@@ -48,7 +59,7 @@ class PrivateSlurm:
             for name in ("munge", "state", "spool", "log", "run", "dev", "bin"):
                 (self.folder / name).mkdir(exist_ok=True)
             self._configure()
-            self._start_munged()
+            self._start_services()
             self.start_controller()
             for number in range(self.nodes):
                 self._begin(f"slurmd-{number}", ["slurmd", "-D", "-f", str(self.conf), "-N", f"n{number}"])
@@ -58,12 +69,22 @@ class PrivateSlurm:
             raise
 
     def stop(self) -> None:
-        for name in [name for name in self._processes if name != "munged"] + ["munged"]:
+        for name in reversed(list(self._processes)):
             self._end(name)
+        self._end_strays()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def start_controller(self) -> None:
-        self._begin("slurmctld", ["slurmctld", "-D", "-f", str(self.conf)])
+    def _end_strays(self) -> None:
+        """Of jobs that were still running: their keepers (slurmstepd) and whoever else was told of this Slurm."""
+        mark = f"SLURM_CONF={self.conf}\0".encode()
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal() and int(entry.name) != os.getpid():
+                with suppress(OSError):
+                    if mark in (entry / "environ").read_bytes():
+                        os.kill(int(entry.name), signal.SIGKILL)
+
+    def start_controller(self, *words: str) -> None:
+        self._begin("slurmctld", ["slurmctld", "-D", "-f", str(self.conf), *words])
         self._until(lambda: "UP" in self.command("scontrol", "ping"))
 
     def stop_controller(self) -> None:
@@ -134,7 +155,10 @@ class PrivateSlurm:
             PartitionName=gpu Default=YES PriorityTier=1
             PartitionName=urgent PriorityTier=9 PreemptMode=OFF
         """
-        self.conf.write_text("".join(f"{line.strip()}\n" for line in lines.strip().splitlines()))
+        said = [line.strip() for line in lines.strip().splitlines()]
+        said = [line for line in said if line.partition("=")[0] not in self._settings]
+        said += [f"{name}={value}" for name, value in self._settings.items()]
+        self.conf.write_text("".join(f"{line}\n" for line in said))
         for number in range(self.gpus):
             device = folder / "dev" / f"gpu{number}"
             with suppress(FileExistsError):
@@ -147,7 +171,8 @@ class PrivateSlurm:
         top = f"SwitchName=spine Switches=leaf[0-{len(leaves) - 1}]"
         (folder / "topology.conf").write_text("\n".join([*leaves, top, ""]))
 
-    def _start_munged(self) -> None:
+    def _start_services(self) -> None:
+        """What must be there before the controller."""
         munge = self.folder / "munge"
         key = munge / "key"
         key.write_bytes(os.urandom(1024))
@@ -193,7 +218,7 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     with ExitStack() as stack:
         probes = [stack.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:

@@ -12,7 +12,14 @@ from corral.backends.carriers.base import CarrierAway, CarrierRefused, PilotOrde
 from corral.backends.carriers.catalog import BadSettings, kind_of, read_settings
 from corral.backends.carriers.grant import Grant, granted, offered
 from corral.backends.carriers.slurm import Settings, SlurmCarrier
-from corral.backends.carriers.slurm.commands import SlurmCommands, SlurmJob, _complaint, _read_job, read_left
+from corral.backends.carriers.slurm.commands import (
+    SlurmCommands,
+    SlurmConfig,
+    SlurmJob,
+    _complaint,
+    _read_job,
+    read_left,
+)
 from corral.core.cluster.resources import Gpu
 
 LEFT = {
@@ -102,8 +109,8 @@ class ScriptedCommands(SlurmCommands):
     def cancel(self, job: int) -> None:
         self.cancelled.append(job)
 
-    def kill_wait_ms(self) -> int:
-        return 30_000
+    def config(self) -> SlurmConfig:
+        return SlurmConfig(kill_wait_ms=30_000, has_accounts=False)
 
 
 def carrier(**said: Any) -> tuple[SlurmCarrier, ScriptedCommands]:

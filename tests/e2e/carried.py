@@ -23,10 +23,18 @@ PATIENCE_S = 90.0
 
 
 class Carried:
-    """``nodes``: of Slurm, with four GPUs each. The server has no machines but those that it is lent."""
+    """``nodes``: of Slurm, with four GPUs each. The server has no machines but those that it is lent. ``slurm``: one to
+    be used instead of a new one; it ends with the rest."""
 
-    def __init__(self, folder: Path, nodes: int = 4, lease_ms: int = 4_000, kill_wait_s: int = 15) -> None:
-        self.slurm = PrivateSlurm(nodes, gpus=4, kill_wait_s=kill_wait_s)
+    def __init__(
+        self,
+        folder: Path,
+        nodes: int = 4,
+        lease_ms: int = 4_000,
+        kill_wait_s: int = 15,
+        slurm: PrivateSlurm | None = None,
+    ) -> None:
+        self.slurm = slurm or PrivateSlurm(nodes, gpus=4, kill_wait_s=kill_wait_s)
         self.bed = Testbed(folder, nodes=0, lease_ms=lease_ms)
         self._path = os.environ["PATH"]
 

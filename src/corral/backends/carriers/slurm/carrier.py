@@ -2,7 +2,8 @@
 
 A lost answer is no matter: before anything is submitted, Slurm is asked for a job with that comment. Should two come
 to be all the same (a command that was thought dead was only slow), Slurm holds one back (singleton), and it is
-cancelled when it is seen. Nothing is remembered here that Slurm would not tell.
+cancelled when it is seen. Nothing is remembered here that Slurm would not tell. What is there is what `squeue` says;
+of what it has forgotten the accounts may still say how it ended, and nothing more.
 """
 
 from __future__ import annotations
@@ -13,22 +14,15 @@ import time
 from collections.abc import Sequence
 
 from corral.backends.carriers.base import PilotOrder, PilotPhase, Sighting
+from corral.backends.carriers.slurm.accounts import Accounts
 from corral.backends.carriers.slurm.commands import SlurmCommands, SlurmJob
+from corral.backends.carriers.slurm.endings import told_end, told_record
 from corral.backends.carriers.slurm.settings import Settings
 
 _log = logging.getLogger(__name__)
 
 _WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED"})
 _STARTED = frozenset({"RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT", "COMPLETING"})
-_TOLD = {
-    "CANCELLED": "was cancelled",
-    "TIMEOUT": "reached its time limit",
-    "PREEMPTED": "was preempted",
-    "NODE_FAIL": "lost its node",
-    "COMPLETED": "has ended",
-    "FAILED": "failed; its words are in pilot.log in its folder on the node",
-    "OUT_OF_MEMORY": "ran out of memory",
-}
 _OPTIONS = ("partition", "account", "qos", "constraint", "reservation", "nodelist", "exclude", "gres")
 _MARGIN_MS = 3_000  # less than Slurm's own patience
 _INSIST_S = 30.0  # after the grace: what does not leave in order is cancelled
@@ -39,6 +33,7 @@ class SlurmCarrier:
 
     def __init__(self, settings: Settings, cluster: str, commands: SlurmCommands) -> None:
         self._settings, self._cluster, self._commands = settings, cluster, commands
+        self._accounts = Accounts(commands)
         self._grace: int | None = settings.grace_ms
         self._asked_s: dict[str, float] = {}  # pilot -> when its script was told to leave
 
@@ -55,7 +50,8 @@ class SlurmCarrier:
 
     def look(self, pilots: Sequence[str]) -> Sequence[Sighting]:
         found = self._found(pilots)
-        return [self._sighting(pilot, jobs) for pilot, jobs in found.items()]
+        seen = [self._sighting(pilot, jobs) for pilot, jobs in found.items()]
+        return seen + self._ended([pilot for pilot in pilots if pilot not in found])
 
     def release(self, pilot: str) -> None:
         for job in self._found([pilot]).get(pilot, ()):
@@ -100,13 +96,21 @@ class SlurmCarrier:
         left = first.left_ms if phase is PilotPhase.STARTED else None
         return Sighting(pilot=pilot, phase=phase, where=where, left_ms=left, why=_why(first, phase))
 
+    def _ended(self, pilots: Sequence[str]) -> list[Sighting]:
+        """Of these, which Slurm knows nothing of any more: those that were written down as over."""
+        by_name = {self._name(pilot): pilot for pilot in pilots}
+        return [
+            Sighting(pilot=by_name[name], phase=PilotPhase.ENDED, where=f"job {end.id}", why=told_record(end))
+            for name, end in self._accounts.ends(list(by_name)).items()
+        ]
+
     def _is_overdue(self, pilot: str) -> bool:
         since = self._asked_s.setdefault(pilot, time.monotonic())
         return time.monotonic() - since > self._grace_ms() / 1000 + _INSIST_S
 
     def _grace_ms(self) -> int:
         if self._grace is None:
-            self._grace = max(self._commands.kill_wait_ms() - _MARGIN_MS, 2_000)
+            self._grace = max(self._commands.config().kill_wait_ms - _MARGIN_MS, 2_000)
         return self._grace
 
     # --- what is submitted --------------------------------------------------------------------------------------------
@@ -168,4 +172,4 @@ def _why(job: SlurmJob, phase: PilotPhase) -> str:
         return f"Slurm says: {job.reason}" if job.reason not in ("None", "") else ""
     if phase is PilotPhase.STARTED:
         return ""
-    return f"job {job.id} {_TOLD.get(job.state, f'is {job.state.lower()}')}"
+    return told_end(job.id, job.state)

@@ -1,7 +1,7 @@
 """Slurm's own commands, called with a time limit: what they print is read, what they complain about is sorted.
 
 Two kinds of complaints: the controller could not be asked (nobody knows what happened), and it said no. Knows texts of
-Slurm 20.11 and later; nothing of pilots.
+Slurm 20.11 and later; nothing of pilots, and not what is to be believed of the accounts.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ from corral.backends.carriers.slurm.settings import Settings
 
 PROGRAMS = ("sbatch", "squeue", "scancel", "scontrol")
 PATIENCE_S = 20.0
+ACCOUNTS_PATIENCE_S = 5.0  # whoever asks the accounts can do without the answer
+ACCOUNTS_DAYS = 7  # so far back they are asked about
 _KEPT = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "SLURM_CONF")
 _FIELDS = "%i|%T|%N|%L|%r|%k"  # job, state, nodes, time left, reason, comment
+_RECORD_FIELDS = "JobIDRaw,JobName,State,ExitCode,End"
 _AWAY = re.compile(
     r"unable to contact slurm controller|socket timed out|connection (refused|timed out|reset)|zero bytes|"
     r"transport endpoint|slurm_receive_msg|communication|munge|protocol authentication|slurm backup controller|"
@@ -40,9 +43,30 @@ class SlurmJob(Struct, frozen=True):
     comment: str
 
 
+class JobRecord(Struct, frozen=True):
+    """A job as it is in the accounts. ``by``: the number of the user who cancelled it, where that is known. ``ended_s``
+    None: no end was ever written down."""
+
+    id: int
+    name: str
+    state: str
+    by: int | None
+    exit_code: int
+    signal: int
+    ended_s: int | None
+
+
+class SlurmConfig(Struct, frozen=True):
+    """As much of a cluster's as matters. ``kill_wait_ms``: from SIGTERM to SIGKILL."""
+
+    kill_wait_ms: int
+    has_accounts: bool
+
+
 class SlurmCommands:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._config: SlurmConfig | None = None
         self._account = pwd.getpwnam(settings.user) if settings.user else pwd.getpwuid(os.geteuid())
 
     @property
@@ -70,14 +94,23 @@ class SlurmCommands:
     def cancel(self, job: int) -> None:
         self._run(["scancel", str(job)])
 
-    def kill_wait_ms(self) -> int:
-        """How long Slurm waits between SIGTERM and SIGKILL."""
-        found = re.search(r"^KillWait\s*=\s*(\d+) sec", self._run(["scontrol", "show", "config"]), re.MULTILINE)
-        return int(found[1]) * 1000 if found else 30_000
+    def records(self, names: Sequence[str]) -> list[JobRecord]:
+        """Own jobs of these names in the accounts. Several may have one number: Slurm without its state begins anew."""
+        words = ["sacct", "--noheader", "--parsable2", "--allocations", "--duplicates", f"--user={self.user}"]
+        words += [f"--starttime=now-{ACCOUNTS_DAYS}days", f"--format={_RECORD_FIELDS}", f"--name={','.join(names)}"]
+        answer = self._run(words, patience_s=ACCOUNTS_PATIENCE_S)
+        return [record for line in answer.splitlines() if (record := _read_record(line)) is not None]
 
-    def _run(self, words: Sequence[str], said: str | None = None) -> str:
+    def config(self) -> SlurmConfig:
+        """Asked for once."""
+        if self._config is None:
+            self._config = _read_config(self._run(["scontrol", "show", "config"]))
+        return self._config
+
+    def _run(self, words: Sequence[str], said: str | None = None, patience_s: float = PATIENCE_S) -> str:
         settings = self._settings
         env = {name: os.environ[name] for name in _KEPT if name in os.environ}  # jobs get what sbatch has
+        env |= {"SLURM_TIME_FORMAT": "%s"} if words[0] == "sacct" else {}
         env |= {"SLURM_CONF": settings.slurm_conf} if settings.slurm_conf else {}
         other = {}
         if settings.user and os.geteuid() == 0 and self._account.pw_uid != 0:
@@ -86,11 +119,11 @@ class SlurmCommands:
             env |= {"USER": self._account.pw_name, "HOME": self._account.pw_dir}
         try:
             done = subprocess.run(
-                list(words), input=said, capture_output=True, text=True, timeout=PATIENCE_S, env=env, cwd="/",
+                list(words), input=said, capture_output=True, text=True, timeout=patience_s, env=env, cwd="/",
                 errors="replace", check=False, **other,  # type: ignore[call-overload]
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            raise CarrierAway(f"{words[0]} did not answer within {PATIENCE_S:g} s") from None
+            raise CarrierAway(f"{words[0]} did not answer within {patience_s:g} s") from None
         except OSError as wrong:
             raise CarrierAway(f"{words[0]} cannot be run: {wrong.strerror}") from None
         if done.returncode == 0:
@@ -112,6 +145,28 @@ def _read_job(line: str) -> SlurmJob | None:
         return None
     number, state, nodes, left, reason, comment = parts
     return SlurmJob(int(number), state, nodes, read_left(left), reason, comment)
+
+
+def _read_record(line: str) -> JobRecord | None:
+    parts = line.split("|")
+    if len(parts) != 5 or not parts[0].isdecimal():
+        return None
+    number, name, told, code, end = parts
+    state, _, by = told.partition(" by ")
+    exit_code, _, signal = code.partition(":")
+    return JobRecord(
+        int(number), name, state, _number(by), _number(exit_code) or 0, _number(signal) or 0, _number(end) or None
+    )
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isdecimal() else None
+
+
+def _read_config(text: str) -> SlurmConfig:
+    wait = re.search(r"^KillWait\s*=\s*(\d+) sec", text, re.MULTILINE)
+    accounts = re.search(r"^AccountingStorageType\s*=\s*(accounting_storage/)?slurmdbd\s*$", text, re.MULTILINE)
+    return SlurmConfig(int(wait[1]) * 1000 if wait else 30_000, accounts is not None)
 
 
 def read_left(text: str) -> int | None:
