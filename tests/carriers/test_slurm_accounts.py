@@ -247,7 +247,7 @@ def test_what_is_only_in_the_accounts_is_submitted_again_and_is_nothing_to_relea
     carrier = SlurmCarrier(Settings(), "c0ffee", slurm)
     carrier.look(["gpu-1"])
     carrier.release("gpu-1")
-    carrier.acquire(ORDER)
+    carrier.acquire([ORDER])
     assert len(slurm.submitted) == 1
 
 

@@ -98,16 +98,16 @@ def told(slurm: AccountedSlurm, *pilots: str) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def over(slurm: AccountedSlurm) -> tuple[str, ...]:
     """One was cancelled, one lost its node, one was cancelled while it waited, one failed; Slurm has forgotten all."""
-    carrier(slurm, nodelist="n0").acquire(order("cancelled"))
-    carrier(slurm, nodelist="n1").acquire(order("lost"))
+    carrier(slurm, nodelist="n0").acquire([order("cancelled")])
+    carrier(slurm, nodelist="n1").acquire([order("lost")])
     until("both run", lambda: is_running(slurm, "cancelled") and is_running(slurm, "lost"))
-    carrier(slurm).acquire(order("waiting"))
+    carrier(slurm).acquire([order("waiting")])
     time.sleep(0.5)
     cancel(slurm, "waiting")
     cancel(slurm, "cancelled")
     slurm.command("scontrol", "update", "nodename=n1", "state=down", "reason=test")
     slurm.command("scontrol", "update", "nodename=n1", "state=resume")
-    carrier(slurm, runs="exit 3").acquire(order("failed"))
+    carrier(slurm, runs="exit 3").acquire([order("failed")])
     for pilot in (pilots := ("cancelled", "lost", "waiting", "failed")):
         until_forgotten(slurm, pilot)
         until_recorded(slurm, pilot, "CANCELLED by 0", "NODE_FAIL", "FAILED")
@@ -130,11 +130,11 @@ def test_how_a_pilot_ended_is_told_when_slurm_has_forgotten_it(slurm: AccountedS
 
 def test_nobody_asks_the_accounts_about_what_slurm_knows(slurm: AccountedSlurm) -> None:
     seen = carrier(slurm)
-    seen.acquire(order("known"))
+    seen.acquire([order("known")])
     until("it runs", lambda: is_running(slurm, "known"))
     before = asked(slurm)
     assert [each.phase for each in seen.look(["known"])] == [PilotPhase.STARTED]
-    seen.acquire(order("known"))
+    seen.acquire([order("known")])
     seen.release("known")
     assert asked(slurm) == before
     cancel(slurm, "known")
@@ -146,7 +146,7 @@ def test_what_the_accounts_hold_to_be_running_is_not_there_and_is_submitted_agai
     slurm.stop_controller()
     shutil.copytree(slurm.folder / "state", old)
     slurm.start_controller()
-    carrier(slurm).acquire(order("runaway"))
+    carrier(slurm).acquire([order("runaway")])
     until_recorded(slurm, "runaway", "RUNNING")
     slurm.kill_controller()
     shutil.rmtree(slurm.folder / "state")
@@ -157,8 +157,8 @@ def test_what_the_accounts_hold_to_be_running_is_not_there_and_is_submitted_agai
     assert told(slurm, "runaway") == {}
 
     again = carrier(slurm)
-    again.acquire(order("runaway"))
-    again.acquire(order("runaway"))
+    again.acquire([order("runaway")])
+    again.acquire([order("runaway")])
     assert len(slurm.command("squeue", "-h", f"--name=corral-{CLUSTER}-runaway", "--format=%i").split()) == 1
     assert [each.phase for each in again.look(["runaway"])] != [PilotPhase.ENDED]
     cancel(slurm, "runaway")
@@ -167,7 +167,7 @@ def test_what_the_accounts_hold_to_be_running_is_not_there_and_is_submitted_agai
 def test_what_a_controller_without_its_state_writes_off_says_nothing(
     slurm: AccountedSlurm, over: tuple[str, ...]
 ) -> None:
-    carrier(slurm).acquire(order("orphan"))
+    carrier(slurm).acquire([order("orphan")])
     until_recorded(slurm, "orphan", "RUNNING")
     slurm.kill_controller()
     slurm.start_controller("-c")
@@ -189,7 +189,7 @@ def test_accounts_that_are_down_or_hang_do_no_harm(slurm: AccountedSlurm, over: 
     slurm.kill_accounting()
     alone = carrier(slurm)
     assert list(alone.look(over)) == []
-    alone.acquire(order("present"))
+    alone.acquire([order("present")])
     until("a pilot runs", lambda: is_running(slurm, "present"))
     assert [each.phase for each in alone.look([*over, "present"])] == [PilotPhase.STARTED]
     alone.release("present")
