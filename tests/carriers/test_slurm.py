@@ -40,6 +40,22 @@ def test_a_line_of_the_queue() -> None:
     assert _read_job("slurm_load_jobs error") is None
 
 
+def test_of_very_many_jobs_slurm_is_asked_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    def answer(_self: SlurmCommands, words: Sequence[str]) -> str:
+        asked.append(words[-1].removeprefix("--name=").split(","))
+        return f"{len(asked)}|RUNNING|n3|9:59|None|{asked[-1][0]}\n"
+
+    monkeypatch.setattr(SlurmCommands, "_run", answer)
+    names = [f"corral-c0ffee-pilot-of-a-large-fleet-{number}" for number in range(2_500)]
+    jobs = SlurmCommands(Settings()).jobs(names)
+    assert [name for part in asked for name in part] == names
+    assert [job.comment for job in jobs] == [names[0], names[1_000], names[2_000]]
+    assert all(len(",".join(part)) < 1 << 17 for part in asked)
+    assert SlurmCommands(Settings()).jobs([]) == []
+
+
 COMPLAINTS = {
     "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)": CarrierAway,
     "slurm_load_jobs error: Socket timed out on send/recv operation": CarrierAway,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 
 from corral.backends.carriers.base import CarrierAway, CarrierRefused
-from corral.backends.carriers.slurm.commands import JobRecord, SlurmCommands
+from corral.backends.carriers.slurm.commands import NAMES_AT_ONCE, JobRecord, SlurmCommands
 from corral.backends.carriers.slurm.endings import ENDED
 
 _log = logging.getLogger(__name__)
@@ -21,7 +21,6 @@ _log = logging.getLogger(__name__)
 _AGAIN_S = 30.0  # until the same is asked again
 _APART_S = 3.0  # between two questions; less than a fleet waits before it gives up a pilot nobody knows
 _AWAY_S = 120.0  # after a question that was not answered
-_AT_ONCE = 1_000  # names in one question: a command takes so much
 
 
 class Accounts:
@@ -41,7 +40,7 @@ class Accounts:
         is_due = any(now_s - self._asked_s.get(name, -inf) >= _AGAIN_S for name in unknown)
         if is_due and now_s >= self._next_s:
             unknown.sort(key=lambda name: self._asked_s.get(name, -inf))
-            self._ask(unknown[:_AT_ONCE])
+            self._ask(unknown[:NAMES_AT_ONCE])
         return dict(self._ends)
 
     def _ask(self, names: Sequence[str]) -> None:

@@ -21,6 +21,7 @@ PROGRAMS = ("sbatch", "squeue", "scancel", "scontrol")
 PATIENCE_S = 20.0
 ACCOUNTS_PATIENCE_S = 5.0  # whoever asks the accounts can do without the answer
 ACCOUNTS_DAYS = 7  # so far back they are asked about
+NAMES_AT_ONCE = 1_000  # in one question: a command takes no longer word than 128 KiB
 _KEPT = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "SLURM_CONF")
 _FIELDS = "%i|%T|%N|%L|%r|%k"  # job, state, nodes, time left, reason, comment
 _RECORD_FIELDS = "JobIDRaw,JobName,State,ExitCode,End"
@@ -84,8 +85,9 @@ class SlurmCommands:
     def jobs(self, names: Sequence[str]) -> list[SlurmJob]:
         """Own jobs of these names, also those that ended a short while ago. Slurm sends those of this user only."""
         words = ["squeue", "--noheader", f"--user={self.user}", "--states=all", f"--format={_FIELDS}"]
-        answer = self._run([*words, f"--name={','.join(names)}"])
-        return [job for line in answer.splitlines() if (job := _read_job(line)) is not None]
+        parts = [names[start : start + NAMES_AT_ONCE] for start in range(0, len(names), NAMES_AT_ONCE)]
+        lines = [line for part in parts for line in self._run([*words, f"--name={','.join(part)}"]).splitlines()]
+        return [job for line in lines if (job := _read_job(line)) is not None]
 
     def signal(self, job: int) -> None:
         """SIGTERM to the script of a job, and to nothing else in it."""
