@@ -1,5 +1,7 @@
 """Options of the test run, and services that several folders of tests share."""
 
+import signal
+import threading
 from collections.abc import Iterator
 
 import hypothesis
@@ -13,6 +15,11 @@ __all__ = ["podman"]  # a fixture
 # A machine that is busy with other things is no fault of what is tested.
 hypothesis.settings.register_profile("patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("patient")
+
+
+# A shell that runs tests in the background has them ignore Ctrl-C, and all that they start would inherit that.
+if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
