@@ -37,6 +37,17 @@ def test_the_directory_of_a_task_that_is_over_serves_the_next(ground: Ground):
     assert ground.ordered(second).order.key == second
 
 
+def test_what_nobody_is_at_any_more_is_cleared_at_once_lest_it_outlive_a_server_that_is_killed_soon(tmp_path: Path):
+    ground = Ground(tmp_path, scan_ms=600_000)
+    key = ground.launch("true")
+    ground.ear.down(key)
+    until(lambda: not TaskState(str(ground.state(key))).is_supervised())
+    ground.backend.forget(key)
+    until(lambda: len(blanks(ground)) == 1)
+    assert not ground.state(key).exists()
+    ground.close()
+
+
 def test_blank_ones_are_used_after_a_restart_and_what_was_left_half_way_is_no_task(ground: Ground):
     first, second = ground.launch("true"), ground.launch("true")
     forgotten(ground, first)

@@ -347,7 +347,10 @@ class LocalBackend:
         if task is None or task.told is not Phase.DOWN:
             return
         del self._tasks[key], self._by_name[task.name]
-        self._forgotten.append(task.state)  # its supervisor may still be at it
+        if task.state.is_supervised():
+            self._forgotten.append(task.state)  # a moment later its directory can be used again
+        else:
+            remains.clear(task.state, self._blanks)
 
     def _clear_forgotten(self) -> None:
         forgotten, self._forgotten = self._forgotten, []
