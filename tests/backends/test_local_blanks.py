@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,20 @@ from corral.backends.local.blanks import Blanks
 from corral.backends.local.state import TaskState
 from corral.backends.local.task import records
 from tests.backends.local_ground import Ground
-from tests.backends.telling import until
+from tests.backends.telling import until as until_within
+
+
+SLOW_DISK_S = 90.0  # a supervisor makes the exit durable before it is free
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    until_within(is_so, SLOW_DISK_S)
 
 
 def forgotten(ground: Ground, key: TaskKey) -> None:
+    """Once nobody is at it any more: then its directory is kept."""
     ground.ear.down(key)
+    until(lambda: not TaskState(str(ground.state(key))).is_supervised())
     ground.backend.forget(key)
     until(lambda: not ground.state(key).exists())
 

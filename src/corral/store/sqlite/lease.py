@@ -49,6 +49,7 @@ class Lease:
     def give_back(self) -> None:
         if self in _held:
             _held.discard(self)
+            fcntl.flock(self._file, fcntl.LOCK_UN)  # a child that was just forked may not have closed its copy yet
             os.close(self._file)
 
     def _let_go_in_child(self) -> None:
