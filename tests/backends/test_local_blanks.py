@@ -14,7 +14,6 @@ from corral.backends.local.task import records
 from tests.backends.local_ground import Ground
 from tests.backends.telling import until as until_within
 
-
 SLOW_DISK_S = 90.0  # a supervisor makes the exit durable before it is free
 
 
