@@ -22,14 +22,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from corral.backends.carriers.abreast import abreast
-from corral.backends.carriers.base import (
-    CarrierAway,
-    CarrierRefused,
-    PilotOrder,
-    PilotPhase,
-    Sighting,
-    raise_any,
-)
+from corral.backends.carriers.base import CarrierAway, CarrierRefused, PilotOrder, PilotPhase, Sighting, raise_any
 
 TEMPORARY = 75  # sysexits.h: EX_TEMPFAIL
 

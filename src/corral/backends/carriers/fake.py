@@ -12,14 +12,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from corral.backends.carriers.base import (
-    CarrierAway,
-    CarrierRefused,
-    PilotOrder,
-    PilotPhase,
-    Sighting,
-    raise_any,
-)
+from corral.backends.carriers.base import CarrierAway, CarrierRefused, PilotOrder, PilotPhase, Sighting, raise_any
 
 
 class _Pilot(Struct):
@@ -31,8 +24,8 @@ class _Pilot(Struct):
 
 class FakeEngine:
     """``nodes``: how many machines there are. ``start`` and ``end`` are called when a pilot begins and when it is over,
-    from any thread. ``lose_answers``: so many of the next orders and releases are carried out and
-    answered with `CarrierAway`."""
+    from any thread. ``lose_answers``: so many of the next orders and releases are carried out and answered with
+    `CarrierAway`."""
 
     def __init__(
         self,

@@ -17,14 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 from corral.backends.carriers.abreast import abreast
-from corral.backends.carriers.base import (
-    CarrierAway,
-    CarrierRefused,
-    PilotOrder,
-    PilotPhase,
-    Sighting,
-    raise_any,
-)
+from corral.backends.carriers.base import CarrierAway, CarrierRefused, PilotOrder, PilotPhase, Sighting, raise_any
 from corral.backends.carriers.checks import unfit
 from corral.backends.carriers.shells import Host, HostAway, HostUnfit, Shell
 from corral.backends.carriers.wheels import Agent, Interpreter, NoWheels, agent_for

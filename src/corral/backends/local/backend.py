@@ -347,15 +347,19 @@ class LocalBackend:
         if task is None or task.told is not Phase.DOWN:
             return
         del self._tasks[key], self._by_name[task.name]
-        if task.state.is_supervised():
+        if not remains.clear(task.state, self._blanks):
             self._forgotten.append(task.state)  # a moment later its directory can be used again
-        else:
-            remains.clear(task.state, self._blanks)
 
     def _clear_forgotten(self) -> None:
         forgotten, self._forgotten = self._forgotten, []
         for state in forgotten:
-            self._carry_out(partial(remains.clear, state, self._blanks))
+            self._carry_out(partial(self._clear, state))
+
+    def _clear(self, state: TaskState) -> None:
+        """A supervisor that is still there may have much to do, and does it; one that is killed meanwhile leaves it to
+        the sweep of the next start."""
+        if not remains.clear(state, self._blanks):
+            state.remove()
 
     def _say(self, report: Report) -> None:
         try:

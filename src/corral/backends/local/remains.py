@@ -40,12 +40,10 @@ def bury(state: TaskState, boot: str, containers: Containers | None = None) -> N
     state.record_exit(ExitRecord(time.time_ns() // 1_000_000, 137, 9, failure, why))
 
 
-def clear(state: TaskState, blanks: Blanks) -> None:
-    """Everything of a task that is over, but its log. A supervisor that is still there is at it, and may have much to
-    do; one that was killed meanwhile leaves it to the sweep of the next start."""
+def clear(state: TaskState, blanks: Blanks) -> bool:
+    """Everything of a task that is over, but its log. False: nothing was done, its supervisor is still at it."""
     if state.is_supervised():
-        state.remove()
-        return
+        return False
     order = state.record().order()
     if order is not None:
         scratch.remove(order.scratch)
@@ -54,6 +52,7 @@ def clear(state: TaskState, blanks: Blanks) -> None:
             groups.remove()
     if not blanks.keep(state):
         state.remove()
+    return True
 
 
 def remove_unreadable(state: TaskState) -> None:
