@@ -262,15 +262,14 @@ def test_the_others_are_ended_when_one_has_failed(ground: ContainerGround):
     assert time.monotonic() - begun < 20
 
 
-def test_several_processes_hear_the_warning(tmp_path: Path, podman: Podman):
-    ground = ContainerGround(tmp_path, podman, grace_ms=10_000)
+def test_several_processes_hear_the_warning_once_and_have_until_the_deadline(ground: ContainerGround):
     ranks = processes({"RANK": "0"}, {"RANK": "1"})
-    key = ground.sh('trap "echo bye $RANK; exit 85" TERM; echo ready; while :; do sleep 0.05; done', processes=ranks)
+    save = "[ $RANK = 1 ] || { echo told; sleep 1; }; echo bye $RANK; exit 85"
+    key = ground.sh(f"trap '{save}' TERM; echo ready; while :; do sleep 0.05; done", processes=ranks)
     until(lambda: ground.log(key).count("ready") == 2)
     ground.backend.warn(key, now_ms() + 60_000, "drain")
     assert ground.ear.down(key).exit_code == 85
-    assert sorted(ground.log(key).splitlines()[2:]) == ["bye 0", "bye 1"]
-    ground.close()
+    assert sorted(ground.log(key).splitlines()[2:]) == ["bye 0", "bye 1", "told"]
 
 
 # --- logs ------------------------------------------------------------------------------------------------------------

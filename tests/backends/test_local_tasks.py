@@ -281,6 +281,29 @@ def test_a_program_may_save_although_the_shell_that_runs_it_dies_of_the_warning(
     assert (down.exit_code, down.signal) == (code, 0)
 
 
+def test_who_saves_longer_than_the_others_has_until_the_deadline_and_is_told_once(ground: Ground):
+    slow = "echo told; sleep 1; echo saved; exit 85"  # longer than the others of a failed process would have
+    script = f'[ $RANK = 1 ] || slow="{slow}"; trap "${{slow:-exit 85}}" TERM; echo ready; while :; do sleep 0.02; done'
+    key = ground.sh(script, processes=processes({"RANK": "0"}, {"RANK": "1"}))
+    until(lambda: ground.log(key).count("ready") == 2)
+    ground.backend.warn(key, now_ms() + FAR_MS, "preempted")
+    assert ground.ear.down(key).exit_code == 85
+    assert ground.log(key).split() == ["ready", "ready", "told", "saved"]
+
+
+def test_one_that_fails_before_its_early_signal_takes_the_others_along(ground: Ground):
+    script = "echo ready; [ $RANK = 0 ] && while :; do sleep 0.02; done; read _ < $GATE; exit 7"
+    gate = ground.data / "gate"
+    os.mkfifo(gate)
+    early = EarlySignal("SIGUSR1", 1_000)
+    ranks = processes({"RANK": "0", "GATE": str(gate)}, {"RANK": "1", "GATE": str(gate)})
+    key = ground.sh(script, processes=ranks, early_signal=early)
+    until(lambda: ground.log(key).count("ready") == 2)
+    ground.backend.warn(key, now_ms() + FAR_MS, "preempted")
+    gate.write_text("go\n")
+    assert ground.ear.down(key).exit_code == 7
+
+
 def test_who_outlives_its_shell_has_no_more_than_the_deadline(ground: Ground):
     script = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(600)"
     key = ground.sh(f'{sys.executable} -c "{script}"; true')

@@ -62,6 +62,7 @@ class Supervisor:
         self.term_at: float | None = None
         self.kill_why = ""  # of the deadline
         self.warn_why = ""
+        self.is_told = False  # a signal of the warning was sent
         self.step: int | None = None
         self.scratch: scratch.Scratch | None = None
         self.account: Account | None = None
@@ -209,11 +210,10 @@ class Supervisor:
                 continue
             self.poll.unregister(self.running[pid])
             os.close(self.running.pop(pid))
-            is_by_warning = self._is_by_warning(status)
-            self.is_outlived |= is_by_warning
+            self.is_outlived |= self._is_by_warning(status)
             if status != 0 and self.first_failure is None:
                 self.first_failure = status
-                if self.running and not is_by_warning:
+                if self.running:
                     self._end_peers()
 
     def _is_by_warning(self, status: int) -> bool:
@@ -222,7 +222,10 @@ class Supervisor:
         return bool(self.warn_why) and os.WIFSIGNALED(status) and os.WTERMSIG(status) in signals
 
     def _end_peers(self) -> None:
-        """One process has failed: the others are told to leave, and soon made to."""
+        """One process has failed: the others are told to leave, and soon made to. Whoever was warned before is not
+        told again, and has until the deadline: one has saved, and another may still be at it."""
+        if self.is_told:
+            return
         self._signal_group(system.SIGTERM)
         self._end_by(time.monotonic() + self.request["peer_grace_ms"] / 1000, "a process of the task had failed")
 
@@ -255,8 +258,7 @@ class Supervisor:
 
     def _warn(self, deadline_ms: int, why: str) -> None:
         """The file, then a signal. A job that asked for an early signal gets it so long before the deadline, and
-        SIGTERM
-        only shortly before the deadline: by then it has had its time."""
+        SIGTERM only shortly before the deadline: by then it has had its time."""
         now = time.monotonic()
         deadline = now + max(deadline_ms - _now_ms(), 0) / 1000
         if self.scratch is not None and self.account is not None:
@@ -270,16 +272,20 @@ class Supervisor:
             begun = max(now, deadline - early[1] / 1000)
             self.term_at = max(deadline - _LAST_WORDS_MS / 1000, (begun + deadline) / 2)
         elif is_first:
-            self._signal_group(system.SIGTERM)
+            self._tell(system.SIGTERM)
 
     def _keep_deadline(self, now: float) -> None:
         early = self.request["early"]
         if early is not None and self.early_at is not None and now >= self.early_at:
             self.early_at = None
-            self._signal_group(early[0])
+            self._tell(early[0])
         if self.term_at is not None and now >= self.term_at:
             self.term_at = None
-            self._signal_group(system.SIGTERM)
+            self._tell(system.SIGTERM)
+
+    def _tell(self, number: int) -> None:
+        self.is_told = True
+        self._signal_group(number)
 
     def _is_past_deadline(self) -> bool:
         return self.deadline is not None and time.monotonic() >= self.deadline
