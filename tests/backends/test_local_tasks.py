@@ -291,17 +291,15 @@ def test_who_saves_longer_than_the_others_has_until_the_deadline_and_is_told_onc
     assert ground.log(key).split() == ["ready", "ready", "told", "saved"]
 
 
-def test_one_that_fails_before_its_early_signal_takes_the_others_along(ground: Ground):
-    script = "echo ready; [ $RANK = 0 ] && while :; do sleep 0.02; done; read _ < $GATE; exit 7"
-    gate = ground.data / "gate"
-    os.mkfifo(gate)
-    early = EarlySignal("SIGUSR1", 1_000)
-    ranks = processes({"RANK": "0", "GATE": str(gate)}, {"RANK": "1", "GATE": str(gate)})
-    key = ground.sh(script, processes=ranks, early_signal=early)
+def test_one_that_leaves_on_the_warning_in_its_file_does_not_take_the_others_along(ground: Ground):
+    leave = "while [ ! -s $CORRAL_WARNING_FILE ]; do sleep 0.02; done; [ $RANK = 0 ] || exit 85"
+    script = f"trap 'echo told; exit 1' TERM; echo ready; {leave}; sleep 1; echo saved; exit 85"
+    early = EarlySignal("SIGUSR1", 1_000)  # long after all that
+    key = ground.sh(script, processes=processes({"RANK": "0"}, {"RANK": "1"}), early_signal=early)
     until(lambda: ground.log(key).count("ready") == 2)
     ground.backend.warn(key, now_ms() + FAR_MS, "preempted")
-    gate.write_text("go\n")
-    assert ground.ear.down(key).exit_code == 7
+    assert ground.ear.down(key).exit_code == 85
+    assert ground.log(key).split() == ["ready", "ready", "saved"]
 
 
 def test_who_outlives_its_shell_has_no_more_than_the_deadline(ground: Ground):

@@ -62,7 +62,6 @@ class Supervisor:
         self.term_at: float | None = None
         self.kill_why = ""  # of the deadline
         self.warn_why = ""
-        self.is_told = False  # a signal of the warning was sent
         self.step: int | None = None
         self.scratch: scratch.Scratch | None = None
         self.account: Account | None = None
@@ -222,12 +221,11 @@ class Supervisor:
         return bool(self.warn_why) and os.WIFSIGNALED(status) and os.WTERMSIG(status) in signals
 
     def _end_peers(self) -> None:
-        """One process has failed: the others are told to leave, and soon made to. Whoever was warned before is not
-        told again, and has until the deadline: one has saved, and another may still be at it."""
-        if self.is_told:
-            return
-        self._signal_group(system.SIGTERM)
-        self._end_by(time.monotonic() + self.request["peer_grace_ms"] / 1000, "a process of the task had failed")
+        """One process has failed: the others are told to leave, and soon made to. After a warning they are not told
+        again, and have until its deadline: one has saved and left, and another may still be at it."""
+        if not self.warn_why:
+            self._signal_group(system.SIGTERM)
+            self._end_by(time.monotonic() + self.request["peer_grace_ms"] / 1000, "a process of the task had failed")
 
     def _stay(self) -> None:
         """The task has failed, and somebody wants to have a look: its place is kept for a while, or until it is
@@ -272,20 +270,16 @@ class Supervisor:
             begun = max(now, deadline - early[1] / 1000)
             self.term_at = max(deadline - _LAST_WORDS_MS / 1000, (begun + deadline) / 2)
         elif is_first:
-            self._tell(system.SIGTERM)
+            self._signal_group(system.SIGTERM)
 
     def _keep_deadline(self, now: float) -> None:
         early = self.request["early"]
         if early is not None and self.early_at is not None and now >= self.early_at:
             self.early_at = None
-            self._tell(early[0])
+            self._signal_group(early[0])
         if self.term_at is not None and now >= self.term_at:
             self.term_at = None
-            self._tell(system.SIGTERM)
-
-    def _tell(self, number: int) -> None:
-        self.is_told = True
-        self._signal_group(number)
+            self._signal_group(system.SIGTERM)
 
     def _is_past_deadline(self) -> bool:
         return self.deadline is not None and time.monotonic() >= self.deadline
