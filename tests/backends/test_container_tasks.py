@@ -183,6 +183,30 @@ def test_a_signal_reaches_the_whole_group_once(ground: ContainerGround):
     assert (down.exit_code, ground.log(key)) == (85, "ready\nheard\n")
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(("after", "code"), [("exit 85", 85), ("exit 0", 0)])
+def test_a_program_may_save_although_the_shell_that_runs_it_would_die_of_the_warning(
+    ground: ContainerGround, after: str, code: int, ranks: int
+):
+    """As for plain processes. Here the container ends with its shell, and whoever was saving with it."""
+    program = f'trap "sleep 0.7; echo saved; {after}" TERM; echo ready; while :; do sleep 0.05; done'
+    own = processes(*({"RANK": str(rank)} for rank in range(ranks)))
+    key = ground.sh(f"cd /tmp; sh -c 'sh -c '\\''{program}'\\''; echo over'; echo over", processes=own)
+    until(lambda: ground.log(key).count("ready") == ranks)
+    ground.backend.warn(key, now_ms() + 60_000, "preempted")
+    down = ground.ear.down(key)
+    assert ground.log(key).split() == ["ready"] * ranks + ["saved"] * ranks
+    assert (down.exit_code, down.signal) == (code, 0)
+
+
+def test_who_listens_and_stays_has_no_more_than_the_deadline(ground: ContainerGround):
+    key = ground.sh("sh -c 'trap : TERM; echo ready; while :; do sleep 0.05; done'; echo over")
+    ground.says(key, "ready")
+    ground.backend.warn(key, now_ms() + 1_000, "preempted")
+    down = ground.ear.down(key)
+    assert (down.signal, down.why) == (9, "killed at its deadline (preempted)")
+
+
 def test_the_warning_says_when_and_why(ground: ContainerGround):
     key = ground.sh("trap 'cat $CORRAL_WARNING_FILE; exit 0' TERM; echo ready; while :; do sleep 0.05; done")
     ground.says(key, "ready")

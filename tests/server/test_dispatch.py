@@ -119,6 +119,21 @@ def test_what_is_owed_is_asked_of_the_backend():
     assert len(desk.asked("warn")) == len(desk.asked("kill")) == 2
 
 
+def test_what_is_owed_again_after_each_task_is_asked_once_and_by_the_next_server_again():
+    desk = Desk(spec(Work(command=("x",))), TWO)
+    start = StartGang(desk.name, 1, TWO)
+    desk.dispatch.carry_out(start)
+    apply(desk.state, e.TasksStarted(3, desk.name, 1, 0b01))
+    desk.dispatch.carry_out(start)
+    assert desk.asked("launch") == [TaskKey(desk.name, 1, 0), TaskKey(desk.name, 1, 1)]
+    again = Dispatch(desk.state, desk.accounts, desk.backend, 3, lambda queue, name: None)
+    again.carry_out(start)
+    assert desk.asked("launch")[2:] == [TaskKey(desk.name, 1, 1)]
+    for deadline_ms in (9, 9, 8):
+        desk.dispatch.carry_out(WarnGang(desk.name, 1, Cause.DRAIN, deadline_ms))
+    assert desk.asked("warn") == [TaskKey(desk.name, 1, task) for task in (0, 1, 0, 1)]
+
+
 def test_an_effect_that_came_too_late_does_nothing():
     desk = Desk(spec(Work(command=("x",))), TWO)
     desk.dispatch.carry_out(StartGang("7/main", 0, TWO))

@@ -5,20 +5,24 @@ import gc
 import signal
 
 import pytest
+import uvloop
 
 from corral.backends.base import StaleEpoch
 from corral.backends.fake import FakeBackend
 from corral.core import events as e
 from corral.core.intake.commands import cancel
 from corral.core.intake.refusal import Refusal
-from corral.core.model import After, Dependency, GangState
+from corral.core.model import After, Dependency, GangState, Settings
 from corral.core.people.accounts import TokenIssued
 from corral.server.api.app import make_app
 from corral.server.auth import new_token
 from corral.server.loop import Done, ServerStopped
 from corral.server.metrics import Metrics
+from corral.server.planning.planner import Planner, PlannerLost
 from corral.server.planning.thinking import Why
+from corral.server.saved import Known
 from corral.store.memory import MemoryJournal
+from corral.wire.config import PolicyChoice
 from tests.server.asgi import ask
 from tests.server.servers import NODE, ended, found, job, reopened, running, until, written
 
@@ -135,6 +139,30 @@ async def test_whoever_asks_a_planner_that_has_died_gets_an_answer(tmp_path):
         answer = await server.service.dry_run([job()], "root")
         assert not isinstance(answer, Refusal)
         assert [each.starts_ms is not None for each in answer] == [True]
+
+
+def test_a_planner_whose_pipe_broke_before_its_end_was_heard_of_is_lost_like_any_other():
+    """With the event loop that servers run on: it does not take what is written into a closed pipe."""
+
+    async def ask_twice() -> None:
+        planner = Planner(PolicyChoice())
+        await planner.begin(Known.nothing(Settings()).pack())
+        await planner.plan(0)
+        process = planner._process
+        assert process is not None
+        assert process.stdin is not None
+        process.send_signal(signal.SIGSTOP)  # so that it cannot be heard to end
+        process.stdin.close()
+        await asyncio.sleep(0.05)
+        try:
+            with pytest.raises(PlannerLost):
+                await planner.plan(0)
+            planner.follow([b""] * 5_000)  # does no harm either
+        finally:
+            await planner.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(ask_twice())
 
 
 async def test_a_planner_that_cannot_be_started_is_tried_again(tmp_path, monkeypatch):
@@ -305,3 +333,18 @@ async def test_jobs_that_wait_are_not_looked_through_for_garbage_again_and_again
         await until(lambda: Ring.found == 1)  # set aside when it was none yet, found all the same
     assert gc.callbacks == begun_with
     gc.unfreeze()
+
+
+async def test_servers_that_never_live_long_come_to_an_image_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr("corral.server.running.RECORDS_PER_IMAGE", 20)
+    journal = MemoryJournal()
+    for life in range(1, 4):
+        async with running(tmp_path, journal) as server:
+            before = journal.head.seq
+            await server.service.submit("root", [job()])
+            await until(lambda: len(ended(journal)) == life)  # noqa: B023 - this life's
+            assert journal.head.seq - before < 20
+            journal = reopened(journal)  # as if it had been killed here
+    assert journal.head.seq >= 20
+    async with running(tmp_path, journal):
+        await until(lambda: journal.newest_image() is not None)

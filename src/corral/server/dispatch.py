@@ -47,11 +47,16 @@ class Dispatch:
         self.state, self.accounts, self.backend, self.epoch, self.reveal = state, accounts, backend, epoch, reveal
         self._there: dict[str, dict[int, set[TaskKey]]] = {}
         self._over: set[TaskKey] = set()
+        self._carried: dict[str, Effect] = {}  # by gang, the last one
 
     def carry_out(self, effect: Effect) -> None:
+        """Once: an effect is owed again with every task that has done its part, and a gang may have a thousand."""
         gang = self.state.gangs.get(effect.gang)
         if gang is None or gang.attempt != effect.attempt or not gang.holds_seats:
             return  # it was over before its turn came
+        if self._carried.get(gang.id) == effect:
+            return
+        self._carried[gang.id] = effect
         if isinstance(effect, StartGang):
             self._start(gang)
         elif isinstance(effect, WarnGang):
@@ -110,6 +115,7 @@ class Dispatch:
 
     def forget(self, gang: str, attempt: int) -> None:
         """Nothing of the attempt runs any more, and that is written down."""
+        self._carried.pop(gang, None)
         for key in list(self._there.get(gang, {}).get(attempt, ())):
             self._let_go(key)
 

@@ -74,13 +74,15 @@ class Running:
         self._joined: dict[str, NodeSpec] = {}
         self._has_joined = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._image_seq = journal.head.seq
+        self._image_seq = 0  # of the newest image
 
     async def begin(self) -> None:
         """From here on everything that is owed is carried out, and everything that happens is known."""
         thread = asyncio.get_running_loop()
-        image, after = retold(self._journal) or (self.loop.known.pack(), [])
-        await self._planner.begin(image, after)
+        told = retold(self._journal)
+        if told is not None:
+            self._image_seq = self._journal.head.seq - len(told[1])
+        await self._planner.begin(*(told or (self.loop.known.pack(),)))
         fleet = self.service.fleet
         if fleet is not None:
             await self._recall()
@@ -190,10 +192,11 @@ class Running:
             self._dispatch.forget(event.gang, event.attempt)
 
     async def _take_images(self) -> None:
+        """At once where many records are owed one: a server that is killed again and again may not live for long."""
         while True:
-            await asyncio.sleep(1)
             if self._journal.head.seq - self._image_seq >= RECORDS_PER_IMAGE:
                 await self.save_image()
+            await asyncio.sleep(1)
 
     async def save_image(self) -> None:
         """Write down what is known, so that the next start is quick. Failing to do so harms nothing else."""

@@ -10,6 +10,7 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -59,7 +60,8 @@ class Planner:
         """Events, encoded, in order. They travel with the next question, or when there are many."""
         self._unsent += events
         if len(self._unsent) >= _FOLLOW_AT_ONCE and self._can_hear:
-            self._flush()
+            with suppress(PlannerLost):  # whoever asks next finds out, and begins it anew with all there is
+                self._flush()
 
     async def plan(self, now_ms: int) -> Plan:
         return msgspec.json.decode(await self._ask(frames.PLAN, msgspec.json.encode(now_ms)), type=Plan)
@@ -108,7 +110,10 @@ class Planner:
     def _send(self, kind: bytes, body: bytes) -> None:
         if not self._can_hear or self._process is None or self._process.stdin is None:
             raise PlannerLost("the planner is not running")
-        self._process.stdin.write(frames.frame(kind, body))
+        try:
+            self._process.stdin.write(frames.frame(kind, body))
+        except RuntimeError as closed:  # the pipe broke, and the end was not heard of yet
+            raise PlannerLost("the planner has ended") from closed
 
     async def _listen(self, process: Process) -> None:
         assert process.stdout is not None

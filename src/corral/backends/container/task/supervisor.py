@@ -19,6 +19,7 @@ from corral.backends.container.task.api import NO_ANSWER, Engine, EngineFault, q
 from corral.backends.container.task.image import bring
 from corral.backends.container.task.launcher import FAILED
 from corral.backends.container.task.output import Output
+from corral.backends.container.task.telling import Telling
 from corral.backends.local.task import scratch, system
 from corral.backends.local.task.cgroups import TaskGroups
 from corral.backends.local.task.records import Record
@@ -50,6 +51,7 @@ class ContainerSupervisor(Supervisor):
         self.counter = ""
         self.kills = 0
         self.signals: list[int] = []  # that nobody was there to hear yet
+        self.telling = Telling()
         self.is_asked_for = self.is_launched = self.was_killed = False
         self.is_certain = True  # that nothing of it runs that is not held by the pidfd
         self.lost: StartFault | None = None
@@ -213,6 +215,7 @@ class ContainerSupervisor(Supervisor):
     def _reap(self) -> None:
         self.kills = max(self.kills, evidence.oom_kills(self.counter))
         self._look_for_failed()
+        self.telling.look()
         waiting, self.signals = self.signals, []
         for number in waiting:
             self._signal_group(number)
@@ -252,11 +255,7 @@ class ContainerSupervisor(Supervisor):
             self.signals.append(number)
             return
         try:
-            for pid in members:
-                try:
-                    os.kill(pid, number)
-                except ProcessLookupError:
-                    pass
+            self.telling.tell(members, number)
         except PermissionError:
             self._ask_softly("POST", f"/containers/{self.id}/kill?signal={number}")
 
@@ -331,6 +330,9 @@ class ContainerSupervisor(Supervisor):
             self.lost = StartFault(NODE_LOST, why, 125)
 
     def _exit_record(self, fault: StartFault | None, is_late: bool) -> Record:
+        spoken = self.telling.end
+        if spoken is not None and self.first_failure is not None and self._is_by_warning(self.first_failure):
+            self.first_failure = spoken or None  # of the program, for the shell that ran it
         if fault is None and self.first_failure is not None and not is_late and not self.warn_why:
             fault = verdicts.from_init(self._last_words(), self._program(), self.told["image"])
         return super()._exit_record(fault or self.lost, is_late)
