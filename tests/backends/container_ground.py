@@ -22,12 +22,11 @@ class ContainerGround(Ground):
         podman: Podman,
         nodes: dict[str, str] | None = None,
         quota: bool = False,
-        grace_ms: int = 300,
         **settings: Any,
     ) -> None:
         self.podman, self.nodes = podman, nodes or {}
         self.containers = ContainerSettings(**{"pull": "never", "sweep_s": 0.2, **settings})
-        self._limits = LocalSettings(scan_ms=50, peer_grace_ms=grace_ms, pids_max=100, has_cpu_quota=quota)
+        self._limits = LocalSettings(scan_ms=50, peer_grace_ms=300, pids_max=100, has_cpu_quota=quota)
         super().__init__(data)
 
     def open(self) -> None:
