@@ -17,6 +17,7 @@ from corral.core.events import Event
 from corral.core.fleets.fleets import FleetEvent, Fleets
 from corral.core.intake import commands
 from corral.core.intake.refusal import Refusal
+from corral.core.intake.site import SiteRules
 from corral.core.model import JobSpec, QueueSpec, Settings
 from corral.core.people import accounts as a
 from corral.core.people.accounts import AccountEvent, Accounts, Role
@@ -90,7 +91,7 @@ class MemoryService:
         self.lookup = self.journal.lookup
         self.backend, self.secrets, self.fleet = MemoryLogs(), MemorySecrets(), None
         self.is_ready, self.has_failed = True, False
-        self.leads, self.leader = True, ""
+        self.leads, self.leader, self.rules = True, "", SiteRules()
         self.details: dict[str, NodeDetails] = {}
         self.time_ms = START_MS
         self.news = asyncio.Event()

@@ -87,9 +87,9 @@ class JobCalls(Patient):
         return Call("GET", path("jobs", job, "why"), WhyView)
 
     @call
-    def cancel(self, job: str) -> Call[ChangeAnswer]:
-        """End it for good."""
-        return _change(job, "cancel")
+    def cancel(self, job: str, *, now: bool = False) -> Call[ChangeAnswer]:
+        """End it for good. ``now``: without its grace."""
+        return Call("POST", path("jobs", job, "cancel"), ChangeAnswer, {"now": True} if now else {})
 
     @call
     def hold(self, job: str) -> Call[ChangeAnswer]:

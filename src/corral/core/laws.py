@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from corral.core.model import HOLDING, Blocker, Gang, GangState
+from corral.core.model import HOLDING, OWN_WILL, Blocker, Gang, GangState
 from corral.core.state import State, leave_ms, seated
 
 
@@ -150,13 +150,14 @@ def _belongs_in_line(gang: Gang) -> bool:
 
 
 def _queues_are_right(state: State) -> Iterator[str]:
-    """What queues are charged equals the sum over their gangs; nobody who is leaving is charged."""
+    """What queues are charged equals the sum over their gangs; nobody who makes room for another is charged."""
     used: dict[tuple[str, str], int] = {}
     for gang in state.gangs.values():
         for dimension, amount in gang.charged:
             for name in state.queues.path(gang.queue):
                 used[name, dimension] = used.get((name, dimension), 0) + amount
-        if gang.state is GangState.STOPPING and gang.charged and not gang.claim:
+        makes_room = gang.eviction is not None and gang.eviction.cause not in OWN_WILL
+        if gang.state is GangState.STOPPING and makes_room and gang.charged and not gang.claim:
             yield f"{gang.id} is leaving and still charged"
     for name, queue in state.queues.queues.items():
         for dimension, amount in queue.used.items():

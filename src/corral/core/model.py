@@ -79,6 +79,8 @@ class Cause(StrEnum):
 
 
 PREEMPTING = frozenset({Cause.RECLAIM, Cause.PRIORITY, Cause.TIME_SHARE, Cause.SHRINK})
+#: Nobody else made it leave: it counts towards its queue until it has stopped.
+OWN_WILL = frozenset({Cause.CANCEL, Cause.REQUEUE, Cause.TIME_LIMIT})
 
 
 class Blocker(IntFlag):
@@ -340,6 +342,7 @@ class QueueSpec(Struct, frozen=True, gc=False, kw_only=True):
     changes: tuple[QuotaChange, ...] = ()
     priority_ceiling: int | None = None
     time_share: int = 0  # 0: off; n: a gang may be asked to yield once it ran n times what a switch costs
+    grace_max_ms: int | None = None  # the longest grace of a job here
 
     @property
     def parent(self) -> str:

@@ -23,11 +23,13 @@ class Verb(StrEnum):
     JOBS_READ = "jobs.read"
     JOBS_SUBMIT = "jobs.submit"
     JOBS_CHANGE = "jobs.change"
+    JOBS_UNBOUNDED = "jobs.unbounded"  # priority and grace beyond what the site allows where no queue states a bound
     LOGS_READ = "logs.read"
     EVENTS_READ = "events.read"
     USAGE_READ = "usage.read"
     QUEUES_READ = "queues.read"
     QUEUES_CHANGE = "queues.change"
+    QUEUES_GIVE = "queues.give"  # guarantees and bounds beyond those of the queue above
     NODES_READ = "nodes.read"
     NODES_CHANGE = "nodes.change"
     FLEETS_READ = "fleets.read"
@@ -66,11 +68,13 @@ TABLE: dict[Verb, dict[Role, Reach]] = {
     Verb.JOBS_READ: _EVERYBODY,
     Verb.JOBS_SUBMIT: {A: Reach.ANY, O: Reach.ANY, L: Reach.ANY, M: Reach.ANY},
     Verb.JOBS_CHANGE: {A: Reach.ANY, O: Reach.ANY, L: Reach.ANY, M: Reach.OWN},
+    Verb.JOBS_UNBOUNDED: {A: Reach.ANY, O: Reach.ANY},  # asked of the root: for all queues or for none
     Verb.LOGS_READ: _EVERYBODY,
     Verb.EVENTS_READ: _EVERYBODY,
     Verb.USAGE_READ: _EVERYBODY,
     Verb.QUEUES_READ: _EVERYBODY,
-    Verb.QUEUES_CHANGE: {A: Reach.ANY, L: Reach.BELOW},
+    Verb.QUEUES_CHANGE: {A: Reach.BELOW, L: Reach.BELOW},  # the root, which nobody changes, is above all others
+    Verb.QUEUES_GIVE: {A: Reach.ANY},  # asked of the root
     Verb.NODES_READ: _EVERYBODY,
     Verb.NODES_CHANGE: {A: Reach.ANY, O: Reach.ANY},
     Verb.FLEETS_READ: {A: Reach.ANY, O: Reach.ANY},  # settings of carriers are nobody else's business

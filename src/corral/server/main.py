@@ -29,6 +29,7 @@ from msgspec import Struct, field
 from corral import __version__
 from corral.backends.base import Backend
 from corral.core.intake.refusal import Refusal
+from corral.core.intake.site import SiteRules
 from corral.core.model import QueueSpec, Settings
 from corral.core.people.accounts import TokenIssued
 from corral.server.api.app import Api, make_app
@@ -77,6 +78,7 @@ class Options(Struct, frozen=True, kw_only=True):
     policy: PolicyChoice = PolicyChoice()
     settings: Settings = Settings()
     places: Places = field(default_factory=Places)  # where nodes stand
+    rules: SiteRules = SiteRules()  # what jobs may ask for where no queue says otherwise
     health: HealthSettings = HealthSettings()  # from when on machines of a fleet are lemons
     queues: tuple[QueueSpec, ...] = (QueueSpec(name="default"),)
     administrator: str = "admin"
@@ -212,6 +214,7 @@ class _Serving:
         urls = (options.public_url, *options.peers)
         server = Running(lead.known, lead.journal, lead.lookup, self._backend, lead.secrets, options.policy, urls)
         server.places, server.watch.settings = options.places, options.health
+        server.service.rules = options.rules
         server.loop.keep_ended, server.loop.keep_ended_ms = options.keep_ended, options.keep_ended_ms
         lead.when_lost(partial(_from_elsewhere, asyncio.get_running_loop(), server.loop.stop))
         try:

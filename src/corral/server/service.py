@@ -19,6 +19,7 @@ from corral.core.fleets.fleets import Fleets
 from corral.core.fleets.outlook import could_come
 from corral.core.intake.commands import submit_many
 from corral.core.intake.refusal import Refusal
+from corral.core.intake.site import SiteRules
 from corral.core.model import After, Dependency, JobSpec
 from corral.core.people.accounts import Accounts
 from corral.core.state import State
@@ -44,6 +45,7 @@ class Newsroom:
         self.read = read
         self.leader = ""
         self.is_ending = False
+        self.rules = SiteRules()  # what the site allows where no queue says otherwise
         self.details: dict[str, NodeDetails] = {}  # what nodes have last told about what they are made of
         self.news = asyncio.Event()
 

@@ -13,6 +13,7 @@ from corral.core.model import Budget, QueueSpec, QuotaChange
 from corral.wire.document.faults import Enough, Fault, Path, Reading, Wrong, show
 from corral.wire.document.kinds import (
     NUMBER_MAX,
+    SPAN,
     SPAN_OVER_ZERO,
     Kind,
     bounded,
@@ -213,7 +214,9 @@ QUEUE_KEYS = Table(
             [{"from": "2026-05-01T00:00:00Z", "until": "2026-05-15T00:00:00Z", "guarantee": 16}], into="changes"),
         Key("priority_ceiling", number("a priority", -PRIORITY_MOST, PRIORITY_MOST),
             "No job here has more than this priority.",
-            100, default="no bound", into="priority_ceiling"),
+            100, default="what `jobs` allows", into="priority_ceiling"),
+        Key("grace_max", SPAN, "The longest grace of a job here.", "10m",
+            default="what `jobs` allows", into="grace_max_ms"),
         Key("time_share", number("a multiple", 0, 1_000_000),
             "Time sharing among equals: a turn lasts so many times what a switch costs; 0: off.",
             10, default="0", into="time_share"),

@@ -99,6 +99,7 @@ def show(name: str, as_json: bool) -> None:
 @click.option("--max-jobs", type=click.IntRange(min=0), default=None, help="So many jobs at a time.")
 @click.option("--max-jobs-per-user", type=click.IntRange(min=0), default=None, help="So many of one user.")
 @click.option("--priority-ceiling", type=int, default=None, help="No job may have a higher priority.")
+@click.option("--grace-max", type=Span(), metavar="TIME", default=None, help="The longest grace of a job.")
 @click.option("--time-share", type=click.IntRange(min=0), default=None, help="Take turns; 0: do not.")
 @click.option("--budget", metavar="GPUHOURS/TIME", default=None, help="At most so much in each window: 1000h/30d.")
 def set_queue(name: str, **given: Any) -> None:
@@ -122,6 +123,8 @@ def _changed(terms: QueueBody, given: dict[str, Any]) -> QueueBody:
     for name in ("guarantee", "limit", "lend", "user_limit"):
         if name in stated:
             stated[name] = parse_amounts(stated[name], f"--{name.replace('_', '-')}")
+    if "grace_max" in stated:
+        stated["grace_max_ms"] = stated.pop("grace_max")
     if "budget" in stated:
         stated["budget"] = _budget(stated["budget"])
     return replace(terms, **stated)

@@ -20,10 +20,11 @@ _jobs = click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
 
 
 @click.command()
+@click.option("--now", is_flag=True, help="Kill what runs at once, without its grace.")
 @_jobs
-def cancel(jobs: tuple[str, ...]) -> int:
+def cancel(now: bool, jobs: tuple[str, ...]) -> int:
     """End jobs for good. What runs is asked to save and leave, and has its grace for that."""
-    return _change(jobs, lambda client, job: client.cancel(job), "is cancelled")
+    return _change(jobs, lambda client, job: client.cancel(job, now=now), "is cancelled")
 
 
 @click.command()
@@ -51,7 +52,7 @@ def requeue(jobs: tuple[str, ...]) -> int:
 @click.argument("value", type=int, metavar="PRIORITY")
 @_jobs
 def priority(value: int, jobs: tuple[str, ...]) -> int:
-    """Change the priority of jobs: higher goes first within a queue."""
+    """Change the priority of jobs. A higher one goes first, also before other queues; see the ceiling of the queue."""
     return _change(jobs, lambda client, job: client.set_priority(job, value), f"has priority {value}")
 
 

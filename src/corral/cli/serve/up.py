@@ -160,6 +160,7 @@ def _options(config: Config, folder: Path, given: dict[str, Any]) -> Options:
         policy=PolicyChoice(name=given["policy"]) if given["policy"] else config.policy,
         settings=config.settings,
         places=_places(config),
+        rules=config.rules,
         health=config.health,
         queues=config.queues,
         administrator=config.administrator,

@@ -11,6 +11,7 @@ from corral.core import events as e
 from corral.core.cluster.resources import GPU_MILLI, Amounts, Demand, amount_of
 from corral.core.cluster.topology import NodeSpec
 from corral.core.intake.refusal import Refusal
+from corral.core.intake.site import SiteRules, guarantee_fault, lifts_bound, over_ceiling, over_grace
 from corral.core.intake.submission import faults_of, why_never
 from corral.core.model import Cause, Gang, GangState, JobSpec, QueueSpec, is_hopeless
 from corral.core.queues.quota import ROOT
@@ -88,14 +89,9 @@ def _never(state: State, spec: JobSpec, could_come: CouldCome | None) -> Refusal
 
 def _queue_refuses(state: State, spec: JobSpec, user: str, extra: int) -> Refusal | None:
     queue = state.queues.queues[spec.queue]
-    for name in state.queues.path(spec.queue):
-        ceiling = state.queues.queues[name].spec.priority_ceiling
-        if ceiling is not None and spec.priority > ceiling:
-            return Refusal(
-                "priority_too_high",
-                f"queue {name or 'cluster'} allows priority up to {ceiling}",
-                field="priority",
-            )
+    bound = over_ceiling(state.queues, spec.queue, spec.priority, None) or over_grace(state.queues, spec, None)
+    if bound is not None:
+        return bound
     if queue.spec.max_jobs is not None and queue.jobs + extra >= queue.spec.max_jobs:
         return Refusal(
             "queue_full",
@@ -152,26 +148,32 @@ def _by_dependency(specs: Mapping[str, JobSpec]) -> list[str] | None:
     return ordered
 
 
-def cancel(state: State, job_id: str, now_ms: int) -> Answer:
+def cancel(state: State, job_id: str, now_ms: int, at_once: bool = False) -> Answer:
+    """End a job for good. ``at_once``: without grace, also where it is being cancelled with grace already."""
     job = state.jobs.get(job_id)
     if job is None:
         return _no_job(job_id)
-    if job.is_over or job.cancelled:
-        return Refusal(
-            "job_over", f"job {job_id} is over already" if job.is_over else f"job {job_id} is being cancelled"
-        )
-    found: list[e.Event] = [e.JobCancelled(now_ms, job_id)]
+    if job.is_over:
+        return Refusal("job_over", f"job {job_id} is over already")
+    found: list[e.Event] = [] if job.cancelled else [e.JobCancelled(now_ms, job_id)]
     for name in job.gangs:
-        found += _cancel_gang(state, state.gangs[name], now_ms)
+        found += _cancel_gang(state, state.gangs[name], now_ms, at_once)
+    if not found:
+        return Refusal("job_over", f"job {job_id} is being cancelled")
     return found
 
 
-def _cancel_gang(state: State, gang: Gang, now_ms: int) -> list[e.Event]:
+def _cancel_gang(state: State, gang: Gang, now_ms: int, at_once: bool) -> list[e.Event]:
     if gang.is_over:
         return []
     if gang.state is GangState.WAITING:
         return [e.GangFinished(now_ms, gang.id, gang.attempt, GangState.CANCELLED, "cancelled")]
-    return evict(state, gang, Cause.CANCEL, now_ms)
+    if not at_once:
+        return [] if state.jobs[gang.job].cancelled else evict(state, gang, Cause.CANCEL, now_ms)
+    evicted: list[e.Event] = []
+    if gang.state is not GangState.STOPPING:
+        evicted = [e.GangEvicted(now_ms, gang.id, gang.attempt, Cause.CANCEL, now_ms)]
+    return [] if gang.grace_over else [*evicted, e.GraceEnded(now_ms, gang.id, gang.attempt)]
 
 
 def evict(state: State, gang: Gang, cause: Cause, now_ms: int) -> list[e.Event]:
@@ -224,20 +226,16 @@ def requeue(state: State, job_id: str, now_ms: int) -> Answer:
     return [event for gang in holding for event in evict(state, gang, Cause.REQUEUE, now_ms)]
 
 
-def change_priority(state: State, job_id: str, priority: int, now_ms: int) -> Answer:
+def change_priority(state: State, job_id: str, priority: int, now_ms: int, rules: SiteRules | None = None) -> Answer:
+    """``rules``: of the site, for whom they bind."""
     job = state.jobs.get(job_id)
     if job is None:
         return _no_job(job_id)
     if job.is_over:
         return Refusal("job_over", f"job {job_id} is over")
-    for name in state.queues.path(job.spec.queue):
-        ceiling = state.queues.queues[name].spec.priority_ceiling
-        if ceiling is not None and priority > ceiling:
-            return Refusal(
-                "priority_too_high",
-                f"queue {name or 'cluster'} allows priority up to {ceiling}",
-                field="priority",
-            )
+    bound = over_ceiling(state.queues, job.spec.queue, priority, rules)
+    if bound is not None:
+        return bound
     return [e.PriorityChanged(now_ms, job_id, priority)]
 
 
@@ -245,9 +243,12 @@ def _no_job(job_id: str) -> Refusal:
     return Refusal("no_such_job", f"there is no job {job_id!r}")
 
 
-def set_queue(state: State, spec: QueueSpec, now_ms: int) -> Answer:
-    """Make a queue or change its terms. Guarantees below one queue may not sum to more than its own."""
-    refusal = _queue_fault(state, spec)
+def set_queue(state: State, spec: QueueSpec, now_ms: int, rules: SiteRules | None = None) -> Answer:
+    """Make a queue or change its terms. Guarantees below one queue may not sum to more than its own. ``rules``: of the
+    site, for those who may share out what there is above the queue, but not give more."""
+    refusal = _queue_fault(state, spec) or guarantee_fault(state.queues, spec, rules is None, now_ms)
+    if refusal is None and rules is not None:
+        refusal = lifts_bound(state.queues, spec, rules)
     return [e.QueueSet(now_ms, spec)] if refusal is None else refusal
 
 
@@ -262,7 +263,7 @@ def _queue_fault(state: State, spec: QueueSpec) -> Refusal | None:
     for field, given in stated.items():
         if any(value < 0 for _, value in given):
             return Refusal("negative_amount", f"{field} has a negative amount", field=field)
-    for field in ("max_jobs", "max_jobs_per_user", "time_share"):
+    for field in ("max_jobs", "max_jobs_per_user", "time_share", "grace_max_ms"):
         if (getattr(spec, field) or 0) < 0:
             return Refusal("negative_amount", f"{field} is negative", field=field)
     if spec.weight < 1:
@@ -275,31 +276,6 @@ def _queue_fault(state: State, spec: QueueSpec) -> Refusal | None:
     for name, promised in spec.guarantee:
         if name in limits and promised > limits[name]:
             return Refusal("guarantee_over_limit", f"the guarantee of {name} is above the limit", field="guarantee")
-        refusal = _promises_too_much(state, spec, name, promised)
-        if refusal is not None:
-            return refusal
-    return None
-
-
-def _promises_too_much(state: State, spec: QueueSpec, name: str, promised: int) -> Refusal | None:
-    tree = state.queues
-    siblings = [child for child in tree.queues[spec.parent].children if child != spec.name]
-    together = promised + sum(dict(tree.queues[child].spec.guarantee).get(name, 0) for child in siblings)
-    bound = dict(tree.queues[spec.parent].spec.guarantee).get(name)
-    if bound is not None and together > bound:
-        return Refusal(
-            "guarantees_exceed_parent",
-            f"guarantees of {name} under {spec.parent} would be {together} of {bound}",
-            field="guarantee",
-        )
-    known = tree.queues.get(spec.name)
-    below = sum(dict(tree.queues[child].spec.guarantee).get(name, 0) for child in known.children) if known else 0
-    if below > promised:
-        return Refusal(
-            "guarantees_exceed_parent",
-            f"queues under {spec.name} are promised {below} of {name} already",
-            field="guarantee",
-        )
     return None
 
 

@@ -114,6 +114,17 @@ def remove_secret(accounts: Accounts, secret: str, queue: str, now_ms: int) -> A
     return [a.SecretRemoved(now_ms, secret, queue)]
 
 
+def part_from_queue(accounts: Accounts, queue: str, now_ms: int) -> list[AccountEvent]:
+    """Nobody keeps a role in this queue, and it keeps no secret."""
+    roles: list[AccountEvent] = [
+        a.RoleRevoked(now_ms, user.name, role, queue)
+        for user in accounts.users.values()
+        for place, role in user.roles
+        if place == queue
+    ]
+    return [*roles, *(a.SecretRemoved(now_ms, name, place) for place, name in accounts.secrets if place == queue)]
+
+
 def node_user(node: str) -> str:
     """As whom a node speaks. No user can be made of this name."""
     return f"node:{node}"

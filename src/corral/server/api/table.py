@@ -41,13 +41,16 @@ JOBS = (
         method="GET", path="/v1/jobs/{job}/why", tag="jobs", verb=Verb.JOBS_READ, handler=jobs.explain,
         summary="Why a job waits, who is in its way, what would help", answer=api.WhyView, statuses=(404,),
     ),
+    Route(
+        method="POST", path="/v1/jobs/{job}/cancel", tag="jobs", verb=Verb.JOBS_CHANGE, handler=jobs.cancel,
+        summary="Cancel a job", query=api.CancelParameters, answer=api.ChangeAnswer, statuses=(403, 404, 409),
+    ),
     *(
         Route(
             method="POST", path=f"/v1/jobs/{{job}}/{word}", tag="jobs", verb=Verb.JOBS_CHANGE, handler=handler,
             summary=summary, answer=api.ChangeAnswer, statuses=(403, 404, 409),
         )
         for word, handler, summary in (
-            ("cancel", jobs.cancel, "Cancel a job"),
             ("hold", jobs.hold, "Keep a job from starting"),
             ("release", jobs.release, "Let a held job go on"),
             ("requeue", jobs.requeue, "Stop what runs of a job and let it wait again"),

@@ -43,6 +43,7 @@ class QueueBody(Body, frozen=True):
     changes: tuple[QuotaChangeBody, ...] = ()
     priority_ceiling: int | None = None
     time_share: int = 0
+    grace_max_ms: int | None = None
 
 
 class QueueView(Answer, frozen=True):

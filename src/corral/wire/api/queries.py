@@ -22,6 +22,12 @@ class SubmitParameters(Body, frozen=True):
     dry_run: bool = False
 
 
+class CancelParameters(Body, frozen=True):
+    """``now``: without grace, also where the job is being cancelled already."""
+
+    now: bool = False
+
+
 class JobsParameters(Body, frozen=True):
     """Which jobs: all conditions hold at once. ``queue`` means it and all below it; ``name`` may end in ``*``."""
 

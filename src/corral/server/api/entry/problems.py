@@ -24,6 +24,9 @@ _OF_THE_PRESENT = frozenset(
     }
 )  # fmt: skip
 
+#: Refusals to those who may do such a thing, but not to this extent.
+_OF_RIGHTS = frozenset({"bound_not_given", "guarantee_not_given"})
+
 
 class Unable(Exception):
     """Ends a request with a problem. Carries all that is told, and headers that belong to it."""
@@ -59,7 +62,7 @@ class Unable(Exception):
 
 def refused(refusal: Refusal) -> Unable:
     """What the core or the table of rights refused."""
-    status = 409 if refusal.code in _OF_THE_PRESENT else 422
+    status = 403 if refusal.code in _OF_RIGHTS else 409 if refusal.code in _OF_THE_PRESENT else 422
     return Unable(status, refusal.code, refusal.why, refusal.hint, refusal.field)
 
 

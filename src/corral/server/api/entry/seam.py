@@ -22,6 +22,7 @@ from corral.core.cluster.resources import Seat
 from corral.core.events import Event
 from corral.core.fleets.fleets import FleetEvent, Fleets
 from corral.core.intake.refusal import Refusal
+from corral.core.intake.site import SiteRules
 from corral.core.model import JobSpec
 from corral.core.people.accounts import AccountEvent, Accounts
 from corral.core.state import State
@@ -133,6 +134,11 @@ class Service(Protocol):
     @property
     def leader(self) -> str:
         """Where another server answers that leads, if it is known; "" where this one does."""
+        ...
+
+    @property
+    def rules(self) -> SiteRules:
+        """What the site allows where no queue says otherwise."""
         ...
 
     @property

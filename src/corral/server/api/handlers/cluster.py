@@ -13,6 +13,7 @@ from corral.core.cluster.resources import GPU_MILLI, amounts
 from corral.core.intake import commands
 from corral.core.intake.refusal import Refusal
 from corral.core.model import Budget, Health, Node, QueueSpec, QuotaChange
+from corral.core.people import commands as people
 from corral.core.people.commands import QUEUE
 from corral.core.state import State, is_open
 from corral.server.api.entry.asking import Ask, Reply, accepted
@@ -118,7 +119,7 @@ def _terms(spec: QueueSpec) -> QueueBody:
             QuotaChangeBody(each.from_ms, each.until_ms, dict(each.guarantee), dict(each.limit))
             for each in spec.changes
         ),
-        priority_ceiling=spec.priority_ceiling, time_share=spec.time_share,
+        priority_ceiling=spec.priority_ceiling, time_share=spec.time_share, grace_max_ms=spec.grace_max_ms,
     )  # fmt: skip
 
 
@@ -130,13 +131,18 @@ async def set_queue(ask: Ask) -> Reply:
         raise refused(Refusal("bad_name", f"{name[:80]!r} is not a queue name", hint, "name"))
     _check_amounts(body)
     spec = _spec(name, body)
-    done = accepted(await ask.service.change(ask.user, lambda state, now_ms: commands.set_queue(state, spec, now_ms)))
+    rules = None if ask.may(Verb.QUEUES_GIVE) else ask.service.rules
+    if name not in ask.service.state.queues.queues:
+        await _part_from(ask, name)  # an older server may have left roles and secrets of a queue of this name
+    done = accepted(
+        await ask.service.change(ask.user, lambda state, now_ms: commands.set_queue(state, spec, now_ms, rules))
+    )
     return ChangeAnswer(seq=done.seq)
 
 
 def _check_amounts(body: QueueBody) -> None:
     every: list[int | None] = [body.weight, body.max_jobs, body.max_jobs_per_user, body.priority_ceiling]
-    every += [body.time_share]
+    every += [body.time_share, body.grace_max_ms]
     for stated in (body.guarantee, body.limit, body.lend, body.user_limit):
         every += stated.values()
     for change in body.changes:
@@ -156,7 +162,7 @@ def _spec(name: str, body: QueueBody) -> QueueSpec:
         max_jobs_per_user=body.max_jobs_per_user,
         budget=None if budget is None else Budget(budget.gpu_ms, budget.window_ms, budget.anchor_ms),
         changes=tuple(_change(each) for each in body.changes),
-        priority_ceiling=body.priority_ceiling, time_share=body.time_share,
+        priority_ceiling=body.priority_ceiling, time_share=body.time_share, grace_max_ms=body.grace_max_ms,
     )  # fmt: skip
 
 
@@ -169,10 +175,25 @@ async def remove_queue(ask: Ask) -> Reply:
     ask.insist(Verb.QUEUES_CHANGE, "queue", name, name)
     if name not in ask.service.state.queues.queues:
         raise not_found("queue", name)
+    accepted(commands.remove_queue(ask.service.state, name, ask.service.now_ms()))
+    await _part_from(ask, name)
     done = accepted(
         await ask.service.change(ask.user, lambda state, now_ms: commands.remove_queue(state, name, now_ms))
     )
+    await _part_from(ask, name)  # of what was given meanwhile
     return ChangeAnswer(seq=done.seq)
+
+
+async def _part_from(ask: Ask, queue: str) -> None:
+    """Revoke the roles in a queue and drop its secrets, so that the next queue of that name inherits nothing."""
+    hanging = [secret for place, secret in ask.service.accounts.secrets if place == queue]
+    accepted(
+        await ask.service.change_accounts(
+            ask.user, lambda accounts, now_ms: people.part_from_queue(accounts, queue, now_ms)
+        )
+    )
+    for secret in hanging:
+        await ask.shared.look(ask.service.secrets.drop, queue, secret)
 
 
 # ---- machines --------------------------------------------------------------------------------------------

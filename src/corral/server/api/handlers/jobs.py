@@ -10,6 +10,7 @@ from collections.abc import Callable
 from corral.core.events import Event
 from corral.core.intake import commands
 from corral.core.intake.refusal import Refusal
+from corral.core.intake.site import SiteRules
 from corral.core.model import GangState
 from corral.core.state import State
 from corral.server.api.entry.asking import Ask, Reply, Shared, accepted
@@ -154,7 +155,7 @@ async def _change(ask: Ask, changing: Changing) -> Reply:
 
 
 async def cancel(ask: Ask) -> Reply:
-    return await _change(ask, commands.cancel)
+    return await _change(ask, lambda state, job, now_ms: commands.cancel(state, job, now_ms, at_once=ask.query.now))
 
 
 async def hold(ask: Ask) -> Reply:
@@ -173,4 +174,10 @@ async def change_priority(ask: Ask) -> Reply:
     priority = ask.body.priority
     if not -1_000_000 <= priority <= 1_000_000:
         raise refused(Refusal("bad_priority", f"priority {priority} is out of range", "-1000000..1000000", "priority"))
-    return await _change(ask, lambda state, job, now_ms: commands.change_priority(state, job, priority, now_ms))
+    rules = binding_rules(ask)
+    return await _change(ask, lambda state, job, now_ms: commands.change_priority(state, job, priority, now_ms, rules))
+
+
+def binding_rules(ask: Ask) -> SiteRules | None:
+    """Of the site, unless whoever asks may go beyond them."""
+    return None if ask.may(Verb.JOBS_UNBOUNDED) else ask.service.rules

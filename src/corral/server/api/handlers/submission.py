@@ -18,12 +18,13 @@ from msgspec import Struct
 from corral.core.cluster.resources import GPU_MILLI
 from corral.core.events import JobSubmitted
 from corral.core.intake.refusal import Refusal
+from corral.core.intake.site import over_ceiling, over_grace
 from corral.core.model import JobSpec
 from corral.server.api.entry.asking import Ask, Instead, Reply, accepted
 from corral.server.api.entry.problems import Unable, bad_json, fault_view, forbidden, refused
 from corral.server.api.entry.reading import read_json
 from corral.server.api.entry.seam import Done, Prospect
-from corral.server.api.handlers.jobs import place_of
+from corral.server.api.handlers.jobs import binding_rules, place_of
 from corral.server.api.handlers.views import change_views, reason_views, seat_views
 from corral.server.auth import Verb, Verdict, authorize
 from corral.store.lookup import request_mark
@@ -145,7 +146,11 @@ def _spec(ask: Ask, document: Any, path: tuple[str | int, ...]) -> JobSpec:
 async def _check(ask: Ask, specs: Sequence[JobSpec]) -> None:
     for queue in dict.fromkeys(spec.queue for spec in specs):
         _check_queue(ask, queue)
+    rules, queues = binding_rules(ask), ask.service.state.queues
     for spec in specs:
+        bound = over_ceiling(queues, spec.queue, spec.priority, rules) or over_grace(queues, spec, rules)
+        if bound is not None:
+            raise refused(bound)
         for gang in spec.gangs:
             for _, secret in gang.work.secrets if gang.work is not None else ():
                 _check_secret(ask, secret, spec.queue)
