@@ -89,13 +89,14 @@ def test_a_node_described_anew_while_it_is_lost_counts_once_when_it_returns():
     assert made.state.queues.total["gpu_milli"] == 8000
 
 
-def test_usage_is_metered_until_the_gang_has_stopped_and_charged_until_it_is_told_to_leave():
+@pytest.mark.parametrize(("cause", "charged"), [(Cause.REQUEUE, 4000), (Cause.RECLAIM, 0)])
+def test_a_gang_is_metered_until_it_has_stopped_and_charged_unless_it_makes_room_for_others(cause, charged):
     made = World().rack("a", 1, 4).queue("team")
     gang = made.run("j", demand=demand_of(gpus=4))
     queue = made.state.queues.queues["team"]
     assert (queue.used["gpu_milli"], queue.usage.rates[0]) == (4000, 4000)
-    made.take(commands.requeue(made.state, "j", made.now))
-    assert (queue.used["gpu_milli"], queue.usage.rates[0]) == (0, 4000)
+    made.take(commands.evict(made.state, gang, cause, made.now))
+    assert (queue.used["gpu_milli"], queue.usage.rates[0]) == (charged, 4000)
     made.wait(10_000)
     made.down(gang, 85)
     assert (queue.used["gpu_milli"], queue.usage.rates[0]) == (0, 0)

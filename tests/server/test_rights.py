@@ -32,6 +32,8 @@ TABLE = """
 POST   /v1/jobs                   JOB         401  422    403    201    201  201      201
 POST   /v1/jobs?dry_run=true      JOB         401  422    403    200    200  200      200
 POST   /v1/jobs                   HIDDEN_JOB  401  422    422    422    422  201      201
+POST   /v1/jobs                   LOUD_JOB    401  422    403    422    422  201      201
+POST   /v1/jobs                   SLOW_JOB    401  422    403    422    422  201      201
 POST   /v1/jobs                   NO_JOB      401  422    422    422    422  422      422
 POST   /v1/jobs                   AFTER_3     401  422    403    422    422  201      201
 POST   /v1/jobs                   AFTER_9     401  422    403    422    422  422      422
@@ -49,6 +51,8 @@ GET    /v1/jobs/1/logs            -           401  404    200    200    200  200
 GET    /v1/jobs/2/logs            -           401  404    200    200    200  200      200
 GET    /v1/jobs/3/logs            -           401  404    404    404    404  200      200
 POST   /v1/jobs/1/cancel          -           401  404    403    200    200  200      200
+POST   /v1/jobs/1/cancel?now=true -           401  404    403    200    200  200      200
+POST   /v1/jobs/2/cancel?now=true -           401  404    403    403    200  200      200
 POST   /v1/jobs/2/cancel          -           401  404    403    403    200  200      200
 POST   /v1/jobs/3/cancel          -           401  404    404    404    404  200      200
 POST   /v1/jobs/9/cancel          -           401  404    404    404    404  404      404
@@ -64,6 +68,7 @@ POST   /v1/jobs/3/requeue         -           401  404    404    404    404  200
 POST   /v1/jobs/1/priority        PRIORITY    401  404    403    200    200  200      200
 POST   /v1/jobs/2/priority        PRIORITY    401  404    403    403    200  200      200
 POST   /v1/jobs/3/priority        PRIORITY    401  404    404    404    404  200      200
+POST   /v1/jobs/1/priority        URGENT      401  404    403    422    422  200      200
 GET    /v1/events                 -           401  200    200    200    200  200      200
 GET    /v1/usage                  -           401  200    200    200    200  200      200
 GET    /v1/usage?user=stranger    -           401  200    200    200    200  200      200
@@ -75,6 +80,9 @@ PUT    /v1/queues/org/a           QUEUE       401  404    403    403    403  403
 PUT    /v1/queues/org/a/new       QUEUE       401  404    403    403    200  403      200
 PUT    /v1/queues/org/covert      QUEUE       401  404    404    404    404  403      200
 PUT    /v1/queues/org/new         QUEUE       401  404    404    404    404  403      200
+PUT    /v1/queues/org/a/new       GIFT        401  404    403    403    403  403      200
+PUT    /v1/queues/org/a/new       CEILING     401  404    403    403    403  403      200
+PUT    /v1/queues/org/a/new       GRACE       401  404    403    403    403  403      200
 DELETE /v1/queues/org/a/below     -           401  404    403    403    200  403      200
 DELETE /v1/queues/org/covert      -           401  404    404    404    404  403      409
 GET    /v1/nodes                  -           401  403    200    200    200  200      200
@@ -136,13 +144,19 @@ BODIES: dict[str, object] = {
     "-": b"",
     "JOB": JOB,
     "HIDDEN_JOB": HIDDEN_JOB,
+    "LOUD_JOB": JOB | {"priority": 1},
+    "SLOW_JOB": JOB | {"grace": "1d"},
     "NO_JOB": JOB | {"queue": "org/nowhere"},
     "AFTER_3": JOB | {"after": ["3"]},
     "AFTER_9": JOB | {"after": ["9"]},
     "BATCH": {"jobs": [JOB, JOB]},
     "HIDDEN": {"jobs": [JOB, HIDDEN_JOB]},
-    "PRIORITY": {"priority": 1},
+    "PRIORITY": {"priority": -1},
+    "URGENT": {"priority": 1},
     "QUEUE": {"weight": 2},
+    "GIFT": {"guarantee": {"gpu_milli": 1000}},
+    "CEILING": {"priority_ceiling": 1},
+    "GRACE": {"grace_max_ms": 86_400_000},
     "WHY": {"why": "dust"},
     "JOIN": {"node": "n1"},
     "FLEET": {"on": "slurm", "nodes_min": 2, "nodes_max": 2},

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from corral.core.model import Cause, GangState
+from corral.core.people import accounts as a
 from corral.core.people.accounts import Role
 from corral.server.api.app import make_app
 from tests.server.asgi import ask
@@ -151,7 +152,7 @@ class TestGraces:
         service.plan()
         assert (await site.status("member", "POST", "/v1/jobs/1/cancel"))[0] == 200
         gang = service.state.gangs["1/main"]
-        assert gang.state is GangState.STOPPING and gang.eviction.cause is Cause.CANCEL
+        assert (gang.state, gang.eviction.cause) == (GangState.STOPPING, Cause.CANCEL)
         assert service.state.queues.queues["org/a"].used["gpu_milli"] == 8000
         queue = (await site("administrator", "GET", "/v1/queues/org/a")).json()
         assert queue["used"]["gpu_milli"] == 8000
@@ -190,8 +191,6 @@ class TestRemovedQueues:
         assert (await site("administrator", "GET", "/v1/secrets")).json()["secrets"] == []
 
     async def test_what_an_older_server_left_is_not_inherited(self, site):
-        from corral.core.people import accounts as a
-
         site.service.do_accounts("root", [a.RoleGranted(1, "other", Role.LEAD, "org/new")])
         site.service.do_accounts("root", [a.SecretSet(1, "key", "org/new")])
         assert (await site.status("administrator", "PUT", "/v1/queues/org/new", {}))[0] == 200

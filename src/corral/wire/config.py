@@ -36,8 +36,8 @@ from corral.wire.job.keys import QUEUE
 from corral.wire.job.limits import LIMITS, Limits
 from corral.wire.job.parse import DEFAULT_QUEUE
 from corral.wire.job.program import PATH_TEXT
-from corral.wire.job.terms import PRIORITY_MOST
 from corral.wire.queues import PAGE, QUEUE_KEYS, parse_queue, queue_of, queue_schema, write_queue
+from corral.wire.rules import RULE_KEYS, RULES
 from corral.wire.topology import TOPOLOGY_KEYS, TOPOLOGY_TABLE, TopologySource
 
 DAY_MS = 86_400_000
@@ -194,18 +194,6 @@ LIMIT_KEYS = Table(
 )  # fmt: skip
 
 
-RULE_KEYS = Table(
-    "jobs",
-    [
-        Key("priority_ceiling", number("a priority", -PRIORITY_MOST, PRIORITY_MOST),
-            "The highest priority of a job; operators and administrators may exceed it.",
-            100, default="0", into="priority_ceiling"),
-        Key("grace_max", SPAN, "The longest time to save and leave that a job may ask for; as above.",
-            "10m", default="10m", into="grace_max_ms"),
-    ],
-)  # fmt: skip
-
-
 def _into(found: dict[str, Any], table: Table) -> dict[str, Any]:
     return {key.into: found[key.name] for key in table.keys if key.name in found}
 
@@ -271,8 +259,8 @@ CONFIG_KEYS = Table(
             "1d", default="1d", into="keep_ended_ms"),
         Key("keep_ended_jobs", number("a number of jobs", 0, 10_000_000), "And how many of them at most.",
             1000, default="1000", into="keep_ended"),
-        Key("jobs", table_kind(RULE_KEYS, "a mapping", lambda found: SiteRules(**_into(found, RULE_KEYS))),
-            "What jobs may ask for where no queue above them says otherwise.", {"priority_ceiling": 100}, into="rules"),
+        Key("jobs", RULES, "What jobs may ask for where no queue above them says otherwise.",
+            {"priority_ceiling": 100}, into="rules"),
         Key("limits", table_kind(LIMIT_KEYS, "a mapping"), "How large a job document may be.", {"array_size": 100_000}),
         Key("api", table_kind(API_KEYS, "a mapping", lambda found: ApiLimits(**_into(found, API_KEYS))),
             "What one request may ask.", {"body": "32MiB"}, into="api"),

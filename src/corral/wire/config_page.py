@@ -6,6 +6,7 @@ from corral.wire import config, queues
 from corral.wire.containers import CONTAINER_KEYS
 from corral.wire.document.reference import section
 from corral.wire.health import HEALTH_KEYS
+from corral.wire.rules import RULE_KEYS
 from corral.wire.topology import TOPOLOGY_KEYS
 
 
@@ -19,7 +20,7 @@ def configuration_page() -> str:
         section("`fairness`", "", config.FAIRNESS_KEYS),
         section("`logs`", "", config.LOG_KEYS),
         section("`containers`", "See [containers](operate/containers.md).", CONTAINER_KEYS),
-        section("`jobs`", _JOBS, config.RULE_KEYS),
+        section("`jobs`", _JOBS, RULE_KEYS),
         section("`api`", "", config.API_KEYS),
         section("`health`", _HEALTH, HEALTH_KEYS),
         section("A queue", _QUEUE, queues.QUEUE_KEYS),
@@ -51,10 +52,10 @@ queues:
 ```
 """
 _TOPOLOGY = """The first of `nodes`, `slurm` and `labels` that knows a node has the word."""
-_JOBS = """A queue may state its own `priority_ceiling` and `grace_max`; then the strictest on its path holds, and for everybody.
-Only an administrator of the cluster can state more than what holds above a queue."""
+_JOBS = """A queue may state its own `priority_ceiling` and `grace_max`; then the strictest on its path holds, and for
+everybody. Only an administrator of the cluster can state more than what holds above a queue."""
 _HEALTH = """What each signal means, and what to do, is in [health](operate/health.md)."""
 _QUEUE = """Also the body of `PUT /v1/queues/{name}`. Amounts: a number of GPUs, or a mapping such as
 `{gpus: 8, gpus:H100: 4, cpus: 64, memory: 1TiB}`, where `gpus:H100` are GPUs of one model. What is not stated is not
-bounded. Queues below a queue stand in its `queues`. A lead shares out the guarantee of the own queue; only an administrator
-of the cluster gives a guarantee where no queue above has one."""
+bounded. Queues below a queue stand in its `queues`. A lead shares out the guarantee of the own queue; only an
+administrator of the cluster gives a guarantee where no queue above has one."""

@@ -44,7 +44,7 @@ def over_grace(tree: QueueTree, spec: JobSpec, rules: SiteRules | None) -> Refus
     if most is None or spec.grace_ms <= most:
         return None
     who = f"queue {name}" if name else "this site"
-    why = f"a grace of {spec.grace_ms / 1000:g} s is longer than {who} allows: {most / 1000:g} s"
+    why = f"a grace of {spec.grace_ms // 1000} s is longer than {who} allows: {most // 1000} s"
     hint = f"ask for less, or have an administrator raise it: corral queue set {name or spec.queue} --grace-max TIME"
     return Refusal("grace_too_long", why, hint, "grace")
 

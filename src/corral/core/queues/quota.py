@@ -1,8 +1,8 @@
 """The tree of queues: who may take how much, who has how much, and who has borrowed.
 
 A few short functions on a tree. ``used`` is what gangs are charged: from their claim or placement until they have
-stopped or, where they make room for others, are told to leave. What a queue does not state (no guarantee, no limit) is not governed; it is not zero.
-Knows nothing of nodes or placement.
+stopped or, where they make room for others, are told to leave. What a queue does not state (no guarantee, no limit)
+is not governed; it is not zero. Knows nothing of nodes or placement.
 """
 
 from __future__ import annotations

@@ -160,7 +160,8 @@ JOB_KEYS = Table(
     [
         Key("name", NAME, "What people call it.", "train-7b", into="name"),
         Key("queue", QUEUE, "Whose share it uses.", "lab/vision", default="that of the user", into="queue"),
-        Key("priority", PRIORITY, "`low` (-100), `normal` (0), `high` (100), or a number, up to the ceiling of the queue. Higher goes first.",
+        Key("priority", PRIORITY,
+            "`low` (-100), `normal` (0), `high` (100), or a number, up to the queue's ceiling. Higher goes first.",
             "high", default="normal", into="priority"),
         Key("array", ARRAY, "Many jobs that differ in an index only; `%10` runs ten at once.", "0-99%10"),
         Key("after", _AFTER, "Jobs that must have ended: `12`, or `any:12`, `not_ok:12` for how.",
