@@ -12,6 +12,7 @@ HEALTH = "src/corral/backends/health"
 FLEET = "src/corral/backends/fleet"
 
 APPLY = "tests/core/test_apply.py::"
+_CHARGED = "test_a_gang_is_metered_until_it_has_stopped_and_charged_unless_it_makes_room_for_others"
 COMMIT = "tests/core/test_commit.py::"
 QUOTA = "tests/core/test_quota.py::"
 SETTLE = "tests/core/test_settle.py::"
@@ -215,10 +216,18 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "leaving_is_charged",
         f"{CORE}/apply_gangs.py",
-        "    _set_charge(state, gang, ())\n    state.set_timer(event.deadline_ms, gang)",
-        "    state.set_timer(event.deadline_ms, gang)",
-        "A queue is charged for gangs that were told to leave.",
-        (f"{APPLY}test_usage_is_metered_until_the_gang_has_stopped_and_charged_until_it_is_told_to_leave",),
+        "    if event.cause not in OWN_WILL:\n        _set_charge(state, gang, ())",
+        "    if False:\n        _set_charge(state, gang, ())",
+        "A queue is charged for gangs that make room for others.",
+        (f"{APPLY}{_CHARGED}[reclaim-0]",),
+    ),
+    Mutant(
+        "cancelled_is_free",
+        f"{CORE}/apply_gangs.py",
+        "    if event.cause not in OWN_WILL:\n        _set_charge(state, gang, ())",
+        "    if True:\n        _set_charge(state, gang, ())",
+        "A gang that leaves by its own will keeps its GPUs and is charged nothing.",
+        (f"{APPLY}{_CHARGED}[requeue-4000]",),
     ),
     Mutant(
         "budget_not_charged_on_entry",
