@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from corral.backends.base import NodePhase, NodeReport, Phase, Report, StaleEpoch, TaskKey, TaskReport
-from corral.backends.fleet.backend import FleetBackend, NotYours
+from corral.backends.fleet.backend import FleetBackend
+from corral.backends.fleet.border import NotYours
 from corral.backends.fleet.messages import AgentAnswer, AgentReport, DesiredAsk, ObservedTask
 from corral.backends.fleet.settings import FleetSettings
 from corral.core.cluster.topology import NodeSpec
@@ -34,8 +35,8 @@ class Desk:
         self.seq = 0
         self.answer = AgentAnswer(epoch=0, term=0)
 
-    def begin(self, *expected: TaskKey, is_gone: bool = False) -> None:
-        self.fleet.expect(NodeSpec("n1"), is_gone, expected)
+    def begin(self, *expected: TaskKey, is_gone: bool = False, maybe: tuple[TaskKey, ...] = ()) -> None:
+        self.fleet.expect(NodeSpec("n1"), is_gone, expected, maybe)
         self.fleet.open(self.told.append, EPOCH)
 
     def say(
@@ -45,9 +46,9 @@ class Desk:
         self.seq += 1
         known = self.answer
         said = AgentReport(
-            node="n1", seq=self.seq, is_full=True, tasks=tasks, spec=NodeSpec("n1"),
+            node="n1", seq=self.seq, is_full=True, tasks=tasks,
             epoch=known.epoch if epoch is None else epoch, term=known.term if term is None else term,
-            **{"session": 1, "version": self.seq, **rest},  # type: ignore[arg-type]
+            **{"session": 1, "version": self.seq, "spec": NodeSpec("n1"), **rest},  # type: ignore[arg-type]
         )  # fmt: skip
         self.answer = self.fleet.report(said)
         return self.answer
@@ -131,7 +132,7 @@ def test_a_missing_task_is_lost_only_by_a_report_made_after_hearing_this_server(
 
 
 def test_a_further_attempt_waits_until_every_node_has_told_what_it_runs(desk: Desk):
-    desk.begin()
+    desk.begin(maybe=(KEY,))
     second = TaskKey("1/main", 2, 0)
     desk.fleet.launch([order(second, "true", epoch=EPOCH), order(TaskKey("2/main", 1, 0), "true", epoch=EPOCH)])
     desk.say(ObservedTask(KEY, up(KEY)), epoch=EPOCH - 1)
@@ -143,10 +144,11 @@ def test_a_further_attempt_waits_until_every_node_has_told_what_it_runs(desk: De
 
 
 def test_old_and_repeated_reports_change_nothing(desk: Desk):
-    desk.begin()
+    desk.begin(maybe=(KEY,))
     desk.say()
     desk.say(ObservedTask(KEY, up(KEY), down=down(KEY)))
     before = list(desk.told)
+    assert before == [up(KEY), down(KEY)]
     stale = AgentReport(node="n1", session=1, seq=1, is_full=True, tasks=(ObservedTask(KEY, up(KEY)),), epoch=EPOCH)
     assert desk.fleet.report(stale).lease_ms == 8_000
     assert desk.fleet.report(AgentReport(node="n1", session=0, seq=99, is_full=True, epoch=EPOCH)).lease_ms == 8_000

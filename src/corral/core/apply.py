@@ -47,13 +47,24 @@ def _node_added(state: State, event: e.NodeAdded) -> None:
         state.tenants[event.spec.name] = {}
     else:
         _count(state, known, -1)
+        _disown(state, known)
         known.spec = event.spec
     _count(state, state.nodes[event.spec.name], 1)
+    for gpu in event.spec.gpus:
+        state.gpu_owners[gpu.uuid] = event.spec.name
     state.nodes_changed()
 
 
+def _disown(state: State, node: Node) -> None:
+    for gpu in node.spec.gpus:
+        if state.gpu_owners.get(gpu.uuid) == node.spec.name:
+            del state.gpu_owners[gpu.uuid]
+
+
 def _node_removed(state: State, event: e.NodeRemoved) -> None:
-    _count(state, state.nodes.pop(event.node), -1)
+    node = state.nodes.pop(event.node)
+    _count(state, node, -1)
+    _disown(state, node)
     del state.tenants[event.node]
     state.draining.pop(event.node, None)
     state.ending.pop(event.node, None)

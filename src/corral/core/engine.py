@@ -89,8 +89,7 @@ def react(state: State, fact: f.Fact, now_ms: int) -> list[e.Event]:
         case f.NodeGone():
             return _node_gone(state, fact.node, now_ms)
         case f.NodeBack():
-            node = state.nodes.get(fact.node)
-            return [e.NodeReturned(now_ms, fact.node)] if node is not None and node.lost else []
+            return _node_back(state, fact.node, now_ms)
         case f.NodeObserved():
             return _node_observed(state, fact, now_ms)
         case f.NodeEnds():
@@ -177,6 +176,15 @@ def _node_gone(state: State, name: str, now_ms: int) -> list[e.Event]:
         else:
             found.append(e.TasksLost(now_ms, gang.id, gang.attempt, here, name, FailureClass.NODE_LOST))
     return found
+
+
+def _node_back(state: State, name: str, now_ms: int) -> list[e.Event]:
+    """Not with GPUs that another machine has said it has meanwhile."""
+    node = state.nodes.get(name)
+    if node is None or not node.lost:
+        return []
+    moved = any(gpu.uuid and state.gpu_owners.get(gpu.uuid, name) != name for gpu in node.spec.gpus)
+    return [] if moved else [e.NodeReturned(now_ms, name)]
 
 
 def _node_observed(state: State, fact: f.NodeObserved, now_ms: int) -> list[e.Event]:

@@ -111,6 +111,7 @@ def from_image(image: Image) -> State:
         _restore_queue(state, queue)
     state.queues.total = dict(image.total)
     state.nodes = {node.spec.name: node for node in image.nodes}
+    state.gpu_owners = {gpu.uuid: name for name, node in state.nodes.items() for gpu in node.spec.gpus}
     state.ending = {name: node.until_ms for name, node in state.nodes.items() if node.until_ms is not None}
     state.jobs = {job.id: job for job in image.jobs}
     state.gangs = {gang.id: gang for gang in image.gangs}

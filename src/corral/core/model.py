@@ -38,6 +38,9 @@ class FailureClass(StrEnum):
     CANCELLED = "cancelled"
 
 
+#: Steps of training above this are nobody's: every database and every reader of JSON can hold what is below.
+STEP_MAX = (1 << 53) - 1
+
 #: Faults of the infrastructure: they never use up the user's retries.
 INFRASTRUCTURE = frozenset(
     {FailureClass.GPU_FAULT, FailureClass.NETWORK, FailureClass.NODE_LOST, FailureClass.START_FAILED}

@@ -26,6 +26,7 @@ class State:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.nodes: dict[str, Node] = {}
+        self.gpu_owners: dict[str, str] = {}  # UUID -> the node that has it; of several, the last that said so
         self.queues = QueueTree(settings.half_life_ms, settings.entry_charge_ms)
         self.jobs: dict[str, Job] = {}
         self.gangs: dict[str, Gang] = {}

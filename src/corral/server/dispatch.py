@@ -27,7 +27,7 @@ from corral.backends.base import (
 from corral.core import facts as f
 from corral.core.cluster.resources import CPU_MILLI, MEMORY_MIB, amount_of
 from corral.core.effects import Effect, KillGang, StartGang, WarnGang
-from corral.core.model import Gang, GangState, Job
+from corral.core.model import STEP_MAX, Gang, GangState, Job
 from corral.core.people.accounts import Accounts
 from corral.core.state import State
 from corral.core.work import Work
@@ -93,8 +93,11 @@ class Dispatch:
         key = report.key
         gang = self.state.gangs.get(key.gang)
         is_current = gang is not None and gang.attempt == key.attempt and gang.holds_seats
+        if gang is not None and is_current and not 0 <= key.task < len(gang.seats):
+            return None  # no task of it has this number
         if isinstance(report, SavedReport):
-            return f.Saved(key.gang, key.attempt, report.step) if is_current else None
+            is_step = is_current and 0 <= report.step <= STEP_MAX
+            return f.Saved(key.gang, key.attempt, report.step) if is_step else None
         if not is_current:
             self._end_old(key, report, gang)
             return None

@@ -171,6 +171,12 @@ def _agents(counts: FleetCounts) -> Iterator[Metric]:
     yield _counter("corral_agent_reports_refused", old, [], {(): counts.old_reports})
     refused = "Orders that agents have refused because they came too late"
     yield _counter("corral_agent_orders_refused", refused, [], {(): counts.refused_orders})
+    bad = "Messages of agents that were refused as a whole because they cannot be true"
+    yield _counter("corral_agent_reports_bad", bad, [], {(): counts.bad_reports})
+    items = "Items in reports of agents that were cut, corrected or left out"
+    yield _counter("corral_agent_items_bad", items, [], {(): counts.bad_items})
+    strays = "Tasks that agents reported and were never given"
+    yield _counter("corral_agent_tasks_stray", strays, [], {(): counts.stray_tasks})
 
 
 def _node_state(node: Node) -> str:

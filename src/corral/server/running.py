@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import suppress
+from functools import partial
 
 import structlog
 
@@ -25,7 +26,7 @@ from corral.server.planning.planner import Planner, PlannerLost, ThoughtFailed
 from corral.server.saved import IMAGE_FORMAT, Known
 from corral.server.secrets import SecretStore
 from corral.server.service import Service
-from corral.server.start import admit, bring_nodes, expect_fleet, miss_tasks, retold
+from corral.server.start import admit, bring_nodes, expect_fleet, miss_tasks, retold, was_given
 from corral.server.watch.history import EndHistory
 from corral.server.watch.past import recalled
 from corral.server.watch.verdicts import FleetWatch
@@ -75,6 +76,7 @@ class Running:
         self._has_joined = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._image_seq = 0  # of the newest image
+        self.quarantined_reports = 0  # that could not be taken, and changed nothing
 
     async def begin(self) -> None:
         """From here on everything that is owed is carried out, and everything that happens is known."""
@@ -90,7 +92,8 @@ class Running:
             await bring_nodes(self.loop, [self._placed(spec, is_here=True) for spec in self._backend.nodes()])
         else:
             fleet.wall_ms = self.service.now_ms
-            expect_fleet(self.service.state, fleet)
+            fleet.was_given = partial(was_given, self.service.lookup)
+            expect_fleet(self.service.state, fleet, self.service.lookup)
 
         def tell(report: Report) -> None:
             self._reports.append(report)
@@ -116,11 +119,16 @@ class Running:
         self.service.is_ready = True
 
     def _take_reports(self) -> None:
-        try:
-            while self._reports:
-                self._take_report(self._reports.popleft())
-        except Exception as fault:  # it was not taken: the next server is told it again
-            self.loop.stop(fault)
+        while self._reports:
+            report, head = self._reports.popleft(), self._journal.head
+            try:
+                self._take_report(report)
+            except Exception as fault:
+                if self._journal.head != head:  # it is written, and perhaps not known: only a new start brings order
+                    self.loop.stop(fault)
+                    return
+                self.quarantined_reports += 1
+                log.error("report_quarantined", report=str(report)[:1_000], error=str(fault), exc_info=fault)
 
     def _take_report(self, report: Report) -> None:
         if isinstance(report, DetailsReport):
@@ -130,7 +138,7 @@ class Running:
         if isinstance(report, PaceReport):
             self.watch.paces.take(report)
         fact = self._dispatch.fact(report)
-        if isinstance(report, NodeReport) and report.spec is not None:
+        if isinstance(report, NodeReport) and report.spec is not None and report.spec.name == report.node:
             self._joined[report.node] = report.spec
             self._has_joined.set()
         elif fact is not None:

@@ -20,16 +20,19 @@ from corral.core.cluster.topology import NodeSpec
 from corral.core.fleets.fleets import Fleets
 from corral.core.intake.commands import add_node
 from corral.core.intake.refusal import Refusal
-from corral.core.model import FailureClass, GangState, QueueSpec, Settings
+from corral.core.model import FailureClass, Gang, GangState, QueueSpec, Settings
 from corral.core.people.accounts import AccountEvent, Role, RoleGranted, TokenIssued, UserSet
 from corral.core.state import State
 from corral.server.loop import Loop
 from corral.server.saved import IMAGE_FORMAT, Known
 from corral.store.journal import Journal, RecordSource, all_records
+from corral.store.lookup import Lookup
+from corral.store.projection import job_of
 from corral.wire.codec import FORMAT, decode
 
 log = structlog.get_logger(__name__)
 
+EARLIER_ATTEMPTS = 4  # of a gang that is being repaired, some of which may still be being ended
 FOUNDER = "founder"  # the actor of a first start
 
 
@@ -113,16 +116,40 @@ def _added(state: State, now_ms: int, *, spec: NodeSpec, fleets: Fleets) -> list
     return [*events, e.NodeEndSet(now_ms, spec.name, until_ms)]
 
 
-def expect_fleet(state: State, fleet: FleetBackend) -> None:
-    """What an earlier server knew of the machines. What has become of it since, their agents will tell."""
+def expect_fleet(state: State, fleet: FleetBackend, lookup: Lookup) -> None:
+    """What an earlier server knew of the machines. What has become of it since, their agents will tell: of these tasks,
+    and of no others."""
     tasks: dict[str, list[TaskKey]] = {name: [] for name in state.nodes}
+    maybe: dict[str, list[TaskKey]] = {name: [] for name in state.nodes}
     for gang in state.holders.values():
         for task, seat in enumerate(gang.seats):
+            key = TaskKey(gang.id, gang.attempt, task)
             is_owed = gang.state is GangState.STARTING and not gang.started >> task & 1
             if not is_owed and not gang.ended >> task & 1:
-                tasks[seat.node].append(TaskKey(gang.id, gang.attempt, task))
+                tasks[seat.node].append(key)
+            else:
+                maybe[seat.node].append(key)
+        if gang.state is GangState.STARTING and gang.attempt > 1:
+            for node, key in _earlier_tasks(gang, lookup):
+                maybe.setdefault(node, []).append(key)
     for name, node in state.nodes.items():
-        fleet.expect(node.spec, node.lost, tasks[name])
+        fleet.expect(node.spec, node.lost, tasks[name], maybe[name])
+
+
+def _earlier_tasks(gang: Gang, lookup: Lookup) -> Iterator[tuple[str, TaskKey]]:
+    """A gang that was repaired goes on while its earlier attempts are still being ended."""
+    for row in lookup.attempts(gang.job):
+        if row.gang == gang.id and gang.attempt - EARLIER_ATTEMPTS <= row.attempt < gang.attempt:
+            for task, seat in enumerate(row.seats[: len(row.seats) - row.spares]):
+                yield seat.node, TaskKey(row.gang, row.attempt, task)
+
+
+def was_given(lookup: Lookup, node: str, key: TaskKey) -> bool:
+    """Whether a server, now or earlier, ordered this task on this node: the record of attempts says so."""
+    for row in lookup.attempts(job_of(key.gang)):
+        if (row.gang, row.attempt) == (key.gang, key.attempt):
+            return key.task < len(row.seats) - row.spares and row.seats[key.task].node == node
+    return False
 
 
 async def admit(loop: Loop, spec: NodeSpec) -> Refusal | None:

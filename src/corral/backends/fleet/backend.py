@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from corral.backends.base import (
@@ -25,6 +25,14 @@ from corral.backends.base import (
     Tell,
 )
 from corral.backends.fleet.ability import why_nowhere
+from corral.backends.fleet.border import (
+    BadReport,
+    Checked,
+    Given,
+    checked_ask,
+    checked_delivery,
+    checked_report,
+)
 from corral.backends.fleet.counts import FleetCounts
 from corral.backends.fleet.fence import Fence
 from corral.backends.fleet.leases import Leases
@@ -44,7 +52,7 @@ from corral.core.cluster.topology import NodeSpec
 from corral.core.work import Work
 
 _log = logging.getLogger(__name__)
-_PLACES_MAX = 50_000  # tasks of which it is remembered where their logs are
+_ALARM_MS = 60_000  # between two lines in the log about what one node gets wrong
 
 
 def _monotonic_ms() -> int:
@@ -53,13 +61,6 @@ def _monotonic_ms() -> int:
 
 def _wall_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-class NotYours(Exception):
-    """An agent speaks of a task that was given to another node."""
-
-    def __init__(self, node: str, key: TaskKey) -> None:
-        super().__init__(f"node {node} speaks of task {key.gang} {key.attempt}.{key.task}, which it was never given")
 
 
 class FleetBackend:
@@ -80,7 +81,10 @@ class FleetBackend:
         self._logs = KeptLogs(self._folder / "logs")
         self._leases = Leases(self.settings)
         self._members: dict[str, Member] = {}
-        self._place: OrderedDict[TaskKey, str] = OrderedDict()
+        self._given = Given()
+        #: Whether an earlier server gave a node this task: asked in reader threads, for logs that come late.
+        self.was_given: Callable[[str, TaskKey], bool] = _never_given
+        self._alarm_ms: dict[str, int] = {}
         self._unheard: set[str] = set()
         self._held: list[TaskOrder] = []
         self._desk = LogDesk()
@@ -91,12 +95,17 @@ class FleetBackend:
 
     # --- the seam of the server ---------------------------------------------------------------------------------------
 
-    def expect(self, node: NodeSpec, is_gone: bool, tasks: Sequence[TaskKey] = ()) -> None:
-        """Before `open`: what an earlier server knew of a node. It has a whole lease to speak up."""
+    def expect(
+        self, node: NodeSpec, is_gone: bool, tasks: Sequence[TaskKey] = (), maybe: Sequence[TaskKey] = ()
+    ) -> None:
+        """Before `open`: what an earlier server knew of a node. It has a whole lease to speak up. ``maybe``: tasks that
+        the earlier server may have ordered there."""
         member = self._members[node.name] = Member(node.name, node, is_gone)
         for key in tasks:
             member.seen[key] = Seen()
-            self._note_place(key, node.name)
+            self._given.give(key, node.name)
+        for key in maybe:
+            self._given.give(key, node.name)
         if not is_gone:
             self._unheard.add(node.name)
 
@@ -122,8 +131,10 @@ class FleetBackend:
     def _launch(self, order: TaskOrder) -> Sequence[Report]:
         """After a start of the server, a further attempt waits until every node has told what it still runs: the server
         would begin it too early if it did not know of an older one that is being ended."""
-        self._note_place(order.key, order.node)
+        self._given.give(order.key, order.node)
         member = self._members.get(order.node)
+        if member is not None:
+            member.end_stray(order.key)
         if member is None or member.is_gone:
             return [not_there(order, self.wall_ms())]
         if order.key in member.seen:
@@ -162,8 +173,11 @@ class FleetBackend:
 
     def forget(self, key: TaskKey) -> None:
         with self._lock:
-            member = self._members.get(self._place.get(key, ""))
-            if member is not None and key in member.seen and member.seen[key].down is not None:
+            member = self._members.get(self._given.live.get(key, ""))
+            if member is None:
+                self._given.let_go(key)
+            elif key in member.seen and member.seen[key].down is not None:
+                self._given.let_go(key)
                 del member.seen[key]
                 member.want(key).forget = True
                 member.wake()
@@ -176,7 +190,7 @@ class FleetBackend:
         if self._logs.is_whole(key, stream):
             return self._logs.read(key, stream, offset, limit)
         with self._lock:
-            member = self._members.get(self._place.get(key, ""))
+            member = self._members.get(self._given.ever(key) or "")
             asked = None if member is None or member.is_gone else self._desk.ask(member, key, stream, offset, limit)
         if asked is not None and asked.event.wait(self.settings.log_wait_ms / 1000):
             return asked.part
@@ -204,11 +218,12 @@ class FleetBackend:
 
     def report(self, said: AgentReport) -> AgentAnswer:
         """What an agent tells, and the lease that it gets for it. Its identity was checked. Raises `StaleEpoch` when
-        the agent has spoken to a newer server, and `NotYours` when it speaks of a task of another node."""
-        if said.epoch > self._epoch:
-            raise StaleEpoch(self._epoch, said.epoch)
+        the agent has spoken to a newer server, and `BadReport` when what it says cannot be so."""
         with self._lock:
-            self._check_own(said)
+            checked = self._let_in(said)
+            said = checked.said
+            if said.epoch > self._epoch:
+                raise StaleEpoch(self._epoch, said.epoch)
             self.counts.reports += 1
             member = self._members.setdefault(said.node, Member(said.node, None, False))
             told: list[Report] = []
@@ -219,7 +234,7 @@ class FleetBackend:
                 return self._refused(member, said)
             else:
                 refused = self._refused_orders(member, said)
-                told, wants_full = self._take(member, said)
+                told, wants_full = self._take(member, checked)
             if not member.is_gone:
                 self._leases.grant(member.name, self._monotonic_ms())
             answer = self._answer(member, wants_full, 0 if member.is_gone else self.settings.lease_ms, refused)
@@ -230,7 +245,7 @@ class FleetBackend:
         return AgentAnswer(
             epoch=self._epoch, term=member.term, version=member.known, session=member.session, lease_ms=lease_ms,
             heartbeat_ms=self.settings.heartbeat_ms, is_gone=member.is_gone, is_leaving=member.is_leaving,
-            wants_full=wants_full, complaint=member.complaint, refused=refused,
+            wants_full=wants_full, complaint=member.fault or member.complaint, refused=refused,
         )  # fmt: skip
 
     def _refused(self, member: Member, said: AgentReport) -> AgentAnswer:
@@ -246,14 +261,37 @@ class FleetBackend:
         self.counts.refused_orders += count
         return f"node {said.node} has refused {count} orders that came too late" if count else ""
 
-    def _check_own(self, said: AgentReport) -> None:
-        for task in said.tasks:
-            reports = [each for each in (task.up, task.down) if each is not None]
-            is_own = self._place.get(task.key, said.node) == said.node
-            if not is_own or any(each.key != task.key or each.node != said.node for each in reports):
-                raise NotYours(said.node, task.key)
+    def _let_in(self, said: AgentReport) -> Checked:
+        """What may be believed of a report. Raises `BadReport` where that is nothing."""
+        member = self._members.get(said.node)
+        gpus = 0 if member is None or member.spec is None else len(member.spec.gpus)
+        with self._refusing(said.node):
+            checked = checked_report(said, self._given, gpus, self.wall_ms())
+        self.counts.bad_items += checked.dropped
+        if checked.fault:
+            self._alarm(said.node, f"the description of node {said.node} is not taken: {checked.fault}")
+        elif checked.dropped:
+            self._alarm(said.node, f"{checked.dropped} items in a report of node {said.node} were cut or left out")
+        return checked
 
-    def _take(self, member: Member, said: AgentReport) -> tuple[list[Report], bool]:
+    @contextmanager
+    def _refusing(self, node: str) -> Iterator[None]:
+        """What is refused as a whole is counted, and written to the log now and then."""
+        try:
+            yield
+        except BadReport as wrong:
+            self.counts.bad_reports += 1
+            self._alarm(node, str(wrong))
+            raise
+
+    def _alarm(self, node: str, what: str) -> None:
+        now_ms = self._monotonic_ms()
+        if now_ms - self._alarm_ms.get(node, -_ALARM_MS) >= _ALARM_MS:
+            self._alarm_ms[node] = now_ms
+            _log.warning("bad_report: %s", what)
+
+    def _take(self, member: Member, checked: Checked) -> tuple[list[Report], bool]:
+        said = checked.said
         if member.is_gone:
             if not member.may_return(said, self._epoch):
                 self.counts.late_reports += 1
@@ -263,13 +301,14 @@ class FleetBackend:
             told: list[Report] = [NodeReport(member.name, NodePhase.BACK)]
         else:
             told = []
-        if said.spec is not None and said.spec != member.spec:
-            member.spec = said.spec
-            told.append(NodeReport(member.name, NodePhase.JOINED, said.spec))
+        if said.is_full or checked.fault:
+            member.fault = checked.fault
+        told += member.describe(said, self._monotonic_ms())
         told += member.hear_of_end(said, self.wall_ms())
         news, wants_full = member.observe(said, self._epoch, self.wall_ms())
-        for task in said.tasks:
-            self._note_place(task.key, member.name)
+        if checked.strays:
+            self.counts.stray_tasks += len(checked.strays)
+            wants_full = member.send_away(checked.strays) or wants_full
         if member.is_heard:
             news += self._hear(member.name)
         return told + news, wants_full
@@ -293,10 +332,12 @@ class FleetBackend:
     def desired(self, ask: DesiredAsk) -> DesiredAnswer | None:
         """What is new for an agent; None: nothing at present."""
         with self._lock:
+            with self._refusing(ask.node):
+                ask = checked_ask(ask)
             member = self._members.get(ask.node)
             if member is None:
                 return None
-            is_current = ask.epoch == self._epoch and ask.term == member.term
+            is_current = ask.epoch == self._epoch and ask.term == member.term and ask.version <= member.version
             base = ask.version if is_current else 0
             if is_current:
                 member.has(ask.version)
@@ -327,12 +368,23 @@ class FleetBackend:
 
     def take_logs(self, delivery: LogDelivery) -> LogReceipt:
         """May take its time: it writes files."""
+        with self._lock, self._refusing(delivery.node):
+            delivery = checked_delivery(delivery)
         for reply in delivery.replies:
             self._desk.answer(delivery.node, reply)
         with self._lock:
-            own = [chunk for chunk in delivery.chunks if self._place.get(chunk.key) == delivery.node]
-        kept = {id(chunk): self._logs.keep(chunk) for chunk in own}
-        return LogReceipt(tuple(kept.get(id(chunk), chunk.offset + len(chunk.data)) for chunk in delivery.chunks))
+            owners = {chunk.key: self._given.ever(chunk.key) for chunk in delivery.chunks}
+        own = {
+            key
+            for key, owner in owners.items()
+            if owner == delivery.node or (owner is None and self.was_given(delivery.node, key))
+        }
+        return LogReceipt(
+            tuple(
+                self._logs.keep(chunk) if chunk.key in own else chunk.offset + len(chunk.data)
+                for chunk in delivery.chunks
+            )
+        )
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
@@ -357,6 +409,7 @@ class FleetBackend:
         with self._lock:
             member = self._members.pop(node, None)
             self._leases.drop(node)
+            self._given.remove(node)
             if member is not None:
                 member.wake()
 
@@ -378,22 +431,20 @@ class FleetBackend:
 
     def _live(self, key: TaskKey) -> Member | None:
         """The node of a task that is ordered or up."""
-        member = self._members.get(self._place.get(key, ""))
+        member = self._members.get(self._given.live.get(key, ""))
         if member is None or member.is_gone:
             return None
         seen, wanted = member.seen.get(key), member.wanted.get(key)
         is_over = (seen is None and wanted is None) or (seen is not None and seen.down is not None)
         return None if is_over or (wanted is not None and wanted.forget) else member
 
-    def _note_place(self, key: TaskKey, node: str) -> None:
-        self._place[key] = node
-        self._place.move_to_end(key)
-        if len(self._place) > _PLACES_MAX:
-            self._place.popitem(last=False)
-
     def _tell_all(self, told: Sequence[Report]) -> None:
         for report in told:
             self._tell(report)
+
+
+def _never_given(_node: str, _key: TaskKey) -> bool:
+    return False
 
 
 def _tell_nobody(_: Report) -> None:

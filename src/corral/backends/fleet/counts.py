@@ -12,3 +12,6 @@ class FleetCounts(Struct):
     late_reports: int = 0  # repeated, overtaken by another, or of a node that was given up
     old_reports: int = 0  # of an epoch that was over, from an agent that had heard of the present one
     refused_orders: int = 0  # by agents, because they were too old
+    bad_reports: int = 0  # messages of nodes that were refused as a whole
+    bad_items: int = 0  # parts of reports that were cut, put right or left out
+    stray_tasks: int = 0  # tasks that a node said it has and was never given

@@ -17,6 +17,7 @@ from corral.backends.local.logs import STREAMS, LogStore
 from corral.backends.local.state import name_of
 
 _KEEP_MS, _BYTES_MAX = 30 * 86_400_000, 20 << 30
+_STREAM_BYTES_MAX, _SEGMENTS_MAX = 8 << 20, 16  # of one stream of one task; an agent brings half of that
 
 
 class KeptLogs:
@@ -24,15 +25,22 @@ class KeptLogs:
         self._store = LogStore(root)
 
     def keep(self, chunk: LogChunk) -> int:
-        """How far we have the stream now. Chunks come in order; one that leaves a gap begins a new segment."""
+        """How far we have the stream now. Chunks come in order; one that leaves a gap begins a new segment. What is
+        more than an agent may bring is left aside."""
         if chunk.stream not in STREAMS:
             return 0
         folder = self._store.folder(name_of(chunk.key))
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        start, end = _last(folder, chunk.stream)
+        segments = _segments(folder, chunk.stream)
+        start, size = segments[-1] if segments else (-1, 0)
+        end = start + size
         if start < 0 or chunk.offset > end:
             start = end = chunk.offset
-        fresh = chunk.data[end - chunk.offset :]
+            is_full = len(segments) >= _SEGMENTS_MAX
+        else:
+            is_full = False
+        room = 0 if is_full else _STREAM_BYTES_MAX - sum(size for _, size in segments)
+        fresh = chunk.data[end - chunk.offset :][: max(room, 0)]
         if fresh:
             path = f"{folder}/{chunk.stream}.{start:016d}"
             with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab") as segment:
@@ -95,11 +103,7 @@ def _mark(folder: str, stream: str) -> str:
     return f"{folder}/whole.{stream}"
 
 
-def _last(folder: str, stream: str) -> tuple[int, int]:
-    """Where the last segment begins and ends; (-1, 0): there is none."""
-    names = [name for name in os.listdir(folder) if name.startswith(stream + ".")]
-    if not names:
-        return -1, 0
-    newest = max(names)
-    start = int(newest.rpartition(".")[2])
-    return start, start + os.stat(f"{folder}/{newest}").st_size
+def _segments(folder: str, stream: str) -> list[tuple[int, int]]:
+    """Where each segment begins, and its size, in order."""
+    names = sorted(name for name in os.listdir(folder) if name.startswith(stream + "."))
+    return [(int(name.rpartition(".")[2]), os.stat(f"{folder}/{name}").st_size) for name in names]

@@ -6,12 +6,13 @@ What follows from a report is returned, to be told to the server by whoever aske
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct
 
 from corral.backends.base import (
     DetailsReport,
+    HealthReport,
     NodePhase,
     NodeReport,
     PaceReport,
@@ -25,6 +26,10 @@ from corral.backends.base import (
 from corral.backends.fleet.messages import AgentReport, DesiredTask, LogAsk, ObservedTask
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import FailureClass
+
+_STRAYS_MAX = 1_000  # that are being sent away at once
+_SPEC_GAP_MS = 5_000  # between two descriptions of a machine: each renumbers the cluster
+_HEALTH_BURST, _HEALTH_GAP_MS = 256, 500  # lines about health at once, and then one each so often: each is journaled
 
 
 class Seen(Struct):
@@ -66,6 +71,12 @@ class Member:
         self.log_asks: dict[int, LogAsk] = {}
         self.wake: Callable[[], None] = _nobody_waits
         self.complaint = ""
+        self.fault = ""  # why its description of itself was not taken
+        self._offered: NodeSpec | None = None  # what it says it is, if that is not known to the server yet
+        self._described_ms: int | None = None
+        self._health: dict[int | None, HealthReport] = {}  # said, and not told yet
+        self._health_room, self._health_ms = _HEALTH_BURST, 0
+        self._strays: set[TaskKey] = set()
         self.lacks: dict[str, str] = {}
         self.refused = 0
         self.is_leaving = False  # its agent says that the machine will be taken away
@@ -92,7 +103,7 @@ class Member:
         self.note(said)
         if not said.is_full and said.base > self.known:
             return [], True
-        told: list[Report] = [each for each in said.health if each.node == self.name]
+        told: list[Report] = []
         if said.details is not None:
             told.append(DetailsReport(self.name, said.details))
         told += [report for task in said.tasks for report in self._observe(task)]
@@ -104,6 +115,27 @@ class Member:
             told += self._miss({task.key for task in said.tasks}, at_ms)
             self.is_heard = True
         return told, not self.is_heard
+
+    def describe(self, said: AgentReport, now_ms: int) -> list[Report]:
+        """What the machine says of itself, not more often than the server can bear; the newest is told in the end."""
+        told: list[Report] = []
+        if said.spec is not None:
+            self._offered = said.spec
+        is_due = self._described_ms is None or now_ms - self._described_ms >= _SPEC_GAP_MS
+        if self._offered is not None and is_due:
+            if self._offered != self.spec:
+                self.spec, self._described_ms = self._offered, now_ms
+                told.append(NodeReport(self.name, NodePhase.JOINED, self.spec))
+            self._offered = None
+        self._health.update({each.gpu: each for each in said.health})
+        if self._health:
+            refill = (now_ms - self._health_ms) // _HEALTH_GAP_MS
+            self._health_room = min(self._health_room + refill, _HEALTH_BURST)
+            self._health_ms += refill * _HEALTH_GAP_MS
+            for gpu in list(self._health)[: self._health_room]:
+                told.append(self._health.pop(gpu))
+                self._health_room -= 1
+        return told
 
     def hear_of_end(self, said: AgentReport, now_ms: int) -> list[Report]:
         """Whether the machine will be taken away, and when."""
@@ -159,6 +191,7 @@ class Member:
         for key in expected:
             self.seen.setdefault(key, Seen())
         self.wanted = {key: wanted for key, wanted in self.wanted.items() if wanted.forget}
+        self._strays &= self.wanted.keys()
         why = f"node {self.name} was given up: nothing was heard of it for longer than its lease"
         return [report for key, seen in list(self.seen.items()) for report in self._lose(key, seen, at_ms, why)]
 
@@ -185,6 +218,29 @@ class Member:
         wanted.version = self.version
         return wanted
 
+    def send_away(self, strays: Sequence[ObservedTask]) -> bool:
+        """Tasks that it has and was never given end, and are forgotten there; nobody else hears of them. Returns
+        whether some are left for the next time."""
+        has_more = False
+        for task in strays:
+            wanted = self.wanted.get(task.key)
+            if wanted is not None and (wanted.forget or (wanted.kill and task.down is None)):
+                continue
+            if len(self._strays) >= _STRAYS_MAX and task.key not in self._strays:
+                has_more = True
+                continue
+            self._strays.add(task.key)
+            wanted = self.want(task.key)
+            wanted.kill, wanted.forget = task.down is None, task.down is not None
+        self.wake()
+        return has_more
+
+    def end_stray(self, key: TaskKey) -> None:
+        """It is given to the node now: what was asked of a stray of this name is void."""
+        if key in self._strays:
+            self._strays.discard(key)
+            self.wanted.pop(key, None)
+
     def told_again(self, key: TaskKey) -> list[Report]:
         seen = self.seen[key]
         saved = [] if seen.step is None else [SavedReport(key, seen.step)]
@@ -196,6 +252,7 @@ class Member:
         for key, wanted in list(self.wanted.items()):
             if wanted.forget and wanted.version <= version:
                 del self.wanted[key]
+                self._strays.discard(key)
 
     def desired_after(self, base: int, now_ms: int) -> tuple[DesiredTask, ...]:
         """Deadlines travel as what is left of them: clocks of different machines are not compared."""

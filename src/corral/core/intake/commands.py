@@ -305,7 +305,21 @@ def add_node(state: State, spec: NodeSpec, now_ms: int) -> Answer:
         )
     if any(amount < 0 for _, amount in spec.amounts) or any(gpu.vram_mib <= 0 for gpu in spec.gpus):
         return Refusal("negative_amount", f"node {spec.name} has an amount that cannot be", field="amounts")
-    return [e.NodeAdded(now_ms, spec)]
+    return _gpu_of_another(state, spec) or [e.NodeAdded(now_ms, spec)]
+
+
+def _gpu_of_another(state: State, spec: NodeSpec) -> Refusal | None:
+    """A GPU is in one machine. One whose machine is lost and empty may have moved to another."""
+    for slot, gpu in enumerate(spec.gpus):
+        owner = state.gpu_owners.get(gpu.uuid, spec.name)
+        if gpu.uuid and owner != spec.name and not (state.nodes[owner].lost and not is_in_use(state, owner)):
+            return Refusal(
+                "gpu_of_another_node",
+                f"GPU {slot} of node {spec.name} has the UUID {gpu.uuid}, which node {owner} has already",
+                f"if the card has moved: corral node remove {owner}",
+                field="gpus",
+            )
+    return None
 
 
 def remove_node(state: State, name: str, now_ms: int) -> Answer:

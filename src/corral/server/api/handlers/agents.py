@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from corral.backends.base import StaleEpoch
-from corral.backends.fleet.backend import NotYours
+from corral.backends.fleet.border import BadReport, NotYours
 from corral.backends.fleet.messages import AgentReport, DesiredAsk, JoinAnswer, LogDelivery
 from corral.core.intake import commands as cluster
 from corral.core.people import accounts as a
@@ -109,6 +109,8 @@ async def report(ask: Ask) -> Reply:
     except NotYours as wrong:
         await _write_down(ask, str(wrong))
         raise Unable(403, "not_yours", str(wrong), "is the agent's data folder that of another machine?") from None
+    except BadReport as wrong:
+        raise _refused(wrong) from None
     if answer.refused:
         await _write_down(ask, answer.refused)
     return answer
@@ -121,7 +123,10 @@ async def desired(ask: Ask) -> Reply:
     await _check_speaks_for(ask, wanted.node)
     if ask.shared.closing.is_set():
         raise Unable(503, "not_ready", "the server is going down", "ask again", headers={"Connection": "close"})
-    answer = fleet.desired(wanted)
+    try:
+        answer = fleet.desired(wanted)
+    except BadReport as wrong:
+        raise _refused(wrong) from None
     if answer is not None or wanted.wait_ms <= 0:
         return answer
     thread, news = asyncio.get_running_loop(), asyncio.Event()
@@ -142,7 +147,14 @@ async def desired(ask: Ask) -> Reply:
 async def logs(ask: Ask) -> Reply:
     fleet, delivery = _fleet(ask), _read(ask, LogDelivery)
     await _check_speaks_for(ask, delivery.node)
-    return await ask.shared.look(fleet.take_logs, delivery)
+    try:
+        return await ask.shared.look(fleet.take_logs, delivery)
+    except BadReport as wrong:
+        raise _refused(wrong) from None
+
+
+def _refused(wrong: BadReport) -> Unable:
+    return Unable(422, "bad_report", str(wrong)[:500], "is the agent of the same version as the server?")
 
 
 def _fleet(ask: Ask) -> Fleet:
