@@ -10,7 +10,7 @@ from pathlib import Path
 from corral.agent.agent import Agent
 from corral.agent.line import Line
 from corral.agent.place import AgentPlace
-from corral.backends.base import NodeReport, Report, Tell
+from corral.backends.base import NodeReport, Report, TaskOrder, Tell
 from corral.backends.fleet.backend import FleetBackend
 from corral.backends.fleet.settings import FleetSettings
 from corral.backends.local.backend import LocalBackend
@@ -43,12 +43,16 @@ class FleetServer(FleetBackend):
             if self._hears_nodes or not isinstance(report, NodeReport):
                 tell(report)
 
-        self.expect(NODE, False)
+        self.expect(NODE, False, maybe=list(self._line.ordered))  # a real server knows that from its journal
         super().open(only_tasks, epoch)
         self._ending = threading.Event()
         self._sweeper = threading.Thread(target=self._sweep, daemon=True)
         self._sweeper.start()
         self._line.fleet = self
+
+    def launch(self, orders: Sequence[TaskOrder]) -> None:
+        self._line.ordered |= {order.key: None for order in orders}
+        super().launch(orders)
 
     def _sweep(self) -> None:
         while not self._ending.wait(0.05):

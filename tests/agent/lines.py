@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from corral.agent.line import Line, NoAnswer, Refused
-from corral.backends.base import StaleEpoch
+from corral.backends.base import StaleEpoch, TaskKey
 from corral.backends.fleet.backend import FleetBackend
 from corral.backends.fleet.messages import (
     AgentAnswer,
@@ -37,6 +37,7 @@ class DirectLine:
 
     def __init__(self) -> None:
         self.fleet: FleetBackend | None = None
+        self.ordered: dict[TaskKey, None] = {}  # by any of them
         self.answer_s = 1.0
         self._waiting: set[threading.Event] = set()
 

@@ -3,7 +3,9 @@
 import pytest
 
 from corral.core import events as e
+from corral.core import facts as f
 from corral.core.cluster.resources import Demand, TaskDemand, amounts
+from corral.core.cluster.topology import NodeSpec
 from corral.core.intake import commands
 from corral.core.intake.refusal import Refusal
 from corral.core.model import (
@@ -419,6 +421,23 @@ BAD_NODES = {
 def test_a_node_is_refused(expected, spec):
     made = world()
     assert code(commands.add_node(made.state, spec, made.now)) == expected
+
+
+def test_a_gpu_is_in_one_machine_only():
+    made = world()
+    (first, *rest) = node_spec("c0", 2, ("c",)).gpus
+    made.take(commands.add_node(made.state, NodeSpec("c0", (first, *rest), (), ("c",)), made.now))
+    thief = NodeSpec("c1", (first,), (), ("c",))
+    refusal = commands.add_node(made.state, thief, made.now)
+    assert code(refusal) == "gpu_of_another_node"
+    assert "corral node remove c0" in str(refusal)
+    made.tell(f.NodeGone("c0"))
+    made.take(commands.add_node(made.state, thief, made.now))
+    made.tell(f.NodeBack("c0"))
+    assert made.state.nodes["c0"].lost, "it comes back with a card that is elsewhere now"
+    made.take(commands.remove_node(made.state, "c1", made.now))
+    made.tell(f.NodeBack("c0"))
+    assert not made.state.nodes["c0"].lost
 
 
 def test_a_node_in_use_is_neither_changed_nor_removed():

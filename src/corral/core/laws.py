@@ -29,6 +29,7 @@ def violations(state: State) -> Iterator[str]:
     yield from _lines_are_right(state)
     yield from _queues_are_right(state)
     yield from _ends_are_kept(state)
+    yield from _gpus_have_owners(state)
 
 
 def _nothing_overcommitted(state: State) -> Iterator[str]:
@@ -179,3 +180,10 @@ def _ends_are_kept(state: State) -> Iterator[str]:
             leave = leave_ms(state, gang)
             if leave is not None and (leave, gang.id, gang.attempt) not in timers:
                 yield f"{gang.id} must begin to leave at {leave} and nothing is due then"
+
+
+def _gpus_have_owners(state: State) -> Iterator[str]:
+    """Law 7. Who is said to have a GPU is a node that has it."""
+    for uuid, owner in state.gpu_owners.items():
+        if owner not in state.nodes or all(gpu.uuid != uuid for gpu in state.nodes[owner].spec.gpus):
+            yield f"GPU {uuid} is said to be of {owner}, which does not have it"

@@ -6,6 +6,7 @@ in the rows themselves, so a restart needs nothing, and folding all records anew
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from datetime import date
 from typing import Any, Generic, Protocol, TypeVar
@@ -19,6 +20,8 @@ from corral.core.model import GangState
 from corral.store.journal import Record
 from corral.store.lookup import AttemptRow, JobRow, UsageRow, read_request_mark
 from corral.wire import codec
+
+_log = logging.getLogger(__name__)
 
 DAY_MS = 86_400_000
 
@@ -44,14 +47,18 @@ class Tables(Struct, frozen=True):
 
 
 def fold(tables: Tables, records: Iterable[Record]) -> None:
-    """Change the rows by these records, in order."""
+    """Change the rows by these records, in order. A record that changes no row because it cannot be true is left out,
+    and the log says so: what is looked up must never keep anybody from writing."""
     for record in records:
         if record.format == codec.FORMAT and codec.kind_of(record.body) not in _TOLD_BY_NAME:
             continue  # most records change no row: not worth decoding
-        event = codec.decode(record.format, record.body)
-        change = _CHANGES.get(type(event))
-        if change is not None:
-            change(tables, event, record)
+        try:
+            event = codec.decode(record.format, record.body)
+            change = _CHANGES.get(type(event))
+            if change is not None:
+                change(tables, event, record)
+        except Exception as fault:
+            _log.error("record_not_projected: record %d (%s): %s", record.seq, codec.kind_of(record.body), fault)
 
 
 # ---- jobs ----------------------------------------------------------------------------------------------------------

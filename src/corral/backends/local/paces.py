@@ -8,20 +8,32 @@ from __future__ import annotations
 
 import os
 import stat
+from itertools import islice
 
 PACE = "pace."  # and the rank
 _RANKS_MAX, _BYTES_MAX = 64, 64
+_ENTRIES_MAX, _RANK_MAX = 10_000, 1 << 20
 _BUSY_MS_MAX = 86_400_000
 
 
 def read_paces(folder: str) -> tuple[tuple[int, int], ...]:
     """(rank, milliseconds), by rank; empty: nobody has said anything."""
     try:
-        names = [name for name in os.listdir(folder) if name.startswith(PACE) and name[len(PACE) :].isdecimal()]
+        with os.scandir(folder) as entries:
+            ranks = [rank for each in islice(entries, _ENTRIES_MAX) if (rank := _rank(each.name)) is not None]
     except OSError:
         return ()
-    found = ((int(name[len(PACE) :]), _read(f"{folder}/{name}")) for name in names[:_RANKS_MAX])
-    return tuple(sorted((rank, busy_ms) for rank, busy_ms in found if busy_ms is not None))
+    found = ((rank, _read(f"{folder}/{PACE}{rank}")) for rank in sorted(ranks)[:_RANKS_MAX])
+    return tuple((rank, busy_ms) for rank, busy_ms in found if busy_ms is not None)
+
+
+def _rank(name: str) -> int | None:
+    """Of a file that is named as ours are: ``pace.7``, and not ``pace.007``."""
+    stated = name[len(PACE) :]
+    if not name.startswith(PACE) or not (stated.isascii() and stated.isdecimal() and len(stated) < 8):
+        return None
+    rank = int(stated)
+    return rank if rank <= _RANK_MAX and str(rank) == stated else None
 
 
 def _read(path: str) -> int | None:

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from corral.backends.base import Phase, TaskKey, TaskOrder, TaskReport
 from corral.backends.local.task import records
-from corral.core.model import FailureClass
+from corral.core.model import STEP_MAX, FailureClass
 
 _NAME_MAX = 180
 T = TypeVar("T")
@@ -99,7 +99,8 @@ class TaskState:
         return TaskRecord(_read(f"{self.folder}/{records.RECORD}"))
 
     def step(self) -> int | None:
-        return _decoded(_read(f"{self.folder}/{records.STEP}"), int)
+        step = _decoded(_read(f"{self.folder}/{records.STEP}"), int)
+        return step if step is not None and 0 <= step <= STEP_MAX else None  # one of an earlier version was not bounded
 
     def is_supervised(self) -> bool:
         """A supervisor lives: its end of the FIFO is open. To be asked *before* looking for the exit, which a

@@ -5,6 +5,7 @@ Knows how a row lies in its table. Knows nothing of what changes rows. Whoever f
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any, Generic, TypeVar
@@ -21,6 +22,8 @@ from corral.store.sql.connection import Connection
 Key = TypeVar("Key")
 Row = TypeVar("Row")
 
+_log = logging.getLogger(__name__)
+_COLUMN_MAX = (1 << 63) - 1
 #: So many rows of a table at hand; more only within one transaction.
 AT_HAND = 10_000
 
@@ -165,11 +168,21 @@ class _Rows(Generic[Key, Row]):
 
     def flush(self) -> None:
         if self._changed:
-            self._put(self._table, list(map(self._table.values, self._changed.values())))
+            self._put(self._table, [_storable(self._table, self._table.values(row)) for row in self._changed.values()])
             self._changed.clear()
         if len(self._at_hand) > AT_HAND:
             for key in list(islice(self._at_hand, len(self._at_hand) - AT_HAND // 2)):
                 del self._at_hand[key]
+
+
+def _storable(table: Table[Any, Any], values: Values) -> Values:
+    """A number that no column can hold is stored as the largest that one can, and the log says so: it came past a
+    border that should have refused it, perhaps in the days of an earlier version."""
+    for value in values:
+        if type(value) is int and not -_COLUMN_MAX <= value <= _COLUMN_MAX:
+            _log.error("value_not_storable: table %s: a number in %.300r is too large", table.name, values)
+            return tuple(min(max(v, -_COLUMN_MAX), _COLUMN_MAX) if type(v) is int else v for v in values)
+    return values
 
 
 class SqlTables:

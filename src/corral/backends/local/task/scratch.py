@@ -14,7 +14,9 @@ import stat
 from corral.backends.local.task.records import to_json, write_whole
 
 CHECKPOINT, WARNING, TEMPORARY = "checkpoint", "warning.json", "tmp"
-_READ_MAX = 1 << 20
+_READ_MAX = 1 << 16  # of the end of the checkpoint file: hundreds of lines
+_LINES_MAX = 100  # that are tried, from the end
+STEP_MAX = (1 << 53) - 1  # as the server's: what every database and every reader of JSON can hold
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -23,6 +25,7 @@ class Scratch:
         self.path, self._uid, self._gid = path, uid, gid
         self._is_ours = uid == os.geteuid()
         self._seen: tuple[int, int, int] | None = None
+        self.complaint = ""  # what is wrong with the checkpoint file, to be told to the user
 
     def make(self) -> None:
         self._make_root()
@@ -91,20 +94,30 @@ class Scratch:
             pass  # the task removed its directory; it still gets the signal
 
     def saved_step(self) -> int | None:
-        """The last step in the checkpoint file, when the file has changed since the last look."""
+        """The last step in the checkpoint file, when the file has changed since the last look. What the file is and
+        holds is up to the task; where that is of no use, ``complaint`` says so."""
         path = f"{self.path}/{CHECKPOINT}"
         try:
             state = os.lstat(path)
             mark = (state.st_ino, state.st_size, state.st_mtime_ns)
-            if mark == self._seen or not stat.S_ISREG(state.st_mode):
+            if not stat.S_ISREG(state.st_mode):
+                self.complaint = "the checkpoint file is not a plain file and is not read"
+                return None
+            if mark == self._seen:
                 return None
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             return None
         try:
             self._seen = mark
-            start = max(state.st_size - _READ_MAX, 0)
-            return last_step(os.pread(fd, _READ_MAX, start))
+            state = os.fstat(fd)  # it may have been another file a moment ago
+            if not stat.S_ISREG(state.st_mode):
+                return None
+            text = os.pread(fd, _READ_MAX, max(state.st_size - _READ_MAX, 0))
+            step = last_step(text)
+            if step is None and b"\n" in text:
+                self.complaint = 'the checkpoint file says no step that can be used; a line is {"step": 1200}'
+            return step
         except OSError:
             return None
         finally:
@@ -119,17 +132,23 @@ def blank_in(root: str) -> str:
 
 def last_step(text: bytes) -> int | None:
     """Of the last whole line that says one: ``{"step": 3}``. A last line without an end may still be being written."""
-    import json  # only a task that saves pays for it
-
-    for line in reversed(text[: text.rfind(b"\n") + 1].splitlines()):
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        step = record.get("step") if isinstance(record, dict) else None
-        if isinstance(step, int) and not isinstance(step, bool) and step >= 0:
+    end = text.rfind(b"\n") + 1
+    for line in reversed(text[:end].rsplit(b"\n", _LINES_MAX + 1)[-_LINES_MAX - 1 :]):
+        step = _step_in(line) if b"step" in line else None
+        if step is not None:
             return step
     return None
+
+
+def _step_in(line: bytes) -> int | None:
+    import json  # only a task that saves pays for it
+
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError, MemoryError):
+        return None
+    step = record.get("step") if isinstance(record, dict) else None
+    return step if type(step) is int and 0 <= step <= STEP_MAX else None
 
 
 def remove(path: str) -> None:

@@ -63,6 +63,7 @@ class Supervisor:
         self.kill_why = ""  # of the deadline
         self.warn_why = ""
         self.step: int | None = None
+        self._has_complained = False  # of what the task has written into its checkpoint file
         self.scratch: scratch.Scratch | None = None
         self.account: Account | None = None
 
@@ -292,7 +293,12 @@ class Supervisor:
                 pass
 
     def _look_for_checkpoint(self) -> None:
-        step = self.scratch.saved_step() if self.scratch is not None else None
+        if self.scratch is None:
+            return
+        step = self.scratch.saved_step()
+        if self.scratch.complaint and not self._has_complained and self.streams:
+            self._has_complained = True
+            self.streams[1].note(self.scratch.complaint)
         if step is not None and step != self.step:
             self.step = step
             try:
