@@ -94,6 +94,10 @@ soak: setup ## A million random steps, every law after every event; then a thous
 	$(PY) -m tests.simulation.soak
 	$(PY) -m tests.e2e.kill
 
+.PHONY: fuzz-nodes
+fuzz-nodes: setup ## Hostile nodes and task files against the server's parts; CASES=, FILES= and SEED= to choose
+	$(PY) -m tests.fuzz.nodes --cases $(or $(CASES),1000000) --files $(or $(FILES),100000) --seed $(or $(SEED),1)
+
 .PHONY: mutants
 mutants: setup ## Plant bugs on purpose and see that a named test catches each
 	$(PY) tests/mutants/run.py

@@ -170,7 +170,7 @@ def test_a_node_that_changes_its_mind_all_the_time_fills_no_journal(desk: Desk):
 def test_numbers_that_cannot_be_are_refused(desk: Desk, number: int):
     for name in ("session", "epoch", "term", "base", "version", "refused"):
         with pytest.raises(BadReport, match="negative or too large"):
-            desk.say(**{name: number})  # type: ignore[arg-type]
+            desk.say(**{name: number})
     with pytest.raises(BadReport):
         desk.fleet.desired(DesiredAsk(node="n1", epoch=EPOCH, term=0, version=number))
 

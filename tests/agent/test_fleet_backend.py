@@ -222,3 +222,26 @@ def test_work_that_no_machine_can_run_is_known_beforehand(desk: Desk):
     desk.say()
     assert desk.fleet.cannot_run(image) == "", "an engine was started there"
     assert "is not the name of an image" in desk.fleet.cannot_run(Work(command=("true",), image="dir:/etc"))
+
+
+def test_an_attempt_that_is_held_back_and_told_to_leave_is_over_once_its_node_has_spoken(desk: Desk):
+    """It was dropped without a word, and its gang waited for its end for ever."""
+    desk.begin()
+    second = TaskKey("1/main", 2, 0)
+    desk.fleet.launch([order(second, "true", epoch=EPOCH)])
+    desk.fleet.kill(second)
+    assert desk.told == [], "the node may have it from an earlier server"
+    desk.say()
+    desk.say()
+    assert [(each.key, each.exit_code) for each in desk.told if isinstance(each, TaskReport)] == [(second, 143)]
+    assert desk.orders() == []
+
+
+def test_an_attempt_that_gave_way_to_an_older_one_is_over_when_it_is_told_to_leave(desk: Desk):
+    desk.begin(maybe=(KEY,))
+    second = TaskKey("1/main", 2, 0)
+    desk.fleet.launch([order(second, "true", epoch=EPOCH)])
+    desk.say(ObservedTask(KEY, up(KEY)), epoch=EPOCH - 1)
+    desk.say(ObservedTask(KEY, up(KEY)))
+    desk.fleet.warn(second, 1_000, "drain")
+    assert [each.key for each in desk.told if isinstance(each, TaskReport)] == [KEY, second]

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from corral.backends.base import HealthReport, Phase, SavedReport, TaskKey, TaskOrder, TaskReport
+from corral.backends.base import HealthReport, Phase, Report, SavedReport, TaskKey, TaskOrder, TaskReport
 from corral.backends.fake import FakeBackend
 from corral.core import events as e
 from corral.core import facts as f
@@ -201,3 +201,21 @@ def test_what_is_said_about_health_is_told_with_its_reason():
     assert desk.dispatch.fact(said) == f.GpuObserved("here", 3, Health.FAILED, "Xid 79")
     said = HealthReport("here", None, Health.SUSPECT, "the disk is full")
     assert desk.dispatch.fact(said) == f.NodeObserved("here", Health.SUSPECT, "the disk is full")
+
+
+def test_an_attempt_that_is_told_to_leave_while_it_waits_for_an_older_one_is_over():
+    """It was never ordered, so that nobody said that it had ended, and the gang held its seats for ever."""
+    desk = Desk(spec(Work(command=("x",))), TWO)
+    desk.dispatch.fact(report(1, Phase.UP))
+    apply(desk.state, e.TasksLost(3, "7/main", 1, 0b10, "here", FailureClass.NODE_LOST))
+    apply(desk.state, e.GangRepaired(4, "7/main", 2, TWO))
+    desk.dispatch.carry_out(StartGang("7/main", 2, TWO))
+    assert desk.asked("launch") == []
+    told: list[Report] = []
+    desk.dispatch.tell = told.append
+    apply(desk.state, e.GangEvicted(5, "7/main", 2, Cause.DRAIN, 99))
+    desk.dispatch.carry_out(WarnGang("7/main", 2, Cause.DRAIN, 99))
+    facts = [desk.dispatch.fact(each) for each in told]
+    assert facts == [f.TasksDown("7/main", 2, mask, 143, None, "here") for mask in (1, 2)]
+    desk.dispatch.fact(report(1, Phase.DOWN))
+    assert desk.asked("launch") == [], "and it does not begin after all"

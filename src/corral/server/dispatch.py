@@ -23,6 +23,7 @@ from corral.backends.base import (
     TaskKey,
     TaskOrder,
     TaskReport,
+    Tell,
 )
 from corral.core import facts as f
 from corral.core.cluster.resources import CPU_MILLI, MEMORY_MIB, amount_of
@@ -48,6 +49,8 @@ class Dispatch:
         self._there: dict[str, dict[int, set[TaskKey]]] = {}
         self._over: set[TaskKey] = set()
         self._carried: dict[str, Effect] = {}  # by gang, the last one
+        self._delayed: dict[str, int] = {}  # gang -> the attempt that waits for what is left of older ones
+        self.tell: Tell = _tell_nobody  # what becomes of tasks that no backend has heard of
 
     def carry_out(self, effect: Effect) -> None:
         """Once: an effect is owed again with every task that has done its part, and a gang may have a thousand."""
@@ -59,6 +62,8 @@ class Dispatch:
         self._carried[gang.id] = effect
         if isinstance(effect, StartGang):
             self._start(gang)
+        elif self._delayed.get(gang.id) == gang.attempt:
+            self._give_up_start(gang)
         elif isinstance(effect, WarnGang):
             for key in _live_tasks(gang):
                 self.backend.warn(key, effect.deadline_ms, str(effect.cause))
@@ -74,11 +79,22 @@ class Dispatch:
                 self._let_go(key)
             else:
                 self.backend.kill(key)
-        if gang.id not in self._there or min(self._there[gang.id]) >= gang.attempt:
+        if gang.id in self._there and min(self._there[gang.id]) < gang.attempt:
+            self._delayed[gang.id] = gang.attempt
+        else:
+            self._delayed.pop(gang.id, None)
             orders = list(self.orders(gang))
             for order in orders:
                 self._note(order.key)
             self.backend.launch(orders)
+
+    def _give_up_start(self, gang: Gang) -> None:
+        """It is told to leave before it was ordered anywhere: nobody else would ever say that its tasks are over."""
+        del self._delayed[gang.id]
+        for key in _live_tasks(gang):
+            node = gang.seats[key.task].node
+            why = "it was told to leave before it began"
+            self.tell(TaskReport(key=key, phase=Phase.DOWN, at_ms=0, node=node, exit_code=143, why=why))
 
     def fact(self, report: Report) -> f.Fact | None:
         """What a report says; None if it speaks of an attempt that is over. Such a task is ended, or let go."""
@@ -119,6 +135,7 @@ class Dispatch:
     def forget(self, gang: str, attempt: int) -> None:
         """Nothing of the attempt runs any more, and that is written down."""
         self._carried.pop(gang, None)
+        self._delayed.pop(gang, None)
         for key in list(self._there.get(gang, {}).get(attempt, ())):
             self._let_go(key)
 
@@ -209,6 +226,10 @@ class Dispatch:
 
     def _address(self, node: str) -> str:
         return "127.0.0.1" if len(self.state.nodes) == 1 else node
+
+
+def _tell_nobody(_: Report) -> None:
+    """Before anybody listens."""
 
 
 def _node_fact(report: NodeReport) -> f.Fact | None:

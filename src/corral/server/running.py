@@ -101,6 +101,7 @@ class Running:
                 with suppress(RuntimeError):  # the server has ended meanwhile; tasks are told again to the next one
                     thread.call_soon_threadsafe(self._take_reports)
 
+        self._dispatch.tell = tell
         self._backend.open(tell, self._journal.epoch)
         self._take_reports()
         if fleet is None:

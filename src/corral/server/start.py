@@ -130,8 +130,8 @@ def expect_fleet(state: State, fleet: FleetBackend, lookup: Lookup) -> None:
             else:
                 maybe[seat.node].append(key)
         if gang.state is GangState.STARTING and gang.attempt > 1:
-            for node, key in _earlier_tasks(gang, lookup):
-                maybe.setdefault(node, []).append(key)
+            for name, key in _earlier_tasks(gang, lookup):
+                maybe.setdefault(name, []).append(key)
     for name, node in state.nodes.items():
         fleet.expect(node.spec, node.lost, tasks[name], maybe[name])
 

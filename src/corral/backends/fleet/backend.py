@@ -37,7 +37,7 @@ from corral.backends.fleet.counts import FleetCounts
 from corral.backends.fleet.fence import Fence
 from corral.backends.fleet.leases import Leases
 from corral.backends.fleet.logs import KeptLogs, LogDesk
-from corral.backends.fleet.member import Member, Seen, not_there
+from corral.backends.fleet.member import Member, Seen, never_began, not_there
 from corral.backends.fleet.messages import (
     AgentAnswer,
     AgentReport,
@@ -87,6 +87,7 @@ class FleetBackend:
         self._alarm_ms: dict[str, int] = {}
         self._unheard: set[str] = set()
         self._held: list[TaskOrder] = []
+        self._doomed: set[TaskKey] = set()
         self._desk = LogDesk()
         self._epoch = 0
         self._tell: Tell = _tell_nobody
@@ -154,14 +155,32 @@ class FleetBackend:
                 is_earlier = wanted.deadline_ms is None or deadline_ms < wanted.deadline_ms
                 wanted.deadline_ms, wanted.why = (deadline_ms if is_earlier else wanted.deadline_ms), why
                 member.wake()
+                return
+            told = self._never_began(key)
+        self._tell_all(told)
 
     def kill(self, key: TaskKey) -> None:
         with self._lock:
-            self._held = [order for order in self._held if order.key != key]
             member = self._live(key)
             if member is not None:
                 member.want(key).kill = True
                 member.wake()
+                return
+            told = self._never_began(key)
+        self._tell_all(told)
+
+    def _never_began(self, key: TaskKey) -> list[Report]:
+        """It is to leave or to end, and its order was held back, or let go for the sake of an older attempt: nobody
+        else would say that it is over. Where its node has not told everything yet, it may be there after all."""
+        member = self._members.get(self._given.live.get(key, ""))
+        if member is None or member.is_gone or key in member.seen or key in member.wanted:
+            return []
+        if not member.is_heard:
+            self._doomed.add(key)
+            return []
+        self._held = [order for order in self._held if order.key != key]
+        self._given.let_go(key)
+        return [never_began(key, member.name, self.wall_ms())]
 
     def known(self) -> Sequence[TaskKey]:
         with self._lock:
@@ -316,18 +335,32 @@ class FleetBackend:
     def _hear(self, node: str) -> list[Report]:
         """A node has told everything, or was given up. The last of them lets go what waited for it."""
         self._unheard.discard(node)
+        told = [each for key in self._doomed.copy() for each in self._end_doomed(key)]
         if self._unheard or not self._held:
-            return []
+            return told
         held, self._held = self._held, []
         alive = {(key.gang, key.attempt) for each in self._members.values() for key, seen in each.seen.items()
                  if seen.down is None}  # fmt: skip
-        return [
+        return told + [
             report
             for order in held
             # an older attempt is being ended: when it is, the server orders this one again
             if not any(gang == order.key.gang and attempt < order.key.attempt for gang, attempt in alive)
             for report in self._launch(order)
         ]
+
+    def _end_doomed(self, key: TaskKey) -> list[Report]:
+        """A task that was to end before its node had told whether it has it."""
+        member = self._members.get(self._given.live.get(key, ""))
+        if member is not None and not member.is_heard and not member.is_gone:
+            return []
+        self._doomed.discard(key)
+        live = self._live(key)
+        if live is None:
+            return self._never_began(key)
+        live.want(key).kill = True
+        live.wake()
+        return []
 
     def desired(self, ask: DesiredAsk) -> DesiredAnswer | None:
         """What is new for an agent; None: nothing at present."""

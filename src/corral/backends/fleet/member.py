@@ -275,5 +275,11 @@ def not_there(order: TaskOrder, at_ms: int) -> TaskReport:
     )  # fmt: skip
 
 
+def never_began(key: TaskKey, node: str, at_ms: int) -> TaskReport:
+    """What becomes of a task that is to end before anybody was asked to begin it."""
+    why = "it was told to leave before it began"
+    return TaskReport(key=key, phase=Phase.DOWN, at_ms=at_ms, node=node, exit_code=143, why=why)
+
+
 def _nobody_waits() -> None:
     """No agent is listening at this moment."""

@@ -1,0 +1,1 @@
+"""Seeded drivers that say hostile things at the borders."""
