@@ -155,6 +155,7 @@ def test_a_node_speaks_of_its_own_health_and_of_gpus_that_it_has():
 
 
 def test_a_node_that_changes_its_mind_all_the_time_fills_no_journal(desk: Desk):
+    spec = NodeSpec("n1")
     for n in range(1_000):
         spec = NodeSpec("n1", (Gpu("GPU-1", "H100", 1_000 + n),))
         desk.say(spec=spec, health=(HealthReport("n1", None, Health.SUSPECT, f"reason {n}"),))

@@ -288,18 +288,22 @@ class Run:
         if said.node != liar.node.name:
             self.refused += 1  # by whoever compares it with the credential
             return
-        fleet = self.site.fleet
-        take: Callable[[Any], object] = {
-            AgentReport: fleet.report, DesiredAsk: fleet.desired, LogDelivery: fleet.take_logs
-        }[shape]  # fmt: skip
         try:
             with self.site.speaking(liar.node.name):
-                take(said)
+                self._take(said)
             self.taken[kind] += 1
         except (BadReport, StaleEpoch):
             self.refused += 1
         except Exception:
             self.ended.append(f"{kind}: {traceback.format_exc(limit=-4)}")
+
+    def _take(self, said: AgentReport | DesiredAsk | LogDelivery) -> None:
+        if isinstance(said, AgentReport):
+            self.site.fleet.report(said)
+        elif isinstance(said, DesiredAsk):
+            self.site.fleet.desired(said)
+        else:
+            self.site.fleet.take_logs(said)
 
     def guarded(self, act: Callable[[], object]) -> None:
         try:
