@@ -273,7 +273,7 @@ class _Http(uvicorn.Server):
                 app,
                 host=options.host,
                 port=options.port,
-                http=timed_heads(options.api.head_timeout_s),
+                http=timed_heads(options.api),
                 log_config=None,
                 access_log=False,
                 server_header=False,

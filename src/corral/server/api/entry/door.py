@@ -40,6 +40,11 @@ _SAFE = (
 )
 _CSP = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
 _JSON = b"application/json"
+#: What may be said once: said twice, two readers of the same request may each believe another one.
+_ONCE = frozenset(
+    {b"authorization", b"content-encoding", b"content-length", b"content-type", b"expect", b"host", b"idempotency-key",
+     b"last-event-id", b"transfer-encoding", b"x-request-id"}
+)  # fmt: skip
 
 
 class Desk:
@@ -175,6 +180,10 @@ def _check_headers(scope: Scope, bytes_max: int, count_max: int) -> None:
         raise Unable(431, "headers_too_long", f"more than {count_max} headers or {bytes_max} bytes of them")
     if len(scope["query_string"]) + len(scope.get("raw_path") or b"") > bytes_max:
         raise Unable(414, "address_too_long", f"the address has more than {bytes_max} bytes")
+    names = [name for name, _ in headers if name in _ONCE]
+    if len(names) != len(set(names)):
+        twice = next(name for name in names if names.count(name) > 1).decode()
+        raise Unable(400, "header_twice", f"the header {twice} is there more than once", "send it once")
 
 
 def _check_accepted(route: Route, headers: dict[bytes, bytes]) -> None:
