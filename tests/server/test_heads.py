@@ -1,5 +1,5 @@
-"""What a connection may cost before there is a request, and after its answer: endless heads, chunks and trailers, bodies
-that never come, requests sent in advance, answers that nobody reads."""
+"""What a connection may cost before there is a request, and after its answer: endless heads, chunks and trailers,
+bodies that never come, requests sent in advance, answers that nobody reads."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_a_head_that_does_not_end_is_refused_as_it_arrives(desk, begin, pa
 
 
 async def test_endless_heads_cost_no_more_than_their_bound_however_many_there_are(desk):
-    async with served(desk) as (server, port):
+    async with served(desk) as (_, port):
         ends = await asyncio.gather(
             *(pour(port, b"GET /v1/health HTTP/1.1\r\nX-Long: ", b"x" * MIB, 16 * MIB) for _ in range(30))
         )
@@ -112,7 +112,7 @@ async def test_requests_sent_in_advance_are_few(desk):
                 await reader.read()
         writer.close()
         await until_nobody_is_connected(server)
-        assert not desk.app.streams.open
+        await until_no_stream_is_open(desk)
 
 
 async def test_a_stream_ends_with_its_connection_also_when_another_request_waits_behind_it(desk):
@@ -124,9 +124,7 @@ async def test_a_stream_ends_with_its_connection_also_when_another_request_waits
         await asyncio.sleep(0.2)
         writer.transport.abort()
         await until_nobody_is_connected(server)
-        async with asyncio.timeout(10):
-            while desk.app.streams.open:
-                await asyncio.sleep(0.02)
+        await until_no_stream_is_open(desk)
 
 
 async def test_a_few_requests_sent_in_advance_are_answered_in_order(desk):
@@ -169,7 +167,7 @@ async def test_an_answer_that_nobody_reads_ends_its_connection(desk):
     """The answers fill what the machine keeps for the connection, and more."""
     async with served(desk) as (server, port):
         _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
-        writer.transport.pause_reading()
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
         for _ in range(200):
             writer.write(b"GET /v1/openapi.json HTTP/1.1\r\nHost: here\r\n\r\n")
             await asyncio.sleep(0.005)
@@ -182,7 +180,7 @@ async def test_a_stream_that_nobody_reads_ends_its_connection(desk):
         for n in range(40):
             desk.service.queue(f"team/{'x' * 30}{n}")
         _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
-        writer.transport.pause_reading()
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
         writer.write(request(desk, "GET", "/v1/events?follow=true").replace("\n", "\r\n").encode() + b"\r\n\r\n")
         for _ in range(400):
             for n in range(40):
@@ -192,12 +190,18 @@ async def test_a_stream_that_nobody_reads_ends_its_connection(desk):
                 break
         await until_nobody_is_connected(server)
         writer.close()
-        assert not desk.app.streams.open
+        await until_no_stream_is_open(desk)
 
 
 async def until_nobody_is_connected(server) -> None:
     async with asyncio.timeout(20):
         while server.server_state.connections:
+            await asyncio.sleep(0.02)
+
+
+async def until_no_stream_is_open(desk) -> None:
+    async with asyncio.timeout(20):
+        while desk.app.streams.open:
             await asyncio.sleep(0.02)
 
 

@@ -22,7 +22,10 @@ class ApiSettings(Struct, frozen=True, kw_only=True):
     headers_max: int = 100
     requests_per_s: float = 5_000.0  # of one token, in the long run
     requests_burst: int = 10_000
-    streams_max: int = 512  # of the whole server
+    streams_max: int = 2_048  # of the whole server
+    streams_reserve: int = 256  # of these, for users who have only a few
+    streams_per_address: int = 1_024
+    streams_per_user: int = 128
     streams_per_token: int = 64
     heartbeat_s: float = 15.0
     send_timeout_s: float = 10.0  # a connection whose client takes nothing for so long is cut off
@@ -31,5 +34,6 @@ class ApiSettings(Struct, frozen=True, kw_only=True):
     secret_bytes_max: int = 64 << 10
     metrics_open: bool = False  # whether metrics are told without a token to clients on this machine
     reader_threads: int = 4
+    log_threads: int = 2  # logs are read apart, so that those who follow them delay nobody else
     job_limits: Limits = LIMITS
     default_queue: str = DEFAULT_QUEUE  # of a job that names none
