@@ -7,7 +7,9 @@ from tests.architecture.repository import REQUIRED_PACKAGES, SOURCE, modules
 
 # (rule, place) -> why breaking the rule there makes the code better. A place is a path below src/corral,
 # with ::Class.function for a function. An exception that is no longer needed fails the tests too.
-EXCEPTIONS: dict[tuple[str, str], str] = {}
+EXCEPTIONS: dict[tuple[str, str], str] = {
+    ("module_is_short", "wire/config.py"): "one list of all keys of the file, beside what holds without them",
+}
 
 PER_MODULE = list(RULES)
 RULE_NAMES = [rule.__name__ for rule in PER_MODULE]

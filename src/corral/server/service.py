@@ -26,7 +26,7 @@ from corral.core.state import State
 from corral.server.loop import AccountCommand, Command, Done, FleetCommand, Loop
 from corral.server.planning.planner import PlannerLost
 from corral.server.planning.thinking import Answer, Prospect, Why
-from corral.server.secrets import SecretStore
+from corral.server.vault.store import SecretStore
 from corral.store.journal import Journal, Record
 from corral.store.lookup import Lookup
 from corral.wire.details import NodeDetails
