@@ -22,8 +22,8 @@ from corral.core.intake.refusal import Refusal
 from corral.core.model import GangSpec, JobSpec
 from corral.core.work import Work
 from corral.server.running import Running
-from corral.server.secrets import SecretStore
 from corral.server.start import load
+from corral.server.vault import secrets_of
 from corral.store.sqlite.journal import SqliteJournal
 from tests.e2e.live import children
 from tests.e2e.serving import node
@@ -53,7 +53,7 @@ async def _measure(folder: Path, jobs: int) -> dict[str, Any]:
     journal = SqliteJournal(folder)
     found(journal)
     backend = _Forgetful([node()], lambda _: Script(runs_ms=0))
-    server = Running(load(journal), journal, journal.lookup, backend, SecretStore(folder / "secrets"))
+    server = Running(load(journal), journal, journal.lookup, backend, secrets_of(folder))
     await server.begin()
     rows = []
     try:

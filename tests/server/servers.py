@@ -16,8 +16,8 @@ from corral.core.model import GangSpec, JobSpec, QueueSpec, Settings
 from corral.core.people.accounts import TokenIssued
 from corral.core.work import Work
 from corral.server.running import Running
-from corral.server.secrets import SecretStore
 from corral.server.start import founding, load
+from corral.server.vault import secrets_of
 from corral.store.journal import Entry, Journal
 from corral.store.lookup import JobRow
 from corral.store.memory import MemoryJournal
@@ -48,7 +48,7 @@ async def running(
         found(journal)
     backend = backend if backend is not None else FakeBackend([NODE], lambda _: Script(runs_ms=20))
     lookup = _FedLookup(journal)
-    server = Running(load(journal), journal, lookup, backend, SecretStore(folder / "secrets"))
+    server = Running(load(journal), journal, lookup, backend, secrets_of(folder))
     server.loop.keep_ended = keep_ended
     await server.begin()
     try:

@@ -11,9 +11,9 @@ from corral.server.api.app import make_app
 from corral.server.auth import new_token
 from corral.server.metrics import Metrics
 from corral.server.running import Running
-from corral.server.secrets import SecretStore
 from corral.server.start import load
 from corral.server.totals import fold
+from corral.server.vault import secrets_of
 from corral.store.sqlite.journal import SqliteJournal
 from corral.wire.codec import decode
 from tests.server.asgi import Stream, ask
@@ -28,7 +28,7 @@ async def whole(folder, backend, token=None):
     journal = SqliteJournal(folder)
     if journal.head.seq == 0:
         found(journal)
-    secrets = SecretStore(folder / "secrets")
+    secrets = secrets_of(folder)
     server = Running(load(journal), journal, journal.lookup, backend, secrets)
     await server.begin()
     service = server.service

@@ -142,6 +142,13 @@ def digest_of(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
+def known_token(accounts: Accounts, authorization: str | None) -> str:
+    """The id of the token that a header speaks of, if there is one of that id; whether its secret is right is left
+    open."""
+    parts = (authorization or "").partition(" ")[2].strip().split("_", 2)
+    return parts[1] if len(parts) == 3 and parts[0] == PREFIX and parts[1] in accounts.tokens else ""
+
+
 def authenticate(accounts: Accounts, authorization: str | None, now_ms: int) -> Principal | Refusal:
     """Whose token it is. Unknown, revoked and wrong tokens are told apart by nobody, not even by a clock."""
     if not authorization:

@@ -39,15 +39,18 @@ from corral.server.auth import new_token
 from corral.server.metrics import Metrics
 from corral.server.planning.thinking import chosen_policy
 from corral.server.running import Running
-from corral.server.secrets import SecretStore
 from corral.server.standing.redirect import Redirect, Starting, Switch
 from corral.server.standing.standby import Lead, Standby
 from corral.server.start import FOUNDER, founding, load
+from corral.server.vault import secrets_of
+from corral.server.vault.keys import BadKey
+from corral.store.attest import BadAttestation, signer_of
 from corral.store.journal import Entry, Journal
 from corral.store.sqlite.journal import SqliteJournal
 from corral.wire.codec import encode
 from corral.wire.config import PolicyChoice
 from corral.wire.health import HealthSettings
+from corral.wire.keeping import AttestRules
 from corral.wire.topology import Places
 
 log = structlog.get_logger(__name__)
@@ -84,6 +87,8 @@ class Options(Struct, frozen=True, kw_only=True):
     administrator: str = "admin"
     keep_ended: int = 1_000
     keep_ended_ms: int = 86_400_000
+    secret_key_file: str = ""  # of the keys that seal secrets, if not where they are by themselves
+    attest: AttestRules = AttestRules()
     tls_certificate: str = ""
     tls_key: str = ""
     tls_ca: str = ""  # who vouches for the certificate; kept with the administrator's token
@@ -115,7 +120,12 @@ def serve(options: Options, backend: Backend) -> int:
         raise CannotStart(str(wrong))
     _log_to_standard_error()
     sys.setswitchinterval(_SWITCH_S)
-    ground, place = _opened(options)
+    try:
+        if options.attest.is_on:
+            signer_of(Path(options.attest.key_file))
+        ground, place = _opened(options)
+    except (BadKey, BadAttestation) as wrong:
+        raise CannotStart(str(wrong)) from None
     with place, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_Serving(options, backend, place).run(ground))
 
@@ -124,7 +134,9 @@ def _opened(options: Options) -> tuple[Lead | Standby, socket.socket]:
     """The right to the data, then the address; nothing is written before this server has both."""
     if options.database:
         found = partial(_found, options=options)
-        standby = Standby(options.database, options.data, options.public_url, options.lease_s, found)
+        standby = Standby(
+            options.database, options.data, options.public_url, options.lease_s, found, options.secret_key_file
+        )
         try:
             return standby, _bound(options)
         except BaseException:
@@ -135,7 +147,7 @@ def _opened(options: Options) -> tuple[Lead | Standby, socket.socket]:
         place = _bound(options)
         if journal.head.seq == 0:
             _found(journal, options)
-        secrets = SecretStore(options.data / "secrets")
+        secrets = secrets_of(options.data, options.secret_key_file)
         return Lead(load(journal), journal, journal.lookup, secrets), place
     except BaseException:
         journal.close()
@@ -215,6 +227,7 @@ class _Serving:
         server = Running(lead.known, lead.journal, lead.lookup, self._backend, lead.secrets, options.policy, urls)
         server.places, server.watch.settings = options.places, options.health
         server.service.rules = options.rules
+        server.attest = options.attest
         server.loop.keep_ended, server.loop.keep_ended_ms = options.keep_ended, options.keep_ended_ms
         lead.when_lost(partial(_from_elsewhere, asyncio.get_running_loop(), server.loop.stop))
         try:
@@ -273,7 +286,7 @@ class _Http(uvicorn.Server):
                 app,
                 host=options.host,
                 port=options.port,
-                http=timed_heads(options.api.head_timeout_s),
+                http=timed_heads(options.api),
                 log_config=None,
                 access_log=False,
                 server_header=False,

@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 import structlog
 
@@ -18,21 +19,24 @@ from corral.backends.fleet.backend import FleetBackend
 from corral.core import events as e
 from corral.core.cluster.topology import NodeSpec
 from corral.server import garbage
+from corral.server.attesting import Attester
 from corral.server.carrying.carrying import Carrying
 from corral.server.clock import Clock
 from corral.server.dispatch import Dispatch
 from corral.server.loop import AnyEvent, Loop
 from corral.server.planning.planner import Planner, PlannerLost, ThoughtFailed
 from corral.server.saved import IMAGE_FORMAT, Known
-from corral.server.secrets import SecretStore
 from corral.server.service import Service
 from corral.server.start import admit, bring_nodes, expect_fleet, miss_tasks, retold, was_given
+from corral.server.vault.store import SecretStore
 from corral.server.watch.history import EndHistory
 from corral.server.watch.past import recalled
 from corral.server.watch.verdicts import FleetWatch
-from corral.store.journal import Journal, StoredImage
+from corral.store.attest import signer_of
+from corral.store.journal import Head, Journal, StoredImage
 from corral.store.lookup import Lookup
 from corral.wire.config import PolicyChoice
+from corral.wire.keeping import AttestRules
 from corral.wire.topology import Places
 
 log = structlog.get_logger(__name__)
@@ -69,6 +73,8 @@ class Running:
         self.loop.watchers.append(self._let_go)
         self.service = Service(self.loop, lookup, backend, secrets)
         self._reports: deque[Report] = deque()
+        self._secrets = secrets
+        self.attest = AttestRules()
         self.places = Places()
         self.watch = FleetWatch(EndHistory(known.state.holders.values()))
         self._urls = urls  # where agents find this server
@@ -110,6 +116,7 @@ class Running:
         garbage.set_survivors_aside()
         begun = (self.loop.run(), self._take_images(), _look_for_garbage())
         self._tasks = [asyncio.create_task(each) for each in begun]
+        await self._protect_what_is_kept()
         if fleet is not None:
             self.carrying = Carrying(self.service, fleet, self._urls)
             self.loop.watchers.append(self.carrying.notice)
@@ -118,6 +125,20 @@ class Running:
         for task in self._tasks:
             task.add_done_callback(self._notice_end)
         self.service.is_ready = True
+
+    async def _protect_what_is_kept(self) -> None:
+        """Secrets are sealed with the newest key; heads of the journal are attested where that is asked for."""
+        if sealed := await asyncio.to_thread(self._secrets.seal_again, self.loop.known.accounts):
+            log.info("secrets_sealed", count=sealed)
+        if self.attest.is_on:
+            signer = signer_of(Path(self.attest.key_file))
+            attester = Attester(self.attest, signer, self._durable_head)
+            log.info("attesting", public_key=signer.public)
+            self._tasks.append(asyncio.create_task(attester.run(self.service.now_ms)))
+
+    def _durable_head(self) -> Head:
+        last = self._journal.read(self.loop.durable_seq - 1, 1)[0]
+        return Head(last.seq, last.hash)
 
     def _take_reports(self) -> None:
         while self._reports:

@@ -26,7 +26,7 @@ from corral.core.state import State
 from corral.server.loop import AccountCommand, Command, Done, FleetCommand, Loop
 from corral.server.planning.planner import PlannerLost
 from corral.server.planning.thinking import Answer, Prospect, Why
-from corral.server.secrets import SecretStore
+from corral.server.vault.store import SecretStore
 from corral.store.journal import Journal, Record
 from corral.store.lookup import Lookup
 from corral.wire.details import NodeDetails
@@ -48,6 +48,17 @@ class Newsroom:
         self.rules = SiteRules()  # what the site allows where no queue says otherwise
         self.details: dict[str, NodeDetails] = {}  # what nodes have last told about what they are made of
         self.news = asyncio.Event()
+        self._reads: dict[tuple[int, asyncio.Event], asyncio.Future[list[Record]]] = {}
+
+    async def read_on(self, after: int, news: asyncio.Event) -> list[Record]:
+        """Records after a number. Equivalent to reading for each feed by itself; feeds that are equally far and have
+        heard the same news share one look, so that hundreds of them cost no more than one."""
+        key = (after, news)
+        reading = self._reads.get(key)
+        if reading is None:
+            reading = self._reads[key] = asyncio.ensure_future(asyncio.to_thread(self.read, after, _FEED_AT_ONCE))
+            reading.add_done_callback(lambda _: self._reads.pop(key, None))
+        return await asyncio.shield(reading)
 
     def lacks(self, node: str) -> Mapping[str, str]:
         """What a machine cannot run or limit, and why; known where its tasks are."""
@@ -230,7 +241,7 @@ class Feed:
     async def __aiter__(self) -> AsyncIterator[Record]:
         while self._is_open and not self._service.is_ending:
             news = self._service.news  # before reading: whatever is written from now on will set it
-            found = await asyncio.to_thread(self._service.read, self._after, _FEED_AT_ONCE)
+            found = await self._service.read_on(self._after, news)
             for record in found:
                 self._after = record.seq
                 yield record

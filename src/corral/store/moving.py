@@ -70,6 +70,16 @@ def copy(source: JournalPlace, target: JournalPlace) -> Head:
         return whole.head
 
 
+def missing_heads(source: JournalPlace, heads: Iterable[Head]) -> list[Head]:
+    """Those of the heads that are no records of this journal, or are others there."""
+    wanted = {head.seq: head for head in heads}
+    with _connected(source) as connection:
+        for record in whole_journal(connection, source if isinstance(source, Path) else Path.cwd()):
+            if record.seq in wanted and wanted[record.seq].hash == record.hash:
+                del wanted[record.seq]
+    return [wanted[seq] for seq in sorted(wanted)]
+
+
 def _insist(end: Head, wanted: Head) -> None:
     if end != wanted:
         raise JournalBroken(f"the records end with {end.seq}, and should end with {wanted.seq}")

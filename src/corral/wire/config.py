@@ -36,6 +36,7 @@ from corral.wire.job.keys import QUEUE
 from corral.wire.job.limits import LIMITS, Limits
 from corral.wire.job.parse import DEFAULT_QUEUE
 from corral.wire.job.program import PATH_TEXT
+from corral.wire.keeping import ATTEST, ATTEST_KEYS, SECRET_KEYS, SECRETS, AttestRules, SecretRules
 from corral.wire.queues import PAGE, QUEUE_KEYS, parse_queue, queue_of, queue_schema, write_queue
 from corral.wire.rules import RULE_KEYS, RULES
 from corral.wire.topology import TOPOLOGY_KEYS, TOPOLOGY_TABLE, TopologySource
@@ -89,6 +90,8 @@ class Config(Struct, frozen=True, kw_only=True):
     keep_ended_ms: int = DAY_MS  # how long ended jobs stay in memory; they stay in the journal
     keep_ended: int = 1_000  # and how many of them at most
     rules: SiteRules = SiteRules()
+    secrets: SecretRules = SecretRules()
+    attest: AttestRules = AttestRules()
     limits: Limits = LIMITS
     api: ApiLimits = ApiLimits()
     health: HealthSettings = HealthSettings()
@@ -261,6 +264,10 @@ CONFIG_KEYS = Table(
             1000, default="1000", into="keep_ended"),
         Key("jobs", RULES, "What jobs may ask for where no queue above them says otherwise.",
             {"priority_ceiling": 100}, into="rules"),
+        Key("secrets", SECRETS, "How values of secrets are sealed.", {"key_file": "/etc/corral/secrets.key"},
+            into="secrets"),
+        Key("attest", ATTEST, "Signed heads of the journal, kept elsewhere.", {"file": "/mnt/audit/corral.heads"},
+            into="attest"),
         Key("limits", table_kind(LIMIT_KEYS, "a mapping"), "How large a job document may be.", {"array_size": 100_000}),
         Key("api", table_kind(API_KEYS, "a mapping", lambda found: ApiLimits(**_into(found, API_KEYS))),
             "What one request may ask.", {"body": "32MiB"}, into="api"),
@@ -358,6 +365,8 @@ def write_config(config: Config) -> dict[str, Any]:
     written["keep_ended"] = CONFIG_KEYS.by_name["keep_ended"].kind.write(config.keep_ended_ms)
     written["keep_ended_jobs"] = config.keep_ended
     written["jobs"] = _written(config.rules, RULE_KEYS)
+    written["secrets"] = _written(config.secrets, SECRET_KEYS)
+    written["attest"] = _written(config.attest, ATTEST_KEYS)
     written["limits"] = _written(config.limits, LIMIT_KEYS)
     written["api"] = _written(config.api, API_KEYS)
     written["health"] = _written(config.health, HEALTH_KEYS)

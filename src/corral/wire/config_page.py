@@ -6,6 +6,7 @@ from corral.wire import config, queues
 from corral.wire.containers import CONTAINER_KEYS
 from corral.wire.document.reference import section
 from corral.wire.health import HEALTH_KEYS
+from corral.wire.keeping import ATTEST_KEYS, SECRET_KEYS
 from corral.wire.rules import RULE_KEYS
 from corral.wire.topology import TOPOLOGY_KEYS
 
@@ -21,6 +22,8 @@ def configuration_page() -> str:
         section("`logs`", "", config.LOG_KEYS),
         section("`containers`", "See [containers](operate/containers.md).", CONTAINER_KEYS),
         section("`jobs`", _JOBS, RULE_KEYS),
+        section("`secrets`", "See [security](security.md#secrets).", SECRET_KEYS),
+        section("`attest`", "See [the journal](journal.md#heads-that-are-kept-elsewhere).", ATTEST_KEYS),
         section("`api`", "", config.API_KEYS),
         section("`health`", _HEALTH, HEALTH_KEYS),
         section("A queue", _QUEUE, queues.QUEUE_KEYS),

@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -36,7 +37,7 @@ from corral.backends.fleet.border import (
 from corral.backends.fleet.counts import FleetCounts
 from corral.backends.fleet.fence import Fence
 from corral.backends.fleet.leases import Leases
-from corral.backends.fleet.logs import KeptLogs, LogDesk
+from corral.backends.fleet.logs import KeptLogs, LogDesk, waited
 from corral.backends.fleet.member import Member, Seen, never_began, not_there
 from corral.backends.fleet.messages import (
     AgentAnswer,
@@ -88,7 +89,8 @@ class FleetBackend:
         self._unheard: set[str] = set()
         self._held: list[TaskOrder] = []
         self._doomed: set[TaskKey] = set()
-        self._desk = LogDesk()
+        self._desk = LogDesk(self.settings.log_wait_ms)
+        self.kept_log, self.log_wait_s = self._logs.read, self.settings.log_wait_ms / 1000
         self._epoch = 0
         self._tell: Tell = _tell_nobody
         self._lock = threading.RLock()
@@ -202,20 +204,18 @@ class FleetBackend:
                 member.wake()
 
     def read_log(self, key: TaskKey, stream: str, offset: int, limit: int) -> LogPart | None:
-        """From what was brought here, if it is all there; else the agent is asked; if it does not answer, what is
-        here."""
-        if stream not in STREAMS:
+        """As ``ask_log``, and wait for it."""
+        asked = self.ask_log(key, stream, offset, limit)
+        return waited(asked, self.log_wait_s) or self.kept_log(key, stream, offset, limit)
+
+    def ask_log(self, key: TaskKey, stream: str, offset: int, limit: int) -> Future[LogPart | None] | None:
+        """Ask the agent for a part of a log. None: all of it is here, or there is nobody to ask. Whoever asks for the
+        same while it is under way waits for the same answer; if none comes in time, there is still what is here."""
+        if stream not in STREAMS or self._logs.is_whole(key, stream):
             return None
-        if self._logs.is_whole(key, stream):
-            return self._logs.read(key, stream, offset, limit)
         with self._lock:
             member = self._members.get(self._given.ever(key) or "")
-            asked = None if member is None or member.is_gone else self._desk.ask(member, key, stream, offset, limit)
-        if asked is not None and asked.event.wait(self.settings.log_wait_ms / 1000):
-            return asked.part
-        if asked is not None:
-            self._desk.give_up(asked)
-        return self._logs.read(key, stream, offset, limit)
+            return self._desk.ask(member, (key, stream, offset, limit), self._monotonic_ms())
 
     def cannot_run(self, work: Work) -> str:
         """What no machine can that has told what it lacks."""
@@ -403,9 +403,8 @@ class FleetBackend:
         """May take its time: it writes files."""
         with self._lock, self._refusing(delivery.node):
             delivery = checked_delivery(delivery)
-        for reply in delivery.replies:
-            self._desk.answer(delivery.node, reply)
-        with self._lock:
+            for reply in delivery.replies:
+                self._desk.answer(delivery.node, reply)
             owners = {chunk.key: self._given.ever(chunk.key) for chunk in delivery.chunks}
         own = {
             key

@@ -7,8 +7,10 @@ Knows files and offsets. Chunks may come twice.
 from __future__ import annotations
 
 import os
-import threading
+from concurrent.futures import Future
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from corral.backends.base import LogPart, TaskKey
 from corral.backends.fleet.member import Member
@@ -54,49 +56,82 @@ class KeptLogs:
         return os.path.exists(_mark(self._store.folder(name_of(key)), stream))
 
     def read(self, key: TaskKey, stream: str, offset: int, limit: int) -> LogPart | None:
+        """What was brought here so far."""
+        if stream not in STREAMS:
+            return None
         return self._store.read(name_of(key), stream, offset, limit, lambda: self.is_whole(key, stream), False)
 
     def prune(self) -> None:
         self._store.prune(_KEEP_MS, _BYTES_MAX)
 
 
-class LogWanted:
-    """Somebody waits for a part of a log."""
+class LogWanted(Struct):
+    """A part of a log that somebody waits for. Whoever wants the same waits for the same; None: there is no answer."""
 
-    def __init__(self, id: int, member: Member) -> None:
-        self.id, self.member = id, member
-        self.event = threading.Event()
-        self.part: LogPart | None = None
+    id: int
+    member: Member
+    what: tuple[TaskKey, str, int, int]
+    until_ms: int
+    part: Future[LogPart | None] = field(default_factory=Future)
 
 
 class LogDesk:
     """Questions about logs that agents have not answered yet. They travel with what is wanted of a node."""
 
-    def __init__(self) -> None:
-        self._open: dict[int, LogWanted] = {}
+    def __init__(self, wait_ms: int) -> None:
+        self._wait_ms = wait_ms
+        self._open: dict[int, LogWanted] = {}  # the oldest first
+        self._same: dict[tuple[TaskKey, str, int, int], LogWanted] = {}
         self._last = 0
 
-    def ask(self, member: Member, key: TaskKey, stream: str, offset: int, limit: int) -> LogWanted:
+    def ask(
+        self, member: Member | None, what: tuple[TaskKey, str, int, int], now_ms: int
+    ) -> Future[LogPart | None] | None:
+        """None: there is nobody to ask."""
+        self._give_up(now_ms)
+        if member is None or member.is_gone:
+            return None
+        same = self._same.get(what)
+        if same is not None and same.member is member and not same.part.done():
+            return same.part
         self._last += 1
-        asked = self._open[self._last] = LogWanted(self._last, member)
-        member.log_asks[asked.id] = LogAsk(asked.id, key, stream, offset, limit)
+        asked = self._open[self._last] = LogWanted(self._last, member, what, now_ms + self._wait_ms)
+        self._same[what] = asked
+        member.log_asks[asked.id] = LogAsk(asked.id, *what)
         member.wake()
-        return asked
+        return asked.part
 
     def answer(self, node: str, reply: LogReply) -> None:
         asked = self._open.get(reply.id)
         if asked is not None and asked.member.name == node:
-            del self._open[reply.id]
-            asked.part = reply.part
-            asked.event.set()
+            self._end(asked, reply.part)
 
-    def give_up(self, asked: LogWanted) -> None:
-        self._open.pop(asked.id, None)
-        asked.member.log_asks.pop(asked.id, None)
+    def _give_up(self, now_ms: int) -> None:
+        """What no agent has answered in time; whoever waited has gone on by then."""
+        for asked in list(self._open.values()):
+            if asked.until_ms > now_ms:
+                break
+            self._end(asked, None)
 
     def close(self) -> None:
-        for asked in self._open.values():
-            asked.event.set()
+        for asked in list(self._open.values()):
+            self._end(asked, None)
+
+    def _end(self, asked: LogWanted, part: LogPart | None) -> None:
+        if self._open.pop(asked.id, None) is None:
+            return
+        if self._same.get(asked.what) is asked:
+            del self._same[asked.what]
+        asked.member.log_asks.pop(asked.id, None)
+        asked.part.set_result(part)
+
+
+def waited(asked: Future[LogPart | None] | None, wait_s: float) -> LogPart | None:
+    """The answer, if there is one in time."""
+    try:
+        return None if asked is None else asked.result(wait_s)
+    except TimeoutError:
+        return None
 
 
 def _mark(folder: str, stream: str) -> str:

@@ -59,6 +59,25 @@ def set_secret(name: str, queue: str) -> None:
     say(f"  in a job file: secrets: {{VARIABLE: {name}}}", dim=True)
 
 
+@secret.command("new-key")
+@click.argument("file")
+def new_key(file: str) -> None:
+    """Put a new key that seals secrets in front of those in FILE, which is made if there is none.
+
+    The server uses it from its next start, and seals all values with it then. Later the older keys can be removed.
+    """
+    from pathlib import Path
+
+    from corral.server.vault.keys import BadKey, add_key
+
+    try:
+        add_key(Path(file))
+    except (OSError, BadKey) as error:
+        raise Complaint(f"no key was made: {error}", "name a file that only you can read") from None
+    tell(f"{file} has a new key")
+    say(f"  in the configuration of every server: secrets: {{key_file: {file}}}", dim=True)
+
+
 @secret.command()
 @click.argument("name")
 @_queue

@@ -20,6 +20,7 @@ from corral.cli.serve.place import data_folder, data_option, database_option
 if TYPE_CHECKING:
     from corral.store.moving import JournalPlace
     from corral.store.postgres import PostgresJournal
+    from corral.store.sql.findings import Finding
     from corral.store.sqlite.journal import SqliteJournal
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -37,14 +38,18 @@ def db() -> None:
 
 @db.command()
 @where
+@click.option("--heads", metavar="FILE", default="", help="Signed heads kept elsewhere, to be found in the journal.")
+@click.option("--public-key", metavar="HEX", default="", help="The only key that may have signed them.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.", panel="Output")
-def verify(data: str | None, database: str | None, as_json: bool) -> int:
+def verify(data: str | None, database: str | None, heads: str, public_key: str, as_json: bool) -> int:
     """Check every record, every link of the chain, archives, images and what is looked up. May run beside a server."""
     from corral.store.address import verify as findings_of
 
     with _told():
         place = _place(data, database)
         findings = findings_of(place)
+        if heads:
+            findings += _missing_heads(place, heads, public_key)
     if as_json:
         write_json(findings)
     elif not findings:
@@ -56,6 +61,23 @@ def verify(data: str | None, database: str | None, as_json: bool) -> int:
         wrong = count(len(findings), "thing is wrong", "things are wrong")
         say(f"{wrong}; keep a copy of {_shown(place)} before anything else")
     return UNHEALTHY if findings else 0
+
+
+def _missing_heads(place: JournalPlace, file: str, public_key: str) -> list[Finding]:
+    """Heads that were attested and that the journal does not have."""
+    from corral.store.attest import BadAttestation, read_lines
+    from corral.store.moving import missing_heads
+    from corral.store.sql.findings import Finding
+
+    try:
+        with Path(file).open("rb") as lines:
+            attested = [each.head for each in read_lines(lines, public_key)]
+    except OSError as error:
+        raise Complaint(f"cannot read {file}: {(error.strerror or '').lower()}", "--heads names their file") from None
+    except BadAttestation as error:
+        raise Complaint(f"{file}: {error}", "look for another copy of it", UNHEALTHY) from None
+    text = "record {} was attested with another hash than it has, or is not there: the record was changed or put back"
+    return [Finding("attested", text.format(head.seq), head.seq) for head in missing_heads(place, attested)]
 
 
 @db.command()
@@ -120,7 +142,8 @@ def restore(data: str | None, database: str | None, file: str) -> None:
 @db.command()
 @click.option("--from", "source", metavar="PLACE", required=True, help="A data folder, or the address of a database.")
 @click.option("--to", "target", metavar="PLACE", required=True, help="An empty one.")
-def copy(source: str, target: str) -> int:
+@click.option("--key-file", metavar="FILE", default="", help="The keys of the secrets; needed for a database.")
+def copy(source: str, target: str, key_file: str) -> int:
     """Copy a journal from one place to another, say from SQLite to PostgreSQL. No server may run on either.
 
     Both are verified. The source is left as it is; values of secrets are copied too.
@@ -135,7 +158,7 @@ def copy(source: str, target: str) -> int:
         if findings_of(before):
             raise Complaint(f"the journal in {_shown(before)} is not whole", "corral db verify says more", UNHEALTHY)
         end = copy_whole(before, after)
-        secrets = copy_secrets(before, after)
+        secrets = copy_secrets(before, after, key_file)
         findings = findings_of(after)
     tell(f"{count(end.seq, 'record')} and {count(secrets, 'secret')} are in {_shown(after)}")
     for finding in findings:
@@ -224,6 +247,9 @@ def _opened(data: str | None, database: str | None) -> Iterator[SqliteJournal | 
 
 @contextmanager
 def _told() -> Iterator[None]:
+    from corral.server.vault.keys import BadKey
+    from corral.server.vault.sealing import CannotOpen
+    from corral.server.vault.store import NoKey
     from corral.store.archive import ArchiveRefused
     from corral.store.journal import JournalBroken, JournalBusy, JournalTooNew, JournalUnusable
 
@@ -233,6 +259,8 @@ def _told() -> Iterator[None]:
         raise Complaint(str(error).rstrip("."), "corral down stops the server", exit_code=FAULT) from None
     except (JournalUnusable, JournalTooNew, ArchiveRefused) as error:
         raise Complaint(str(error).rstrip("."), "--data or --database names the journal of a server") from None
+    except (BadKey, CannotOpen, NoKey) as error:
+        raise Complaint(f"a secret cannot be copied: {error}", "--key-file names the keys of both places") from None
     except JournalBroken as error:
         hint = "corral db verify tells all that is wrong"
         raise Complaint(str(error).rstrip("."), hint, exit_code=UNHEALTHY) from None

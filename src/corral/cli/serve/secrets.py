@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from corral.store.moving import JournalPlace
 
 
-def copy_secrets(source: JournalPlace, target: JournalPlace) -> int:
-    """Copy the value of every secret that there is. Returns how many."""
+def copy_secrets(source: JournalPlace, target: JournalPlace, key_file: str = "") -> int:
+    """Copy the value of every secret that there is. Returns how many. ``key_file``: the keys of both places."""
     reader = _reader(source)
     try:
         from corral.server.start import load
@@ -21,7 +21,7 @@ def copy_secrets(source: JournalPlace, target: JournalPlace) -> int:
         names = list(load(reader).accounts.secrets)
     finally:
         reader.close()
-    before, after, copied = _Values(source), _Values(target), 0
+    before, after, copied = _Values(source, key_file), _Values(target, key_file), 0
     try:
         for queue, name in names:
             value = before.store.get(queue, name)
@@ -37,18 +37,18 @@ def copy_secrets(source: JournalPlace, target: JournalPlace) -> int:
 class _Values:
     """Where the values of one place are."""
 
-    def __init__(self, place: JournalPlace) -> None:
+    def __init__(self, place: JournalPlace, key_file: str) -> None:
+        from corral.server.vault import secrets_of
+
         self._reader: Any = None
         self.store: Any
         if isinstance(place, Path):
-            from corral.server.secrets import SecretStore
-
-            self.store = SecretStore(place / "secrets")
+            self.store = secrets_of(place, key_file)
         else:
             from corral.store.address import postgres
 
             self._reader = postgres().PostgresReader(place)
-            self.store = postgres().PostgresSecrets(self._reader.readers)
+            self.store = secrets_of(Path(), key_file, postgres().PostgresSecrets(self._reader.readers))
 
     def close(self) -> None:
         if self._reader is not None:

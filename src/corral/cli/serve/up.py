@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from corral.core.cluster.topology import NodeSpec
     from corral.server.main import Options
     from corral.wire.config import Config
+    from corral.wire.keeping import AttestRules
     from corral.wire.topology import Places
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -161,6 +162,8 @@ def _options(config: Config, folder: Path, given: dict[str, Any]) -> Options:
         settings=config.settings,
         places=_places(config),
         rules=config.rules,
+        secret_key_file=config.secrets.key_file,
+        attest=_attest(config, folder),
         health=config.health,
         queues=config.queues,
         administrator=config.administrator,
@@ -179,6 +182,15 @@ def _options(config: Config, folder: Path, given: dict[str, Any]) -> Options:
             default_queue=config.default_queue,
         ),
     )
+
+
+def _attest(config: Config, folder: Path) -> AttestRules:
+    """Where heads go, and which key signs them."""
+    from msgspec.structs import replace
+
+    from corral.store.attest import KEY_FILE
+
+    return replace(config.attest, key_file=config.attest.key_file or str(folder / KEY_FILE))
 
 
 def _peers(stated: tuple[str, ...]) -> tuple[str, ...]:

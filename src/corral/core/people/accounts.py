@@ -126,9 +126,12 @@ class Accounts:
         self.users: dict[str, User] = {}
         self.tokens: dict[str, Token] = {}
         self.secrets: dict[tuple[str, str], int] = {}  # (queue, name) -> when it was set
+        self.version = 0  # moves with every change of who may what
 
     def apply(self, event: AccountEvent) -> None:
         _FOLDS[type(event)](self, event)
+        if not isinstance(event, SecretSet | SecretRemoved | AccessRefused):
+            self.version += 1
 
 
 def _user_set(accounts: Accounts, event: UserSet) -> None:

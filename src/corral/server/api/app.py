@@ -31,6 +31,7 @@ class Api:
         self.shared = Shared(service, settings, metrics)
         self.metrics = metrics
         desk = Desk(self.shared)
+        self.streams = desk.streams
         by_path: dict[str, dict[str, Route]] = {}
         for route in routes:
             by_path.setdefault(route.path, {})[route.method] = route

@@ -17,8 +17,9 @@ import structlog
 from msgspec import Struct
 
 from corral.server.saved import Known
-from corral.server.secrets import SecretStore
 from corral.server.standing.following import Follower
+from corral.server.vault import secrets_of
+from corral.server.vault.store import SecretStore
 from corral.store.address import postgres
 from corral.store.files import write_whole
 from corral.store.journal import Journal, JournalBusy, JournalUnusable
@@ -50,13 +51,22 @@ class Lead(Struct, frozen=True):
 class Standby:
     """``found`` is called with the journal of an empty database. ``url``: where this server answers."""
 
-    def __init__(self, address: str, folder: Path, url: str, lease_s: float, found: Callable[[Journal], None]) -> None:
+    def __init__(
+        self,
+        address: str,
+        folder: Path,
+        url: str,
+        lease_s: float,
+        found: Callable[[Journal], None],
+        key_file: str = "",
+    ) -> None:
         self._address, self._folder, self._url, self._lease_s, self._found = address, folder, url, lease_s, found
         self._store = postgres()
         self._folder_lease = FolderLease(folder)
         try:
             self._holder = _holder(folder)
             self._reader = self._store.PostgresReader(address, prepare=True)
+            self._secrets = secrets_of(folder, key_file, self._store.PostgresSecrets(self._reader.readers))
             self.service = Follower(self._reader, self._reader.lookup)
         except BaseException:
             self._folder_lease.give_back()
@@ -114,30 +124,13 @@ class Standby:
             await asyncio.to_thread(journal.close)
             raise
         log.info("leading", epoch=journal.epoch, seq=journal.head.seq)
-        secrets = SharedSecrets(self._store.PostgresSecrets(self._reader.readers))
         lost: Future[None] = journal.lost  # type: ignore[attr-defined]
-        return Lead(self.service.known, journal, self._reader.lookup, secrets, lost)
+        return Lead(self.service.known, journal, self._reader.lookup, self._secrets, lost)
 
     def close(self) -> None:
         self.service.end_feeds()
         self._reader.close()
         self._folder_lease.give_back()
-
-
-class SharedSecrets(SecretStore):
-    """Values in the database, where every server that may lead finds them."""
-
-    def __init__(self, kept: SecretStore) -> None:
-        self._kept = kept
-
-    def put(self, queue: str, name: str, value: str) -> None:
-        self._kept.put(queue, name, value)
-
-    def get(self, queue: str, name: str) -> str | None:
-        return self._kept.get(queue, name)
-
-    def drop(self, queue: str, name: str) -> None:
-        self._kept.drop(queue, name)
 
 
 def _holder(folder: Path) -> str:

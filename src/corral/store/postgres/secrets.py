@@ -14,18 +14,18 @@ class PostgresSecrets:
     def __init__(self, readers: Readers) -> None:
         self._readers = readers
 
-    def put(self, queue: str, name: str, value: str) -> None:
+    def put(self, queue: str, name: str, value: bytes) -> None:
         with self._readers.connection() as link:
             link.execute(
                 "INSERT INTO secrets (queue, name, value) VALUES (?, ?, ?)"
                 " ON CONFLICT (queue, name) DO UPDATE SET value = excluded.value",
-                (queue, name, value.encode()),
+                (queue, name, value),
             )
 
-    def get(self, queue: str, name: str) -> str | None:
+    def get(self, queue: str, name: str) -> bytes | None:
         with self._readers.connection() as link:
             row = link.execute("SELECT value FROM secrets WHERE queue = ? AND name = ?", (queue, name)).fetchone()
-        return None if row is None else bytes(row[0]).decode()
+        return None if row is None else bytes(row[0])
 
     def drop(self, queue: str, name: str) -> None:
         with self._readers.connection() as link:

@@ -35,10 +35,11 @@ class Content(Struct, frozen=True):
 
 
 class Flow(Struct, frozen=True):
-    """An answer that goes on. An empty part says nothing and keeps the connection alive."""
+    """An answer that goes on, as long as it ``holds``: that is asked again whenever rights change."""
 
     parts: AsyncGenerator[bytes]
     kind: str
+    holds: Callable[[], bool]
     headers: tuple[tuple[str, str], ...] = ()
 
 
@@ -97,6 +98,7 @@ class Shared:
         self.service, self.settings, self.metrics = service, settings, metrics
         self.closing = asyncio.Event()
         self.readers = ThreadPoolExecutor(settings.reader_threads, thread_name_prefix="reader")
+        self.log_readers = ThreadPoolExecutor(settings.log_threads, thread_name_prefix="logs")
         self.under_way: dict[tuple[str, str], tuple[str, asyncio.Future[Struct]]] = {}  # submissions with a key
         self.remembered = Remembered(self)
         self.refusals = Buckets(_REFUSALS_PER_S, _REFUSALS_BURST)  # that are written down
@@ -106,20 +108,32 @@ class Shared:
         """Ask something that may take its time, in a reader thread."""
         return await asyncio.get_running_loop().run_in_executor(self.readers, ask, *about)
 
+    async def look_at_logs(self, ask: Callable[..., T], *about: Any) -> T:
+        """As ``look``, for logs: there may be hundreds who follow one."""
+        return await asyncio.get_running_loop().run_in_executor(self.log_readers, ask, *about)
+
     def close(self) -> None:
         """Streams end; what is being answered is answered."""
         self.closing.set()
         self.readers.shutdown(wait=False)
+        self.log_readers.shutdown(wait=False)
 
 
 class Ask:
     """One request, read and authenticated. ``body`` is of the shape its route names, or bytes."""
 
-    __slots__ = ("body", "headers", "path", "principal", "query", "request_id", "shared")
+    __slots__ = ("address", "body", "headers", "path", "principal", "query", "request_id", "shared")
 
     def __init__(
-        self, shared: Shared, principal: Principal, request_id: str, path: dict[str, str], headers: dict[bytes, bytes]
+        self,
+        shared: Shared,
+        principal: Principal,
+        request_id: str,
+        path: dict[str, str],
+        headers: dict[bytes, bytes],
+        address: str = "",
     ) -> None:
+        self.address = address  # of the client, as far as it can be told apart from others
         self.shared, self.principal, self.request_id, self.path, self.headers = (
             shared, principal, request_id, path, headers
         )  # fmt: skip

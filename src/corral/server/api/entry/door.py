@@ -24,7 +24,8 @@ from corral.server.api.entry.rate import Buckets
 from corral.server.api.entry.reading import Bodies, ClientGone, read_body, read_parameters
 from corral.server.api.entry.route import Door, Kind, Route
 from corral.server.api.entry.streams import Streams
-from corral.server.auth import Principal, authenticate, is_in_scope
+from corral.server.api.entry.throttle import LOOPBACK, Failures, network_of
+from corral.server.auth import Principal, authenticate, is_in_scope, known_token
 from corral.store.journal import JournalUnusable
 
 log = structlog.get_logger(__name__)
@@ -32,7 +33,6 @@ log = structlog.get_logger(__name__)
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _STARTED, _numbers = secrets.token_hex(4), count(1)  # ids need to differ, not to be hard to guess
 _NOBODY = Principal("", "")
-_LOOPBACK = ("127.0.0.1", "::1")
 _SAFE = (
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
@@ -40,6 +40,11 @@ _SAFE = (
 )
 _CSP = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
 _JSON = b"application/json"
+#: What may be said once: said twice, two readers of the same request may each believe another one.
+_ONCE = frozenset(
+    {b"authorization", b"content-encoding", b"content-length", b"content-type", b"expect", b"host", b"idempotency-key",
+     b"last-event-id", b"transfer-encoding", b"x-request-id"}
+)  # fmt: skip
 
 
 class Desk:
@@ -50,6 +55,7 @@ class Desk:
         self.bodies = Bodies(shared.settings)
         self.buckets = Buckets(shared.settings.requests_per_s, shared.settings.requests_burst)
         self.streams = Streams(shared)
+        self.failures = Failures()
 
 
 class Entrance:
@@ -114,7 +120,7 @@ class Entrance:
         _check_headers(scope, shared.settings.header_bytes_max, shared.settings.headers_max)
         principal = self._who(route, scope, headers) if route.door is not Door.OPEN else _NOBODY
         _check_accepted(route, headers)
-        ask = Ask(shared, principal, request_id, scope.get("path_params", {}), headers)
+        ask = Ask(shared, principal, request_id, scope.get("path_params", {}), headers, _address(scope))
         if route.query is not None or scope["query_string"]:
             ask.query = read_parameters(scope["query_string"], route.query)
         else:
@@ -128,14 +134,11 @@ class Entrance:
             raise _journal_failed()
         if not service.is_ready:
             raise Unable(503, "not_ready", "the server is starting", "try again", headers={"Retry-After": "1"})
-        client = scope.get("client")
-        is_here = client is not None and client[0] in _LOOPBACK
+        address = _address(scope)
+        is_here = address in LOOPBACK
         if route.door is Door.METRICS and shared.settings.metrics_open and is_here and b"authorization" not in headers:
             return _NOBODY
-        stated = headers.get(b"authorization")
-        who = authenticate(service.accounts, None if stated is None else stated.decode("latin-1"), service.now_ms())
-        if isinstance(who, Refusal):
-            raise unauthenticated(who)
+        who = self._authenticated(headers.get(b"authorization"), address)
         wait_s = self.desk.buckets.take(who.token, time.monotonic())
         if wait_s:
             why = "this token asks too often"
@@ -143,6 +146,23 @@ class Entrance:
         if route.verb is not None and not is_in_scope(who, route.verb):
             raise out_of_scope(route.verb)
         return who
+
+    def _authenticated(self, stated: bytes | None, address: str) -> Principal:
+        service, failures, now_s = self.desk.shared.service, self.desk.failures, time.monotonic()
+        text = None if stated is None else stated.decode("latin-1")
+        key = (address, known_token(service.accounts, text))
+        wait_s = failures.wait_s(key, now_s) if text else 0.0
+        if wait_s:
+            why = "too many bad tokens came from this address"
+            headers = {"Retry-After": str(int(wait_s) + 1)}
+            raise Unable(429, "too_many_failures", why, "wait, then use a token that is good", headers=headers)
+        who = authenticate(service.accounts, text, service.now_ms())
+        if not isinstance(who, Refusal):
+            failures.succeeded(key)
+            return who
+        if who.code == "bad_token" and (wait_s := failures.failed(key, now_s)):
+            log.warning("authentication_throttled", address=address, token=key[1], wait_s=wait_s)
+        raise unauthenticated(who)
 
     async def _body(self, route: Route, receive: Receive, headers: dict[bytes, bytes]) -> object:
         settings = self.desk.shared.settings
@@ -156,6 +176,11 @@ class Entrance:
         stated = int(length) if length.isdigit() and len(length) < 20 else None
         body = await self.desk.bodies.read(receive, stated, most)
         return body if route.body is None or route.kind is not Kind.SHAPE else read_body(body, route.body)
+
+
+def _address(scope: Scope) -> str:
+    client = scope.get("client")
+    return "" if client is None else network_of(client[0])
 
 
 def _journal_failed() -> Unable:
@@ -175,6 +200,10 @@ def _check_headers(scope: Scope, bytes_max: int, count_max: int) -> None:
         raise Unable(431, "headers_too_long", f"more than {count_max} headers or {bytes_max} bytes of them")
     if len(scope["query_string"]) + len(scope.get("raw_path") or b"") > bytes_max:
         raise Unable(414, "address_too_long", f"the address has more than {bytes_max} bytes")
+    names = [name for name, _ in headers if name in _ONCE]
+    if len(names) != len(set(names)):
+        twice = next(name for name in names if names.count(name) > 1).decode()
+        raise Unable(400, "header_twice", f"the header {twice} is there more than once", "send it once")
 
 
 def _check_accepted(route: Route, headers: dict[bytes, bytes]) -> None:

@@ -6,8 +6,10 @@ reader threads.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Protocol
+from concurrent.futures import Future
+from typing import Protocol, runtime_checkable
 
 from corral.backends.base import LogPart, TaskKey
 from corral.backends.fleet.messages import (
@@ -84,9 +86,19 @@ class SecretStore(Protocol):
 
 
 class Logs(Protocol):
-    """May take its time: asked in reader threads."""
+    """May take its time: asked in threads of its own."""
 
     def read_log(self, key: TaskKey, stream: str, offset: int, limit: int) -> LogPart | None: ...
+
+
+@runtime_checkable
+class DistantLogs(Logs, Protocol):
+    """Logs on other machines: asked for, and answered a moment later; nobody has to hold a thread meanwhile."""
+
+    @property
+    def log_wait_s(self) -> float: ...
+    def ask_log(self, key: TaskKey, stream: str, offset: int, limit: int) -> Future[LogPart | None] | None: ...
+    def kept_log(self, key: TaskKey, stream: str, offset: int, limit: int) -> LogPart | None: ...
 
 
 class Fleet(Protocol):
@@ -116,6 +128,11 @@ class Service(Protocol):
     @property
     def durable_seq(self) -> int:
         """The newest record that whoever looks something up can see. The journal's head may be ahead of it."""
+        ...
+
+    @property
+    def news(self) -> asyncio.Event:
+        """Set when something more has become durable, and then replaced by another."""
         ...
 
     @property

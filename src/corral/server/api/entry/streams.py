@@ -1,12 +1,13 @@
 """Answers that go on: sent part by part, until they end, the client leaves or takes nothing, or the server goes down.
 
-Knows how many there may be. Knows nothing of what is in them.
+Knows how many there may be, and asks again whether their readers may still read. Knows nothing of what is in them.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from contextlib import aclosing
 
 import structlog
@@ -18,31 +19,47 @@ from corral.server.api.entry.problems import Unable
 log = structlog.get_logger(__name__)
 
 
+_FEW = 2  # streams that a user may have of the reserve
+
+
+class Opened:
+    """One stream. ``over`` is set when whoever reads it has lost the right to."""
+
+    def __init__(self, ask: Ask, holds: Callable[[], bool]) -> None:
+        self.user, self.token, self.address = ask.user, ask.principal.token, ask.address
+        self._ask, self._holds = ask, holds
+        self.over = asyncio.Event()
+
+    def check(self) -> None:
+        if not self._ask.is_alive or not self._holds():
+            self.over.set()
+
+
 class Streams:
-    """All streams that are open."""
+    """All streams that are open, counted by who opened them from where."""
 
     def __init__(self, shared: Shared) -> None:
         self.shared = shared
-        self.open: Counter[str] = Counter()
+        self.open: set[Opened] = set()
+        self._count: Counter[tuple[str, str]] = Counter()
+        self._watching: asyncio.Task[None] | None = None
 
     async def send(self, ask: Ask, flow: Flow, request_id: str, receive: Receive, send: Send) -> None:
         """The possible ends race; whichever comes first cancels the others."""
-        token, settings = ask.principal.token, self.shared.settings
-        if self.open.total() >= settings.streams_max or self.open[token] >= settings.streams_per_token:
-            why = "too many streams are open"
-            raise Unable(429, "too_many_streams", why, "close some", headers={"Retry-After": "5"})
-        self.open[token] += 1
+        stream = self._opened(ask, flow)
         ends = [
             asyncio.ensure_future(self._parts(flow, request_id, send)),
             asyncio.ensure_future(_until_gone(receive)),
             asyncio.ensure_future(self.shared.closing.wait()),
+            asyncio.ensure_future(stream.over.wait()),
         ]
+        expiry = self._until_expiry(ask, stream)
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self.open[token] -= 1
-            if not self.open[token]:
-                del self.open[token]
+            if expiry is not None:
+                expiry.cancel()
+            self._closed(stream)
             for end in ends:
                 end.cancel()
             await asyncio.gather(*ends, return_exceptions=True)
@@ -51,6 +68,64 @@ class Streams:
             log.error("stream_failed", request_id=request_id, exc_info=error)
         if ends[1].cancelled() and error is None:  # the client is there and wants to know that this was all
             await send({"type": "http.response.body", "body": b""})
+
+    # --- how many -----------------------------------------------------------------------------------------------------
+
+    def _opened(self, ask: Ask, flow: Flow) -> Opened:
+        stream = Opened(ask, flow.holds)
+        why = self._why_not(stream)
+        if why:
+            raise Unable(429, "too_many_streams", why, "close some", headers={"Retry-After": "5"})
+        self.open.add(stream)
+        self._count.update(_keys(stream))
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._watch())
+        return stream
+
+    def _why_not(self, stream: Opened) -> str:
+        settings = self.shared.settings
+        for key, most, whose in zip(
+            _keys(stream),
+            (settings.streams_per_token, settings.streams_per_user, settings.streams_per_address),
+            ("this token has", f"{stream.user} has", "this address has"),
+            strict=True,
+        ):
+            if self._count[key] >= most:
+                return f"{whose} {most} streams open, which is all it may have"
+        left = settings.streams_max - len(self.open)
+        if left <= 0 or (left <= settings.streams_reserve and self._count["user", stream.user] >= _FEW):
+            return f"{len(self.open)} streams are open; what is left is for those who have none"
+        return ""
+
+    def _closed(self, stream: Opened) -> None:
+        self.open.discard(stream)
+        for key in _keys(stream):
+            self._count[key] -= 1
+            if not self._count[key]:
+                del self._count[key]
+        if not self.open and self._watching is not None:
+            self._watching.cancel()
+            self._watching = None
+
+    # --- whose right has ended ----------------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        """Ask all streams again whenever accounts have changed; one task for all of them."""
+        service, seen = self.shared.service, None
+        while True:
+            news = service.news  # before looking: whatever changes from now on will set it
+            accounts = service.accounts
+            if (accounts, accounts.version) != seen:
+                seen = (accounts, accounts.version)
+                for stream in list(self.open):
+                    stream.check()
+            await news.wait()
+
+    def _until_expiry(self, ask: Ask, stream: Opened) -> asyncio.TimerHandle | None:
+        if ask.principal.expires_ms is None:
+            return None
+        left_s = (ask.principal.expires_ms - ask.service.now_ms()) / 1000
+        return asyncio.get_running_loop().call_later(max(left_s, 0.0), stream.over.set)
 
     async def _parts(self, flow: Flow, request_id: str, send: Send) -> None:
         head = [
@@ -67,6 +142,10 @@ class Streams:
             async for part in parts:
                 async with asyncio.timeout(self.shared.settings.send_timeout_s):
                     await send({"type": "http.response.body", "body": part, "more_body": True})
+
+
+def _keys(stream: Opened) -> tuple[tuple[str, str], ...]:
+    return ("token", stream.token), ("user", stream.user), ("address", stream.address)
 
 
 async def _until_gone(receive: Receive) -> None:

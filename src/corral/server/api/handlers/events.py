@@ -7,8 +7,8 @@ with a role. What is inside is cut to what the reader may know. Numbers of recor
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from functools import partial
+from collections.abc import AsyncGenerator, Callable, Sequence
+from functools import lru_cache, partial
 from typing import Any
 
 import msgspec
@@ -31,6 +31,7 @@ from corral.wire.codec import decode
 KIND = "text/event-stream"
 _AT_ONCE = 500
 _SCANNED_MAX = 20_000  # records looked at for one page, however few of them may be told
+_KEPT_BYTES_MAX = 4 << 10
 _SECRETS_OF_EVENTS = ("digest",)
 _USER_EVENTS = (a.UserSet, a.UserRemoved, a.RoleGranted, a.RoleRevoked, a.TokenIssued)
 
@@ -41,7 +42,7 @@ async def events(ask: Ask) -> Reply:
         last = ask.header(b"last-event-id")
         if last.isdecimal() and last.isascii() and len(last) < 19:
             after = int(last)
-        return Flow(_stream(ask, after), KIND)
+        return Flow(_stream(ask, after), KIND, _has_all_roles(ask))
     found: list[EventView] = []
     scanned = 0
     while len(found) < ask.query.limit and scanned < _SCANNED_MAX:
@@ -58,6 +59,17 @@ async def events(ask: Ask) -> Reply:
             continue
         after = found[-1].seq
     return EventList(events=tuple(found), next=after, head=max(after, ask.service.durable_seq))
+
+
+def _has_all_roles(ask: Ask) -> Callable[[], bool]:
+    """Whoever loses a role begins again, with what is still theirs to see."""
+    had = frozenset(ask.service.accounts.users[ask.user].roles)
+
+    def holds() -> bool:
+        user = ask.service.accounts.users.get(ask.user)
+        return user is not None and had <= user.roles.keys()
+
+    return holds
 
 
 async def _stream(ask: Ask, after: int) -> AsyncGenerator[bytes]:
@@ -97,13 +109,24 @@ def _messages(views: Sequence[EventView]) -> bytes:
 
 
 async def _views(ask: Ask, records: Sequence[Record]) -> list[EventView]:
-    happened = [(record, decode(record.format, record.body)) for record in records]
+    happened = [(record, _decoded(record)) for record in records]
     wanted = ask.query
     if wanted.types:
         happened = [(record, event) for record, event in happened if type(event).__name__ in wanted.types]
     await know_places(ask.shared, {job for _, event in happened for job in _jobs(event)})
     views = (_view(ask, record, event) for record, event in happened)
     return [view for view in views if view is not None and _is_wanted(ask, view)]
+
+
+def _decoded(record: Record) -> Any:
+    """Many read the same record at the same time; what is long is not kept for that."""
+    kept = len(record.body) <= _KEPT_BYTES_MAX
+    return _decoded_once(record.format, record.body) if kept else decode(record.format, record.body)
+
+
+@lru_cache(1024)
+def _decoded_once(form: int, body: bytes) -> Any:
+    return decode(form, body)
 
 
 def _is_wanted(ask: Ask, view: EventView) -> bool:

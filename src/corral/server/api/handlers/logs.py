@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 
 from corral.backends.base import LogPart, TaskKey
 from corral.server.api.entry.asking import Ask, Content, Flow, Reply
 from corral.server.api.entry.problems import Unable, not_found
+from corral.server.api.entry.seam import DistantLogs
 from corral.server.api.handlers.jobs import seen_job
 from corral.server.auth import Verb
 from corral.wire.api import LOG_ATTEMPT, LOG_GANG, LOG_NEXT, LOG_OFFSET, LOG_OVER
@@ -25,7 +27,11 @@ async def read_log(ask: Ask) -> Reply:
     wanted = ask.query
     gang = await _gang(ask, row.id, wanted.gang)
     if wanted.follow:
-        return Flow(_follow(ask, row.id, gang), KIND, ((LOG_GANG, gang),))
+
+        def holds() -> bool:
+            return ask.may(Verb.LOGS_READ, row.queue, row.user)
+
+        return Flow(_follow(ask, row.id, gang), KIND, holds, ((LOG_GANG, gang),))
     attempt = wanted.attempt or await _newest(ask, row.id, gang)
     offset = wanted.offset if wanted.tail is None else -wanted.tail
     part = await _part(ask, TaskKey(gang, attempt, wanted.task), offset, wanted.limit) if attempt else None
@@ -73,7 +79,19 @@ async def _newest(ask: Ask, job: str, gang: str) -> int:
 
 
 async def _part(ask: Ask, key: TaskKey, offset: int, limit: int) -> LogPart | None:
-    return await ask.shared.look(ask.service.backend.read_log, key, ask.query.stream, offset, limit)
+    """No thread is held while a machine elsewhere is asked."""
+    look, logs, stream = ask.shared.look_at_logs, ask.service.backend, ask.query.stream
+    if not isinstance(logs, DistantLogs):
+        return await look(logs.read_log, key, stream, offset, limit)
+    asked = await look(logs.ask_log, key, stream, offset, limit)
+    if asked is not None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(logs.log_wait_s):
+                # shielded: others wait for the same answer
+                part = await asyncio.shield(asyncio.wrap_future(asked))
+            if part is not None:
+                return part
+    return await look(logs.kept_log, key, stream, offset, limit)
 
 
 async def _follow(ask: Ask, job: str, gang: str) -> AsyncGenerator[bytes]:

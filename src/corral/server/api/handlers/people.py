@@ -10,6 +10,7 @@ from corral.core.people.accounts import Role, Token, User
 from corral.server.api.entry.asking import Ask, Reply, accepted
 from corral.server.api.entry.problems import Unable, forbidden, not_found
 from corral.server.auth import Verb, may_grant, may_mint, may_somewhere, new_token
+from corral.server.vault.store import NoKey
 from corral.wire.api import (
     ChangeAnswer,
     RoleView,
@@ -221,7 +222,10 @@ async def set_secret(ask: Ask) -> Reply:
         raise Unable(422, "bad_secret", f"a secret has at most {most} bytes and no zero byte", field="value")
     queues = ask.service.state.queues.queues
     accepted(commands.set_secret(ask.service.accounts, name, queue, queues, ask.service.now_ms()))
-    await ask.shared.look(ask.service.secrets.put, queue, name, value)
+    try:
+        await ask.shared.look(ask.service.secrets.put, queue, name, value)
+    except NoKey as wrong:
+        raise Unable(409, "no_secret_key", str(wrong)) from None
     done = accepted(
         await ask.service.change_accounts(
             ask.user, lambda accounts, now_ms: commands.set_secret(accounts, name, queue, queues, now_ms)

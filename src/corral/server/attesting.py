@@ -1,0 +1,71 @@
+"""Signed heads of the journal, handed out at an interval: appended to a file, posted to a URL, or both.
+
+Where they go should be out of reach of those who may write the journal. That one could not be handed out is an alarm
+and nothing else: the next one proves all that came before it, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from corral.store.attest import Signer, line_of
+from corral.store.journal import Head
+from corral.wire.keeping import AttestRules
+
+log = structlog.get_logger(__name__)
+
+_POST_S = 20.0
+
+
+class Attester:
+    """``head``: the last durable record; it may take its time."""
+
+    def __init__(self, rules: AttestRules, signer: Signer, head: Callable[[], Head]) -> None:
+        self._rules, self._signer, self._head = rules, signer, head
+        self.last_seq = 0
+
+    async def run(self, now_ms: Callable[[], int]) -> None:
+        while True:
+            await self.attest(now_ms())
+            await asyncio.sleep(self._rules.every_ms / 1000)
+
+    async def attest(self, at_ms: int) -> bool:
+        """Hand out the present head; nothing, if it is known already. Whether all of it arrived."""
+        head = await asyncio.to_thread(self._head)
+        if head.seq == self.last_seq:
+            return True
+        line = line_of(self._signer.attest(head, at_ms))
+        arrived = True
+        for where, hand_over in ((self._rules.file, _append), (self._rules.url, _post)):
+            if not where:
+                continue
+            try:
+                await asyncio.to_thread(hand_over, where, line)
+            except Exception as error:
+                arrived = False
+                log.error("head_not_attested", where=where, seq=head.seq, error=str(error))
+        if arrived:
+            self.last_seq = head.seq
+        return arrived
+
+
+def _append(path: str, line: bytes) -> None:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        os.write(handle, line)
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _post(url: str, line: bytes) -> None:
+    import httpx2  # only where it is asked for
+
+    answer = httpx2.post(url, content=line, headers={"Content-Type": "application/json"}, timeout=_POST_S)
+    answer.raise_for_status()

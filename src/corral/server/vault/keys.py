@@ -1,0 +1,85 @@
+"""Keys that seal the values of secrets: a file of them, newest first, or a credential that systemd hands over.
+
+Knows files and modes. A key file has one key of 32 bytes in base64 on each line; the first seals, all of them open, so
+that a new key can be put in front while older values are still there. Lines that begin with # are comments.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import stat
+from pathlib import Path
+
+KEY_FILE = "secrets.key"  # in the data folder, where nothing else is said
+CREDENTIAL = "corral-secrets-key"  # the name of systemd's credential
+KEY_BYTES = 32
+_FILE_BYTES_MAX = 64 << 10
+
+
+class BadKey(Exception):
+    """What is wrong with a key file, and what to do about it."""
+
+
+def load_keys(stated: str, data: Path, *, is_shared: bool) -> tuple[bytes, ...]:
+    """The keys of a server: of the file that the configuration names, of systemd's credential, or of the data folder,
+    where one is made if there is none. Servers that share a database must share their keys, so none is made there."""
+    if stated:
+        return read_keys(Path(stated))
+    handed = os.environ.get("CREDENTIALS_DIRECTORY", "")
+    if handed and (Path(handed) / CREDENTIAL).exists():
+        return read_keys(Path(handed) / CREDENTIAL)
+    own = data / KEY_FILE
+    if own.exists():
+        return read_keys(own)
+    if is_shared:
+        return ()
+    add_key(own)
+    return read_keys(own)
+
+
+def read_keys(path: Path) -> tuple[bytes, ...]:
+    """All keys of a file, the one that seals first."""
+    try:
+        with path.open("rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            text = file.read(_FILE_BYTES_MAX)
+    except OSError as wrong:
+        raise BadKey(
+            f"the key of the secrets, {path}, cannot be read: {wrong.strerror}. Check secrets.key_file"
+        ) from None
+    if mode & 0o077:
+        raise BadKey(f"the key of the secrets, {path}, can be read by others (mode {mode:04o}). chmod 600 it")
+    keys = tuple(_decoded(line, path) for line in text.splitlines() if line.strip() and not line.startswith(b"#"))
+    if not keys:
+        raise BadKey(f"there is no key in {path}. Make one: corral secret new-key {path}")
+    return keys
+
+
+def _decoded(line: bytes, path: Path) -> bytes:
+    try:
+        key = base64.b64decode(line.strip(), validate=True)
+    except binascii.Error:
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise BadKey(f"{path} has a line that is no key: each is {KEY_BYTES} bytes in base64")
+    return key
+
+
+def add_key(path: Path) -> None:
+    """Put a new key in front of those that a file has; the file is made if there is none."""
+    before = path.read_bytes() if path.exists() else b""
+    if before:
+        read_keys(path)  # a file that is something else is left alone
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(base64.b64encode(os.urandom(KEY_BYTES)) + b"\n" + before)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)

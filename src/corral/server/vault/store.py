@@ -1,0 +1,118 @@
+"""Values of secrets, sealed and kept: in files of the data folder, or where else values can be kept.
+
+Names and times are in the journal, values are not. Who may set or use a secret is decided by others.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from hashlib import sha256
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from corral.core.people.accounts import Accounts
+from corral.server.vault.sealing import CannotOpen, Sealer
+
+log = structlog.get_logger(__name__)
+
+
+class NoKey(Exception):
+    """There is no key to seal a value with, and what to do about that."""
+
+
+class Values(Protocol):
+    """Where bytes are kept by queue and name. Each change is durable when it returns."""
+
+    def put(self, queue: str, name: str, value: bytes) -> None: ...
+    def get(self, queue: str, name: str) -> bytes | None: ...
+    def drop(self, queue: str, name: str) -> None: ...
+
+
+class SecretStore:
+    def __init__(self, values: Values, sealer: Sealer) -> None:
+        self._values, self._sealer = values, sealer
+
+    def put(self, queue: str, name: str, value: str) -> None:
+        """Keep a value, durably. The old one, if any, is replaced in one step."""
+        if not self._sealer.can_seal:
+            raise NoKey(
+                "servers that share a database need a key that all of them have: make one with "
+                "`corral secret new-key FILE`, bring it to every server, and name it in the configuration: "
+                "secrets: {key_file: FILE}"
+            )
+        self._values.put(queue, name, self._sealer.seal(queue, name, value))
+
+    def get(self, queue: str, name: str) -> str | None:
+        """The value; None: there is none. Raises `CannotOpen`."""
+        kept = self._values.get(queue, name)
+        return None if kept is None else self._sealer.open(queue, name, kept)
+
+    def drop(self, queue: str, name: str) -> None:
+        self._values.drop(queue, name)
+
+    def reveal(self, accounts: Accounts, queue: str, name: str) -> str | None:
+        """The value that a job of this queue gets: of the queue itself, or of the nearest above it that has one. One
+        that cannot be opened is as if it were not there, and an alarm."""
+        while (queue, name) not in accounts.secrets:
+            if not queue:
+                return None
+            queue = queue.rpartition("/")[0]
+        try:
+            return self.get(queue, name)
+        except (CannotOpen, UnicodeDecodeError) as wrong:
+            log.error("secret_unreadable", queue=queue, secret=name, error=str(wrong))
+            return None
+
+    def seal_again(self, accounts: Accounts) -> int:
+        """Seal with the newest key what an older one, or none, has sealed. Returns how many there were."""
+        found = 0
+        for queue, name in list(accounts.secrets):
+            kept = self._values.get(queue, name)
+            if kept is None or self._sealer.is_current(kept):
+                continue
+            try:
+                self._values.put(queue, name, self._sealer.seal(queue, name, self._sealer.open(queue, name, kept)))
+                found += 1
+            except (CannotOpen, UnicodeDecodeError) as wrong:
+                log.error("secret_unreadable", queue=queue, secret=name, error=str(wrong))
+        return found
+
+
+class FileValues:
+    """One file each, readable by the server alone."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def put(self, queue: str, name: str, value: bytes) -> None:
+        handle, draft = tempfile.mkstemp(dir=self._folder, prefix=".draft-")  # 0600, and of this call alone
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(value)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(draft, self._file(queue, name))
+        except BaseException:
+            os.unlink(draft)
+            raise
+        folder = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def get(self, queue: str, name: str) -> bytes | None:
+        try:
+            return self._file(queue, name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def drop(self, queue: str, name: str) -> None:
+        self._file(queue, name).unlink(missing_ok=True)
+
+    def _file(self, queue: str, name: str) -> Path:
+        return self._folder / sha256(f"{queue}\0{name}".encode()).hexdigest()
