@@ -140,11 +140,16 @@ def _queue_removed(state: State, event: e.QueueRemoved) -> None:
     state.queues.drop(event.queue)
 
 
+def number_of(job: str) -> int:
+    """Of a job that is named by a number; 0: it has another name."""
+    return int(job) if job.isascii() and job.isdecimal() and len(job) < 16 else 0
+
+
 def _job_submitted(state: State, event: e.JobSubmitted) -> None:
     spec = event.spec
     job = Job(event.job, spec, event.user, event.at_ms, spec.priority, held=spec.held)
     state.jobs[job.id] = job
-    state.next_job += 1
+    state.next_job = max(state.next_job + 1, number_of(job.id) + 1)
     blockers = _blockers_at_birth(state, job, event.at_ms)
     for index in spec.array or (None,):
         for gang_spec in spec.gangs:

@@ -173,6 +173,7 @@ def _bound(options: Options) -> socket.socket:
 def _found(journal: Journal, options: Options) -> None:
     """A first start: an administrator, its token for the command line, and the queues."""
     now_ms = time.time_ns() // 1_000_000
+    _set_logs_aside(options.data, now_ms)
     token = new_token()
     issued = TokenIssued(now_ms, token.id, options.administrator, token.digest, name="first start")
     events = founding(options.settings, options.queues, options.administrator, issued, now_ms)
@@ -180,6 +181,15 @@ def _found(journal: Journal, options: Options) -> None:
     kept = {"url": options.public_url, "token": token.text}
     write_private(options.credentials, kept | ({"ca": options.tls_ca} if options.tls_ca else {}))
     journal.append([Entry(now_ms, FOUNDER, encode(event)) for event in events]).result()
+
+
+def _set_logs_aside(data: Path, now_ms: int) -> None:
+    """Logs of a journal that is not here any more: its jobs had the numbers that those to come will have."""
+    for logs in (data / "tasks" / "logs", data / "fleet" / "logs"):
+        if logs.is_dir() and any(logs.iterdir()):
+            aside = logs.with_name(f"logs.before-{now_ms}")
+            logs.rename(aside)
+            log.warning("logs_set_aside", of="a journal that is not here any more", now=str(aside))
 
 
 class _Serving:

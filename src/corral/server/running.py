@@ -27,7 +27,16 @@ from corral.server.loop import AnyEvent, Loop
 from corral.server.planning.planner import Planner, PlannerLost, ThoughtFailed
 from corral.server.saved import IMAGE_FORMAT, Known
 from corral.server.service import Service
-from corral.server.start import admit, bring_nodes, expect_fleet, miss_tasks, retold, was_given
+from corral.server.start import (
+    admit,
+    bring_nodes,
+    expect_fleet,
+    is_restored,
+    miss_tasks,
+    retold,
+    skip_numbers,
+    was_given,
+)
 from corral.server.vault.store import SecretStore
 from corral.server.watch.history import EndHistory
 from corral.server.watch.past import recalled
@@ -88,8 +97,14 @@ class Running:
         """From here on everything that is owed is carried out, and everything that happens is known."""
         thread = asyncio.get_running_loop()
         told = retold(self._journal)
+        is_new_line = is_restored(self._journal)
+        if is_new_line:
+            skip_numbers(self.loop.known.state)
+            log.warning("numbers_skipped", next_job=self.loop.known.state.next_job)
         if told is not None:
             self._image_seq = self._journal.head.seq - len(told[1])
+        if is_new_line or self.loop.known.left_out:
+            told = None  # what lies in the journal is not all that is known
         await self._planner.begin(*(told or (self.loop.known.pack(),)))
         fleet = self.service.fleet
         if fleet is not None:

@@ -39,6 +39,7 @@ class Known:
     def __init__(self, state: State, accounts: Accounts, fleets: Fleets | None = None) -> None:
         self.state, self.accounts = state, accounts
         self.fleets = Fleets() if fleets is None else fleets
+        self.left_out: tuple[int, ...] = ()  # records of the journal that could not be applied
 
     @classmethod
     def nothing(cls, settings: Settings) -> Known:

@@ -20,19 +20,32 @@ from corral.core.cluster.topology import NodeSpec
 from corral.core.fleets.fleets import Fleets
 from corral.core.intake.commands import add_node
 from corral.core.intake.refusal import Refusal
+from corral.core.laws import violations
 from corral.core.model import FailureClass, Gang, GangState, QueueSpec, Settings
 from corral.core.people.accounts import AccountEvent, Role, RoleGranted, TokenIssued, UserSet
 from corral.core.state import State
 from corral.server.loop import Loop
 from corral.server.saved import IMAGE_FORMAT, Known
-from corral.store.journal import Journal, RecordSource, all_records
+from corral.store.journal import (
+    EPOCHS_AHEAD,
+    Journal,
+    JournalBroken,
+    JournalUnusable,
+    Record,
+    RecordSource,
+    all_records,
+)
 from corral.store.lookup import Lookup
 from corral.store.projection import job_of
-from corral.wire.codec import FORMAT, decode
+from corral.wire.codec import FORMAT, Unreadable, decode, kind_of
 
 log = structlog.get_logger(__name__)
 
 EARLIER_ATTEMPTS = 4  # of a gang that is being repaired, some of which may still be being ended
+NUMBERS_AHEAD = 10_000
+LEFT_OUT_MAX = 8  # records that cannot be applied
+_CANNOT_BE = "does not follow from what is before it and was not applied."
+_WHAT_TO_DO = "Use the version of Corral that wrote it, or restore a backup (corral db restore)."
 FOUNDER = "founder"  # the actor of a first start
 
 
@@ -42,17 +55,107 @@ def load(journal: RecordSource) -> Known:
 
 
 def load_with_place(journal: RecordSource) -> tuple[Known, int]:
-    """All that the journal says, and the number of the record after which it says that."""
+    """All that the journal says, and the number of the record after which it says that. Raises `JournalUnusable`, with
+    what to do, where the journal cannot be read whole."""
     with _without_collecting():
-        image = journal.newest_image()
-        if image is not None and image.format == IMAGE_FORMAT:
-            known, after = Known.unpack(image.body), image.seq
-        else:
-            known, after = Known.nothing(Settings()), 0
-        for record in all_records(journal, after):
-            known.apply(decode(record.format, record.body))
-            after = record.seq
-        return known, after
+        left_out: list[int] = []
+        while True:
+            try:
+                return _folded(journal, left_out)
+            except _NotApplied as wrong:
+                log.error("record_quarantined", seq=wrong.seq, kind=wrong.kind, error=str(wrong.__cause__))
+                if len(left_out) >= LEFT_OUT_MAX:
+                    raise JournalUnusable(f"record {wrong.seq} of the journal {_CANNOT_BE} {_WHAT_TO_DO}") from wrong
+                left_out.append(wrong.seq)
+
+
+class _NotApplied(Exception):
+    """A record that cannot be applied to what the records before it say."""
+
+    def __init__(self, record: Record) -> None:
+        super().__init__(f"record {record.seq}")
+        self.seq, self.kind = record.seq, kind_of(record.body)
+
+
+def _folded(journal: RecordSource, left_out: Sequence[int]) -> tuple[Known, int]:
+    """From the newest image that can be used. Without the records that are left out, what remains must obey the laws:
+    then it is as if they had been refused when they were made."""
+    known, after = _from_image(journal)
+    epoch = 0
+    for record in _records(journal, after):
+        if epoch and record.epoch - epoch >= EPOCHS_AHEAD:
+            skip_numbers(known.state)
+        after, epoch = record.seq, record.epoch
+        if record.seq in left_out:
+            continue
+        try:
+            event = decode(record.format, record.body)
+        except Unreadable as wrong:
+            raise JournalUnusable(
+                f"record {record.seq} of the journal cannot be read: {wrong}. {_WHAT_TO_DO}"
+            ) from None
+        try:
+            known.apply(event)
+        except Exception as wrong:
+            raise _NotApplied(record) from wrong
+    if left_out and (broken := list(violations(known.state))):
+        raise JournalUnusable(
+            f"record {left_out[0]} of the journal {_CANNOT_BE} {_WHAT_TO_DO} (without it: {broken[0][:200]})"
+        )
+    known.left_out = tuple(left_out)
+    return known, after
+
+
+def _from_image(journal: RecordSource) -> tuple[Known, int]:
+    """What the newest image says, and its record; nothing, if there is none that can be used: the records say the
+    same."""
+    image = journal.newest_image()
+    if image is not None and image.format == IMAGE_FORMAT:
+        try:
+            return Known.unpack(image.body), image.seq
+        except Exception as wrong:
+            log.error("image_unusable", seq=image.seq, error=str(wrong)[:300])
+    return Known.nothing(Settings()), 0
+
+
+def _records(journal: RecordSource, after: int) -> Iterator[Record]:
+    """All above a number, from archives where they are not here any more, and none missing."""
+    here = journal.read(after, 1)
+    if not here or here[0].seq > after + 1:
+        try:
+            for record in journal.archived(after):
+                yield _next(record, after)
+                after = record.seq
+        except JournalBroken as wrong:
+            raise JournalUnusable(
+                f"no image of the state can be used, and an archive with records from {after + 1} on cannot be read: "
+                f"{wrong}. Put the archive back where it was, or restore a backup (corral db restore)."
+            ) from None
+    for record in all_records(journal, after):
+        yield _next(record, after)
+        after = record.seq
+
+
+def _next(record: Record, after: int) -> Record:
+    if record.seq != after + 1:
+        raise JournalUnusable(
+            f"no image of the state can be used, and the records {after + 1} to {record.seq - 1} are neither in the "
+            "journal nor in an archive that it knows. Put the images or the archive back, or restore a backup "
+            "(corral db restore)."
+        )
+    return record
+
+
+def skip_numbers(state: State) -> None:
+    """A journal that was restored or copied has lost count of the jobs that came after the backup: nodes may still have
+    their tasks, and folders their logs. New jobs get numbers that none of them can have had."""
+    state.next_job = (state.next_job // NUMBERS_AHEAD + 2) * NUMBERS_AHEAD
+
+
+def is_restored(journal: Journal) -> bool:
+    """Whether nothing was written since it was restored or copied."""
+    last = journal.read(journal.head.seq - 1, 1) if journal.head.seq else []
+    return bool(last) and journal.epoch - last[0].epoch >= EPOCHS_AHEAD
 
 
 def retold(journal: Journal) -> tuple[bytes, list[bytes]] | None:

@@ -12,6 +12,10 @@ from typing import Protocol
 
 from msgspec import Struct
 
+#: A restored or copied journal goes on with an epoch that no server of its original can reach: whoever carries out
+#: orders refuses those of an epoch that it has seen pass.
+EPOCHS_AHEAD = 1_000
+
 
 class Entry(Struct, frozen=True, gc=False):
     """One event to be written: encoded, with who caused it. ``request`` names the submission it came with, if it came
@@ -101,6 +105,10 @@ class Journal(Protocol):
 
     def newest_image(self) -> StoredImage | None: ...
 
+    def archived(self, after: int) -> Iterator[Record]:
+        """Records with a number above ``after`` that are in archives, in order; some of them may be here as well."""
+        ...
+
     def close(self) -> None:
         """Write what was handed in, give the lease back."""
         ...
@@ -112,6 +120,10 @@ class RecordSource(Protocol):
     def read(self, after: int, limit: int) -> list[Record]: ...
 
     def newest_image(self) -> StoredImage | None: ...
+
+    def archived(self, after: int) -> Iterator[Record]:
+        """Records with a number above ``after`` that are in archives, in order; some of them may be here as well."""
+        ...
 
 
 def all_records(journal: RecordSource, after: int = 0, at_once: int = 10_000) -> Iterator[Record]:

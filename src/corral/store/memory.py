@@ -6,7 +6,7 @@ Knows nothing of files. A ``held`` one keeps its promises back until it is told,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 
 from corral.store.chain import BEGINNING, chain
@@ -79,6 +79,10 @@ class MemoryJournal:
 
     def newest_image(self) -> StoredImage | None:
         return self._images[-1] if self._images else None
+
+    def archived(self, after: int) -> Iterator[Record]:
+        del after
+        return iter(())
 
     def close(self) -> None:
         self.release()

@@ -18,7 +18,8 @@ from msgspec import Struct
 from corral.store.address import postgres
 from corral.store.archive import read_archive, write_archive
 from corral.store.chain import BEGINNING, why_not_next
-from corral.store.journal import Head, JournalBroken, JournalBusy, JournalUnusable, Record
+from corral.store.images import ImageFolder
+from corral.store.journal import EPOCHS_AHEAD, Head, JournalBroken, JournalBusy, JournalUnusable, Record
 from corral.store.projection import fold
 from corral.store.sql.connection import Connection
 from corral.store.sql.records import AT_ONCE, RECORD, whole_journal
@@ -30,10 +31,6 @@ from corral.wire.address import is_postgres, shown
 
 #: Where a journal is: a data folder, or the address of a database.
 JournalPlace = Path | str
-
-#: A restored journal goes on with an epoch that no server can have had since the backup: whoever carries out orders
-#: refuses those of an epoch that it has seen pass.
-_EPOCHS_AHEAD = 1_000
 
 
 class Whole(Struct):
@@ -57,7 +54,7 @@ def restore(file: Path, target: JournalPlace) -> Head:
     last = BEGINNING
     for record in read_archive(file):  # all of it, before anything is made
         last = Head(record.seq, record.hash)
-    epoch = record.epoch + _EPOCHS_AHEAD if last.seq else 0
+    epoch = record.epoch + EPOCHS_AHEAD if last.seq else 0
     with _filling(target) as into:
         _insist(into.take(read_archive(file), epoch), last)
     return last
@@ -187,6 +184,7 @@ def _filling(place: JournalPlace) -> Iterator[_Filling]:
     lease = Lease(place)
     into: _FillingSqlite | None = None
     try:
+        ImageFolder(place / "images").drop_after(0)  # of a journal that is not here any more
         into = _FillingSqlite(place)
         yield into
         into.raw.execute("COMMIT")

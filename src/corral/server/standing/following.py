@@ -7,7 +7,7 @@ is for the leader; whoever asks here is sent there before it comes to this (``re
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from typing import NoReturn
 
@@ -51,6 +51,9 @@ class FollowedJournal:
 
     def newest_image(self) -> StoredImage | None:
         return self._source.newest_image()
+
+    def archived(self, after: int) -> Iterator[Record]:
+        return self._source.archived(after)
 
     def close(self) -> None:
         """It was opened by another."""

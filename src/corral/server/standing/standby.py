@@ -7,7 +7,6 @@ that leads no more does not come back here: it ends, and is started again.
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -21,7 +20,7 @@ from corral.server.standing.following import Follower
 from corral.server.vault import secrets_of
 from corral.server.vault.store import SecretStore
 from corral.store.address import postgres
-from corral.store.files import write_whole
+from corral.store.identity import claim_identity
 from corral.store.journal import Journal, JournalBusy, JournalUnusable
 from corral.store.lookup import Lookup
 from corral.store.sqlite.lease import Lease as FolderLease
@@ -64,7 +63,7 @@ class Standby:
         self._store = postgres()
         self._folder_lease = FolderLease(folder)
         try:
-            self._holder = _holder(folder)
+            self._holder = claim_identity(folder).id  # also after a restart; a copy of the folder is another server
             self._reader = self._store.PostgresReader(address, prepare=True)
             self._secrets = secrets_of(folder, key_file, self._store.PostgresSecrets(self._reader.readers))
             self.service = Follower(self._reader, self._reader.lookup)
@@ -131,11 +130,3 @@ class Standby:
         self.service.end_feeds()
         self._reader.close()
         self._folder_lease.give_back()
-
-
-def _holder(folder: Path) -> str:
-    """Who this server is, also after a restart. Nobody else has its folder: that is locked."""
-    file = folder / "server-id"
-    if not file.exists():
-        write_whole(file, uuid.uuid4().hex.encode() + b"\n")
-    return file.read_text().strip()

@@ -5,12 +5,15 @@ For servers that stand by, and for looking at a journal from elsewhere. May be u
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 from corral.store.journal import Head, JournalUnusable, Record, StoredImage
 from corral.store.postgres import images
 from corral.store.postgres.database import Readers, open_database, schema_version
 from corral.store.postgres.lease import Leadership, leadership
 from corral.store.postgres.lookup import PostgresLookup
-from corral.store.sql.records import RECORD, anchor_in
+from corral.store.sql.records import RECORD, anchor_in, archived_in
 from corral.wire.address import shown
 
 
@@ -41,6 +44,10 @@ class PostgresReader:
         """The last record that is no longer here but in an archive; number 0 if all are here."""
         with self.readers.connection() as link:
             return anchor_in(link)
+
+    def archived(self, after: int) -> Iterator[Record]:
+        with self.readers.connection() as link:
+            yield from archived_in(link, Path.cwd(), after)
 
     def leadership(self) -> Leadership:
         with self.readers.connection() as link:

@@ -7,7 +7,7 @@ transaction is made, and how one becomes the only writer, is the matter of each 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from itertools import takewhile
 from pathlib import Path
@@ -29,6 +29,7 @@ class JournalReader(Protocol):
     def anchor(self) -> Head: ...
     def save_image(self, image: StoredImage) -> None: ...
     def newest_image(self) -> StoredImage | None: ...
+    def archived(self, after: int) -> Iterator[Record]: ...
     def image_seqs(self) -> list[int]: ...
 
 
@@ -76,6 +77,9 @@ class SqlJournal(ABC):
 
     def newest_image(self) -> StoredImage | None:
         return self._reader.newest_image()
+
+    def archived(self, after: int) -> Iterator[Record]:
+        return self._reader.archived(after)
 
     def image_seqs(self) -> list[int]:
         """The records after which there are images, newest first."""

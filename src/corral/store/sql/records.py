@@ -53,6 +53,16 @@ def records_in(connection: Connection, after: int = 0) -> Iterator[Record]:
         after = rows[-1][0]
 
 
+def archived_in(connection: Connection, folder: Path, after: int) -> Iterator[Record]:
+    """The records of the archives above a number, each once."""
+    for archived in archives_in(connection):
+        if archived.last_seq > after:
+            for record in read_archive(archived.path_from(folder)):
+                if record.seq > after:
+                    yield record
+                    after = record.seq
+
+
 def whole_journal(connection: Connection, folder: Path) -> Iterator[Record]:
     """Every record there ever was: those of the archives, then those of the database."""
     last = 0

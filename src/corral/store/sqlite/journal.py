@@ -5,13 +5,15 @@ Knows the files of the folder. What holds for every journal is in ``sql.journal`
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from corral.store.journal import Head, JournalBroken, Record
+from corral.store.identity import claim_identity
+from corral.store.journal import EPOCHS_AHEAD, Head, JournalBroken, Record
 from corral.store.projection import fold
 from corral.store.sql.connection import Connection
 from corral.store.sql.journal import SqlJournal, check_end
@@ -26,6 +28,8 @@ from corral.store.sqlite.removal import note_archive, remove_some
 from corral.store.sqlite.rows import put, tables_of
 from corral.store.sqlite.sidecar import FILE_NAME as SIDECAR_NAME
 from corral.store.sqlite.sidecar import Sidecar, remembered_head
+
+_log = logging.getLogger(__name__)
 
 
 class SqliteJournal(SqlJournal):
@@ -43,7 +47,7 @@ class SqliteJournal(SqlJournal):
             raise
         try:
             self._head = _checked_head(self._connection, folder)
-            self._epoch = _begin_epoch(self._connection)
+            self._epoch = _begin_epoch(self._connection, self._ahead())
             self._reader = SqliteReader(folder)
             self._reader.images.drop_after(self._head.seq)
             self._tables = tables_of(self._connection)
@@ -58,6 +62,15 @@ class SqliteJournal(SqlJournal):
             raise
         todo = "See that the disk is in order and has room, then start again."
         self._writer = Writer(self._head, self._commit, self._sidecar.put, (sqlite3.Error,), todo)
+
+    def _ahead(self) -> int:
+        """A copy of another folder goes on with epochs that its original will not reach."""
+        is_copy = claim_identity(self.folder).is_copy and self._head.seq > 0
+        if is_copy:
+            _log.warning(
+                "data_folder_copied: %s is a copy of another folder, and goes on as one of its own", self.folder
+            )
+        return EPOCHS_AHEAD if is_copy else 1
 
     @property
     def lookup(self) -> SqliteLookup:
@@ -127,9 +140,9 @@ class SqliteJournal(SqlJournal):
         self._lease.give_back()
 
 
-def _begin_epoch(connection: sqlite3.Connection) -> int:
+def _begin_epoch(connection: sqlite3.Connection, ahead: int) -> int:
     connection.execute("BEGIN IMMEDIATE")
-    connection.execute("UPDATE writer SET epoch = epoch + 1")
+    connection.execute("UPDATE writer SET epoch = epoch + ?", (ahead,))
     epoch: int = connection.execute("SELECT epoch FROM writer").fetchone()[0]
     connection.execute("COMMIT")
     return epoch

@@ -6,11 +6,12 @@ from several threads at once.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from corral.store.images import ImageFolder
 from corral.store.journal import Head, JournalUnusable, Record, StoredImage
-from corral.store.sql.records import RECORD, anchor_in
+from corral.store.sql.records import RECORD, anchor_in, archived_in
 from corral.store.sqlite.database import FILE_NAME, Readers
 from corral.store.sqlite.lookup import SqliteLookup
 
@@ -42,6 +43,10 @@ class SqliteReader:
         """The last record that is no longer here but in an archive; number 0 if all are here."""
         with self.readers.connection() as connection:
             return anchor_in(connection)
+
+    def archived(self, after: int) -> Iterator[Record]:
+        with self.readers.connection() as connection:
+            yield from archived_in(connection, self.folder, after)
 
     def save_image(self, image: StoredImage) -> None:
         self.images.save(image)

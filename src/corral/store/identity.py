@@ -1,0 +1,53 @@
+"""Which data folder this is: an id of its own, and whether the folder is a copy of another one.
+
+A copy would go on with the numbers and epochs of its original, and whoever carries out orders could not tell the two
+apart. The file names its own inode: copied, it has another. (A snapshot of a whole file system keeps inodes and is not
+noticed.) Knows one file.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from pathlib import Path
+
+from msgspec import Struct
+
+from corral.store.files import make_folder, sync_folder
+
+FILE_NAME = "server-id"
+
+
+class Identity(Struct, frozen=True):
+    """``is_copy``: the folder had the id of another one until now; it has one of its own from here on."""
+
+    id: str
+    is_copy: bool
+
+
+def claim_identity(folder: Path) -> Identity:
+    """The id of this folder, made if there is none, or if the one that is there is another folder's."""
+    path = folder / FILE_NAME
+    try:
+        stated, inode = path.read_text("ascii", "replace").split(), path.stat().st_ino
+    except FileNotFoundError:
+        return Identity(_written(path, uuid.uuid4().hex), False)
+    if len(stated) == 2 and stated[1] == str(inode):
+        return Identity(stated[0], False)
+    if len(stated) == 1:  # of a version that did not name its inode
+        return Identity(_written(path, stated[0]), False)
+    return Identity(_written(path, uuid.uuid4().hex), True)
+
+
+def _written(path: Path, id: str) -> str:
+    make_folder(path.parent)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.new")
+    file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        os.write(file, f"{id} {os.fstat(file).st_ino}\n".encode())
+        os.fsync(file)
+    finally:
+        os.close(file)
+    os.replace(draft, path)
+    sync_folder(path.parent)
+    return id
