@@ -199,6 +199,7 @@ class Job(Struct, gc=False):
     held: bool = False
     active: int = 0  # array elements that are in line or hold seats
     parked: list[str] = field(default_factory=list)  # array elements beyond array_parallel, last first
+    held_why: str = ""  # why the server itself holds it: it is quarantined
 
     @property
     def abreast(self) -> int:
