@@ -41,6 +41,7 @@ class TaskOrder(Struct, frozen=True, gc=False, kw_only=True):
     secret_env: tuple[tuple[str, str], ...] = ()  # never written to disk, shown or logged
     processes: tuple[Process, ...] = (Process(),)
     gpus: tuple[str, ...] = ()  # UUIDs
+    vram_mib: int = 0  # its slice, where it shares the GPU; 0: all of it
     cpu_milli: int | None = None
     memory_mib: int | None = None
     directory: str = ""

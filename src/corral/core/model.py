@@ -29,6 +29,7 @@ class FailureClass(StrEnum):
 
     USER_ERROR = "user_error"
     OUT_OF_MEMORY = "out_of_memory"
+    VRAM_EXCEEDED = "vram_exceeded"  # more of a shared GPU's memory than its slice
     GPU_FAULT = "gpu_fault"
     NETWORK = "network"
     NODE_LOST = "node_lost"
@@ -121,6 +122,7 @@ class RetryRule(Struct, frozen=True, gc=False):
 DEFAULT_RETRIES: dict[FailureClass, RetryRule] = {
     FailureClass.USER_ERROR: RetryRule(0),
     FailureClass.OUT_OF_MEMORY: RetryRule(0),
+    FailureClass.VRAM_EXCEEDED: RetryRule(0),
     FailureClass.GPU_FAULT: RetryRule(None, avoid_node=True),
     FailureClass.NETWORK: RetryRule(None),
     FailureClass.NODE_LOST: RetryRule(None, backoff_ms=0),

@@ -175,6 +175,7 @@ class Dispatch:
                 secret_env=tuple(self._secrets(job, work)),
                 processes=tuple(_process(work, task, first_rank + local, local) for local in range(ranks)),
                 gpus=self._uuids(seat.node, seat.gpus),
+                vram_mib=seat.slice_mib,
                 cpu_milli=amount_of(gang.amounts, CPU_MILLI),
                 memory_mib=amount_of(gang.amounts, MEMORY_MIB),
                 directory=work.directory,
