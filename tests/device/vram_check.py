@@ -1,10 +1,10 @@
-"""Is a task held to its slice of a real GPU's memory? A plain script for a machine that has one; prints one line of JSON.
+"""Is a task held to its slice of a real GPU's memory? A plain script for a machine that has one; prints a line of JSON.
 
     PYTHONPATH=src python tests/device/vram_check.py
 
-Needs Corral's sources, msgspec, nvidia-ml-py and torch. Two tasks share the first GPU with slices of 20 GiB: one keeps to
-it, the other takes 60 GiB, once after a save by itself, once not listening. Exit 0: the greedy one was ended both times
-as `vram_exceeded`, and the other never noticed.
+Needs Corral's sources, msgspec, nvidia-ml-py and torch. Two tasks share the first GPU with slices of 20 GiB: one keeps
+to it, the other takes 60 GiB, once after a save by itself, once not listening. Exit 0: the greedy one was ended both
+times as `vram_exceeded`, and the other never noticed.
 """
 
 import json
