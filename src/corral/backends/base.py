@@ -51,6 +51,7 @@ class TaskOrder(Struct, frozen=True, gc=False, kw_only=True):
     output: str = ""  # a file that gets the standard output too
     error: str = ""
     early_signal: EarlySignal | None = None
+    requeue_exit: int = 85  # the exit code that means: saved, run me again
     hold_on_fail_ms: int = 0  # so long after a failure it keeps its place, unless it is called away
     log_mib_max: int = 256  # per stream; the oldest part goes first
 

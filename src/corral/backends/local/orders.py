@@ -80,6 +80,7 @@ def request_of(order: TaskOrder, site: Site, logs: str, containers: Containers |
         "pids_max": site.settings.pids_max,
         "peer_grace_ms": site.settings.peer_grace_ms,
         "lease": site.lease,
+        "requeue_exit": order.requeue_exit,
         "hold_on_fail_ms": order.hold_on_fail_ms,
         "unenforced": containers.unenforced(order) if containers and order.image else unenforced(order, site.layout),
         "container": told,
