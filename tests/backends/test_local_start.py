@@ -8,7 +8,6 @@ import time
 
 import pytest
 
-from corral.backends.local.task import start as module
 from corral.backends.local.task.cgroups import TaskGroups
 from corral.backends.local.task.start import Account, Program, start
 
@@ -44,7 +43,7 @@ def test_the_first_of_several_processes_may_run_last(monkeypatch: pytest.MonkeyP
             time.sleep(SLOW_S)
         real(pid, group)
 
-    monkeypatch.setattr(module.os, "setpgid", late)
+    monkeypatch.setattr(os, "setpgid", late)
     program = Program(["true"], {"PATH": os.environ["PATH"]}, "/", Account(""), TaskGroups(2, {}))
     sink = os.open(os.devnull, os.O_WRONLY)
     try:

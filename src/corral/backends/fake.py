@@ -189,7 +189,7 @@ class FakeBackend:
         self._end(task, exit_code=script.exit_code, failure=script.failure, why=script.why)
 
     def _leave(self, task: _Task, why: str) -> None:
-        """A well-behaved task saves and leaves with the exit code that says so; one that does not know how dies of the signal."""
+        """A well-behaved task saves, and leaves with the code that says so; another one dies of the signal."""
         if task.is_over:
             return
         if task.script.saves is None:

@@ -196,13 +196,20 @@ def _restore_in_child() -> None:
 
 def _make_termination_harmless() -> None:
     """In the program itself, not in a helper that `multiprocessing` has started for it, which imports the same."""
-    helpers = sys.modules.get("multiprocessing.process")
-    if helpers is not None and helpers.parent_process() is not None:
+    if _is_helper():
         return
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         return
     signal.signal(signal.SIGTERM, _note_termination)
     os.register_at_fork(after_in_child=_restore_in_child)
+
+
+def _is_helper() -> bool:
+    """One that is being started imports the program before it knows its parent, and is marked meanwhile."""
+    known = sys.modules.get("multiprocessing.process")
+    if known is None:
+        return False
+    return known.parent_process() is not None or getattr(known.current_process(), "_inheriting", False)
 
 
 if is_managed():

@@ -349,6 +349,7 @@ class QueueSpec(Struct, frozen=True, gc=False, kw_only=True):
     priority_ceiling: int | None = None
     time_share: int = 0  # 0: off; n: a gang may be asked to yield once it ran n times what a switch costs
     grace_max_ms: int | None = None  # the longest grace of a job here
+    preemptible: bool | None = None  # whether jobs that do not say so may be preempted; None: as above it
 
     @property
     def parent(self) -> str:

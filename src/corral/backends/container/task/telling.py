@@ -1,9 +1,9 @@
 """A signal to the processes of a container, so that whoever wants to save can do so.
 
-A container ends with the first process of its command. Often that is a shell, which waits for nobody when it is told to
-end, and the program that it runs would go with it. So a shell that would die of the signal, and runs somebody who
-listens to it, is stopped, and hears it when nobody below it listens any more. Being stopped it has not asked what became
-of them either: that can be read, and speaks for it. Knows /proc.
+A container ends with the first process of its command. Often that is a shell, which waits for nobody when it is told
+to end, and the program that it runs would go with it. So a shell that would die of the signal, and runs somebody who
+listens to it, is stopped, and hears it when nobody below it listens any more. Being stopped it has not asked what
+became of them either: that can be read, and speaks for it. Knows /proc.
 """
 
 from __future__ import annotations

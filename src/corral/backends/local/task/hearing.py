@@ -1,21 +1,73 @@
 """Which processes of a task hear a signal at once: those that listen to it, and none that would only die of it.
 
-A warning is there to be acted on. A program that does not catch the signal can still read the warning in its file, so it
-is left in peace until shortly before the deadline. The helpers of a program (a loader of data that it forked) hear
-nothing: they belong to their program, which would fail without them. Shells are looked through: one that listens can act
-only when what it runs has ended, so that hears the signal too; one that does not would go on with the next line of its
-script once its program has saved and left, so it is named as well. What begins after the warning is part of the saving.
-Knows /proc, and nothing of deadlines.
+A program that does not catch the signal can still read the warning in its file, so it is left in peace. The helpers of
+a program (a loader of data that it forked) belong to it and hear nothing. A shell that listens can act only when what
+it runs has ended, so that hears the signal too; one that does not would go on with its script once its program has
+left, so it is named as well. What begins after the warning is part of the saving. Knows /proc.
 """
+
+# ruff: noqa: SIM105  contextlib is not loaded just for this
 
 from __future__ import annotations
 
 import os
 
+from corral.backends.local.task.ending import kill
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Container
+
 LISTENS, DIES, STAYS = "listens", "dies", "stays"
 _SHELLS = frozenset(("sh", "ash", "bash", "busybox", "csh", "dash", "fish", "ksh", "mksh", "rbash", "tcsh", "zsh"))
 _HELPER = b"--multiprocessing-fork"  # how Python marks a helper that is started rather than forked
 _LAUNCHER = b"CORRAL_FAILED_FILE"  # in the script of the shells that start several processes in a container
+
+
+_LATE_S_MIN, _LATE_S_MAX = 2.0, 10.0
+
+
+def late_s(grace_s: float) -> float:
+    """How long before the deadline those who do not listen are ended by SIGTERM: a tenth of the time they had."""
+    return min(max(grace_s / 10, _LATE_S_MIN), _LATE_S_MAX, grace_s / 2)
+
+
+def in_group(pids: list[int], leader: int, more: Container[int]) -> list[int]:
+    """Those in the process group of the leader, and ``more``, which may not have come to join it yet."""
+    return [pid for pid in pids if pid in more or _group_of(pid) == leader]
+
+
+class Call:
+    """Signals to a task of plain processes. Each of them hears each signal once."""
+
+    def __init__(self) -> None:
+        self._audiences: dict[int, Audience] = {}  # by signal
+
+    def to_listeners(self, members: list[int], number: int) -> None:
+        hearers, shells = self._audience(members, number).listeners()
+        for pid in (*shells, *hearers) if hearers else ():
+            _tell(pid, number)
+
+    def to_rest(self, members: list[int], number: int) -> None:
+        for pid in self._audience(members, number).rest(members):
+            _tell(pid, number)
+
+    def _audience(self, members: list[int], number: int) -> Audience:
+        return self._audiences.setdefault(number, Audience(members, number))
+
+
+def _tell(pid: int, number: int) -> None:
+    try:
+        kill(pid, number)
+    except PermissionError:
+        pass  # it has become another user
+
+
+def _group_of(pid: int) -> int:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return -1
 
 
 class Audience:
@@ -66,17 +118,21 @@ class _Hearing:
             return False
         below = self._below.get(pid, [])
         if is_shell and _LAUNCHER in own:
-            return any([self._is_heard(child, b"") for child in below])
+            return self._are_heard(below, b"")
         fate = fate_of(pid, self._number)
         if pid in self._told or fate == LISTENS:
             self.hearers.append(pid)
             if is_shell and pid not in self._told:
                 self._run_by_listening_shell(below)
             return True
-        is_heard = any([self._is_heard(child, b"" if is_shell else own) for child in below])
+        is_heard = self._are_heard(below, b"" if is_shell else own)
         if is_shell and fate == DIES and is_heard:
             self.shells.append(pid)
         return is_heard
+
+    def _are_heard(self, pids: list[int], above: bytes) -> bool:
+        heard = [pid for pid in pids if self._is_heard(pid, above)]
+        return bool(heard)
 
     def _run_by_listening_shell(self, below: list[int]) -> None:
         for pid in below:
@@ -86,8 +142,8 @@ class _Hearing:
 
 
 def fate_of(pid: int, number: int) -> str:
-    """What the signal would do to a process. One that waits for it (sigwait, signalfd) cannot be told from one that dies:
-    shells and others block all signals for a moment whenever they start a process."""
+    """What the signal would do to a process. One that waits for it (sigwait, signalfd) cannot be told from one that
+    dies: shells and others block all signals for a moment whenever they start a process."""
     masks = {"SigIgn": 0, "SigCgt": 0}
     try:
         with open(f"/proc/{pid}/status") as lines:

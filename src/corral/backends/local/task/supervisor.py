@@ -14,8 +14,8 @@ import time
 
 from corral.backends.local.task import records, scratch, system
 from corral.backends.local.task.cgroups import TaskGroups
-from corral.backends.local.task.ending import descendants, end_all, kill, reap
-from corral.backends.local.task.hearing import Audience
+from corral.backends.local.task.ending import descendants, end_all, reap
+from corral.backends.local.task.hearing import Call, in_group, late_s
 from corral.backends.local.task.lease import WHY, Lease
 from corral.backends.local.task.request import Request
 from corral.backends.local.task.start import (
@@ -34,7 +34,6 @@ from corral.backends.local.task.symptoms import symptom
 
 _LOOK_MS = 200  # for checkpoints
 _LAST_WORDS_MS = 5_000  # between SIGTERM and the deadline, when an earlier signal has warned before
-_LATE_S_MIN, _LATE_S_MAX = 2.0, 10.0  # the same for those that were warned by their file alone: a tenth of the grace
 #: Nobody waits for what would be saved: who does not listen is ended at once, as everywhere.
 _LEAVE_NOW = frozenset(("cancel", "failure", "start_timeout", "unrepairable"))
 _TAIL = 1 << 14
@@ -64,7 +63,7 @@ class Supervisor:
         self.early_at: float | None = None
         self.term_at: float | None = None
         self.calling = 0  # a signal that those who listen hear as soon as they do; 0: none
-        self.audiences: dict[int, Audience] = {}  # by signal
+        self.call = Call()
         self.look_at = 0.0
         self.kill_why = ""  # of the deadline
         self.warn_why = ""
@@ -278,7 +277,7 @@ class Supervisor:
             self.term_at = max(deadline - _LAST_WORDS_MS / 1000, (begun + deadline) / 2)
             return
         self.calling = self.calling or system.SIGTERM
-        late_at = now if why in _LEAVE_NOW else deadline - _late_s(deadline - now)
+        late_at = now if why in _LEAVE_NOW else deadline - late_s(deadline - now)
         if is_first or self.term_at is not None:
             self.term_at = late_at if self.term_at is None else min(self.term_at, late_at)
         self._keep_deadline(now)
@@ -299,22 +298,13 @@ class Supervisor:
 
     def _call_listeners(self, number: int) -> None:
         """A shell that would go on with its script ends here; those it has run are reaped, and speak for it."""
-        hearers, shells = self._audience(number).listeners()
-        for pid in (*shells, *hearers) if hearers else ():
-            _tell(pid, number)
+        self.call.to_listeners(self._group(), number)
 
     def _signal_group(self, number: int) -> None:
-        """All of it, but for those who have heard it."""
-        for pid in self._audience(number).rest(self._group()):
-            _tell(pid, number)
-
-    def _audience(self, number: int) -> Audience:
-        if number not in self.audiences:
-            self.audiences[number] = Audience(self._group(), number)
-        return self.audiences[number]
+        self.call.to_rest(self._group(), number)
 
     def _group(self) -> list[int]:
-        return [pid for pid in descendants(os.getpid()) if pid in self.running or _group_of(pid) == self.leader]
+        return in_group(descendants(os.getpid()), self.leader, self.running)
 
     def _look_for_checkpoint(self) -> None:
         if self.scratch is None:
@@ -407,25 +397,6 @@ class Supervisor:
 
     def _say_news(self) -> None:
         records.say_news(self.request["run"], self.request["name"])
-
-
-def _late_s(grace_s: float) -> float:
-    """How long before the deadline those who do not listen are ended by SIGTERM."""
-    return min(max(grace_s / 10, _LATE_S_MIN), _LATE_S_MAX, grace_s / 2)
-
-
-def _tell(pid: int, number: int) -> None:
-    try:
-        kill(pid, number)
-    except PermissionError:
-        pass  # it has become another user
-
-
-def _group_of(pid: int) -> int:
-    try:
-        return os.getpgid(pid)
-    except ProcessLookupError:
-        return -1
 
 
 def _now_ms() -> int:
