@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.repository import ROOT
+from tests.bench.preempt import program
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 ENGINE = (ROOT / "docs" / "engine.md").read_text(encoding="utf-8")
@@ -39,6 +40,13 @@ def test_the_engine_in_twenty_lines_runs() -> None:
     first, second = run("-c", snippet).splitlines()
     assert first.startswith("Place(gang='train/main', attempt=1, seats=(Seat(node='a1', gpus=15,")
     assert second.startswith("StartGang(gang='train/main', attempt=1,")
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/preemption.md"])
+def test_the_training_loop_that_pages_show_is_the_one_that_is_preempted(page: str) -> None:
+    """`tests/e2e/test_preempt.py` runs it."""
+    (shown,) = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+    assert shown.strip() == program().strip()
 
 
 def commands() -> list[str]:

@@ -32,9 +32,10 @@ class Command:
     def said(self) -> list[str]:
         return self._said.read_text().split()
 
-    def tell(self, number: int = SIGTERM) -> None:
+    def tell(self, number: int = SIGTERM, *, is_last: bool = False) -> None:
         assert self.shell is not None
-        self.telling.tell([self.shell.pid, *descendants(self.shell.pid)], number)
+        tell = self.telling.tell if is_last else self.telling.tell_listeners
+        tell([self.shell.pid, *descendants(self.shell.pid)], number)
 
     def end(self) -> int:
         """Looks until the shell has gone, and says how it went."""
@@ -93,9 +94,12 @@ def test_shells_that_listen_and_shells_that_do_not_one_in_the_other(command: Com
     assert (command.said(), command.telling.end) == (["ready", "told"], 85 << 8)
 
 
-def test_where_nobody_listens_all_are_told(command: Command):
+def test_where_nobody_listens_all_are_left_in_peace_until_the_last_call(command: Command):
     command.run("echo ready; sleep 600; echo over")
     command.tell()
+    assert command.shell is not None
+    assert command.shell.poll() is None
+    command.tell(is_last=True)
     assert command.end() == -SIGTERM
     assert (command.said(), command.telling.end) == (["ready"], None)
 

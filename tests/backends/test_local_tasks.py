@@ -349,3 +349,110 @@ def test_a_task_that_saved_or_succeeded_keeps_nothing(ground: Ground):
     for code in (0, 85):
         down, _ = ground.ran(f"exit {code}", hold_on_fail_ms=FAR_MS)
         assert down.exit_code == code
+
+
+# --- a warning harms nobody who does not listen -----------------------------------------------------------------------
+
+READING = """
+import os, sys, time
+print("ready", flush=True)
+while not os.path.exists(os.environ["CORRAL_WARNING_FILE"]):
+    time.sleep(0.02)
+time.sleep(0.5)
+print("saved", flush=True)
+sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("command", ["{python} train.py {code}", "cd .; {python} train.py {code}; exit $?"])
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_program_that_does_not_catch_sigterm_is_warned_by_its_file_alone(
+    ground: Ground, tmp_path: Path, command: str, count: int
+):
+    (tmp_path / "train.py").write_text(READING)
+    own = processes(*({"LOCAL_RANK": str(rank)} for rank in range(count)))
+    key = ground.sh(command.format(python=sys.executable, code=85), processes=own, directory=str(tmp_path))
+    until(lambda: ground.log(key).count("ready") == count)
+    ground.backend.warn(key, now_ms() + FAR_MS, "priority")
+    down = ground.ear.down(key)
+    assert ground.log(key).count("saved") == count
+    assert (down.exit_code, down.signal) == (85, 0)
+
+
+def test_a_program_that_hears_nothing_is_ended_shortly_before_the_deadline(ground: Ground):
+    key = ground.sh("echo ready; sleep 600")
+    ground.says(key, "ready")
+    begun = time.monotonic()
+    ground.backend.warn(key, now_ms() + 3_000, "priority")
+    down = ground.ear.down(key)
+    assert down.signal == 15, "by SIGTERM, before the deadline"
+    assert time.monotonic() - begun >= 1.4
+
+
+@pytest.mark.parametrize("why", ["cancel", "failure"])
+def test_where_nothing_is_to_be_saved_it_is_ended_at_once(ground: Ground, why: str):
+    key = ground.sh("echo ready; sleep 600")
+    ground.says(key, "ready")
+    ground.backend.warn(key, now_ms() + FAR_MS, why)
+    assert ground.ear.down(key).signal == 15
+
+
+def test_a_program_that_begins_to_listen_later_hears_the_warning_then(ground: Ground):
+    later = "while [ ! -s $CORRAL_WARNING_FILE ]; do sleep 0.02; done; sleep 0.5; trap 'echo told; exit 85' TERM"
+    key = ground.sh(f"echo ready; {later}; while :; do sleep 0.02; done")
+    ground.says(key, "ready")
+    ground.backend.warn(key, now_ms() + FAR_MS, "priority")
+    assert ground.ear.down(key).exit_code == 85
+    assert ground.log(key).split() == ["ready", "told"]
+
+
+HELPED = """
+import multiprocessing, os, signal, sys, time
+def help_on():
+    signal.signal(signal.SIGTERM, lambda *_: os.abort())
+    print("ready", flush=True)
+    time.sleep(600)
+def main():
+    helper = multiprocessing.get_context(sys.argv[1]).Process(target=help_on, daemon=True)
+    helper.start()
+    if sys.argv[2] == "listens":
+        signal.signal(signal.SIGTERM, lambda *_: None)
+    while not os.path.exists(os.environ["CORRAL_WARNING_FILE"]):
+        time.sleep(0.02)
+    time.sleep(1)
+    print("helped" if helper.is_alive() else "alone", flush=True)
+    sys.exit(85)
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("listens", ["listens", "reads"])
+def test_the_helpers_of_a_program_hear_nothing_while_it_saves(
+    ground: Ground, tmp_path: Path, method: str, listens: str
+):
+    (tmp_path / "train.py").write_text(HELPED)
+    key = ground.sh(f"cd {tmp_path}; {sys.executable} train.py {method} {listens}; exit $?")
+    ground.says(key, "ready")
+    time.sleep(0.2)
+    ground.backend.warn(key, now_ms() + FAR_MS, "priority")
+    assert ground.ear.down(key).exit_code == 85
+    assert ground.log(key).split() == ["ready", "helped"]
+
+
+def test_what_a_shell_runs_to_save_is_not_told_to_leave(ground: Ground, tmp_path: Path):
+    (tmp_path / "save.py").write_text("import time; time.sleep(1); print('saved', flush=True)")
+    save = f"{sys.executable} {tmp_path}/save.py; exit 85"
+    key = ground.sh(f"trap '{save}' TERM; echo ready; while :; do sleep 0.02; done")
+    ground.says(key, "ready")
+    ground.backend.warn(key, now_ms() + FAR_MS, "priority")
+    assert ground.ear.down(key).exit_code == 85
+    assert ground.log(key).split() == ["ready", "saved"]
+
+
+def test_a_job_that_names_another_exit_code_for_saved_keeps_no_place_with_it(ground: Ground):
+    down, _ = ground.ran("exit 42", hold_on_fail_ms=FAR_MS, requeue_exit=42)
+    assert (down.exit_code, down.failure) == (42, None)
+    down, _ = ground.ran("echo ncclSystemError >&2; exit 42", requeue_exit=42)
+    assert down.failure is None

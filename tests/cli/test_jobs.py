@@ -283,7 +283,7 @@ def test_an_array_is_one_job_with_elements(corral: Type, submit: Submit) -> None
 
 
 def test_jobs_are_held_released_requeued_and_given_priorities(corral: Type, submit: Submit) -> None:
-    job = submit("--hold", "--", "sleep", "60")
+    job = submit("--hold", "--grace", "1s", "--", "sleep", "60")
     assert corral("priority", "7", job).out == f"job {job} has priority 7\n"
     assert corral("release", job).out == f"job {job} is released\n"
     until(lambda: json.loads(corral("show", job, "--json").out)["state"] == "running")

@@ -78,3 +78,66 @@ def test_it_loads_the_standard_library_only() -> None:
     done = subprocess.run([sys.executable, "-c", show], env=environment(), capture_output=True, text=True, check=True)
     before, after = ({name.partition(".")[0] for name in line.split()} for line in done.stdout.splitlines())
     assert after - before - set(sys.stdlib_module_names) == {"corral"}
+
+
+# --- SIGTERM ----------------------------------------------------------------------------------------------------------
+
+TOLD = """
+import os, signal, sys, time
+{before}
+from corral import training
+{after}
+os.kill(os.getpid(), signal.SIGTERM)
+print("alive", training.should_stop(), training.SAVED)
+"""
+
+
+def told(before: str = "", after: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+    """A program that imports it, and then gets the signal."""
+    script = TOLD.format(before=before, after=after)
+    env = environment() | variables
+    return subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=60)
+
+
+def test_within_corral_sigterm_is_noted_and_harms_nobody() -> None:
+    assert told(CORRAL_JOB_ID="1").stdout == "alive True 85\n"
+
+
+def test_outside_corral_sigterm_ends_a_program_as_ever() -> None:
+    assert told().returncode == -15
+
+
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_a_handler_of_the_program_is_the_one_that_counts(where: str) -> None:
+    own = {where: "signal.signal(signal.SIGTERM, lambda *_: print('own'))"}
+    assert told(**own, CORRAL_JOB_ID="1").stdout == "own\nalive False 85\n"
+
+
+def test_from_another_thread_nothing_is_installed_and_nothing_fails() -> None:
+    before = (
+        "import importlib, threading\n"
+        "other = threading.Thread(target=importlib.import_module, args=('corral.client.training',))\n"
+        "other.start(); other.join()"
+    )
+    assert told(before, CORRAL_JOB_ID="1").returncode == -15
+
+
+def test_the_exit_code_that_the_job_names_is_the_one_to_leave_with() -> None:
+    assert told(CORRAL_JOB_ID="1", CORRAL_REQUEUE_EXIT="42").stdout == "alive True 42\n"
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_helpers_can_be_ended_as_ever(method: str, tmp_path: Path) -> None:
+    """`multiprocessing` ends them by SIGTERM, and waits for them."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import multiprocessing, time\nfrom corral import training\n"
+        "def rest():\n    time.sleep(600)\n"
+        "if __name__ == '__main__':\n"
+        f"    helper = multiprocessing.get_context('{method}').Process(target=rest)\n"
+        "    helper.start(); time.sleep(0.5); helper.terminate(); helper.join(30)\n"
+        "    print(helper.exitcode)\n    helper.kill()\n"
+    )
+    env = environment() | {"CORRAL_JOB_ID": "1"}
+    done = subprocess.run([sys.executable, str(program)], env=env, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "-15\n", done.stderr

@@ -263,9 +263,10 @@ def test_a_task_may_be_killed_right_after_the_order(backend: Backend, stage: Sta
 
 
 def test_a_warned_task_dies_of_sigterm_when_it_does_not_care(backend: Backend, stage: Stage, ear: Ear):
+    """Before the deadline; while there is time it may still read the file."""
     backend.launch([stage.runs(KEY)])
     ear.up(KEY)
-    backend.warn(KEY, now_ms() + FAR_MS, "drain")
+    backend.warn(KEY, now_ms() + 6_000, "drain")
     down = ear.down(KEY)
     assert (down.exit_code, down.signal) == (143, 15)
 

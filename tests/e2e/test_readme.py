@@ -63,6 +63,20 @@ def test_the_first_session_works_as_written(tmp_path):
     assert "ended well" in said["corral events"]
 
 
+def test_the_session_in_python_works_as_written(tmp_path):
+    (snippet,) = re.findall(r"^```py\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+    terminal = Terminal(tmp_path)
+    terminal.type("corral up --detach --fake-gpus 8xH100")
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", snippet], env=terminal.env, capture_output=True, text=True, timeout=90
+        )
+    finally:
+        terminal.type("corral down")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].isdecimal(), "the exit code of the job"
+
+
 def test_the_demo_tells_its_day_and_ends_by_itself():
     done = subprocess.run(
         [sys.executable, "examples/demo.py"], cwd=ROOT, capture_output=True, text=True, timeout=120,

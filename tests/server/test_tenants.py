@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from corral.core.intake.site import SiteRules
 from corral.core.model import Cause, GangState
 from corral.core.people import accounts as a
 from corral.core.people.accounts import Role
@@ -205,3 +206,33 @@ class TestRemovedQueues:
         assert (await site.status("administrator", "PUT", "/v1/queues/org/a", {"weight": 2}))[0] == 200
         assert ("org/a", Role.LEAD) in site.service.accounts.users["lead"].roles
         assert ("org/a", "key") in site.service.accounts.secrets
+
+
+class TestPreemptibleByDefault:
+    """A site or a queue decides for jobs that do not say whether they may be preempted; it is fixed when accepted."""
+
+    async def submitted(self, site: Site, **more: object) -> bool:
+        job = {"command": "true", "gpus": 1, "queue": "org/a"}
+        assert (await site.status("member", "POST", "/v1/jobs", job | more))[0] == 201
+        return list(site.service.state.jobs.values())[-1].spec.preemptible
+
+    async def test_jobs_may_be_preempted_unless_somebody_says_otherwise(self, site):
+        assert await self.submitted(site)
+        assert not await self.submitted(site, preemptible=False)
+
+    async def test_a_site_decides_for_all_its_queues(self, site):
+        site.service.rules = SiteRules(preemptible=False)
+        assert not await self.submitted(site)
+        assert await self.submitted(site, preemptible=True)
+
+    async def test_the_nearest_queue_has_the_last_word(self, site):
+        await site("administrator", "PUT", "/v1/queues/org", {"preemptible": False})
+        assert not await self.submitted(site)
+        await site("administrator", "PUT", "/v1/queues/org/a", {"preemptible": True})
+        assert await self.submitted(site)
+
+    async def test_what_was_accepted_stays_as_it_was(self, site):
+        await site("administrator", "PUT", "/v1/queues/org/a", {"preemptible": False})
+        assert not await self.submitted(site)
+        await site("administrator", "PUT", "/v1/queues/org/a", {"preemptible": True})
+        assert not site.service.state.jobs["1"].spec.preemptible

@@ -41,6 +41,7 @@ class TaskOrder(Struct, frozen=True, gc=False, kw_only=True):
     secret_env: tuple[tuple[str, str], ...] = ()  # never written to disk, shown or logged
     processes: tuple[Process, ...] = (Process(),)
     gpus: tuple[str, ...] = ()  # UUIDs
+    vram_mib: int = 0  # its slice, where it shares the GPU; 0: all of it
     cpu_milli: int | None = None
     memory_mib: int | None = None
     directory: str = ""
@@ -50,6 +51,7 @@ class TaskOrder(Struct, frozen=True, gc=False, kw_only=True):
     output: str = ""  # a file that gets the standard output too
     error: str = ""
     early_signal: EarlySignal | None = None
+    requeue_exit: int = 85  # the exit code that means: saved, run me again
     hold_on_fail_ms: int = 0  # so long after a failure it keeps its place, unless it is called away
     log_mib_max: int = 256  # per stream; the oldest part goes first
 

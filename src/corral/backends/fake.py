@@ -189,14 +189,14 @@ class FakeBackend:
         self._end(task, exit_code=script.exit_code, failure=script.failure, why=script.why)
 
     def _leave(self, task: _Task, why: str) -> None:
-        """A well-behaved task saves and leaves with 85; one that does not know how dies of the signal."""
+        """A well-behaved task saves, and leaves with the code that says so; another one dies of the signal."""
         if task.is_over:
             return
         if task.script.saves is None:
             self._end(task, signal=_SIGTERM, why=why)
         else:
             self._save(task, task.script.saves)
-            self._end(task, exit_code=85, why=why)
+            self._end(task, exit_code=task.order.requeue_exit, why=why)
 
     def _save(self, task: _Task, step: int) -> None:
         task.step = step

@@ -1,14 +1,29 @@
 """What a training script needs to know of Corral: who it is among its ranks, when to stop, and how to say "saved".
 
 Standard library only. Outside Corral everything still works and does nothing: rank 0 of 1, never asked to stop. As
-``corral.training`` in scripts::
+``corral.training`` in scripts, for example::
 
+    import os, sys, time
     from corral import training
-    for step in steps:
-        ...
-        if training.should_stop():          # asked to leave: save, say so, and go
-            save(step); training.checkpoint_saved(step)
+
+    checkpoint = f"checkpoint-{training.rank()}"    # of this process, in the directory of the job
+    step = int(open(checkpoint).read()) if os.path.exists(checkpoint) else 0
+    print("begins at step", step, flush=True)
+
+    while step < 1_000:
+        time.sleep(0.02)                            # a step of training
+        step += 1
+        if training.should_stop():                  # asked to leave: save, say so, and go
+            with open(checkpoint + ".new", "w") as file:
+                file.write(str(step))
+            os.replace(checkpoint + ".new", checkpoint)
+            if training.rank() == 0:
+                training.checkpoint_saved(step)
+            print("saved step", step, flush=True)
             sys.exit(training.SAVED)
+
+Within Corral, importing this makes SIGTERM harmless in a program that does not handle it: the signal is noted, and
+`should_stop` says so. A handler that the program installs itself, before or later, is the one that counts.
 """
 
 from __future__ import annotations
@@ -16,14 +31,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
+import sys
+import threading
 import time
-
-#: The exit code that means: saved, run me again.
-SAVED = 85
 
 _PACE_EVERY_S = 5.0
 
 CHECKPOINT_FILE, WARNING_FILE = "CORRAL_CHECKPOINT_FILE", "CORRAL_WARNING_FILE"
+
+
+REQUEUE_EXIT = "CORRAL_REQUEUE_EXIT"
 
 
 def is_managed() -> bool:
@@ -115,7 +133,7 @@ _pace = _Pace()
 def should_stop() -> bool:
     """Whether this task was asked to save and leave. Cheap: one look at a file that is usually not there."""
     path = os.environ.get(WARNING_FILE)
-    return bool(path) and os.path.exists(path or "")
+    return _noted.is_terminated or (bool(path) and os.path.exists(path or ""))
 
 
 def deadline() -> float | None:
@@ -150,3 +168,49 @@ def _warning() -> dict[str, object] | None:
 def _number(name: str, otherwise: int) -> int:
     stated = os.environ.get(name, "")
     return int(stated) if stated.isdecimal() else otherwise
+
+
+#: The exit code that means: saved, run me again. That of the job (``requeue_exit``), if it names another one.
+SAVED = _number(REQUEUE_EXIT, 85)
+
+
+class _Noted:
+    """What signals have said."""
+
+    is_terminated = False
+
+
+_noted = _Noted()
+
+
+def _note_termination(*_: object) -> None:
+    _noted.is_terminated = True
+
+
+def _restore_in_child() -> None:
+    """`multiprocessing` ends its processes by SIGTERM, and waits for them."""
+    _noted.is_terminated = False
+    if signal.getsignal(signal.SIGTERM) is _note_termination:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _make_termination_harmless() -> None:
+    """In the program itself, not in a helper that `multiprocessing` has started for it, which imports the same."""
+    if _is_helper():
+        return
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        return
+    signal.signal(signal.SIGTERM, _note_termination)
+    os.register_at_fork(after_in_child=_restore_in_child)
+
+
+def _is_helper() -> bool:
+    """One that is being started imports the program before it knows its parent, and is marked meanwhile."""
+    known = sys.modules.get("multiprocessing.process")
+    if known is None:
+        return False
+    return known.parent_process() is not None or getattr(known.current_process(), "_inheriting", False)
+
+
+if is_managed():
+    _make_termination_harmless()

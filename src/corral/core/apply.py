@@ -224,7 +224,7 @@ def _job_cancelled(state: State, event: e.JobCancelled) -> None:
 
 def _job_held(state: State, event: e.JobHeld) -> None:
     job = state.jobs[event.job]
-    job.held = True
+    job.held, job.held_why = True, event.why
     for name in job.gangs:
         gang = state.gangs[name]
         if not gang.is_over:
@@ -234,7 +234,7 @@ def _job_held(state: State, event: e.JobHeld) -> None:
 
 def _job_released(state: State, event: e.JobReleased) -> None:
     job = state.jobs[event.job]
-    job.held = False
+    job.held, job.held_why = False, ""
     for name in job.gangs:
         gang = state.gangs[name]
         if not gang.is_over:

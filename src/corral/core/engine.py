@@ -79,7 +79,9 @@ def react(state: State, fact: f.Fact, now_ms: int) -> list[e.Event]:
     """What a fact changes. A fact that is old, repeated or about nothing known changes nothing."""
     match fact:
         case f.Ticked():
-            return [event for gang in state.due(now_ms) for event in _due(state, gang, now_ms)]
+            known = state.gangs.get(fact.gang)
+            due = ([] if known is None else [known]) if fact.gang else state.due(now_ms)
+            return [event for gang in due for event in _due(state, gang, now_ms)]
         case f.TasksUp():
             return _tasks_up(state, fact, now_ms)
         case f.TasksDown():

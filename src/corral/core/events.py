@@ -97,7 +97,9 @@ class JobCancelled(_JobEvent, frozen=True, gc=False, tag=True):
 
 
 class JobHeld(_JobEvent, frozen=True, gc=False, tag=True):
-    pass
+    """``why``: set where the server itself holds the job, because planning failed with it; then it is quarantined."""
+
+    why: str = ""
 
 
 class JobReleased(_JobEvent, frozen=True, gc=False, tag=True):

@@ -11,7 +11,9 @@ from corral.core.model import FailureClass, Health
 
 
 class Ticked(Struct, frozen=True, gc=False):
-    """Time has passed; whatever was due is due."""
+    """Time has passed; whatever was due is due. ``gang``: for this one; empty: for all of them."""
+
+    gang: str = ""
 
 
 class TasksUp(Struct, frozen=True, gc=False):

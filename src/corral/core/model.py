@@ -29,6 +29,7 @@ class FailureClass(StrEnum):
 
     USER_ERROR = "user_error"
     OUT_OF_MEMORY = "out_of_memory"
+    VRAM_EXCEEDED = "vram_exceeded"  # more of a shared GPU's memory than its slice
     GPU_FAULT = "gpu_fault"
     NETWORK = "network"
     NODE_LOST = "node_lost"
@@ -121,6 +122,7 @@ class RetryRule(Struct, frozen=True, gc=False):
 DEFAULT_RETRIES: dict[FailureClass, RetryRule] = {
     FailureClass.USER_ERROR: RetryRule(0),
     FailureClass.OUT_OF_MEMORY: RetryRule(0),
+    FailureClass.VRAM_EXCEEDED: RetryRule(0),
     FailureClass.GPU_FAULT: RetryRule(None, avoid_node=True),
     FailureClass.NETWORK: RetryRule(None),
     FailureClass.NODE_LOST: RetryRule(None, backoff_ms=0),
@@ -199,6 +201,7 @@ class Job(Struct, gc=False):
     held: bool = False
     active: int = 0  # array elements that are in line or hold seats
     parked: list[str] = field(default_factory=list)  # array elements beyond array_parallel, last first
+    held_why: str = ""  # why the server itself holds it: it is quarantined
 
     @property
     def abreast(self) -> int:
@@ -346,6 +349,7 @@ class QueueSpec(Struct, frozen=True, gc=False, kw_only=True):
     priority_ceiling: int | None = None
     time_share: int = 0  # 0: off; n: a gang may be asked to yield once it ran n times what a switch costs
     grace_max_ms: int | None = None  # the longest grace of a job here
+    preemptible: bool | None = None  # whether jobs that do not say so may be preempted; None: as above it
 
     @property
     def parent(self) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from corral.core.cluster.capacity import Capacity
 from corral.core.cluster.resources import GPU_MILLI, Amounts, Seat, TaskDemand
 from corral.core.cluster.topology import NodeSpec, Topology
-from corral.core.model import END_MARGIN_MS, Gang, GangState, Health, Job, Node, Reservation, Settings
+from corral.core.model import END_MARGIN_MS, Blocker, Gang, GangState, Health, Job, Node, Reservation, Settings
 from corral.core.queues.backlog import Backlog
 from corral.core.queues.quota import QueueTree
 
@@ -177,9 +177,9 @@ def deadlines(state: State, gang: Gang) -> tuple[int, ...]:
     """The times at which something becomes due for a gang as it is now."""
     spec = state.jobs[gang.job].spec
     if gang.state is GangState.WAITING:
-        begin = spec.begin_ms if gang.blockers and spec.begin_ms is not None else 0
+        begin = spec.begin_ms if gang.blockers & Blocker.BEGIN and spec.begin_ms is not None else 0
         latest = 0 if spec.deadline_ms is None else spec.deadline_ms - (spec.expected_ms or 0)
-        return (begin, gang.not_before_ms if gang.blockers else 0, latest)
+        return (begin, gang.not_before_ms if gang.blockers & Blocker.BACKOFF else 0, latest)
     if gang.state is GangState.STARTING:
         return (gang.placed_ms + spec.start_timeout_ms, *_leave_times(state, gang))
     if gang.state is GangState.RUNNING:

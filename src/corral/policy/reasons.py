@@ -44,6 +44,17 @@ class Held(_Reason, frozen=True, gc=False, tag=True):
         return f"job {self.job} is held until somebody releases it"
 
 
+class Quarantined(_Reason, frozen=True, gc=False, tag=True):
+    """The server holds it: planning failed while it was in line, and works without it."""
+
+    job: str
+    why: str
+
+    def text(self, _now_ms: int, /) -> str:
+        then = f"details are in the server log; an operator can release it: corral release {self.job}"
+        return f"held by the server: planning failed because of this job ({self.why}); {then}"
+
+
 class DependencyUnmet(_Reason, frozen=True, gc=False, tag=True):
     """``after``: ok, any, not_ok; or singleton, when an earlier job of the same name and user is not over."""
 
@@ -297,6 +308,7 @@ Reason = (
     NeverFits
     | NodesMayCome
     | Held
+    | Quarantined
     | DependencyUnmet
     | NotYet
     | BackingOff

@@ -175,6 +175,7 @@ class Dispatch:
                 secret_env=tuple(self._secrets(job, work)),
                 processes=tuple(_process(work, task, first_rank + local, local) for local in range(ranks)),
                 gpus=self._uuids(seat.node, seat.gpus),
+                vram_mib=seat.slice_mib,
                 cpu_milli=amount_of(gang.amounts, CPU_MILLI),
                 memory_mib=amount_of(gang.amounts, MEMORY_MIB),
                 directory=work.directory,
@@ -184,6 +185,7 @@ class Dispatch:
                 output=_expanded(work.output, job, gang, seat.node),
                 error=_expanded(work.error, job, gang, seat.node),
                 early_signal=work.early_signal,
+                requeue_exit=job.spec.requeue_exit,
                 hold_on_fail_ms=work.hold_on_fail_ms,
             )
 
@@ -208,6 +210,7 @@ class Dispatch:
             "CORRAL_ATTEMPT": str(gang.attempt),
             "CORRAL_QUEUE": job.spec.queue,
             "CORRAL_USER": job.user,
+            "CORRAL_REQUEUE_EXIT": str(job.spec.requeue_exit),
             "CORRAL_NODES": ",".join(dict.fromkeys(seat.node for seat in gang.seats)),
             "MASTER_ADDR": self._address(gang.seats[0].node),
             "MASTER_PORT": str(_port(gang)),

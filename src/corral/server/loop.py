@@ -1,9 +1,10 @@
 """The live driver of the engine: write, then know, then act.
 
-Commands and reports become events; events go to the journal and into the state at once, but nobody is answered,
-nothing is carried out and nothing is shown before the journal has said that they are durable. Everything here happens
-in one thread, so that the state needs no lock; the planner thinks in a process of its own, and its plans are checked
-against the present when they arrive. Knows nothing of HTTP, processes or files.
+Commands and reports become events; events go into the state and to the journal at once, but nobody is answered,
+nothing is carried out and nothing is shown before the journal has said that they are durable. What cannot be applied is
+not written: the state is read back from the journal, and only whoever asked is told. Everything here happens in one
+thread, so that the state needs no lock; the planner thinks in a process of its own, and its plans are checked against
+the present when they arrive. Knows nothing of HTTP, processes or files.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from functools import partial
 from typing import Protocol
 
 import structlog
@@ -33,8 +33,10 @@ from corral.core.plan import Plan
 from corral.core.snapshot import Snapshot
 from corral.core.state import State
 from corral.server.clock import Clock
-from corral.server.planning.planner import Planner, PlannerLost, ThoughtFailed
+from corral.server.planning.planner import Planner, PlannerHung, PlannerLost, ThoughtFailed
+from corral.server.planning.quarantine import Quarantine
 from corral.server.saved import Known
+from corral.server.timers import Timers
 from corral.store.journal import Entry, Head, Journal
 from corral.wire.codec import encode
 
@@ -50,10 +52,12 @@ Act = Callable[["BaseException | None"], None]  # what to do when something is d
 SCHEDULER, WORLD = "scheduler", "world"  # actors of what nobody asked for
 
 #: After these alone there is nothing new to decide.
+PATIENCE_S = 30.0  # of a server that is told nothing else
 _CALM = frozenset({e.TasksStarted, e.GangStarted, e.CheckpointCommitted, e.JobForgotten, e.ClaimDropped})
 _PLAN_GAP_S = 0.002
-_RETRY_S = 1.0
 _REVIVE_S = 0.2
+_LOAD_S = 600.0  # a planner that has not read what it was begun with by then has failed
+_LOSSES = 2  # planners lost in a row before it is asked which job is to blame
 
 
 class Done(Struct, frozen=True, gc=False):
@@ -71,6 +75,9 @@ class Meter(Protocol):
     """Who wants to know how long things take."""
 
     def planned(self, seconds: float, kept: int, dropped: int) -> None: ...
+    def plan_failed(self) -> None: ...
+    def quarantined(self) -> None: ...
+    def restored(self) -> None: ...
     def appended(self, seconds: float) -> None: ...
 
 
@@ -86,21 +93,23 @@ class Loop:
         self.failure: BaseException | None = None
         self.stopped = asyncio.Event()
         self.keep_ended, self.keep_ended_ms = 1_000, 86_400_000
-        self.patience_s = 120.0  # a planner that answers nothing for so long is begun anew
+        self.patience_s = PATIENCE_S  # a planner that has not answered by then is started again
+        self.reload: Callable[[], Known] | None = None  # how to read back all that the journal says
         self.durable_seq = journal.head.seq
         self.meter: Meter | None = None
         self.plans = 0
         self.plan_lag_ms = 0
         self.promised: dict[str, int] = {}  # gang -> when the last plan promised it a start
         self._engine = Engine(known.state, _never_here, self._write)
-        self._actor, self._request, self._written = "", "", list[AnyEvent]()
+        self._written, self._bodies = list[AnyEvent](), list[bytes]()
         self._last: Future[Head] | None = None
         self._is_watching, self._since_s = False, 0.0
         self._waiting: deque[tuple[int, Act]] = deque()
         self._wanted = asyncio.Event()
         self._look_again_ms: int | None = None
-        over = (job.id for job in known.state.jobs.values() if job.is_over)
-        self._ended: deque[tuple[int, str]] = deque((clock.now_ms(), job) for job in over)
+        self._losses = 0
+        self._quarantine = Quarantine(planner, clock, self.hold)
+        self.timers = Timers(self, clock.now_ms, (job.id for job in known.state.jobs.values() if job.is_over))
 
     # ---- what is asked and reported ----------------------------------------------------------------------------
 
@@ -125,11 +134,27 @@ class Loop:
         return await self._durably(actor, lambda: self._take_apart(answer))
 
     def tell(self, fact: f.Fact) -> None:
-        """A fact from the world. Nobody waits for an answer."""
+        """A fact from the world. Nobody waits for an answer. One that cannot be applied is dropped, with an alarm."""
         now_ms = self.clock.now_ms()
-        events = react(self.known.state, fact, now_ms)
-        if events:
-            self._take(WORLD, lambda: self._engine.take(events, now_ms))
+        try:
+            events = react(self.known.state, fact, now_ms)
+            if events:
+                self._take(WORLD, lambda: self._engine.take(events, now_ms))
+        except Exception as fault:
+            if self.failure is not None:
+                raise
+            log.error("fact_dropped", fact=repr(fact)[:500], error=repr(fault), exc_info=fault)
+
+    def tick(self, gang: str) -> None:
+        """Something about this gang is due."""
+        self.tell(f.Ticked(gang))
+
+    def forget(self, job: str) -> None:
+        """A job that is over leaves memory."""
+        now_ms = self.clock.now_ms()
+        events = commands.forget(self.known.state, job, now_ms)
+        if not isinstance(events, Refusal):
+            self._take(SCHEDULER, lambda: self._engine.take(events, now_ms))
 
     def _take_apart(self, events: Sequence[AccountEvent | FleetEvent]) -> list[Effect]:
         """What is not the engine's: nothing is owed for it."""
@@ -141,30 +166,64 @@ class Loop:
     # ---- write, then know, then act ----------------------------------------------------------------------------
 
     def _write(self, events: Sequence[AnyEvent]) -> None:
-        """Hand events to the journal. The engine applies them when this returns."""
+        """Note what the engine is about to apply. It goes to the journal together with all that follows from it."""
         if self.failure is not None:
             raise ServerStopped(str(self.failure))
-        bodies = [encode(event) for event in events]
-        requests = [self._request if isinstance(event, e.JobSubmitted) else "" for event in events]
-        self._last = self.journal.append(
-            [
-                Entry(event.at_ms, self._actor, body, request)
-                for event, body, request in zip(events, bodies, requests, strict=True)
-            ]
-        )
-        self.planner.follow(bodies)
+        self._bodies += [encode(event) for event in events]
         self._written += events
 
     def _take(self, actor: str, take: Callable[[], Sequence[Effect]], request: str = "") -> tuple[AnyEvent, ...]:
-        """Write and apply; what is owed is carried out, and watchers told, when it is durable."""
-        self._actor, self._request, self._written = actor, request, []
-        owed = take()
+        """Apply and write; what is owed is carried out, and watchers told, when it is durable.
+
+        Only what was applied is written: a record that cannot be applied would be met again at every start.
+        """
+        self._written, self._bodies = [], []
+        try:
+            owed = take()
+        except Exception as fault:
+            self._read_back(fault)
+            raise
         written = tuple(self._written)
+        self._append(actor, request)
         if not _CALM.issuperset(map(type, written)):
             self._wanted.set()
-        self._ended.extend((event.at_ms, event.job) for event in written if isinstance(event, e.JobEnded))
+        for event in written:
+            if isinstance(event, e.JobEnded):
+                self.timers.job_ended(event.job, event.at_ms)
+        self.timers.look()
         self._when_durable(lambda failure: self._act(written, owed) if failure is None else None)
         return written
+
+    def _append(self, actor: str, request: str) -> None:
+        """Hand what was applied to the journal, as one batch."""
+        requests = [request if isinstance(event, e.JobSubmitted) else "" for event in self._written]
+        rows = zip(self._written, self._bodies, requests, strict=True)
+        try:
+            self._last = self.journal.append([Entry(event.at_ms, actor, body, mark) for event, body, mark in rows])
+        except Exception as fault:  # the state is ahead of the journal
+            self.stop(fault)
+            raise ServerStopped(str(fault)) from fault
+        self.planner.follow(self._bodies)
+
+    def _read_back(self, fault: Exception) -> None:
+        """Events were applied in part, and none of them is in the journal: be again what the journal says.
+
+        Until then nobody else has seen the state. Where it cannot be read back, the server stops; the next one can.
+        """
+        if not self._written:
+            return  # nothing was applied
+        kinds = [type(event).__name__ for event in self._written]
+        log.error("events_not_applied", events=kinds[:10], error=repr(fault), exc_info=fault)
+        if self.meter is not None:
+            self.meter.restored()
+        try:
+            if self.reload is None:
+                raise fault
+            if self._last is not None:
+                self._last.result(30)
+            self.known.become(self.reload())
+        except Exception as wrong:
+            self.stop(wrong)
 
     def _act(self, written: Sequence[AnyEvent], owed: Sequence[Effect]) -> None:
         for watcher in self.watchers:
@@ -246,17 +305,42 @@ class Loop:
         while self.failure is None:
             await self._until_wanted()
             self._wanted.clear()
-            self._tick()
             try:
                 await self._plan()
             except PlannerLost as lost:
                 log.warning("planner_lost", error=str(lost))
+                self._losses += 1
                 await self._begin_planner()
-            except ThoughtFailed as failed:
-                log.error("plan_failed", error=str(failed))
-                await asyncio.sleep(_RETRY_S)
-                self._wanted.set()
+                if self._losses >= _LOSSES:
+                    await self._search(str(lost))
+            except ServerStopped:
+                return
+            except Exception as fault:  # of the policy, or of what was to be made of its plan
+                log.error("plan_failed", error=str(fault), exc_info=not isinstance(fault, ThoughtFailed))
+                await self._search(repr(fault))
+            else:
+                self._losses = 0
+                self._quarantine.planned()
             await asyncio.sleep(_PLAN_GAP_S)
+
+    async def _search(self, fault: str) -> None:
+        """No plan can be made: hold the jobs in line because of which."""
+        if self.meter is not None:
+            self.meter.plan_failed()
+        if not await self._quarantine.search(fault, self.patience_s):
+            await self._begin_planner()
+        self._wanted.set()
+
+    def hold(self, job: str, why: str) -> bool:
+        """Quarantine a job. Says whether that was still possible."""
+        now_ms = self.clock.now_ms()
+        events = commands.quarantine(self.known.state, job, why, now_ms)
+        if isinstance(events, Refusal):
+            return False  # it is over, or held, by now
+        self._take(SCHEDULER, lambda: self._engine.take(events, now_ms))
+        if self.meter is not None:
+            self.meter.quarantined()
+        return True
 
     async def _begin_planner(self) -> None:
         """Begin it anew. Where that fails, the next plan finds it lost again; there is a pause between two tries."""
@@ -268,8 +352,9 @@ class Loop:
         self._wanted.set()
 
     async def _until_wanted(self) -> None:
+        """Until something has changed, terms of a queue change by themselves, or the last plan wants to look again."""
         now_ms = self.clock.now_ms()
-        due = [self._engine.wake_ms(now_ms)]
+        due = [self.known.state.queues.next_change_ms(now_ms)]
         if self._look_again_ms is not None:
             due.append(self._look_again_ms)
         wait_s = max(0, min(due) - now_ms) / 1000
@@ -277,23 +362,15 @@ class Loop:
             async with asyncio.timeout(min(wait_s, 3600)):  # wait_for may swallow a cancellation
                 await self._wanted.wait()
 
-    def _tick(self) -> None:
-        now_ms = self.clock.now_ms()
-        due = self.known.state.next_timer_ms()
-        if due is not None and due <= now_ms:
-            self.tell(f.Ticked())
-        while self._ended and (len(self._ended) > self.keep_ended or self._ended[0][0] + self.keep_ended_ms < now_ms):
-            events = commands.forget(self.known.state, self._ended.popleft()[1], now_ms)
-            if not isinstance(events, Refusal):
-                self._take(SCHEDULER, partial(self._engine.take, events, now_ms))
-
     async def _plan(self) -> None:
-        asked_ms = self.clock.now_ms()
         try:
+            async with asyncio.timeout(_LOAD_S):
+                await self.planner.ready()
+            asked_ms = self.clock.now_ms()
             async with asyncio.timeout(self.patience_s):
                 plan = await self.planner.plan(asked_ms)
         except TimeoutError:
-            raise PlannerLost(f"no plan within {self.patience_s:g} s") from None
+            raise PlannerHung(f"no plan within {self.patience_s:g} s") from None
         now_ms = self.clock.now_ms()
         self.plans, self.plan_lag_ms = self.plans + 1, now_ms - asked_ms
         self._look_again_ms = plan.look_again_ms

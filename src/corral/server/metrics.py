@@ -50,6 +50,18 @@ class Metrics:
         self._plan_seconds = Histogram(
             "corral_plan_duration_seconds", "From asking for a plan to having it", buckets=_FAST, registry=self.registry
         )
+        self._plan_failures = Counter(
+            "corral_plan_failures", "Plans that could not be made: the policy raised, or took too long",
+            registry=self.registry,
+        )  # fmt: skip
+        self._quarantined = Counter(
+            "corral_jobs_quarantined", "Jobs that the server holds because planning failed with them",
+            registry=self.registry,
+        )  # fmt: skip
+        self._restored = Counter(
+            "corral_state_restored", "Times the state was read back because an event could not be applied",
+            registry=self.registry,
+        )  # fmt: skip
         self._decisions = Counter(
             "corral_plan_decisions", "Decisions of plans, by what became of them", ["outcome"], registry=self.registry
         )
@@ -81,6 +93,15 @@ class Metrics:
         self._plan_seconds.observe(seconds)
         self._decisions.labels("kept").inc(kept)
         self._decisions.labels("dropped").inc(dropped)
+
+    def plan_failed(self) -> None:
+        self._plan_failures.inc()
+
+    def quarantined(self) -> None:
+        self._quarantined.inc()
+
+    def restored(self) -> None:
+        self._restored.inc()
 
     def appended(self, seconds: float) -> None:
         self._append_seconds.observe(seconds)

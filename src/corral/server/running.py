@@ -32,6 +32,7 @@ from corral.server.start import (
     bring_nodes,
     expect_fleet,
     is_restored,
+    load,
     miss_tasks,
     retold,
     skip_numbers,
@@ -79,6 +80,8 @@ class Running:
         )  # fmt: skip
         clock = Clock(known.state.now_ms)
         self.loop = Loop(known, journal, self._planner, clock, self._dispatch.carry_out)
+        self.loop.reload = lambda: load(journal)
+        self.loop.patience_s = policy.timeout_ms / 1000
         self.loop.watchers.append(self._let_go)
         self.service = Service(self.loop, lookup, backend, secrets)
         self._reports: deque[Report] = deque()
@@ -129,7 +132,7 @@ class Running:
             miss_tasks(self.loop, self._backend)
         self.loop.resume()
         garbage.set_survivors_aside()
-        begun = (self.loop.run(), self._take_images(), _look_for_garbage())
+        begun = (self.loop.run(), self.loop.timers.run(), self._take_images(), _look_for_garbage())
         self._tasks = [asyncio.create_task(each) for each in begun]
         await self._protect_what_is_kept()
         if fleet is not None:

@@ -53,6 +53,12 @@ class Known:
         else:
             apply(self.state, event)
 
+    def become(self, other: Known) -> None:
+        """Be what another one is. Everybody who refers to the state or the accounts sees that from now on."""
+        for mine, theirs in ((self.state, other.state), (self.accounts, other.accounts), (self.fleets, other.fleets)):
+            mine.__dict__.clear()
+            mine.__dict__.update(theirs.__dict__)
+
     def pack(self) -> bytes:
         accounts = self.accounts
         users = [User(user.name, user.account, user.disabled) for user in accounts.users.values()]

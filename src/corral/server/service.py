@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mappi
 from contextlib import suppress
 
 import msgspec
+import structlog
 
 from corral.backends.base import Backend, KnowsBeforehand
 from corral.backends.fleet.backend import FleetBackend
@@ -24,12 +25,14 @@ from corral.core.model import After, Dependency, JobSpec
 from corral.core.people.accounts import Accounts
 from corral.core.state import State
 from corral.server.loop import AccountCommand, Command, Done, FleetCommand, Loop
-from corral.server.planning.planner import PlannerLost
+from corral.server.planning.planner import PlannerLost, ThoughtFailed
 from corral.server.planning.thinking import Answer, Prospect, Why
 from corral.server.vault.store import SecretStore
 from corral.store.journal import Journal, Record
 from corral.store.lookup import Lookup
 from corral.wire.details import NodeDetails
+
+log = structlog.get_logger(__name__)
 
 _FEED_AT_ONCE = 500
 _ASKED_AGAIN, _ASK_AGAIN_S = 100, 0.1
@@ -208,7 +211,12 @@ class Service(Newsroom):
         """What the planner answers. One that has ended is begun anew by the loop, and asked again."""
         for _ in range(_ASKED_AGAIN):
             with suppress(PlannerLost):
-                return await ask()
+                try:
+                    return await ask()
+                except ThoughtFailed as failed:
+                    log.error("planner_failed", error=str(failed))
+                    why = "the planner failed on this question; details are in the server log"
+                    return Answer(refusal=Refusal("planner_failed", why))
             self.loop.want_plan()
             await asyncio.sleep(_ASK_AGAIN_S)
         return Answer(refusal=Refusal("planner_away", "the planner is being started", "try again in a moment"))

@@ -47,6 +47,7 @@ class TaxedWorld(World):
     ) -> None:
         super().__init__(state, work_ms, later)
         self._gangs, self._put, self._total, self._tax = state.gangs, later, work_ms, tax_ms
+        self._jobs = state.jobs
         self._left: dict[str, int] = {}  # of gangs that ran and had to leave
         self._runs: dict[str, _Run] = {}
         self._now_ms = now_ms
@@ -113,7 +114,7 @@ class TaxedWorld(World):
         self._left[name] = self.remaining_ms(name)
         del self._runs[name]
         self._put(now_ms, f.Saved(name, attempt, gang.saved_step + 1))
-        self._put(now_ms, f.TasksDown(name, attempt, gang.everyone, 85))
+        self._put(now_ms, f.TasksDown(name, attempt, gang.everyone, self._jobs[gang.job].spec.requeue_exit))
 
 
 class TaxedSimulation(Simulation):

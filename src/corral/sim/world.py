@@ -127,7 +127,10 @@ class World:
                 self._later(last_ms, self._saved(effect.gang, attempt, now_ms))
             else:  # killed while it writes: there is no such checkpoint
                 last_ms = max(now_ms, effect.deadline_ms)
-        self._down(effect.gang, effect.attempt, last_ms + self._costs.stop_ms, 85)
+        self._down(effect.gang, effect.attempt, last_ms + self._costs.stop_ms, self._saved_exit(effect.gang))
+
+    def _saved_exit(self, gang: str) -> int:
+        return self._state.jobs[self._state.gangs[gang].job].spec.requeue_exit
 
     def _down(self, gang: str, attempt: int, when_ms: int, exit_code: int) -> None:
         self._later(when_ms, f.TasksDown(gang, attempt, self._state.gangs[gang].everyone, exit_code))

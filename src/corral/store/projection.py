@@ -24,6 +24,7 @@ from corral.wire import codec
 _log = logging.getLogger(__name__)
 
 DAY_MS = 86_400_000
+_QUARANTINED = "quarantined"
 
 Key = TypeVar("Key", contravariant=True)
 Row = TypeVar("Row")
@@ -102,6 +103,10 @@ def _held(tables: Tables, event: e.JobHeld | e.JobReleased, record: Record) -> N
     del record
     job = _job(tables, event.job)
     job.held = isinstance(event, e.JobHeld)
+    if isinstance(event, e.JobHeld) and event.why:
+        job.why = f"{_QUARANTINED}: planning failed because of this job ({event.why})"
+    elif job.why.startswith(_QUARANTINED):
+        job.why = ""
     tables.jobs.put(job.id, job)
 
 

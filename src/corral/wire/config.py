@@ -69,6 +69,7 @@ class PolicyChoice(Struct, frozen=True, kw_only=True):
     name: str = "standard"
     reservations: int = 1  # how many blocked gangs are promised a start
     patience_ms: int = DAY_MS
+    timeout_ms: int = 30_000  # a plan that takes longer has failed
 
 
 class Config(Struct, frozen=True, kw_only=True):
@@ -125,6 +126,7 @@ POLICY_KEYS = Table(
             1, default="1", into="reservations"),
         Key("patience", SPAN_OVER_ZERO, "After so long the oldest goes first within its priority.",
             "1d", default="1d", into="patience_ms"),
+        Key("timeout", SPAN_OVER_ZERO, "How long a plan may take.", "30s", default="30s", into="timeout_ms"),
     ],
 )  # fmt: skip
 

@@ -12,6 +12,7 @@ from corral.core.cluster.resources import CPU_MILLI, GPU_MILLI, MEMORY_MIB, Amou
 from corral.core.model import Budget, QueueSpec, QuotaChange
 from corral.wire.document.faults import Enough, Fault, Path, Reading, Wrong, show
 from corral.wire.document.kinds import (
+    FLAG,
     NUMBER_MAX,
     SPAN,
     SPAN_OVER_ZERO,
@@ -217,6 +218,8 @@ QUEUE_KEYS = Table(
             100, default="what `jobs` allows", into="priority_ceiling"),
         Key("grace_max", SPAN, "The longest grace of a job here.", "10m",
             default="what `jobs` allows", into="grace_max_ms"),
+        Key("preemptible", FLAG, "Whether a job here that does not say so may be preempted.", False,
+            default="as the queue above it, or what `jobs` says", into="preemptible"),
         Key("time_share", number("a multiple", 0, 1_000_000),
             "Time sharing among equals: a turn lasts so many times what a switch costs; 0: off.",
             10, default="0", into="time_share"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from corral.core.intake.site import SiteRules
-from corral.wire.document.kinds import SPAN, number
+from corral.wire.document.kinds import FLAG, SPAN, number
 from corral.wire.document.table import Key, Table, table_kind
 from corral.wire.job.terms import PRIORITY_MOST
 
@@ -17,6 +17,8 @@ RULE_KEYS = Table(
             100, default="0", into="priority_ceiling"),
         Key("grace_max", SPAN, "The longest time to save and leave that a job may ask for; as above.",
             "10m", default="10m", into="grace_max_ms"),
+        Key("preemptible", FLAG, "Whether a job that does not say so may be preempted.",
+            False, default="true", into="preemptible"),
     ],
 )  # fmt: skip
 

@@ -20,7 +20,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from msgspec import structs
+
 from corral.backends.base import LogPart, PaceReport, Phase, Report, SavedReport, StaleEpoch, TaskKey, TaskOrder, Tell
+from corral.backends.gpu_memory import MemoryReader, NvmlMemory
 from corral.backends.inventory import inventory
 from corral.backends.local import remains
 from corral.backends.local.blanks import Blanks
@@ -30,6 +33,7 @@ from corral.backends.local.logs import LogStore
 from corral.backends.local.orders import NO_CONTAINERS, Site, request_of
 from corral.backends.local.paces import read_paces
 from corral.backends.local.settings import LocalSettings
+from corral.backends.local.slices import SliceWatch
 from corral.backends.local.state import ExitRecord, TaskState, boot_id, down_report, name_of, short, up_report
 from corral.backends.local.task import records
 from corral.backends.local.task.cgroups import detect
@@ -46,7 +50,8 @@ _F_SETPIPE_SZ = 1031
 
 class LocalBackend:
     """``data``: the server's data directory. ``node``: this machine; None: as it is found (`inventory`).
-    ``containers``: how orders with an image are carried out; None: they are refused."""
+    ``containers``: how orders with an image are carried out; None: they are refused. ``memory``: who uses how much of
+    the GPUs; None: as NVML tells."""
 
     def __init__(
         self,
@@ -54,6 +59,7 @@ class LocalBackend:
         node: NodeSpec | None = None,
         settings: LocalSettings | None = None,
         containers: Containers | None = None,
+        memory: MemoryReader | None = None,
     ) -> None:
         self._containers = containers
         self._node = node if node is not None else inventory()
@@ -69,6 +75,8 @@ class LocalBackend:
         self._forgotten: list[TaskState] = []
         self._epoch = 0
         self._next_paces = 0.0
+        self._memory = memory or NvmlMemory()
+        self._slices = SliceWatch(self._memory.read, self._roots, self.warn, self.kill)
         self._tell: Tell = _tell_nobody
         self._thread: threading.Thread | None = None
 
@@ -143,6 +151,8 @@ class LocalBackend:
     def close(self) -> None:
         if self._thread is None:
             return
+        self._slices.close()
+        self._memory.close()
         self._ask(self._stop)
         self._thread.join()
         self._thread = None
@@ -197,7 +207,14 @@ class LocalBackend:
 
     def _keep(self, task: _Task) -> _Task:
         self._tasks[task.key] = self._by_name[task.name] = task
+        self._slices.note(task.key, task.gpus, task.vram_mib)
         return task
+
+    def _roots(self, key: TaskKey) -> Sequence[int]:
+        """The processes that all others of a task descend from."""
+        task = self._tasks.get(key)
+        started = None if task is None else task.state.record().started()
+        return () if started is None else (started.supervisor, *started.pids)
 
     # --- the watcher --------------------------------------------------------------------------------------------------
 
@@ -321,6 +338,8 @@ class LocalBackend:
                 self._say(SavedReport(task.key, step))
         if ended is not None:
             task.told = Phase.DOWN
+            if why := self._slices.ended(task.key):
+                ended = structs.replace(ended, failure=FailureClass.VRAM_EXCEEDED, why=why)
             self._say(down_report(task.key, task.node, task.gpus, ended))
 
     def _check(self, task: _Task) -> None:
@@ -371,10 +390,11 @@ class LocalBackend:
 class _Task:
     """What the watcher knows of one task: what it has told, and what it could not yet pass on."""
 
-    __slots__ = ("gpus", "is_launched", "key", "name", "node", "paces", "pending", "state", "step", "told")
+    __slots__ = ("gpus", "is_launched", "key", "name", "node", "paces", "pending", "state", "step", "told", "vram_mib")
 
     def __init__(self, order: TaskOrder, folder: str) -> None:
         self.key, self.node, self.gpus, self.name = order.key, order.node, order.gpus, name_of(order.key)
+        self.vram_mib = order.vram_mib
         self.state = TaskState(folder)
         self.is_launched = False
         self.told: Phase | None = None

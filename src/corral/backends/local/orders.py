@@ -5,6 +5,7 @@ Knows what this machine can enforce and where things of a task lie; starts nothi
 
 from __future__ import annotations
 
+import os
 import signal
 
 import msgspec
@@ -62,7 +63,7 @@ def request_of(order: TaskOrder, site: Site, logs: str, containers: Containers |
         "scratch": scratch,
         "run": site.run,
         "command": list(order.command),
-        "env": {**dict(order.env), **dict(order.secret_env), **visibility(order.gpus)},
+        "env": {**_mps(order), **dict(order.env), **dict(order.secret_env), **visibility(order.gpus)},
         "processes": [dict(process.env) for process in order.processes],
         "account": order.account,
         "directory": order.directory,
@@ -79,12 +80,21 @@ def request_of(order: TaskOrder, site: Site, logs: str, containers: Containers |
         "pids_max": site.settings.pids_max,
         "peer_grace_ms": site.settings.peer_grace_ms,
         "lease": site.lease,
+        "requeue_exit": order.requeue_exit,
         "hold_on_fail_ms": order.hold_on_fail_ms,
         "unenforced": containers.unenforced(order) if containers and order.image else unenforced(order, site.layout),
         "container": told,
         "refusal": refusal,
         "failure": failure,
     }
+
+
+def _mps(order: TaskOrder) -> dict[str, str]:
+    """Where NVIDIA's Multi-Process Service runs, it holds a task to its slice by itself."""
+    pipes = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
+    if not order.vram_mib or not os.path.exists(f"{pipes}/control"):
+        return {}
+    return {"CUDA_MPS_PIPE_DIRECTORY": pipes, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={order.vram_mib}M"}
 
 
 def unenforced(order: TaskOrder, layout: Layout) -> list[str]:

@@ -100,6 +100,7 @@ def show(name: str, as_json: bool) -> None:
 @click.option("--max-jobs-per-user", type=click.IntRange(min=0), default=None, help="So many of one user.")
 @click.option("--priority-ceiling", type=int, default=None, help="No job may have a higher priority.")
 @click.option("--grace-max", type=Span(), metavar="TIME", default=None, help="The longest grace of a job.")
+@click.option("--preemptible/--not-preemptible", default=None, help="Whether jobs that do not say so may be preempted.")
 @click.option("--time-share", type=click.IntRange(min=0), default=None, help="Take turns; 0: do not.")
 @click.option("--budget", metavar="GPUHOURS/TIME", default=None, help="At most so much in each window: 1000h/30d.")
 def set_queue(name: str, **given: Any) -> None:

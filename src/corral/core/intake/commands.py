@@ -196,6 +196,11 @@ def forget(state: State, job_id: str, now_ms: int) -> Answer:
 
 def hold(state: State, job_id: str, now_ms: int) -> Answer:
     """Keep a job from starting. What runs goes on."""
+    return quarantine(state, job_id, "", now_ms)
+
+
+def quarantine(state: State, job_id: str, why: str, now_ms: int) -> Answer:
+    """The same, by the server itself and for a reason: planning failed because of the job."""
     job = state.jobs.get(job_id)
     if job is None:
         return _no_job(job_id)
@@ -203,7 +208,7 @@ def hold(state: State, job_id: str, now_ms: int) -> Answer:
         return Refusal("cannot_hold", f"job {job_id} is {'over' if job.is_over else 'held'} already")
     drops = [state.gangs[name] for name in job.gangs if state.gangs[name].claim]
     dropped: list[e.Event] = [e.ClaimDropped(now_ms, gang.id, gang.attempt) for gang in drops]
-    return [*dropped, e.JobHeld(now_ms, job_id)]
+    return [*dropped, e.JobHeld(now_ms, job_id, why)]
 
 
 def release(state: State, job_id: str, now_ms: int) -> Answer:

@@ -22,6 +22,7 @@ class SiteRules(Struct, frozen=True, gc=False, kw_only=True):
 
     priority_ceiling: int = 0
     grace_max_ms: int = 10 * MINUTE_MS
+    preemptible: bool = True  # of a job that does not say so itself
 
 
 def over_ceiling(tree: QueueTree, queue: str, priority: int, rules: SiteRules | None) -> Refusal | None:
@@ -47,6 +48,14 @@ def over_grace(tree: QueueTree, spec: JobSpec, rules: SiteRules | None) -> Refus
     why = f"a grace of {spec.grace_ms // 1000} s is longer than {who} allows: {most // 1000} s"
     hint = f"ask for less, or have an administrator raise it: corral queue set {name or spec.queue} --grace-max TIME"
     return Refusal("grace_too_long", why, hint, "grace")
+
+
+def is_preemptible(tree: QueueTree, queue: str, rules: SiteRules) -> bool:
+    """Whether a job that does not say so may be preempted: what the nearest queue on its path states, else the site."""
+    if queue not in tree.queues:
+        return rules.preemptible
+    stated = [tree.queues[name].spec.preemptible for name in tree.path(queue)]
+    return next((each for each in reversed(stated) if each is not None), rules.preemptible)
 
 
 def lifts_bound(tree: QueueTree, spec: QueueSpec, rules: SiteRules) -> Refusal | None:

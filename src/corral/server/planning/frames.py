@@ -10,7 +10,8 @@ from asyncio import StreamReader
 from collections.abc import Sequence
 from typing import BinaryIO
 
-BEGIN, FOLLOW, PLAN, WHY, TRY, NEEDS, IMAGE, FAILED = b"B", b"F", b"P", b"W", b"T", b"N", b"I", b"!"
+BEGIN, FOLLOW, READY, PLAN, WHY, TRY, NEEDS, IMAGE = b"B", b"F", b"R", b"P", b"W", b"T", b"N", b"I"
+BLAME, FAILED = b"C", b"!"
 
 _HEADER = struct.Struct("<cI")
 _LENGTH = struct.Struct("<I")

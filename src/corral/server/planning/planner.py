@@ -17,6 +17,7 @@ import msgspec
 from corral.core.model import JobSpec
 from corral.core.plan import Plan
 from corral.server.planning import frames
+from corral.server.planning.blame import Search, Verdict
 from corral.server.planning.thinking import Answer, Question
 from corral.wire.config import PolicyChoice
 
@@ -31,8 +32,14 @@ class ThoughtFailed(Exception):
     """The planner could not answer, which is a fault of the program. It still follows."""
 
 
+class PlannerHung(PlannerLost):
+    """The planner has not answered in time."""
+
+
 class Planner:
     """One process. Questions are answered in the order in which they were asked."""
+
+    program = "corral.server.planning.thinking"
 
     def __init__(self, policy: PolicyChoice) -> None:
         self._policy = policy
@@ -41,13 +48,14 @@ class Planner:
         self._unsent: list[bytes] = []
         self._can_hear = False
         self._listener: asyncio.Task[None] | None = None
+        self._ready: asyncio.Future[bytes] | None = None
 
     async def begin(self, image: bytes, after: Sequence[bytes] = ()) -> None:
         """Start the process with this knowledge and the events after it; what was asked of an earlier one fails."""
         self._unsent = []  # the image has them; what comes from now on is not in it
         await self.close()
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "corral.server.planning.thinking", msgspec.json.encode(self._policy).decode(),
+            sys.executable, "-m", self.program, msgspec.json.encode(self._policy).decode(),
             stdin=PIPE, stdout=PIPE, start_new_session=True,
         )  # fmt: skip
         self._can_hear = True
@@ -55,6 +63,13 @@ class Planner:
         self._send(frames.BEGIN, image)
         if after:
             self._send(frames.FOLLOW, frames.pack(after))
+        self._ready = self._put(frames.READY, b"")
+        self._ready.add_done_callback(_retrieve)
+
+    async def ready(self) -> None:
+        """Returns when it knows all that it was begun with: loading a large state takes its time."""
+        if self._ready is not None:
+            await asyncio.shield(self._ready)
 
     def follow(self, events: list[bytes]) -> None:
         """Events, encoded, in order. They travel with the next question, or when there are many."""
@@ -65,6 +80,11 @@ class Planner:
 
     async def plan(self, now_ms: int) -> Plan:
         return msgspec.json.decode(await self._ask(frames.PLAN, msgspec.json.encode(now_ms)), type=Plan)
+
+    async def blame(self, now_ms: int, patience_s: float) -> Verdict:
+        """Which jobs in line make planning fail; each trial may take so long."""
+        asked = msgspec.json.encode(Search(now_ms, patience_s))
+        return msgspec.json.decode(await self._ask(frames.BLAME, asked), type=Verdict)
 
     async def why(self, gang: str, now_ms: int) -> Answer:
         return await self._question(frames.WHY, Question(now_ms, gang))
@@ -97,10 +117,13 @@ class Planner:
 
     async def _ask(self, kind: bytes, body: bytes) -> bytes:
         self._flush()
+        return await self._put(kind, body)
+
+    def _put(self, kind: bytes, body: bytes) -> asyncio.Future[bytes]:
         self._send(kind, body)
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._asked.append(answer)
-        return await answer
+        return answer
 
     def _flush(self) -> None:
         if self._unsent:
@@ -133,3 +156,9 @@ class Planner:
             for answer in asked:
                 if not answer.done():
                     answer.set_exception(PlannerLost("the planner has ended"))
+
+
+def _retrieve(answer: asyncio.Future[bytes]) -> None:
+    """That nobody waited for it is no fault."""
+    if not answer.cancelled():
+        answer.exception()

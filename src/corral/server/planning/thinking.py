@@ -30,9 +30,10 @@ from corral.policy.catalog import policy as named_policy
 from corral.policy.catalog import standard
 from corral.policy.demand import needs
 from corral.policy.explain import explain
-from corral.policy.reasons import Hold, NeverFits, NodesMayCome
+from corral.policy.reasons import Hold, NeverFits, NodesMayCome, Quarantined
 from corral.server import garbage
 from corral.server.planning import frames
+from corral.server.planning.blame import Search, search
 from corral.server.saved import Known
 from corral.wire.codec import FORMAT, decode
 from corral.wire.config import PolicyChoice
@@ -94,6 +95,10 @@ class Thinker:
             for each in frames.unpack(body):
                 self.known.apply(decode(FORMAT, each))
             return None
+        if kind == frames.READY:
+            return b""
+        if kind == frames.BLAME:
+            return msgspec.json.encode(search(self.state, self.policy, msgspec.json.decode(body, type=Search)))
         if kind == frames.PLAN:
             return msgspec.json.encode(self.policy(Snapshot(self.state, msgspec.json.decode(body, type=int))))
         if kind == frames.NEEDS:
@@ -106,6 +111,10 @@ class Thinker:
 
     def why(self, question: Question) -> Answer:
         snapshot = Snapshot(self.state, question.now_ms)
+        known = self.state.gangs.get(question.gang)
+        job = None if known is None else self.state.jobs[known.job]
+        if job is not None and job.held_why:  # nothing more is tried with it: planning has failed because of it
+            return Answer(why=Why(Hold(question.gang, (Quarantined(job.id, job.held_why),))))
         hold = explain(snapshot, self.policy, question.gang)
         if isinstance(hold, Refusal):
             return Answer(refusal=hold)

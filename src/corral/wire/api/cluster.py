@@ -44,6 +44,7 @@ class QueueBody(Body, frozen=True):
     priority_ceiling: int | None = None
     time_share: int = 0
     grace_max_ms: int | None = None
+    preemptible: bool | None = None
 
 
 class QueueView(Answer, frozen=True):

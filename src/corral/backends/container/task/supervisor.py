@@ -246,6 +246,18 @@ class ContainerSupervisor(Supervisor):
         os.close(self.pidfd)
         self.running.clear()
 
+    def _call_listeners(self, number: int) -> None:
+        if not self.first:
+            self._end_by(0.0, self.warn_why or "asked to leave before it had begun")
+            return
+        members = evidence.main_group(self.first)
+        if not members:  # its init has not begun the command yet: there will be another look
+            return
+        try:
+            self.telling.tell_listeners(members, number)
+        except PermissionError:
+            self._ask_softly("POST", f"/containers/{self.id}/kill?signal={number}")
+
     def _signal_group(self, number: int) -> None:
         if not self.first:
             self._end_by(0.0, self.warn_why or "asked to leave before it had begun")

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         pids_max: int
         peer_grace_ms: int
         lease: str  # the file that says until when it may run; empty: for as long as it likes
+        requeue_exit: int
         hold_on_fail_ms: int
         unenforced: list[str]
         container: dict[str, Any] | None  # what a container engine is told; None: plain processes

@@ -110,6 +110,7 @@ def start(program: Program, stdout: int, stderr: int, leader: int) -> tuple[int,
         os.close(tell)
         raise StartFault(START_FAILED, f"no process could be made: {fault.strerror}") from fault
     if pid:
+        _join(pid, leader)
         os.close(tell)
         os.set_blocking(verdict, False)
         return pid, verdict
@@ -121,6 +122,15 @@ def start(program: Program, stdout: int, stderr: int, leader: int) -> tuple[int,
     except BaseException as fault:
         os.write(tell, marshal.dumps((step[0], 0, repr(fault)[:1000])))
     os._exit(NOT_FOUND)
+
+
+def _join(pid: int, leader: int) -> None:
+    """Done by the child and by its parent, as shells do: the next process joins the group of the first, which is there
+    when the parent has made it, though the first may not have run yet. Whoever comes second changes nothing."""
+    try:
+        os.setpgid(pid, leader)
+    except (PermissionError, ProcessLookupError):
+        pass  # it runs its program already, or it has ended
 
 
 def _become(program: Program, stdout: int, stderr: int, leader: int, parent: int, step: list[str]) -> None:

@@ -14,7 +14,8 @@ import time
 
 from corral.backends.local.task import records, scratch, system
 from corral.backends.local.task.cgroups import TaskGroups
-from corral.backends.local.task.ending import end_all, reap
+from corral.backends.local.task.ending import descendants, end_all, reap
+from corral.backends.local.task.hearing import Call, in_group, late_s
 from corral.backends.local.task.lease import WHY, Lease
 from corral.backends.local.task.request import Request
 from corral.backends.local.task.start import (
@@ -33,9 +34,10 @@ from corral.backends.local.task.symptoms import symptom
 
 _LOOK_MS = 200  # for checkpoints
 _LAST_WORDS_MS = 5_000  # between SIGTERM and the deadline, when an earlier signal has warned before
+#: Nobody waits for what would be saved: who does not listen is ended at once, as everywhere.
+_LEAVE_NOW = frozenset(("cancel", "failure", "start_timeout", "unrepairable"))
 _TAIL = 1 << 14
 OUT_OF_MEMORY, NODE_LOST = "out_of_memory", "node_lost"
-SAVED = 85  # exit code: "saved, requeue me"
 
 
 class Supervisor:
@@ -60,6 +62,9 @@ class Supervisor:
         self.deadline: float | None = None  # all on the monotonic clock, seconds
         self.early_at: float | None = None
         self.term_at: float | None = None
+        self.calling = 0  # a signal that those who listen hear as soon as they do; 0: none
+        self.call = Call()
+        self.look_at = 0.0
         self.kill_why = ""  # of the deadline
         self.warn_why = ""
         self.step: int | None = None
@@ -232,7 +237,7 @@ class Supervisor:
         """The task has failed, and somebody wants to have a look: its place is kept for a while, or until it is
         needed."""
         stays_ms, failed = self.request["hold_on_fail_ms"], self.first_failure
-        if not stays_ms or failed is None or os.waitstatus_to_exitcode(failed) == SAVED:
+        if not stays_ms or failed is None or os.waitstatus_to_exitcode(failed) == self.request["requeue_exit"]:
             return
         self.streams[1].note(f"the task has failed; its place is kept for {stays_ms // 1000} s (hold_on_fail)")
         until = time.monotonic() + stays_ms / 1000
@@ -256,8 +261,8 @@ class Supervisor:
                 self._warn(int(deadline_ms), why)
 
     def _warn(self, deadline_ms: int, why: str) -> None:
-        """The file, then a signal. A job that asked for an early signal gets it so long before the deadline, and
-        SIGTERM only shortly before the deadline: by then it has had its time."""
+        """The file, then a signal to those who listen to it. The others hear it only shortly before the deadline: by
+        then they have had their time to read the file. A job that asked for an early signal gets that one first."""
         now = time.monotonic()
         deadline = now + max(deadline_ms - _now_ms(), 0) / 1000
         if self.scratch is not None and self.account is not None:
@@ -270,27 +275,36 @@ class Supervisor:
             self.early_at = max(now, deadline - early[1] / 1000) if is_first else self.early_at
             begun = max(now, deadline - early[1] / 1000)
             self.term_at = max(deadline - _LAST_WORDS_MS / 1000, (begun + deadline) / 2)
-        elif is_first:
-            self._signal_group(system.SIGTERM)
+            return
+        self.calling = self.calling or system.SIGTERM
+        late_at = now if why in _LEAVE_NOW else deadline - late_s(deadline - now)
+        if is_first or self.term_at is not None:
+            self.term_at = late_at if self.term_at is None else min(self.term_at, late_at)
+        self._keep_deadline(now)
 
     def _keep_deadline(self, now: float) -> None:
         early = self.request["early"]
         if early is not None and self.early_at is not None and now >= self.early_at:
-            self.early_at = None
-            self._signal_group(early[0])
+            self.early_at, self.calling = None, early[0]
         if self.term_at is not None and now >= self.term_at:
-            self.term_at = None
+            self.term_at, self.calling = None, 0
             self._signal_group(system.SIGTERM)
+        elif self.calling and now >= self.look_at:
+            self.look_at = now + _LOOK_MS / 1000
+            self._call_listeners(self.calling)
 
     def _is_past_deadline(self) -> bool:
         return self.deadline is not None and time.monotonic() >= self.deadline
 
+    def _call_listeners(self, number: int) -> None:
+        """A shell that would go on with its script ends here; those it has run are reaped, and speak for it."""
+        self.call.to_listeners(self._group(), number)
+
     def _signal_group(self, number: int) -> None:
-        if self.leader:
-            try:
-                os.killpg(self.leader, number)
-            except (ProcessLookupError, PermissionError):
-                pass
+        self.call.to_rest(self._group(), number)
+
+    def _group(self) -> list[int]:
+        return in_group(descendants(os.getpid()), self.leader, self.running)
 
     def _look_for_checkpoint(self) -> None:
         if self.scratch is None:
@@ -349,7 +363,7 @@ class Supervisor:
 
     def _judge(self, code: int, number: int, is_late: bool) -> tuple[str | None, str]:
         """What the exit code does not tell."""
-        if code == SAVED:
+        if code == self.request["requeue_exit"]:
             return None, ""
         if self.is_lease_over and number == system.SIGKILL:
             return NODE_LOST, WHY

@@ -19,7 +19,8 @@ PROBLEM_TYPE = b"application/problem+json"
 _OF_THE_PRESENT = frozenset(
     {
         "already_drained", "cannot_hold", "dependency_failed", "job_exists", "job_over", "last_administrator",
-        "node_in_use", "not_drained", "not_held", "not_running", "queue_full", "queue_not_empty", "token_exists",
+        "node_in_use", "not_drained", "not_held", "not_running", "planner_away", "planner_failed", "quarantined",
+        "queue_full", "queue_not_empty", "token_exists",
         "too_many_jobs", "too_many_tokens",
     }
 )  # fmt: skip

@@ -120,6 +120,7 @@ def _terms(spec: QueueSpec) -> QueueBody:
             for each in spec.changes
         ),
         priority_ceiling=spec.priority_ceiling, time_share=spec.time_share, grace_max_ms=spec.grace_max_ms,
+        preemptible=spec.preemptible,
     )  # fmt: skip
 
 
@@ -163,6 +164,7 @@ def _spec(name: str, body: QueueBody) -> QueueSpec:
         budget=None if budget is None else Budget(budget.gpu_ms, budget.window_ms, budget.anchor_ms),
         changes=tuple(_change(each) for each in body.changes),
         priority_ceiling=body.priority_ceiling, time_share=body.time_share, grace_max_ms=body.grace_max_ms,
+        preemptible=body.preemptible,
     )  # fmt: skip
 
 

@@ -163,7 +163,15 @@ async def hold(ask: Ask) -> Reply:
 
 
 async def release(ask: Ask) -> Reply:
-    return await _change(ask, commands.release)
+    """A job that the server itself holds is an operator's to release: with it nobody's jobs were placed."""
+
+    def released(state: State, job: str, now_ms: int) -> list[Event] | Refusal:
+        if state.jobs[job].held_why and not ask.may(Verb.NODES_CHANGE, ""):
+            why = f"job {job} is quarantined: planning failed because of it"
+            return Refusal("quarantined", why, "ask an operator to release it, or cancel it and submit it changed")
+        return commands.release(state, job, now_ms)
+
+    return await _change(ask, released)
 
 
 async def requeue(ask: Ask) -> Reply:

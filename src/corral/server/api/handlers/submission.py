@@ -14,11 +14,12 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from corral.core.cluster.resources import GPU_MILLI
 from corral.core.events import JobSubmitted
 from corral.core.intake.refusal import Refusal
-from corral.core.intake.site import over_ceiling, over_grace
+from corral.core.intake.site import is_preemptible, over_ceiling, over_grace
 from corral.core.model import JobSpec
 from corral.server.api.entry.asking import Ask, Instead, Reply, accepted
 from corral.server.api.entry.problems import Unable, bad_json, fault_view, forbidden, refused
@@ -130,7 +131,7 @@ def _spec(ask: Ask, document: Any, path: tuple[str | int, ...]) -> JobSpec:
     settings = ask.shared.settings
     spec = parse_job(document, now_ms=ask.service.now_ms(), queue=settings.default_queue, limits=settings.job_limits)
     if isinstance(spec, JobSpec):
-        return spec
+        return _settled(ask, spec, document)
     faults = [fault_view(each) for each in spec]
     if path:
         faults = [FaultView(path=(*path, *each.path), code=each.code, why=each.why, hint=each.hint) for each in faults]
@@ -138,6 +139,14 @@ def _spec(ask: Ask, document: Any, path: tuple[str | int, ...]) -> JobSpec:
     first = faults[0]
     field = ".".join(map(str, first.path))
     raise Unable(422, "bad_job", f"{why}: {first.why}", first.hint, field, faults=faults)
+
+
+def _settled(ask: Ask, spec: JobSpec, document: Any) -> JobSpec:
+    """With what the queue or the site decides for a job that does not say so; it holds whatever is changed later."""
+    if isinstance(document, dict) and "preemptible" in document:
+        return spec
+    is_so = is_preemptible(ask.service.state.queues, spec.queue, ask.service.rules)
+    return spec if spec.preemptible == is_so else replace(spec, preemptible=is_so)
 
 
 # ---- rights and references -------------------------------------------------------------------------------

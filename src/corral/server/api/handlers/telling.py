@@ -88,7 +88,7 @@ _SENTENCES: dict[type, Callable[[Any], str]] = {
     e.QueueRemoved: lambda v: f"queue {v.queue} was removed",
     e.JobSubmitted: _submitted,
     e.JobCancelled: lambda v: f"job {v.job} was cancelled",
-    e.JobHeld: lambda v: f"job {v.job} was held",
+    e.JobHeld: lambda v: f"job {v.job} was held" + (f": planning failed because of it ({v.why})" if v.why else ""),
     e.JobReleased: lambda v: f"job {v.job} was released",
     e.JobEnded: lambda v: f"job {v.job} ended {'well' if v.succeeded else 'without success'}",
     e.JobForgotten: lambda v: f"job {v.job} left the engine's mind",

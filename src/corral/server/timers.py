@@ -1,0 +1,89 @@
+"""What time alone brings about: limits, graces, start timeouts, deadlines, retries; and ended jobs leave memory.
+
+Runs beside planning and waits for nobody: a planner that hangs or fails delays nothing here. Sleeps until something is
+due and is woken when that moves earlier. Knows when; what follows is decided by the engine. Long work is done in
+slices, so that requests and reports are answered in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from itertools import islice
+from typing import Protocol
+
+from corral.server.saved import Known
+
+_AT_ONCE = 200  # gangs, or ended jobs, before others get their turn
+_RETRY_MS = 1_000  # what is still due after its turn is looked at again after this time
+_SLEEP_MS_MAX = 3_600_000
+
+
+class Ticking(Protocol):
+    """Who is told that time has passed."""
+
+    known: Known
+    keep_ended: int
+    keep_ended_ms: int
+
+    def tick(self, gang: str) -> None: ...
+    def forget(self, job: str) -> None: ...
+
+
+class Timers:
+    def __init__(self, ticking: Ticking, now_ms: Callable[[], int], ended: Iterable[str]) -> None:
+        self._ticking, self._now_ms = ticking, now_ms
+        self._ended = deque((now_ms(), job) for job in ended)
+        self._moved = asyncio.Event()
+        self._wakes_ms = 0  # until when it sleeps
+        self._retry_ms = 0
+
+    def job_ended(self, job: str, at_ms: int) -> None:
+        self._ended.append((at_ms, job))
+
+    def look(self) -> None:
+        """Something has happened: wake up if something is due earlier than was known."""
+        if self._next_ms() < self._wakes_ms:
+            self._moved.set()
+
+    async def run(self) -> None:
+        while True:
+            self._wakes_ms, now_ms = self._next_ms(), self._now_ms()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(max(0, self._wakes_ms - now_ms), _SLEEP_MS_MAX) / 1000):
+                    await self._moved.wait()
+            self._moved.clear()
+            self._wakes_ms = 0  # what happens now need not wake it
+            self._turn(self._now_ms())
+            await asyncio.sleep(0)
+
+    def _next_ms(self) -> int:
+        """When something is due next."""
+        due_ms = self._ticking.known.state.next_timer_ms()
+        times = [] if due_ms is None else [max(due_ms, self._retry_ms)]
+        if len(self._ended) > self._ticking.keep_ended:
+            times.append(0)
+        elif self._ended:
+            times.append(self._ended[0][0] + self._ticking.keep_ended_ms + 1)
+        return min(times, default=1 << 62)
+
+    def _turn(self, now_ms: int) -> None:
+        state = self._ticking.known.state
+        due_ms = state.next_timer_ms()
+        if due_ms is not None and due_ms <= now_ms and now_ms >= self._retry_ms:
+            gangs = [gang.id for gang in islice(state.due(now_ms), _AT_ONCE)]
+            before = state.version
+            for gang in gangs:
+                self._ticking.tick(gang)
+            due_ms = state.next_timer_ms()
+            is_stuck = due_ms is not None and due_ms <= now_ms and (state.version == before or len(gangs) < _AT_ONCE)
+            self._retry_ms = now_ms + _RETRY_MS if is_stuck else 0
+        for _ in range(_AT_ONCE):
+            if not self._ended or not self._may_be_forgotten(now_ms):
+                break
+            self._ticking.forget(self._ended.popleft()[1])
+
+    def _may_be_forgotten(self, now_ms: int) -> bool:
+        return len(self._ended) > self._ticking.keep_ended or self._ended[0][0] + self._ticking.keep_ended_ms < now_ms
