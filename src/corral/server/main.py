@@ -36,6 +36,7 @@ from corral.server.api.app import Api, make_app
 from corral.server.api.entry.heads import timed_heads
 from corral.server.api.entry.settings import ApiSettings
 from corral.server.auth import new_token
+from corral.server.disk import DiskWatch
 from corral.server.metrics import Metrics
 from corral.server.planning.thinking import chosen_policy
 from corral.server.running import Running
@@ -46,6 +47,7 @@ from corral.server.vault import secrets_of
 from corral.server.vault.keys import BadKey
 from corral.store.attest import BadAttestation, signer_of
 from corral.store.journal import Entry, Journal
+from corral.store.reserve import Reserve
 from corral.store.sqlite.journal import SqliteJournal
 from corral.wire.codec import encode
 from corral.wire.config import PolicyChoice
@@ -58,6 +60,7 @@ log = structlog.get_logger(__name__)
 DEFAULT_PORT = 7411
 SERVER_FILE = "server.json"
 GRACEFUL_S = 5
+FULL_PATIENCE_S = 600.0  # how long a full disk is waited for before the server gives up
 KEEP_ALIVE_S = 75  # longer than any agent or client is silent on a connection that it means to use again
 _OWN_FILES = 256  # journal, readers, planner, tasks
 _SWITCH_S = 0.001  # how long a busy thread keeps the interpreter from the journal's writer
@@ -144,6 +147,7 @@ def _opened(options: Options) -> tuple[Lead | Standby, socket.socket]:
             raise
     journal = SqliteJournal(options.data)
     try:
+        journal.reserve, journal.full_patience_s = Reserve(options.data), FULL_PATIENCE_S
         place = _bound(options)
         if journal.head.seq == 0:
             _found(journal, options)
@@ -238,6 +242,7 @@ class _Serving:
         server.places, server.watch.settings = options.places, options.health
         server.service.rules = options.rules
         server.attest = options.attest
+        server.disk = DiskWatch(options.data, Reserve(options.data), server.service)
         server.loop.keep_ended, server.loop.keep_ended_ms = options.keep_ended, options.keep_ended_ms
         lead.when_lost(partial(_from_elsewhere, asyncio.get_running_loop(), server.loop.stop))
         try:
@@ -277,6 +282,7 @@ def _api(server: Running, options: Options) -> Api:
     metrics = Metrics(server.service.state, server.service.now_ms())
     server.loop.watchers.append(metrics.take)
     metrics.fleet = None if server.service.fleet is None else server.service.fleet.counts
+    metrics.disk = server.disk
     server.loop.meter = metrics
     return make_app(server.service, options.api, metrics)
 

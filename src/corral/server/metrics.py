@@ -21,6 +21,7 @@ from corral.core.fleets.fleets import FleetEvent
 from corral.core.model import GangState, Health, Node
 from corral.core.people.accounts import AccountEvent
 from corral.core.state import State, is_open
+from corral.server.disk import DiskWatch
 from corral.server.totals import Fold, cumulative
 
 KIND = "text/plain; version=0.0.4; charset=utf-8"
@@ -36,6 +37,7 @@ class Metrics:
         self.state = state
         self.now_ms = now_ms
         self.fleet: FleetCounts | None = None  # where tasks run on many machines
+        self.disk: DiskWatch | None = None
         self._refused = Counter(
             "corral_jobs_refused", "Jobs that were refused at submission, by code", ["code"], registry=self.registry
         )
@@ -127,6 +129,8 @@ class _Told:
         yield from _machines(state)
         if self.metrics.fleet is not None:
             yield from _agents(self.metrics.fleet)
+        if (disk := self.metrics.disk) is not None:
+            yield _gauge("corral_disk_free_bytes", "Free on the disk of the data folder", [], {(): disk.free})
         yield from _queues(state, now_ms)
         yield _gauge("corral_build_info", "The version that runs", ["version"], {(corral.__version__,): 1})
 

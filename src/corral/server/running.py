@@ -22,6 +22,7 @@ from corral.server import garbage
 from corral.server.attesting import Attester
 from corral.server.carrying.carrying import Carrying
 from corral.server.clock import Clock
+from corral.server.disk import DiskWatch
 from corral.server.dispatch import Dispatch
 from corral.server.loop import AnyEvent, Loop
 from corral.server.planning.planner import Planner, PlannerLost, ThoughtFailed
@@ -87,6 +88,7 @@ class Running:
         self._reports: deque[Report] = deque()
         self._secrets = secrets
         self.attest = AttestRules()
+        self.disk: DiskWatch | None = None
         self.places = Places()
         self.watch = FleetWatch(EndHistory(known.state.holders.values()))
         self._urls = urls  # where agents find this server
@@ -134,6 +136,8 @@ class Running:
         garbage.set_survivors_aside()
         begun = (self.loop.run(), self.loop.timers.run(), self._take_images(), _look_for_garbage())
         self._tasks = [asyncio.create_task(each) for each in begun]
+        if self.disk is not None:
+            self._tasks.append(asyncio.create_task(self.disk.run()))
         await self._protect_what_is_kept()
         if fleet is not None:
             self.carrying = Carrying(self.service, fleet, self._urls)

@@ -85,6 +85,7 @@ class Service(Newsroom):
         super().__init__(loop.journal.read)
         self._knowing = backend if isinstance(backend, KnowsBeforehand) else None
         self.is_ready = False
+        self.closed: Refusal | None = None  # why no new work is taken in at present
         loop.watchers.append(self._notice)
 
     @property
@@ -135,7 +136,7 @@ class Service(Newsroom):
 
     async def submit(self, user: str, specs: Sequence[JobSpec], request: str = "") -> Done | Refusal:
         """Take in jobs, all or none. The server numbers them; one may wait for another of them as ``#0``, ``#1``..."""
-        over = self._impossible(specs) or await self._over(specs)
+        over = self.closed or self._impossible(specs) or await self._over(specs)
         if isinstance(over, Refusal):
             return over
 

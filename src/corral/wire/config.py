@@ -52,6 +52,7 @@ class LogRules(Struct, frozen=True, kw_only=True):
     keep_ms: int = 30 * DAY_MS
     task_mib: int = 1024  # of one task; the oldest goes first
     total_mib: int = 100 * 1024
+    scratch_mib: int | None = None  # in private directories of all tasks of one account on a machine
 
 
 class ApiLimits(Struct, frozen=True, kw_only=True):
@@ -175,6 +176,9 @@ LOG_KEYS = Table(
         Key("per_task", SIZE_OVER_ZERO, "How much of one task; the oldest goes first.",
             "1GiB", default="1GiB", into="task_mib"),
         Key("total", SIZE_OVER_ZERO, "How much of all together.", "100GiB", default="100GiB", into="total_mib"),
+        Key("scratch_per_account", SIZE_OVER_ZERO,
+            "How much tasks of one account may keep in private directories (TMPDIR) on a machine; who keeps more is "
+            "told, then the task that has most is ended.", "50GiB", default="no bound", into="scratch_mib"),
     ],
 )  # fmt: skip
 API_KEYS = Table(

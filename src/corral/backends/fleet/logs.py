@@ -17,6 +17,7 @@ from corral.backends.fleet.member import Member
 from corral.backends.fleet.messages import LogAsk, LogChunk, LogReply
 from corral.backends.local.logs import STREAMS, LogStore
 from corral.backends.local.state import name_of
+from corral.backends.local.task.streams import has_room
 
 _KEEP_MS, _BYTES_MAX = 30 * 86_400_000, 20 << 30
 _STREAM_BYTES_MAX, _SEGMENTS_MAX = 8 << 20, 16  # of one stream of one task; an agent brings half of that
@@ -41,6 +42,7 @@ class KeptLogs:
             is_full = len(segments) >= _SEGMENTS_MAX
         else:
             is_full = False
+        is_full = is_full or not has_room(folder)
         room = 0 if is_full else _STREAM_BYTES_MAX - sum(size for _, size in segments)
         fresh = chunk.data[end - chunk.offset :][: max(room, 0)]
         if fresh:

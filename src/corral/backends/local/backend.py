@@ -32,6 +32,7 @@ from corral.backends.local.link import SpawnerLink
 from corral.backends.local.logs import LogStore
 from corral.backends.local.orders import NO_CONTAINERS, Site, request_of
 from corral.backends.local.paces import read_paces
+from corral.backends.local.quota import ScratchQuota
 from corral.backends.local.settings import LocalSettings
 from corral.backends.local.slices import SliceWatch
 from corral.backends.local.state import ExitRecord, TaskState, boot_id, down_report, name_of, short, up_report
@@ -79,6 +80,7 @@ class LocalBackend:
         self._slices = SliceWatch(self._memory.read, self._roots, self.warn, self.kill)
         self._tell: Tell = _tell_nobody
         self._thread: threading.Thread | None = None
+        self._quota: ScratchQuota | None = None
 
     # --- the seam -----------------------------------------------------------------------------------------------------
 
@@ -105,6 +107,9 @@ class LocalBackend:
             self._containers.keep_clean(self._is_live)
         self._thread = threading.Thread(target=self._watch, name="local-backend", daemon=True)
         self._thread.start()
+        if self._settings.scratch_mib_max:
+            self._quota = ScratchQuota(self._settings.scratch_mib_max << 20, self._folders, self._say_to, self._end)
+            self._quota.begin()
 
     def launch(self, orders: Sequence[TaskOrder]) -> None:
         for order in orders:
@@ -123,6 +128,17 @@ class LocalBackend:
 
     def kill(self, key: TaskKey) -> None:
         self._ask(partial(self._control, key, "kill killed on request"))
+
+    def _say_to(self, key: TaskKey, text: str) -> None:
+        self._ask(partial(self._control, key, f"say {_one_line(text)}"))
+
+    def _end(self, key: TaskKey, why: str) -> None:
+        self._ask(partial(self._control, key, f"kill {_one_line(why)}"))
+
+    def _folders(self) -> dict[TaskKey, str]:
+        """The private directories of tasks that run."""
+        running = [task for task in list(self._tasks.values()) if task.told is Phase.UP]
+        return {task.key: f"{self._site.scratch}/{short(task.name)}" for task in running}
 
     def known(self) -> Sequence[TaskKey]:
         return list(self._tasks)
@@ -151,6 +167,8 @@ class LocalBackend:
     def close(self) -> None:
         if self._thread is None:
             return
+        if self._quota is not None:
+            self._quota.stop()
         self._slices.close()
         self._memory.close()
         self._ask(self._stop)

@@ -30,6 +30,7 @@ class LocalSettings(Struct, frozen=True, kw_only=True):
     log_keep_ms: int = 30 * 86_400_000
     log_total_mib: int = 100 * 1024  # of all tasks; beyond, logs are kept for a shorter time
     log_task_mib: int = 512  # of one stream of one task; the oldest goes first
+    scratch_mib_max: int = 0  # in private directories of all tasks of one account; 0: not bounded
     has_lease: bool = False
     pace_ms: int = 10_000  # how often is looked how long steps take
     scan_ms: int = 1_000  # how often tasks are looked at though nobody said that they have news

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import msgspec
 from corral.store.identity import claim_identity
 from corral.store.journal import EPOCHS_AHEAD, Head, JournalBroken, Record
 from corral.store.projection import fold
+from corral.store.reserve import Reserve, is_full
 from corral.store.sql.connection import Connection
 from corral.store.sql.journal import SqlJournal, check_end
 from corral.store.sql.records import RECORD, Archived, whole_journal
@@ -30,12 +32,15 @@ from corral.store.sqlite.sidecar import FILE_NAME as SIDECAR_NAME
 from corral.store.sqlite.sidecar import Sidecar, remembered_head
 
 _log = logging.getLogger(__name__)
+_FULL_LOOK_S = 0.5
 
 
 class SqliteJournal(SqlJournal):
     """Implements ``Journal`` in a folder of its own. To be closed when done."""
 
     _reader: SqliteReader
+    reserve: Reserve | None = None  # room that is kept back for it
+    full_patience_s = 0.0  # how long to wait for room on a full disk
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -107,6 +112,26 @@ class SqliteJournal(SqlJournal):
         remove_some(self._connection, self._epoch, upto)
 
     def _commit(self, head: Head, records: Sequence[Record]) -> None:
+        """Write records. A full disk costs the reserve first, and then waits for room for a while: nothing is
+        acknowledged meanwhile, and nothing is lost."""
+        until = time.monotonic() + self.full_patience_s
+        while True:
+            try:
+                self._commit_once(head, records)
+                return
+            except (sqlite3.Error, OSError) as wrong:
+                if not is_full(wrong):
+                    raise
+                self._tables = tables_of(self._connection)  # rows at hand were changed in vain
+                if self.reserve is not None and self.reserve.release():
+                    _log.error("disk_full: the journal is written from its reserve; make room in %s", self.folder)
+                    continue
+                if self._is_closed or time.monotonic() >= until:
+                    raise
+                _log.error("disk_full: nothing can be written in %s; waiting for room", self.folder)
+                time.sleep(_FULL_LOOK_S)
+
+    def _commit_once(self, head: Head, records: Sequence[Record]) -> None:
         """Write records and change the projections by them, in one transaction."""
         connection, last = self._connection, records[-1]
         connection.execute("BEGIN IMMEDIATE")

@@ -16,6 +16,8 @@ import time
 
 STDOUT, STDERR = "stdout", "stderr"
 _CHUNK = 1 << 20
+CHECK_BYTES = 4 << 20  # between two looks whether the disk has room
+_KEEP_PART, _KEEP_MAX = 20, 1 << 30  # of a disk, logs leave a twentieth free, up to 1 GiB: the journal may be on it
 _SEGMENTS = 8
 _SEGMENT_MIN = 1 << 16
 _RETRY_S = 1.0
@@ -38,6 +40,7 @@ class Stream:
         self._file = -1
         self._room = 0
         self._lost = 0
+        self._checked = 0  # the offset up to which may be written before the next look at the disk
         self._retry_at = 0.0
         self._splices = True
         self._is_wide = False
@@ -50,7 +53,7 @@ class Stream:
         """Take what is there, once: how much, or `EMPTY`, or `OVER`."""
         if self._retry_at > time.monotonic():
             return self._discard("")
-        if self._copy >= 0 or not self._splices or self._room == 0:
+        if self._copy >= 0 or not self._splices or self._room == 0 or self._offset >= self._checked:
             return self._carry()
         try:
             count = os.splice(self.source, self._file, min(_CHUNK, self._room))
@@ -164,6 +167,11 @@ class Stream:
         self._room = 0
 
     def _open_segment(self) -> None:
+        if self._offset >= self._checked:
+            os.makedirs(self.folder, mode=0o700, exist_ok=True)
+            if not has_room(self.folder):
+                raise OSError(errno.ENOSPC, "the last room on the disk is not for logs")
+            self._checked = self._offset + CHECK_BYTES
         if self._room > 0:
             return
         if self._file >= 0:
@@ -219,6 +227,12 @@ class Stream:
 
     def _path(self, start: int) -> str:
         return f"{self.folder}/{self.name}.{start:016d}"
+
+
+def has_room(folder: str) -> bool:
+    """Whether logs may take more of the disk that a folder is on."""
+    room = os.statvfs(folder)
+    return room.f_bavail * room.f_frsize >= min(room.f_blocks * room.f_frsize // _KEEP_PART, _KEEP_MAX)
 
 
 def open_copy(path: str) -> int:

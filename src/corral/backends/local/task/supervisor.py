@@ -253,6 +253,10 @@ class Supervisor:
     def _obey(self, lines: bytes) -> None:
         for line in lines.decode("utf-8", "replace").splitlines():
             verb, _, rest = line.partition(" ")
+            if verb == "say":
+                if self.streams:
+                    self.streams[1].note(rest)
+                continue
             self.is_called = True
             if verb == "kill":
                 self._end_by(0.0, rest)

@@ -63,7 +63,8 @@ class Unable(Exception):
 
 def refused(refusal: Refusal) -> Unable:
     """What the core or the table of rights refused."""
-    status = 403 if refusal.code in _OF_RIGHTS else 409 if refusal.code in _OF_THE_PRESENT else 422
+    status = 507 if refusal.code == "disk_full" else 403 if refusal.code in _OF_RIGHTS else 422
+    status = 409 if refusal.code in _OF_THE_PRESENT else status
     return Unable(status, refusal.code, refusal.why, refusal.hint, refusal.field)
 
 
