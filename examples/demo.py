@@ -8,6 +8,7 @@ again, and one that could never run; then ends by itself with a summary. `make d
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import signal
 import socket
@@ -132,6 +133,7 @@ def server(folder: Path, keeps: bool) -> Iterator[Client]:
         port = probe.getsockname()[1]
     environment = {**os.environ, "XDG_CONFIG_HOME": str(folder)}
     arguments = ["up", "--data", str(folder / "data"), "--listen", f"127.0.0.1:{port}", "--fake-gpus", "8xH100"]
+    arguments += ["--account", pwd.getpwuid(os.getuid()).pw_name]  # jobs run as whoever looks on, also as root
     with (folder / "server.log").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "corral", *arguments],

@@ -1,0 +1,11 @@
+"""The tests, and what is started like them: benchmarks, whole servers, fleets on one machine.
+
+Where they are root, so are the servers that they start: these are told what jobs run as whose user has no account.
+"""
+
+import os
+
+from tests.accounts import OWN, VARIABLE
+
+if os.geteuid() == 0:
+    os.environ.setdefault(VARIABLE, OWN)

@@ -17,6 +17,7 @@ from corral.backends.local.backend import LocalBackend
 from corral.backends.local.settings import LocalSettings
 from corral.backends.local.task.lease import LEASE
 from corral.core.cluster.topology import NodeSpec
+from tests.accounts import OWN
 from tests.agent.lines import DirectLine
 
 SETTINGS = FleetSettings(lease_ms=20_000, heartbeat_ms=500, margin_ms=1_000)
@@ -25,7 +26,7 @@ NODE = NodeSpec("n1")
 
 def make_agent(data: Path, line: Line, node: NodeSpec = NODE, poll_ms: int = 2_000) -> Agent:
     place = AgentPlace(data)
-    local = LocalBackend(data, node, LocalSettings(scan_ms=100, has_lease=True))
+    local = LocalBackend(data, node, LocalSettings(account=OWN, scan_ms=100, has_lease=True))
     (data / "run").mkdir(parents=True, exist_ok=True)
     lease_file = data / "run" / LEASE
     return Agent(node.name, local, line, place.fence(), lease_file, place.next_session(), poll_ms=poll_ms)

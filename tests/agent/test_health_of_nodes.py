@@ -16,6 +16,7 @@ from corral.core.cluster.topology import NodeSpec
 from corral.core.model import Health
 from corral.core.work import Work
 from corral.wire.health import HealthSettings
+from tests.accounts import OWN
 from tests.agent.fleet_ground import FleetServer, until_heard
 from tests.agent.lines import DirectLine
 from tests.backends.telling import Ear, now_ms, order, until
@@ -76,7 +77,7 @@ def test_what_a_node_lacks_is_told_when_it_changes(tmp_path: Path) -> None:
 def test_how_long_ranks_are_busy_reaches_the_server(tmp_path: Path) -> None:
     """Said by a script with the SDK, read by the backend, carried by a heartbeat."""
     line, ear, key = DirectLine(), Ear(), TaskKey("1/main", 1, 0)
-    settings = LocalSettings(scan_ms=50, pace_ms=50)
+    settings = LocalSettings(account=OWN, scan_ms=50, pace_ms=50)
     agent = begin(tmp_path / "agent", NODE, line, HealthSettings(is_on=False), settings)
     server = FleetServer(tmp_path / "server", line)
     script = "import time; from corral import training; training.step_done(0.25); time.sleep(60)"

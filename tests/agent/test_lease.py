@@ -13,6 +13,7 @@ from corral.backends.local.state import TaskState
 from corral.backends.local.task import lease
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import FailureClass
+from tests.accounts import OWN
 from tests.backends.telling import Ear, order, until
 
 SETTINGS = FleetSettings(lease_ms=8_000, margin_ms=2_000, stall_ms=1_000)
@@ -67,7 +68,7 @@ def test_settings_that_cannot_work_are_told(settings: FleetSettings, fault: str)
 
 
 def leased(data: Path) -> tuple[LocalBackend, Ear, str]:
-    backend, ear = LocalBackend(data, NodeSpec("n1"), LocalSettings(scan_ms=100, has_lease=True)), Ear()
+    backend, ear = LocalBackend(data, NodeSpec("n1"), LocalSettings(account=OWN, scan_ms=100, has_lease=True)), Ear()
     backend.open(ear, 1)
     return backend, ear, str(data / "run" / lease.LEASE)
 
@@ -110,7 +111,7 @@ def test_without_a_lease_nothing_begins(tmp_path: Path):
 
 
 def test_a_machine_without_an_agent_has_no_lease(tmp_path: Path):
-    backend, ear = LocalBackend(tmp_path, NodeSpec("n1"), LocalSettings(scan_ms=100)), Ear()
+    backend, ear = LocalBackend(tmp_path, NodeSpec("n1"), LocalSettings(account=OWN, scan_ms=100)), Ear()
     backend.open(ear, 1)
     backend.launch([order(KEY, "sh", "-c", "sleep 0.5")])
     assert ear.down(KEY).exit_code == 0

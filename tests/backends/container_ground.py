@@ -8,6 +8,7 @@ from corral.backends.container.host import ContainerHost
 from corral.backends.container.settings import ContainerSettings
 from corral.backends.local.backend import LocalBackend
 from corral.backends.local.settings import LocalSettings
+from tests.accounts import OWN
 from tests.backends.local_ground import NODE, Ground
 from tests.backends.podman import IMAGE, Podman
 from tests.backends.telling import Ear, order
@@ -26,7 +27,7 @@ class ContainerGround(Ground):
     ) -> None:
         self.podman, self.nodes = podman, nodes or {}
         self.containers = ContainerSettings(**{"pull": "never", "sweep_s": 0.2, **settings})
-        self._limits = LocalSettings(scan_ms=50, peer_grace_ms=300, pids_max=100, has_cpu_quota=quota)
+        self._limits = LocalSettings(account=OWN, scan_ms=50, peer_grace_ms=300, pids_max=100, has_cpu_quota=quota)
         super().__init__(data)
 
     def open(self) -> None:

@@ -10,6 +10,7 @@ from corral.backends.local.backend import LocalBackend
 from corral.backends.local.settings import LocalSettings
 from corral.backends.local.state import OrderRecord, StartRecord, TaskRecord, TaskState
 from corral.core.cluster.topology import NodeSpec
+from tests.accounts import OWN
 from tests.backends.telling import Ear, order, until
 
 NODE = NodeSpec("n1")
@@ -20,7 +21,7 @@ class Ground:
 
     def __init__(self, data: Path, **settings: object) -> None:
         self.data = data
-        self._settings = LocalSettings(**{"scan_ms": 50, "peer_grace_ms": 300, **settings})  # type: ignore[arg-type]
+        self._settings = LocalSettings(**{"scan_ms": 50, "account": OWN, "peer_grace_ms": 300, **settings})  # type: ignore[arg-type]
         self._count = 0
         self._epoch = 0
         self.open()

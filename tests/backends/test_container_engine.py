@@ -22,6 +22,7 @@ from corral.backends.machine import machine_backend
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import FailureClass
 from corral.core.work import Mount, Work
+from tests.accounts import OWN
 from tests.backends.telling import Ear, order, until
 
 KEY = TaskKey("17[3]/main", 2, 1)
@@ -268,7 +269,10 @@ def bare(tmp_path: Path) -> Iterator[tuple[Any, Ear]]:
     """The backend of a machine without an engine."""
     ear = Ear()
     backend = machine_backend(
-        tmp_path, NodeSpec("n1"), containers=ContainerSettings(socket=str(tmp_path / "none.sock"), sweep_s=0.05)
+        tmp_path,
+        NodeSpec("n1"),
+        LocalSettings(account=OWN),
+        ContainerSettings(socket=str(tmp_path / "none.sock"), sweep_s=0.05),
     )
     backend.open(ear, 1)
     yield backend, ear

@@ -16,6 +16,7 @@ from corral.backends.container.settings import ContainerSettings
 from corral.backends.local.backend import LocalBackend
 from corral.backends.local.settings import LocalSettings
 from corral.core.cluster.topology import NodeSpec
+from tests.accounts import OWN
 from tests.backends.telling import Ear, order, until
 
 KEY = TaskKey("1/main", 1, 0)
@@ -70,7 +71,7 @@ def test_a_task_is_not_told_over_while_its_container_may_run(tmp_path: Path, eng
     )  # fmt: skip
     ear = Ear()
     host = ContainerHost(ContainerSettings(sweep_s=600), facts=facts)
-    backend = LocalBackend(tmp_path / "data", NodeSpec("n1"), LocalSettings(scan_ms=50), host)
+    backend = LocalBackend(tmp_path / "data", NodeSpec("n1"), LocalSettings(account=OWN, scan_ms=50), host)
     backend.open(ear, 1)
     backend.launch([order(KEY, "true", image="busybox")])
     until(lambda: any("/start" in each for each in engine.asked))

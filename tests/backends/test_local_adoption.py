@@ -12,9 +12,11 @@ import pytest
 
 from corral.backends.base import TaskKey
 from corral.backends.local.backend import LocalBackend
+from corral.backends.local.settings import LocalSettings
 from corral.backends.local.state import StartRecord
 from corral.backends.local.task.cgroups import detect
 from corral.core.model import FailureClass
+from tests.accounts import OWN
 from tests.backends.local_ground import IS_ROOT, NODE, Ground, is_alive
 from tests.backends.telling import Ear, now_ms, until
 
@@ -25,8 +27,9 @@ import sys, time
 from pathlib import Path
 from corral.backends.base import TaskKey, TaskOrder
 from corral.backends.local.backend import LocalBackend
+from corral.backends.local.settings import LocalSettings
 from corral.core.cluster.topology import NodeSpec
-backend = LocalBackend(Path(sys.argv[1]), NodeSpec("n1"))
+backend = LocalBackend(Path(sys.argv[1]), NodeSpec("n1"), LocalSettings(account=sys.argv[2]))
 backend.open(lambda report: print(report.phase, flush=True), 1)
 script = "trap 'exit 85' TERM; echo ready; while :; do sleep 0.02; done"
 backend.launch([TaskOrder(key=TaskKey("1/main", 1, 0), epoch=1, node="n1", command=("sh", "-c", script))])
@@ -40,14 +43,14 @@ def started(ground: Ground, key: TaskKey) -> StartRecord:
 
 
 def test_a_killed_server_takes_no_task_with_it(tmp_path: Path):
-    server = subprocess.Popen([sys.executable, "-c", SERVER, tmp_path], stdout=subprocess.PIPE, text=True)
+    server = subprocess.Popen([sys.executable, "-c", SERVER, tmp_path, OWN], stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
     assert server.stdout.readline() == "up\n"
     server.kill()
     server.wait()
     server.stdout.close()
     key, ear = TaskKey("1/main", 1, 0), Ear()
-    backend = LocalBackend(tmp_path, NODE)
+    backend = LocalBackend(tmp_path, NODE, LocalSettings(account=OWN))
     backend.open(ear, 2)
     ear.up(key)
     until(lambda: backend.read_log(key, "stdout", 0, 100).data == b"ready\n")  # type: ignore[union-attr]

@@ -17,13 +17,15 @@ from pathlib import Path
 
 from corral.backends.base import Phase, Report, TaskKey, TaskOrder, TaskReport
 from corral.backends.local.backend import LocalBackend
+from corral.backends.local.settings import LocalSettings
 from corral.core.cluster.topology import NodeSpec
+from tests.accounts import OWN
 
 
 class Bench:
     def __init__(self, folder: Path, tasks: int, at_once: int) -> None:
         self.tasks, self._room = tasks, threading.Semaphore(at_once)
-        self.backend = LocalBackend(folder, NodeSpec("bench"))
+        self.backend = LocalBackend(folder, NodeSpec("bench"), LocalSettings(account=OWN))
         self._sent: dict[TaskKey, float] = {}
         self.up_s: list[float] = []
         self._downs = 0

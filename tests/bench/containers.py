@@ -15,8 +15,10 @@ from pathlib import Path
 
 from corral.backends.base import TaskKey
 from corral.backends.container.settings import ContainerSettings
+from corral.backends.local.settings import LocalSettings
 from corral.backends.machine import machine_backend
 from corral.core.cluster.topology import NodeSpec
+from tests.accounts import OWN
 from tests.backends.podman import IMAGE, Podman
 from tests.backends.telling import Ear, order
 
@@ -28,7 +30,9 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="corral-bench-"))
     (folder / "podman").mkdir()
     podman = Podman(folder / "podman")
-    backend = machine_backend(folder / "data", NodeSpec("n1"), containers=ContainerSettings(socket=podman.socket))
+    backend = machine_backend(
+        folder / "data", NodeSpec("n1"), LocalSettings(account=OWN), ContainerSettings(socket=podman.socket)
+    )
     ear = Ear()
     backend.open(ear, 1)
     ups, downs = [], []

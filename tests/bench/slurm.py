@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 IN_PARALLEL = 8
+UP_S = 60  # to come up, or to answer a question
 
 
 def measure(submits: int, trivial: int, pending: int) -> dict[str, Any]:
@@ -25,7 +26,13 @@ def measure(submits: int, trivial: int, pending: int) -> dict[str, Any]:
         return {}
     folder = Path(tempfile.mkdtemp(prefix="corral-slurm-"))
     env = {**os.environ, "R": str(folder), "NODES": "1", "SLURM_CONF": str(folder / "etc" / "slurm.conf")}
-    subprocess.run(["bash", f"{scripts}/up.sh"], env=env, check=True, stdout=subprocess.DEVNULL)
+    try:
+        subprocess.run(["bash", f"{scripts}/up.sh"], env=env, check=True, stdout=subprocess.DEVNULL, timeout=UP_S)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as wrong:
+        print(f"slurm: skipped (it did not come up: {wrong})")
+        subprocess.run(["bash", f"{scripts}/down.sh"], env=env, check=False, stdout=subprocess.DEVNULL, timeout=UP_S)
+        shutil.rmtree(folder, ignore_errors=True)
+        return {}
     slurm = Slurm(folder, env)
     try:
         return slurm.run(submits // 4, trivial // 4, pending)

@@ -19,6 +19,7 @@ from corral.backends.local.settings import LocalSettings
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import FailureClass
 from corral.wire.health import HealthSettings
+from tests.accounts import OWN
 from tests.agent.fleet_ground import FleetServer, make_agent
 from tests.agent.lines import DirectLine
 from tests.backends.podman import IMAGE, Podman
@@ -93,7 +94,7 @@ class LocalStage:
         self._data = data
 
     def backend(self) -> Backend:
-        return LocalBackend(self._data, NodeSpec("n1"), LocalSettings(scan_ms=100))
+        return LocalBackend(self._data, NodeSpec("n1"), LocalSettings(account=OWN, scan_ms=100))
 
     def exits(self, key: TaskKey, code: int) -> TaskOrder:
         return self._order(key, f"exit {code}")
@@ -130,7 +131,7 @@ class ContainerStage(LocalStage):
         self._engine = engine
 
     def backend(self) -> Backend:
-        settings = LocalSettings(scan_ms=100)
+        settings = LocalSettings(account=OWN, scan_ms=100)
         containers = ContainerHost(ContainerSettings(pull="never"), settings, facts=self._engine.facts)
         return LocalBackend(self._data, NodeSpec("n1"), settings, containers)
 

@@ -8,6 +8,7 @@ could be made held.
 """
 
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from corral.backends import gpus
 from corral.backends.base import Phase, Report, TaskKey, TaskOrder, TaskReport
 from corral.backends.inventory import inventory
 from corral.backends.local.backend import LocalBackend
+from corral.backends.local.settings import LocalSettings
 from corral.core.cluster.resources import Gpu
 from corral.core.model import FailureClass
 
@@ -54,7 +56,7 @@ class Device:
 
     def __init__(self, folder: Path) -> None:
         self.node = inventory()
-        self.backend = LocalBackend(folder, self.node)
+        self.backend = LocalBackend(folder, self.node, LocalSettings(account="root" if os.geteuid() == 0 else ""))
         self._downs: dict[TaskKey, TaskReport] = {}
         self._news = threading.Condition()
         self.backend.open(self._hear, 1)

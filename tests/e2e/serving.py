@@ -7,6 +7,7 @@ wall clock is wrong.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from pathlib import Path
@@ -19,9 +20,11 @@ from corral.backends.health.watched import WatchedBackend
 from corral.backends.local.backend import LocalBackend
 from corral.core.cluster.resources import Gpu, amounts
 from corral.core.cluster.topology import NodeSpec
+from corral.core.people.identity import AccountRules
 from corral.server.main import CannotStart, Options, serve
 from corral.store.journal import JournalBroken, JournalBusy, JournalUnusable
 from corral.wire.health import HealthSettings
+from tests.accounts import VARIABLE
 
 CPUS, MEMORY_MIB = 64, 512_000
 
@@ -48,6 +51,8 @@ def main() -> int:
     parser.add_argument("--health", default="", help="settings of the watch in JSON; without it there is none")
     parser.add_argument("--database", default="")
     parser.add_argument("--tasks", type=Path, help="where tasks are kept, if not with the other data")
+    parser.add_argument("--account", default=os.environ.get(VARIABLE, ""), help="for users who have none")
+    parser.add_argument("--cancel-after-ms", type=int, default=86_400_000)
     parser.add_argument("--lease-s", type=float, default=5.0)
     asked = parser.parse_args()
     if asked.ahead_s:
@@ -59,6 +64,7 @@ def main() -> int:
         port=asked.port,
         database=asked.database,
         lease_s=asked.lease_s,
+        accounts=AccountRules(default=asked.account, cancel_after_ms=asked.cancel_after_ms),
     )
     try:
         return serve(options, backend(asked.tasks or asked.data, node(asked.gpus), asked.health))

@@ -26,7 +26,6 @@ from corral.core.intake import commands
 from corral.core.intake.refusal import Refusal
 from corral.core.laws import check
 from corral.core.model import GangSpec, Health, JobSpec, QueueSpec, Settings
-from corral.core.people.accounts import Accounts
 from corral.core.state import State
 from corral.core.work import Work
 from corral.policy.catalog import policy as named_policy
@@ -72,7 +71,7 @@ class Site:
         self.fleet.launch = self._note_orders  # type: ignore[method-assign]
         self.fleet._logs.keep = self._check_log  # type: ignore[method-assign]
         self.fleet.was_given = lambda node, key: self.given.get(key) == node
-        self.dispatch = Dispatch(self.state, Accounts(), self.fleet, self._epoch, lambda queue, name: None)
+        self.dispatch = Dispatch(self.state, self.fleet, self._epoch, lambda queue, name: None)
         self.dispatch.tell = self._hear
         expect_fleet(self.state, self.fleet, MemoryLookup())
         self.fleet.open(self._hear, self._epoch)

@@ -23,7 +23,8 @@ from corral.core import events as e
 from corral.core.apply import apply
 from corral.core.fleets.fleets import FleetEvent, Fleets
 from corral.core.model import Settings
-from corral.core.people.accounts import AccountEvent, Accounts
+from corral.core.people.accounts import AccountEvent, Accounts, UserSet
+from corral.core.people.identity import AccountRules, review
 from corral.core.state import State
 from corral.store.archive import write_archive
 from corral.store.chain import BEGINNING, chain
@@ -126,8 +127,18 @@ def _entries() -> list[Entry]:
     """A founded cluster, some people, and a random run in which everything happens."""
     driver = Upheaval(*RUN, check_every=1 << 60)
     driver.run(STEPS)
+    _change_users(driver)
     people = [Entry(event.at_ms, "root", codec.encode(event)) for event in (*ACCOUNT_EVENTS, *FLEET_EVENTS)]
     return entries_of([e.Founded(900, driver.state.settings)]) + people + entries_of(driver.journal)
+
+
+def _change_users(driver: Upheaval) -> None:
+    """All users are gone for a moment."""
+    everybody = Accounts()
+    for job in driver.state.jobs.values():
+        everybody.apply(UserSet(1, job.user, job.account or ""))
+    for accounts in (Accounts(), everybody):
+        driver.engine.take(review(driver.state, accounts, None, AccountRules(), lambda _: "", driver.now), driver.now)
 
 
 if __name__ == "__main__":

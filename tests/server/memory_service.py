@@ -21,6 +21,7 @@ from corral.core.intake.site import SiteRules
 from corral.core.model import JobSpec, QueueSpec, Settings
 from corral.core.people import accounts as a
 from corral.core.people.accounts import AccountEvent, Accounts, Role
+from corral.core.people.identity import AccountRules
 from corral.core.snapshot import Snapshot
 from corral.core.state import State
 from corral.policy.catalog import policy as named_policy
@@ -87,6 +88,7 @@ class MemoryService:
 
     def __init__(self, nodes: int = 1, gpus: int = 8) -> None:
         self.state, self.accounts, self.fleets = State(Settings()), Accounts(), Fleets()
+        self.account_rules = AccountRules()
         self.journal = MemoryJournal()
         self.lookup = self.journal.lookup
         self.backend, self.secrets, self.fleet = MemoryLogs(), MemorySecrets(), None

@@ -12,7 +12,6 @@ from corral.core.apply import apply
 from corral.core.cluster.resources import Demand, Seat, TaskDemand, amounts
 from corral.core.effects import KillGang, StartGang, WarnGang
 from corral.core.model import Cause, FailureClass, GangSpec, Health, JobSpec, QueueSpec, Settings
-from corral.core.people.accounts import Accounts, UserSet
 from corral.core.state import State
 from corral.core.work import Work
 from corral.server.dispatch import Dispatch
@@ -30,18 +29,16 @@ class Desk:
 
     def __post_init__(self) -> None:
         self.state = State(Settings())
-        self.accounts = Accounts()
-        self.accounts.apply(UserSet(1, "ann", account="ann-unix"))
         events: list[e.Event] = [
             e.NodeAdded(1, NODE),
             e.QueueSet(1, QueueSpec(name="default")),
-            e.JobSubmitted(1, "7", self.spec, "ann"),
+            e.JobSubmitted(1, "7", self.spec, "ann", "ann-unix"),
             e.GangPlaced(2, self.name, 1, self.seats),
         ]
         for event in events:
             apply(self.state, event)
         secrets = {("default", "wandb"): "s3cret"}
-        self.dispatch = Dispatch(self.state, self.accounts, self.backend, 3, lambda q, name: secrets.get((q, name)))
+        self.dispatch = Dispatch(self.state, self.backend, 3, lambda q, name: secrets.get((q, name)))
         self.backend.open(lambda report: None, 3)
 
     def orders(self) -> list[TaskOrder]:
@@ -126,7 +123,7 @@ def test_what_is_owed_again_after_each_task_is_asked_once_and_by_the_next_server
     apply(desk.state, e.TasksStarted(3, desk.name, 1, 0b01))
     desk.dispatch.carry_out(start)
     assert desk.asked("launch") == [TaskKey(desk.name, 1, 0), TaskKey(desk.name, 1, 1)]
-    again = Dispatch(desk.state, desk.accounts, desk.backend, 3, lambda queue, name: None)
+    again = Dispatch(desk.state, desk.backend, 3, lambda queue, name: None)
     again.carry_out(start)
     assert desk.asked("launch")[2:] == [TaskKey(desk.name, 1, 1)]
     for deadline_ms in (9, 9, 8):

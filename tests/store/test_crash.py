@@ -22,15 +22,16 @@ needs_gcc = pytest.mark.skipif(not has_compiler(), reason="needs gcc, to build t
 
 def test_killed_at_random_moments(tmp_path):
     """The same journal, killed again and again while it writes."""
-    rng, acknowledged = Random(7), 0
+    rng, acknowledged, heard = Random(7), 0, 0
     for _ in range(KILLS):
         told = _write_and_kill(tmp_path / "data", after=rng.randint(1, 60))
+        heard += len(told)
         acknowledged = max(acknowledged, *told) if told else acknowledged
         journal = SqliteJournal(tmp_path / "data")
         head = journal.head.seq
         journal.close()
         assert head >= acknowledged
-    assert acknowledged > 500
+    assert acknowledged >= heard >= 200  # each of them is a batch of one or more
     assert verify(tmp_path / "data") == []
 
 

@@ -153,6 +153,10 @@ class LogPart(Struct, frozen=True, gc=False):
     is_over: bool
 
 
+#: Among what a machine lacks: the right to run tasks that name no account.
+ACCOUNTLESS = "tasks without an account"
+
+
 @runtime_checkable
 class KnowsBeforehand(Protocol):
     """A backend may know that work can never run on what it has, so that it is refused and not tried, and what its
@@ -160,6 +164,10 @@ class KnowsBeforehand(Protocol):
 
     def cannot_run(self, work: Work) -> str:
         """Why, in words for who asked for it; empty: it can, or nobody knows yet. Answers at once."""
+        ...
+
+    def cannot_run_as(self, account: str) -> str:
+        """Why no task can run as this account; empty: it can, or nobody knows yet. Answers at once."""
         ...
 
     def lacks(self, node: str) -> Mapping[str, str]:

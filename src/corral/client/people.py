@@ -41,8 +41,8 @@ class PeopleCalls:
         return Call("GET", path("users", name), UserView)
 
     @call
-    def set_user(self, name: str, *, account: str = "", disabled: bool = False) -> Call[ChangeAnswer]:
-        """Make a user, or change one. ``account``: the account of the machine that their jobs run as."""
+    def set_user(self, name: str, *, account: str | None = None, disabled: bool | None = None) -> Call[ChangeAnswer]:
+        """Make a user, or change one; None: as it is. ``account``: of the machine, that their jobs run as."""
         return Call("PUT", path("users", name), ChangeAnswer, body=UserBody(account=account, disabled=disabled))
 
     @call

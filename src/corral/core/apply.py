@@ -147,7 +147,7 @@ def number_of(job: str) -> int:
 
 def _job_submitted(state: State, event: e.JobSubmitted) -> None:
     spec = event.spec
-    job = Job(event.job, spec, event.user, event.at_ms, spec.priority, held=spec.held)
+    job = Job(event.job, spec, event.user, event.at_ms, spec.priority, held=spec.held, account=event.account)
     state.jobs[job.id] = job
     state.next_job = max(state.next_job + 1, number_of(job.id) + 1)
     blockers = _blockers_at_birth(state, job, event.at_ms)
@@ -241,8 +241,32 @@ def _job_released(state: State, event: e.JobReleased) -> None:
             unblock(state, gang, Blocker.HELD)
 
 
+def _job_suspended(state: State, event: e.JobSuspended) -> None:
+    job = state.jobs[event.job]
+    job.suspended, job.cancel_ms = event.why, event.cancel_ms
+    state.suspended[job.id] = None
+    for name in job.gangs:
+        gang = state.gangs[name]
+        if not gang.is_over:
+            leave_line(state, gang)
+            gang.blockers |= Blocker.SUSPENDED
+
+
+def _job_resumed(state: State, event: e.JobResumed) -> None:
+    job = state.jobs[event.job]
+    job.suspended, job.cancel_ms = None, None
+    if event.account is not None:
+        job.account = event.account
+    state.suspended.pop(job.id, None)
+    for name in job.gangs:
+        gang = state.gangs[name]
+        if not gang.is_over:
+            unblock(state, gang, Blocker.SUSPENDED)
+
+
 def _job_ended(state: State, event: e.JobEnded) -> None:
     del state.loose[event.job]
+    state.suspended.pop(event.job, None)
     state.dependents.pop(event.job, None)
 
 
@@ -292,6 +316,8 @@ FOLDS: dict[type, Callable[[State, Any], None]] = {
     e.JobCancelled: _job_cancelled,
     e.JobHeld: _job_held,
     e.JobReleased: _job_released,
+    e.JobSuspended: _job_suspended,
+    e.JobResumed: _job_resumed,
     e.JobEnded: _job_ended,
     e.JobForgotten: _job_forgotten,
     e.PriorityChanged: _priority_changed,

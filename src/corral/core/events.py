@@ -11,7 +11,18 @@ from msgspec import Struct
 
 from corral.core.cluster.resources import Seat
 from corral.core.cluster.topology import NodeSpec
-from corral.core.model import Cause, FailureClass, GangState, Health, JobSpec, Profile, QueueSpec, Reservation, Settings
+from corral.core.model import (
+    Cause,
+    FailureClass,
+    GangState,
+    Health,
+    JobSpec,
+    Profile,
+    QueueSpec,
+    Reservation,
+    Settings,
+    Suspension,
+)
 
 
 class _Event(Struct, frozen=True, gc=False, tag=True):
@@ -88,8 +99,12 @@ class _JobEvent(_Event, frozen=True, gc=False, tag=True):
 
 
 class JobSubmitted(_JobEvent, frozen=True, gc=False, tag=True):
+    """``account``: of the machine, that it runs as, whatever becomes of its user; None: an event of before there was
+    one in it."""
+
     spec: JobSpec
     user: str
+    account: str | None = None
 
 
 class JobCancelled(_JobEvent, frozen=True, gc=False, tag=True):
@@ -104,6 +119,20 @@ class JobHeld(_JobEvent, frozen=True, gc=False, tag=True):
 
 class JobReleased(_JobEvent, frozen=True, gc=False, tag=True):
     pass
+
+
+class JobSuspended(_JobEvent, frozen=True, gc=False, tag=True):
+    """The job may not start any more: its user was removed or disabled, or has another account. ``cancel_ms``: when it
+    is cancelled, if that lasts."""
+
+    why: Suspension
+    cancel_ms: int | None = None
+
+
+class JobResumed(_JobEvent, frozen=True, gc=False, tag=True):
+    """The job may start again. ``account``: what it runs as from here on; None: as before."""
+
+    account: str | None = None
 
 
 class JobEnded(_JobEvent, frozen=True, gc=False, tag=True):
@@ -256,7 +285,17 @@ NodeEvent = (
     | NodeEndSet
 )
 QueueEvent = QueueSet | QueueRemoved
-JobEvent = JobSubmitted | JobCancelled | JobHeld | JobReleased | JobEnded | JobForgotten | PriorityChanged
+JobEvent = (
+    JobSubmitted
+    | JobCancelled
+    | JobHeld
+    | JobReleased
+    | JobSuspended
+    | JobResumed
+    | JobEnded
+    | JobForgotten
+    | PriorityChanged
+)
 GangEvent = (
     GangAwoke
     | GangPlaced

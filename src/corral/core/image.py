@@ -114,6 +114,7 @@ def from_image(image: Image) -> State:
     state.gpu_owners = {gpu.uuid: name for name, node in state.nodes.items() for gpu in node.spec.gpus}
     state.ending = {name: node.until_ms for name, node in state.nodes.items() if node.until_ms is not None}
     state.jobs = {job.id: job for job in image.jobs}
+    state.suspended = {job.id: None for job in image.jobs if job.suspended is not None and not job.is_over}
     state.gangs = {gang.id: gang for gang in image.gangs}
     state.timers = image.timers
     for name in _OF_GANGS:

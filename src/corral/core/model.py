@@ -96,7 +96,17 @@ class Blocker(IntFlag):
     BEGIN = 4
     BACKOFF = 8
     ARRAY = 16
+    SUSPENDED = 64  # its user may not run it as what it was accepted with
     STOPPED = 32  # between the end of an attempt and the word on what follows; never seen outside a batch of events
+
+
+class Suspension(StrEnum):
+    """Why a job may not start, whoever asks: its user is no longer who it was accepted from."""
+
+    USER_REMOVED = "user_removed"
+    USER_DISABLED = "user_disabled"
+    ACCOUNT_CHANGED = "account_changed"
+    NO_ACCOUNT = "no_account"  # it was accepted without one, and would run as the server
 
 
 class After(StrEnum):
@@ -202,6 +212,9 @@ class Job(Struct, gc=False):
     active: int = 0  # array elements that are in line or hold seats
     parked: list[str] = field(default_factory=list)  # array elements beyond array_parallel, last first
     held_why: str = ""  # why the server itself holds it: it is quarantined
+    account: str | None = None  # of the machine, to run as: fixed when it was accepted; "": the server's own
+    suspended: Suspension | None = None
+    cancel_ms: int | None = None  # when it is cancelled, if it is still suspended then
 
     @property
     def abreast(self) -> int:

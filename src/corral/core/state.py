@@ -42,6 +42,7 @@ class State:
         self.ending: dict[str, int] = {}  # nodes that will be taken away -> when
         self.dependents: dict[str, list[str]] = {}  # job -> jobs that wait for its end
         self.namesakes: dict[tuple[str, str], list[str]] = {}  # (user, name) -> unfinished jobs, oldest first
+        self.suspended: dict[str, None] = {}  # jobs that may not start because of what became of their users
         self.loose: dict[str, None] = {}  # jobs that ended, or whose array has room: something follows
         self.spent: dict[str, Gang] = {}  # told to leave, and nothing of them runs any more
         self.promises: dict[str, Reservation] = {}  # gangs in line -> the start that was promised to them

@@ -75,6 +75,8 @@ class _Case:
         job, blockers = self.snapshot.job(self.gang), self.gang.blockers
         if blockers & Blocker.HELD:
             yield r.Held(job.id)
+        if blockers & Blocker.SUSPENDED and job.suspended is not None:
+            yield r.Suspended(job.id, job.user, job.suspended, job.account or "", job.cancel_ms)
         if blockers & Blocker.DEPENDENCY:
             for dependency in job.spec.after:
                 if not self.state.jobs[dependency.job].is_over:

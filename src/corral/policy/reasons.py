@@ -10,6 +10,8 @@ from msgspec import Struct
 
 from corral.core.cluster.resources import CPU_MILLI, GPU_MILLI, MEMORY_MIB
 from corral.core.intake.refusal import Refusal
+from corral.core.model import Suspension
+from corral.core.people.identity import suspension_text
 
 
 class _Reason(Struct, frozen=True, gc=False, tag=True):
@@ -53,6 +55,20 @@ class Quarantined(_Reason, frozen=True, gc=False, tag=True):
     def text(self, _now_ms: int, /) -> str:
         then = f"details are in the server log; an operator can release it: corral release {self.job}"
         return f"held by the server: planning failed because of this job ({self.why}); {then}"
+
+
+class Suspended(_Reason, frozen=True, gc=False, tag=True):
+    """Its user is no longer who it was accepted from. ``account``: what it would run as."""
+
+    job: str
+    user: str
+    why: Suspension
+    account: str
+    cancel_ms: int | None = None
+
+    def text(self, now_ms: int, /) -> str:
+        end = "" if self.cancel_ms is None else f"; it is cancelled in {span(max(0, self.cancel_ms - now_ms))}"
+        return suspension_text(self.why, self.job, self.user, self.account) + end
 
 
 class DependencyUnmet(_Reason, frozen=True, gc=False, tag=True):
@@ -309,6 +325,7 @@ Reason = (
     | NodesMayCome
     | Held
     | Quarantined
+    | Suspended
     | DependencyUnmet
     | NotYet
     | BackingOff

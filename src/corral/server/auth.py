@@ -34,6 +34,7 @@ class Verb(StrEnum):
     NODES_CHANGE = "nodes.change"
     FLEETS_READ = "fleets.read"
     FLEETS_CHANGE = "fleets.change"
+    FLEETS_PROGRAMS = "fleets.programs"  # to name what the server executes for a fleet, and where it logs in
     USERS_READ = "users.read"
     USERS_CHANGE = "users.change"
     ROLES_CHANGE = "roles.change"
@@ -79,6 +80,7 @@ TABLE: dict[Verb, dict[Role, Reach]] = {
     Verb.NODES_CHANGE: {A: Reach.ANY, O: Reach.ANY},
     Verb.FLEETS_READ: {A: Reach.ANY, O: Reach.ANY},  # settings of carriers are nobody else's business
     Verb.FLEETS_CHANGE: {A: Reach.ANY, O: Reach.ANY},
+    Verb.FLEETS_PROGRAMS: {A: Reach.ANY},
     Verb.USERS_READ: {A: Reach.ANY, O: Reach.OWN, L: Reach.ANY, M: Reach.OWN, V: Reach.OWN},
     Verb.USERS_CHANGE: {A: Reach.ANY},
     Verb.ROLES_CHANGE: {A: Reach.ANY, L: Reach.ANY},
@@ -99,6 +101,7 @@ SIGHT: dict[Verb, Verb] = {
     Verb.QUEUES_CHANGE: Verb.QUEUES_READ,
     Verb.NODES_CHANGE: Verb.NODES_READ,
     Verb.FLEETS_CHANGE: Verb.FLEETS_READ,
+    Verb.FLEETS_PROGRAMS: Verb.FLEETS_READ,
     Verb.USERS_CHANGE: Verb.USERS_READ,
     Verb.ROLES_CHANGE: Verb.USERS_READ,
     Verb.TOKENS_CHANGE: Verb.TOKENS_READ,

@@ -29,7 +29,6 @@ from corral.core import facts as f
 from corral.core.cluster.resources import CPU_MILLI, MEMORY_MIB, amount_of
 from corral.core.effects import Effect, KillGang, StartGang, WarnGang
 from corral.core.model import STEP_MAX, Gang, GangState, Job
-from corral.core.people.accounts import Accounts
 from corral.core.state import State
 from corral.core.work import Work
 from corral.server.slurm_env import slurm_env
@@ -44,8 +43,8 @@ class Dispatch:
     """Carries out effects through a backend. Remembers which tasks the backend has, by gang and attempt, and which of
     them have ended."""
 
-    def __init__(self, state: State, accounts: Accounts, backend: Backend, epoch: int, reveal: Reveal) -> None:
-        self.state, self.accounts, self.backend, self.epoch, self.reveal = state, accounts, backend, epoch, reveal
+    def __init__(self, state: State, backend: Backend, epoch: int, reveal: Reveal) -> None:
+        self.state, self.backend, self.epoch, self.reveal = state, backend, epoch, reveal
         self._there: dict[str, dict[int, set[TaskKey]]] = {}
         self._over: set[TaskKey] = set()
         self._carried: dict[str, Effect] = {}  # by gang, the last one
@@ -158,7 +157,6 @@ class Dispatch:
         """One for each task of the attempt that has neither begun nor ended."""
         job = self.state.jobs[gang.job]
         work = next(spec.work for spec in job.spec.gangs if spec.role == role_of(gang)) or Work(command=("true",))
-        user = self.accounts.users.get(job.user)
         common = self._environment(job, gang, work)
         for task, seat in enumerate(gang.seats):
             if (gang.started | gang.ended) >> task & 1:
@@ -179,7 +177,7 @@ class Dispatch:
                 cpu_milli=amount_of(gang.amounts, CPU_MILLI),
                 memory_mib=amount_of(gang.amounts, MEMORY_MIB),
                 directory=work.directory,
-                account=user.account if user is not None else "",
+                account=job.account or "",
                 image=work.image,
                 mounts=work.mounts,
                 output=_expanded(work.output, job, gang, seat.node),

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Protocol
@@ -28,7 +28,8 @@ from corral.core.engine import Engine, react
 from corral.core.fleets.fleets import FleetEvent, Fleets
 from corral.core.intake import commands
 from corral.core.intake.refusal import Refusal
-from corral.core.people.accounts import AccountEvent, Accounts
+from corral.core.people import identity
+from corral.core.people.accounts import AccountEvent, Accounts, UserRemoved, UserSet
 from corral.core.plan import Plan
 from corral.core.snapshot import Snapshot
 from corral.core.state import State
@@ -95,6 +96,8 @@ class Loop:
         self.keep_ended, self.keep_ended_ms = 1_000, 86_400_000
         self.patience_s = PATIENCE_S  # a planner that has not answered by then is started again
         self.reload: Callable[[], Known] | None = None  # how to read back all that the journal says
+        self.account_rules = identity.AccountRules()  # what the site says about accounts of machines
+        self.cannot_run_as: identity.CannotRunAs = lambda _: ""
         self.durable_seq = journal.head.seq
         self.meter: Meter | None = None
         self.plans = 0
@@ -125,7 +128,7 @@ class Loop:
         answer = command(self.known.accounts, self.clock.now_ms())
         if isinstance(answer, Refusal):
             return answer
-        return await self._durably(actor, lambda: self._take_apart(answer))
+        return await self._durably(actor, lambda: self._take_accounts(answer))
 
     async def change_fleets(self, actor: str, command: FleetCommand) -> Done | Refusal:
         answer = command(self.known.fleets, self.clock.now_ms())
@@ -155,6 +158,25 @@ class Loop:
         events = commands.forget(self.known.state, job, now_ms)
         if not isinstance(events, Refusal):
             self._take(SCHEDULER, lambda: self._engine.take(events, now_ms))
+
+    def review_accounts(self) -> None:
+        """After a start: users and what the site says of accounts may have changed while nobody looked."""
+        now_ms = self.clock.now_ms()
+        events = self._reviewed(None, now_ms)
+        if events:
+            self._take(SCHEDULER, lambda: self._engine.take(events, now_ms))
+
+    def _take_accounts(self, events: Sequence[AccountEvent]) -> list[Effect]:
+        """What has become of users, and at once what follows for their jobs: no plan is committed in between."""
+        self._take_apart(events)
+        users = {event.user for event in events if isinstance(event, UserSet | UserRemoved)}
+        now_ms = self.clock.now_ms()
+        followed = self._reviewed(users, now_ms) if users else []
+        return self._engine.take(followed, now_ms) if followed else []
+
+    def _reviewed(self, users: Collection[str] | None, now_ms: int) -> list[e.Event]:
+        known = self.known
+        return identity.review(known.state, known.accounts, users, self.account_rules, self.cannot_run_as, now_ms)
 
     def _take_apart(self, events: Sequence[AccountEvent | FleetEvent]) -> list[Effect]:
         """What is not the engine's: nothing is owed for it."""

@@ -32,6 +32,7 @@ from corral.core.intake.refusal import Refusal
 from corral.core.intake.site import SiteRules
 from corral.core.model import QueueSpec, Settings
 from corral.core.people.accounts import TokenIssued
+from corral.core.people.identity import AccountRules
 from corral.server.api.app import Api, make_app
 from corral.server.api.entry.heads import timed_heads
 from corral.server.api.entry.settings import ApiSettings
@@ -88,6 +89,8 @@ class Options(Struct, frozen=True, kw_only=True):
     health: HealthSettings = HealthSettings()  # from when on machines of a fleet are lemons
     queues: tuple[QueueSpec, ...] = (QueueSpec(name="default"),)
     administrator: str = "admin"
+    administrator_account: str = ""  # of this machine, that their jobs run as; at a first start
+    accounts: AccountRules = AccountRules()
     keep_ended: int = 1_000
     keep_ended_ms: int = 86_400_000
     secret_key_file: str = ""  # of the keys that seal secrets, if not where they are by themselves
@@ -180,7 +183,8 @@ def _found(journal: Journal, options: Options) -> None:
     _set_logs_aside(options.data, now_ms)
     token = new_token()
     issued = TokenIssued(now_ms, token.id, options.administrator, token.digest, name="first start")
-    events = founding(options.settings, options.queues, options.administrator, issued, now_ms)
+    account = options.administrator_account
+    events = founding(options.settings, options.queues, options.administrator, issued, now_ms, account)
     # the token first: a start that ends in between is a first start again, and makes another one
     kept = {"url": options.public_url, "token": token.text}
     write_private(options.credentials, kept | ({"ca": options.tls_ca} if options.tls_ca else {}))
@@ -240,9 +244,9 @@ class _Serving:
         urls = (options.public_url, *options.peers)
         server = Running(lead.known, lead.journal, lead.lookup, self._backend, lead.secrets, options.policy, urls)
         server.places, server.watch.settings = options.places, options.health
-        server.service.rules = options.rules
         server.attest = options.attest
         server.disk = DiskWatch(options.data, Reserve(options.data), server.service)
+        server.service.rules, server.loop.account_rules = options.rules, options.accounts
         server.loop.keep_ended, server.loop.keep_ended_ms = options.keep_ended, options.keep_ended_ms
         lead.when_lost(partial(_from_elsewhere, asyncio.get_running_loop(), server.loop.stop))
         try:

@@ -18,13 +18,17 @@ from corral.backends.base import Backend, DetailsReport, HealthReport, NodeRepor
 from corral.backends.fleet.backend import FleetBackend
 from corral.core import events as e
 from corral.core.cluster.topology import NodeSpec
+from corral.core.intake.commands import cancel
+from corral.core.intake.refusal import Refusal
+from corral.core.people import identity
+from corral.core.state import State
 from corral.server import garbage
 from corral.server.attesting import Attester
 from corral.server.carrying.carrying import Carrying
 from corral.server.clock import Clock
 from corral.server.disk import DiskWatch
 from corral.server.dispatch import Dispatch
-from corral.server.loop import AnyEvent, Loop
+from corral.server.loop import SCHEDULER, AnyEvent, Loop
 from corral.server.planning.planner import Planner, PlannerLost, ThoughtFailed
 from corral.server.saved import IMAGE_FORMAT, Known
 from corral.server.service import Service
@@ -58,6 +62,7 @@ SWEEP_S = 0.25
 ADMIT_S = 5.0
 IMAGE_S = 30.0
 JUDGE_S = 10.0
+SUSPENDED_S = 1.0
 
 
 class Running:
@@ -76,7 +81,7 @@ class Running:
         self._journal, self._backend = journal, backend
         self._planner = Planner(policy)
         self._dispatch = Dispatch(
-            known.state, known.accounts, backend, journal.epoch,
+            known.state, backend, journal.epoch,
             lambda queue, name: secrets.reveal(known.accounts, queue, name),
         )  # fmt: skip
         clock = Clock(known.state.now_ms)
@@ -132,9 +137,12 @@ class Running:
         self._take_reports()
         if fleet is None:
             miss_tasks(self.loop, self._backend)
+        self.loop.review_accounts()
         self.loop.resume()
         garbage.set_survivors_aside()
-        begun = (self.loop.run(), self.loop.timers.run(), self._take_images(), _look_for_garbage())
+        begun = (
+            self.loop.run(), self.loop.timers.run(), self._take_images(), self._end_suspended(), _look_for_garbage()
+        )  # fmt: skip
         self._tasks = [asyncio.create_task(each) for each in begun]
         if self.disk is not None:
             self._tasks.append(asyncio.create_task(self.disk.run()))
@@ -250,6 +258,13 @@ class Running:
                 await self.save_image()
             await asyncio.sleep(1)
 
+    async def _end_suspended(self) -> None:
+        """Cancel what was suspended for too long."""
+        while True:
+            for job in identity.due(self.service.state, self.service.now_ms()):
+                await self.loop.change(SCHEDULER, partial(_cancelled, job=job))
+            await asyncio.sleep(SUSPENDED_S)
+
     async def save_image(self) -> None:
         """Write down what is known, so that the next start is quick. Failing to do so harms nothing else."""
         seq = self._journal.head.seq
@@ -274,6 +289,10 @@ class Running:
         await self._planner.close()
         await asyncio.to_thread(self._backend.close)
         await asyncio.to_thread(self._journal.close)
+
+
+def _cancelled(state: State, now_ms: int, *, job: str) -> list[e.Event] | Refusal:
+    return cancel(state, job, now_ms)
 
 
 async def _look_for_garbage() -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import zlib
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from corral.core.apply import apply
-from corral.core.events import Event
+from corral.core.events import Event, JobSubmitted
 from corral.core.fleets.fleets import Fleet, FleetEvent, Fleets
 from corral.core.image import Image, from_image, take_image
 from corral.core.model import Settings
@@ -51,7 +51,14 @@ class Known:
         elif isinstance(event, FleetEvent):
             self.fleets.apply(event)
         else:
-            apply(self.state, event)
+            apply(self.state, self._with_account(event))
+
+    def _with_account(self, event: Event) -> Event:
+        """What was submitted before accounts were fixed has that which its user had at that time."""
+        if isinstance(event, JobSubmitted) and event.account is None:
+            user = self.accounts.users.get(event.user)
+            return event if user is None else structs.replace(event, account=user.account)
+        return event
 
     def become(self, other: Known) -> None:
         """Be what another one is. Everybody who refers to the state or the accounts sees that from now on."""
@@ -83,4 +90,8 @@ class Known:
         fleets.fleets = {fleet.spec.name: fleet for fleet in packed.fleets}
         fleets.by_node = {pilot: name for name, fleet in fleets.fleets.items() for pilot in fleet.pilots}
         fleets.numbers, fleets.cluster = packed.fleet_numbers, packed.cluster
-        return cls(from_image(packed.state), accounts, fleets)
+        state = from_image(packed.state)
+        for job in state.jobs.values():
+            if job.account is None and job.user in accounts.users:  # an image of before
+                job.account = accounts.users[job.user].account
+        return cls(state, accounts, fleets)

@@ -22,6 +22,7 @@ from corral.core.intake.commands import submit_many
 from corral.core.intake.refusal import Refusal
 from corral.core.intake.site import SiteRules
 from corral.core.model import After, Dependency, JobSpec
+from corral.core.people import identity
 from corral.core.people.accounts import Accounts
 from corral.core.state import State
 from corral.server.loop import AccountCommand, Command, Done, FleetCommand, Loop
@@ -63,6 +64,11 @@ class Newsroom:
             reading.add_done_callback(lambda _: self._reads.pop(key, None))
         return await asyncio.shield(reading)
 
+    @property
+    def account_rules(self) -> identity.AccountRules:
+        """What the site says about accounts of machines."""
+        return identity.AccountRules()
+
     def lacks(self, node: str) -> Mapping[str, str]:
         """What a machine cannot run or limit, and why; known where its tasks are."""
         del node
@@ -86,6 +92,8 @@ class Service(Newsroom):
         self._knowing = backend if isinstance(backend, KnowsBeforehand) else None
         self.is_ready = False
         self.closed: Refusal | None = None  # why no new work is taken in at present
+        if self._knowing is not None:
+            loop.cannot_run_as = self._knowing.cannot_run_as
         loop.watchers.append(self._notice)
 
     @property
@@ -141,9 +149,22 @@ class Service(Newsroom):
             return over
 
         def command(state: State, now_ms: int) -> Sequence[e.Event] | Refusal:
-            return submit_many(state, self._numbered(specs, over), user, now_ms, could_come(state, self.fleets))
+            account = self.account_for(user)
+            if isinstance(account, Refusal):
+                return account
+            return submit_many(
+                state, self._numbered(specs, over), user, now_ms, could_come(state, self.fleets), account
+            )
 
         return await self.change(user, command, request)
+
+    @property
+    def account_rules(self) -> identity.AccountRules:
+        return self.loop.account_rules
+
+    def account_for(self, user: str) -> str | Refusal:
+        """What jobs that this user submits now will run as."""
+        return identity.account_for(self.accounts, user, self.loop.account_rules, self.loop.cannot_run_as)
 
     def _numbered(self, specs: Sequence[JobSpec], over: Container[str]) -> dict[str, JobSpec]:
         """The jobs by their numbers; they wait for nobody who is over and forgotten."""
@@ -200,7 +221,8 @@ class Service(Newsroom):
 
     async def dry_run(self, specs: Sequence[JobSpec], user: str) -> Sequence[Prospect] | Refusal:
         """What would become of these jobs if they were submitted now, with the numbers they would get."""
-        over = self._impossible(specs) or await self._over(specs)
+        account = self.account_for(user)
+        over = account if isinstance(account, Refusal) else self._impossible(specs) or await self._over(specs)
         if isinstance(over, Refusal):
             return over
         answer = await self._thought(

@@ -185,12 +185,17 @@ def _without_collecting() -> Iterator[None]:
 
 
 def founding(
-    settings: Settings, queues: Sequence[QueueSpec], administrator: str, token: TokenIssued, now_ms: int
+    settings: Settings,
+    queues: Sequence[QueueSpec],
+    administrator: str,
+    token: TokenIssued,
+    now_ms: int,
+    account: str = "",
 ) -> list[e.Event | AccountEvent]:
-    """What a new journal begins with."""
+    """What a new journal begins with. ``account``: of the machine, that the administrator's jobs run as."""
     return [
         e.Founded(now_ms, settings),
-        UserSet(now_ms, administrator),
+        UserSet(now_ms, administrator, account),
         RoleGranted(now_ms, administrator, Role.ADMINISTRATOR),
         token,
         *(e.QueueSet(now_ms, queue) for queue in queues),

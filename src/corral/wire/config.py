@@ -13,6 +13,8 @@ from msgspec import Struct, structs
 
 from corral.core.intake.site import SiteRules
 from corral.core.model import QueueSpec, Settings
+from corral.core.people.identity import AccountRules
+from corral.wire.accounts import ACCOUNT_KEYS, ACCOUNTS
 from corral.wire.address import shown
 from corral.wire.containers import CONTAINER_KEYS, CONTAINERS, ContainerRules
 from corral.wire.document.faults import Enough, Fault, Path, Reading, Wrong, show
@@ -85,6 +87,7 @@ class Config(Struct, frozen=True, kw_only=True):
     tls_ca: str = ""  # for the command line of this machine
     allow_plain_http: bool = False  # beyond this machine, without TLS
     administrator: str = "admin"
+    accounts: AccountRules = AccountRules()
     policy: PolicyChoice = PolicyChoice()
     settings: Settings = Settings()
     logs: LogRules = LogRules()
@@ -254,6 +257,8 @@ CONFIG_KEYS = Table(
         Key("listen", table_kind(LISTEN_KEYS, "a mapping"), "Where the server can be reached.", {"port": 7411}),
         Key("administrator", text("a name", most="name_chars"), "Who may do everything; made at the first start.",
             "admin", default="admin", into="administrator"),
+        Key("accounts", ACCOUNTS, "The accounts of the machines that jobs run as.", {"default": "research"},
+            into="accounts"),
         Key("policy", Kind(_read_policy, {"anyOf": [_POLICY_NAME.schema, POLICY_KEYS.schema]}, "a policy"),
             "What decides: a name, or a mapping.", "standard", default="standard", into="policy"),
         Key("levels", listing(LEVEL, "a list of levels", "models"), "Levels of the topology, the largest first.",
@@ -363,6 +368,7 @@ def write_config(config: Config) -> dict[str, Any]:
         written["database"] = shown(config.database)  # it may be read by anybody who may start a server
     written["listen"] = _written(config, LISTEN_KEYS)
     written["administrator"] = config.administrator
+    written["accounts"] = _written(config.accounts, ACCOUNT_KEYS)
     written["policy"] = _written(config.policy, POLICY_KEYS)
     written["levels"] = list(config.settings.levels)
     written["fairness"] = _written(config.settings, FAIRNESS_KEYS)

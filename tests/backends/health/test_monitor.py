@@ -23,6 +23,7 @@ from corral.core.cluster.resources import Gpu
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import FailureClass, Health
 from corral.wire.health import HealthSettings
+from tests.accounts import OWN
 from tests.backends.telling import Ear, now_ms, order, until
 
 GPUS = tuple(Gpu(f"SIM-H100-{n}", "H100", 81_559) for n in range(3))
@@ -202,7 +203,7 @@ def test_an_adopted_task_of_which_nothing_is_written_down_keeps_all_gpus_busy(tm
 
 def test_a_task_launched_just_before_the_end_of_the_watch_keeps_its_own_gpus_busy(tmp_path):
     """It was in no book when the agent was killed: its report says which GPUs it has."""
-    tasks = LocalBackend(tmp_path, NODE, LocalSettings(scan_ms=50))
+    tasks = LocalBackend(tmp_path, NODE, LocalSettings(account=OWN, scan_ms=50))
     key = TaskKey("1/main", 1, 0)
     tasks.open(Ear(), 1)
     tasks.launch([order(key, "sleep", "60", gpus=(GPUS[1].uuid,))])
@@ -210,7 +211,7 @@ def test_a_task_launched_just_before_the_end_of_the_watch_keeps_its_own_gpus_bus
     until(lambda: state.record().started() is not None)
     tasks.close()
     monitor, ear = Monitor(NODE, tmp_path, SLOW), Ear()
-    backend = WatchedBackend(LocalBackend(tmp_path, NODE, LocalSettings(scan_ms=50)), monitor)
+    backend = WatchedBackend(LocalBackend(tmp_path, NODE, LocalSettings(account=OWN, scan_ms=50)), monitor)
     backend.open(ear, 1)
     try:
         assert ear.up(key).gpus == (GPUS[1].uuid,)

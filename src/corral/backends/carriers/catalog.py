@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import msgspec
+from msgspec import structs
 
 from corral.backends.carriers.base import Carrier
 
@@ -40,6 +41,9 @@ class Kind(Protocol):
     """A module of a carrier."""
 
     Settings: type[Any]
+    #: settings that operators may choose: they name no program, no file or place of the server's, and nobody to trust.
+    #: All others are for administrators.
+    PLAIN: frozenset[str]
     #: ``cluster``: a word that no other server on the same engine has, to tell our pilots from theirs
     opened: Callable[[Any, str], Carrier]
 
@@ -55,6 +59,21 @@ def kind_of(name: str, kinds: Mapping[str, str] | None = None) -> Kind:
         raise BadSettings(f"there is no carrier {name[:40]!r}; there are {', '.join(sorted(known)) or 'none'}", "on")
     module: Any = importlib.import_module(known[name])
     return module  # type: ignore[no-any-return]
+
+
+def not_plain(kind: Kind, settings: Any, before: Any) -> list[str]:
+    """Names of settings that only administrators choose, and that differ from those of before; None: there were none,
+    and what counts is what is not a default."""
+    fields = (each for each in structs.fields(kind.Settings) if each.name not in kind.PLAIN)
+    return [
+        each.name
+        for each in fields
+        if getattr(settings, each.name) != (_default(each) if before is None else getattr(before, each.name))
+    ]
+
+
+def _default(of: structs.FieldInfo) -> Any:
+    return of.default_factory() if of.default is msgspec.NODEFAULT and callable(of.default_factory) else of.default
 
 
 def read_settings(kind: Kind, said: Mapping[str, Any]) -> Any:

@@ -43,6 +43,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return "" if 1_000 <= self.timeout_ms <= 3_600_000 else "timeout_ms is from a second to an hour"
 
 
+PLAIN: frozenset[str] = frozenset()
+
+
 def missing(settings: Settings | None = None) -> str:
     """Commands that there are not."""
     commands = () if settings is None else (settings.acquire, settings.release, settings.look)

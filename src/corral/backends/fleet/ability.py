@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from corral.backends.base import ACCOUNTLESS
 from corral.backends.container.orders import refusal
 from corral.backends.container.settings import ContainerSettings
 from corral.backends.fleet.member import Member
 from corral.core.work import Work
 
 _NAMED_MAX = 3
+
+
+def why_not_as(account: str, members: Sequence[Member]) -> str:
+    """Why work cannot run as this account wherever it is placed. Which accounts machines have, they see themselves."""
+    strict = [] if account else [each for each in members if ACCOUNTLESS in each.lacks]
+    return f"node {strict[0].name} refuses such tasks: {strict[0].lacks[ACCOUNTLESS]}" if strict else ""
 
 
 def why_nowhere(work: Work, members: Sequence[Member]) -> str:

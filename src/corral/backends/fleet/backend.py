@@ -25,7 +25,7 @@ from corral.backends.base import (
     TaskOrder,
     Tell,
 )
-from corral.backends.fleet.ability import why_nowhere
+from corral.backends.fleet.ability import why_not_as, why_nowhere
 from corral.backends.fleet.border import (
     BadReport,
     Checked,
@@ -221,6 +221,10 @@ class FleetBackend:
         """What no machine can that has told what it lacks."""
         with self._lock:
             return why_nowhere(work, [each for each in self._members.values() if each.is_heard])
+
+    def cannot_run_as(self, account: str) -> str:
+        with self._lock:
+            return why_not_as(account, [each for each in self._members.values() if each.is_heard])
 
     def lacks(self, node: str) -> Mapping[str, str]:
         with self._lock:

@@ -73,6 +73,9 @@ class WatchedBackend:
     def cannot_run(self, work: Work) -> str:
         return self._backend.cannot_run(work) if isinstance(self._backend, KnowsBeforehand) else ""
 
+    def cannot_run_as(self, account: str) -> str:
+        return self._backend.cannot_run_as(account) if isinstance(self._backend, KnowsBeforehand) else ""
+
     def lacks(self, node: str) -> Mapping[str, str]:
         return self._backend.lacks(node) if isinstance(self._backend, KnowsBeforehand) else {}
 

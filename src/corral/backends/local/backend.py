@@ -26,6 +26,7 @@ from corral.backends.base import LogPart, PaceReport, Phase, Report, SavedReport
 from corral.backends.gpu_memory import MemoryReader, NvmlMemory
 from corral.backends.inventory import inventory
 from corral.backends.local import remains
+from corral.backends.local.accounts import lacking, why_not_as
 from corral.backends.local.blanks import Blanks
 from corral.backends.local.containers import Containers
 from corral.backends.local.link import SpawnerLink
@@ -158,11 +159,14 @@ class LocalBackend:
             return self._containers.cannot_run(work)
         return NO_CONTAINERS if work.image or work.mounts else ""
 
+    def cannot_run_as(self, account: str) -> str:
+        return why_not_as(account or self._settings.account)
+
     def lacks(self, node: str) -> Mapping[str, str]:
         del node  # there is but one
         limits = self._site.layout.unenforced if self._thread is not None else {}
         no_images = self.cannot_run(_WITH_IMAGE)
-        return limits | ({"images": no_images} if no_images else {})
+        return limits | ({"images": no_images} if no_images else {}) | lacking(self._settings.account)
 
     def close(self) -> None:
         if self._thread is None:

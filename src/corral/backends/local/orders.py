@@ -13,6 +13,7 @@ from msgspec import structs
 
 from corral.backends.base import TaskKey, TaskOrder
 from corral.backends.gpus import is_simulated, visibility
+from corral.backends.local.accounts import why_not_as
 from corral.backends.local.containers import Containers
 from corral.backends.local.settings import LocalSettings
 from corral.backends.local.state import OrderRecord, name_of, short
@@ -46,7 +47,8 @@ def request_of(order: TaskOrder, site: Site, logs: str, containers: Containers |
     groups = _groups(order, site, name)
     refusal = _refusal(order, containers)
     told = containers.told(order) if containers is not None and order.image and not refusal else None
-    failure = NO_ENGINE if order.image and not refusal and told is None else ""
+    account = order.account or site.settings.account
+    failure = why_not_as(account) or (NO_ENGINE if order.image and not refusal and told is None else "")
     record = OrderRecord(
         order=structs.replace(order, secret_env=()),
         secrets=tuple(variable for variable, _ in order.secret_env),
@@ -65,7 +67,7 @@ def request_of(order: TaskOrder, site: Site, logs: str, containers: Containers |
         "command": list(order.command),
         "env": {**_mps(order), **dict(order.env), **dict(order.secret_env), **visibility(order.gpus)},
         "processes": [dict(process.env) for process in order.processes],
-        "account": order.account,
+        "account": account,
         "directory": order.directory,
         "output": order.output,
         "error": order.error,

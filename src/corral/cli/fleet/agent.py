@@ -30,10 +30,24 @@ if TYPE_CHECKING:
     show_envvar=True,
     help="A configuration; of it, health, containers, logs and topology.labels matter here.",
 )
+@click.option(
+    "--account",
+    metavar="ACCOUNT",
+    default=None,
+    envvar="CORRAL_ACCOUNT",
+    show_envvar=True,
+    help="The account of this machine for tasks that name none; without it an agent that is root refuses them.",
+)
 @click.option("--cpus", type=click.IntRange(min=1), default=None, help="CPUs to give to tasks; otherwise all.")
 @click.option("--memory-mib", type=click.IntRange(min=1), default=None, help="Memory for tasks; otherwise all.")
 def agent(
-    data: str | None, fake_gpus: str | None, path: str, config: str | None, cpus: int | None, memory_mib: int | None
+    data: str | None,
+    fake_gpus: str | None,
+    path: str,
+    config: str | None,
+    account: str | None,
+    cpus: int | None,
+    memory_mib: int | None,
 ) -> int:
     """Run the agent of this machine, which has joined before (corral node join). Speaks only outward, to the server.
 
@@ -46,7 +60,7 @@ def agent(
         credential = AgentPlace(folder).credential()
     except BadPlace as error:
         raise Complaint(str(error).rstrip("."), exit_code=FAULT) from None
-    said = _config(config)
+    said = with_account(_config(config), account)
     labels = dict(said.topology.labels)
     path = path or "/".join(labels[level] for level in said.settings.levels if level in labels)
     return run_agent(folder, credential, node_spec(credential.node, fake_gpus, path, cpus, memory_mib), said)
@@ -57,6 +71,13 @@ def _config(path: str | None) -> Config:
     from corral.wire.config import Config
 
     return Config() if path is None else read_file(path)
+
+
+def with_account(config: Config, account: str | None) -> Config:
+    """``account``: what tasks run as that name none."""
+    from msgspec import structs
+
+    return structs.replace(config, accounts=structs.replace(config.accounts, default=account)) if account else config
 
 
 def node_spec(name: str, fake_gpus: str | None, path: str, cpus: int | None, memory_mib: int | None) -> NodeSpec:

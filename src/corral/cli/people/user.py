@@ -60,13 +60,11 @@ def set_user(name: str, account: str | None, disabled: bool | None) -> None:
 
     with connected() as client:
         try:
-            known = client.user(name)
-            account = known.account if account is None else account
-            disabled = known.disabled if disabled is None else disabled
+            client.user(name)
             verb = "is changed"
         except NotFound:
             verb = "is made"
-        client.set_user(name, account=account or "", disabled=bool(disabled))
+        client.set_user(name, account=account, disabled=disabled)
     tell(f"user {name} {verb}")
     if verb == "is made":
         say(f"  corral user grant {name} member QUEUE", dim=True)

@@ -124,7 +124,8 @@ def carrier(name: str) -> Check:
 
 def account() -> Check:
     if os.geteuid() == 0:
-        return Check("account", "ok", "root: jobs can run as their users")
+        todo = "each user needs one: corral user set NAME --account ACCOUNT; one for all: corral up --account ACCOUNT"
+        return Check("account", "ok", "root: jobs run as the accounts of their users, and none as root by itself", todo)
     todo = "for several people, run the server as root and give each user an account: corral user set"
     return Check("account", "note", "not root: all jobs run as you", todo)
 

@@ -15,6 +15,7 @@ def local_settings(config: Config) -> LocalSettings:
 
     logs = config.logs
     return LocalSettings(
+        account=config.accounts.default,
         log_keep_ms=logs.keep_ms,
         log_total_mib=logs.total_mib,
         log_task_mib=max(1, logs.task_mib // 2),

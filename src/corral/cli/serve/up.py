@@ -15,6 +15,7 @@ from corral.cli.words import Span
 if TYPE_CHECKING:
     from corral.backends.base import Backend
     from corral.core.cluster.topology import NodeSpec
+    from corral.core.people.identity import AccountRules
     from corral.server.main import Options
     from corral.wire.config import Config
     from corral.wire.keeping import AttestRules
@@ -57,6 +58,14 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
     default=None,
     help="For --fleet: so long tasks go on without word from the server; otherwise 8s, on a shared database 15s.",
 )
+@click.option(
+    "--account",
+    metavar="ACCOUNT",
+    default=None,
+    envvar="CORRAL_ACCOUNT",
+    show_envvar=True,
+    help="The account of this machine that jobs run as whose user has none of their own.",
+)
 @click.option("--allow-plain-http", is_flag=True, help="Listen beyond this machine without TLS.")
 @click.option("--detach", "-d", is_flag=True, help="In the background; return when it is in service.")
 @click.option("--timeout", type=Span(), metavar="TIME", default="60s", show_default=True, help="For --detach.")
@@ -76,6 +85,7 @@ def up(**given: Any) -> int:
             return 0
         raise Complaint(f"a server has {folder} already, at {here.url} (process {here.pid})", "corral down stops it")
     options = _options(config, folder, given)
+    _tell_of_accounts(options, given["fleet"])
     if given["detach"]:
         from corral.cli.serve.detached import start_detached
 
@@ -83,6 +93,20 @@ def up(**given: Any) -> int:
     backend = _backend(given, Path(given["tasks"]).absolute() if given["tasks"] else folder, config)
     _check_free(options.host, options.port)
     return _serve(options, backend, folder)
+
+
+def _tell_of_accounts(options: Options, is_fleet: bool) -> None:
+    """In one line, at a first start as root: what is still to be said before jobs can run."""
+    is_first = not options.database and not (options.data / "journal.db").exists()
+    if os.geteuid() != 0 or is_fleet or not is_first or options.accounts.default:
+        return
+    from corral.cli.render import say
+
+    who = options.administrator
+    if options.administrator_account:
+        say(f"jobs of {who} run as {options.administrator_account}; others: corral user set NAME --account ACCOUNT")
+    else:
+        say(f"no job runs as root: corral user set {who} --account ACCOUNT, or for all: corral up --account ACCOUNT")
 
 
 def _watched(node: NodeSpec, folder: Path, config: Config) -> Backend:
@@ -167,6 +191,8 @@ def _options(config: Config, folder: Path, given: dict[str, Any]) -> Options:
         health=config.health,
         queues=config.queues,
         administrator=config.administrator,
+        administrator_account=_administrator_account(),
+        accounts=_accounts(given["account"], config),
         keep_ended=config.keep_ended,
         keep_ended_ms=config.keep_ended_ms,
         tls_certificate=certificate,
@@ -191,6 +217,32 @@ def _attest(config: Config, folder: Path) -> AttestRules:
     from corral.store.attest import KEY_FILE
 
     return replace(config.attest, key_file=config.attest.key_file or str(folder / KEY_FILE))
+
+
+def _administrator_account() -> str:
+    """Whoever became root to start the server: their own jobs run as themselves."""
+    name = os.environ.get("SUDO_USER", "")
+    return name if os.geteuid() == 0 and name != "root" and _is_account(name) else ""
+
+
+def _is_account(name: str) -> bool:
+    import pwd
+
+    try:
+        pwd.getpwnam(name)
+    except (KeyError, ValueError):
+        return False
+    return True
+
+
+def _accounts(stated: str | None, config: Config) -> AccountRules:
+    from msgspec import structs
+
+    if not stated:
+        return config.accounts
+    if not _is_account(stated):
+        raise Complaint(f"--account: this machine has no account {stated!r}", "create it, or name another one")
+    return structs.replace(config.accounts, default=stated)
 
 
 def _peers(stated: tuple[str, ...]) -> tuple[str, ...]:
@@ -283,7 +335,19 @@ def _again(given: dict[str, Any], folder: Path) -> list[str]:
     words = ["up", "--data", str(folder)]
     if given["database"] is not None:
         os.environ["CORRAL_DATABASE"] = given["database"]  # command lines can be read by everybody
-    for name in ("tasks", "advertise", "listen", "tls_cert", "tls_key", "tls_ca", "fake_gpus", "config", "policy"):
+    named = (
+        "tasks",
+        "advertise",
+        "listen",
+        "tls_cert",
+        "tls_key",
+        "tls_ca",
+        "fake_gpus",
+        "config",
+        "policy",
+        "account",
+    )
+    for name in named:
         if given[name] is not None:
             words += [f"--{name.replace('_', '-')}", given[name]]
     words += [word for url in given["peers"] for word in ("--peer", url)]

@@ -26,10 +26,15 @@ def submit(state: State, job_id: str, spec: JobSpec, user: str, now_ms: int) -> 
 
 
 def submit_many(
-    state: State, specs: Mapping[str, JobSpec], user: str, now_ms: int, could_come: CouldCome | None = None
+    state: State,
+    specs: Mapping[str, JobSpec],
+    user: str,
+    now_ms: int,
+    could_come: CouldCome | None = None,
+    account: str = "",
 ) -> Answer:
     """All of them or none. Jobs may depend on each other, but not in a circle. ``could_come``: whether machines may
-    come on which a demand fits that fits on none that is here."""
+    come on which a demand fits that fits on none that is here. ``account``: of the machine, that they run as."""
     extra: dict[str, int] = {}
     for job_id, spec in specs.items():
         refusal = _why_not(state, job_id, spec, specs, user, extra, now_ms) or _never(state, spec, could_come)
@@ -39,7 +44,7 @@ def submit_many(
     ordered = _by_dependency(specs)
     if ordered is None:
         return Refusal("dependency_cycle", "the jobs wait for each other in a circle", field="after")
-    return [e.JobSubmitted(now_ms, job_id, specs[job_id], user) for job_id in ordered]
+    return [e.JobSubmitted(now_ms, job_id, specs[job_id], user, account) for job_id in ordered]
 
 
 def _why_not(

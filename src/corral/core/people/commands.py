@@ -26,8 +26,8 @@ TOKENS_MAX = 1000  # of one user
 TOKEN_NAME_MAX = 100
 
 
-def set_user(accounts: Accounts, user: str, account: str, disabled: bool, now_ms: int) -> Answer:
-    """Make a user, or change one."""
+def set_user(accounts: Accounts, user: str, account: str | None, disabled: bool | None, now_ms: int) -> Answer:
+    """Make a user, or change one. What is None stays as it is."""
     if not USER.fullmatch(user):
         hint = "letters, digits and . _ @ -, at most 64, beginning with a letter or digit"
         return Refusal("bad_name", f"{user!r} is not a user name", hint, "user")
@@ -36,7 +36,9 @@ def set_user(accounts: Accounts, user: str, account: str, disabled: bool, now_ms
         return Refusal("bad_account", f"{account!r} is not an account of a machine", hint, "account")
     if disabled and _is_last_administrator(accounts, user):
         return _last_administrator(user)
-    return [a.UserSet(now_ms, user, account, disabled)]
+    known = accounts.users.get(user, a.User(user))
+    account = known.account if account is None else account
+    return [a.UserSet(now_ms, user, account, known.disabled if disabled is None else disabled)]
 
 
 def remove_user(accounts: Accounts, user: str, now_ms: int) -> Answer:

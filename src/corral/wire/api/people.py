@@ -22,10 +22,11 @@ class RoleBody(Body, frozen=True):
 
 
 class UserBody(Body, frozen=True):
-    """``account``: the account of the machine that jobs run as; empty: the server's own."""
+    """What is not stated stays as it is. ``account``: the account of the machine that jobs run as; empty: that of the
+    site, if it has one for everybody."""
 
-    account: str = ""
-    disabled: bool = False
+    account: str | None = None
+    disabled: bool | None = None
 
 
 class UserView(Answer, frozen=True):

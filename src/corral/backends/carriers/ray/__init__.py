@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from corral.backends.carriers.hosts import HostCarrier
 from corral.backends.carriers.ray.bridge import Bridge, missing
-from corral.backends.carriers.ray.settings import Settings
+from corral.backends.carriers.ray.settings import PLAIN, Settings
 from corral.backends.carriers.ray.shell import RayShell
 
-__all__ = ["Settings", "missing", "opened"]
+__all__ = ["PLAIN", "Settings", "missing", "opened"]
 
 
 def opened(settings: Settings, cluster: str) -> HostCarrier:

@@ -6,6 +6,8 @@ import re
 
 from msgspec import Struct, field
 
+#: What operators may choose. Not the address: whoever speaks with a head of Ray executes what that one sends.
+PLAIN = frozenset({"labels", "has_head", "path", "fake_gpus", "grace_ms"})
 _ADDRESS = re.compile(r"(?:ray://)?(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\]):\d{1,5}")
 _PLACE = re.compile(r"(?:~?/)?[A-Za-z0-9_@+.{][A-Za-z0-9_@+./{}-]*")
 

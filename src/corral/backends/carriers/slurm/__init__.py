@@ -6,9 +6,9 @@ import shutil
 
 from corral.backends.carriers.slurm.carrier import SlurmCarrier
 from corral.backends.carriers.slurm.commands import PROGRAMS, SlurmCommands
-from corral.backends.carriers.slurm.settings import Settings
+from corral.backends.carriers.slurm.settings import PLAIN, Settings
 
-__all__ = ["Settings", "SlurmCarrier", "missing", "opened"]
+__all__ = ["PLAIN", "Settings", "SlurmCarrier", "missing", "opened"]
 
 
 def missing(_settings: Settings | None = None) -> str:

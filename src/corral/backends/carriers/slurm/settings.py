@@ -11,6 +11,13 @@ from corral.backends.gpus import simulated
 
 _WORD = re.compile(r"[A-Za-z0-9._:@,\[\]*&|()+=/-]{0,200}")
 _USER = re.compile(r"[a-z_][a-z0-9_.-]{0,31}|")
+#: What operators may choose.
+PLAIN = frozenset(
+    {
+        "partition", "account", "qos", "constraint", "reservation", "nodelist", "exclude", "gpus", "gres", "cpus",
+        "memory_mib", "exclusive", "fake_gpus", "grace_ms",
+    }
+)  # fmt: skip
 _OWN = ("--job-name", "-J", "--comment", "--nodes", "-N", "--array", "-a", "--wrap", "--requeue", "--dependency", "-d")
 
 

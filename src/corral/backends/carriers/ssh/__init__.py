@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from corral.backends.carriers.hosts import HostCarrier
-from corral.backends.carriers.ssh.settings import Host, Settings
+from corral.backends.carriers.ssh.settings import PLAIN, Host, Settings
 from corral.backends.carriers.ssh.shell import SshShell, missing
 
-__all__ = ["Host", "Settings", "missing", "opened"]
+__all__ = ["PLAIN", "Host", "Settings", "missing", "opened"]
 
 
 def opened(settings: Settings, cluster: str) -> HostCarrier:

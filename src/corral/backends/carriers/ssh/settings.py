@@ -11,6 +11,8 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+#: What operators may choose. Not the hosts: the server logs in there with its own key.
+PLAIN = frozenset({"grace_ms"})
 HOSTS_MAX = 1_000
 PORT = 22
 

@@ -27,6 +27,7 @@ from corral.core.intake.refusal import Refusal
 from corral.core.intake.site import SiteRules
 from corral.core.model import JobSpec
 from corral.core.people.accounts import AccountEvent, Accounts
+from corral.core.people.identity import AccountRules
 from corral.core.state import State
 from corral.policy.advice import Change
 from corral.policy.reasons import Hold
@@ -116,6 +117,11 @@ class Service(Protocol):
     def state(self) -> State: ...
     @property
     def accounts(self) -> Accounts: ...
+    @property
+    def account_rules(self) -> AccountRules:
+        """What the site says about accounts of machines."""
+        ...
+
     @property
     def fleets(self) -> Fleets:
         """Machines that engines lend."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import structs
 
-from corral.backends.carriers.catalog import BadSettings, kind_of, read_settings
+from corral.backends.carriers.catalog import BadSettings, kind_of, not_plain, read_settings
 from corral.backends.gpus import simulated
 from corral.core.cluster.resources import CPU_MILLI, MEMORY_MIB, amounts
 from corral.core.fleets import commands
@@ -36,7 +36,9 @@ async def set_fleet(ask: Ask) -> Reply:
     if ask.service.fleet is None:
         why = "this server runs tasks on its own machine only"
         raise Unable(409, "no_fleet", why, "start it with: corral up --fleet")
-    return await _changed(ask, _spec(ask.path["fleet"], ask.body))
+    spec = _spec(ask.path["fleet"], ask.body)
+    _check_programs(ask, spec)
+    return await _changed(ask, spec)
 
 
 async def scale_fleet(ask: Ask) -> Reply:
@@ -60,6 +62,23 @@ async def recall_fleet(ask: Ask) -> Reply:
 def _check(ask: Ask, verb: Verb) -> None:
     if not ask.may(verb):
         raise forbidden(verb)
+
+
+def _check_programs(ask: Ask, spec: FleetSpec) -> None:
+    """What the server executes, reads or trusts for a fleet is said by administrators."""
+    if ask.may(Verb.FLEETS_PROGRAMS):
+        return
+    known, kind = ask.service.fleets.fleets.get(spec.name), kind_of(spec.kind)
+    is_same = known is not None and known.spec.kind == spec.kind
+    try:
+        before = read_settings(kind, known.spec.settings) if known is not None and is_same else None
+    except BadSettings:
+        before = None
+    named = not_plain(kind, read_settings(kind, spec.settings), before)
+    if named:
+        why = f"for a fleet on {spec.kind}, {', '.join(named)} can be set by administrators only"
+        hint = "they name what the server executes or where it logs in; an administrator can make the fleet for you"
+        raise Unable(403, "administrators_only", why, hint, "settings")
 
 
 def _named(ask: Ask) -> Fleet:

@@ -12,6 +12,7 @@ from corral.core.intake import commands
 from corral.core.intake.refusal import Refusal
 from corral.core.intake.site import SiteRules
 from corral.core.model import GangState
+from corral.core.people import identity
 from corral.core.state import State
 from corral.server.api.entry.asking import Ask, Reply, Shared, accepted
 from corral.server.api.entry.problems import Unable, not_found, refused
@@ -164,12 +165,13 @@ async def hold(ask: Ask) -> Reply:
 
 async def release(ask: Ask) -> Reply:
     """A job that the server itself holds is an operator's to release: with it nobody's jobs were placed."""
+    is_administrator = ask.may(Verb.USERS_CHANGE)
 
     def released(state: State, job: str, now_ms: int) -> list[Event] | Refusal:
         if state.jobs[job].held_why and not ask.may(Verb.NODES_CHANGE, ""):
             why = f"job {job} is quarantined: planning failed because of it"
             return Refusal("quarantined", why, "ask an operator to release it, or cancel it and submit it changed")
-        return commands.release(state, job, now_ms)
+        return identity.release(state, ask.service.accounts, job, ask.service.account_rules, is_administrator, now_ms)
 
     return await _change(ask, released)
 

@@ -90,6 +90,8 @@ _SENTENCES: dict[type, Callable[[Any], str]] = {
     e.JobCancelled: lambda v: f"job {v.job} was cancelled",
     e.JobHeld: lambda v: f"job {v.job} was held" + (f": planning failed because of it ({v.why})" if v.why else ""),
     e.JobReleased: lambda v: f"job {v.job} was released",
+    e.JobSuspended: lambda v: f"job {v.job} may not start: {str(v.why).replace('_', ' ')}",
+    e.JobResumed: lambda v: f"job {v.job} may start again" + (f" as {v.account}" if v.account else ""),
     e.JobEnded: lambda v: f"job {v.job} ended {'well' if v.succeeded else 'without success'}",
     e.JobForgotten: lambda v: f"job {v.job} left the engine's mind",
     e.PriorityChanged: lambda v: f"job {v.job} has priority {v.priority}",

@@ -1,0 +1,37 @@
+"""As whom tasks may run on this machine, by what this process is itself. Starts nothing."""
+
+from __future__ import annotations
+
+import os
+import pwd
+
+from corral.backends.base import ACCOUNTLESS
+
+#: Where a process that is root would run a task of nobody in particular.
+NO_ACCOUNT = (
+    "the machine's Corral runs as root, so a task without an account would run as root: give the user an account "
+    "(corral user set NAME --account ACCOUNT), or start Corral there with --account ACCOUNT"
+)
+
+
+def why_not_as(account: str) -> str:
+    """Why this process cannot run a task as this account; empty: it can. That there is such an account is seen when the
+    task starts."""
+    if os.geteuid() == 0:
+        return "" if account else NO_ACCOUNT
+    if not account or account == own_account():
+        return ""
+    return f"the machine's Corral runs as {own_account()}, not as root, and can run nothing as {account!r}"
+
+
+def lacking(account: str) -> dict[str, str]:
+    """What this machine lacks, as it tells the server. ``account``: for tasks that name none."""
+    why = why_not_as(account)
+    return {ACCOUNTLESS: why} if why else {}
+
+
+def own_account() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())

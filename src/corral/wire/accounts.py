@@ -1,0 +1,28 @@
+"""What the configuration may say about the accounts of machines. Knows keys and words, not what follows from them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from corral.core.people.commands import ACCOUNT
+from corral.core.people.identity import AccountRules
+from corral.wire.document.kinds import SPAN, text
+from corral.wire.document.table import Key, Table, table_kind
+
+ACCOUNT_KEYS = Table(
+    "accounts",
+    [
+        Key("default", text("an account of the machines", pattern=ACCOUNT.pattern),
+            "The account that jobs run as whose user has none; root only if you write root. Without it, such jobs are "
+            "refused where Corral runs as root.", "research", default="none", into="default"),
+        Key("cancel_after", SPAN, "How long jobs of a removed or disabled user wait before they are cancelled.",
+            "1d", default="1d", into="cancel_after_ms"),
+    ],
+)  # fmt: skip
+
+
+def _rules(found: dict[str, Any]) -> AccountRules:
+    return AccountRules(**{key.into: found[key.name] for key in ACCOUNT_KEYS.keys if key.name in found})
+
+
+ACCOUNTS = table_kind(ACCOUNT_KEYS, "a mapping", _rules)

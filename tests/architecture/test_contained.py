@@ -1,0 +1,38 @@
+"""The run of all tests notices what they leave behind."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests import contained
+
+ESCAPES = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        time.sleep({seconds})
+        os._exit(0)
+    os._exit(0)
+os.wait()
+sys.exit({code})
+"""
+
+
+@pytest.mark.parametrize(("seconds", "code", "expected"), [(0, 0, 0), (600, 0, 1), (0, 7, 7), (600, 7, 7), (1, 0, 0)])
+def test_who_leaves_its_session_is_found_and_ended(seconds, code, expected):
+    script = f"from tests import contained; contained.PATIENCE_S = 3 if {seconds} > 1 else 60\n"
+    script += (
+        f"import sys; sys.exit(contained.main([sys.executable, '-c', {ESCAPES.format(seconds=seconds, code=code)!r}]))"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert run.returncode == expected, run.stderr
+    count = 1 if seconds == 600 else 0
+    assert f"left after the run: {count} processes, 0 mounts" in run.stderr
+
+
+def test_mounts_are_known():
+    assert "/proc" in contained.mounted()

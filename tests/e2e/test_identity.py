@@ -1,0 +1,161 @@
+"""Who queued work runs as when its user changes: as the account it was accepted with, or not at all.
+
+A whole server as root, real processes, two accounts that every machine has.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.live import Live, Refused
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can run tasks as others")
+
+ACCOUNT, OTHER = "nobody", "daemon"
+
+
+@pytest.fixture
+def ground(live: Callable[..., Live]) -> Iterator[Ground]:
+    server = live()
+    server.more = ["--account", ""]
+    with tempfile.TemporaryDirectory(prefix="corral-test-") as folder:  # folders of pytest are for its account alone
+        Path(folder).chmod(0o777)
+        yield Ground(server, Path(folder))
+
+
+class Ground:
+    """A server whose GPUs are taken until they are let go, and a job of alice's that waits for them."""
+
+    def __init__(self, server: Live, folder: Path) -> None:
+        self.server, self.out = server, folder
+        server.start()
+        self.ask("PUT", "/v1/users/admin", {"account": "root"})
+        self.ask("PUT", "/v1/users/alice", {"account": ACCOUNT})
+        self.ask("PUT", "/v1/users/alice/roles", {"role": "member", "queue": "default"})
+        self.token = self.ask("POST", "/v1/tokens", {"user": "alice"})["token"]
+        self.blocker = server.submit({"command": "sleep 1000", "gpus": 8, "preemptible": False})
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        return self.server.ask(method, path, body)
+
+    def submit(self, **terms: Any) -> str:
+        """As alice."""
+        mine, self.server._token = self.server.token, self.token
+        try:
+            return self.server.submit({"command": f"id -un > {self.out}/$CORRAL_JOB_ID", "gpus": 8, **terms})
+        finally:
+            self.server._token = mine
+
+    def let_go(self) -> None:
+        self.ask("POST", f"/v1/jobs/{self.blocker}/cancel")
+        self.server.until_over([self.blocker])
+
+    def ran_as(self, job: str) -> str | None:
+        path = self.out / job
+        return path.read_text().strip() if path.exists() else None
+
+    def stays_waiting(self, job: str, seconds: float = 1.5) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            assert self.ran_as(job) is None
+            assert self.server.job(job)["state"] == "waiting"
+            time.sleep(0.05)
+
+
+def test_work_runs_as_the_account_of_its_user(ground: Ground) -> None:
+    job = ground.submit()
+    ground.let_go()
+    ground.server.until_over([job])
+    assert ground.ran_as(job) == ACCOUNT
+
+
+def test_queued_work_of_a_removed_user_never_runs_as_somebody_else(ground: Ground) -> None:
+    job = ground.submit()
+    ground.ask("DELETE", "/v1/users/alice")
+    ground.let_go()
+    ground.stays_waiting(job)
+    reasons = ground.ask("GET", f"/v1/jobs/{job}/why")["gangs"][0]["reasons"]
+    assert any("was removed" in each["text"] for each in reasons)
+
+
+def test_queued_work_of_a_disabled_user_waits_and_goes_on_as_its_account(ground: Ground) -> None:
+    job = ground.submit()
+    ground.ask("PUT", "/v1/users/alice", {"disabled": True})
+    assert ground.ask("GET", "/v1/users/alice")["account"] == ACCOUNT, "only what was named has changed"
+    ground.let_go()
+    ground.stays_waiting(job)
+    with pytest.raises(Refused) as refused:
+        ground.ask("POST", f"/v1/jobs/{job}/release")
+    assert refused.value.problem["code"] == "user_disabled"
+    ground.ask("PUT", "/v1/users/alice", {"disabled": False})
+    ground.server.until_over([job])
+    assert ground.ran_as(job) == ACCOUNT
+
+
+def test_requeued_work_of_a_disabled_user_does_not_start_again(ground: Ground) -> None:
+    ground.let_go()
+    job = ground.submit(command=f"id -un >> {ground.out}/runs; sleep 1000", requeue_exit=85)
+    until(lambda: (ground.out / "runs").exists())
+    ground.ask("PUT", "/v1/users/alice", {"disabled": True})
+    assert ground.server.job(job)["state"] == "running", "what runs may finish"
+    ground.ask("POST", f"/v1/jobs/{job}/requeue")
+    until(lambda: ground.server.job(job)["state"] == "waiting")
+    ground.stays_waiting(job)
+    assert (ground.out / "runs").read_text().split() == [ACCOUNT]
+
+
+def test_running_work_of_a_removed_user_is_ended_with_grace(ground: Ground) -> None:
+    ground.let_go()
+    told = f"trap 'echo told > {ground.out}/told; exit 85' TERM; echo > {ground.out}/up; while :; do sleep 0.1; done"
+    job = ground.submit(command=told, grace="10s")
+    until(lambda: (ground.out / "up").exists())
+    ground.ask("DELETE", "/v1/users/alice")
+    until(lambda: (ground.out / "told").exists())
+    until(lambda: ground.server.job(job)["state"] == "waiting")
+    ground.stays_waiting(job)
+
+
+def test_queued_work_keeps_the_account_it_was_accepted_with_until_an_administrator_says_otherwise(
+    ground: Ground,
+) -> None:
+    job = ground.submit()
+    ground.ask("PUT", "/v1/users/alice", {"account": OTHER})
+    ground.let_go()
+    ground.stays_waiting(job)
+    reasons = ground.ask("GET", f"/v1/jobs/{job}/why")["gangs"][0]["reasons"]
+    assert any(ACCOUNT in each["text"] and "corral release" in each["text"] for each in reasons)
+    ground.ask("POST", f"/v1/jobs/{job}/release")
+    ground.server.until_over([job])
+    assert ground.ran_as(job) == OTHER
+
+
+def test_a_restart_forgets_nothing_of_it(ground: Ground) -> None:
+    removed = ground.submit()
+    ground.ask("DELETE", "/v1/users/alice")
+    ground.server.kill()
+    ground.server.start()
+    ground.let_go()
+    ground.stays_waiting(removed)
+
+
+def test_work_without_an_account_is_refused_where_the_server_is_root(ground: Ground) -> None:
+    ground.ask("PUT", "/v1/users/alice", {"account": ""})
+    with pytest.raises(Refused) as refused:
+        ground.submit()
+    assert refused.value.status == 422
+    assert refused.value.problem["code"] == "no_account"
+    assert "corral user set alice --account" in refused.value.problem["hint"]
+
+
+def until(happened: Callable[[], object], within_s: float = 30) -> None:
+    end = time.monotonic() + within_s
+    while not happened():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.02)
