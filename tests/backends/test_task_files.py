@@ -12,6 +12,11 @@ from corral.core import model
 
 
 @pytest.fixture
+def complaints() -> list[str]:
+    return []
+
+
+@pytest.fixture
 def scratch(tmp_path: Path) -> Scratch:
     scratch = Scratch(str(tmp_path / "root" / "task"), os.geteuid(), os.getegid())
     scratch.make()
@@ -37,9 +42,9 @@ def scratch(tmp_path: Path) -> Scratch:
         b'{"step": 5}',
     ],
 )
-def test_a_checkpoint_file_of_no_use_says_no_step(scratch: Scratch, text: bytes):
+def test_a_checkpoint_file_of_no_use_says_no_step(scratch: Scratch, complaints: list[str], text: bytes):
     Path(scratch.path, CHECKPOINT).write_bytes(text)
-    assert scratch.saved_step() is None
+    assert scratch.saved_step(complaints.append) is None
 
 
 def test_the_largest_step_is_that_of_the_server(scratch: Scratch):
@@ -48,18 +53,20 @@ def test_the_largest_step_is_that_of_the_server(scratch: Scratch):
     assert last_step(b'{"step": %d}\n' % (STEP_MAX + 1)) is None
 
 
-def test_a_step_is_found_behind_lines_of_no_use_and_the_user_is_told_of_a_file_without_one(scratch: Scratch):
+def test_a_step_is_found_behind_lines_of_no_use_and_the_user_is_told_of_a_file_without_one(
+    scratch: Scratch, complaints: list[str]
+):
     path = Path(scratch.path, CHECKPOINT)
     path.write_bytes(b'{"step": 7}\nnonsense\n{"step": -1}\n')
-    assert scratch.saved_step() == 7
-    assert scratch.complaint == ""
+    assert scratch.saved_step(complaints.append) == 7
+    assert complaints == []
     path.write_bytes(b"nonsense\n")
-    assert scratch.saved_step() is None
-    assert "says no step" in scratch.complaint
+    assert scratch.saved_step(complaints.append) is None
+    assert "says no step" in complaints[0]
 
 
 @pytest.mark.parametrize("kind", ["fifo", "zero", "folder", "link"])
-def test_what_is_no_plain_file_is_not_read(scratch: Scratch, kind: str):
+def test_what_is_no_plain_file_is_not_read(scratch: Scratch, complaints: list[str], kind: str):
     path = Path(scratch.path, CHECKPOINT)
     if kind == "fifo":
         os.mkfifo(path)
@@ -67,16 +74,18 @@ def test_what_is_no_plain_file_is_not_read(scratch: Scratch, kind: str):
         path.mkdir()
     else:
         path.symlink_to("/dev/zero" if kind == "zero" else "/etc/passwd")
-    assert scratch.saved_step() is None
-    assert "not a plain file" in scratch.complaint
+    assert scratch.saved_step(complaints.append) is None
+    assert "not a plain file" in complaints[0]
+    assert scratch.saved_step(complaints.append) is None
+    assert len(complaints) == 1, "it is said once"
 
 
-def test_of_a_huge_file_only_the_end_is_read(scratch: Scratch):
+def test_of_a_huge_file_only_the_end_is_read(scratch: Scratch, complaints: list[str]):
     with Path(scratch.path, CHECKPOINT).open("wb") as file:
         file.truncate(1 << 40)
         file.seek(1 << 40)
         file.write(b'\n{"step": 12}\n')
-    assert scratch.saved_step() == 12
+    assert scratch.saved_step(complaints.append) == 12
 
 
 def test_a_step_that_an_earlier_version_wrote_down_is_bounded_too(tmp_path: Path):

@@ -13,6 +13,10 @@ import stat
 
 from corral.backends.local.task.records import to_json, write_whole
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 CHECKPOINT, WARNING, TEMPORARY = "checkpoint", "warning.json", "tmp"
 _READ_MAX = 1 << 16  # of the end of the checkpoint file: hundreds of lines
 _LINES_MAX = 100  # that are tried, from the end
@@ -25,7 +29,7 @@ class Scratch:
         self.path, self._uid, self._gid = path, uid, gid
         self._is_ours = uid == os.geteuid()
         self._seen: tuple[int, int, int] | None = None
-        self.complaint = ""  # what is wrong with the checkpoint file, to be told to the user
+        self._has_complained = False
 
     def make(self) -> None:
         self._make_root()
@@ -93,15 +97,15 @@ class Scratch:
         except OSError:
             pass  # the task removed its directory; it still gets the signal
 
-    def saved_step(self) -> int | None:
+    def saved_step(self, complain: Callable[[str], None]) -> int | None:
         """The last step in the checkpoint file, when the file has changed since the last look. What the file is and
-        holds is up to the task; where that is of no use, ``complaint`` says so."""
+        holds is up to the task; where that is of no use, ``complain`` is told so, once."""
         path = f"{self.path}/{CHECKPOINT}"
         try:
             state = os.lstat(path)
             mark = (state.st_ino, state.st_size, state.st_mtime_ns)
             if not stat.S_ISREG(state.st_mode):
-                self.complaint = "the checkpoint file is not a plain file and is not read"
+                self._complain(complain, "the checkpoint file is not a plain file and is not read")
                 return None
             if mark == self._seen:
                 return None
@@ -116,12 +120,17 @@ class Scratch:
             text = os.pread(fd, _READ_MAX, max(state.st_size - _READ_MAX, 0))
             step = last_step(text)
             if step is None and b"\n" in text:
-                self.complaint = 'the checkpoint file says no step that can be used; a line is {"step": 1200}'
+                self._complain(complain, 'the checkpoint file says no step that can be used; a line is {"step": 1200}')
             return step
         except OSError:
             return None
         finally:
             os.close(fd)
+
+    def _complain(self, complain: Callable[[str], None], what: str) -> None:
+        if not self._has_complained:
+            self._has_complained = True
+            complain(what)
 
 
 def blank_in(root: str) -> str:

@@ -68,7 +68,6 @@ class Supervisor:
         self.kill_why = ""  # of the deadline
         self.warn_why = ""
         self.step: int | None = None
-        self._has_complained = False  # of what the task has written into its checkpoint file
         self.scratch: scratch.Scratch | None = None
         self.account: Account | None = None
 
@@ -253,12 +252,10 @@ class Supervisor:
     def _obey(self, lines: bytes) -> None:
         for line in lines.decode("utf-8", "replace").splitlines():
             verb, _, rest = line.partition(" ")
+            self.is_called |= verb in ("kill", "warn")
             if verb == "say":
-                if self.streams:
-                    self.streams[1].note(rest)
-                continue
-            self.is_called = True
-            if verb == "kill":
+                self._note(rest)
+            elif verb == "kill":
                 self._end_by(0.0, rest)
             elif verb == "warn":
                 deadline_ms, _, why = rest.partition(" ")
@@ -310,13 +307,12 @@ class Supervisor:
     def _group(self) -> list[int]:
         return in_group(descendants(os.getpid()), self.leader, self.running)
 
+    def _note(self, text: str) -> None:
+        for stream in self.streams[1:]:
+            stream.note(text)
+
     def _look_for_checkpoint(self) -> None:
-        if self.scratch is None:
-            return
-        step = self.scratch.saved_step()
-        if self.scratch.complaint and not self._has_complained and self.streams:
-            self._has_complained = True
-            self.streams[1].note(self.scratch.complaint)
+        step = self.scratch.saved_step(self._note) if self.scratch is not None else None
         if step is not None and step != self.step:
             self.step = step
             try:
