@@ -135,3 +135,42 @@ def test_minting():
     assert may_mint(Principal("u", "t", ("jobs.read",)), (), None) is not None
     assert may_mint(Principal("u", "t", (), 10), (), None) is not None
     assert may_mint(Principal("u", "t", (), 10), (), 10) is None
+
+
+async def test_a_whole_token_in_an_address_is_refused_and_never_repeated(desk):
+    secret = desk.member.split("_", 2)[2]
+    for path in (f"/v1/tokens/{desk.member}", f"/v1/users/{desk.member}", f"/v1/jobs?name={desk.member}"):
+        method = "DELETE" if "tokens" in path else "GET"
+        answer = await ask(desk.app, method, path, desk.root)
+        assert (answer.status, answer.code) == (400, "token_in_address")
+        assert secret.encode() not in answer.body
+    nowhere = await ask(desk.app, "GET", f"/v1/nothing/{desk.member}", desk.root)
+    assert nowhere.status == 404
+    assert secret.encode() not in nowhere.body
+    assert (await ask(desk.app, "GET", "/v1/whoami", desk.member)).status == 200
+
+
+async def test_a_token_in_a_body_is_not_repeated_either(desk):
+    secret = desk.member.split("_", 2)[2]
+    for method, path, body in (
+        ("POST", "/v1/jobs", {"command": "true", "queue": desk.member}),
+        ("POST", "/v1/jobs", {"command": "true", "name": f" {desk.member}"}),
+        ("POST", "/v1/tokens", {"scope": [desk.member]}),
+        ("POST", "/v1/tokens", {desk.member: 1}),
+        ("PUT", "/v1/users/new", {"account": desk.member}),
+    ):
+        answer = await ask(desk.app, method, path, desk.root, body)
+        assert 400 <= answer.status < 500, answer.body
+        assert secret.encode() not in answer.body, (path, body)
+
+
+@pytest.mark.parametrize("name", ["team/a/..", "team/.", "..", "team/../other", "team/.hidden", "team//a", "/team"])
+async def test_no_part_of_a_queue_leads_elsewhere(desk, name):
+    assert (await ask(desk.app, "PUT", f"/v1/queues/{name}", desk.root, {})).status == 422
+
+
+@pytest.mark.parametrize("key", [{"name": "a/../../b"}, {"name": "a/.."}, {"labels": {"a/..": "x"}}, {"name": "a/./b"}])
+async def test_no_part_of_a_name_leads_elsewhere(desk, key):
+    job = {"command": "true", "queue": "team", "gpus": 1}
+    assert (await ask(desk.app, "POST", "/v1/jobs", desk.member, job | {"name": "a/b.c/d"})).status == 201
+    assert (await ask(desk.app, "POST", "/v1/jobs", desk.member, job | key)).status == 422

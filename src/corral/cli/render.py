@@ -1,8 +1,8 @@
 """How answers look: aligned tables, spans of time, amounts, JSON, and colour where somebody looks.
 
 Knows texts and widths. Knows no command and no server. Everything that is shown comes out here, so that what others
-wrote is made ``harmless`` in one place. Written by hand rather than with rich, whose import alone would take half of the
-time that ``corral ps`` may take.
+wrote is made ``harmless`` in one place. Written by hand rather than with rich, whose import alone would take half of
+the time that ``corral ps`` may take.
 """
 
 from __future__ import annotations
