@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from msgspec import Struct
 
@@ -102,6 +103,7 @@ class Shared:
         self.under_way: dict[tuple[str, str], tuple[str, asyncio.Future[Struct]]] = {}  # submissions with a key
         self.remembered = Remembered(self)
         self.refusals = Buckets(_REFUSALS_PER_S, _REFUSALS_BURST)  # that are written down
+        self._turns: WeakValueDictionary[tuple[str, ...], asyncio.Lock] = WeakValueDictionary()
         self.places: dict[str, tuple[str, str]] = {}  # job -> queue and user, of jobs the state has let go
 
     async def look(self, ask: Callable[..., T], *about: Any) -> T:
@@ -111,6 +113,10 @@ class Shared:
     async def look_at_logs(self, ask: Callable[..., T], *about: Any) -> T:
         """As ``look``, for logs: there may be hundreds who follow one."""
         return await asyncio.get_running_loop().run_in_executor(self.log_readers, ask, *about)
+
+    def turn(self, *what: str) -> asyncio.Lock:
+        """One after the other, of those who change the same thing in more than one place."""
+        return self._turns.setdefault(what, asyncio.Lock())
 
     def close(self) -> None:
         """Streams end; what is being answered is answered."""
