@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 from msgspec import Struct
 
 from corral.core.intake.refusal import Refusal
+from corral.server.api.entry.audit import Audit
 from corral.server.api.entry.problems import forbidden, not_found, refused
 from corral.server.api.entry.rate import Buckets
 from corral.server.api.entry.seam import Service
@@ -103,6 +104,7 @@ class Shared:
         self.under_way: dict[tuple[str, str], tuple[str, asyncio.Future[Struct]]] = {}  # submissions with a key
         self.remembered = Remembered(self)
         self.refusals = Buckets(_REFUSALS_PER_S, _REFUSALS_BURST)  # that are written down
+        self.audit = Audit()
         self._turns: WeakValueDictionary[tuple[str, ...], asyncio.Lock] = WeakValueDictionary()
         self.places: dict[str, tuple[str, str]] = {}  # job -> queue and user, of jobs the state has let go
 
@@ -167,6 +169,10 @@ class Ask:
     def is_alive(self) -> bool:
         """Whether the token is still good: streams ask again and again."""
         return is_alive(self.service.accounts, self.principal, self.service.now_ms())
+
+    async def has_read(self, what: str) -> None:
+        """What is about to be answered is of others, or of interest to others."""
+        await self.shared.audit.note(self, what)
 
     def insist(self, verb: Verb, kind: str, name: str, queue: str = "", owner: str = "") -> None:
         """End the request unless they may: not found where they may not know that it is there."""

@@ -203,6 +203,7 @@ async def revoke_token(ask: Ask) -> Reply:
 
 
 async def list_secrets(ask: Ask) -> Reply:
+    await ask.has_read("the names of secrets")
     known = sorted(ask.service.accounts.secrets.items())
     return SecretList(
         secrets=tuple(
