@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import pty
-from collections.abc import Iterator
 
 import pytest
 
@@ -41,10 +40,9 @@ def test_a_cell_stays_on_its_line():
 
 
 @pytest.fixture
-def coloured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def coloured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("FORCE_COLOR", "1")
-    return
 
 
 @pytest.mark.usefixtures("coloured")
@@ -116,4 +114,4 @@ def test_logs_are_filtered_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch):
     pipe = io.TextIOWrapper(io.BytesIO())
     monkeypatch.setattr("sys.stdout", pipe)
     logs.Writer().write(b"a\x1b]0;owned\x07b\n")
-    assert pipe.buffer.getvalue() == b"a\x1b]0;owned\x07b\n"  # type: ignore[attr-defined]
+    assert pipe.buffer.getvalue() == b"a\x1b]0;owned\x07b\n"

@@ -28,7 +28,7 @@ def reads(desk) -> list[tuple[str, str, int]]:
     return [(e.user, e.what, e.left_out) for e in desk.service.events() if isinstance(e, a.Read)]
 
 
-async def running_job(desk) -> str:
+async def running_job(desk):
     owner = desk.service.user("owner", (Role.MEMBER, "team"))
     assert (await ask(desk.app, "POST", "/v1/jobs", owner, JOB)).status == 201
     desk.service.plan()
