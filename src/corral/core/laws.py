@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from corral.core.model import HOLDING, OWN_WILL, Blocker, Gang, GangState
-from corral.core.state import State, leave_ms, seated
+from corral.core.state import State, awaited_ends, leave_ms, seated
 
 
 class LawBroken(AssertionError):
@@ -30,6 +30,7 @@ def violations(state: State) -> Iterator[str]:
     yield from _queues_are_right(state)
     yield from _ends_are_kept(state)
     yield from _gpus_have_owners(state)
+    yield from _counts_are_right(state)
 
 
 def _nothing_overcommitted(state: State) -> Iterator[str]:
@@ -187,3 +188,13 @@ def _gpus_have_owners(state: State) -> Iterator[str]:
     for uuid, owner in state.gpu_owners.items():
         if owner not in state.nodes or all(gpu.uuid != uuid for gpu in state.nodes[owner].spec.gpus):
             yield f"GPU {uuid} is said to be of {owner}, which does not have it"
+
+
+def _counts_are_right(state: State) -> Iterator[str]:
+    """What is counted as it changes equals what is counted from scratch."""
+    if state.awaited != awaited_ends(state):
+        yield f"ends that are waited for: {state.awaited}, counted {awaited_ends(state)}"
+    for job in state.jobs.values():
+        parked = [name for name in job.gangs if state.gangs[name].blockers & Blocker.ARRAY]
+        if sorted(parked) != sorted(job.parked):
+            yield f"{job.id} has parked {job.parked}, its gangs say {parked}"

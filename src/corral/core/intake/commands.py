@@ -140,17 +140,28 @@ def _over_hard_limit(state: State, spec: JobSpec, charge: Mapping[str, int]) -> 
 
 
 def _by_dependency(specs: Mapping[str, JobSpec]) -> list[str] | None:
-    """The jobs with every job after those it waits for, otherwise in the given order; None if that cannot be."""
-    ordered: list[str] = []
-    waiting = dict(specs)
-    while waiting:
-        ready = [j for j, spec in waiting.items() if not any(d.job in waiting for d in spec.after)]
-        if not ready:
-            return None
-        for job_id in ready:
-            ordered.append(job_id)
-            del waiting[job_id]
-    return ordered
+    """The jobs with every job after those it waits for: by how many stand before it in the longest chain, then in the
+    given order; None if that cannot be. Linear in the jobs and what they wait for."""
+    if not any(spec.after for spec in specs.values()):
+        return list(specs)
+    followers: dict[str, list[str]] = {}
+    missing: dict[str, int] = {}  # job -> how many that it waits for are not ordered yet
+    for job_id, spec in specs.items():
+        inside = {dependency.job for dependency in spec.after if dependency.job in specs}
+        missing[job_id] = len(inside)
+        for parent in inside:
+            followers.setdefault(parent, []).append(job_id)
+    depth = {job_id: 0 for job_id, count in missing.items() if not count}
+    ready = list(depth)
+    for job_id in ready:  # grows while it is walked
+        for follower in followers.get(job_id, ()):
+            missing[follower] -= 1
+            if not missing[follower]:
+                depth[follower] = depth[job_id] + 1  # the last of its parents to be ordered is as deep as any
+                ready.append(follower)
+    if len(ready) < len(specs):
+        return None
+    return sorted(specs, key=depth.__getitem__)
 
 
 def cancel(state: State, job_id: str, now_ms: int, at_once: bool = False) -> Answer:
