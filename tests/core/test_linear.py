@@ -105,7 +105,8 @@ def test_cancelling_an_array_searches_no_list_for_each_of_its_elements():
     job: Job = made.state.jobs["1"]
     parked = job.parked = Scanned(job.parked)
     made.take(commands.cancel(made.state, "1", made.now))
-    assert job.is_over and not job.parked
+    assert job.is_over
+    assert not job.parked
     assert parked.scanned < 10 * 400
 
 

@@ -203,8 +203,8 @@ def _first_of_its_name(state: State, job: Job) -> str | None:
 def _dependency_news(state: State, job: Job, ended: Sequence[tuple[Job, After]], now_ms: int) -> list[e.Event]:
     """What follows for a job from the ends of some that it waited for.
 
-    Equivalent to looking at all it waits for: those that ended before would have doomed it then, and of the others it is
-    enough to know how many there are.
+    Equivalent to looking at all it waits for: those that ended before would have doomed it then, and of the others
+    it is enough to know how many there are.
     """
     waiting = [g for g in (state.gangs[name] for name in job.gangs) if g.blockers & Blocker.DEPENDENCY]
     if not waiting:

@@ -21,7 +21,7 @@ from corral.core.state import State, is_leaving, lasts
 from corral.policy.backfill.calendar import Calendar
 from corral.policy.backfill.rules import EASY, Backfill
 from corral.policy.backfill.timetable import Timetable, is_countable
-from corral.policy.elastic import grow, repair
+from corral.policy.elastic import Most, grow, repair
 from corral.policy.order import Order
 from corral.policy.placement import FREE, Bounds, Scorer, Seating, find_seats, spread_of
 from corral.policy.preemption import Preemption, Room, next_beat_ms
@@ -383,12 +383,13 @@ class Cycle:
     # ---- 5. growth ---------------------------------------------------------------------------------------------
 
     def grow(self) -> None:
+        most: Most = {}
         for gang in list(self.state.elastic.values()):
             if gang.state is not GangState.RUNNING or self.draft.is_leaving(gang):
                 continue
             if len(gang.seats) >= gang.demand.tasks or gang.id in self.draft.served:
                 continue
-            decision = grow(self.draft, gang)
+            decision = grow(self.draft, gang, most)
             if decision is not None:
                 extra = tuple(seat for seat in decision.seats if seat not in set(gang.seats))
                 if self._shortfall_of(gang, dict(self.state.charge_for(gang.demand.task, extra))) is None:
