@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from corral.core.cluster.resources import size_class
 from corral.core.model import HOLDING, OWN_WILL, Blocker, Gang, GangState
 from corral.core.state import State, awaited_ends, leave_ms, seated
 
@@ -140,6 +141,11 @@ def _lines_are_right(state: State) -> Iterator[str]:
                 line.profile,
             ):
                 yield f"{name} stands in the wrong line"
+    classes = {demand: size_class(demand) for line in state.backlog.lines() for demand in [line.profile.demand]}
+    members = {kind: {d for d, each in classes.items() if each == kind} for kind in set(classes.values())}
+    kept = {kind: set(demands) for kind, demands in state.backlog.classes.items()}
+    if classes != state.backlog.class_of or members != kept or classes.keys() != state.backlog.demands.keys():
+        yield f"classes of demands are {kept}, counted {members}"
     if not state.promises.keys() <= set(standing):
         yield f"promised a start and not in line: {sorted(state.promises.keys() - set(standing))}"
     wanted = [gang.id for gang in state.gangs.values() if _belongs_in_line(gang)]

@@ -214,6 +214,8 @@ class Cycle:
             return
         if self._is_full(gang, pool):
             walk.close(turn)
+            if self.room.nobody_to_ask(gang):
+                walk.close_class(turn)
             self._give_up(walk, gang, FREE)
             return
         shortfall = self.shortfall(gang, demand.smallest)
@@ -316,6 +318,7 @@ class Cycle:
         self.decisions.append(decision)
         if decision.victims:
             self.room.made()
+            walk.reopen()
         return True
 
     def _block(self, walk: Walk, turn: Turn, pool: tuple[bool, ...], bounds: Bounds, exempt: list[str]) -> None:
@@ -366,9 +369,10 @@ class Cycle:
 
     def _close_what_is_full(self, walk: Walk, pool: tuple[bool, ...]) -> None:
         """Equivalent to giving everyone a turn; those who cannot fit, and may not make others leave, need none."""
-        for demand, may_fit in self.room.could_take(walk.open_demands()).items():
-            if not may_fit and self._pool(demand) == pool:
-                walk.close_demand(demand)
+        classes = self.state.backlog.classes
+        for kind, may_fit in self.room.could_take(classes).items():
+            if not may_fit and self._pool(next(iter(classes[kind]))) == pool:
+                walk.close_demands(classes[kind].keys())
 
     def _content_ms(self, gang: Gang) -> int:
         """Until when a gang would rather wait for seats that are closer together than take what there is."""
