@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from hashlib import sha256
+from itertools import product
 from statistics import median
 from time import process_time
 from typing import Any
@@ -29,8 +30,8 @@ CLUSTER = (2, 5, 5, 5)  # 250 nodes, 2,000 GPUs
 class Crowd(World):
     """A world whose jobs are made by the part that uses it."""
 
-    def __init__(self, chosen: Policy | Refusal, seed: int = 1) -> None:
-        super().__init__(CLUSTER, seed)
+    def __init__(self, chosen: Policy | Refusal) -> None:
+        super().__init__(CLUSTER)
         assert not isinstance(chosen, Refusal)
         self.engine.policy = chosen
 
@@ -77,21 +78,24 @@ def shapes(count: int, turns: int, distinct: bool = True) -> dict[str, Any]:
     return cycles(world, turns)
 
 
-def queues(count: int, turns: int) -> dict[str, Any]:
-    """So many queues, in families of 36, every third with a guarantee; in each a gang runs and others wait."""
+def queues(tree: tuple[int, int, int], turns: int) -> dict[str, Any]:
+    """So many organisations, teams in each, projects in each; every third team and project has a guarantee. In each
+    project a gang runs, as far as there is room, and others wait."""
     world = Crowd(policy("standard"))
-    names = []
-    for at in range(count):
-        org = f"big{at // 36}"
-        name = org if at % 36 == 0 else f"{org}/t{at % 36}"
-        terms = amounts({GPU_MILLI: 1_000}) if at % 3 == 1 else ()
-        world.command(commands.set_queue(world.state, QueueSpec(name=name, guarantee=terms), world.now_ms))
-        names.append(name)
-    for at in range(2 * count):
-        world.add(whole(1), names[at % count], priority=at % 2)
+    leaves = []
+    for org, team, project in product(*map(range, tree)):
+        path = (f"big{org}", f"t{team}", f"p{project}")
+        for depth in (1, 2, 3):
+            name = "/".join(path[:depth])
+            if name not in world.state.queues.queues:
+                terms = amounts({GPU_MILLI: 1_000}) if depth == 3 and (team + project) % 3 == 1 else ()
+                world.command(commands.set_queue(world.state, QueueSpec(name=name, guarantee=terms), world.now_ms))
+        leaves.append("/".join(path))
+    for at in range(2 * len(leaves)):
+        world.add(whole(1), leaves[at % len(leaves)], priority=at % 2)
     world.settle(2)
-    for at in range(4 * count):
-        world.add(whole((1, 2, 4, 8)[at % 4]), names[at * 7 % count], priority=at % 3)
+    for at in range(4 * len(leaves)):
+        world.add(whole((1, 2, 4, 8)[at % 4]), leaves[at * 7 % len(leaves)], priority=at % 3)
     return cycles(world, turns)
 
 

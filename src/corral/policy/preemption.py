@@ -49,6 +49,7 @@ class Room:
         self._least_failed = (NEVER_MS, NEVER_MS)  # smallest task, fewest tasks, that were searched for in vain
         self._may_have: dict[tuple[str, int], bool] = {}
         self._known: dict[tuple[Group, Cause, bool], tuple[list[Candidate], list[Candidate]]] = {}
+        self._keys: dict[Group, list[tuple[Group, Cause, bool]]] = {}  # under which a group is known
         self._nobody: dict[tuple[str, int], int] = {}  # (queue, priority) -> who wants so much may ask nobody
         self._usable: dict[int, bool] = {}
         self._bounds = FREE
@@ -77,13 +78,14 @@ class Room:
         capacity.undo(mark)
         return found
 
-    def made(self) -> None:
-        """The draft has evicted somebody; whom else one may ask has changed."""
+    def made(self, evicted: Iterable[Gang]) -> None:
+        """The draft has evicted these; whom else one may ask has changed."""
         self._rights.refresh()
         self._may_have.clear()
         leaving, served = self._draft.leaving, self._draft.served
-        for candidates in (each for known in self._known.values() for each in known):
-            candidates[:] = [c for c in candidates if (name := c.gang.id) not in leaving and name not in served]
+        for group in {(gang.queue, gang.priority) for gang in evicted}:
+            for candidates in (each for key in self._keys.get(group, ()) for each in self._known[key]):
+                candidates[:] = [c for c in candidates if (name := c.gang.id) not in leaving and name not in served]
 
     def make(self, gang: Gang, size: int, bounds: Bounds = FREE) -> MakeRoom | None:
         """How to make room for a gang of this size, or None. The draft is left as it was."""
@@ -221,6 +223,7 @@ class Room:
             known = wholes, [part for whole in elastic for part in self._partly(whole)]
             if right is not Cause.TIME_SHARE:
                 self._known[key] = known
+                self._keys.setdefault(group, []).append(key)
         return known
 
     def _whole(self, victim: Gang, right: Cause, may_go_below: bool) -> Candidate:

@@ -317,7 +317,7 @@ class Cycle:
         self.draft.claim(gang, decision.seats, self.state.charge_for(gang.demand.task, decision.seats))
         self.decisions.append(decision)
         if decision.victims:
-            self.room.made()
+            self.room.made([self.state.gangs[victim.gang] for victim in decision.victims])
             walk.reopen()
         return True
 

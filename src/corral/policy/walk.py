@@ -78,6 +78,7 @@ class Walk:
         self._may_insist = may_insist
         self._is_narrowed = False
         self._rooms: dict[str, int] = {}  # queue -> what it may still have within its guarantee
+        self._borrowing_above: dict[str, tuple[bool, ...]] = {}  # parent -> along its path, what has all of its own
         self._passed: dict[Line, int] = {}
         self._skipped: set[str] = set()
         self._closed_lines: set[Line] = set()
@@ -253,6 +254,7 @@ class Walk:
         self._shares.charged(queue, turn.gang.user)
         for name in self._draft.queues.path(queue):
             self._rooms.pop(name, None)
+        self._borrowing_above.clear()
 
     def leaves(self, gang: Gang) -> None:
         """A gang is about to be told to leave. What it gives back counts in the next plan, as if all knew."""
@@ -271,7 +273,11 @@ class Walk:
         """Level by level: whoever is within its guarantee could take it back from a relative who is not."""
         if not self._owners_first:
             return ()
-        return ((*[self._headroom(name) <= 0 for name in self._draft.queues.path(desk.queue)[1:-1]], rights),)
+        path = self._draft.queues.path(desk.queue)
+        above = self._borrowing_above.get(path[-2])
+        if above is None:
+            above = self._borrowing_above[path[-2]] = tuple([self._headroom(name) <= 0 for name in path[1:-1]])
+        return ((*above, rights),)
 
     def _best(self, desk: Desk, rights: int) -> Best | None:
         """The first at a desk: of the users by order, the first of that user's lines."""
