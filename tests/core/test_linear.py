@@ -124,7 +124,7 @@ class Name(str):
 def test_the_end_of_one_of_many_jobs_of_one_name_does_not_search_for_it():
     made = world()
     names = [Name(n) for n in range(100)]
-    specs = {name: one_gpu(name="train", held=True) for name in names}
+    specs: dict[str, JobSpec] = {name: one_gpu(name="train", held=True) for name in names}
     made.take(commands.submit_many(made.state, specs, "ann", made.now))
     Name.compared = 0
     for name in reversed(names):

@@ -239,6 +239,11 @@ def test_ranks_go_on_from_task_to_task_also_where_some_have_begun():
 def test_a_secret_is_revealed_once_for_all_tasks_of_a_gang():
     desk = Desk(spec(Work(command=("x",), secrets=(("KEY", "wandb"),))), TWO)
     revealed: list[str] = []
-    desk.dispatch.reveal = lambda queue, name: revealed.append(name) or "s3cret"
+
+    def reveal(queue: str, name: str) -> str:
+        revealed.append(name)
+        return "s3cret"
+
+    desk.dispatch.reveal = reveal
     assert [order.secret_env for order in desk.orders()] == [(("KEY", "s3cret"),)] * 2
     assert revealed == ["wandb"]
