@@ -155,6 +155,7 @@ def _job_submitted(state: State, event: e.JobSubmitted) -> None:
     queue = state.queues.queues[spec.queue]
     queue.jobs += 1
     queue.user_jobs[event.user] = queue.user_jobs.get(event.user, 0) + 1
+    state.queues.count_elements(spec.queue, event.user, job.elements_left)
     if spec.name:
         state.namesakes.setdefault((event.user, spec.name), Namesakes())[job.id] = None
     for name in job.gangs:

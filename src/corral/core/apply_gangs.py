@@ -310,7 +310,9 @@ def _finished(state: State, gang: Gang, event: e.GangFinished) -> None:
     is_parked = bool(gang.blockers & Blocker.ARRAY)
     gang.state, gang.blockers = event.state, 0
     job = state.jobs[gang.job]
+    left = job.elements_left
     job.unfinished -= 1
+    state.queues.count_elements(gang.queue, job.user, job.elements_left - left)
     job.failed += event.state is not GangState.SUCCEEDED
     if is_parked:
         _unpark(job, gang)

@@ -127,6 +127,8 @@ def from_image(image: Image) -> State:
     state.awaited = awaited_ends(state)
     state.namesakes = {(user, name): Namesakes.fromkeys(jobs) for user, name, jobs in image.namesakes}
     state.promises = {promise.gang: promise for promise in image.promises}
+    for job in state.jobs.values():
+        state.queues.count_elements(job.spec.queue, job.user, job.elements_left)
     _restore_lines(state)
     return state
 

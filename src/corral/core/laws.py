@@ -167,13 +167,28 @@ def _queues_are_right(state: State) -> Iterator[str]:
         makes_room = gang.eviction is not None and gang.eviction.cause not in OWN_WILL
         if gang.state is GangState.STOPPING and makes_room and gang.charged and not gang.claim:
             yield f"{gang.id} is leaving and still charged"
+    left = _unfinished_elements(state)
     for name, queue in state.queues.queues.items():
         for dimension, amount in queue.used.items():
             if amount != used.get((name, dimension), 0):
                 yield f"queue {name} is charged {amount} {dimension}, its gangs {used.get((name, dimension), 0)}"
         jobs = sum(1 for job in state.jobs.values() if job.spec.queue == name and not job.is_over)
+        mine = left.get(name, {})
+        if queue.elements != sum(mine.values()) or queue.user_elements != mine:
+            yield f"queue {name} counts {queue.user_elements} unfinished elements and has {mine}"
         if jobs != queue.jobs:
             yield f"queue {name} counts {queue.jobs} jobs and has {jobs}"
+
+
+def _unfinished_elements(state: State) -> dict[str, dict[str, int]]:
+    """By queue and user, those of queues below counted with it."""
+    found: dict[str, dict[str, int]] = {}
+    for job in state.jobs.values():
+        gangs = sum(not state.gangs[gang].is_over for gang in job.gangs)
+        for name in state.queues.path(job.spec.queue) if gangs else ():
+            mine = found.setdefault(name, {})
+            mine[job.user] = mine.get(job.user, 0) - (-gangs // len(job.spec.gangs))
+    return found
 
 
 def _ends_are_kept(state: State) -> Iterator[str]:

@@ -142,6 +142,8 @@ class State:
                 gpu = self.topology.layouts[kind][gpus.bit_length() - 1]
                 milli = task.slice_mib * 1000 // gpu.vram_mib if task.slice_mib else gpus.bit_count() * 1000
                 charge |= {GPU_MILLI: milli, f"{GPU_MILLI}:{gpu.model}": milli}
+            if len(self._charges) >= 16_384:  # people may ask for anything
+                self._charges.clear()
             known = self._charges[task, kind, gpus] = tuple(sorted(charge.items()))
         return known
 

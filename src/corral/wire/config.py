@@ -60,7 +60,7 @@ class ApiLimits(Struct, frozen=True, kw_only=True):
     """What one request, and one token in a second, may ask of the server."""
 
     body_mib: int = 32
-    jobs_per_request: int = 10_000
+    jobs_per_request: int = 5_000
     requests_per_s: int = 2_000  # for each token
     requests_at_once: int = 4_000  # that may be saved up
 
@@ -192,7 +192,7 @@ API_KEYS = Table(
     [
         Key("body", SIZE_OVER_ZERO, "The largest body of a request.", "32MiB", default="32MiB", into="body_mib"),
         Key("jobs_per_request", number("a number of jobs", 1, 1_000_000), "So many jobs in one request.",
-            10_000, default="10000", into="jobs_per_request"),
+            5_000, default="5000", into="jobs_per_request"),
         Key("requests_per_s", number("a number of requests", 1), "For each token.",
             2000, default="2000", into="requests_per_s"),
         Key("requests_at_once", number("a number of requests", 1), "That a token may save up.",

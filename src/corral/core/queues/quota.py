@@ -49,13 +49,15 @@ class Queue(Struct, gc=False):
     loss_caused_gpu_ms: int = 0
     loss_suffered_gpu_ms: int = 0
     used_gpu_ms: int = 0  # for ever
+    elements: int = 0  # unfinished ones, here and in queues below
+    user_elements: dict[str, int] = field(default_factory=dict)
 
     def twin(self) -> Queue:
         """The same queue, to be charged apart. Everything but what is charged is shared."""
         return Queue(
             self.spec, self.parent, self.children, self.used.copy(), self.user_used.copy(), self.jobs, self.user_jobs,
             self.usage, self.user_usage, self.window, self.spent_gpu_ms, self.committed_gpu_ms,
-            self.loss_caused_gpu_ms, self.loss_suffered_gpu_ms, self.used_gpu_ms,
+            self.loss_caused_gpu_ms, self.loss_suffered_gpu_ms, self.used_gpu_ms, self.elements, self.user_elements,
         )  # fmt: skip
 
 
@@ -110,6 +112,17 @@ class QueueTree:
         del self._paths[name]
         self.queues[queue.parent or ROOT].children.remove(name)
         self._terms_changed()
+
+    def count_elements(self, name: str, user: str, change: int) -> None:
+        """More or fewer unfinished elements of a user, in a queue and all above it."""
+        for each in self._paths[name] if change else ():
+            queue = self.queues[each]
+            queue.elements += change
+            mine = queue.user_elements.get(user, 0) + change
+            if mine:
+                queue.user_elements[user] = mine
+            else:
+                del queue.user_elements[user]
 
     def path(self, name: str) -> tuple[str, ...]:
         """From the root down to the queue."""
