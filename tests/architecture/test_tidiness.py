@@ -13,6 +13,8 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "one lock and what it guards: members, orders that are held back, who was given what. Parts of it would share "
         "its state"
     ),
+    ("module_is_short", "policy/preemption.py"): "one search in one draft; parts would share what it remembers",
+    ("module_is_short", "policy/standard.py"): "the cycle, to be read from top to bottom",
     ("module_is_short", "wire/config.py"): "one list of all keys of the file, beside what holds without them",
     ("module_opens_with_its_scope", "client/training.py"): "it shows the loop that training scripts are made of",
     ("module_is_short", "server/loop.py"): "one thread and the order of write, know, act: halves would share its state",

@@ -36,6 +36,15 @@ def test_an_agent_that_has_not_joined_says_how_to(capsys: pytest.CaptureFixture[
     assert "corral node join --server URL --token TOKEN" in done.err
 
 
+def test_no_token_to_join_goes_unencrypted_to_another_machine(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    done = typed(capsys, "node", "join", "--server", "http://192.0.2.1:7411", "--token", "t", "--data", str(tmp_path))
+    assert done.code
+    assert "tokens would be sent unencrypted" in done.err
+    assert "--allow-plain-http" in done.err
+
+
 def test_a_machine_joins_once_with_a_token_and_again_only_when_told(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, administrator: Testbed
 ) -> None:

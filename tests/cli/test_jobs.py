@@ -317,3 +317,17 @@ def test_what_is_no_job_is_told(corral: Type, verb: str) -> None:
     done = corral(verb, "train")
     assert done.code == 2
     assert "'train' is not a job" in done.err
+
+
+def test_what_others_wrote_into_a_job_does_not_reach_the_terminal_raw(corral: Type, submit: Submit) -> None:
+    evil = "\x1b]0;owned\x07\x1b[2J"
+    job = submit("--label", f"note={evil}", "--", "echo", f"a{evil}\nforged  line")
+    for words in (("show", job), ("show", job, "--json"), ("ps", "--all"), ("events", "--json"), ("why", job)):
+        done = corral(*words)
+        assert "\x1b" not in done.out + done.err, words
+        assert "\x07" not in done.out + done.err, words
+    assert "\\x1b]0;owned" in corral("show", job).out
+    assert not [line for line in corral("show", job).out.splitlines() if line.startswith("forged")]
+    refused = corral("cancel", f"7{evil}")
+    assert refused.code
+    assert "\x1b" not in refused.err

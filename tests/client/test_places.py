@@ -6,7 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from corral.client.errors import Unreachable
+from corral.client.asynchronous import AsyncClient
+from corral.client.blocking import Client
+from corral.client.credentials import save_credentials
+from corral.client.errors import BadCredentials, Unreachable
 from corral.client.places import HOPS, Places
 from tests.client.conftest import Both
 from tests.client.fake import Fake, Reply, problem, serving
@@ -59,7 +62,7 @@ def test_a_token_does_not_leave_tls_nor_go_in_circles(location: str) -> None:
 
 
 def test_a_leader_that_is_lost_is_looked_for_among_those_that_were_named() -> None:
-    places = Places("http://a, http://b/")
+    places = Places("http://a, http://b/", allow_plain=True)
     assert places.follow("http://c:1/v1/jobs?x", HOPS)
     assert places.current == "http://c:1"
     places.lost()
@@ -68,3 +71,41 @@ def test_a_leader_that_is_lost_is_looked_for_among_those_that_were_named() -> No
     assert places.current == "http://b"
     places.lost()
     assert places.current == "http://a"
+
+
+@pytest.mark.parametrize(
+    "url", ["http://10.0.0.7:7411", "http://sched.example", "https://a,http://b", "http://0.0.0.0:1"]
+)
+def test_no_token_goes_unencrypted_beyond_this_machine(url: str, monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(BadCredentials, match="unencrypted"):
+        Client(url, "t")
+    with pytest.raises(BadCredentials, match="unencrypted"):
+        AsyncClient(url, "t")
+    Client(url, "t", allow_plain_http=True).close()
+    monkeypatch.setenv("CORRAL_ALLOW_PLAIN_HTTP", "1")
+    Client(url, "t").close()
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:7411", "http://localhost:1", "http://[::1]:1", "https://sched.example"]
+)
+def test_on_this_machine_and_with_tls_nothing_need_be_allowed(url: str):
+    Client(url, "t").close()
+
+
+def test_a_leader_beyond_this_machine_is_not_followed_without_tls():
+    places = Places("http://127.0.0.1:1")
+    with pytest.raises(Unreachable):
+        places.follow("http://10.0.0.7:7411/v1/jobs", 3)
+    assert places.follow("http://127.0.0.1:2/v1/jobs", 3)
+
+
+def test_what_was_allowed_at_login_is_kept_with_the_credentials(tmp_path, monkeypatch: pytest.MonkeyPatch):
+    for name in ("CORRAL_URL", "CORRAL_TOKEN", "CORRAL_ALLOW_PLAIN_HTTP"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    save_credentials("http://10.0.0.7:7411", "t", allow_plain_http=True)
+    Client().close()
+    save_credentials("http://10.0.0.7:7411", "t")
+    with pytest.raises(BadCredentials, match="unencrypted"):
+        Client()

@@ -16,6 +16,7 @@ from corral.core.state import State
 from corral.core.work import Work
 from corral.server.dispatch import Dispatch
 from tests.server.servers import NODE
+from tests.steps import growth, steps
 
 
 @dataclass
@@ -216,3 +217,33 @@ def test_an_attempt_that_is_told_to_leave_while_it_waits_for_an_older_one_is_ove
     assert facts == [f.TasksDown("7/main", 2, mask, 143, None, "here") for mask in (1, 2)]
     desk.dispatch.fact(report(1, Phase.DOWN))
     assert desk.asked("launch") == [], "and it does not begin after all"
+
+
+def test_the_orders_of_a_gang_of_twice_as_many_tasks_are_twice_as_much_work():
+    def measure(tasks: int) -> int:
+        nothing = Work(command=("x",))
+        desk = Desk(spec(nothing, gpus=0, tasks=tasks), tuple(Seat("here", 0) for _ in range(tasks)))
+        return steps(lambda: desk.orders())
+
+    assert growth(measure, 200) < 2.4
+
+
+def test_ranks_go_on_from_task_to_task_also_where_some_have_begun():
+    seats = (Seat("here", 0b0001), Seat("here", 0b0110), Seat("here", 0b1000))
+    desk = Desk(spec(Work(command=("x",), processes=0), gpus=1, tasks=3), seats)
+    apply(desk.state, e.TasksStarted(3, desk.name, 1, 0b010))
+    ranks = [[dict(process.env)["RANK"] for process in order.processes] for order in desk.orders()]
+    assert ranks == [["0"], ["3"]]
+
+
+def test_a_secret_is_revealed_once_for_all_tasks_of_a_gang():
+    desk = Desk(spec(Work(command=("x",), secrets=(("KEY", "wandb"),))), TWO)
+    revealed: list[str] = []
+
+    def reveal(queue: str, name: str) -> str:
+        revealed.append(name)
+        return "s3cret"
+
+    desk.dispatch.reveal = reveal
+    assert [order.secret_env for order in desk.orders()] == [(("KEY", "s3cret"),)] * 2
+    assert revealed == ["wandb"]

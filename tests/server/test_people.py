@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from corral.core.people import accounts as a
 from corral.core.people.accounts import Role
 from corral.server.auth import TABLE, Principal, Reach, Verb, authenticate, may_mint, new_token
+from corral.server.vault import secrets_of
 from tests.server.asgi import ask
 from tests.server.memory_service import MemoryService
 
@@ -135,3 +138,84 @@ def test_minting():
     assert may_mint(Principal("u", "t", ("jobs.read",)), (), None) is not None
     assert may_mint(Principal("u", "t", (), 10), (), None) is not None
     assert may_mint(Principal("u", "t", (), 10), (), 10) is None
+
+
+async def test_a_whole_token_in_an_address_is_refused_and_never_repeated(desk):
+    secret = desk.member.split("_", 2)[2]
+    for path in (f"/v1/tokens/{desk.member}", f"/v1/users/{desk.member}", f"/v1/jobs?name={desk.member}"):
+        method = "DELETE" if "tokens" in path else "GET"
+        answer = await ask(desk.app, method, path, desk.root)
+        assert (answer.status, answer.code) == (400, "token_in_address")
+        assert secret.encode() not in answer.body
+    nowhere = await ask(desk.app, "GET", f"/v1/nothing/{desk.member}", desk.root)
+    assert nowhere.status == 404
+    assert secret.encode() not in nowhere.body
+    assert (await ask(desk.app, "GET", "/v1/whoami", desk.member)).status == 200
+
+
+async def test_a_token_in_a_body_is_not_repeated_either(desk):
+    secret = desk.member.split("_", 2)[2]
+    for method, path, body in (
+        ("POST", "/v1/jobs", {"command": "true", "queue": desk.member}),
+        ("POST", "/v1/jobs", {"command": "true", "name": f" {desk.member}"}),
+        ("POST", "/v1/tokens", {"scope": [desk.member]}),
+        ("POST", "/v1/tokens", {desk.member: 1}),
+        ("PUT", "/v1/users/new", {"account": desk.member}),
+    ):
+        answer = await ask(desk.app, method, path, desk.root, body)
+        assert 400 <= answer.status < 500, answer.body
+        assert secret.encode() not in answer.body, (path, body)
+
+
+@pytest.mark.parametrize("name", ["team/a/..", "team/.", "..", "team/../other", "team/.hidden", "team//a", "/team"])
+async def test_no_part_of_a_queue_leads_elsewhere(desk, name):
+    assert (await ask(desk.app, "PUT", f"/v1/queues/{name}", desk.root, {})).status == 422
+
+
+@pytest.mark.parametrize("key", [{"name": "a/../../b"}, {"name": "a/.."}, {"labels": {"a/..": "x"}}, {"name": "a/./b"}])
+async def test_no_part_of_a_name_leads_elsewhere(desk, key):
+    job = {"command": "true", "queue": "team", "gpus": 1}
+    assert (await ask(desk.app, "POST", "/v1/jobs", desk.member, job | {"name": "a/b.c/d"})).status == 201
+    assert (await ask(desk.app, "POST", "/v1/jobs", desk.member, job | key)).status == 422
+
+
+async def test_of_two_who_set_a_secret_at_once_the_last_that_is_acknowledged_is_kept(desk, monkeypatch):
+    """The first value is kept quickly and recorded slowly, the second the other way round."""
+    change, slow = desk.service.change_accounts, asyncio.Event()
+    calls = 0
+
+    async def change_accounts(actor, command):
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            await slow.wait()
+        return await change(actor, command)
+
+    monkeypatch.setattr(desk.service, "change_accounts", change_accounts)
+    acknowledged = []
+
+    async def put(value: str) -> None:
+        assert (await ask(desk.app, "PUT", "/v1/secrets/key", desk.root, {"value": value})).status == 200
+        acknowledged.append(value)
+
+    first = asyncio.create_task(put("one"))
+    while not calls:
+        await asyncio.sleep(0.01)
+    second = asyncio.create_task(put("two"))
+    await asyncio.sleep(0.2)
+    slow.set()
+    await asyncio.gather(first, second)
+    assert desk.service.secrets.values["", "key"] == acknowledged[-1]
+
+
+async def test_a_secret_that_many_set_at_once_is_set_by_all_of_them(desk, tmp_path):
+    desk.service.secrets = secrets_of(tmp_path, "")
+
+    async def put(value: str) -> tuple[int, int]:
+        answer = await ask(desk.app, "PUT", "/v1/secrets/key", desk.root, {"value": value})
+        return answer.status, answer.json()["seq"]
+
+    done = await asyncio.gather(*(put(f"value {n}") for n in range(40)))
+    assert {status for status, _ in done} == {200}
+    last = max(range(40), key=lambda n: done[n][1])
+    assert desk.service.secrets.get("", "key") == f"value {last}"

@@ -138,3 +138,23 @@ async def test_what_was_refused_leaves_no_trace_of_its_key(desk):
 async def test_keys_are_plain(desk, key):
     answer = await ask(desk.app, "POST", "/v1/jobs", desk.member, JOB, [("Idempotency-Key", key)])
     assert (answer.status, answer.code) == (400, "bad_key")
+
+
+BIG = {"command": "true", "gpus": 1, "queue": "team", "array": "0-9999"}
+SHORT_AND_LARGE = {
+    "one array of 10,000 elements is allowed": ("/v1/jobs", BIG, 201, ""),
+    "an array of jobs with two gangs each": (
+        "/v1/jobs", BIG | {"gangs": [{"role": "a", "gpus": 1}, {"role": "b", "gpus": 1}]}, 422, "job_too_large",
+    ),
+    "46 arrays in 4 kB": ("/v1/jobs/batch", {"jobs": [BIG] * 46}, 422, "request_too_large"),
+    "the same, tried": ("/v1/jobs/batch?dry_run=true", {"jobs": [BIG] * 46}, 422, "request_too_large"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "body", "status", "code"), SHORT_AND_LARGE.values(), ids=SHORT_AND_LARGE.keys())
+async def test_a_short_request_cannot_ask_for_any_number_of_gangs(desk, path, body, status, code):
+    if "gangs" in body:
+        body = {key: value for key, value in body.items() if key != "gpus"}
+    answer = await ask(desk.app, "POST", path, desk.member, body)
+    assert (answer.status, answer.json().get("code", "")) == (status, code)
+    assert len(desk.service.state.gangs) == (10_000 if status == 201 else 0)

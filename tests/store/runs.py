@@ -56,6 +56,8 @@ ACCOUNT_EVENTS: tuple[a.AccountEvent, ...] = (
     a.RoleRevoked(1_010, "bob", a.Role.VIEWER),
     a.UserRemoved(1_011, "bob"),
     a.AccessRefused(1_012, "node:n1", "node:n1 tried to speak for node 'n2'"),
+    a.Read(1_013, "ann", "the log of job 7 of bob", 2),
+    a.TokensExpired(1_014, ("t3", "t4")),
 )
 
 _SHAPE = fl.NodeShape((Gpu("SIM-0", "H100", 81_920),), (("cpu_milli", 8_000),))

@@ -15,6 +15,7 @@ import rich_click as click
 from corral import __version__
 from corral.cli.complaint import FAULT, INTERRUPTED, Complaint
 from corral.cli.lazy import LazyGroup
+from corral.cli.render import say
 
 DEBUG_VARIABLE = "CORRAL_DEBUG"
 NOUNS = {
@@ -103,9 +104,9 @@ def _tell(error: click.ClickException) -> int:
         error.show_faults()  # a line each, above what they amount to
     message = error.format_message().rstrip(".")
     hint = error.hint if isinstance(error, Complaint) else _usage_hint(error)
-    click.echo(f"error: {message}", err=True)
+    say(f"error: {message}")
     if hint:
-        click.echo(f"  hint: {hint}", err=True)
+        say(f"  hint: {hint}")
     return error.code if isinstance(error, Complaint) else error.exit_code
 
 

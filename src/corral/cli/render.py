@@ -1,7 +1,8 @@
 """How answers look: aligned tables, spans of time, amounts, JSON, and colour where somebody looks.
 
-Knows texts and widths. Knows no command and no server. Written by hand rather than with rich, whose import alone would
-take half of the time that ``corral ps`` may take.
+Knows texts and widths. Knows no command and no server. Everything that is shown comes out here, so that what others
+wrote is made ``harmless`` in one place. Written by hand rather than with rich, whose import alone would take half of
+the time that ``corral ps`` may take.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, Generic, TypeVar
 import rich_click as click
 
 from corral.cli.complaint import Complaint, nearest
+from corral.cli.harmless import harmless, one_line
 
 T = TypeVar("T")
 
@@ -24,7 +26,11 @@ STATE_COLOURS = {
     "succeeded": "bright_black", "failed": "red", "cancelled": "bright_black", "healthy": "green",
     "suspect": "yellow", "draining": "yellow",
 }  # fmt: skip
-_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+#: Begins a colour of ours until it is written; nobody else can write it, so nobody else's colours come through.
+_ESCAPE = "\x1b["
+_MARK = f"\ue000{os.urandom(6).hex()}["
+_COLOURS = re.compile(re.escape(_MARK) + r"[0-9;]*m")
+_UNSEEN = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 
 
@@ -79,9 +85,9 @@ class Listing(Generic[T]):
             write_json([self._pick(item, names) for item in items] if fields is not None else items)
         elif items:
             for line in self.table(items, names):
-                click.echo(line)
+                tell(line)
         elif empty:
-            click.echo(empty, err=True)
+            say(empty)
 
     def table(self, items: Sequence[T], names: Sequence[str]) -> list[str]:
         columns = [self.fields[name] for name in names]
@@ -101,6 +107,7 @@ class Listing(Generic[T]):
 def table(titles: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[Field[Any]] = ()) -> list[str]:
     """Lines of aligned columns. On a terminal those that may shrink give way until a line fits."""
     columns = columns or [Field(str)] * len(titles)
+    rows = [[one_line(cell) for cell in row] for row in rows]
     widths = [max(len(title), *(width(row[n]) for row in rows), 0) for n, title in enumerate(titles)]
     if sys.stdout.isatty():
         over = sum(widths) + 2 * (len(widths) - 1) - _columns()
@@ -127,7 +134,7 @@ def _line(cells: Sequence[str], widths: Sequence[int], columns: Sequence[Field[A
 
 
 def plain(text: str) -> str:
-    return _ESCAPES.sub("", text)
+    return _COLOURS.sub("", text)
 
 
 def width(text: str) -> int:
@@ -144,13 +151,18 @@ def write_json(value: Any) -> None:
     """Indented; structs as objects."""
     import msgspec
 
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    click.echo(_json(msgspec.json.format(msgspec.json.encode(value), indent=2)))
 
 
 def write_json_line(value: Any) -> None:
     import msgspec
 
-    click.echo(msgspec.json.encode(value).decode())
+    click.echo(_json(msgspec.json.encode(value)))
+
+
+def _json(document: bytes) -> str:
+    """The same document, without characters that a terminal would carry out."""
+    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", document.decode())
 
 
 # ---- colour ---------------------------------------------------------------------------------------------
@@ -165,7 +177,11 @@ def has_colour(stream: Any = None) -> bool:
 
 
 def style(text: str, *, stream: Any = None, **how: Any) -> str:
-    return click.style(text, **how) if text and has_colour(stream) else text
+    """To be written with ``tell`` or ``say``."""
+    if not text or not has_colour(stream):
+        return text
+    before, _, after = click.style("|", **how).partition("|")
+    return f"{before.replace(_ESCAPE, _MARK)}{text}{after.replace(_ESCAPE, _MARK)}"
 
 
 def state_text(state: str, note: str = "") -> str:
@@ -175,11 +191,15 @@ def state_text(state: str, note: str = "") -> str:
 
 def say(text: str = "", **how: Any) -> None:
     """For whoever reads along: standard error, so that standard output stays clean."""
-    click.echo(style(text, stream=sys.stderr, **how), err=True, color=has_colour(sys.stderr) or None)
+    click.echo(_written(style(text, stream=sys.stderr, **how)), err=True, color=has_colour(sys.stderr) or None)
 
 
 def tell(text: str = "") -> None:
-    click.echo(text, color=has_colour() or None)
+    click.echo(_written(text), color=has_colour() or None)
+
+
+def _written(text: str) -> str:
+    return harmless(text).replace(_MARK, _ESCAPE)
 
 
 # ---- times and amounts ---------------------------------------------------------------------------------------------

@@ -35,12 +35,14 @@ class AsyncClient(Calls):
         first_patience_s: float | None = None,
         answer_s: float = ANSWER_S,
         ca: str | None = None,
+        allow_plain_http: bool = False,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         if url is None or token is None:
             found = find_credentials()
+            allow_plain_http = allow_plain_http or (found.allow_plain_http and url in (None, found.url))
             url, token, ca = url or found.url, token or found.token, found.ca if ca is None else ca
-        self._places = Places(url)
+        self._places = Places(url, allow_plain=allow_plain_http)
         for place in self._places.all:
             split_url(place)
         self.patience = Patience(patience_s, patience_s if first_patience_s is None else first_patience_s)

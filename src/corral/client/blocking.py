@@ -36,6 +36,7 @@ class Client(Calls):
 
     ``patience_s``: for how long a request is tried again when there is no answer, or the server is busy. ``ca``: a file
     with the authority that vouches for the server, if that is none that this machine trusts anyway.
+    ``allow_plain_http``: send the token also without TLS beyond this machine, where nobody else can listen.
     """
 
     def __init__(
@@ -47,11 +48,13 @@ class Client(Calls):
         first_patience_s: float | None = None,
         answer_s: float = ANSWER_S,
         ca: str | None = None,
+        allow_plain_http: bool = False,
     ) -> None:
         if url is None or token is None:
             found = find_credentials()
+            allow_plain_http = allow_plain_http or (found.allow_plain_http and url in (None, found.url))
             url, token, ca = url or found.url, token or found.token, found.ca if ca is None else ca
-        self._wire = _Wire(Places(url), token, answer_s, ca or "")
+        self._wire = _Wire(Places(url, allow_plain=allow_plain_http), token, answer_s, ca or "")
         self.patience = Patience(patience_s, patience_s if first_patience_s is None else first_patience_s)
 
     @property

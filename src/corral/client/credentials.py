@@ -21,12 +21,13 @@ _START = "corral up starts a server on this machine and keeps its token for you;
 
 class Credentials(NamedTuple):
     """``source`` is where they were found, for messages. ``ca``: a file with the authority that vouches for the server;
-    empty: those that this machine trusts."""
+    empty: those that this machine trusts. ``allow_plain_http``: whoever stored them allowed that."""
 
     url: str
     token: str
     source: str
     ca: str = ""
+    allow_plain_http: bool = False
 
     def __repr__(self) -> str:
         return f"Credentials(url={self.url!r}, source={self.source!r})"  # a token has no business in a log
@@ -45,7 +46,7 @@ def find_credentials(environment: Mapping[str, str] | None = None) -> Credential
     if url and url != kept.url:
         what = f"{URL_VARIABLE} is {url}, but the token in {credentials_path(env)} is for {kept.url}"
         raise BadCredentials(what, f"set {TOKEN_VARIABLE} as well, or unset {URL_VARIABLE}")
-    return Credentials(kept.url, token or kept.token, kept.source, env.get(CA_VARIABLE) or kept.ca)
+    return kept._replace(token=token or kept.token, ca=env.get(CA_VARIABLE) or kept.ca)
 
 
 def credentials_path(environment: Mapping[str, str] | None = None) -> Path:
@@ -69,20 +70,24 @@ def read_credentials(path: Path) -> Credentials | None:
         raise BadCredentials(what, f"chmod 600 {path}; if others may have read it, make a new token: corral token make")
     try:
         told = json.loads(text)
-        return Credentials(str(told["url"]).rstrip("/"), str(told["token"]), str(path), str(told.get("ca", "")))
+        where, token, ca = str(told["url"]).rstrip("/"), str(told["token"]), str(told.get("ca", ""))
+        return Credentials(where, token, str(path), ca, told.get("allow_plain_http") is True)
     except (ValueError, KeyError, TypeError, AttributeError):
         what = f'{path} is not what it should be: {{"url": ..., "token": ...}}'
         raise BadCredentials(what, "remove it and run corral up again, or write a token into it") from None
 
 
-def save_credentials(url: str, token: str, path: Path | None = None, ca: str = "") -> Path:
+def save_credentials(
+    url: str, token: str, path: Path | None = None, ca: str = "", *, allow_plain_http: bool = False
+) -> Path:
     """Write them for this user alone, all at once: whoever reads sees the old file or the new one."""
     target = credentials_path() if path is None else path
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    kept = {"url": url.rstrip("/"), "token": token} | ({"ca": ca} if ca else {})
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        json.dump({"url": url.rstrip("/"), "token": token} | ({"ca": ca} if ca else {}), file)
+        json.dump(kept | ({"allow_plain_http": True} if allow_plain_http else {}), file)
         file.write("\n")
         file.flush()
         os.fsync(file.fileno())

@@ -12,7 +12,7 @@ from corral.core import events as e
 from corral.core.apply_gangs import FOLD_GANGS, drop_from_held, enter_line, leave_line, unblock
 from corral.core.lifecycle import may_follow
 from corral.core.model import Blocker, Gang, Health, Job, JobSpec, Node, Profile
-from corral.core.state import State, deadlines, healthy_gpus, is_leaving, is_open, node_total
+from corral.core.state import Namesakes, State, deadlines, healthy_gpus, is_leaving, is_open, node_total
 
 
 def apply(state: State, event: e.Event) -> None:
@@ -160,8 +160,9 @@ def _job_submitted(state: State, event: e.JobSubmitted) -> None:
     queue = state.queues.queues[spec.queue]
     queue.jobs += 1
     queue.user_jobs[event.user] = queue.user_jobs.get(event.user, 0) + 1
+    state.queues.count_elements(spec.queue, event.user, job.elements_left)
     if spec.name:
-        state.namesakes.setdefault((event.user, spec.name), []).append(job.id)
+        state.namesakes.setdefault((event.user, spec.name), Namesakes())[job.id] = None
     for name in job.gangs:
         gang = state.gangs[name]
         if not gang.blockers:
@@ -176,7 +177,8 @@ def _blockers_at_birth(state: State, job: Job, now_ms: int) -> int:
         blockers |= Blocker.BEGIN
     for dependency in spec.after:
         if not state.jobs[dependency.job].is_over:
-            state.dependents.setdefault(dependency.job, []).append(job.id)
+            state.dependents.setdefault(dependency.job, []).append((job.id, dependency.after))
+            state.awaited[job.id] = state.awaited.get(job.id, 0) + 1
             blockers |= Blocker.DEPENDENCY
     if spec.singleton and state.namesakes.get((job.user, spec.name)):
         blockers |= Blocker.DEPENDENCY
@@ -267,7 +269,10 @@ def _job_resumed(state: State, event: e.JobResumed) -> None:
 def _job_ended(state: State, event: e.JobEnded) -> None:
     del state.loose[event.job]
     state.suspended.pop(event.job, None)
-    state.dependents.pop(event.job, None)
+    for dependent, _ in state.dependents.pop(event.job, ()):
+        state.awaited[dependent] -= 1
+        if not state.awaited[dependent]:
+            del state.awaited[dependent]
 
 
 def _job_forgotten(state: State, event: e.JobForgotten) -> None:

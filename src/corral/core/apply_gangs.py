@@ -47,10 +47,18 @@ def unblock(state: State, gang: Gang, blocker: int) -> None:
 def _awoke(state: State, gang: Gang, event: e.GangAwoke) -> None:
     if event.blocker & Blocker.ARRAY:
         job = state.jobs[gang.job]
-        job.parked.remove(gang.id)
+        _unpark(job, gang)
         job.active += 1
         _note_if_array_has_room(state, job)
     unblock(state, gang, event.blocker)
+
+
+def _unpark(job: Job, gang: Gang) -> None:
+    """Mostly it is the next one, which stands last."""
+    if job.parked[-1] == gang.id:
+        job.parked.pop()
+    else:
+        job.parked.remove(gang.id)
 
 
 def _note_if_array_has_room(state: State, job: Job) -> None:
@@ -299,12 +307,15 @@ def _finished(state: State, gang: Gang, event: e.GangFinished) -> None:
     if gang.claim:
         _unclaim(state, gang)
         _set_charge(state, gang, ())
+    is_parked = bool(gang.blockers & Blocker.ARRAY)
     gang.state, gang.blockers = event.state, 0
     job = state.jobs[gang.job]
+    left = job.elements_left
     job.unfinished -= 1
+    state.queues.count_elements(gang.queue, job.user, job.elements_left - left)
     job.failed += event.state is not GangState.SUCCEEDED
-    if gang.id in job.parked:
-        job.parked.remove(gang.id)
+    if is_parked:
+        _unpark(job, gang)
     else:
         job.active -= 1
     if job.unfinished:
@@ -318,7 +329,7 @@ def _finished(state: State, gang: Gang, event: e.GangFinished) -> None:
         del queue.user_jobs[job.user]
     if job.spec.name:
         namesakes = state.namesakes[job.user, job.spec.name]
-        namesakes.remove(job.id)
+        del namesakes[job.id]
         if not namesakes:
             del state.namesakes[job.user, job.spec.name]
 

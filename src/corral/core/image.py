@@ -10,10 +10,10 @@ from __future__ import annotations
 from msgspec import Struct
 
 from corral.core.apply_gangs import enter_line, is_in_line
-from corral.core.model import Gang, Job, Node, Profile, QueueSpec, Reservation, Settings
+from corral.core.model import After, Gang, Job, Node, Profile, QueueSpec, Reservation, Settings
 from corral.core.queues.quota import ROOT, Queue
 from corral.core.queues.usage import Usage
-from corral.core.state import State, Timer
+from corral.core.state import Namesakes, State, Timer, awaited_ends
 
 
 class QueueImage(Struct, frozen=True, gc=False):
@@ -78,8 +78,8 @@ def take_image(state: State) -> Image:
         orders={name: list(getattr(state, name)) for name in (*_OF_GANGS, *_OF_NAMES)},
         tenants=[(node, list(gangs)) for node, gangs in state.tenants.items()],
         held_by=[(queue, priority, list(gangs)) for (queue, priority), gangs in state.held_by.items()],
-        dependents=list(state.dependents.items()),
-        namesakes=[(user, name, jobs) for (user, name), jobs in state.namesakes.items()],
+        dependents=[(job, [name for name, _ in waiting]) for job, waiting in state.dependents.items()],
+        namesakes=[(user, name, list(jobs)) for (user, name), jobs in state.namesakes.items()],
         promises=list(state.promises.values()),
     )
 
@@ -123,9 +123,12 @@ def from_image(image: Image) -> State:
         setattr(state, name, dict.fromkeys(image.orders[name]))
     state.tenants = {node: dict.fromkeys(gangs) for node, gangs in image.tenants}
     state.held_by = {(q, priority): {gang: state.gangs[gang] for gang in gangs} for q, priority, gangs in image.held_by}
-    state.dependents = dict(image.dependents)
-    state.namesakes = {(user, name): jobs for user, name, jobs in image.namesakes}
+    _restore_dependents(state, image)
+    state.awaited = awaited_ends(state)
+    state.namesakes = {(user, name): Namesakes.fromkeys(jobs) for user, name, jobs in image.namesakes}
     state.promises = {promise.gang: promise for promise in image.promises}
+    for job in state.jobs.values():
+        state.queues.count_elements(job.spec.queue, job.user, job.elements_left)
     _restore_lines(state)
     return state
 
@@ -144,6 +147,18 @@ def _restore_queue(state: State, image: QueueImage) -> None:
     queue.window, queue.spent_gpu_ms, queue.committed_gpu_ms = image.window, image.spent_gpu_ms, image.committed_gpu_ms
     queue.loss_caused_gpu_ms, queue.loss_suffered_gpu_ms = image.loss_caused_gpu_ms, image.loss_suffered_gpu_ms
     queue.used_gpu_ms = image.used_gpu_ms
+
+
+def _restore_dependents(state: State, image: Image) -> None:
+    """An image has the names of those who wait; which end they wait for is in what they asked for. Those who were
+    cancelled and forgotten meanwhile wait for nothing."""
+    wanted: dict[tuple[str, str], list[After]] = {}
+    for name in {name for _, waiting in image.dependents for name in waiting if name in state.jobs}:
+        for dependency in reversed(state.jobs[name].spec.after):
+            wanted.setdefault((dependency.job, name), []).append(dependency.after)
+    for job, waiting in image.dependents:
+        known = [(name, wanted.get((job, name), [After.ANY])) for name in waiting]
+        state.dependents[job] = [(name, afters.pop() if len(afters) > 1 else afters[0]) for name, afters in known]
 
 
 def _restore_lines(state: State) -> None:

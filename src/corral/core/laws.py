@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from corral.core.cluster.resources import size_class
 from corral.core.model import HOLDING, OWN_WILL, Blocker, Gang, GangState
-from corral.core.state import State, leave_ms, seated
+from corral.core.state import State, awaited_ends, leave_ms, seated
 
 
 class LawBroken(AssertionError):
@@ -30,6 +31,7 @@ def violations(state: State) -> Iterator[str]:
     yield from _queues_are_right(state)
     yield from _ends_are_kept(state)
     yield from _gpus_have_owners(state)
+    yield from _counts_are_right(state)
 
 
 def _nothing_overcommitted(state: State) -> Iterator[str]:
@@ -139,6 +141,11 @@ def _lines_are_right(state: State) -> Iterator[str]:
                 line.profile,
             ):
                 yield f"{name} stands in the wrong line"
+    classes = {demand: size_class(demand) for line in state.backlog.lines() for demand in [line.profile.demand]}
+    members = {kind: {d for d, each in classes.items() if each == kind} for kind in set(classes.values())}
+    kept = {kind: set(demands) for kind, demands in state.backlog.classes.items()}
+    if classes != state.backlog.class_of or members != kept or classes.keys() != state.backlog.demands.keys():
+        yield f"classes of demands are {kept}, counted {members}"
     if not state.promises.keys() <= set(standing):
         yield f"promised a start and not in line: {sorted(state.promises.keys() - set(standing))}"
     wanted = [gang.id for gang in state.gangs.values() if _belongs_in_line(gang)]
@@ -160,13 +167,28 @@ def _queues_are_right(state: State) -> Iterator[str]:
         makes_room = gang.eviction is not None and gang.eviction.cause not in OWN_WILL
         if gang.state is GangState.STOPPING and makes_room and gang.charged and not gang.claim:
             yield f"{gang.id} is leaving and still charged"
+    left = _unfinished_elements(state)
     for name, queue in state.queues.queues.items():
         for dimension, amount in queue.used.items():
             if amount != used.get((name, dimension), 0):
                 yield f"queue {name} is charged {amount} {dimension}, its gangs {used.get((name, dimension), 0)}"
         jobs = sum(1 for job in state.jobs.values() if job.spec.queue == name and not job.is_over)
+        mine = left.get(name, {})
+        if queue.elements != sum(mine.values()) or queue.user_elements != mine:
+            yield f"queue {name} counts {queue.user_elements} unfinished elements and has {mine}"
         if jobs != queue.jobs:
             yield f"queue {name} counts {queue.jobs} jobs and has {jobs}"
+
+
+def _unfinished_elements(state: State) -> dict[str, dict[str, int]]:
+    """By queue and user, those of queues below counted with it."""
+    found: dict[str, dict[str, int]] = {}
+    for job in state.jobs.values():
+        gangs = sum(not state.gangs[gang].is_over for gang in job.gangs)
+        for name in state.queues.path(job.spec.queue) if gangs else ():
+            mine = found.setdefault(name, {})
+            mine[job.user] = mine.get(job.user, 0) - (-gangs // len(job.spec.gangs))
+    return found
 
 
 def _ends_are_kept(state: State) -> Iterator[str]:
@@ -187,3 +209,13 @@ def _gpus_have_owners(state: State) -> Iterator[str]:
     for uuid, owner in state.gpu_owners.items():
         if owner not in state.nodes or all(gpu.uuid != uuid for gpu in state.nodes[owner].spec.gpus):
             yield f"GPU {uuid} is said to be of {owner}, which does not have it"
+
+
+def _counts_are_right(state: State) -> Iterator[str]:
+    """What is counted as it changes equals what is counted from scratch."""
+    if state.awaited != awaited_ends(state):
+        yield f"ends that are waited for: {state.awaited}, counted {awaited_ends(state)}"
+    for job in state.jobs.values():
+        parked = [name for name in job.gangs if state.gangs[name].blockers & Blocker.ARRAY]
+        if sorted(parked) != sorted(job.parked):
+            yield f"{job.id} has parked {job.parked}, its gangs say {parked}"

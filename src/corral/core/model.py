@@ -187,6 +187,11 @@ class JobSpec(Struct, frozen=True, gc=False, kw_only=True):
         return min(self.estimate_ms, self.time_limit_ms)
 
 
+def elements(spec: JobSpec) -> int:
+    """How many jobs it is: an array counts each of its elements."""
+    return len(spec.array) or 1
+
+
 class Settings(Struct, frozen=True, gc=False, kw_only=True):
     """What the state must know to fold events. Changing one of these means a new journal or a new image."""
 
@@ -224,6 +229,11 @@ class Job(Struct, gc=False):
     @property
     def is_over(self) -> bool:
         return self.unfinished == 0
+
+    @property
+    def elements_left(self) -> int:
+        """How many of its elements are not over, as far as the number of gangs says so."""
+        return -(-self.unfinished // len(self.spec.gangs))
 
     @property
     def succeeded(self) -> bool:

@@ -5,6 +5,8 @@ Pure: from the state and how it ended, to the events that say so.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from corral.core import events as e
@@ -15,6 +17,7 @@ from corral.core.model import (
     INFRASTRUCTURE,
     PREEMPTING,
     QUICK_MS,
+    After,
     Blocker,
     Cause,
     FailureClass,
@@ -174,7 +177,7 @@ def follow_up(state: State, now_ms: int) -> list[e.Event]:
     found: list[e.Event] = []
     for gang in state.spent.values():
         found += settle(state, gang, now_ms, 0, FailureClass.NODE_LOST if gang.lost else None)
-    waiting: dict[str, None] = {}
+    ended: dict[str, list[tuple[Job, After]]] = {}  # who waited -> what ended of that, and what end it waited for
     for job_id in state.loose:
         job = state.jobs[job_id]
         if not job.is_over:
@@ -182,24 +185,38 @@ def follow_up(state: State, now_ms: int) -> list[e.Event]:
             found.append(e.GangAwoke(now_ms, gang.id, gang.attempt, Blocker.ARRAY))
             continue
         found.append(e.JobEnded(now_ms, job_id, job.succeeded))
-        waiting |= dict.fromkeys(state.dependents.get(job_id, ()))
-        waiting |= dict.fromkeys(state.namesakes.get((job.user, job.spec.name), [])[:1])
-    for job_id in waiting:
+        for dependent, after in state.dependents.get(job_id, ()):
+            ended.setdefault(dependent, []).append((job, after))
+        if (first := _first_of_its_name(state, job)) is not None:
+            ended.setdefault(first, [])
+    for job_id, parents in ended.items():
         if job_id in state.jobs:  # else it was cancelled meanwhile, and forgotten
-            found += _dependency_news(state, state.jobs[job_id], now_ms)
+            found += _dependency_news(state, state.jobs[job_id], parents, now_ms)
     return found
 
 
-def _dependency_news(state: State, job: Job, now_ms: int) -> list[e.Event]:
+def _first_of_its_name(state: State, job: Job) -> str | None:
+    """The oldest job that is not over of those that a job shares its user and name with."""
+    return next(iter(state.namesakes.get((job.user, job.spec.name), ())), None)
+
+
+def _dependency_news(state: State, job: Job, ended: Sequence[tuple[Job, After]], now_ms: int) -> list[e.Event]:
+    """What follows for a job from the ends of some that it waited for.
+
+    Equivalent to looking at all it waits for: those that ended before would have doomed it then, and of the others
+    it is enough to know how many there are.
+    """
     waiting = [g for g in (state.gangs[name] for name in job.gangs) if g.blockers & Blocker.DEPENDENCY]
-    # a parent that was forgotten ended as it should have: its dependents were doomed at its end otherwise
-    named = ((state.jobs.get(dependency.job), dependency.after) for dependency in job.spec.after)
-    parents = [(parent, after) for parent, after in named if parent is not None]
-    for parent, after in parents:
-        if is_hopeless(parent, after):
-            why = f"waited for {parent.id} to end {after}, which can no longer be"
-            return [_finish(gang, GangState.CANCELLED, why, now_ms) for gang in waiting]
-    namesakes = state.namesakes.get((job.user, job.spec.name), [])
-    if not all(parent.is_over for parent, _ in parents) or (job.spec.singleton and namesakes[:1] != [job.id]):
+    if not waiting:
+        return []
+    in_vain = {(parent.id, after) for parent, after in ended if is_hopeless(parent, after)}
+    if in_vain:
+        parent, after = next(iter(in_vain))
+        if len(in_vain) > 1:  # the one that the job names first
+            parent, after = next((d.job, d.after) for d in job.spec.after if (d.job, d.after) in in_vain)
+        why = f"waited for {parent} to end {after}, which can no longer be"
+        return [_finish(gang, GangState.CANCELLED, why, now_ms) for gang in waiting]
+    is_next = not job.spec.singleton or _first_of_its_name(state, job) == job.id
+    if state.awaited.get(job.id, 0) > len(ended) or not is_next:
         return []
     return [e.GangAwoke(now_ms, gang.id, gang.attempt, Blocker.DEPENDENCY) for gang in waiting]

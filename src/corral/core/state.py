@@ -5,6 +5,7 @@ Only ``apply`` (beside this module) changes a state; everything else reads. No c
 
 from __future__ import annotations
 
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from corral.core.cluster.capacity import Capacity
 from corral.core.cluster.resources import GPU_MILLI, Amounts, Seat, TaskDemand
 from corral.core.cluster.topology import NodeSpec, Topology
-from corral.core.model import END_MARGIN_MS, Blocker, Gang, GangState, Health, Job, Node, Reservation, Settings
+from corral.core.model import END_MARGIN_MS, After, Blocker, Gang, GangState, Health, Job, Node, Reservation, Settings
 from corral.core.queues.backlog import Backlog
 from corral.core.queues.quota import QueueTree
 
@@ -20,6 +21,10 @@ _MADE_ANEW = ("topology", "capacity", "never_fits")
 
 #: (when, gang, attempt): something about this gang is due then. Stale entries are dropped when they come up.
 Timer = tuple[int, str, int]
+
+
+#: Names of jobs in order. The first is found, and any is taken out, at the same cost however many there are.
+Namesakes = OrderedDict[str, None]
 
 
 class State:
@@ -40,8 +45,9 @@ class State:
         self.tenants: dict[str, dict[str, None]] = {}  # node -> gangs with a seat on it
         self.draining: dict[str, None] = {}  # nodes that should become empty
         self.ending: dict[str, int] = {}  # nodes that will be taken away -> when
-        self.dependents: dict[str, list[str]] = {}  # job -> jobs that wait for its end
-        self.namesakes: dict[tuple[str, str], list[str]] = {}  # (user, name) -> unfinished jobs, oldest first
+        self.dependents: dict[str, list[tuple[str, After]]] = {}  # job -> who waits for its end, and for which
+        self.awaited: dict[str, int] = {}  # job -> how many ends it still waits for; none: not among these
+        self.namesakes: dict[tuple[str, str], Namesakes] = {}  # (user, name) -> unfinished jobs, oldest first
         self.suspended: dict[str, None] = {}  # jobs that may not start because of what became of their users
         self.loose: dict[str, None] = {}  # jobs that ended, or whose array has room: something follows
         self.spent: dict[str, Gang] = {}  # told to leave, and nothing of them runs any more
@@ -136,6 +142,8 @@ class State:
                 gpu = self.topology.layouts[kind][gpus.bit_length() - 1]
                 milli = task.slice_mib * 1000 // gpu.vram_mib if task.slice_mib else gpus.bit_count() * 1000
                 charge |= {GPU_MILLI: milli, f"{GPU_MILLI}:{gpu.model}": milli}
+            if len(self._charges) >= 16_384:  # people may ask for anything
+                self._charges.clear()
             known = self._charges[task, kind, gpus] = tuple(sorted(charge.items()))
         return known
 
@@ -172,6 +180,11 @@ class State:
         when, name, attempt = timer
         gang = self.gangs.get(name)
         return gang is not None and not gang.is_over and gang.attempt == attempt and when in deadlines(self, gang)
+
+
+def awaited_ends(state: State) -> dict[str, int]:
+    """How many ends each job still waits for, counted from the jobs that are waited for."""
+    return dict(Counter(name for waiting in state.dependents.values() for name, _ in waiting))
 
 
 def deadlines(state: State, gang: Gang) -> tuple[int, ...]:

@@ -111,18 +111,30 @@ def _is_spread(topology: Topology, demand: Demand, seats: Sequence[Seat]) -> boo
     return all(count <= demand.spread_max for count in held.values())
 
 
-def grow(draft: Draft, gang: Gang) -> Grow | None:
-    """More seats for an elastic gang, if what it gains is worth saving and starting again for."""
+#: (demand, nodes to keep off, range of nodes) -> so many more tasks may fit there, not more
+Most = dict[tuple[Demand, tuple[str, ...], int, int], int]
+
+
+def grow(draft: Draft, gang: Gang, most: Most | None = None) -> Grow | None:
+    """More seats for an elastic gang, if what it gains is worth saving and starting again for.
+
+    ``most`` is what was found for others of the same plan, to be added to: while gangs grow, what is free only becomes
+    less, so what did not fit for one does not fit for the next who wants the same in the same place.
+    """
     demand, snapshot = gang.demand, draft.snapshot
     spec = snapshot.job(gang).spec
     have = len(gang.seats)
     if snapshot.run_ms(gang) < max(spec.min_runtime_ms, 10 * spec.restart_cost_ms):
         return None
+    if demand.spread or demand.chunk > 1:
+        return None  # the seats it has restrict where new ones may lie; such gangs keep their size
+    where, most = _where(draft, gang), {} if most is None else most
+    remaining_ms = snapshot.remaining_ms(gang)
     for size in demand.sizes():
         extra = size - have
-        if extra <= 0 or snapshot.remaining_ms(gang) * extra // size < 2 * spec.restart_cost_ms:
+        if extra <= 0 or remaining_ms * extra // size < 2 * spec.restart_cost_ms:
             return None
-        found = _more_seats(draft, gang, extra)
+        found = _more_seats(draft, demand, where, extra, most) if extra <= most.get(where, extra) else ()
         if found:
             number = draft.capacity.topology.number
             seats = sorted((*gang.seats, *found), key=lambda seat: number[seat.node])
@@ -132,15 +144,21 @@ def grow(draft: Draft, gang: Gang) -> Grow | None:
     return None
 
 
-def _more_seats(draft: Draft, gang: Gang, extra: int) -> tuple[Seat, ...]:
-    capacity, demand = draft.capacity, gang.demand
-    topology = capacity.topology
-    if demand.spread or demand.chunk > 1:
-        return ()  # the seats it has restrict where new ones may lie; such gangs keep their size
-    column = slots(capacity, demand, gang.profile.avoid + draft.snapshot.too_short(gang))
-    here = [n for n, _ in seated(topology, gang.seats)]
-    lo, hi = _range(topology, here, _must_stay_within(topology, demand))
+def _where(draft: Draft, gang: Gang) -> tuple[Demand, tuple[str, ...], int, int]:
+    """What decides where a gang may have more seats."""
+    topology, level = draft.capacity.topology, _must_stay_within(draft.capacity.topology, gang.demand)
+    here = [n for n, _ in seated(topology, gang.seats)] if level else []
+    lo, hi = _range(topology, here, level) if level else (0, len(topology.nodes))
+    return gang.demand, gang.profile.avoid + draft.snapshot.too_short(gang), lo, hi
+
+
+def _more_seats(
+    draft: Draft, demand: Demand, where: tuple[Demand, tuple[str, ...], int, int], extra: int, most: Most
+) -> tuple[Seat, ...]:
+    capacity, topology, (_, avoid, lo, hi) = draft.capacity, draft.capacity.topology, where
+    column = slots(capacity, demand, avoid)
     nearby = [count if lo <= n < hi else 0 for n, count in enumerate(column)]
+    most[where] = sum(nearby)
     if not fits(topology, nearby, _loose(demand), extra):
         return ()
     counts = choose(topology, nearby, _loose(demand), extra)

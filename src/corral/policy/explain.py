@@ -81,9 +81,9 @@ class _Case:
             for dependency in job.spec.after:
                 if not self.state.jobs[dependency.job].is_over:
                     yield r.DependencyUnmet(dependency.job, str(dependency.after))
-            namesakes = self.state.namesakes.get((job.user, job.spec.name), [])
-            if job.spec.singleton and namesakes[:1] != [job.id]:
-                yield r.DependencyUnmet(namesakes[0], "singleton")
+            first = next(iter(self.state.namesakes.get((job.user, job.spec.name), ())), job.id)
+            if job.spec.singleton and first != job.id:
+                yield r.DependencyUnmet(first, "singleton")
         if blockers & Blocker.BEGIN:
             yield r.NotYet(job.spec.begin_ms or 0)
         if blockers & Blocker.BACKOFF:

@@ -7,13 +7,13 @@ set is legal as a whole: nobody is taken below its guarantee by an equal. Decide
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from corral.core.cluster.resources import GPU_MILLI, Demand, TaskDemand
+from corral.core.cluster.resources import GPU_MILLI, Demand, SizeClass, TaskDemand
 from corral.core.cluster.slots import could_take
 from corral.core.model import NEVER_MS, Cause, Gang, GangState
 from corral.core.plan import MakeRoom, Victim
@@ -49,6 +49,7 @@ class Room:
         self._least_failed = (NEVER_MS, NEVER_MS)  # smallest task, fewest tasks, that were searched for in vain
         self._may_have: dict[tuple[str, int], bool] = {}
         self._known: dict[tuple[Group, Cause, bool], tuple[list[Candidate], list[Candidate]]] = {}
+        self._keys: dict[Group, list[tuple[Group, Cause, bool]]] = {}  # under which a group is known
         self._nobody: dict[tuple[str, int], int] = {}  # (queue, priority) -> who wants so much may ask nobody
         self._usable: dict[int, bool] = {}
         self._bounds = FREE
@@ -67,22 +68,24 @@ class Room:
             known = self._may_have[queue, priority] = self._rights.may_exist(queue, priority)
         return known
 
-    def could_take(self, demands: Iterable[Demand]) -> dict[Demand, bool]:
-        """Of each demand, whether it may fit once everyone who is leaving has left; no means certainly not."""
+    def could_take(self, classes: Mapping[SizeClass, Iterable[Demand]]) -> dict[SizeClass, bool]:
+        """Of each class, whether its demands may fit once everyone who is leaving has left; no: certainly not."""
         capacity = self._draft.capacity
         mark = capacity.mark()
         self._forget_leaving()
-        found = {demand: could_take(capacity, demand, demand.smallest) for demand in demands}
+        firsts = {kind: next(iter(demands)) for kind, demands in classes.items()}
+        found = {kind: could_take(capacity, demand, demand.smallest) for kind, demand in firsts.items()}
         capacity.undo(mark)
         return found
 
-    def made(self) -> None:
-        """The draft has evicted somebody; whom else one may ask has changed."""
+    def made(self, evicted: Iterable[Gang]) -> None:
+        """The draft has evicted these; whom else one may ask has changed."""
         self._rights.refresh()
         self._may_have.clear()
         leaving, served = self._draft.leaving, self._draft.served
-        for candidates in (each for known in self._known.values() for each in known):
-            candidates[:] = [c for c in candidates if (name := c.gang.id) not in leaving and name not in served]
+        for group in {(gang.queue, gang.priority) for gang in evicted}:
+            for candidates in (each for key in self._keys.get(group, ()) for each in self._known[key]):
+                candidates[:] = [c for c in candidates if (name := c.gang.id) not in leaving and name not in served]
 
     def make(self, gang: Gang, size: int, bounds: Bounds = FREE) -> MakeRoom | None:
         """How to make room for a gang of this size, or None. The draft is left as it was."""
@@ -99,9 +102,21 @@ class Room:
         """False if no room will be made for a gang, whatever its size: there is nobody to ask, or it was in vain."""
         return self._question(gang) is not None
 
+    def nobody_to_ask(self, gang: Gang) -> bool:
+        """Whether there is nobody to ask for any gang of the same queue, priority and class of demand."""
+        return not self._state.stopping and not self._draft.leaving and not self._has_rights(gang)
+
+    def _has_rights(self, gang: Gang) -> bool:
+        """False if asking somebody to leave would be in vain; it was, for one that wanted no more."""
+        key = (gang.queue, gang.priority)
+        if not self.may_have_rights(*key) or self._is_given_up(gang):
+            return False
+        nobody = self._nobody.get(key)
+        return nobody is None or gang.demand.charge(gang.demand.smallest).get(GPU_MILLI, 0) < nobody
+
     def _question(self, gang: Gang) -> tuple[object, ...] | None:
         """Under what a failure is remembered: with what rights it is asked for what. None: not worth asking."""
-        has_rights = self.may_have_rights(gang.queue, gang.priority) and not self._is_given_up(gang)
+        has_rights = self._has_rights(gang)
         key: tuple[object, ...] = (gang.demand, (*gang.profile.avoid, *self._snapshot.too_short(gang, ROOM_MS)))
         if has_rights:
             key = (*key, gang.queue, gang.priority, gang.user)
@@ -161,7 +176,7 @@ class Room:
             task, tasks = self._least_failed
             self._is_over = all(
                 demand.task.wants_gpu and demand.task.gpus >= task and demand.smallest >= tasks
-                for demand in backlog.demands
+                for demand in (next(iter(demands)) for demands in backlog.classes.values())
             ) and not any(self._rights.is_owed(queue) for _, queue in backlog.desks)
         return self._is_over
 
@@ -208,6 +223,7 @@ class Room:
             known = wholes, [part for whole in elastic for part in self._partly(whole)]
             if right is not Cause.TIME_SHARE:
                 self._known[key] = known
+                self._keys.setdefault(group, []).append(key)
         return known
 
     def _whole(self, victim: Gang, right: Cause, may_go_below: bool) -> Candidate:

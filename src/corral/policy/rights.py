@@ -5,7 +5,8 @@ Knows queues, guarantees and priorities. Knows nothing of placement or price.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 
 from corral.core.cluster.resources import GPU_MILLI, SHARE_DIMENSIONS
 from corral.core.model import NEVER_MS, Cause, Gang, GangState
@@ -23,10 +24,20 @@ class Rights:
         self._sharing_time = {
             priority for queue, priority in self.groups if draft.state.queues.queues[queue].spec.time_share
         }
-        #: queue -> the lowest priority in its subtree, of those that borrow as seen from it
-        self._lowest_borrowing: dict[str, int] = {}
+        #: by queue, its groups, numbered in order
+        self._numbered: dict[str, list[tuple[int, Group]]] = {}
+        for at, group in enumerate(self.groups):
+            self._numbered.setdefault(group[0], []).append((at, group))
+        self._own_lowest: dict[str, int] = {}  # queue -> the lowest priority of its own that could be asked
+        self._lowest: dict[str, int] = {}  # the same of its subtree
+        self._lowest_borrowing: dict[str, int] = {}  # the same, of those that borrow as seen from it
         self._floor: dict[str, int] = {}  # queue -> whoever waits there above this priority may ask somebody to leave
         self._reclaims: dict[str, bool] = {}  # queue -> whether it may be owed something that somebody borrows
+        #: queue -> whether it borrows: as of the last refresh, and as of the first question after it
+        self._borrowed = self._borrows = _Borrowing(draft)
+        #: priority -> groups of queues that borrow, as of the first question after the last refresh
+        self._borrowers: dict[int, set[tuple[int, Group]]] = {}
+        self._is_asked = False
         self.refresh()
 
     def of(self, gang: Gang, charge: Mapping[str, int]) -> Iterator[tuple[Cause, bool, Group]]:
@@ -37,17 +48,52 @@ class Rights:
         entitled = [True] * (len(mine) + 1)
         for depth in range(len(mine) - 1, 0, -1):
             entitled[depth] = entitled[depth + 1] and tree.is_within(mine[depth], charge, now)
-        for queue, priority in self.groups:
+        for _, (queue, priority) in self._within_reach(gang, any(entitled[1:-1])):
             theirs = tree.path(queue)
             shared = 0
             while shared < len(mine) and shared < len(theirs) and mine[shared] == theirs[shared]:
                 shared += 1
             # a gang that waits in a queue above theirs has no guarantee of its own there
             is_entitled = shared < len(mine) and entitled[shared]
-            is_borrowing = self._borrows_from(queue)[shared]
+            is_borrowing = all(map(self._borrows.of, theirs[shared:]))
             right = self._right(gang, queue, priority, is_entitled, is_borrowing)
             if right is not None:
                 yield right, queue == gang.queue, (queue, priority)
+
+    def _within_reach(self, gang: Gang, is_entitled: bool) -> list[tuple[int, Group]]:
+        """All groups against which a gang may have a right, in order, with their numbers.
+
+        Equivalent to all groups: without being entitled to anything it may ask only lower priorities, and who shares
+        time with its own; nobody can be asked whose queue does not borrow, but those of its own queue and of those
+        above it.
+        """
+        found: set[tuple[int, Group]] = set()
+        may_share = gang.priority in self._sharing_time
+        for priority, groups in self._look_at_borrowers().items():
+            if is_entitled or priority < gang.priority or (may_share and priority == gang.priority):
+                found |= groups
+        for queue in self._tree.path(gang.queue):
+            found.update(self._numbered.get(queue, ()))
+        return sorted(found)
+
+    def _look_at_borrowers(self) -> dict[int, set[tuple[int, Group]]]:
+        """By priority, the groups of queues that borrow. Looked at when it is first asked for after a refresh."""
+        if not self._is_asked:
+            self._is_asked = True
+            if self._borrows is self._borrowed:
+                self._borrows = self._borrowed.twin()
+                stale: Iterable[str] = self._numbered
+                self._borrows.look_again()
+            else:
+                stale = self._borrows.look_again()
+            for queue in stale:
+                for each in self._numbered.get(queue, ()):
+                    borrowers = self._borrowers.setdefault(each[1][1], set())
+                    if self._borrows.of(queue):
+                        borrowers.add(each)
+                    else:
+                        borrowers.discard(each)
+        return self._borrowers
 
     def _right(self, gang: Gang, queue: str, priority: int, is_entitled: bool, is_borrowing: bool) -> Cause | None:
         is_lower = priority < gang.priority
@@ -61,7 +107,15 @@ class Rights:
 
     def may_exist(self, queue: str, priority: int) -> bool:
         """False if nobody could be asked to leave for this queue and priority. Cheap, and may say yes in vain."""
-        return priority in self._sharing_time or self._floor[queue] < priority or self._may_reclaim(queue)
+        return priority in self._sharing_time or self._floor_of(queue) < priority or self._may_reclaim(queue)
+
+    def _floor_of(self, queue: str) -> int:
+        """Whoever waits there above this priority may ask somebody to leave."""
+        floor = self._floor.get(queue)
+        if floor is None:
+            borrowing = [self._lowest_borrowing[each] for each in self._tree.path(queue)]
+            floor = self._floor[queue] = min(self._lowest[queue], *borrowing)
+        return floor
 
     def _may_reclaim(self, queue: str) -> bool:
         known = self._reclaims.get(queue)
@@ -87,51 +141,68 @@ class Rights:
         guarantee = self._tree.guarantee(queue, GPU_MILLI, self._draft.now_ms)
         return guarantee is not None and self._tree.queues[queue].used.get(GPU_MILLI, 0) < guarantee
 
-    def _borrows_from(self, queue: str) -> list[bool]:
-        """For each depth of a queue's path: does it borrow from there on all the way down."""
-        known = self._borrows.get(queue)
-        if known is None:
-            path = self._tree.path(queue)
-            known = [True] * (len(path) + 1)
-            for depth in range(len(path) - 1, -1, -1):
-                known[depth] = known[depth + 1] and self._borrows_anything(path[depth])
-            self._borrows[queue] = known
-        return known
-
-    def _borrows_anything(self, name: str) -> bool:
-        """Whether a queue has more than its guarantee: of GPUs, or, if it has none of these, of anything shared."""
-        used, now = self._tree.queues[name].used, self._draft.now_ms
-        for dimension in SHARE_DIMENSIONS:
-            if used.get(dimension, 0) > (self._tree.guarantee(name, dimension, now) or 0):
-                return True
-            if used.get(dimension):
-                return False
-        return False
-
     def _to_time(self, gang: Gang, queue: str, priority: int) -> Cause | None:
         shares_time = self._draft.state.queues.queues[queue].spec.time_share > 0
         return Cause.TIME_SHARE if shares_time and priority == gang.priority else None
 
     def refresh(self) -> None:
-        """Look again at who borrows and who could be asked: after somebody was told to leave, there are fewer."""
-        borrows: dict[str, bool] = {}
-        lowest = dict.fromkeys(self._tree.queues, NEVER_MS)  # of all in a subtree
-        borrowing = self._lowest_borrowing = dict.fromkeys(self._tree.queues, NEVER_MS)
-        self._borrows: dict[str, list[bool]] = {}
-        self._reclaims = {}
-        for queue, priority in self.groups:
-            if next(self.askable((queue, priority)), None) is None:
-                continue
-            is_borrowing = True
-            for name in reversed(self._tree.path(queue)):
-                if priority < lowest[name]:
-                    lowest[name] = priority
-                if is_borrowing:
-                    if priority < borrowing[name]:
-                        borrowing[name] = priority
-                    if name not in borrows:
-                        borrows[name] = self._borrows_anything(name)
-                    is_borrowing = borrows[name]
-        self._floor = {
-            name: min(lowest[name], *[borrowing[each] for each in self._tree.path(name)]) for name in self._tree.queues
-        }
+        """Look again at who borrows and who could be asked: after somebody was told to leave, there are fewer. Only
+        queues that were charged since the last time are looked at, and those above them."""
+        self._is_asked = False
+        self._floor, self._reclaims = {}, {}
+        changed = self._borrowed.look_again()
+        for name in changed:
+            groups = self._numbered.get(name, ())
+            priorities = [group[1] for _, group in groups if next(self.askable(group), None) is not None]
+            self._own_lowest[name] = min(priorities, default=NEVER_MS)
+        for name in sorted(changed, key=self._depth, reverse=True):
+            lowest = borrowing = self._own_lowest[name]
+            for child in self._tree.queues[name].children:
+                lowest = min(lowest, self._lowest[child])
+                if self._lowest_borrowing[child] < borrowing and self._borrowed.of(child):
+                    borrowing = self._lowest_borrowing[child]
+            self._lowest[name], self._lowest_borrowing[name] = lowest, borrowing
+
+    def _depth(self, queue: str) -> int:
+        return len(self._tree.path(queue))
+
+
+class _Borrowing:
+    """Whether queues have more than their guarantee, as of when it was last looked at."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._tree, self._now_ms = draft.queues, draft.now_ms
+        self._known: dict[str, bool] = {}
+        self._place: int | None = None  # in the list of charges
+
+    def twin(self) -> _Borrowing:
+        """The same, to be looked at at other times."""
+        twin = copy(self)
+        twin._known = self._known.copy()
+        return twin
+
+    def look_again(self) -> set[str]:
+        """Forget what may have changed: of all queues at first, then of those that were charged and those above."""
+        charges = self._tree.charges
+        if self._place is None:
+            stale = set(self._tree.queues)
+        else:
+            stale = {name for queue in set(charges[self._place :]) for name in self._tree.path(queue)}
+        self._place = len(charges)
+        for name in stale:
+            self._known[name] = self._borrows_anything(name)
+        return stale
+
+    def of(self, queue: str) -> bool:
+        return self._known[queue]
+
+    def _borrows_anything(self, name: str) -> bool:
+        """Whether a queue has more than its guarantee: of GPUs, or, if it has none of these, of anything shared."""
+        used = self._tree.queues[name].used
+        for dimension in SHARE_DIMENSIONS:
+            amount = used.get(dimension, 0)
+            if amount > (self._tree.guarantee(name, dimension, self._now_ms) or 0):
+                return True
+            if amount:
+                return False
+        return False

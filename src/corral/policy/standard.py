@@ -21,7 +21,7 @@ from corral.core.state import State, is_leaving, lasts
 from corral.policy.backfill.calendar import Calendar
 from corral.policy.backfill.rules import EASY, Backfill
 from corral.policy.backfill.timetable import Timetable, is_countable
-from corral.policy.elastic import grow, repair
+from corral.policy.elastic import Most, grow, repair
 from corral.policy.order import Order
 from corral.policy.placement import FREE, Bounds, Scorer, Seating, find_seats, spread_of
 from corral.policy.preemption import Preemption, Room, next_beat_ms
@@ -214,6 +214,8 @@ class Cycle:
             return
         if self._is_full(gang, pool):
             walk.close(turn)
+            if self.room.nobody_to_ask(gang):
+                walk.close_class(turn)
             self._give_up(walk, gang, FREE)
             return
         shortfall = self.shortfall(gang, demand.smallest)
@@ -315,7 +317,8 @@ class Cycle:
         self.draft.claim(gang, decision.seats, self.state.charge_for(gang.demand.task, decision.seats))
         self.decisions.append(decision)
         if decision.victims:
-            self.room.made()
+            self.room.made([self.state.gangs[victim.gang] for victim in decision.victims])
+            walk.reopen()
         return True
 
     def _block(self, walk: Walk, turn: Turn, pool: tuple[bool, ...], bounds: Bounds, exempt: list[str]) -> None:
@@ -366,9 +369,10 @@ class Cycle:
 
     def _close_what_is_full(self, walk: Walk, pool: tuple[bool, ...]) -> None:
         """Equivalent to giving everyone a turn; those who cannot fit, and may not make others leave, need none."""
-        for demand, may_fit in self.room.could_take(walk.open_demands()).items():
-            if not may_fit and self._pool(demand) == pool:
-                walk.close_demand(demand)
+        classes = self.state.backlog.classes
+        for kind, may_fit in self.room.could_take(classes).items():
+            if not may_fit and self._pool(next(iter(classes[kind]))) == pool:
+                walk.close_demands(classes[kind].keys())
 
     def _content_ms(self, gang: Gang) -> int:
         """Until when a gang would rather wait for seats that are closer together than take what there is."""
@@ -383,12 +387,13 @@ class Cycle:
     # ---- 5. growth ---------------------------------------------------------------------------------------------
 
     def grow(self) -> None:
+        most: Most = {}
         for gang in list(self.state.elastic.values()):
             if gang.state is not GangState.RUNNING or self.draft.is_leaving(gang):
                 continue
             if len(gang.seats) >= gang.demand.tasks or gang.id in self.draft.served:
                 continue
-            decision = grow(self.draft, gang)
+            decision = grow(self.draft, gang, most)
             if decision is not None:
                 extra = tuple(seat for seat in decision.seats if seat not in set(gang.seats))
                 if self._shortfall_of(gang, dict(self.state.charge_for(gang.demand.task, extra))) is None:

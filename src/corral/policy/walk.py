@@ -6,10 +6,10 @@ can happen, not what waits. Starts nobody.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from heapq import heapify, heappop, heapreplace
 
-from corral.core.cluster.resources import GPU_MILLI, Demand
+from corral.core.cluster.resources import GPU_MILLI, Demand, SizeClass
 from corral.core.model import NEVER_MS, Gang
 from corral.core.queues.backlog import Desk, Line
 from corral.core.snapshot import Draft
@@ -67,7 +67,7 @@ class Walk:
         order: Order,
         first: Iterable[Gang] = (),
         may_insist: Callable[[str, int], bool] = lambda _queue, _priority: False,
-        full: Container[Demand] = (),
+        full: Set[Demand] = frozenset(),
     ) -> None:
         self._draft, self._order = draft, order
         self._shares = Shares(draft)
@@ -78,12 +78,15 @@ class Walk:
         self._may_insist = may_insist
         self._is_narrowed = False
         self._rooms: dict[str, int] = {}  # queue -> what it may still have within its guarantee
+        self._borrowing_above: dict[str, tuple[bool, ...]] = {}  # parent -> along its path, what has all of its own
         self._passed: dict[Line, int] = {}
         self._skipped: set[str] = set()
         self._closed_lines: set[Line] = set()
-        #: demand -> only runs shorter than this still have a turn, at desks that may not insist
-        self._open: dict[Demand, int] = {demand: NEVER_MS for demand in self._backlog.demands if demand not in full}
-        self._has_closed = len(self._open) < len(self._backlog.demands)
+        #: demands of which nobody has another turn, at desks that may not insist; all others are open
+        self._closed: set[Demand] = set(self._backlog.demands.keys() & full) if full else set()
+        self._limits: dict[Demand, int] = {}  # demand -> the same, for runs of so long or longer
+        #: demands that have nobody to ask and no room, class by class: (the desk, or none for all that may not insist)
+        self._closed_classes: set[tuple[int, str, SizeClass] | SizeClass] = set()
         #: the same at every desk, whether it may insist or not, for those who avoid no nodes
         self._hopeless: dict[Demand, int] = {}
         #: the same for single desks: (desk, demand) -> shorter than this
@@ -113,7 +116,7 @@ class Walk:
                 turn = self._turn_of(gang)
                 if self._is_open(turn.desk, BORROWER, turn.line):
                     return turn
-        if not self._open and not self._is_narrowed:
+        if self._is_closed and not self._is_narrowed:
             self._narrow()
         heap = self._heap
         if heap is None:
@@ -146,7 +149,7 @@ class Walk:
     def _lined_up(self) -> list[tuple[Key, str]]:
         """All desks, by family, and a heap of the families."""
         for at, desk in self._backlog.desks.items():
-            if not self._open and not self._may_insist(desk.queue, desk.priority):
+            if self._is_closed and not self._may_insist(desk.queue, desk.priority):
                 continue
             family = self._families.setdefault(family_of(desk.queue), [])
             family.append((self._least_key(desk, BORROWER), BORROWER, at))
@@ -195,18 +198,38 @@ class Walk:
         if not self._may_insist(turn.desk.queue, turn.desk.priority):
             self.close_demand(turn.gang.demand, from_ms)
 
-    def open_demands(self) -> list[Demand]:
-        """The demands that may still have a turn at desks that may not insist."""
-        return list(self._open)
+    @property
+    def _is_closed(self) -> bool:
+        """Whether nobody has another turn at desks that may not insist."""
+        return len(self._closed) == len(self._backlog.demands)
 
     def close_demand(self, demand: Demand, from_ms: int = 0) -> None:
-        if demand not in self._open:
-            return
-        self._has_closed = True
+        """It does not fit for a run of so long or longer, at any desk that may not insist."""
         if all((expected or self._default_ms) >= from_ms for expected in self._backlog.demands[demand]):
-            del self._open[demand]
+            self._closed.add(demand)
         else:
-            self._open[demand] = min(self._open[demand], from_ms)
+            self._limits[demand] = min(self._limits.get(demand, NEVER_MS), from_ms)
+
+    def close_demands(self, demands: Set[Demand]) -> None:
+        """Equivalent to closing one after the other."""
+        self._closed |= demands
+
+    def close_class(self, turn: Turn) -> None:
+        """There is no room for anything of this class, and nobody to ask at this desk. Equivalent to giving a turn to
+        each of its demands, as long as nobody is told to leave: ``reopen`` when that happens."""
+        kind = self._backlog.class_of[turn.gang.demand]
+        self._closed_classes.add((turn.desk.priority, turn.desk.queue, kind))
+        if not self._may_insist(turn.desk.queue, turn.desk.priority):
+            self._closed_classes.add(kind)
+
+    def reopen(self) -> None:
+        """Somebody was told to leave, and what will be free then may be claimed: classes have their turns after all."""
+        if self._closed_classes:
+            self._closed_classes.clear()
+            self._users.clear()
+            self._families.clear()
+            self._tops.clear()
+            self._heap, self._is_narrowed = None, False
 
     def close_everywhere(self, demand: Demand, from_ms: int = 0) -> None:
         """Nobody who wants this on any nodes, for so long or longer, has another turn: it would be in vain.
@@ -231,6 +254,7 @@ class Walk:
         self._shares.charged(queue, turn.gang.user)
         for name in self._draft.queues.path(queue):
             self._rooms.pop(name, None)
+        self._borrowing_above.clear()
 
     def leaves(self, gang: Gang) -> None:
         """A gang is about to be told to leave. What it gives back counts in the next plan, as if all knew."""
@@ -249,11 +273,15 @@ class Walk:
         """Level by level: whoever is within its guarantee could take it back from a relative who is not."""
         if not self._owners_first:
             return ()
-        return ((*[self._headroom(name) <= 0 for name in self._draft.queues.path(desk.queue)[1:-1]], rights),)
+        path = self._draft.queues.path(desk.queue)
+        above = self._borrowing_above.get(path[-2])
+        if above is None:
+            above = self._borrowing_above[path[-2]] = tuple([self._headroom(name) <= 0 for name in path[1:-1]])
+        return ((*above, rights),)
 
     def _best(self, desk: Desk, rights: int) -> Best | None:
         """The first at a desk: of the users by order, the first of that user's lines."""
-        if not self._open and not self._may_insist(desk.queue, desk.priority):
+        if self._is_closed and not self._may_insist(desk.queue, desk.priority):
             return None
         users = self._users.get((rights, desk.priority, desk.queue))
         if users is None:
@@ -309,15 +337,15 @@ class Walk:
     def _open_lines(self, desk: Desk, rights: int) -> list[Mapping[str, Line]]:
         """The lines at a desk that may still have a turn, by profile: user -> line."""
         headroom = self._headroom(desk.queue) if rights == OWNER else NEVER_MS
-        here, limits, default = desk.by_demand, self._open, self._default_ms
+        here, limits, default = desk.by_demand, self._limits, self._default_ms
         # while everything is open, nobody has to insist
-        insists = self._has_closed and self._may_insist(desk.queue, desk.priority)
+        insists = bool(self._closed or limits) and self._may_insist(desk.queue, desk.priority)
         found: list[Mapping[str, Line]] = []
-        for demand in limits if len(limits) < len(here) and not insists else here:
-            profiles = here.get(demand)
-            if profiles is None or (rights == OWNER and _gpu_milli(demand) > headroom):
+        for demand in here if insists or not self._closed else here.keys() - self._closed:
+            if (rights == OWNER and _gpu_milli(demand) > headroom) or self._is_class_closed(desk, demand, insists):
                 continue
-            shortest = NEVER_MS if insists else limits.get(demand, 0)
+            profiles = here[demand]
+            shortest = NEVER_MS if insists else limits.get(demand, NEVER_MS)
             if self._open_at:
                 shortest = min(shortest, self._open_at.get((desk.priority, desk.queue, demand), NEVER_MS))
             if shortest > 0:
@@ -333,13 +361,22 @@ class Walk:
         demand, expected = profile.demand, profile.expected_ms or self._default_ms
         if self._hopeless and expected >= self._hopeless.get(demand, NEVER_MS) and not profile.avoid:
             return False
-        if expected >= self._open.get(demand, 0) and not self._may_insist(desk.queue, desk.priority):
+        is_closed = demand in self._closed or (self._limits and expected >= self._limits.get(demand, NEVER_MS))
+        insists = bool(is_closed or self._closed_classes) and self._may_insist(desk.queue, desk.priority)
+        if (is_closed and not insists) or self._is_class_closed(desk, demand, insists):
             return False
         if rights == OWNER and _gpu_milli(demand) > self._headroom(desk.queue):
             return False
         if self._open_at and expected >= self._open_at.get((desk.priority, desk.queue, demand), NEVER_MS):
             return False
         return line not in self._closed_lines
+
+    def _is_class_closed(self, desk: Desk, demand: Demand, insists: bool) -> bool:
+        closed = self._closed_classes
+        if not closed:
+            return False
+        kind = self._backlog.class_of[demand]
+        return (desk.priority, desk.queue, kind) in closed or (not insists and kind in closed)
 
     def _headroom(self, queue: str) -> int:
         """How much more a queue may have within its own guarantee; 0 if it has none."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import secrets
 from enum import Enum, StrEnum
 
@@ -132,6 +133,7 @@ class NewToken(Struct, frozen=True, gc=False):
 # ---- tokens ----------------------------------------------------------------------------------------------
 
 PREFIX = "corral"
+_WHOLE = re.compile(rf"{PREFIX}_([0-9a-f]{{4,32}})_[A-Za-z0-9_-]{{8,}}")
 _NOBODY = hashlib.sha256(b"").hexdigest()
 
 
@@ -139,6 +141,11 @@ def new_token() -> NewToken:
     """``corral_<id>_<secret>``: 64 random bits to name it, 256 to prove it."""
     number, secret = secrets.token_hex(8), secrets.token_urlsafe(32)
     return NewToken(number, f"{PREFIX}_{number}_{secret}", digest_of(secret))
+
+
+def redacted(text: str) -> str:
+    """The text without secrets of tokens: what of them may be shown is their id."""
+    return _WHOLE.sub(rf"{PREFIX}_\1_...", text) if PREFIX in text else text
 
 
 def digest_of(secret: str) -> str:

@@ -158,11 +158,13 @@ class Dispatch:
         job = self.state.jobs[gang.job]
         work = next(spec.work for spec in job.spec.gangs if spec.role == role_of(gang)) or Work(command=("true",))
         common = self._environment(job, gang, work)
+        secrets = tuple(self._secrets(job, work))
+        begun, next_rank = gang.started | gang.ended, 0
         for task, seat in enumerate(gang.seats):
-            if (gang.started | gang.ended) >> task & 1:
-                continue
             ranks = _processes(work, seat.gpus.bit_count())
-            first_rank = _ranks_before(gang, work, task)
+            first_rank, next_rank = next_rank, next_rank + ranks
+            if begun >> task & 1:
+                continue
             env = common | _task_environment(gang, task, ranks)
             yield TaskOrder(
                 key=TaskKey(gang.id, gang.attempt, task),
@@ -170,7 +172,7 @@ class Dispatch:
                 node=seat.node,
                 command=work.command,
                 env=tuple(env.items()),
-                secret_env=tuple(self._secrets(job, work)),
+                secret_env=secrets,
                 processes=tuple(_process(work, task, first_rank + local, local) for local in range(ranks)),
                 gpus=self._uuids(seat.node, seat.gpus),
                 vram_mib=seat.slice_mib,
@@ -266,10 +268,6 @@ def _live_tasks(gang: Gang) -> list[TaskKey]:
 def _processes(work: Work, gpus: int) -> int:
     """How many processes a task has: so many as were asked for, or one for each of its GPUs."""
     return work.processes or max(1, gpus)
-
-
-def _ranks_before(gang: Gang, work: Work, task: int) -> int:
-    return sum(_processes(work, seat.gpus.bit_count()) for seat in gang.seats[:task])
 
 
 def _threads(gang: Gang, work: Work) -> str:

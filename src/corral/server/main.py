@@ -50,6 +50,7 @@ from corral.store.attest import BadAttestation, signer_of
 from corral.store.journal import Entry, Journal
 from corral.store.reserve import Reserve
 from corral.store.sqlite.journal import SqliteJournal
+from corral.wire.address import is_plain
 from corral.wire.codec import encode
 from corral.wire.config import PolicyChoice
 from corral.wire.health import HealthSettings
@@ -187,7 +188,8 @@ def _found(journal: Journal, options: Options) -> None:
     events = founding(options.settings, options.queues, options.administrator, issued, now_ms, account)
     # the token first: a start that ends in between is a first start again, and makes another one
     kept = {"url": options.public_url, "token": token.text}
-    write_private(options.credentials, kept | ({"ca": options.tls_ca} if options.tls_ca else {}))
+    allowed = {"allow_plain_http": True} if is_plain(options.public_url) else {}  # by whoever started this server
+    write_private(options.credentials, kept | ({"ca": options.tls_ca} if options.tls_ca else {}) | allowed)
     journal.append([Entry(now_ms, FOUNDER, encode(event)) for event in events]).result()
 
 

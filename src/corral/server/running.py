@@ -20,6 +20,7 @@ from corral.core import events as e
 from corral.core.cluster.topology import NodeSpec
 from corral.core.intake.commands import cancel
 from corral.core.intake.refusal import Refusal
+from corral.core.people import commands as people
 from corral.core.people import identity
 from corral.core.state import State
 from corral.server import garbage
@@ -63,6 +64,8 @@ ADMIT_S = 5.0
 IMAGE_S = 30.0
 JUDGE_S = 10.0
 SUSPENDED_S = 1.0
+EXPIRED_S = 60.0
+SYSTEM = "system"  # acts by itself
 
 
 class Running:
@@ -141,7 +144,8 @@ class Running:
         self.loop.resume()
         garbage.set_survivors_aside()
         begun = (
-            self.loop.run(), self.loop.timers.run(), self._take_images(), self._end_suspended(), _look_for_garbage()
+            self.loop.run(), self.loop.timers.run(), self._take_images(), self._end_suspended(),
+            self._drop_expired_tokens(), _look_for_garbage(),
         )  # fmt: skip
         self._tasks = [asyncio.create_task(each) for each in begun]
         if self.disk is not None:
@@ -250,6 +254,12 @@ class Running:
         """An attempt is over for good: the backend need not remember its tasks."""
         if isinstance(event, e.GangStopped):
             self._dispatch.forget(event.gang, event.attempt)
+
+    async def _drop_expired_tokens(self) -> None:
+        while True:
+            if people.drop_expired_tokens(self.service.accounts, self.service.now_ms()):
+                await self.service.change_accounts(SYSTEM, people.drop_expired_tokens)
+            await asyncio.sleep(EXPIRED_S)
 
     async def _take_images(self) -> None:
         """At once where many records are owed one: a server that is killed again and again may not live for long."""

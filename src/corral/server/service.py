@@ -152,9 +152,8 @@ class Service(Newsroom):
             account = self.account_for(user)
             if isinstance(account, Refusal):
                 return account
-            return submit_many(
-                state, self._numbered(specs, over), user, now_ms, could_come(state, self.fleets), account
-            )
+            named, may_come = self._numbered(specs, over), could_come(state, self.fleets)
+            return submit_many(state, named, user, now_ms, may_come, account, self.rules)
 
         return await self.change(user, command, request)
 

@@ -50,7 +50,7 @@ def write_archive(path: Path, before: Head, records: Iterable[Record]) -> Head:
     if path.exists():
         raise ArchiveRefused(f"{path} is there already. Name another file.")
     make_folder(path.parent)
-    temporary = path.with_name(f".{path.name}.new")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
     opened = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         with os.fdopen(opened, "wb") as file:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 def write_whole(path: Path, content: bytes) -> None:
     """After this the file has the new content for good; after a crash before, it has the old or the new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.new")  # of this call alone
     file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         with os.fdopen(file, "wb") as stream:

@@ -61,9 +61,15 @@ class ApiLimits(Struct, frozen=True, kw_only=True):
     """What one request, and one token in a second, may ask of the server."""
 
     body_mib: int = 32
-    jobs_per_request: int = 10_000
+    jobs_per_request: int = 5_000
     requests_per_s: int = 2_000  # for each token
     requests_at_once: int = 4_000  # that may be saved up
+
+
+class AuditRules(Struct, frozen=True, kw_only=True):
+    """What is written into the record besides changes."""
+
+    reads: bool = False
 
 
 class PolicyChoice(Struct, frozen=True, kw_only=True):
@@ -99,6 +105,7 @@ class Config(Struct, frozen=True, kw_only=True):
     attest: AttestRules = AttestRules()
     limits: Limits = LIMITS
     api: ApiLimits = ApiLimits()
+    audit: AuditRules = AuditRules()
     health: HealthSettings = HealthSettings()
     topology: TopologySource = TopologySource()
     default_queue: str = DEFAULT_QUEUE
@@ -189,11 +196,18 @@ API_KEYS = Table(
     [
         Key("body", SIZE_OVER_ZERO, "The largest body of a request.", "32MiB", default="32MiB", into="body_mib"),
         Key("jobs_per_request", number("a number of jobs", 1, 1_000_000), "So many jobs in one request.",
-            10_000, default="10000", into="jobs_per_request"),
+            5_000, default="5000", into="jobs_per_request"),
         Key("requests_per_s", number("a number of requests", 1), "For each token.",
             2000, default="2000", into="requests_per_s"),
         Key("requests_at_once", number("a number of requests", 1), "That a token may save up.",
             4000, default="4000", into="requests_at_once"),
+    ],
+)  # fmt: skip
+AUDIT_KEYS = Table(
+    "audit",
+    [
+        Key("reads", FLAG, "Record who reads logs, names of secrets, the record and others' jobs.",
+            False, default="false", into="reads"),
     ],
 )  # fmt: skip
 LIMIT_KEYS = Table(
@@ -282,6 +296,8 @@ CONFIG_KEYS = Table(
         Key("limits", table_kind(LIMIT_KEYS, "a mapping"), "How large a job document may be.", {"array_size": 100_000}),
         Key("api", table_kind(API_KEYS, "a mapping", lambda found: ApiLimits(**_into(found, API_KEYS))),
             "What one request may ask.", {"body": "32MiB"}, into="api"),
+        Key("audit", table_kind(AUDIT_KEYS, "a mapping", lambda found: AuditRules(**_into(found, AUDIT_KEYS))),
+            "What is recorded besides changes.", {"reads": True}, into="audit"),
         Key("health", HEALTH_TABLE, "When a machine or a GPU counts as sick.", {"interval": "10s"}, into="health"),
         Key("default_queue", QUEUE, "Where jobs go that name no queue.", "default", default="default",
             into="default_queue"),
@@ -381,6 +397,7 @@ def write_config(config: Config) -> dict[str, Any]:
     written["attest"] = _written(config.attest, ATTEST_KEYS)
     written["limits"] = _written(config.limits, LIMIT_KEYS)
     written["api"] = _written(config.api, API_KEYS)
+    written["audit"] = _written(config.audit, AUDIT_KEYS)
     written["health"] = _written(config.health, HEALTH_KEYS)
     written["topology"] = _written(config.topology, TOPOLOGY_KEYS)
     written["default_queue"] = config.default_queue
@@ -407,6 +424,7 @@ def _tree(queues: tuple[QueueSpec, ...]) -> dict[str, Any]:
 
 __all__ = [
     "ApiLimits",
+    "AuditRules",
     "Config",
     "LogRules",
     "PolicyChoice",

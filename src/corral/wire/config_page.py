@@ -25,6 +25,7 @@ def configuration_page() -> str:
         section("`secrets`", "See [security](security.md#secrets).", SECRET_KEYS),
         section("`attest`", "See [the journal](journal.md#heads-that-are-kept-elsewhere).", ATTEST_KEYS),
         section("`api`", "", config.API_KEYS),
+        section("`audit`", "See [security](security.md#who-read-what).", config.AUDIT_KEYS),
         section("`health`", _HEALTH, HEALTH_KEYS),
         section("A queue", _QUEUE, queues.QUEUE_KEYS),
         section("`budget`", "", queues.BUDGET_KEYS),

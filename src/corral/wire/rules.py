@@ -9,6 +9,13 @@ from corral.wire.document.kinds import FLAG, SPAN, number
 from corral.wire.document.table import Key, Table, table_kind
 from corral.wire.job.terms import PRIORITY_MOST
 
+_VOLUME = {
+    "gangs_per_job": "The most gangs of one job: array elements times gangs.",
+    "gangs_per_request": "The most gangs of all jobs in one request. Others wait about 10 ms for every 1,000.",
+    "tasks_per_request": "The most tasks of all jobs in one request, arrays expanded.",
+    "pending_per_user": "The most unfinished jobs of one user in all queues; each element of an array counts.",
+    "pending_per_queue": "The most unfinished jobs of a queue and those below it, where it states no max_jobs.",
+}
 RULE_KEYS = Table(
     "jobs",
     [
@@ -19,6 +26,11 @@ RULE_KEYS = Table(
             "10m", default="10m", into="grace_max_ms"),
         Key("preemptible", FLAG, "Whether a job that does not say so may be preempted.",
             False, default="true", into="preemptible"),
+        *(
+            Key(name, number("a number", 1), about, getattr(SiteRules(), name), default=str(getattr(SiteRules(), name)),
+                into=name)
+            for name, about in _VOLUME.items()
+        ),
     ],
 )  # fmt: skip
 

@@ -12,6 +12,7 @@ from corral.cli.fleet.place import agent_data_option, agent_folder
 from corral.cli.render import say, tell
 from corral.cli.session import connected
 from corral.cli.words import Span
+from corral.wire.address import PLAIN_HINT, why_not_plain
 
 
 @click.command("token")
@@ -37,9 +38,18 @@ def make_token(name: str, expires: int) -> None:
 @click.option(
     "--ca", "cafile", metavar="FILE", default="", envvar="CORRAL_CA", help="A private authority that vouches for it."
 )
+@click.option("--allow-plain-http", is_flag=True, help="Send tokens without TLS to another machine.")
 @click.option("--replace", is_flag=True, help="Although this machine has joined before.")
 @agent_data_option
-def join(urls: tuple[str, ...], token: str, name: str | None, cafile: str, replace: bool, data: str | None) -> None:
+def join(
+    urls: tuple[str, ...],
+    token: str,
+    name: str | None,
+    cafile: str,
+    allow_plain_http: bool,
+    replace: bool,
+    data: str | None,
+) -> None:
     """Make this machine a node: exchange a token for a credential of its own, and keep that for corral agent."""
     from corral.agent.agent import urls_of
     from corral.agent.line import HttpLine, NoAnswer, Refused
@@ -52,6 +62,8 @@ def join(urls: tuple[str, ...], token: str, name: str | None, cafile: str, repla
     for url in urls:
         if not url.startswith(("http://", "https://")):
             raise Complaint(f"--server cannot be {url!r}", "write it like https://corral.example:7411")
+        if not allow_plain_http and (why := why_not_plain(url)):
+            raise Complaint(why, PLAIN_HINT)
     cafile = os.path.abspath(cafile) if cafile else ""
     try:
         with HttpLine(urls_of(urls), token, cafile=cafile) as line:

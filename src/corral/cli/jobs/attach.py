@@ -9,9 +9,11 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from corral.cli.complaint import INTERRUPTED
+from corral.cli.jobs.logs import Writer
 from corral.cli.jobs.wait import ending, exit_code
 from corral.cli.render import clock, count, say
 
@@ -104,7 +106,7 @@ class _Outputs:
     def _follow(self, gang: str, task: int, stream: str, mark: bytes) -> None:
         from corral.client.errors import ClientError
 
-        out = (sys.stdout if stream == "stdout" else sys.stderr).buffer
+        out = Writer(sys.stdout if stream == "stdout" else sys.stderr)
         rest = b""
         try:
             for part in self._client.logs(self._job, gang=gang, task=task, stream=stream, follow=True):
@@ -118,10 +120,6 @@ class _Outputs:
         except ClientError as error:
             say(f"the {stream} of task {task} cannot be shown: {error}", dim=True)
 
-    def _write(self, out: object, data: bytes) -> None:
-        with self._writing:
-            try:
-                out.write(data)  # type: ignore[attr-defined]
-                out.flush()  # type: ignore[attr-defined]
-            except BrokenPipeError:
-                pass  # nobody reads any more; the job goes on
+    def _write(self, out: Writer, data: bytes) -> None:
+        with self._writing, suppress(BrokenPipeError):  # nobody reads any more; the job goes on
+            out.write(data)

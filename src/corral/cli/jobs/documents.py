@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import rich_click as click
-
 from corral.cli.complaint import BAD_INPUT, Complaint
 from corral.cli.render import count, now_ms, say, style
 
@@ -125,4 +123,4 @@ class BadFile(Complaint):
     def show_faults(self) -> None:
         for place, why, hint in self.faults:
             shown = style(place, stream=sys.stderr, bold=True)
-            click.echo(f"{shown}: {why}" + (f" ({hint})" if hint else ""), err=True)
+            say(f"{shown}: {why}" + (f" ({hint})" if hint else ""))

@@ -9,6 +9,7 @@ from typing import Any
 import rich_click as click
 
 from corral.cli.complaint import NOT_FOUND, Complaint
+from corral.cli.harmless import LogText
 from corral.cli.render import say
 from corral.cli.session import connected
 from corral.cli.words import Word
@@ -26,22 +27,24 @@ _NAMED = re.compile(r"(?P<job>\d+)(?:\[(?P<index>\d+)\])?(?:/(?P<role>[\w-]+))?"
 @click.option("--stream", type=Word("stdout", "stderr"), default="stdout", help="Which of the two.")
 @click.option("--tail", "-n", type=click.IntRange(min=1), metavar="N", default=None, help="The last so many lines.")
 def logs(job: str, **given: Any) -> None:
-    """Print what a task of a job wrote, as it was written. JOB may be 17, 17[3] or 17/trainer."""
+    """Print what a task of a job wrote, as it was written; on a terminal, colours are kept and other control sequences
+    are left out. JOB may be 17, 17[3] or 17/trainer."""
     from corral.client.errors import NotFound
 
     id, gang = named(job, given["gang"])
     where = {"gang": gang, "task": given["task"], "attempt": given["attempt"] or 0, "stream": given["stream"]}
+    out = Writer()
     with connected() as client:
         try:
             offset = 0
             if given["tail"]:
                 end = b"".join(part.data for part in client.logs(id, tail=_LINES_AT_ONCE, **where))
-                _write(_last_lines(end, given["tail"]))
+                out.write(_last_lines(end, given["tail"]))
                 if not given["follow"]:
                     return
                 offset = _end(client, id, where)
             for part in client.logs(id, offset=offset, follow=given["follow"], **where):
-                _write(part.data)
+                out.write(part.data)
         except NotFound as error:
             if error.code != "no_such_log":
                 raise
@@ -72,7 +75,14 @@ def _last_lines(text: bytes, count: int) -> bytes:
     return b"".join(lines[-count:])
 
 
-def _write(data: bytes) -> None:
-    sys.stdout.flush()
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
+class Writer:
+    """To standard output or another: as it was written, but on a terminal without what would command it."""
+
+    def __init__(self, out: Any = None) -> None:
+        self._out = sys.stdout if out is None else out
+        self._text = LogText() if self._out.isatty() else None
+
+    def write(self, data: bytes) -> None:
+        self._out.flush()
+        self._out.buffer.write(data if self._text is None else self._text.take(data))
+        self._out.buffer.flush()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import rich_click as click
 
+from corral.cli.harmless import one_line
 from corral.cli.jobs.logs import named
 from corral.cli.render import Field, ago, clock, count, ranges, span, state_text, style, table, tell, write_json
 from corral.cli.session import connected
@@ -57,7 +58,7 @@ def _show_head(job: JobView) -> None:
     }
     for title, text in lines.items():
         if text:
-            tell(f"{style(title, dim=True)}{' ' * (11 - len(title))}{text}")
+            tell(f"{style(title, dim=True)}{' ' * (11 - len(title))}{one_line(text)}")
 
 
 def _show_gangs(gangs: tuple[GangView, ...]) -> None:

@@ -68,7 +68,9 @@ def make(name: str, user: str, scope: str, expires: int | None, as_json: bool) -
 @token.command()
 @click.argument("token")
 def revoke(token: str) -> None:
-    """End a token, by its id."""
+    """End a token, by its id; of a whole token only that is sent."""
+    parts = token.split("_", 2)
+    token = parts[1] if len(parts) == 3 and parts[0] == "corral" else token
     with connected() as client:
         client.revoke_token(token)
     tell(f"token {token} is revoked")

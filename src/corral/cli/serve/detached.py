@@ -82,6 +82,6 @@ def keep_address(url: str) -> None:
             return
         with Client(url, kept.token, patience_s=0, ca=kept.ca) as client:
             client.whoami()
-        save_credentials(url, kept.token, ca=kept.ca)
+        save_credentials(url, kept.token, ca=kept.ca, allow_plain_http=kept.allow_plain_http)
     except (ClientError, OSError):
         return  # they belong to another server, or cannot be changed: the user's own commands will tell

@@ -206,6 +206,7 @@ def _options(config: Config, folder: Path, given: dict[str, Any]) -> Options:
             requests_burst=config.api.requests_at_once,
             job_limits=config.limits,
             default_queue=config.default_queue,
+            audit_reads=config.audit.reads,
         ),
     )
 

@@ -115,6 +115,19 @@ class Demand(Struct, frozen=True, gc=False, cache_hash=True, kw_only=True):
         return charge
 
 
+#: What matters of a demand to whether there are GPUs enough for it: which, how many for a task, tasks, spares.
+SizeClass = tuple[int, int, tuple[str, ...], int, int | None, int, int]
+
+
+def size_class(demand: Demand) -> SizeClass:
+    """Demands of one class differ in named amounts, or in how their tasks must lie: there are GPUs enough for all of
+    them or for none. However many shapes wait, there are few of these."""
+    task = demand.task
+    return (
+        task.gpus, task.slice_mib, task.models, task.vram_mib_min, task.vram_mib_max, demand.smallest, demand.spares
+    )  # fmt: skip
+
+
 class Seat(Struct, frozen=True, gc=False):
     """Where one task sits: a node, the GPUs it owns there as a bit mask, and the slice if the GPU is shared."""
 

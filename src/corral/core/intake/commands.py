@@ -13,6 +13,7 @@ from corral.core.cluster.topology import NodeSpec
 from corral.core.intake.refusal import Refusal
 from corral.core.intake.site import SiteRules, guarantee_fault, lifts_bound, over_ceiling, over_grace
 from corral.core.intake.submission import faults_of, why_never
+from corral.core.intake.volume import Pending, Volume
 from corral.core.model import Cause, Gang, GangState, JobSpec, QueueSpec, is_hopeless
 from corral.core.queues.quota import ROOT
 from corral.core.state import State
@@ -32,15 +33,18 @@ def submit_many(
     now_ms: int,
     could_come: CouldCome | None = None,
     account: str = "",
+    rules: SiteRules | None = None,
 ) -> Answer:
     """All of them or none. Jobs may depend on each other, but not in a circle. ``could_come``: whether machines may
-    come on which a demand fits that fits on none that is here. ``account``: of the machine, that they run as."""
-    extra: dict[str, int] = {}
+    come on which a demand fits that fits on none that is here. ``account``: of the machine, that they run as.
+    ``rules``: of the site, on how much there may be."""
+    volume, pending = Volume(rules) if rules is not None else None, Pending(state.queues, user, rules)
     for job_id, spec in specs.items():
-        refusal = _why_not(state, job_id, spec, specs, user, extra, now_ms) or _never(state, spec, could_come)
+        refusal = volume.add(spec) if volume is not None else None
+        refusal = refusal or _why_not(state, job_id, spec, specs, now_ms) or pending.add(spec)
+        refusal = refusal or _never(state, spec, could_come)
         if refusal is not None:
             return refusal
-        extra[spec.queue] = extra.get(spec.queue, 0) + 1
     ordered = _by_dependency(specs)
     if ordered is None:
         return Refusal("dependency_cycle", "the jobs wait for each other in a circle", field="after")
@@ -52,8 +56,6 @@ def _why_not(
     job_id: str,
     spec: JobSpec,
     batch: Mapping[str, JobSpec],
-    user: str,
-    extra: Mapping[str, int],
     now_ms: int,
 ) -> Refusal | None:
     if job_id in state.jobs:
@@ -74,10 +76,7 @@ def _why_not(
             )
     if spec.deadline_ms is not None and spec.deadline_ms <= now_ms:
         return Refusal("deadline_passed", "the deadline is in the past", field="deadline_ms")
-    refusal = _queue_refuses(state, spec, user, extra.get(spec.queue, 0))
-    if refusal is not None:
-        return refusal
-    return None
+    return over_ceiling(state.queues, spec.queue, spec.priority, None) or over_grace(state.queues, spec, None)
 
 
 def _never(state: State, spec: JobSpec, could_come: CouldCome | None) -> Refusal | None:
@@ -89,26 +88,6 @@ def _never(state: State, spec: JobSpec, could_come: CouldCome | None) -> Refusal
         over = _over_hard_limit(state, spec, gang.demand.charge(gang.demand.smallest))
         if over is not None:
             return over
-    return None
-
-
-def _queue_refuses(state: State, spec: JobSpec, user: str, extra: int) -> Refusal | None:
-    queue = state.queues.queues[spec.queue]
-    bound = over_ceiling(state.queues, spec.queue, spec.priority, None) or over_grace(state.queues, spec, None)
-    if bound is not None:
-        return bound
-    if queue.spec.max_jobs is not None and queue.jobs + extra >= queue.spec.max_jobs:
-        return Refusal(
-            "queue_full",
-            f"queue {spec.queue} has its {queue.spec.max_jobs} jobs",
-            "wait for one to end",
-            "queue",
-        )
-    mine = queue.user_jobs.get(user, 0)
-    if queue.spec.max_jobs_per_user is not None and mine + extra >= queue.spec.max_jobs_per_user:
-        return Refusal(
-            "too_many_jobs", f"{user} has {mine} jobs in {spec.queue} already", "wait for one to end", "queue"
-        )
     return None
 
 
@@ -140,17 +119,28 @@ def _over_hard_limit(state: State, spec: JobSpec, charge: Mapping[str, int]) -> 
 
 
 def _by_dependency(specs: Mapping[str, JobSpec]) -> list[str] | None:
-    """The jobs with every job after those it waits for, otherwise in the given order; None if that cannot be."""
-    ordered: list[str] = []
-    waiting = dict(specs)
-    while waiting:
-        ready = [j for j, spec in waiting.items() if not any(d.job in waiting for d in spec.after)]
-        if not ready:
-            return None
-        for job_id in ready:
-            ordered.append(job_id)
-            del waiting[job_id]
-    return ordered
+    """The jobs with every job after those it waits for: by how many stand before it in the longest chain, then in the
+    given order; None if that cannot be. Linear in the jobs and what they wait for."""
+    if not any(spec.after for spec in specs.values()):
+        return list(specs)
+    followers: dict[str, list[str]] = {}
+    missing: dict[str, int] = {}  # job -> how many that it waits for are not ordered yet
+    for job_id, spec in specs.items():
+        inside = {dependency.job for dependency in spec.after if dependency.job in specs}
+        missing[job_id] = len(inside)
+        for parent in inside:
+            followers.setdefault(parent, []).append(job_id)
+    depth = {job_id: 0 for job_id, count in missing.items() if not count}
+    ready = list(depth)
+    for job_id in ready:  # grows while it is walked
+        for follower in followers.get(job_id, ()):
+            missing[follower] -= 1
+            if not missing[follower]:
+                depth[follower] = depth[job_id] + 1  # the last of its parents to be ordered is as deep as any
+                ready.append(follower)
+    if len(ready) < len(specs):
+        return None
+    return sorted(specs, key=depth.__getitem__)
 
 
 def cancel(state: State, job_id: str, now_ms: int, at_once: bool = False) -> Answer:

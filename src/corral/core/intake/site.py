@@ -18,11 +18,16 @@ MINUTE_MS = 60_000
 
 
 class SiteRules(Struct, frozen=True, gc=False, kw_only=True):
-    """Bounds on jobs of queues whose path states none of its own."""
+    """Bounds on jobs of queues whose path states none of its own, and on what one request may bring."""
 
     priority_ceiling: int = 0
     grace_max_ms: int = 10 * MINUTE_MS
     preemptible: bool = True  # of a job that does not say so itself
+    gangs_per_job: int = 10_000  # array elements times gangs
+    gangs_per_request: int = 10_000
+    tasks_per_request: int = 1_000_000
+    pending_per_user: int = 300_000  # elements that are not over, in all queues
+    pending_per_queue: int = 1_000_000  # in a queue and those below it, where it states no max_jobs
 
 
 def over_ceiling(tree: QueueTree, queue: str, priority: int, rules: SiteRules | None) -> Refusal | None:

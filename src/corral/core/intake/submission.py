@@ -15,6 +15,8 @@ from corral.core.intake.refusal import Refusal
 from corral.core.model import JobSpec
 from corral.core.state import State
 
+_REMEMBERED_MAX = 4096  # answers about demands
+
 
 def faults_of(spec: JobSpec) -> Iterator[Refusal]:
     """What is wrong with the job in itself, whatever the cluster looks like."""
@@ -114,6 +116,8 @@ def why_never(state: State, demand: Demand, avoid: Sequence[str] = ()) -> Refusa
     if key not in known:
         if "empty" not in known:
             known["empty"] = _empty(state)
+        if len(known) > _REMEMBERED_MAX:  # people may ask for anything
+            state.never_fits = known = {"empty": known["empty"]}
         known[key] = _why_never(known["empty"], demand, avoid)
     answer: Refusal | None = known[key]
     return answer

@@ -70,6 +70,12 @@ class TokenRevoked(_Event, frozen=True, gc=False, tag=True):
     token: str
 
 
+class TokensExpired(_Event, frozen=True, gc=False, tag=True):
+    """These had expired and were let go."""
+
+    tokens: tuple[str, ...]
+
+
 class SecretSet(_Event, frozen=True, gc=False, tag=True):
     """There is a secret of this name for jobs of this queue and below it, or it has a new value."""
 
@@ -89,6 +95,15 @@ class AccessRefused(_Event, frozen=True, gc=False, tag=True):
     what: str
 
 
+class Read(_Event, frozen=True, gc=False, tag=True):
+    """Somebody looked at this, where reads are audited. Changes nothing. ``left_out``: reads of theirs before it that
+    were the same again, or too many."""
+
+    user: str
+    what: str
+    left_out: int = 0
+
+
 AccountEvent = (
     UserSet
     | UserRemoved
@@ -99,6 +114,8 @@ AccountEvent = (
     | SecretSet
     | SecretRemoved
     | AccessRefused
+    | TokensExpired
+    | Read
 )
 
 
@@ -130,7 +147,7 @@ class Accounts:
 
     def apply(self, event: AccountEvent) -> None:
         _FOLDS[type(event)](self, event)
-        if not isinstance(event, SecretSet | SecretRemoved | AccessRefused):
+        if not isinstance(event, SecretSet | SecretRemoved | AccessRefused | Read):
             self.version += 1
 
 
@@ -162,6 +179,11 @@ def _token_revoked(accounts: Accounts, event: TokenRevoked) -> None:
     accounts.tokens.pop(event.token, None)
 
 
+def _tokens_expired(accounts: Accounts, event: TokensExpired) -> None:
+    for token in event.tokens:
+        accounts.tokens.pop(token, None)
+
+
 def _secret_set(accounts: Accounts, event: SecretSet) -> None:
     accounts.secrets[event.queue, event.secret] = event.at_ms
 
@@ -170,7 +192,7 @@ def _secret_removed(accounts: Accounts, event: SecretRemoved) -> None:
     accounts.secrets.pop((event.queue, event.secret), None)
 
 
-def _access_refused(_accounts: Accounts, _event: AccessRefused) -> None:
+def _only_told(_accounts: Accounts, _event: AccessRefused | Read) -> None:
     """For those who read the record."""
 
 
@@ -183,5 +205,7 @@ _FOLDS: dict[type, Callable[[Accounts, Any], None]] = {
     TokenRevoked: _token_revoked,
     SecretSet: _secret_set,
     SecretRemoved: _secret_removed,
-    AccessRefused: _access_refused,
+    AccessRefused: _only_told,
+    TokensExpired: _tokens_expired,
+    Read: _only_told,
 }

@@ -7,7 +7,7 @@ names are sound, that nothing is asked of users who are not there, and that an a
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from corral.core.intake.refusal import Refusal
 from corral.core.people import accounts as a
@@ -20,10 +20,12 @@ USER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 SECRET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 ACCOUNT = re.compile(r"[a-z_][a-z0-9_.-]{0,31}")
 NODE = SECRET
-QUEUE = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
+QUEUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")  # no part is . or ..
 JOIN = "join:"  # begins the name of a token that lets a machine join; after it, the only node it is good for
 TOKENS_MAX = 1000  # of one user
 TOKEN_NAME_MAX = 100
+EXPIRED_KEPT_MS = 3_600_000
+_AT_ONCE = 1_000
 
 
 def set_user(accounts: Accounts, user: str, account: str | None, disabled: bool | None, now_ms: int) -> Answer:
@@ -89,9 +91,23 @@ def issue_token(
         return Refusal("bad_name", f"a token's name has at most {TOKEN_NAME_MAX} printable characters", field="name")
     if expires_ms is not None and expires_ms <= now_ms:
         return Refusal("bad_expiry", "the token would be over before it begins", "give it some time", "expires_in_ms")
-    if sum(1 for each in accounts.tokens.values() if each.user == user) >= TOKENS_MAX:
+    theirs = [each for each in accounts.tokens.values() if each.user == user]
+    over = _expired(theirs, now_ms) if len(theirs) >= TOKENS_MAX else []
+    if len(theirs) - sum(len(each.tokens) for each in over) >= TOKENS_MAX:
         return Refusal("too_many_tokens", f"{user} has {TOKENS_MAX} tokens", "revoke some first")
-    return [a.TokenIssued(now_ms, token, user, digest, name, scope, expires_ms)]
+    return [*over, a.TokenIssued(now_ms, token, user, digest, name, scope, expires_ms)]
+
+
+def drop_expired_tokens(accounts: Accounts, now_ms: int) -> Answer:
+    """Let go of tokens that have been over for a while: for that long their users are told that they have expired."""
+    return [*_expired(accounts.tokens.values(), now_ms - EXPIRED_KEPT_MS, at_ms=now_ms)]
+
+
+def _expired(tokens: Iterable[a.Token], until_ms: int, at_ms: int | None = None) -> list[a.TokensExpired]:
+    """In events of bounded size."""
+    over = [each.id for each in tokens if each.expires_ms is not None and each.expires_ms <= until_ms]
+    parts = [tuple(over[n : n + _AT_ONCE]) for n in range(0, len(over), _AT_ONCE)]
+    return [a.TokensExpired(until_ms if at_ms is None else at_ms, part) for part in parts]
 
 
 def revoke_token(accounts: Accounts, token: str, now_ms: int) -> Answer:
@@ -159,7 +175,9 @@ def issue_ticket(
     """A token with which one machine can join as this node, once. A user may have any number of these."""
     if user not in accounts.users:
         return _no_user(user)
-    return [a.TokenIssued(now_ms, token, user, digest, f"{JOIN}{node}", ("node.join",), until_ms)]
+    issued = a.TokenIssued(now_ms, token, user, digest, f"{JOIN}{node}", ("node.join",), until_ms)
+    theirs = [each for each in accounts.tokens.values() if each.user == user and each.name.startswith(JOIN)]
+    return [*(_expired(theirs, now_ms) if len(theirs) >= TOKENS_MAX else []), issued]
 
 
 def void_tickets(accounts: Accounts, node: str, now_ms: int) -> list[AccountEvent]:

@@ -12,7 +12,7 @@ from collections.abc import Container, Iterator
 from heapq import heappop, heappush
 from itertools import islice
 
-from corral.core.cluster.resources import Demand
+from corral.core.cluster.resources import Demand, SizeClass, size_class
 from corral.core.model import Gang, Profile
 
 
@@ -131,6 +131,9 @@ class Backlog:
         self.desks: dict[tuple[int, str], Desk] = {}
         #: demand -> expected length of run -> how many in line want just that
         self.demands: dict[Demand, dict[int | None, int]] = {}
+        #: the same demands by class
+        self.classes: dict[SizeClass, dict[Demand, None]] = {}
+        self.class_of: dict[Demand, SizeClass] = {}
         self.count = 0
 
     def add(self, gang: Gang) -> None:
@@ -150,7 +153,11 @@ class Backlog:
         ages.add(gang)
         desk.count += 1
         self.count += 1
-        lengths = self.demands.setdefault(demand, {})
+        lengths = self.demands.get(demand)
+        if lengths is None:
+            lengths = self.demands[demand] = {}
+            self.class_of[demand] = kind = size_class(demand)
+            self.classes.setdefault(kind, {})[demand] = None
         lengths[profile.expected_ms] = lengths.get(profile.expected_ms, 0) + 1
 
     def remove(self, gang: Gang) -> None:
@@ -172,6 +179,10 @@ class Backlog:
             del self.desks[key]
         if not lengths:
             del self.demands[demand]
+            kind = self.class_of.pop(demand)
+            del self.classes[kind][demand]
+            if not self.classes[kind]:
+                del self.classes[kind]
 
     def line(self, gang: Gang) -> Line:
         return self.desks[gang.priority, gang.queue].by_demand[gang.profile.demand][gang.profile][gang.user]

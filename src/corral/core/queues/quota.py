@@ -7,6 +7,7 @@ is not governed; it is not zero. Knows nothing of nodes or placement.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
@@ -48,14 +49,24 @@ class Queue(Struct, gc=False):
     loss_caused_gpu_ms: int = 0
     loss_suffered_gpu_ms: int = 0
     used_gpu_ms: int = 0  # for ever
+    elements: int = 0  # unfinished ones, here and in queues below
+    user_elements: dict[str, int] = field(default_factory=dict)
 
     def twin(self) -> Queue:
         """The same queue, to be charged apart. Everything but what is charged is shared."""
         return Queue(
             self.spec, self.parent, self.children, self.used.copy(), self.user_used.copy(), self.jobs, self.user_jobs,
             self.usage, self.user_usage, self.window, self.spent_gpu_ms, self.committed_gpu_ms,
-            self.loss_caused_gpu_ms, self.loss_suffered_gpu_ms, self.used_gpu_ms,
+            self.loss_caused_gpu_ms, self.loss_suffered_gpu_ms, self.used_gpu_ms, self.elements, self.user_elements,
         )  # fmt: skip
+
+
+class _Terms(Struct, frozen=True):
+    """Of all queues together."""
+
+    kept_back: frozenset[str]  # dimensions of which some queue does not lend everything
+    has_budgets: bool
+    bounds_models: bool
 
 
 class QueueTree:
@@ -67,14 +78,15 @@ class QueueTree:
         self.queues: dict[str, Queue] = {ROOT: Queue(QueueSpec(name=ROOT), None)}
         self.total: dict[str, int] = {}  # what the cluster has, nodes that are lost left out
         self._paths: dict[str, tuple[str, ...]] = {ROOT: (ROOT,)}
-        self._kept_back: frozenset[str] = frozenset()  # dimensions of which some queue does not lend everything
-        self._has_budgets = False
-        self.bounds_models = False  # whether some queue is bounded in a dimension that depends on the GPU model
+        self._known_terms: _Terms | None = None  # None: to be looked for anew
         self._bounded: dict[str, bool] = {}
         self._next_change_ms = 0  # nothing changes by itself before; 0: not known
         self._own: set[str] | None = None  # of a copy: the queues that are no longer shared with the original
+        self.charges: list[str] = []  # of a copy: the queues that were charged, in order
         self._own_users: set[tuple[str, str]] = set()  # of a copy: (queue, user) of whom the same is true
-        self._promised: dict[tuple[str, str], int | None] | None = None  # a copy remembers: time stands still in it
+        #: guarantees and limits that were worked out. Where terms change by themselves, a copy has its own, for time
+        #: stands still in it, and the original none
+        self._promised: dict[tuple[str, str], int | None] | None = None
         self._bounds: dict[tuple[str, str], list[tuple[str, int]]] | None = None
 
     # ---- shape of the tree -------------------------------------------------------------------------------------
@@ -84,23 +96,33 @@ class QueueTree:
             self._to_change(spec.name).spec = spec
         else:
             self.queues[spec.name] = Queue(spec, spec.parent)
-            self.queues[spec.parent].children.append(spec.name)
-            self.queues[spec.parent].children.sort()
+            insort(self.queues[spec.parent].children, spec.name)
             self._paths[spec.name] = (*self._paths[spec.parent], spec.name)
         self._bounded, self._next_change_ms = {}, 0
+        self._terms_changed()
+
+    def _terms_changed(self) -> None:
+        """What was worked out of the terms of queues is worked out anew, when it is asked for."""
+        self._known_terms = self._promised = self._bounds = None
         if self._own is not None:
             self._promised, self._bounds = {}, {}
-        specs = [queue.spec for queue in self.queues.values()]
-        self._kept_back = frozenset(name for each in specs for name, _ in each.lend)
-        self._has_budgets = any(each.budget is not None for each in specs)
-        self.bounds_models = any(
-            ":" in name for each in specs for name, _ in (*each.limit, *each.user_limit, *each.lend)
-        )
 
     def drop(self, name: str) -> None:
         queue = self.queues.pop(name)
         del self._paths[name]
         self.queues[queue.parent or ROOT].children.remove(name)
+        self._terms_changed()
+
+    def count_elements(self, name: str, user: str, change: int) -> None:
+        """More or fewer unfinished elements of a user, in a queue and all above it."""
+        for each in self._paths[name] if change else ():
+            queue = self.queues[each]
+            queue.elements += change
+            mine = queue.user_elements.get(user, 0) + change
+            if mine:
+                queue.user_elements[user] = mine
+            else:
+                del queue.user_elements[user]
 
     def path(self, name: str) -> tuple[str, ...]:
         """From the root down to the queue."""
@@ -115,6 +137,26 @@ class QueueTree:
         return mine[shared:]
 
     # ---- terms -------------------------------------------------------------------------------------------------
+
+    @property
+    def _terms(self) -> _Terms:
+        """What is true of the terms of all queues together. Looked for once after any number of changes."""
+        if self._known_terms is None:
+            specs = [queue.spec for queue in self.queues.values()]
+            names = [name for each in specs for name, _ in (*each.limit, *each.user_limit, *each.lend)]
+            self._known_terms = _Terms(
+                frozenset(name for each in specs for name, _ in each.lend),
+                any(each.budget is not None for each in specs),
+                any(":" in name for name in names),
+            )
+            if self._own is None and not any(each.changes for each in specs):
+                self._promised, self._bounds = {}, {}
+        return self._known_terms
+
+    @property
+    def bounds_models(self) -> bool:
+        """Whether some queue is bounded in a dimension that depends on the GPU model."""
+        return self._terms.bounds_models
 
     def guarantee(self, name: str, dimension: str, now_ms: int) -> int | None:
         """What is always obtainable. A queue that states nothing has what its children are promised together."""
@@ -205,7 +247,7 @@ class QueueTree:
                 used = self.queues[each].used.get(dimension, 0)
                 if used + asked > limit:
                     yield Shortfall("limit", each, dimension, used, limit, asked)
-            if dimension in self._kept_back:
+            if dimension in self._terms.kept_back:
                 room = self.room(name, dimension, now_ms)
                 used = queue.used.get(dimension, 0)
                 own = self.limit(name, dimension, now_ms)
@@ -223,7 +265,8 @@ class QueueTree:
         known = self._bounded.get(name)
         if known is None:
             specs = [self.queues[each].spec for each in self._paths[name]]
-            known = bool(self._kept_back or specs[-1].user_limit or any(spec.limit or spec.budget for spec in specs))
+            is_stated = specs[-1].user_limit or any(spec.limit or spec.budget for spec in specs)
+            known = bool(self._terms.kept_back or is_stated)
             self._bounded[name] = known
         return known
 
@@ -253,11 +296,13 @@ class QueueTree:
 
     def copy(self) -> QueueTree:
         """A tree that can be charged without anyone noticing. Usage is shared: a draft does not let time pass."""
+        assert self._terms is not None  # looked for here, and not in every copy
         twin = object.__new__(QueueTree)
         twin.__dict__.update(self.__dict__)
         twin.queues = self.queues.copy()
-        twin._own, twin._own_users = set(), set()
-        twin._promised, twin._bounds = {}, {}
+        twin._own, twin._own_users, twin.charges = set(), set(), []
+        if self._promised is None:
+            twin._promised, twin._bounds = {}, {}
         return twin
 
     def _to_change(self, name: str) -> Queue:
@@ -271,6 +316,8 @@ class QueueTree:
     # ---- bookkeeping -------------------------------------------------------------------------------------------
 
     def charge(self, name: str, user: str, amounts: Sequence[tuple[str, int]], sign: int) -> None:
+        if self._own is not None:
+            self.charges.append(name)
         if not amounts:
             return
         if sign < 0:
@@ -308,7 +355,7 @@ class QueueTree:
         mine.change(deltas, now_ms, self.half_life_ms)
 
     def commit_budget(self, name: str, gpu_ms: int) -> None:
-        if self._own is not None and not self._has_budgets:
+        if self._own is not None and not self._terms.has_budgets:
             return  # nobody will look
         for each in self._paths[name]:
             self._to_change(each).committed_gpu_ms += gpu_ms

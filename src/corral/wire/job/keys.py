@@ -32,8 +32,8 @@ OWN_KEYS = {CPU_MILLI: "cpus", MEMORY_MIB: "memory", DISK_MIB: "disk", GPU_MILLI
 NAME = text(
     "a name of letters, digits and . _ - + = @ : /",
     most="name_chars",
-    pattern=r"[A-Za-z0-9][A-Za-z0-9._+=@:/-]*",
-    hint="begin with a letter or a digit, and use no blanks",
+    pattern=r"[A-Za-z0-9][A-Za-z0-9._+=@:-]*(/+[A-Za-z0-9_+=@:-][A-Za-z0-9._+=@:-]*)*/*",
+    hint="begin with a letter or a digit, use no blanks, and no . after a /",
 )
 QUEUE = text(
     "the path of a queue such as lab/vision",
@@ -46,7 +46,9 @@ VARIABLE = text(
     "a name of a variable", most="name_chars", pattern=r"[A-Za-z_][A-Za-z0-9_]*", hint="letters, digits and _"
 )
 SECRET = text("the name of a secret", most="name_chars", pattern=r"[A-Za-z0-9][A-Za-z0-9._-]*")
-LABEL = text("a name of a label", most="name_chars", pattern=r"[A-Za-z0-9][A-Za-z0-9._/-]*")
+LABEL = text(
+    "a name of a label", most="name_chars", pattern=r"[A-Za-z0-9][A-Za-z0-9._-]*(/+[A-Za-z0-9_-][A-Za-z0-9._-]*)*/*"
+)
 
 
 def _written_out(most: str, says: str) -> Kind:

@@ -9,10 +9,12 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from msgspec import Struct
 
 from corral.core.intake.refusal import Refusal
+from corral.server.api.entry.audit import Audit
 from corral.server.api.entry.problems import forbidden, not_found, refused
 from corral.server.api.entry.rate import Buckets
 from corral.server.api.entry.seam import Service
@@ -102,6 +104,8 @@ class Shared:
         self.under_way: dict[tuple[str, str], tuple[str, asyncio.Future[Struct]]] = {}  # submissions with a key
         self.remembered = Remembered(self)
         self.refusals = Buckets(_REFUSALS_PER_S, _REFUSALS_BURST)  # that are written down
+        self.audit = Audit()
+        self._turns: WeakValueDictionary[tuple[str, ...], asyncio.Lock] = WeakValueDictionary()
         self.places: dict[str, tuple[str, str]] = {}  # job -> queue and user, of jobs the state has let go
 
     async def look(self, ask: Callable[..., T], *about: Any) -> T:
@@ -111,6 +115,10 @@ class Shared:
     async def look_at_logs(self, ask: Callable[..., T], *about: Any) -> T:
         """As ``look``, for logs: there may be hundreds who follow one."""
         return await asyncio.get_running_loop().run_in_executor(self.log_readers, ask, *about)
+
+    def turn(self, *what: str) -> asyncio.Lock:
+        """One after the other, of those who change the same thing in more than one place."""
+        return self._turns.setdefault(what, asyncio.Lock())
 
     def close(self) -> None:
         """Streams end; what is being answered is answered."""
@@ -161,6 +169,10 @@ class Ask:
     def is_alive(self) -> bool:
         """Whether the token is still good: streams ask again and again."""
         return is_alive(self.service.accounts, self.principal, self.service.now_ms())
+
+    async def has_read(self, what: str) -> None:
+        """What is about to be answered is of others, or of interest to others."""
+        await self.shared.audit.note(self, what)
 
     def insist(self, verb: Verb, kind: str, name: str, queue: str = "", owner: str = "") -> None:
         """End the request unless they may: not found where they may not know that it is there."""

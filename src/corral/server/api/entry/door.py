@@ -25,7 +25,7 @@ from corral.server.api.entry.reading import Bodies, ClientGone, read_body, read_
 from corral.server.api.entry.route import Door, Kind, Route
 from corral.server.api.entry.streams import Streams
 from corral.server.api.entry.throttle import LOOPBACK, Failures, network_of
-from corral.server.auth import Principal, authenticate, is_in_scope, known_token
+from corral.server.auth import Principal, authenticate, is_in_scope, known_token, redacted
 from corral.store.journal import JournalUnusable
 
 log = structlog.get_logger(__name__)
@@ -118,6 +118,7 @@ class Entrance:
     def _let_in(self, route: Route, scope: Scope, headers: dict[bytes, bytes], request_id: str) -> Ask:
         shared = self.desk.shared
         _check_headers(scope, shared.settings.header_bytes_max, shared.settings.headers_max)
+        _check_no_token_in_address(scope)
         principal = self._who(route, scope, headers) if route.door is not Door.OPEN else _NOBODY
         _check_accepted(route, headers)
         ask = Ask(shared, principal, request_id, scope.get("path_params", {}), headers, _address(scope))
@@ -204,6 +205,15 @@ def _check_headers(scope: Scope, bytes_max: int, count_max: int) -> None:
     if len(names) != len(set(names)):
         twice = next(name for name in names if names.count(name) > 1).decode()
         raise Unable(400, "header_twice", f"the header {twice} is there more than once", "send it once")
+
+
+def _check_no_token_in_address(scope: Scope) -> None:
+    """Addresses are written into logs on the way, so a token in one is known to others from then on."""
+    address = f"{scope['path']}?{scope['query_string'].decode('latin-1')}"
+    if redacted(address) != address:
+        why = "there is a token in the address, which others may have read on the way"
+        hint = "revoke it by its id, the part between the underscores, and send tokens in the header Authorization only"
+        raise Unable(400, "token_in_address", why, hint)
 
 
 def _check_accepted(route: Route, headers: dict[bytes, bytes]) -> None:

@@ -11,6 +11,7 @@ from http import HTTPStatus
 from typing import Any
 
 from corral.core.intake.refusal import Refusal
+from corral.server.auth import redacted
 from corral.wire.api import FaultView, Problem
 
 PROBLEM_TYPE = b"application/problem+json"
@@ -44,7 +45,8 @@ class Unable(Exception):
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(code)
-        self.status, self.code, self.detail, self.hint, self.field = status, code, detail, hint, field
+        self.status, self.code, self.hint = status, code, hint
+        self.detail, self.field = redacted(detail), redacted(field)  # both may repeat what was sent
         self.faults, self.headers = tuple(faults), dict(headers or {})
 
     def problem(self, request_id: str) -> Problem:
@@ -94,4 +96,4 @@ def bad_json(why: str, field: str = "") -> Unable:
 
 def fault_view(fault: Any) -> FaultView:
     """A fault of a document, whoever found it."""
-    return FaultView(path=tuple(fault.path), code=fault.code, why=fault.why, hint=fault.hint)
+    return FaultView(path=tuple(fault.path), code=fault.code, why=redacted(fault.why), hint=redacted(fault.hint))

@@ -32,6 +32,7 @@ class ApiSettings(Struct, frozen=True, kw_only=True):
     unread_bytes_max: int = 256 << 20  # all that was answered and not yet taken, together
     log_poll_s: float = 0.1
     secret_bytes_max: int = 64 << 10
+    audit_reads: bool = False  # whether reads of logs, names of secrets and others' jobs are written into the record
     metrics_open: bool = False  # whether metrics are told without a token to clients on this machine
     reader_threads: int = 4
     log_threads: int = 2  # logs are read apart, so that those who follow them delay nobody else

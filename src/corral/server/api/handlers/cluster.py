@@ -127,7 +127,7 @@ def _terms(spec: QueueSpec) -> QueueBody:
 async def set_queue(ask: Ask) -> Reply:
     name, body = ask.path["queue"], ask.body
     if not QUEUE.fullmatch(name) or len(name) > _NAME_MAX:
-        hint = "names of letters, digits and . _ -, joined by /"
+        hint = "names of letters, digits and . _ -, each beginning with a letter or digit, joined by /"
         raise refused(Refusal("bad_name", f"{name[:80]!r} is not a queue name", hint, "name"))
     ask.insist(Verb.QUEUES_CHANGE, "queue", name, name)
     _check_amounts(body)

@@ -37,6 +37,7 @@ _USER_EVENTS = (a.UserSet, a.UserRemoved, a.RoleGranted, a.RoleRevoked, a.TokenI
 
 
 async def events(ask: Ask) -> Reply:
+    await ask.has_read("the record")
     after = ask.query.after
     if ask.query.follow or "text/event-stream" in ask.header(b"accept"):
         last = ask.header(b"last-event-id")

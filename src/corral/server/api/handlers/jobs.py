@@ -45,6 +45,8 @@ async def list_jobs(ask: Ask) -> Reply:
         page = await ask.shared.look(ask.service.lookup.jobs, query)
     except BadCursor as error:
         raise Unable(400, "bad_cursor", str(error)[:200], field="cursor") from None
+    if any(row.user != ask.user for row in page.jobs):
+        await ask.has_read("a list of others' jobs")
     return JobList(jobs=tuple(map(summary, page.jobs)), cursor=page.cursor)
 
 
@@ -63,6 +65,10 @@ async def seen_job(ask: Ask, verb: Verb) -> JobRow:
     if row is None:
         raise not_found("job", name)
     ask.insist(verb, "job", name, row.queue, row.user)
+    if verb is Verb.LOGS_READ:
+        await ask.has_read(f"the log of job {row.id} of {row.user}")
+    elif verb is Verb.JOBS_READ and row.user != ask.user:
+        await ask.has_read(f"job {row.id} of {row.user}")
     return row
 
 

@@ -203,6 +203,7 @@ async def revoke_token(ask: Ask) -> Reply:
 
 
 async def list_secrets(ask: Ask) -> Reply:
+    await ask.has_read("the names of secrets")
     known = sorted(ask.service.accounts.secrets.items())
     return SecretList(
         secrets=tuple(
@@ -214,35 +215,38 @@ async def list_secrets(ask: Ask) -> Reply:
 
 
 async def set_secret(ask: Ask) -> Reply:
-    """The value is kept first, so that no record speaks of a value that is not there."""
+    """The value is kept first, so that no record speaks of a value that is not there; one after the other, so that what
+    is kept is the value of the last record."""
     name, queue, value = ask.path["secret"], ask.query.queue, ask.body.value
     ask.insist(Verb.SECRETS_CHANGE, "secret", name, queue)
     most = ask.shared.settings.secret_bytes_max
     if len(value.encode("utf-8", "replace")) > most or "\0" in value:
         raise Unable(422, "bad_secret", f"a secret has at most {most} bytes and no zero byte", field="value")
     queues = ask.service.state.queues.queues
-    accepted(commands.set_secret(ask.service.accounts, name, queue, queues, ask.service.now_ms()))
-    try:
-        await ask.shared.look(ask.service.secrets.put, queue, name, value)
-    except NoKey as wrong:
-        raise Unable(409, "no_secret_key", str(wrong)) from None
-    done = accepted(
-        await ask.service.change_accounts(
-            ask.user, lambda accounts, now_ms: commands.set_secret(accounts, name, queue, queues, now_ms)
+    async with ask.shared.turn("secret", queue, name):
+        accepted(commands.set_secret(ask.service.accounts, name, queue, queues, ask.service.now_ms()))
+        try:
+            await ask.shared.look(ask.service.secrets.put, queue, name, value)
+        except NoKey as wrong:
+            raise Unable(409, "no_secret_key", str(wrong)) from None
+        done = accepted(
+            await ask.service.change_accounts(
+                ask.user, lambda accounts, now_ms: commands.set_secret(accounts, name, queue, queues, now_ms)
+            )
         )
-    )
     return ChangeAnswer(seq=done.seq)
 
 
 async def remove_secret(ask: Ask) -> Reply:
     name, queue = ask.path["secret"], ask.query.queue
     ask.insist(Verb.SECRETS_CHANGE, "secret", name, queue)
-    if (queue, name) not in ask.service.accounts.secrets:
-        raise not_found("secret", name)
-    done = accepted(
-        await ask.service.change_accounts(
-            ask.user, lambda accounts, now_ms: commands.remove_secret(accounts, name, queue, now_ms)
+    async with ask.shared.turn("secret", queue, name):
+        if (queue, name) not in ask.service.accounts.secrets:
+            raise not_found("secret", name)
+        done = accepted(
+            await ask.service.change_accounts(
+                ask.user, lambda accounts, now_ms: commands.remove_secret(accounts, name, queue, now_ms)
+            )
         )
-    )
-    await ask.shared.look(ask.service.secrets.drop, queue, name)
+        await ask.shared.look(ask.service.secrets.drop, queue, name)
     return ChangeAnswer(seq=done.seq)

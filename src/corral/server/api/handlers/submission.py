@@ -20,6 +20,7 @@ from corral.core.cluster.resources import GPU_MILLI
 from corral.core.events import JobSubmitted
 from corral.core.intake.refusal import Refusal
 from corral.core.intake.site import is_preemptible, over_ceiling, over_grace
+from corral.core.intake.volume import Volume
 from corral.core.model import JobSpec
 from corral.server.api.entry.asking import Ask, Instead, Reply, accepted
 from corral.server.api.entry.problems import Unable, bad_json, fault_view, forbidden, refused
@@ -73,14 +74,20 @@ async def submit_many(ask: Ask) -> Reply:
 
 async def _read_one(ask: Ask) -> list[JobSpec]:
     specs = [_spec(ask, read_json(ask.body), ())]
+    if (too_much := Volume(ask.service.rules).add(specs[0])) is not None:
+        raise refused(too_much)
     await _check(ask, specs)
     return specs
 
 
 async def _read_many(ask: Ask) -> list[JobSpec]:
     specs: list[JobSpec] = []
+    volume = Volume(ask.service.rules)
     for n, document in enumerate(_documents(ask.body, ask.shared.settings.batch_jobs_max)):
-        specs.append(_spec(ask, read_json(bytes(document)), ("jobs", n)))
+        spec = _spec(ask, read_json(bytes(document)), ("jobs", n))
+        if (too_much := volume.add(spec)) is not None:
+            raise refused(too_much)
+        specs.append(spec)
         if n % _PARSED_AT_ONCE == _PARSED_AT_ONCE - 1:
             await asyncio.sleep(0)
     await _check(ask, specs)

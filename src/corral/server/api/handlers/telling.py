@@ -126,6 +126,8 @@ _SENTENCES: dict[type, Callable[[Any], str]] = {
     a.TokenIssued: lambda v: f"a token was issued to {v.user}",
     a.TokenRevoked: lambda v: f"token {v.token} was revoked",
     a.AccessRefused: lambda v: f"{v.user} was refused: {v.what}",
+    a.TokensExpired: lambda v: f"{len(v.tokens)} expired tokens were dropped",
+    a.Read: lambda v: f"{v.user} read {v.what}" + (f" (and {v.left_out} times more before)" if v.left_out else ""),
     a.SecretSet: lambda v: f"secret {v.secret} of {v.queue or 'the cluster'} was set",
     a.SecretRemoved: lambda v: f"secret {v.secret} of {v.queue or 'the cluster'} was removed",
 }

@@ -1,0 +1,143 @@
+"""Who read what, where the administrator wants to know; and tokens that are over do not stay for ever."""
+
+from __future__ import annotations
+
+import pytest
+
+from corral.backends.base import TaskKey
+from corral.core import facts as f
+from corral.core.engine import react
+from corral.core.intake.refusal import Refusal
+from corral.core.people import accounts as a
+from corral.core.people import commands
+from corral.core.people.accounts import Role
+from corral.server.api.entry.settings import ApiSettings
+from tests.server.asgi import Stream, ask
+from tests.server.memory_service import MemoryService
+from tests.server.servers import running, until
+
+JOB = {"queue": "team", "command": "true", "gpus": 1}
+
+
+@pytest.fixture
+def settings(request):
+    return ApiSettings(audit_reads=getattr(request, "param", True))
+
+
+def reads(desk) -> list[tuple[str, str, int]]:
+    return [(e.user, e.what, e.left_out) for e in desk.service.events() if isinstance(e, a.Read)]
+
+
+async def running_job(desk):
+    owner = desk.service.user("owner", (Role.MEMBER, "team"))
+    assert (await ask(desk.app, "POST", "/v1/jobs", owner, JOB)).status == 201
+    desk.service.plan()
+    desk.service.do("world", react(desk.service.state, f.TasksUp("1/main", 1, 1), desk.service.now_ms()))
+    desk.service.backend.logs[TaskKey("1/main", 1, 0), "stdout"] = b"text"
+    return owner
+
+
+@pytest.mark.parametrize(
+    ("path", "what"),
+    [
+        ("/v1/jobs", "a list of others' jobs"),
+        ("/v1/jobs/1", "job 1 of owner"),
+        ("/v1/jobs/1/why", "job 1 of owner"),
+        ("/v1/jobs/1/logs", "the log of job 1 of owner"),
+        ("/v1/secrets", "the names of secrets"),
+        ("/v1/events", "the record"),
+    ],
+)
+async def test_reads_are_recorded_before_they_are_answered(desk, path, what):
+    await running_job(desk)
+    assert (await ask(desk.app, "GET", path, desk.member)).status == 200
+    assert reads(desk) == [("member", what, 0)]
+
+
+async def test_following_a_log_is_recorded(desk):
+    await running_job(desk)
+    async with Stream(desk.app, "/v1/jobs/1/logs?follow=true", desk.member) as stream:
+        await stream.until(b"text")
+    assert reads(desk) == [("member", "the log of job 1 of owner", 0)]
+
+
+async def test_what_is_ones_own_and_what_is_refused_is_not_a_read_of_others(desk):
+    owner = await running_job(desk)
+    assert (await ask(desk.app, "GET", "/v1/jobs/1", owner)).status == 200
+    assert (await ask(desk.app, "GET", "/v1/jobs", owner)).status == 200
+    stranger = desk.service.user("stranger", (Role.MEMBER, "other"))
+    assert (await ask(desk.app, "GET", "/v1/jobs/1", stranger)).status == 404
+    assert not reads(desk)
+
+
+@pytest.mark.parametrize("settings", [False], indirect=True, ids=["off"])
+async def test_nothing_is_recorded_unless_it_is_wanted(desk):
+    await running_job(desk)
+    assert (await ask(desk.app, "GET", "/v1/jobs/1/logs", desk.member)).status == 200
+    assert not reads(desk)
+
+
+async def test_the_same_again_is_counted_and_told_later(desk):
+    await running_job(desk)
+    for _ in range(20):
+        await ask(desk.app, "GET", "/v1/jobs/1", desk.member)
+    desk.service.time_ms += 61_000
+    await ask(desk.app, "GET", "/v1/jobs/1", desk.member)
+    assert reads(desk) == [("member", "job 1 of owner", 0), ("member", "job 1 of owner", 19)]
+
+
+async def test_administrators_see_reads_and_members_do_not(desk):
+    await running_job(desk)
+    await ask(desk.app, "GET", "/v1/secrets", desk.member)
+    told = (await ask(desk.app, "GET", "/v1/events?types=Read", desk.root)).json()["events"]
+    assert [event["text"] for event in told] == ["member read the names of secrets", "root read the record"]
+    assert not (await ask(desk.app, "GET", "/v1/events?types=Read", desk.member)).json()["events"]
+
+
+# ---- tokens that are over --------------------------------------------------------------------------------
+
+
+def issue(service: MemoryService, n: int, expires_ms: int | None):
+    return commands.issue_token(
+        service.accounts, f"{n:016x}", "root", "0" * 64, "", (), expires_ms, service.now_ms()
+    )  # fmt: skip
+
+
+def test_expired_tokens_do_not_count_and_are_dropped_when_there_are_many():
+    service = MemoryService()
+    service.user("root", (Role.ADMINISTRATOR, ""))
+    for n in range(commands.TOKENS_MAX - 1):
+        assert not isinstance(service.do_accounts("root", issue(service, n, service.now_ms() + 1_000)), Refusal)
+    assert isinstance(issue(service, 10_000, None), Refusal)
+    service.time_ms += 1_000
+    assert not isinstance(service.do_accounts("root", issue(service, 10_001, None)), Refusal)
+    assert len(service.accounts.tokens) == 2
+    for n in range(20_000, 20_000 + commands.TOKENS_MAX - 2):
+        assert not isinstance(service.do_accounts("root", issue(service, n, None)), Refusal)
+    assert isinstance(issue(service, 30_000, None), Refusal)
+
+
+def test_expired_tokens_stay_for_a_while_and_are_then_dropped():
+    service = MemoryService()
+    service.user("root", (Role.ADMINISTRATOR, ""))
+    for n in range(2_500):
+        service.token("root", expires_ms=service.now_ms() + 1 + n % 2)
+    assert commands.drop_expired_tokens(service.accounts, service.now_ms() + 2) == []
+    service.time_ms += commands.EXPIRED_KEPT_MS + 1
+    dropped = commands.drop_expired_tokens(service.accounts, service.now_ms())
+    assert not isinstance(dropped, Refusal)
+    assert [len(event.tokens) for event in dropped if isinstance(event, a.TokensExpired)] == [1_000, 250]
+    service.do_accounts("system", dropped)
+    assert len(service.accounts.tokens) == 1 + 1_250
+
+
+async def test_a_server_drops_expired_tokens_by_itself(tmp_path, monkeypatch):
+    monkeypatch.setattr("corral.server.running.EXPIRED_S", 0.05)
+    async with running(tmp_path) as server:
+        accounts = server.service.accounts
+        old_ms = server.service.now_ms() - commands.EXPIRED_KEPT_MS
+        events = [a.TokenIssued(1, "a" * 16, "root", "0" * 64, expires_ms=old_ms),
+                  a.TokenIssued(1, "b" * 16, "root", "0" * 64, expires_ms=None)]  # fmt: skip
+        await server.service.change_accounts("root", lambda _accounts, _now_ms: events)
+        await until(lambda: "a" * 16 not in accounts.tokens)
+        assert "b" * 16 in accounts.tokens
