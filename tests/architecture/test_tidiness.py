@@ -13,6 +13,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "one lock and what it guards: members, orders that are held back, who was given what. Parts of it would share "
         "its state"
     ),
+    ("module_is_short", "backends/local/task/supervisor.py"): "one process from its start to its end",
     ("module_is_short", "policy/preemption.py"): "one search in one draft; parts would share what it remembers",
     ("module_is_short", "policy/standard.py"): "the cycle, to be read from top to bottom",
     ("module_is_short", "wire/config.py"): "one list of all keys of the file, beside what holds without them",
