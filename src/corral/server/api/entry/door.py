@@ -55,7 +55,7 @@ class Desk:
         self.bodies = Bodies(shared.settings)
         self.buckets = Buckets(shared.settings.requests_per_s, shared.settings.requests_burst)
         self.streams = Streams(shared)
-        self.failures = Failures()
+        self.failures = Failures(shared.settings.failures_max)
 
 
 class Entrance:
