@@ -93,6 +93,10 @@ bench-fleet: setup ## Load a server with agents and submissions; QUICK=1 for a s
 soak-fleet: setup services ## Cut off, freeze and kill machines and leaders; TRIALS=20 for a short one
 	$(PY) -m tests.e2e.fleet --trials $(or $(TRIALS),1000) --takeovers $(if $(TRIALS),5,50) --freeze-s $(if $(TRIALS),8,60)
 
+.PHONY: soak-database
+soak-database: setup services ## Three servers and every fault of a database, under load; FAULTS=3 of each kind, SEED=, KINDS=
+	$(PY) -m tests.e2e.database_faults --faults $(or $(FAULTS),20) --seed $(or $(SEED),0) --kinds "$(KINDS)"
+
 .PHONY: soak
 soak: setup ## A million random steps, every law after every event; then a thousand kills of a server under load
 	$(PY) -m tests.simulation.soak

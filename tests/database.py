@@ -106,10 +106,14 @@ class Database:
         self._end(signal.SIGQUIT)
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def new(self) -> str:
-        """The address of a new, empty database."""
+    def new(self, where: Path | None = None) -> str:
+        """The address of a new, empty database; its tables lie in a folder of their own, if one is named."""
         name = f"test_{next(self._names)}"
-        self._ask(f"CREATE DATABASE {name}")
+        if where is not None:
+            if self._user is not None:
+                os.chown(where, self._user, -1)
+            self._ask(f"CREATE TABLESPACE space_{name} LOCATION '{where}'")
+        self._ask(f"CREATE DATABASE {name}" + (f" TABLESPACE space_{name}" if where is not None else ""))
         return f"postgresql://corral@/{name}?host={self.folder}"
 
     def _end(self, number: signal.Signals) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from pathlib import Path
@@ -95,6 +96,35 @@ def test_orders_of_an_older_server_are_refused_for_ever(tmp_path: Path):
     assert again.backend.known() == []
     assert again.agent.term == -1, "it has obeyed nobody"
     again.agent.stop()
+
+
+def test_orders_of_a_new_leader_wait_for_its_answer_and_are_no_alarm(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """A takeover: the thread that asks reaches the new leader before the one that reports."""
+    ground = Ground(tmp_path, granted(5))
+    with caplog.at_level(logging.WARNING):
+        for _ in range(10):
+            ground.line.desires.append(wanted(6, FIRST))
+        until(lambda: not ground.line.desires)
+        heard = len(ground.line.heard)
+        until(lambda: len(ground.line.heard) > heard + 1)
+        assert ground.refused() == 0
+        assert ground.backend.known() == []
+        assert [record.message for record in caplog.records if "orders" in record.message] == []
+    ground.line.answer = granted(6)
+    until(lambda: ground.agent.fence.epoch == 6)
+    ground.line.desires.append(wanted(6, FIRST))
+    until(lambda: ground.backend.known() == [FIRST])
+    ground.agent.stop()
+
+
+def test_orders_that_are_too_old_are_told_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    ground = Ground(tmp_path, granted(5))
+    with caplog.at_level(logging.INFO):
+        for _ in range(5):
+            ground.line.desires.append(wanted(4, FIRST))
+        until(lambda: ground.refused() == 5)
+    assert len([record for record in caplog.records if "too old" in record.message]) == 1
+    ground.agent.stop()
 
 
 def test_orders_from_before_the_node_was_given_up_are_refused(tmp_path: Path):

@@ -41,11 +41,12 @@ def test_a_server_moves_from_a_file_to_a_database_and_is_backed_up(machine: Mach
 
 def test_what_is_wrong_with_a_database_is_told_without_its_password(machine: Machine) -> None:
     address = "postgresql://ann:s3cret@127.0.0.1:1/corral"
-    for words in (("up",), ("db", "info"), ("db", "verify"), ("up", "--detach")):
-        told = machine(*words, "--listen", machine.address, "--database", address) if "up" in words else machine(
-            *words, "--database", address
-        )  # fmt: skip
+    up = ("up", "--detach", "--timeout", "8s", "--listen", machine.address)
+    tellings = [machine(*words, "--database", address) for words in (("db", "info"), ("db", "verify"), up)]
+    for told in tellings:
         assert told.returncode != 0
         assert "postgresql://ann@127.0.0.1:1/corral cannot be used" in told.stderr, told.stderr
         assert "s3cret" not in told.stderr + told.stdout
+    assert "it waits for the database" in tellings[-1].stderr, "and can be stopped meanwhile"
+    assert machine("down").returncode == 0
     assert "not the address" in machine("up", "--database", "mysql://x").stderr

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -45,12 +47,100 @@ def test_where_nobody_answers_the_next_is_asked(fake: Fake, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["blocking", "awaited"])
+def test_the_next_is_asked_also_by_those_who_would_not_wait_for_a_single_one(fake: Fake, kind: str) -> None:
+    """As the command line does: with one server it says at once that nobody is there."""
+    fake.on("POST", PATH, Reply({"seq": 6}))
+    assert Both(kind, f"http://127.0.0.1:1,{fake.url}", first_patience_s=0.0)("cancel", "7").seq == 6
+
+
+@pytest.mark.parametrize("kind", ["blocking", "awaited"])
 def test_servers_that_name_each_other_are_given_up_on_in_time(fake: Fake, other: Fake, kind: str) -> None:
     fake.on("POST", PATH, sent_to(other))
     other.on("POST", PATH, sent_to(fake))
     with pytest.raises(Unreachable, match="does not lead"):
         Both(kind, fake.url, patience_s=0.0)("cancel", "7")
     assert len(fake.seen) + len(other.seen) == HOPS + 1
+
+
+# ---- a server that falls silent --------------------------------------------------------------------------------------
+
+SHORT_S = 20.0  # far below the minute that an answer may take, far above what leaving takes
+
+
+@pytest.fixture
+def frozen() -> Iterator[Fake]:
+    """It accepts whatever is sent, and never answers."""
+    thawed = threading.Event()
+
+    def never(_: object) -> Reply:
+        thawed.wait(60)
+        return Reply(drop=True)
+
+    server = Fake()
+    for method, path in (("POST", PATH), ("GET", "/v1/health"), ("GET", "/v1/events"), ("POST", "/v1/tokens")):
+        server.on(method, path, never)
+    with serving(server):
+        yield server
+        thawed.set()
+
+
+def healthy(role: str, leader: str = "") -> Reply:
+    return Reply({"status": "ok", "version": "1", "role": role, "leader": leader})
+
+
+@pytest.mark.parametrize("kind", ["blocking", "awaited"])
+def test_a_frozen_leader_is_left_as_soon_as_another_leads(frozen: Fake, other: Fake, kind: str) -> None:
+    other.then("GET", "/v1/health", healthy("standby", frozen.url), healthy("standby"), healthy("leader"))
+    other.on("POST", PATH, Reply({"seq": 7}))
+    began = time.monotonic()
+    assert Both(kind, f"{frozen.url},{other.url}", patience_s=1.0)("cancel", "7").seq == 7
+    assert time.monotonic() - began < SHORT_S
+    assert len(other.asked("POST", PATH)) == 1
+    assert len(other.asked("GET", "/v1/health")) == 3, "not before it leads"
+
+
+@pytest.mark.parametrize("kind", ["blocking", "awaited"])
+def test_a_stream_that_falls_silent_goes_on_where_another_leads(frozen: Fake, other: Fake, kind: str) -> None:
+    other.on("GET", "/v1/health", healthy("leader"))
+    event = b'data: {"seq": 3, "at_ms": 5, "data": {}, "actor": "a", "type": "X", "text": "x"}\n\n'
+    other.on("GET", "/v1/events", lambda _: Reply(stream=iter([event])))
+    began = time.monotonic()
+    found = Both(kind, f"{frozen.url},{other.url}").all("events", follow=True, most=1)
+    assert [each.seq for each in found] == [3]
+    assert time.monotonic() - began < SHORT_S
+
+
+@pytest.mark.parametrize("kind", ["blocking", "awaited"])
+def test_a_server_that_is_merely_slow_is_waited_for(fake: Fake, other: Fake, kind: str) -> None:
+    def slow(_: object) -> Reply:
+        time.sleep(3.5)
+        return Reply({"seq": 8})
+
+    fake.on("POST", PATH, slow)
+    fake.on("GET", "/v1/health", healthy("leader"))
+    other.on("GET", "/v1/health", healthy("standby", fake.url))
+    assert Both(kind, f"{fake.url},{other.url}")("cancel", "7").seq == 8
+    assert len(fake.asked("POST", PATH)) == 1
+    assert other.asked("POST", PATH) == []
+
+
+@pytest.mark.parametrize("kind", ["blocking", "awaited"])
+def test_what_may_have_happened_is_not_done_again_but_told_of_soon(frozen: Fake, other: Fake, kind: str) -> None:
+    other.on("GET", "/v1/health", healthy("leader"))
+    began = time.monotonic()
+    with pytest.raises(Unreachable, match=f"{other.url} leads") as told:
+        Both(kind, f"{frozen.url},{other.url}")("make_token")
+    assert told.value.connected
+    assert time.monotonic() - began < SHORT_S
+    assert other.asked("POST", "/v1/tokens") == []
+
+
+@pytest.mark.parametrize("kind", ["blocking", "awaited"])
+def test_a_server_that_has_lost_its_database_is_left_for_the_next(fake: Fake, other: Fake, kind: str) -> None:
+    fake.on("POST", PATH, problem(503, "no_database"))
+    other.on("POST", PATH, Reply({"seq": 9}))
+    assert Both(kind, f"{fake.url},{other.url}")("cancel", "7").seq == 9
+    assert len(fake.asked("POST", PATH)) == 1
 
 
 @pytest.mark.parametrize("location", ["http://b:1/v1/jobs", "ftp://b", "", "/v1/jobs", "https://a:1/x", "http://["])

@@ -59,7 +59,7 @@ def test_the_first_session_works_as_written(tmp_path):
             said[line] = terminal.type(line)
     finally:
         terminal.type("corral down")
-    assert "rank 0 of 1 on SIM-H100-0,SIM-H100-1" in said[next(line for line in lines if " run " in line)]
+    assert "rank 0 of 2 on SIM-H100-0,SIM-H100-1" in said[next(line for line in lines if " run " in line)]
     assert "ended well" in said["corral events"]
 
 

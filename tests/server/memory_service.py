@@ -29,6 +29,7 @@ from corral.policy.explain import explain
 from corral.server.auth import new_token
 from corral.server.loop import Done
 from corral.server.planning.thinking import Prospect, Why
+from corral.server.standing.vitals import Vitals
 from corral.store.journal import Entry, Record
 from corral.store.memory import MemoryJournal
 from corral.wire.codec import decode, encode
@@ -112,6 +113,9 @@ class MemoryService:
     def lacks(self, node: str) -> dict[str, str]:
         del node
         return {}
+
+    def vitals(self) -> Vitals:
+        return Vitals(seq=self.durable_seq)
 
     def now_ms(self) -> int:
         return self.time_ms

@@ -10,6 +10,7 @@ from corral.core import events as e
 from corral.core import facts as f
 from corral.core.apply import apply
 from corral.core.cluster.resources import Demand, Seat, TaskDemand, amounts
+from corral.core.cluster.topology import NodeSpec
 from corral.core.effects import KillGang, StartGang, WarnGang
 from corral.core.model import Cause, FailureClass, GangSpec, Health, JobSpec, QueueSpec, Settings
 from corral.core.state import State
@@ -27,11 +28,12 @@ class Desk:
     seats: tuple[Seat, ...]
     name: str = "7/main"
     backend: FakeBackend = field(default_factory=lambda: FakeBackend([NODE]))
+    nodes: tuple[NodeSpec, ...] = ()  # beside the first
 
     def __post_init__(self) -> None:
         self.state = State(Settings())
         events: list[e.Event] = [
-            e.NodeAdded(1, NODE),
+            *(e.NodeAdded(1, node) for node in (NODE, *self.nodes)),
             e.QueueSet(1, QueueSpec(name="default")),
             e.JobSubmitted(1, "7", self.spec, "ann", "ann-unix"),
             e.GangPlaced(2, self.name, 1, self.seats),
@@ -96,7 +98,7 @@ def test_slurm_variables_come_on_request_only():
     order = desk.orders()[1]
     env = dict(order.env)
     assert (env["SLURM_JOB_ID"], env["SLURM_ARRAY_TASK_ID"], env["SLURM_ARRAY_TASK_STEP"]) == ("7", "6", "2")
-    assert (env["SLURM_NTASKS"], env["SLURM_NNODES"], env["SLURM_MEM_PER_NODE"]) == ("2", "1", "1000")
+    assert (env["SLURM_NTASKS"], env["SLURM_NNODES"], env["SLURM_MEM_PER_NODE"]) == ("2", "1", "2000")
     assert dict(order.processes[0].env)["SLURM_PROCID"] == "1"
 
 
@@ -247,3 +249,78 @@ def test_a_secret_is_revealed_once_for_all_tasks_of_a_gang():
     desk.dispatch.reveal = reveal
     assert [order.secret_env for order in desk.orders()] == [(("KEY", "s3cret"),)] * 2
     assert revealed == ["wandb"]
+
+
+# ---- ranks, and where they meet ------------------------------------------------------------------------------------
+
+RANKS = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "NODE_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
+
+
+def variables(desk: Desk, task: int = 0, process: int = 0) -> dict[str, str]:
+    order = desk.orders()[task]
+    return dict(order.env) | dict(order.processes[process].env)
+
+
+def test_one_process_by_itself_is_told_of_no_ranks():
+    """Libraries that see a rank take it that somebody else starts the other processes."""
+    found = variables(Desk(spec(Work(command=("x",)), gpus=4, tasks=1), (Seat("here", 0b1111),)))
+    assert not [name for name in found if name in RANKS or name.startswith("TORCHELASTIC")]
+
+
+@pytest.mark.parametrize("processes", [0, 1, 4])
+def test_whoever_asks_for_processes_is_told_of_their_ranks(processes: int):
+    work = Work(command=("x",), processes=processes)
+    found = variables(Desk(spec(work, gpus=4, tasks=1), (Seat("here", 0b1111),)))
+    assert found["WORLD_SIZE"] == str(processes or 4)
+    assert set(RANKS) <= set(found)
+    assert "TORCHELASTIC_RUN_ID" in found
+
+
+def test_a_job_for_slurm_sees_nothing_of_another_launcher():
+    found = variables(Desk(spec(Work(command=("x",), processes=0, compat="slurm")), TWO))
+    assert not [name for name in found if name.startswith("TORCHELASTIC")]
+
+
+def test_two_tasks_on_one_node_are_counted_together_as_slurm_would():
+    desk = Desk(spec(Work(command=("x",), processes=0, compat="slurm")), TWO)
+    second = variables(desk, 1, 1)
+    counts = {name: second[f"SLURM_{name}"] for name in (
+        "NNODES", "NTASKS", "NTASKS_PER_NODE", "TASKS_PER_NODE", "GPUS_ON_NODE", "CPUS_ON_NODE", "CPUS_PER_TASK",
+        "MEM_PER_NODE", "NODEID", "PROCID", "LOCALID",
+    )}  # fmt: skip
+    assert counts == {
+        "NNODES": "1", "NTASKS": "4", "NTASKS_PER_NODE": "4", "TASKS_PER_NODE": "4", "GPUS_ON_NODE": "4",
+        "CPUS_ON_NODE": "16", "CPUS_PER_TASK": "4", "MEM_PER_NODE": "2000", "NODEID": "0", "PROCID": "3",
+        "LOCALID": "3",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("addresses", "found"),
+    [
+        (("10.0.0.1", "10.0.0.2"), "10.0.0.1"),
+        (("", ""), "n1"),
+        (("127.0.0.1", "127.0.0.1"), "127.0.0.1"),
+        (("127.0.0.1", "10.0.0.2"), "n1"),
+    ],
+    ids=["reported", "an old agent", "one machine plays both", "the server's own machine beside another"],
+)
+def test_ranks_meet_at_an_address_that_all_of_them_reach(addresses: tuple[str, str], found: str):
+    nodes = [NodeSpec(f"n{n}", NODE.gpus, NODE.amounts, address=said) for n, said in enumerate(addresses, 1)]
+    desk = Desk(spec(Work(command=("x",))), (Seat("n1", 0b0011), Seat("n2", 0b0011)), nodes=tuple(nodes))
+    assert variables(desk)["MASTER_ADDR"] == found
+
+
+def test_the_user_may_say_where_ranks_meet():
+    work = Work(command=("x",), env=(("MASTER_ADDR", "head.example"), ("MASTER_PORT", "4000")))
+    found = variables(Desk(spec(work), TWO))
+    assert (found["MASTER_ADDR"], found["MASTER_PORT"]) == ("head.example", "4000")

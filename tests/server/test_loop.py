@@ -16,7 +16,8 @@ from corral.core.model import After, Dependency, GangState, Settings
 from corral.core.people.accounts import TokenIssued
 from corral.server.api.app import make_app
 from corral.server.auth import new_token
-from corral.server.loop import Done, ServerStopped
+from corral.server.ending import ServerStopped
+from corral.server.loop import Done
 from corral.server.metrics import Metrics
 from corral.server.planning.planner import Planner, PlannerLost
 from corral.server.planning.thinking import Why
@@ -97,6 +98,9 @@ async def test_a_journal_that_fails_stops_everything(tmp_path):
             await asked
         with pytest.raises(ServerStopped):
             await server.service.submit("root", [job()])
+        with pytest.raises(ServerStopped):
+            async with asyncio.timeout(30):
+                await server.loop.durable()
         assert not [key for what, key in backend.asked if what == "launch"]
 
 

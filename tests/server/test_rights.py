@@ -80,6 +80,7 @@ PUT    /v1/queues/org/a           QUEUE       401  404    403    403    403  403
 PUT    /v1/queues/org/a/new       QUEUE       401  404    403    403    200  403      200
 PUT    /v1/queues/org/covert      QUEUE       401  404    404    404    404  403      200
 PUT    /v1/queues/org/new         QUEUE       401  404    404    404    404  403      200
+PUT    /v1/queues/org/a/..        QUEUE       401  422    422    422    422  422      422
 PUT    /v1/queues/org/a/new       GIFT        401  404    403    403    403  403      200
 PUT    /v1/queues/org/a/new       CEILING     401  404    403    403    403  403      200
 PUT    /v1/queues/org/a/new       GRACE       401  404    403    403    403  403      200
@@ -128,6 +129,8 @@ POST   /v1/tokens                 TOKEN       401  201    201    201    201  201
 POST   /v1/tokens                 TOKEN_OTHER 401  404    404    404    404  404      201
 DELETE /v1/tokens/{stranger}      -           401  404    404    404    404  404      200
 DELETE /v1/tokens/{nowhere}       -           401  404    404    404    404  404      404
+DELETE /v1/tokens/{whole}         -           400  400    400    400    400  400      400
+GET    /v1/users/{whole}          -           400  400    400    400    400  400      400
 GET    /v1/secrets                -           401  200    200    200    200  200      200
 PUT    /v1/secrets/key?queue=org/a       VALUE 401 404    404    403    200  403      200
 PUT    /v1/secrets/key?queue=org/covert  VALUE 401 404    404    404    404  403      200
@@ -218,7 +221,8 @@ class Place:
         return self
 
     def path(self, path: str) -> str:
-        return path.replace("{stranger}", self.tokens["stranger"].split("_")[1]).replace("{nowhere}", "0" * 16)
+        whole = self.tokens["stranger"]
+        return path.format(stranger=whole.split("_")[1], nowhere="0" * 16, whole=whole)
 
 
 @pytest.mark.parametrize(("method", "path", "body", "statuses"), ROWS, ids=[" ".join(row[:3]) for row in ROWS])

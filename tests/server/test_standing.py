@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import Any
 
 import pytest
 
 from corral.core.intake.refusal import Refusal
 from corral.server.api.app import make_app
+from corral.server.api.entry.problems import Unable
 from corral.server.saved import IMAGE_FORMAT
-from corral.server.standing.following import Follower
-from corral.server.standing.redirect import Redirect, is_answered_here
-from corral.store.journal import JournalBusy, StoredImage
+from corral.server.standing.apart import apart
+from corral.server.standing.following import STALE_S, Follower
+from corral.server.standing.redirect import Redirect, Starting, Switch, is_answered_here
+from corral.store.journal import JournalAway, JournalBusy, StoredImage
 from corral.store.memory import MemoryJournal
 from tests.server.asgi import ask
 from tests.store.entries import entry, submission
@@ -115,3 +119,86 @@ async def test_the_rest_is_sent_to_the_leader_if_there_is_one(leader, status, he
     await Redirect(never, lambda: leader)(scope, never, send)
     assert sent[0]["status"] == status
     assert header in sent[0]["headers"]
+
+
+# ---- a database that is away --------------------------------------------------------------------------------
+
+
+async def test_whoever_cannot_follow_says_so_and_answers_nothing_from_memory(monkeypatch):
+    leader = MemoryJournal()
+    leader.append(entries_of(events_of_run(3, 50)))
+    follower = Follower(leader, leader.lookup)
+    await follower.catch_up()
+    app = make_app(follower)
+    served = Redirect(app, lambda: "", follower.vitals)
+    told = (await ask(served, "GET", "/v1/health")).json()
+    assert (told["status"], told["following"], told["seq"]) == ("ok", True, leader.head.seq)
+    assert told["followed_s_ago"] < STALE_S
+    monkeypatch.setattr(follower, "followed_s", follower.followed_s - 100)
+    follower.database = "silent"
+    told = (await ask(served, "GET", "/v1/health")).json()
+    assert (told["status"], told["following"], told["database"]) == ("failed", False, "silent")
+    assert told["followed_s_ago"] >= 100
+    assert told["waits_for"] == "the database to answer"
+    answer = await ask(served, "GET", "/v1/jobs")
+    assert (answer.status, answer.json()["code"]) == (503, "no_database")
+    assert answer.headers["retry-after"] == "1"
+    await follower.catch_up()
+    assert follower.vitals().following
+
+
+async def test_a_server_that_waits_for_its_database_tells_for_what():
+    waiting = Starting(lambda: "read_only")
+    told = (await ask(waiting, "GET", "/v1/health")).json()
+    assert (told["status"], told["role"], told["following"]) == ("starting", "standby", False)
+    assert told["waits_for"] == "the database to be writable: it is read-only"
+    answer = await ask(waiting, "POST", "/v1/jobs")
+    assert (answer.status, answer.json()["code"]) == (503, "no_database")
+    assert answer.headers["retry-after"] == "1"
+
+
+async def test_whoever_is_cut_off_by_a_stop_is_told_so_as_a_problem():
+    """Otherwise the web server answers with 500 in plain text, which no client takes for Corral's."""
+    begun = asyncio.Event()
+
+    async def never(*_: Any) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(ask(Switch(never), "POST", "/v1/jobs"))
+    await begun.wait()
+    task.cancel()
+    answer = await task
+    assert (answer.status, answer.json()["code"]) == (503, "going_down")
+    assert answer.headers["retry-after"] == "1"
+
+
+async def test_whoever_asks_something_while_the_server_goes_down_is_told_so():
+    leader = MemoryJournal()
+    leader.append(entries_of(events_of_run(3, 50)))
+    app = make_app(Follower(leader, leader.lookup))
+    app.close()
+    with pytest.raises(Unable) as told:
+        await app.shared.look(leader.lookup.job, "1")
+    assert (told.value.status, told.value.code) == (503, "going_down")
+
+
+async def test_a_call_that_never_returns_is_left_to_itself():
+    free, late = threading.Event(), list[str]()
+    closed = threading.Event()
+
+    def stuck() -> str:
+        free.wait(60)
+        return "journal"
+
+    def close(result: str) -> None:
+        late.append(result)
+        closed.set()
+
+    with pytest.raises(JournalAway) as told:
+        await apart(stuck, 0.05, close)
+    assert told.value.kind == "silent"
+    free.set()
+    assert await asyncio.to_thread(closed.wait, 10)
+    assert late == ["journal"], "what it returned all the same is closed"
+    assert await apart(lambda: 5, 10) == 5

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from corral.server.api.entry import throttle
-from corral.server.api.entry.throttle import ELSEWHERE, HERE, Failures, network_of
+from corral.server.api.entry.settings import ApiSettings
+from corral.server.api.entry.throttle import HERE_FACTOR, WAIT_S_MAX, WAIT_S_MAX_HERE, Failures, network_of
 from corral.server.auth import new_token
 from tests.server.asgi import ask
 
 WHO = "/v1/whoami"
+FREE = ApiSettings().failures_max
 
 
 async def fail(desk, token: str, client: str, times: int) -> list[int]:
@@ -17,12 +19,12 @@ async def fail(desk, token: str, client: str, times: int) -> list[int]:
 
 
 async def test_unknown_tokens_are_slowed_down_by_address(desk):
-    assert await fail(desk, new_token().text, "10.1.1.1", ELSEWHERE.free) == [401] * ELSEWHERE.free
+    assert await fail(desk, new_token().text, "10.1.1.1", FREE) == [401] * FREE
     statuses = [*await fail(desk, new_token().text, "10.1.1.1", 1), *await fail(desk, "nonsense", "10.1.1.1", 1)]
     assert statuses == [401, 429]
     answer = await ask(desk.app, "GET", WHO, new_token().text, client="10.1.1.1")
     assert (answer.status, answer.code) == (429, "too_many_failures")
-    assert 1 <= int(answer.headers["retry-after"]) <= ELSEWHERE.wait_s_max + 1
+    assert 1 <= int(answer.headers["retry-after"]) <= WAIT_S_MAX + 1
     assert await fail(desk, new_token().text, "10.1.1.2", 1) == [401]  # another address is another matter
 
 
@@ -33,15 +35,15 @@ async def test_a_good_token_is_let_in_from_an_address_that_has_to_wait(desk):
 
 async def test_wrong_secrets_of_one_token_are_slowed_down_and_hurt_no_other_token(desk):
     guess = desk.member[:-4] + "AAAA"
-    assert set(await fail(desk, guess, "10.1.1.1", ELSEWHERE.free + 1)) == {401}
+    assert set(await fail(desk, guess, "10.1.1.1", FREE + 1)) == {401}
     assert await fail(desk, guess, "10.1.1.1", 1) == [429]
     assert await fail(desk, desk.root, "10.1.1.1", 1) == [200]
     assert await fail(desk, desk.member, "10.2.2.2", 1) == [200]
 
 
 async def test_on_this_machine_it_is_gentle(desk):
-    assert HERE.wait_s_max <= 5
-    assert set(await fail(desk, new_token().text, "127.0.0.1", HERE.free)) == {401}
+    assert WAIT_S_MAX_HERE <= 5
+    assert set(await fail(desk, new_token().text, "127.0.0.1", HERE_FACTOR * FREE)) == {401}
 
 
 async def test_no_token_at_all_is_no_guess(desk):
@@ -49,19 +51,19 @@ async def test_no_token_at_all_is_no_guess(desk):
 
 
 def test_waits_double_and_end():
-    failures, key, now_s = Failures(), ("10.1.1.1", ""), 0.0
+    failures, key, now_s = Failures(FREE), ("10.1.1.1", ""), 0.0
     waits = []
-    for _ in range(ELSEWHERE.free + 9):
+    for _ in range(FREE + 9):
         waits.append(failures.failed(key, now_s))
         now_s += waits[-1] + 0.1
         assert failures.wait_s(key, now_s) == 0
-    assert waits == [0.0] * ELSEWHERE.free + [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
+    assert waits == [0.0] * FREE + [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
     assert failures.failed(key, now_s + 10_000) == 0  # it was quiet for long
 
 
 def test_the_table_is_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(throttle, "_KEPT", 100)
-    failures = Failures()
+    failures = Failures(FREE)
     for n in range(1_000):
         failures.failed((f"10.0.{n // 256}.{n % 256}", ""), float(n))
     assert len(failures._failed) == 100

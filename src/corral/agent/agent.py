@@ -62,6 +62,7 @@ class Agent:
         self._is_full = True
         self._heartbeat_s = 0.5
         self._complaint = ""
+        self._left_aside = (-1, -1)  # whose orders were last found too old
         self._lacks: dict[str, str] = {}
         self._leave_by_ms: int | None = None
         self.is_lent = False
@@ -269,14 +270,17 @@ class Agent:
                 self._over.wait(0.05)
 
     def _obey(self, answer: DesiredAnswer) -> bool:
-        """Whether it was to be obeyed."""
+        """Whether it was to be obeyed. That of a new leader is not, before it has heard from us; nor is it refused."""
         with self._lock:
-            is_ours = (answer.epoch, answer.term) == (self.fence.epoch, self.term)
+            theirs, ours = (answer.epoch, answer.term), (self.fence.epoch, self.term)
+            if theirs > ours:
+                self._news.set()
+                return False
             follows = answer.base <= self._has
-            if not is_ours or not follows or self._boot_ms() >= self._until_ms:
+            if theirs < ours or not follows or self._boot_ms() >= self._until_ms:
                 self._refused += 1 if answer.tasks else 0
                 self._news.set()  # a report tells us where we stand
-                _log.warning("orders of epoch %d, term %d are too old and are left aside", answer.epoch, answer.term)
+                self._leave_aside(theirs)
                 return False
             self.carrier.answer(answer.logs)
             if answer.version <= self._has:
@@ -290,6 +294,12 @@ class Agent:
             self._has = answer.version
             self._news.set()
             return True
+
+    def _leave_aside(self, theirs: tuple[int, int]) -> None:
+        """Said once for each who ordered: it is asked again until both sides know where they stand."""
+        if theirs != self._left_aside:
+            self._left_aside = theirs
+            _log.info("orders of epoch %d, term %d are too old and are left aside", *theirs)
 
 
 def _died_of_term(report: Report) -> TypeGuard[TaskReport]:

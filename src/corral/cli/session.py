@@ -20,7 +20,7 @@ DEBUG_VARIABLE = "CORRAL_DEBUG"
 
 
 @contextmanager
-def connected(patience_s: float = 10.0) -> Iterator[Client]:
+def connected(patience_s: float = 20.0) -> Iterator[Client]:
     """A client for one command. A server that is not there is told at once; one that goes away is waited for."""
     from corral.client.blocking import Client
     from corral.client.errors import ClientError

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from types import TracebackType
 from typing import Any, TypeVar
 
 import httpx2
 import msgspec
 
-from corral.client.blocking import ANSWER_S, CONNECT_S, lost, split_url, tls_context
+from corral.client.blocking import ANSWER_S, CONNECT_S, QUICK_CONNECT_S, lost, split_url, tls_context
 from corral.client.call import SILENCE_S, Answer, Call, Item, More, Open, Pause, Series
 from corral.client.calls import Calls
 from corral.client.credentials import find_credentials
 from corral.client.errors import Unreachable
+from corral.client.overtaken import HEALTH_PATH, HEALTH_S, LOOK_AFTER_S, LOOK_AGAIN_S, Overtaken, overtaken_by
 from corral.client.places import HOPS, Places
-from corral.client.retry import Patience
+from corral.client.retry import patience_for
+from corral.wire.api.record import HealthView
 
 T = TypeVar("T")
 
@@ -42,13 +44,14 @@ class AsyncClient(Calls):
             found = find_credentials()
             allow_plain_http = allow_plain_http or (found.allow_plain_http and url in (None, found.url))
             url, token, ca = url or found.url, token or found.token, found.ca if ca is None else ca
-        self._places = Places(url, allow_plain=allow_plain_http)
+        places = self._places = Places(url, allow_plain=allow_plain_http)
         for place in self._places.all:
             split_url(place)
-        self.patience = Patience(patience_s, patience_s if first_patience_s is None else first_patience_s)
+        self.patience = patience_for(places, patience_s, first_patience_s)
+        self._connect_s = QUICK_CONNECT_S if self._places.others else CONNECT_S
         self._http = httpx2.AsyncClient(
             headers={"Authorization": f"Bearer {token}", "Accept": "application/json"},
-            timeout=httpx2.Timeout(answer_s, connect=CONNECT_S),
+            timeout=httpx2.Timeout(answer_s, connect=self._connect_s),
             trust_env=False,
             transport=transport,
             verify=tls_context(ca) if ca else True,
@@ -82,11 +85,13 @@ class AsyncClient(Calls):
                         stream, answer = await self._open(step.call)
                     elif isinstance(step, More):
                         assert stream is not None, "nothing was opened"
-                        answer = await asyncio.wait_for(stream.more(), step.seconds)
+                        answer = await asyncio.wait_for(self._patiently(stream.more()), step.seconds)
                     elif isinstance(step, Pause):
                         await asyncio.sleep(step.seconds)
                 except Unreachable as error:
                     failed = error
+                except Overtaken as error:
+                    failed = lost(self.url, error, connected=True)
                 except (httpx2.TransportError, TimeoutError) as error:
                     failed = self._lost(error)
                     self._places.lost()
@@ -104,14 +109,21 @@ class AsyncClient(Calls):
         return response.status_code == 307 and self._places.follow(response.headers.get("location", ""), hops)
 
     async def _ask(self, call: Call[Any], hops: int = HOPS) -> Answer:
-        response = await self._http.send(self._request(call))
+        try:
+            response = await self._patiently(self._http.send(self._request(call)))
+        except Overtaken:
+            if not call.repeatable or not hops:
+                raise
+            return await self._ask(call, hops - 1)
         if self._is_sent_on(response, hops):
             return await self._ask(call, hops - 1)
+        if response.status_code == 503 and self._places.others:
+            self._places.lost()  # the next one may know who leads
         return _answer(response, response.content)
 
     async def _open(self, call: Call[Any], hops: int = HOPS) -> tuple[_Stream | None, Answer]:
-        timeout = httpx2.Timeout(SILENCE_S, connect=CONNECT_S)
-        response = await self._http.send(self._request(call, timeout=timeout), stream=True)
+        timeout = httpx2.Timeout(SILENCE_S, connect=self._connect_s)
+        response = await self._patiently(self._http.send(self._request(call, timeout=timeout), stream=True))
         if response.status_code == 307:
             await response.aclose()
         if self._is_sent_on(response, hops):
@@ -121,6 +133,38 @@ class AsyncClient(Calls):
         body = await response.aread()
         await response.aclose()
         return None, _answer(response, body)
+
+    async def _patiently(self, work: Coroutine[Any, Any, T]) -> T:
+        """What comes of it. While nothing does, the servers are asked now and then how they are doing; where another
+        one leads than the one that is silent, it is asked from now on."""
+        url, wait_s = self.url, LOOK_AFTER_S
+        task = asyncio.ensure_future(work)
+        try:
+            while True:
+                await asyncio.wait([task], timeout=wait_s if self._places.others else None)
+                if task.done():
+                    return await task
+                await self._look_around(url)
+                wait_s = LOOK_AGAIN_S
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    async def _look_around(self, url: str) -> None:
+        places = [url, *(each for each in self._places.others if each != url)]
+        own, *others = await asyncio.gather(*map(self._health, places))
+        found = {each: health for each, health in zip(places[1:], others, strict=True) if health is not None}
+        leader = overtaken_by(url, own, found)
+        if leader and (self.url != url or self._places.move(leader)):
+            raise Overtaken(f"it is silent, and {leader} leads")
+
+    async def _health(self, url: str) -> HealthView | None:
+        try:
+            answer = await self._http.get(url + HEALTH_PATH, timeout=HEALTH_S)
+            return msgspec.json.decode(answer.content, type=HealthView)
+        except (httpx2.TransportError, msgspec.MsgspecError):
+            return None
 
     def _lost(self, error: Exception) -> Unreachable:
         connected = not isinstance(error, _NEVER_SENT)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import SplitResult, urlsplit
@@ -18,15 +19,19 @@ from corral.client.calls import Calls
 from corral.client.credentials import find_credentials
 from corral.client.errors import BadCredentials, Unreachable
 from corral.client.http1 import Connection, Head
+from corral.client.overtaken import HEALTH_PATH, HEALTH_S, LOOK_AFTER_S, LOOK_AGAIN_S, Overtaken, overtaken_by
 from corral.client.places import HOPS, Places
-from corral.client.retry import Patience
+from corral.client.retry import patience_for
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
+    from corral.wire.api.record import HealthView
+
 T = TypeVar("T")
 
 CONNECT_S = 5.0
+QUICK_CONNECT_S = 2.0  # where there is another server to try
 ANSWER_S = 60.0
 _KEPT = 8
 
@@ -54,8 +59,9 @@ class Client(Calls):
             found = find_credentials()
             allow_plain_http = allow_plain_http or (found.allow_plain_http and url in (None, found.url))
             url, token, ca = url or found.url, token or found.token, found.ca if ca is None else ca
-        self._wire = _Wire(Places(url, allow_plain=allow_plain_http), token, answer_s, ca or "")
-        self.patience = Patience(patience_s, patience_s if first_patience_s is None else first_patience_s)
+        places = Places(url, allow_plain=allow_plain_http)
+        self._wire = _Wire(places, token, answer_s, ca or "")
+        self.patience = patience_for(places, patience_s, first_patience_s)
 
     @property
     def url(self) -> str:
@@ -147,23 +153,41 @@ class _Wire:
 
     def ask(self, call: Call[Any], hops: int = HOPS) -> Answer:
         url = self.url
-        head = self._send(url, call, self._answer_s)
         try:
-            body = head.read()
+            head = self._send(url, call, self._answer_s)
+            body = self._body(url, head)
+        except Overtaken as silent:
+            if not call.repeatable or not hops:
+                raise lost(url, silent, connected=True) from None
+            return self.ask(call, hops - 1)
+        self._give_back(url, head)
+        if self._is_sent_on(head, hops):
+            return self.ask(call, hops - 1)
+        if head.status == 503 and self._places.others:
+            self._places.lost()  # the next one may know who leads
+        return Answer(head.status, head.headers, body)
+
+    def _body(self, url: str, head: Head) -> bytes:
+        try:
+            return head.read()
+        except Overtaken:
+            head.connection.close()
+            raise
         except OSError as error:
             head.connection.close()
             raise self._lost(url, error, connected=True) from None
         except BaseException:
             head.connection.close()  # half an answer is still in it
             raise
-        self._give_back(url, head)
-        if self._is_sent_on(head, hops):
-            return self.ask(call, hops - 1)
-        return Answer(head.status, head.headers, body)
 
     def open(self, call: Call[Any], hops: int = HOPS) -> tuple[_Stream | None, Answer]:
         url = self.url
-        head = self._send(url, call, SILENCE_S)
+        try:
+            head = self._send(url, call, SILENCE_S)
+        except Overtaken as silent:
+            if not hops:
+                raise lost(url, silent, connected=True) from None
+            return self.open(call, hops - 1)
         if head.status == 307:
             head.connection.close()
         if self._is_sent_on(head, hops):
@@ -189,7 +213,14 @@ class _Wire:
         connection: Connection | None = None
         try:
             connection = self._take(url)
+            if self._places.others:
+                connection.on_silence = partial(self._look_around, url)
+                connection.first_look_s, connection.look_s = LOOK_AFTER_S, LOOK_AGAIN_S
             return connection.send(call.method, split_url(url).path + call.target, headers, body, timeout_s)
+        except Overtaken:
+            assert connection is not None
+            connection.close()
+            raise
         except OSError as error:
             if connection is not None:
                 connection.close()
@@ -211,12 +242,36 @@ class _Wire:
             if there == url and connection.is_quiet:
                 return connection
             connection.close()  # the server has hung up, or is not the one that is asked any more
+        return self._connected(url, QUICK_CONNECT_S if self._places.others else CONNECT_S)
+
+    def _connected(self, url: str, connect_s: float) -> Connection:
         parts = split_url(url)
         if parts.scheme == "http":
-            return Connection(parts.hostname or "", parts.port or 80, tls=None, connect_s=CONNECT_S)
+            return Connection(parts.hostname or "", parts.port or 80, tls=None, connect_s=connect_s)
         if self._tls is None:
             self._tls = tls_context(self._ca)
-        return Connection(parts.hostname or "", parts.port or 443, tls=self._tls, connect_s=CONNECT_S)
+        return Connection(parts.hostname or "", parts.port or 443, tls=self._tls, connect_s=connect_s)
+
+    def _look_around(self, url: str) -> None:
+        """The server that is asked has said nothing for a while: where another leads, it is asked from now on."""
+        own = self._health(url)
+        others = {each: health for each in self._places.others if (health := self._health(each)) is not None}
+        leader = overtaken_by(url, own, others)
+        if leader and (self.url != url or self._places.move(leader)):
+            raise Overtaken(f"it is silent, and {leader} leads")
+
+    def _health(self, url: str) -> HealthView | None:
+        from corral.wire.api.record import HealthView
+
+        try:
+            connection = self._connected(url, HEALTH_S)
+            try:
+                head = connection.send("GET", split_url(url).path + HEALTH_PATH, {}, None, HEALTH_S)
+                return msgspec.json.decode(head.read(), type=HealthView)
+            finally:
+                connection.close()
+        except (OSError, msgspec.MsgspecError):
+            return None
 
     def _give_back(self, url: str, head: Head) -> None:
         if head.keeps and len(self._idle) < _KEPT:

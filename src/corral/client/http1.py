@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import select
 import socket
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from ssl import SSLContext
+
+T = TypeVar("T")
 
 HEAD_MAX = 64 << 10
 _AT_ONCE = 64 << 10
@@ -39,15 +42,22 @@ class Connection:
                 raise
         self._host = f"{f'[{host}]' if ':' in host else host}:{port}"
         self._ahead = b""  # what was received beyond what was asked for
+        self._patience_s = connect_s
+        self.first_look_s = self.look_s = 0.0
+        #: Called when nothing has moved for ``first_look_s``, and again every ``look_s``; may raise to end the wait.
+        self.on_silence: Callable[[], None] | None = None
 
     def send(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, timeout_s: float) -> Head:
         """The head of the answer; its body is then read from it."""
-        self._socket.settimeout(timeout_s)
+        self.patience(timeout_s)
         lines = [f"{method} {target} HTTP/1.1", f"Host: {self._host}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         if body is not None:
             lines.append(f"Content-Length: {len(body)}")
-        self._socket.sendall("\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b""))
+        left = memoryview("\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b""))
+        while left:
+            part = left[:_AT_ONCE]
+            left = left[self._patiently(lambda part=part: self._socket.send(part)) :]  # type: ignore[misc]
         while True:
             head = self._head(method)
             if head.status >= 200:
@@ -69,7 +79,7 @@ class Connection:
         return Head(self, int(status), headers, closes=version == "HTTP/1.0", is_empty=method == "HEAD")
 
     def _more(self) -> bytes:
-        data = self._socket.recv(_AT_ONCE)
+        data = self._receive(_AT_ONCE)
         if not data:
             raise BadAnswer("the connection was closed")
         return data
@@ -77,7 +87,7 @@ class Connection:
     def take(self, most: int) -> bytes:
         """The next bytes, at least one; none: the connection has ended."""
         if not self._ahead:
-            return self._socket.recv(min(most, _AT_ONCE))
+            return self._receive(min(most, _AT_ONCE))
         data, self._ahead = self._ahead[:most], self._ahead[most:]
         return data
 
@@ -90,7 +100,28 @@ class Connection:
         return line
 
     def patience(self, seconds: float) -> None:
+        """How long the other side may be silent, from now on."""
+        self._patience_s = seconds
         self._socket.settimeout(seconds)
+
+    def _receive(self, most: int) -> bytes:
+        return self._patiently(lambda: self._socket.recv(most))
+
+    def _patiently(self, move: Callable[[], T]) -> T:
+        """As `move` would by itself, with a look around now and then."""
+        if self.on_silence is None:
+            return move()
+        until_s, wait_s = time.monotonic() + self._patience_s, self.first_look_s
+        while True:
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError("timed out")
+            self._socket.settimeout(min(wait_s, left_s))
+            try:
+                return move()
+            except TimeoutError:
+                self.on_silence()
+                wait_s = self.look_s
 
     @property
     def is_quiet(self) -> bool:

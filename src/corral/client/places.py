@@ -33,18 +33,33 @@ class Places:
         return list(self._named)
 
     @property
+    def others(self) -> list[str]:
+        """Where else one could ask."""
+        return [each for each in self._named if each != self.current]
+
+    @property
     def current(self) -> str:
         return self._leader or self._named[self._at]
 
     def follow(self, location: str, hops: int) -> bool:
         """Ask there from now on. Where that would not end, or may not be, nobody is there to answer for now."""
         there = _origin(location)
-        is_safe = there.startswith("https:") or not (self.current.startswith("https:") or self._why_not(there))
-        if not there or not hops or not is_safe or there == self.current:
+        if not there or not hops or not self._is_safe(there) or there == self.current:
             what = f"{self.current} does not lead, and names {there or 'nobody'} as the leader"
             raise Unreachable(what, "another server may be about to take over: try again")
         self._leader = there
         return True
+
+    def move(self, url: str) -> bool:
+        """Ask there from now on, if one may."""
+        there = _origin(url)
+        if not there or not self._is_safe(there):
+            return False
+        self._leader = there
+        return True
+
+    def _is_safe(self, there: str) -> bool:
+        return there.startswith("https:") or not (self.current.startswith("https:") or self._why_not(there))
 
     def _why_not(self, url: str) -> str:
         return "" if self._allow_plain else why_not_plain(url)

@@ -14,6 +14,7 @@ import msgspec
 
 from corral.client.call import Answer, Call, Pause, Talk
 from corral.client.errors import NotFound, Problem, Unreachable
+from corral.client.places import Places
 from corral.wire.api.answers import Problem as ProblemBody
 
 T = TypeVar("T")
@@ -32,6 +33,11 @@ class Patience(msgspec.Struct):
     @property
     def left_s(self) -> float:
         return self.seconds if self.is_reached else self.first_s
+
+
+def patience_for(places: Places, seconds: float, first_s: float | None) -> Patience:
+    """Where several servers are named, one that is not there is no reason to give up at once."""
+    return Patience(seconds, seconds if first_s is None or places.others else first_s)
 
 
 class Patient:

@@ -25,7 +25,8 @@ class Mount(Struct, frozen=True, gc=False):
 class Work(Struct, frozen=True, gc=False, kw_only=True):
     """A command and what surrounds it. Every task of the gang runs the same; they differ in rank only.
 
-    ``processes``: how many of them in each task, each with a rank of its own; 0: one for each GPU of the task.
+    ``processes``: how many of them in each task, each with a rank of its own; 0: one for each GPU of the task; None:
+    one that need not know of ranks.
     ``secrets`` names variables and the secrets that fill them: the values are nowhere in here.
     """
 
@@ -33,7 +34,7 @@ class Work(Struct, frozen=True, gc=False, kw_only=True):
     env: tuple[tuple[str, str], ...] = ()
     secrets: tuple[tuple[str, str], ...] = ()
     directory: str = ""
-    processes: int = 1
+    processes: int | None = None
     image: str = ""
     mounts: tuple[Mount, ...] = ()
     output: str = ""  # a file of the user's that gets the output too, with %j %A %a %x %N %u as in sbatch

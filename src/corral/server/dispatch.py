@@ -31,10 +31,11 @@ from corral.core.effects import Effect, KillGang, StartGang, WarnGang
 from corral.core.model import STEP_MAX, Gang, GangState, Job
 from corral.core.state import State
 from corral.core.work import Work
-from corral.server.slurm_env import slurm_env
+from corral.server.slurm_env import SlurmSeats, slurm_env
 
 #: Ports at which ranks meet: below those that systems hand out by themselves.
 _PORTS = range(20_000, 32_000)
+_HERE = "127.0.0.1"
 
 Reveal = Callable[[str, str], "str | None"]  # (queue, secret) -> its value
 
@@ -160,12 +161,15 @@ class Dispatch:
         common = self._environment(job, gang, work)
         secrets = tuple(self._secrets(job, work))
         begun, next_rank = gang.started | gang.ended, 0
+        slurm = SlurmSeats(gang, _ranks(gang, work)) if work.compat == "slurm" else None
         for task, seat in enumerate(gang.seats):
             ranks = _processes(work, seat.gpus.bit_count())
             first_rank, next_rank = next_rank, next_rank + ranks
             if begun >> task & 1:
                 continue
-            env = common | _task_environment(gang, task, ranks)
+            env = common | _task_environment(gang, work, task, ranks)
+            if slurm is not None:
+                env |= slurm.node_env(task, env)
             yield TaskOrder(
                 key=TaskKey(gang.id, gang.attempt, task),
                 epoch=self.epoch,
@@ -173,7 +177,7 @@ class Dispatch:
                 command=work.command,
                 env=tuple(env.items()),
                 secret_env=secrets,
-                processes=tuple(_process(work, task, first_rank + local, local) for local in range(ranks)),
+                processes=tuple(_process(gang, work, slurm, task, first_rank, local) for local in range(ranks)),
                 gpus=self._uuids(seat.node, seat.gpus),
                 vram_mib=seat.slice_mib,
                 cpu_milli=amount_of(gang.amounts, CPU_MILLI),
@@ -200,7 +204,6 @@ class Dispatch:
 
     def _environment(self, job: Job, gang: Gang, work: Work) -> dict[str, str]:
         """What all tasks of the attempt have in common. What the user sets wins, except where ranks would not agree."""
-        world = sum(_processes(work, seat.gpus.bit_count()) for seat in gang.seats)
         defaults = {"OMP_NUM_THREADS": _threads(gang, work)}
         ours = {
             "CORRAL_JOB_ID": job.id,
@@ -212,23 +215,29 @@ class Dispatch:
             "CORRAL_USER": job.user,
             "CORRAL_REQUEUE_EXIT": str(job.spec.requeue_exit),
             "CORRAL_NODES": ",".join(dict.fromkeys(seat.node for seat in gang.seats)),
-            "MASTER_ADDR": self._address(gang.seats[0].node),
-            "MASTER_PORT": str(_port(gang)),
-            "WORLD_SIZE": str(world),
-            "GROUP_WORLD_SIZE": str(len(gang.seats)),
-            "TORCHELASTIC_RESTART_COUNT": str(gang.attempt - 1),
-            "TORCHELASTIC_MAX_RESTARTS": "0",
-            "TORCHELASTIC_RUN_ID": f"{gang.id}-{gang.attempt}",
         }
+        if _has_ranks(gang, work):
+            defaults |= {"MASTER_ADDR": self._address(gang), "MASTER_PORT": str(_port(gang))}
+            ours |= _world(gang, work)
         index = array_index(gang)
         if index is not None:
             ours["CORRAL_ARRAY_INDEX"] = str(index)
         if work.compat == "slurm":
-            defaults |= slurm_env(job, gang, index, world)  # a script's own directives are in its environment
+            defaults |= slurm_env(
+                job, gang, index, _ranks(gang, work)
+            )  # a script's own directives are in its environment
         return {**defaults, **dict(work.env), **ours}
 
-    def _address(self, node: str) -> str:
-        return "127.0.0.1" if len(self.state.nodes) == 1 else node
+    def _address(self, gang: Gang) -> str:
+        """Where all ranks reach the first one. An address that only holds within a machine is of use where all of
+        them have one: on one machine, or where one plays several."""
+        nodes = dict.fromkeys(seat.node for seat in gang.seats)
+        if len(self.state.nodes) == 1 or len(gang.seats) == 1:
+            return _HERE
+        addresses = [self.state.nodes[name].spec.address for name in nodes]
+        if not _is_local(addresses[0]) or all(map(_is_local, addresses)):
+            return addresses[0] or next(iter(nodes))
+        return next(iter(nodes))
 
 
 def _tell_nobody(_: Report) -> None:
@@ -244,21 +253,39 @@ def _node_fact(report: NodeReport) -> f.Fact | None:
     return f.NodeBack(report.node) if report.phase is NodePhase.BACK else None
 
 
-def _process(work: Work, task: int, rank: int, local: int) -> Process:
-    env = {"RANK": str(rank), "LOCAL_RANK": str(local)}
-    if work.compat == "slurm":
-        env |= {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(local), "SLURM_NODEID": str(task)}
+def _process(gang: Gang, work: Work, slurm: SlurmSeats | None, task: int, first_rank: int, local: int) -> Process:
+    env = {"RANK": str(first_rank + local), "LOCAL_RANK": str(local)} if _has_ranks(gang, work) else {}
+    if slurm is not None:
+        env |= slurm.process_env(task, first_rank + local, local)
     return Process(tuple(env.items()))
 
 
-def _task_environment(gang: Gang, task: int, ranks: int) -> dict[str, str]:
-    return {
-        "CORRAL_TASK": str(task),
-        "CORRAL_NODE": gang.seats[task].node,
-        "LOCAL_WORLD_SIZE": str(ranks),
-        "GROUP_RANK": str(task),
-        "NODE_RANK": str(task),
+def _task_environment(gang: Gang, work: Work, task: int, ranks: int) -> dict[str, str]:
+    env = {"CORRAL_TASK": str(task), "CORRAL_NODE": gang.seats[task].node}
+    if _has_ranks(gang, work):
+        env |= {"LOCAL_WORLD_SIZE": str(ranks), "GROUP_RANK": str(task), "NODE_RANK": str(task)}
+    return env
+
+
+def _has_ranks(gang: Gang, work: Work) -> bool:
+    """Whether its processes are told of one another. One process by itself is not: libraries that see a rank take it
+    that somebody else starts the others."""
+    return work.processes is not None or gang.demand.tasks > 1
+
+
+def _world(gang: Gang, work: Work) -> dict[str, str]:
+    world = {"WORLD_SIZE": str(sum(_ranks(gang, work))), "GROUP_WORLD_SIZE": str(len(gang.seats))}
+    if work.compat == "slurm":
+        return world  # it is one or the other: a library that sees both takes the wrong one
+    return world | {
+        "TORCHELASTIC_RESTART_COUNT": str(gang.attempt - 1),
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RUN_ID": f"{gang.id}-{gang.attempt}",
     }
+
+
+def _is_local(address: str) -> bool:
+    return address.startswith("127.") or address == "::1"
 
 
 def _live_tasks(gang: Gang) -> list[TaskKey]:
@@ -266,8 +293,13 @@ def _live_tasks(gang: Gang) -> list[TaskKey]:
 
 
 def _processes(work: Work, gpus: int) -> int:
-    """How many processes a task has: so many as were asked for, or one for each of its GPUs."""
-    return work.processes or max(1, gpus)
+    """How many processes a task has: as many as were asked for, or one for each of its GPUs."""
+    return 1 if work.processes is None else work.processes or max(1, gpus)
+
+
+def _ranks(gang: Gang, work: Work) -> list[int]:
+    """By task."""
+    return [_processes(work, seat.gpus.bit_count()) for seat in gang.seats]
 
 
 def _threads(gang: Gang, work: Work) -> str:

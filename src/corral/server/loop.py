@@ -34,6 +34,7 @@ from corral.core.plan import Plan
 from corral.core.snapshot import Snapshot
 from corral.core.state import State
 from corral.server.clock import Clock
+from corral.server.ending import ServerStopped, settle, traced
 from corral.server.planning.planner import Planner, PlannerHung, PlannerLost, ThoughtFailed
 from corral.server.planning.quarantine import Quarantine
 from corral.server.saved import Known
@@ -66,10 +67,6 @@ class Done(Struct, frozen=True, gc=False):
 
     seq: int
     events: tuple[AnyEvent, ...]
-
-
-class ServerStopped(Exception):
-    """The journal cannot be written any more; nothing that was not acknowledged has happened."""
 
 
 class Meter(Protocol):
@@ -263,13 +260,16 @@ class Loop:
     async def durable(self) -> None:
         """Returns when all that was written so far is durable."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._when_durable(lambda failure: _settle(done, failure))
+        self._when_durable(lambda failure: settle(done, failure))
         await done
 
     def _when_durable(self, act: Act) -> None:
-        """Do it when all that was written so far is durable; at once, if it is."""
-        self._waiting.append((self.journal.head.seq, act))
-        self._watch()
+        """Do it when all that was written so far is durable; at once, if it is, or never will be."""
+        if self.failure is not None:
+            act(self.failure)
+        else:
+            self._waiting.append((self.journal.head.seq, act))
+            self._watch()
 
     def _watch(self) -> None:
         """One look at a time: when the newest batch is durable, so is everything before it."""
@@ -305,7 +305,7 @@ class Loop:
         """It cannot go on, mostly because nothing can be written: whoever waits is told, and nobody otherwise."""
         if self.failure is not None:
             return
-        log.error("cannot_go_on", error=str(failure), exc_info=failure)
+        log.error("cannot_go_on", error=str(failure), exc_info=traced(failure))
         self.failure = failure
         self.stopped.set()
         while self._waiting:
@@ -407,15 +407,6 @@ class Loop:
             self._take(SCHEDULER, lambda: self._engine.take(events, now_ms))
             if not was_wanted and not dropped:
                 self._wanted.clear()  # the plan knew of all this
-
-
-def _settle(done: asyncio.Future[None], failure: BaseException | None) -> None:
-    if done.done():
-        return  # whoever asked has left
-    if failure is None:
-        done.set_result(None)
-    else:
-        done.set_exception(ServerStopped(str(failure)))
 
 
 def _never_here(snapshot: Snapshot) -> Plan:

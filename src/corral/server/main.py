@@ -27,7 +27,7 @@ import uvloop
 from msgspec import Struct, field
 
 from corral import __version__
-from corral.backends.base import Backend
+from corral.backends.base import Backend, StaleEpoch
 from corral.core.intake.refusal import Refusal
 from corral.core.intake.site import SiteRules
 from corral.core.model import QueueSpec, Settings
@@ -38,6 +38,7 @@ from corral.server.api.entry.heads import timed_heads
 from corral.server.api.entry.settings import ApiSettings
 from corral.server.auth import new_token
 from corral.server.disk import DiskWatch
+from corral.server.ending import LOST, ServerStopped, end_within, first
 from corral.server.metrics import Metrics
 from corral.server.planning.thinking import chosen_policy
 from corral.server.running import Running
@@ -65,6 +66,8 @@ GRACEFUL_S = 5
 FULL_PATIENCE_S = 600.0  # how long a full disk is waited for before the server gives up
 KEEP_ALIVE_S = 75  # longer than any agent or client is silent on a connection that it means to use again
 _OWN_FILES = 256  # journal, readers, planner, tasks
+_STOP_S = 60.0  # when asked to stop: an image of a large state takes its time
+_END_S = 20.0  # when it cannot go on, or only stood by
 _SWITCH_S = 0.001  # how long a busy thread keeps the interpreter from the journal's writer
 
 
@@ -119,6 +122,7 @@ class ServerFile(Struct, frozen=True):
     pid: int
     started_ms: int
     version: str = ""
+    waits_for: str = ""  # what keeps it from being in service
 
 
 def serve(options: Options, backend: Backend) -> int:
@@ -214,29 +218,42 @@ class _Serving:
 
     async def run(self, ground: Lead | Standby) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
+            asyncio.get_running_loop().add_signal_handler(number, self._asked_to_stop)
         try:
             if isinstance(ground, Lead):
                 return await self._lead(ground)
             return await self._take_turns(ground)
         finally:
+            end_within(_END_S)
             (self._options.data / SERVER_FILE).unlink(missing_ok=True)
             await self._end_listening()
 
+    def _asked_to_stop(self) -> None:
+        self._stop.set()
+        end_within(_STOP_S)
+
     async def _take_turns(self, standby: Standby) -> int:
         """Answer what can be read until it is this server's turn to lead."""
-        app = make_app(standby.service, self._options.api)
-        self._switch.app = Redirect(app, standby.leader)
+        self._switch.app = Starting(lambda: standby.database)
+        ways: list[Callable[[], None]] = []
 
         def give_way() -> None:
-            standby.service.end_feeds()
-            app.close()
+            for way in ways:
+                way()
 
         try:
             await self._listen()
+            _tell_where(self._options, "the database")
+            if not await standby.open(self._stop):
+                return 0
+            app = make_app(standby.service, self._options.api)
+            ways += [standby.service.end_feeds, app.close]
+            self._switch.app = Redirect(app, standby.leader, standby.service.vitals)
+            _tell_where(self._options)
             lead = await standby.until_leading(self._stop)
             return 0 if lead is None else await self._lead(lead, give_way)
         finally:
+            end_within(_END_S)
             give_way()
             await self._end_listening()
             standby.close()
@@ -250,33 +267,47 @@ class _Serving:
         server.disk = DiskWatch(options.data, Reserve(options.data), server.service)
         server.service.rules, server.loop.account_rules = options.rules, options.accounts
         server.loop.keep_ended, server.loop.keep_ended_ms = options.keep_ended, options.keep_ended_ms
+        server.service.leading = lead.vitals
         lead.when_lost(partial(_from_elsewhere, asyncio.get_running_loop(), server.loop.stop))
         try:
-            await server.begin()
-            app = self._switch.app = _api(server, options)
-            if give_way is not None:
-                give_way()
-            await self._listen()
-            await self._until_over(server)
-            server.service.end_feeds()
-            app.close()
+            if await self._has_begun(server):
+                app = self._switch.app = _api(server, options)
+                if give_way is not None:
+                    give_way()
+                if self._task is None:
+                    await self._listen()
+                    _tell_where(options)
+                await self._until_over(server)
+                server.service.end_feeds()
+                app.close()
+        except (*LOST, ServerStopped, StaleEpoch) as lost:
+            server.loop.stop(lost)
         finally:
+            if server.loop.failure is not None:
+                end_within(_END_S)
             await self._end_listening()
             await server.close()
         return 0 if server.loop.failure is None else 1
 
+    async def _has_begun(self, server: Running) -> bool:
+        """False: somebody asked to stop, or the lead was lost, before it had."""
+        begin = asyncio.create_task(server.begin())
+        await first(begin, self._stop, server.loop.stopped)
+        if begin.done():
+            await begin
+            return server.loop.failure is None
+        begin.cancel()
+        await asyncio.gather(begin, return_exceptions=True)
+        return False
+
     async def _until_over(self, server: Running) -> None:
         assert self._task is not None
-        ends = [asyncio.create_task(each) for each in (self._stop.wait(), server.loop.stopped.wait())]
-        await asyncio.wait([self._task, *ends], return_when=asyncio.FIRST_COMPLETED)
-        for end in ends:
-            end.cancel()
+        await first(self._task, self._stop, server.loop.stopped)
 
     async def _listen(self) -> None:
         if self._task is None:
             self._task = asyncio.create_task(self._http.serve([self._place]))
             await self._http.until_listening(self._task)
-            _tell_where(self._options)
 
     async def _end_listening(self) -> None:
         if self._task is not None:
@@ -345,10 +376,11 @@ def _connections(most: int) -> int:
     return max(1, soft - _OWN_FILES)
 
 
-def _tell_where(options: Options) -> None:
-    here = ServerFile(options.url, os.getpid(), time.time_ns() // 1_000_000, __version__)
+def _tell_where(options: Options, waits_for: str = "") -> None:
+    here = ServerFile(options.url, os.getpid(), time.time_ns() // 1_000_000, __version__, waits_for)
     write_private(options.data / SERVER_FILE, here)
-    log.info("serving", url=options.url)
+    if not waits_for:
+        log.info("serving", url=options.url)
 
 
 def write_private(path: Path, value: Any) -> None:

@@ -29,6 +29,7 @@ from corral.server.carrying.carrying import Carrying
 from corral.server.clock import Clock
 from corral.server.disk import DiskWatch
 from corral.server.dispatch import Dispatch
+from corral.server.ending import ServerStopped
 from corral.server.loop import SCHEDULER, AnyEvent, Loop
 from corral.server.planning.planner import Planner, PlannerLost, ThoughtFailed
 from corral.server.saved import IMAGE_FORMAT, Known
@@ -49,7 +50,7 @@ from corral.server.watch.history import EndHistory
 from corral.server.watch.past import recalled
 from corral.server.watch.verdicts import FleetWatch
 from corral.store.attest import signer_of
-from corral.store.journal import Head, Journal, StoredImage
+from corral.store.journal import Head, Journal, JournalFailed, JournalUnusable, StoredImage
 from corral.store.lookup import Lookup
 from corral.wire.config import PolicyChoice
 from corral.wire.keeping import AttestRules
@@ -284,7 +285,7 @@ class Running:
             await self.loop.durable()
             await asyncio.to_thread(self._journal.save_image, StoredImage(seq, IMAGE_FORMAT, body))
             self._image_seq = seq
-        except (PlannerLost, ThoughtFailed, OSError) as error:
+        except (PlannerLost, ThoughtFailed, ServerStopped, JournalUnusable, JournalFailed, OSError) as error:
             log.warning("no_image", error=str(error))
 
     async def close(self) -> None:

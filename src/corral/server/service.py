@@ -28,6 +28,7 @@ from corral.core.state import State
 from corral.server.loop import AccountCommand, Command, Done, FleetCommand, Loop
 from corral.server.planning.planner import PlannerLost, ThoughtFailed
 from corral.server.planning.thinking import Answer, Prospect, Why
+from corral.server.standing.vitals import Vitals
 from corral.server.vault.store import SecretStore
 from corral.store.journal import Journal, Record
 from corral.store.lookup import Lookup
@@ -69,6 +70,10 @@ class Newsroom:
         """What the site says about accounts of machines."""
         return identity.AccountRules()
 
+    def vitals(self) -> Vitals:
+        """How this server is doing."""
+        return Vitals()
+
     def lacks(self, node: str) -> Mapping[str, str]:
         """What a machine cannot run or limit, and why; known where its tasks are."""
         del node
@@ -94,6 +99,7 @@ class Service(Newsroom):
         self.closed: Refusal | None = None  # why no new work is taken in at present
         if self._knowing is not None:
             loop.cannot_run_as = self._knowing.cannot_run_as
+        self.leading: Callable[[], Vitals] = Vitals  # what is known of the right to write
         loop.watchers.append(self._notice)
 
     @property
@@ -124,6 +130,9 @@ class Service(Newsroom):
     def has_failed(self) -> bool:
         """Whether the journal can no longer be written."""
         return self.loop.failure is not None
+
+    def vitals(self) -> Vitals:
+        return msgspec.structs.replace(self.leading(), seq=self.durable_seq)
 
     def now_ms(self) -> int:
         return self.loop.clock.now_ms()

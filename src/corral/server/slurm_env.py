@@ -5,31 +5,28 @@ Knows names that scripts written for Slurm read. Only on request: some libraries
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+
 from corral.core.cluster.resources import CPU_MILLI, MEMORY_MIB, amount_of
 from corral.core.model import Gang, Job
 
 
-def slurm_env(job: Job, gang: Gang, index: int | None, ranks: int) -> dict[str, str]:
-    """Of the attempt as a whole; the rank of a process is added by whoever starts it."""
-    nodes = list(dict.fromkeys(seat.node for seat in gang.seats))
-    per_task, tasks = ranks // max(1, len(gang.seats)), str(ranks)
-    gpus, listed = str(gang.demand.task.gpus), ",".join(nodes)
-    cpus = str((amount_of(gang.amounts, CPU_MILLI) or 1000) // 1000)
+def slurm_env(job: Job, gang: Gang, index: int | None, ranks: Sequence[int]) -> dict[str, str]:
+    """Of the attempt as a whole. ``ranks``: how many processes each task has; Slurm calls these tasks, and counts them
+    by node, however many of ours are there."""
+    by_node = _by_node(gang, ranks)
+    tasks, listed = str(sum(ranks)), ",".join(by_node)
     found = {
         "SLURM_JOB_ID": job.id, "SLURM_JOBID": job.id, "SLURM_JOB_NAME": job.spec.name or job.id,
         "SLURM_JOB_NODELIST": listed, "SLURM_NODELIST": listed,
-        "SLURM_JOB_NUM_NODES": str(len(nodes)), "SLURM_NNODES": str(len(nodes)),
-        "SLURM_NTASKS": tasks, "SLURM_NPROCS": tasks, "SLURM_NTASKS_PER_NODE": str(per_task),
-        "SLURM_TASKS_PER_NODE": f"{per_task}(x{len(nodes)})" if len(nodes) > 1 else str(per_task),
-        "SLURM_GPUS_ON_NODE": gpus, "SLURM_GPUS_PER_NODE": gpus,
-        "SLURM_CPUS_PER_TASK": cpus, "SLURM_CPUS_ON_NODE": cpus,
+        "SLURM_JOB_NUM_NODES": str(len(by_node)), "SLURM_NNODES": str(len(by_node)),
+        "SLURM_NTASKS": tasks, "SLURM_NPROCS": tasks, "SLURM_NTASKS_PER_NODE": str(max(by_node.values())),
+        "SLURM_TASKS_PER_NODE": _abridged(list(by_node.values())),
         "SLURM_JOB_PARTITION": job.spec.queue, "SLURM_JOB_ACCOUNT": job.spec.queue.rpartition("/")[0] or job.spec.queue,
         "SLURM_JOB_QOS": "normal", "SLURM_RESTART_COUNT": str(gang.attempt - 1), "SLURM_CLUSTER_NAME": "corral",
         "SLURM_JOB_START_TIME": str(gang.placed_ms // 1000),
     }  # fmt: skip
-    memory = amount_of(gang.amounts, MEMORY_MIB)
-    if memory is not None:
-        found["SLURM_MEM_PER_NODE"] = str(memory)
     if job.spec.time_limit_ms is not None:
         found["SLURM_JOB_END_TIME"] = str((gang.placed_ms + job.spec.time_limit_ms) // 1000)
     if index is not None:
@@ -40,3 +37,54 @@ def slurm_env(job: Job, gang: Gang, index: int | None, ranks: int) -> dict[str, 
             "SLURM_ARRAY_TASK_STEP": str(array[1] - array[0] if len(array) > 1 else 1),
         }  # fmt: skip
     return found
+
+
+class SlurmSeats:
+    """How the processes of an attempt lie on its nodes, as Slurm counts them."""
+
+    def __init__(self, gang: Gang, ranks: Sequence[int]) -> None:
+        self._gang, self._ranks = gang, ranks
+        self._number = {node: n for n, node in enumerate(_by_node(gang, ranks))}
+        self._seats: dict[str, int] = {}
+        so_far: dict[str, int] = {}
+        self._before: list[int] = []  # by task: processes of earlier tasks on the same node
+        for seat, count in zip(gang.seats, ranks, strict=True):
+            self._before.append(so_far.get(seat.node, 0))
+            so_far[seat.node] = so_far.get(seat.node, 0) + count
+            self._seats[seat.node] = self._seats.get(seat.node, 0) + 1
+
+    def node_env(self, task: int, stated: Mapping[str, str]) -> dict[str, str]:
+        """What the attempt has on the node of one task; what the script's own directives have ``stated`` stays."""
+        gang = self._gang
+        here = self._seats[gang.seats[task].node]
+        gpus = str(gang.demand.task.gpus * here)
+        cpus = (amount_of(gang.amounts, CPU_MILLI) or 1000) // 1000
+        found = {
+            "SLURM_GPUS_ON_NODE": gpus, "SLURM_GPUS_PER_NODE": gpus,
+            "SLURM_CPUS_PER_TASK": str(max(1, cpus // self._ranks[task])), "SLURM_CPUS_ON_NODE": str(cpus * here),
+        }  # fmt: skip
+        memory = amount_of(gang.amounts, MEMORY_MIB)
+        if memory is not None:
+            found["SLURM_MEM_PER_NODE"] = str(memory * here)
+        return {name: stated.get(name, value) for name, value in found.items()}
+
+    def process_env(self, task: int, rank: int, local: int) -> dict[str, str]:
+        """Where one process stands among all, and among those of its node."""
+        return {
+            "SLURM_PROCID": str(rank),
+            "SLURM_LOCALID": str(self._before[task] + local),
+            "SLURM_NODEID": str(self._number[self._gang.seats[task].node]),
+        }
+
+
+def _by_node(gang: Gang, ranks: Sequence[int]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for seat, count in zip(gang.seats, ranks, strict=True):
+        found[seat.node] = found.get(seat.node, 0) + count
+    return found
+
+
+def _abridged(counts: Sequence[int]) -> str:
+    """As Slurm writes it: 2(x3),1."""
+    runs = [(count, len(list(same))) for count, same in groupby(counts)]
+    return ",".join(f"{count}(x{times})" if times > 1 else str(count) for count, times in runs)

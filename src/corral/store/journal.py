@@ -75,6 +75,15 @@ class JournalUnusable(Exception):
     """The place of the journal cannot be used: not readable, not writable, not a journal. Says what to do."""
 
 
+class JournalAway(JournalUnusable):
+    """The place of the journal cannot be used at the moment, and may be again by itself. ``kind``: one word for why,
+    such as away, silent, locked, read_only or full."""
+
+    def __init__(self, what: str, kind: str = "away") -> None:
+        super().__init__(what)
+        self.kind = kind
+
+
 class JournalTooNew(JournalUnusable):
     """A later version of Corral has changed the database in a way that this one does not know."""
 

@@ -18,6 +18,7 @@ from corral.backends.base import HealthReport, LogPart, Phase, TaskKey, TaskRepo
 from corral.backends.fleet.messages import AgentReport, DesiredAsk, LogChunk, LogDelivery, LogReply, ObservedTask
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import FailureClass
+from corral.wire.hosts import is_address
 
 #: Whole numbers that every reader of JSON and every database can hold.
 INT_MAX = (1 << 53) - 1
@@ -165,6 +166,8 @@ def spec_fault(spec: NodeSpec, node: str) -> str:
     """Why a node cannot be what it says it is; empty: it can."""
     if spec.name != node:
         return f"it describes a machine named {spec.name[:NAME_MAX]!r}, and speaks for {node!r} only"
+    if spec.address and not is_address(spec.address):
+        return f"{spec.address[:NAME_MAX]!r} is neither an IP address nor the name of a host"
     if len(spec.gpus) > GPUS_MAX:
         return f"it has {len(spec.gpus)} GPUs, and {GPUS_MAX} are the most a node may have"
     for slot, gpu in enumerate(spec.gpus):

@@ -38,6 +38,12 @@ if TYPE_CHECKING:
     show_envvar=True,
     help="The account of this machine for tasks that name none; without it an agent that is root refuses them.",
 )
+@click.option(
+    "--address",
+    metavar="HOST",
+    default="",
+    help="Address at which other machines reach this one; otherwise that with which it reaches the server.",
+)
 @click.option("--cpus", type=click.IntRange(min=1), default=None, help="CPUs to give to tasks; otherwise all.")
 @click.option("--memory-mib", type=click.IntRange(min=1), default=None, help="Memory for tasks; otherwise all.")
 def agent(
@@ -46,6 +52,7 @@ def agent(
     path: str,
     config: str | None,
     account: str | None,
+    address: str,
     cpus: int | None,
     memory_mib: int | None,
 ) -> int:
@@ -53,6 +60,8 @@ def agent(
 
     Ctrl-C stops it; tasks go on for the length of a lease, and an agent that begins before takes them up again.
     """
+    from msgspec.structs import replace
+
     from corral.agent.place import AgentPlace, BadPlace
 
     folder = agent_folder(data)
@@ -63,7 +72,16 @@ def agent(
     said = with_account(_config(config), account)
     labels = dict(said.topology.labels)
     path = path or "/".join(labels[level] for level in said.settings.levels if level in labels)
-    return run_agent(folder, credential, node_spec(credential.node, fake_gpus, path, cpus, memory_mib), said)
+    spec = replace(node_spec(credential.node, fake_gpus, path, cpus, memory_mib), address=_checked(address))
+    return run_agent(folder, credential, spec, said)
+
+
+def _checked(address: str) -> str:
+    from corral.wire.hosts import is_address
+
+    if address and not is_address(address):
+        raise Complaint(f"--address cannot be {address!r}", "give an IP address or the name of a host")
+    return address
 
 
 def _config(path: str | None) -> Config:
@@ -108,6 +126,9 @@ def run_agent(folder: Path, credential: Credential, node: NodeSpec, config: Conf
     import sys
     import threading
 
+    from msgspec.structs import replace
+
+    from corral.agent.address import own_address
     from corral.agent.line import HttpLine
     from corral.agent.start import Busy, begin
     from corral.cli.serve.machine import container_settings, local_settings
@@ -118,6 +139,7 @@ def run_agent(folder: Path, credential: Credential, node: NodeSpec, config: Conf
     except OSError as error:
         what = f"the authority of the server in {credential.cafile} cannot be read: {error}"
         raise Complaint(what, "put it back, or join again with --ca", exit_code=FAULT) from None
+    node = replace(node, address=node.address or own_address(credential.urls))
     try:
         running = begin(folder, node, line, config.health, local_settings(config), container_settings(config))
     except Busy as error:

@@ -15,8 +15,12 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from corral.cli.serve.place import running_server
+
+if TYPE_CHECKING:
+    from corral.wire.api.record import HealthView
 
 _SQLITE_LEAST = (3, 37, 0)  # STRICT tables, RETURNING
 _ROOM_LEAST = 1 << 30
@@ -186,3 +190,36 @@ def server() -> Check:
         return Check("server", "note", what, "use the same on both sides")
     role = "" if health.role == "leader" else " as a standby"
     return Check("server", "ok", f"{url} is {health.status}{role}, and knows you as {who.user}")
+
+
+def servers() -> list[Check]:
+    """Each server that is named, by its own word; only where there are several."""
+    from corral.client.blocking import Client
+    from corral.client.credentials import find_credentials
+    from corral.client.errors import BadCredentials, ClientError
+    from corral.client.places import Places
+
+    try:
+        found = find_credentials()
+    except BadCredentials:
+        return []
+    named = Places(found.url).all
+    checks = []
+    for url in named if len(named) > 1 else []:
+        try:
+            with Client(url, found.token, patience_s=0, answer_s=5.0, ca=found.ca) as client:
+                checks.append(_told(url, client.health()))
+        except ClientError as error:
+            checks.append(Check("server", "bad", str(error), error.hint))
+    return checks
+
+
+def _told(url: str, health: HealthView) -> Check:
+    if health.status != "ok" or not health.following:
+        waits = f", and waits for {health.waits_for}" if health.waits_for else ""
+        since = "" if health.followed_s_ago is None else f"; it last followed {health.followed_s_ago:.0f} s ago"
+        return Check("server", "bad", f"{url} is {health.status}{waits}{since}", "see its log, and the database")
+    if health.role == "leader":
+        left = "" if health.leading_for_s is None else f", for {health.leading_for_s:.0f} s without another renewal"
+        return Check("server", "ok", f"{url} leads{left}; record {health.seq}")
+    return Check("server", "ok", f"{url} follows {health.leader or 'nobody yet'}; record {health.seq}")

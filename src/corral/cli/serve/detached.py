@@ -48,11 +48,15 @@ def _until_up(folder: Path, process: subprocess.Popen[bytes], log: Path, timeout
             told = log.read_text(errors="replace")[-_TAIL:].strip()
             raise Complaint(f"the server did not start:\n{told}", f"all of it is in {log}", exit_code=FAULT)
         here = running_server(folder)
-        if here is not None and here.pid == process.pid:
+        if here is not None and here.pid == process.pid and not here.waits_for:
             return here
         time.sleep(_LOOK_S)
     what = f"the server is not in service after {timeout_s:g} s (process {process.pid})"
-    raise Complaint(what, f"it may still come; see {log}", exit_code=TIMED_OUT)
+    here = running_server(folder)
+    if here is not None and here.waits_for:
+        last = log.read_text(errors="replace").strip().splitlines()[-1:]
+        what += f"; it waits for {here.waits_for}:\n{''.join(last)[-_TAIL:]}"
+    raise Complaint(what, f"it may still come; see {log}. corral down stops it", exit_code=TIMED_OUT)
 
 
 def announce(folder: Path) -> None:
@@ -61,7 +65,7 @@ def announce(folder: Path) -> None:
     def look() -> None:
         while True:
             here = running_server(folder)
-            if here is not None and here.pid == os.getpid():
+            if here is not None and here.pid == os.getpid() and not here.waits_for:
                 keep_address(here.url)
                 say(f"corral is up at {here.url}, with its data in {folder}; Ctrl-C stops it, what runs goes on")
                 return

@@ -44,7 +44,7 @@ def doctor(data: str | None, listen: str, as_json: bool) -> int:
         checks.credentials,
         checks.server,
     ]
-    found = [look() for look in looks]
+    found = [look() for look in looks] + checks.servers()
     if as_json:
         write_json([{"about": c.about, "state": c.state, "what": c.what, "todo": c.todo} for c in found])
     else:

@@ -41,13 +41,14 @@ class Here:
     url: str
     pid: int
     started_ms: int
+    waits_for: str = ""  # what keeps it from being in service
 
 
 def running_server(folder: Path) -> Here | None:
     """The server that has this folder, if it is alive. A file that a killed one left behind counts for nothing."""
     try:
         told = json.loads((folder / SERVER_FILE).read_bytes())
-        here = Here(str(told["url"]), int(told["pid"]), int(told["started_ms"]))
+        here = Here(str(told["url"]), int(told["pid"]), int(told["started_ms"]), str(told.get("waits_for", "")))
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return here if is_server(here.pid) else None

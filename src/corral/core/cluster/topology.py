@@ -20,12 +20,14 @@ CLUSTER = "cluster"
 
 
 class NodeSpec(Struct, frozen=True, gc=False):
-    """A machine: its GPUs in slot order, its other capacities, and its path of domain names, outermost first."""
+    """A machine: its GPUs in slot order, its other capacities, its path of domain names, outermost first, and the
+    address at which other machines reach it (empty: by its name, if at all)."""
 
     name: str
     gpus: tuple[Gpu, ...] = ()
     amounts: Amounts = ()
     path: tuple[str, ...] = ()
+    address: str = ""
 
 
 class Domain(Struct, frozen=True, gc=False):

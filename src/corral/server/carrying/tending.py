@@ -24,7 +24,8 @@ from corral.core.intake.refusal import Refusal
 from corral.core.people import commands as people
 from corral.server.auth import Verb, may, new_token
 from corral.server.carrying.caller import Caller
-from corral.server.loop import WORLD, ServerStopped
+from corral.server.ending import ServerStopped
+from corral.server.loop import WORLD
 from corral.server.service import Service
 
 log = structlog.get_logger(__name__)

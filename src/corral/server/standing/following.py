@@ -6,9 +6,10 @@ is for the leader; whoever asks here is sent there before it comes to this (``re
 
 from __future__ import annotations
 
-import asyncio
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import NoReturn
 
 from corral.backends.base import LogPart, TaskKey
@@ -21,13 +22,18 @@ from corral.server.clock import Clock
 from corral.server.loop import AccountCommand, Command, FleetCommand
 from corral.server.planning.thinking import Prospect, Why
 from corral.server.service import Feed, Newsroom
+from corral.server.standing.apart import apart
+from corral.server.standing.vitals import WAITS_FOR, Vitals
 from corral.server.start import load_with_place
 from corral.store.chain import GENESIS
 from corral.store.journal import Entry, Head, JournalBusy, Record, RecordSource, StoredImage
 from corral.store.lookup import Lookup
 from corral.wire.codec import decode
 
+#: Whoever has not heard from the journal for so long does not know what is true any more, and says so.
+STALE_S = 5.0
 _AT_ONCE = 2_000
+_READ_S, _LOAD_S = 10.0, 600.0
 
 
 class FollowedJournal:
@@ -73,6 +79,8 @@ class Follower(Newsroom):
         self.known, seq = load_with_place(source)
         self.journal.head = Head(seq, b"")
         self._clock = Clock(self.known.state.now_ms)
+        self.followed_s = time.monotonic()  # when all that was durable was last known here
+        self.database = "ok"  # or one word for what is wrong with it
 
     @property
     def state(self) -> State:
@@ -98,13 +106,23 @@ class Follower(Newsroom):
     def now_ms(self) -> int:
         return self._clock.now_ms()
 
+    @property
+    def follows(self) -> bool:
+        return time.monotonic() - self.followed_s < STALE_S
+
+    def vitals(self) -> Vitals:
+        return Vitals(
+            database=self.database, waits_for=WAITS_FOR.get(self.database, ""), following=self.follows,
+            followed_s_ago=round(time.monotonic() - self.followed_s, 3), seq=self.journal.head.seq,
+        )  # fmt: skip
+
     async def catch_up(self) -> None:
         """Know all that is durable by now."""
         while True:
-            after = self.journal.head.seq
-            records = await asyncio.to_thread(self._source.read, after, _AT_ONCE)
+            after, asked_s = self.journal.head.seq, time.monotonic()
+            records = await apart(partial(self._source.read, after, _AT_ONCE), _READ_S)
             if records and records[0].seq != after + 1:  # what is missing was archived: begin anew with an image
-                self.known, seq = await asyncio.to_thread(load_with_place, self._source)
+                self.known, seq = await apart(partial(load_with_place, self._source), _LOAD_S)
                 self.journal.head = Head(seq, b"")
                 continue
             for record in records:
@@ -113,6 +131,7 @@ class Follower(Newsroom):
                 self.journal.head, self.journal.epoch = Head(records[-1].seq, records[-1].hash), records[-1].epoch
                 self.wake()
             if len(records) < _AT_ONCE:
+                self.followed_s = asked_s
                 return
 
     @property

@@ -7,29 +7,43 @@ that leads no more does not come back here: it ends, and is started again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 from msgspec import Struct
 
 from corral.server.saved import Known
+from corral.server.standing.apart import apart
 from corral.server.standing.following import Follower
+from corral.server.standing.vitals import Vitals
 from corral.server.vault import secrets_of
 from corral.server.vault.store import SecretStore
 from corral.store.address import postgres
 from corral.store.identity import claim_identity
-from corral.store.journal import Journal, JournalBusy, JournalUnusable
+from corral.store.journal import Journal, JournalAway, JournalBusy, JournalFailed, JournalFenced, JournalUnusable
 from corral.store.lookup import Lookup
 from corral.store.sqlite.lease import Lease as FolderLease
 from corral.wire.address import shown
 
+if TYPE_CHECKING:
+    from corral.store.postgres import PostgresJournal, PostgresReader
+
 log = structlog.get_logger(__name__)
 
+T = TypeVar("T")
+
 LOOK_S = 0.2
-_AWAY_S = 1.0
+#: For how long one who follows waits without hearing from the database.
+FOLLOW_S = 2.0
+#: For how long at most one turn may take: to ask who leads, or to take the lead; to know all of a large journal.
+TURN_S, OPEN_S = 20.0, 600.0
+_AWAY_S = 0.5
 
 
 class Lead(Struct, frozen=True):
@@ -40,6 +54,7 @@ class Lead(Struct, frozen=True):
     lookup: Lookup
     secrets: SecretStore
     lost: Future[None] | None = None
+    vitals: Callable[[], Vitals] = Vitals
 
     def when_lost(self, tell: Callable[[BaseException], None]) -> None:
         """Told once, in any thread; never, where the right is this process's as long as it lives."""
@@ -49,6 +64,8 @@ class Lead(Struct, frozen=True):
 
 class Standby:
     """``found`` is called with the journal of an empty database. ``url``: where this server answers."""
+
+    service: Follower  # once it is open
 
     def __init__(
         self,
@@ -62,11 +79,12 @@ class Standby:
         self._address, self._folder, self._url, self._lease_s, self._found = address, folder, url, lease_s, found
         self._store = postgres()
         self._folder_lease = FolderLease(folder)
+        self.database = "away"  # what is wrong with it, until it is open
+        self._reader: PostgresReader | None = None
+        self._secret_readers = self._store.Readers(address, FOLLOW_S)  # connects when something is asked of it
         try:
+            self._secrets = secrets_of(folder, key_file, self._store.PostgresSecrets(self._secret_readers))
             self._holder = claim_identity(folder).id  # also after a restart; a copy of the folder is another server
-            self._reader = self._store.PostgresReader(address, prepare=True)
-            self._secrets = secrets_of(folder, key_file, self._store.PostgresSecrets(self._reader.readers))
-            self.service = Follower(self._reader, self._reader.lookup)
         except BaseException:
             self._folder_lease.give_back()
             raise
@@ -76,26 +94,58 @@ class Standby:
         """Where the leader answers; "" while there is none."""
         return self.service.leader
 
+    async def open(self, stop: asyncio.Event) -> bool:
+        """Reach the database and know what is in it, however long that takes. False: somebody asked to stop. Raises
+        `JournalUnusable` where a person must do something."""
+        while not stop.is_set():
+            try:
+                opened = await _unless(stop, apart(self._opened, OPEN_S, _close_all))
+                if opened is not None:
+                    self._reader, self._lookups, self.service = opened
+                    return True
+            except JournalAway as away:
+                log.warning("waiting_for_database", error=str(away), kind=away.kind)
+                self.database = away.kind
+                await _pause(stop, _AWAY_S)
+        return False
+
+    def _opened(self) -> tuple[PostgresReader, PostgresReader, Follower]:
+        """Two sets of connections: who follows must not wait as long as who looks something up may."""
+        reader = self._store.PostgresReader(self._address, prepare=True, silence_s=FOLLOW_S)
+        try:
+            lookups = self._store.PostgresReader(self._address)
+            return reader, lookups, Follower(reader, lookups.lookup)
+        except BaseException:
+            reader.close()
+            raise
+
     async def until_leading(self, stop: asyncio.Event) -> Lead | None:
         """Follow until nobody leads, then lead. None: somebody asked to stop."""
         while not stop.is_set():
             wait_s = LOOK_S
             try:
-                journal = await self._look()
-                if journal is not None:
-                    return await self._lead(journal)
-            except JournalUnusable as away:
-                log.warning("database_away", error=str(away))
-                self.service.leader, wait_s = "", _AWAY_S
-            with suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await stop.wait()
+                lead = await _unless(stop, self._look())
+                self.service.database = "ok"
+                if lead is not None:
+                    return lead
+            except (JournalUnusable, JournalFailed, JournalFenced) as wrong:
+                self._note(wrong)
+                wait_s = _AWAY_S
+            await _pause(stop, wait_s)
         return None
 
-    async def _look(self) -> Journal | None:
-        """Catch up; the journal, if it was to be had."""
+    def _note(self, wrong: Exception) -> None:
+        """Say once what is wrong, and again when it is something else."""
+        kind = wrong.kind if isinstance(wrong, JournalAway) else "away"
+        if kind != self.service.database:
+            log.warning("database_away", error=str(wrong), kind=kind)
+        self.service.leader, self.service.database = "", kind
+
+    async def _look(self) -> Lead | None:
+        """Catch up; the right to write, if it was to be had."""
         await self.service.catch_up()
-        now = await asyncio.to_thread(self._reader.leadership)
+        assert self._reader is not None
+        now = await apart(self._reader.leadership, TURN_S)
         if now.is_held and now.holder != self._holder:
             if self.service.leader != now.url:
                 log.info("following", leader=now.url, epoch=now.epoch)
@@ -103,30 +153,63 @@ class Standby:
             return None
         self.service.leader = ""
         with suppress(JournalBusy):
-            journal: Journal = await asyncio.to_thread(self._open)
-            return journal
+            journal = await apart(self._journal, TURN_S, lambda late: late.close())
+            return await self._lead(journal)
         return None
 
-    def _open(self) -> Journal:
-        journal: Journal = self._store.PostgresJournal(
+    def _journal(self) -> PostgresJournal:
+        journal: PostgresJournal = self._store.PostgresJournal(
             self._address, holder=self._holder, url=self._url, lease_s=self._lease_s, folder=self._folder
         )
         return journal
 
-    async def _lead(self, journal: Journal) -> Lead:
+    async def _lead(self, journal: PostgresJournal) -> Lead:
         try:
             if journal.head.seq == 0:
-                await asyncio.to_thread(self._found, journal)
+                await apart(partial(self._found, journal), OPEN_S)
             await self.service.catch_up()
             assert self.service.journal.head.seq == journal.head.seq, "the journal has records that cannot be read"
         except BaseException:
-            await asyncio.to_thread(journal.close)
+            threading.Thread(target=journal.close, daemon=True).start()
             raise
         log.info("leading", epoch=journal.epoch, seq=journal.head.seq)
-        lost: Future[None] = journal.lost  # type: ignore[attr-defined]
-        return Lead(self.service.known, journal, self._reader.lookup, self._secrets, lost)
+        vitals = partial(_vitals, journal)
+        return Lead(self.service.known, journal, self._lookups.lookup, self._secrets, journal.lost, vitals)
 
     def close(self) -> None:
-        self.service.end_feeds()
-        self._reader.close()
+        if self._reader is not None:
+            self.service.end_feeds()
+            self._reader.close()
+            self._lookups.close()
+        self._secret_readers.close()
         self._folder_lease.give_back()
+
+
+def _close_all(opened: tuple[PostgresReader, PostgresReader, Follower]) -> None:
+    for reader in opened[:2]:
+        reader.close()
+
+
+def _vitals(journal: PostgresJournal) -> Vitals:
+    return Vitals(
+        database="away" if journal.lost.done() else "ok",
+        committed_s_ago=round(journal.committed_s_ago, 3),
+        leading_for_s=round(max(0.0, journal.leading_for_s), 3),
+    )
+
+
+async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
+    """What comes of it; None: somebody asked to stop meanwhile."""
+    task, asked = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait([task, asked], return_when=asyncio.FIRST_COMPLETED)
+        return await task if task.done() else None
+    finally:
+        for each in (task, asked):
+            each.cancel()
+
+
+async def _pause(stop: asyncio.Event, seconds: float) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await stop.wait()

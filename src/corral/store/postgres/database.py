@@ -6,32 +6,104 @@ in ``schema/``, applied in order and only forward. Addresses are shown without t
 
 from __future__ import annotations
 
+import json
+import select
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import resources
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg.rows import TupleRow
 
 from corral.store.journal import JournalTooNew, JournalUnusable
+from corral.store.postgres.troubles import Silent, trouble
 from corral.wire.address import shown
 
-CONNECT_S = 5
+CONNECT_S = 5.0
+#: For how long a look-up may wait without hearing from the database; upkeep of large tables may wait longer.
+LOOK_UP_S, UPKEEP_S = 5.0, 600.0
 #: Marks our sessions in pg_stat_activity; the one that writes has a name of its own.
 NAME, WRITER_NAME = "corral", "corral journal"
 #: A peer that does not answer for so long is gone, by the operating system's judgement.
 _SILENCE_MS = 5_000
+_LOOK_S = 0.1  # how often whoever waits sees whether it still may
+#: The database gives up before we do, where it can: then its answer is heard, and the connection can be kept. First on
+#: locks, so that it is said that it was a lock.
+_LOCK_OF_SILENCE, _OF_SILENCE = 0.7, 0.85
 _KEPT = 8
 _MIGRATION_LOCK = 0x636F7272616C  # any number, as long as nobody else uses it
+
+
+T = TypeVar("T")
+
+
+class _Bounded(psycopg.Connection[TupleRow]):
+    """A connection that waits no longer than ``silence_s`` without hearing anything, whatever the other side or the
+    network does, and no longer at all once ``is_abandoned`` is set, by whichever thread. Then it is closed."""
+
+    silence_s = LOOK_UP_S
+    is_abandoned = False
+    heard_s = 0.0  # when anything was last heard, by the clock of this process
+
+    def wait(self, gen: Generator[Any, Any, T], *given: Any, **named: Any) -> T:
+        del given, named
+        try:
+            return super().wait(self._heard(gen), _LOOK_S)
+        except Silent:
+            self.pgconn.finish()
+            raise
+
+    def _heard(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+        """The driver comes back here as often as it is told, with what the socket is ready for: nothing, if silent."""
+        self.heard_s = time.monotonic()
+        try:
+            wanted = next(gen)
+            while True:
+                ready = yield wanted
+                now_s = time.monotonic()
+                self.heard_s = now_s if ready else self.heard_s
+                if self.is_abandoned:
+                    raise Silent("nobody waits for its answer any more")
+                if now_s - self.heard_s > self.silence_s:
+                    raise Silent(f"no answer for {self.silence_s:g} s")
+                wanted = gen.send(ready)
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
 
 class Link:
     """A connection in which nothing begins or commits by itself, and ``?`` stands where values go."""
 
-    def __init__(self, raw: psycopg.Connection[TupleRow]) -> None:
+    def __init__(self, raw: _Bounded) -> None:
         self.raw = raw
+
+    @contextmanager
+    def patiently(self, seconds: float = UPKEEP_S) -> Iterator[None]:
+        """For upkeep of large tables, during which nothing may be heard for long."""
+        usual_s = self.raw.silence_s
+        _bound(self, seconds)
+        try:
+            yield
+        finally:
+            if not self.raw.closed:
+                _bound(self, usual_s)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing has come that nobody asked for, such as the end of the connection."""
+        if self.raw.closed:
+            return False
+        look = select.poll()
+        look.register(self.raw.fileno(), select.POLLIN)
+        return not look.poll(0)
+
+    def abandon(self) -> None:
+        """From any thread: whoever waits on this connection waits no more, and it is closed."""
+        self.raw.is_abandoned = True
 
     def execute(self, statement: str, values: Sequence[Any] = (), /) -> psycopg.Cursor[TupleRow]:
         return self.raw.execute(marked(statement), values or None)
@@ -63,14 +135,14 @@ def marked(statement: str) -> bytes:
     return statement.replace("?", "%s").encode()
 
 
-def connect(address: str, name: str = NAME) -> Link:
-    """A connection, or a complaint that says what to do."""
+def connect(address: str, name: str = NAME, *, silence_s: float = UPKEEP_S, connect_s: float = CONNECT_S) -> Link:
+    """A connection, or a complaint that says what to do. Every wait on it ends: see ``_Bounded``."""
     try:
-        raw = psycopg.connect(
+        raw = _Bounded.connect(
             address,
             autocommit=True,
             application_name=name,
-            connect_timeout=CONNECT_S,
+            connect_timeout=max(2, round(connect_s)),  # a driver's second is its least, and taken for two
             keepalives_idle=2,
             keepalives_interval=1,
             keepalives_count=3,
@@ -78,27 +150,44 @@ def connect(address: str, name: str = NAME) -> Link:
         )
     except psycopg.Error as wrong:
         raise unreachable(address, wrong) from None
-    raw.execute("SET client_min_messages = error")
-    return Link(raw)
+    try:
+        _bound(link := Link(raw), silence_s)
+    except BaseException as wrong:
+        raw.close()
+        raise trouble(address, wrong) or wrong from None
+    return link
 
 
-def unreachable(address: str, wrong: Exception) -> JournalUnusable:
-    why = str(wrong).strip().splitlines()
-    return JournalUnusable(
-        f"the database {shown(address)} cannot be used: {why[0] if why else 'no answer'}. See that it runs, that the "
-        "address is right, and that this user may use it."
+def _bound(link: Link, silence_s: float) -> None:
+    """Waits on both sides end. The database looks whether anybody still waits for what it does (from version 14 on)."""
+    link.raw.silence_s = silence_s
+    given_up_ms, lock_ms = (str(int(silence_s * part * 1000)) for part in (_OF_SILENCE, _LOCK_OF_SILENCE))
+    settings = {
+        "client_min_messages": "error",
+        "lock_timeout": lock_ms,
+        "statement_timeout": given_up_ms,
+        "idle_in_transaction_session_timeout": given_up_ms,
+        "tcp_user_timeout": str(_SILENCE_MS),
+        "client_connection_check_interval": "1000",
+    }
+    link.raw.execute(
+        "SELECT set_config(name, %s::jsonb ->> name, false) FROM pg_settings WHERE name = ANY(%s)",
+        (json.dumps(settings), list(settings)),
     )
 
 
-def open_database(address: str) -> Link:
+def unreachable(address: str, wrong: Exception) -> Exception:
+    """What to raise for what the driver has raised."""
+    return trouble(address, wrong) or wrong
+
+
+def open_database(address: str, silence_s: float = UPKEEP_S) -> Link:
     """The connection of the writer, on a database of the newest schema. Its commits are durable when they return."""
-    link = connect(address, WRITER_NAME)
+    link = connect(address, WRITER_NAME, silence_s=silence_s)
     try:
-        migrate(link, address)
-        link.execute(
-            "SELECT set_config('synchronous_commit', 'on', false)"
-            " WHERE current_setting('synchronous_commit') IN ('off', 'local')"
-        )
+        with link.patiently():
+            migrate(link, address)
+        make_durable(link)
     except psycopg.Error as wrong:
         link.close()
         raise unreachable(address, wrong) from wrong
@@ -106,6 +195,14 @@ def open_database(address: str) -> Link:
         link.close()
         raise
     return link
+
+
+def make_durable(link: Link) -> None:
+    """What is committed in this session is on disk when that returns."""
+    link.execute(
+        "SELECT set_config('synchronous_commit', 'on', false)"
+        " WHERE current_setting('synchronous_commit') IN ('off', 'local')"
+    )
 
 
 # ---- schema --------------------------------------------------------------------------------------------------------
@@ -157,8 +254,8 @@ def _steps() -> list[str]:
 class Readers:
     """Connections for reading, one to whoever reads at the moment; they see the last commit and block nobody."""
 
-    def __init__(self, address: str) -> None:
-        self._address = address
+    def __init__(self, address: str, silence_s: float = LOOK_UP_S) -> None:
+        self._address, self._silence_s = address, silence_s
         self._idle: list[Link] = []
         self._lock = threading.Lock()
         self._closed = False
@@ -168,9 +265,9 @@ class Readers:
         link = self._take()
         try:
             yield link
-        except psycopg.OperationalError as wrong:
-            link.close()
-            self._let_go()  # the others are no better
+        except psycopg.Error as wrong:
+            if link.raw.closed:
+                self._let_go()  # the others are no better
             raise unreachable(self._address, wrong) from wrong
         finally:
             self._give_back(link)
@@ -179,9 +276,12 @@ class Readers:
         with self._lock:
             if self._closed:
                 raise JournalUnusable("the journal is closed")
-            if self._idle:
-                return self._idle.pop()
-        return connect(self._address)
+            while self._idle:
+                link = self._idle.pop()
+                if link.is_quiet:
+                    return link
+                link.close()
+        return connect(self._address, silence_s=self._silence_s)
 
     def _give_back(self, link: Link) -> None:
         if not link.raw.closed and link.raw.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from corral.store.journal import Head, JournalUnusable, Record, StoredImage
 from corral.store.postgres import images
-from corral.store.postgres.database import Readers, open_database, schema_version
+from corral.store.postgres.database import LOOK_UP_S, Readers, open_database, schema_version
 from corral.store.postgres.lease import Leadership, leadership
 from corral.store.postgres.lookup import PostgresLookup
 from corral.store.sql.records import RECORD, anchor_in, archived_in
@@ -20,9 +20,9 @@ from corral.wire.address import shown
 class PostgresReader:
     """Sees what is durable, at the moment of each call. ``prepare``: an empty database is given its tables."""
 
-    def __init__(self, address: str, *, prepare: bool = False) -> None:
+    def __init__(self, address: str, *, prepare: bool = False, silence_s: float = LOOK_UP_S) -> None:
         self.address = address
-        self.readers = Readers(address)
+        self.readers = Readers(address, silence_s)
         self.lookup = PostgresLookup(self.readers)
         if prepare:
             open_database(address).close()

@@ -7,12 +7,13 @@ next gathers. The first thing that cannot be written is the last thing tried: ev
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
-from corral.store.journal import Head, JournalFailed, JournalFenced, Record
+from corral.store.journal import Head, JournalAway, JournalFailed, JournalFenced, Record
 
 #: So many records at most in one transaction (an append is never split): who came first must not wait for all the rest.
 RECORDS_AT_ONCE = 4096
@@ -50,6 +51,8 @@ class Writer:
         somebody has ``todo`` something."""
         self.failure: Exception | None = None  # once set, nothing more is written
         self.lost: Future[None] = Future()  # the same, for whoever wants to be told
+        self.committed_s = time.monotonic()  # when something was last written, or this began
+        self.began_s: float | None = None  # when the transaction at hand was begun; None: there is none
         self._head = head
         self._commit, self._tell = commit, remember
         self._outage, self._todo = outage, todo
@@ -80,12 +83,14 @@ class Writer:
             self.failure = failure
         self.lost.set_exception(failure)
 
-    def close(self) -> None:
-        """Write what was handed in, then end."""
+    def close(self, within_s: float | None = None) -> bool:
+        """Write what was handed in, then end. False: it has not ended within that time, and may be called again."""
         with self._door:  # nothing comes in after the end
-            self._ended = True
-            self._inbox.put(_END)
-        self._thread.join()
+            if not self._ended:
+                self._ended = True
+                self._inbox.put(_END)
+        self._thread.join(within_s)
+        return not self._thread.is_alive()
 
     # ---- in the thread -----------------------------------------------------------------------------------------
 
@@ -121,11 +126,14 @@ class Writer:
             return
         records = [record for append in batch for record in append.records]
         if self.failure is None:
+            self.began_s = time.monotonic()
             try:
                 if records:
                     self._commit(self._head, records)
+                self.committed_s = time.monotonic()
             except Exception as wrong:  # whatever it is, nothing may be written after it
                 self.fail(self._as_failure(wrong))
+            self.began_s = None
         for append in batch:
             if self.failure is not None:
                 append.future.set_exception(self.failure)
@@ -154,10 +162,10 @@ class Writer:
     def _as_failure(self, wrong: Exception) -> Exception:
         if isinstance(wrong, JournalFenced):
             return wrong
-        is_outage = isinstance(wrong, (OSError, *self._outage))
+        is_outage = isinstance(wrong, (OSError, JournalAway, *self._outage))
         failure = JournalFailed(
-            f"the journal could not be written: {wrong}. Nothing more is accepted; what was acknowledged is safe. "
-            + (self._todo if is_outage else "This is a fault of Corral.")
+            f"the journal could not be written: {str(wrong).rstrip('.')}. Nothing more is accepted; what was "
+            f"acknowledged is safe. {self._todo if is_outage else 'This is a fault of Corral.'}"
         )
         failure.__cause__ = wrong
         return failure

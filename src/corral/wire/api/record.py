@@ -57,9 +57,19 @@ class UsageView(Answer, frozen=True):
 
 class HealthView(Answer, frozen=True):
     """Whether the server is in service; the only thing told to everybody. ``leader``: where the one that leads
-    answers, as far as a standby knows."""
+    answers, as far as a standby knows. ``database``: "" for a file, "ok", or one word for what is wrong with it;
+    ``waits_for`` says that in words. ``following``: whether what this server answers is what is durable. The newest
+    record that it knows is ``seq``; a standby was last sure of that ``followed_s_ago``. A leader tells when it last
+    committed something, and for how long it leads without another renewal."""
 
     status: Literal["ok", "starting", "failed"]
     version: str
     role: Literal["leader", "standby"] = "leader"
     leader: str = ""
+    database: str = ""
+    waits_for: str = ""
+    following: bool = True
+    followed_s_ago: float | None = None
+    seq: int = 0
+    committed_s_ago: float | None = None
+    leading_for_s: float | None = None

@@ -129,7 +129,7 @@ GANG_KEYS = Table(
         Key("nodes", TASKS, "The same, each task on a node of its own. Short for `tasks` with `spread: node`.", 4),
         Key("processes", PROCESSES,
             "Processes of each task, each with a rank of its own: a number, or `gpu` for one on each GPU.",
-            "gpu", default="1", into="processes"),
+            "gpu", default="one, without variables for ranks if there is one task", into="processes"),
         Key("tp", number("a number of ranks", 1, 65_536), "So many consecutive ranks share an NVLink domain.",
             8, default="1", into="tp"),
         Key("within", LEVEL, "All tasks in one domain of this level: required.", "rack", into="within"),

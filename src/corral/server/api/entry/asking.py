@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from corral.core.intake.refusal import Refusal
 from corral.server.api.entry.audit import Audit
-from corral.server.api.entry.problems import forbidden, not_found, refused
+from corral.server.api.entry.problems import Unable, forbidden, not_found, refused
 from corral.server.api.entry.rate import Buckets
 from corral.server.api.entry.seam import Service
 from corral.server.api.entry.settings import ApiSettings
@@ -110,6 +110,8 @@ class Shared:
 
     async def look(self, ask: Callable[..., T], *about: Any) -> T:
         """Ask something that may take its time, in a reader thread."""
+        if self.closing.is_set():
+            raise Unable(503, "going_down", "the server is going down", "try again", headers={"Retry-After": "1"})
         return await asyncio.get_running_loop().run_in_executor(self.readers, ask, *about)
 
     async def look_at_logs(self, ask: Callable[..., T], *about: Any) -> T:

@@ -55,7 +55,7 @@ class Desk:
         self.bodies = Bodies(shared.settings)
         self.buckets = Buckets(shared.settings.requests_per_s, shared.settings.requests_burst)
         self.streams = Streams(shared)
-        self.failures = Failures()
+        self.failures = Failures(shared.settings.failures_max)
 
 
 class Entrance:
@@ -185,7 +185,8 @@ def _address(scope: Scope) -> str:
 
 
 def _journal_failed() -> Unable:
-    return Unable(503, "journal_failed", "nothing can be written down any more; the server is going down")
+    why = "the journal cannot be written any more; the server is going down"
+    return Unable(503, "journal_failed", why, "ask another server, or try again", headers={"Retry-After": "1"})
 
 
 def _request_id(headers: dict[bytes, bytes]) -> str:

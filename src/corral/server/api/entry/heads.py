@@ -29,6 +29,7 @@ _TOO_BUSY = Unable(503, "too_busy", "too many heads of requests are being read a
 _AHEAD_MAX = 8  # requests that were sent before the one ahead of them was answered
 _PADDING_FACTOR = 8  # a chunk of one byte is sent as six
 _LINGER_S = 1.0  # for the refused to read why
+_DROPPED_MAX = 1 << 20  # bytes that are read from them meanwhile
 
 
 def timed_heads(settings: ApiSettings) -> type[HttpToolsProtocol]:
@@ -72,6 +73,7 @@ class _Bounded(HttpToolsProtocol):
     _raw_bytes = 0  # after the head: all that came
     _body_bytes = 0  # and what of it was the body
     _trailers = 0
+    _dropped = 0
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(WatchedTransport(transport, self.loop, self.shared.unread))  # type: ignore[arg-type]
@@ -79,7 +81,8 @@ class _Bounded(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
-            return  # it lingers to read why
+            self._drop(len(data))
+            return
         if self._is_in_head:
             self._count_head(len(data))
         else:
@@ -96,6 +99,12 @@ class _Bounded(HttpToolsProtocol):
             self._refuse(_MALFORMED)
         except _Refused as refused:
             self._refuse(refused.why)
+
+    def _drop(self, size: int) -> None:
+        """A refused client may go on sending for a moment; what is much waits on its side until the end."""
+        self._dropped += size
+        if self._dropped > _DROPPED_MAX:
+            self.flow.pause_reading()
 
     def _check(self) -> None:
         """What the parser took in without calling anybody: a value, a name, an address, an extension of a chunk."""

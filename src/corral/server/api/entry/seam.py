@@ -31,6 +31,7 @@ from corral.core.people.identity import AccountRules
 from corral.core.state import State
 from corral.policy.advice import Change
 from corral.policy.reasons import Hold
+from corral.server.standing.vitals import Vitals
 from corral.store.journal import Journal, Record
 from corral.store.lookup import Lookup
 from corral.wire.details import NodeDetails
@@ -175,6 +176,7 @@ class Service(Protocol):
         ...
 
     def now_ms(self) -> int: ...
+    def vitals(self) -> Vitals: ...
     def lacks(self, node: str) -> Mapping[str, str]:
         """What a machine cannot run or limit, and why."""
         ...

@@ -22,6 +22,7 @@ class ApiSettings(Struct, frozen=True, kw_only=True):
     headers_max: int = 100
     requests_per_s: float = 5_000.0  # of one token, in the long run
     requests_burst: int = 10_000
+    failures_max: int = 10  # bad tokens of one address before it has to wait; on this machine five times as many
     streams_max: int = 2_048  # of the whole server
     streams_reserve: int = 256  # of these, for users who have only a few
     streams_per_address: int = 1_024

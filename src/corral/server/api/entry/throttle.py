@@ -19,14 +19,8 @@ _FORGET_S = 900.0  # without a failure
 LOOPBACK = frozenset({"127.0.0.1", "::1"})
 
 
-class Patience(Struct, frozen=True, gc=False):
-    """How many failures are free, and how long the longest wait is."""
-
-    free: int
-    wait_s_max: float
-
-
-ELSEWHERE, HERE = Patience(10, 60.0), Patience(50, 2.0)
+WAIT_S_MAX, WAIT_S_MAX_HERE = 60.0, 2.0
+HERE_FACTOR = 5  # on this machine so many times more failures are free
 
 
 class _Failed(Struct):
@@ -36,9 +30,11 @@ class _Failed(Struct):
 
 
 class Failures:
-    """Keys are what ``key_of`` makes of an address and a token."""
+    """Keys are an address and the id of a token, which is empty for tokens that do not exist. ``free``: failures before
+    anybody has to wait."""
 
-    def __init__(self) -> None:
+    def __init__(self, free: int) -> None:
+        self._free = free
         self._failed: OrderedDict[tuple[str, str], _Failed] = OrderedDict()
 
     def wait_s(self, key: tuple[str, str], now_s: float) -> float:
@@ -48,13 +44,13 @@ class Failures:
 
     def failed(self, key: tuple[str, str], now_s: float) -> float:
         """It failed. How long it has to wait from now on; twice as long each time, once the free ones are used up."""
-        patience = HERE if key[0] in LOOPBACK else ELSEWHERE
+        is_here = key[0] in LOOPBACK
         known = self._failed.get(key)
         if known is None or now_s - known.last_s > _FORGET_S:
             known = self._failed[key] = _Failed(0, now_s, 0.0)
         known.count, known.last_s = known.count + 1, now_s
-        over = known.count - patience.free
-        wait_s = 0.0 if over <= 0 else min(2.0 ** min(over - 1, 20), patience.wait_s_max)
+        over = known.count - self._free * (HERE_FACTOR if is_here else 1)
+        wait_s = 0.0 if over <= 0 else min(2.0 ** min(over - 1, 20), WAIT_S_MAX_HERE if is_here else WAIT_S_MAX)
         known.until_s = now_s + wait_s
         self._failed.move_to_end(key)
         if len(self._failed) > _KEPT:

@@ -104,7 +104,7 @@ async def report(ask: Ask) -> Reply:
     try:
         answer = fleet.report(said)
     except StaleEpoch as stale:
-        log.error("newer_server", node=said.node, epoch=stale.highest)
+        log.warning("newer_server", node=said.node, epoch=stale.highest)
         raise Unable(409, "not_leader", str(stale), "ask the other server") from None
     except NotYours as wrong:
         await _write_down(ask, str(wrong))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 import corral
 from corral.server.api.entry.asking import Ask, Content, Reply
 from corral.server.api.entry.problems import forbidden
@@ -13,10 +15,15 @@ from corral.wire.api import HealthView, UsageLine, UsageView
 
 async def health(ask: Ask) -> Reply:
     """Told to everybody, and therefore next to nothing."""
-    service = ask.service
-    status = "failed" if service.has_failed else "ok" if service.is_ready else "starting"
-    role = "leader" if service.leads else "standby"
-    return HealthView(status=status, version=corral.__version__, role=role, leader=service.leader)  # type: ignore[arg-type]
+    service, vitals = ask.service, ask.service.vitals()
+    has_failed = service.has_failed or not vitals.following
+    return HealthView(
+        status="failed" if has_failed else "ok" if service.is_ready else "starting",
+        version=corral.__version__,
+        role="leader" if service.leads else "standby",
+        leader=service.leader,
+        **msgspec.structs.asdict(vitals),
+    )
 
 
 async def metrics(ask: Ask) -> Reply:
