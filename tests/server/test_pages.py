@@ -35,3 +35,9 @@ def test_the_bounds_on_the_page_are_those_of_the_settings():
     assert f"up to {bounds.batch_jobs_max:,} documents" in page
     assert f"{bounds.requests_per_s:,.0f} requests a second" in page
     assert f"bursts of {bounds.requests_burst:,}" in page
+    assert f"{bounds.head_bytes_max >> 10} KiB as it is sent, {bounds.headers_max} headers" in page
+    assert f"{bounds.streams_per_token} for each token, {bounds.streams_per_user} for each user" in page
+    assert f"{bounds.streams_per_address:,} for each address, {bounds.streams_max:,} in all" in page
+    assert f"the last {bounds.streams_reserve} are for users" in page
+    assert f"{bounds.send_timeout_s:.0f} s without its client taking anything" in page
+    assert f"after {bounds.failures_max} from one address" in page
