@@ -37,16 +37,16 @@ from corral.server.api.app import Api, make_app
 from corral.server.api.entry.heads import timed_heads
 from corral.server.api.entry.settings import ApiSettings
 from corral.server.auth import new_token
-from corral.server.disk import DiskWatch
 from corral.server.ending import LOST, ServerStopped, end_within, first
 from corral.server.metrics import Metrics
 from corral.server.planning.thinking import chosen_policy
 from corral.server.running import Running
 from corral.server.standing.redirect import Redirect, Starting, Switch
 from corral.server.standing.standby import Lead, Standby
-from corral.server.start import FOUNDER, founding, load
+from corral.server.start import FOUNDER, founding, load, set_logs_aside
 from corral.server.vault import secrets_of
 from corral.server.vault.keys import BadKey
+from corral.server.watch.disk import DiskWatch
 from corral.store.attest import BadAttestation, signer_of
 from corral.store.journal import Entry, Journal
 from corral.store.reserve import Reserve
@@ -185,7 +185,7 @@ def _bound(options: Options) -> socket.socket:
 def _found(journal: Journal, options: Options) -> None:
     """A first start: an administrator, its token for the command line, and the queues."""
     now_ms = time.time_ns() // 1_000_000
-    _set_logs_aside(options.data, now_ms)
+    set_logs_aside(options.data, now_ms)
     token = new_token()
     issued = TokenIssued(now_ms, token.id, options.administrator, token.digest, name="first start")
     account = options.administrator_account
@@ -195,15 +195,6 @@ def _found(journal: Journal, options: Options) -> None:
     allowed = {"allow_plain_http": True} if is_plain(options.public_url) else {}  # by whoever started this server
     write_private(options.credentials, kept | ({"ca": options.tls_ca} if options.tls_ca else {}) | allowed)
     journal.append([Entry(now_ms, FOUNDER, encode(event)) for event in events]).result()
-
-
-def _set_logs_aside(data: Path, now_ms: int) -> None:
-    """Logs of a journal that is not here any more: its jobs had the numbers that those to come will have."""
-    for logs in (data / "tasks" / "logs", data / "fleet" / "logs"):
-        if logs.is_dir() and any(logs.iterdir()):
-            aside = logs.with_name(f"logs.before-{now_ms}")
-            logs.rename(aside)
-            log.warning("logs_set_aside", of="a journal that is not here any more", now=str(aside))
 
 
 class _Serving:

@@ -21,8 +21,8 @@ from corral.core.fleets.fleets import FleetEvent
 from corral.core.model import GangState, Health, Node
 from corral.core.people.accounts import AccountEvent
 from corral.core.state import State, is_open
-from corral.server.disk import DiskWatch
 from corral.server.totals import Fold, cumulative
+from corral.server.watch.disk import DiskWatch
 
 KIND = "text/plain; version=0.0.4; charset=utf-8"
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)

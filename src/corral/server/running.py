@@ -27,7 +27,6 @@ from corral.server import garbage
 from corral.server.attesting import Attester
 from corral.server.carrying.carrying import Carrying
 from corral.server.clock import Clock
-from corral.server.disk import DiskWatch
 from corral.server.dispatch import Dispatch
 from corral.server.ending import ServerStopped
 from corral.server.loop import SCHEDULER, AnyEvent, Loop
@@ -46,6 +45,7 @@ from corral.server.start import (
     was_given,
 )
 from corral.server.vault.store import SecretStore
+from corral.server.watch.disk import DiskWatch
 from corral.server.watch.history import EndHistory
 from corral.server.watch.past import recalled
 from corral.server.watch.verdicts import FleetWatch

@@ -9,6 +9,7 @@ import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
 import structlog
 
@@ -200,6 +201,15 @@ def founding(
         token,
         *(e.QueueSet(now_ms, queue) for queue in queues),
     ]
+
+
+def set_logs_aside(data: Path, now_ms: int) -> None:
+    """Logs of a journal that is not here any more: its jobs had the numbers that those to come will have."""
+    for logs in (data / "tasks" / "logs", data / "fleet" / "logs"):
+        if logs.is_dir() and any(logs.iterdir()):
+            aside = logs.with_name(f"logs.before-{now_ms}")
+            logs.rename(aside)
+            log.warning("logs_set_aside", of="a journal that is not here any more", now=str(aside))
 
 
 async def bring_nodes(loop: Loop, nodes: Sequence[NodeSpec]) -> None:
