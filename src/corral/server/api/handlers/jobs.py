@@ -15,10 +15,10 @@ from corral.core.intake.site import SiteRules
 from corral.core.model import GangState
 from corral.core.people import identity
 from corral.core.state import State
-from corral.server.api.entry.asking import Ask, Reply, Shared, accepted
+from corral.server.api.entry.asking import Ask, Content, Reply, Shared, accepted
 from corral.server.api.entry.problems import Unable, not_found, refused
 from corral.server.api.entry.seam import Why
-from corral.server.api.entry.shared_views import in_steps
+from corral.server.api.entry.shared_views import JSON, encode_json, in_steps
 from corral.server.api.handlers.views import (
     attempt_view,
     change_views,
@@ -30,7 +30,7 @@ from corral.server.api.handlers.views import (
 )
 from corral.server.auth import Verb, seen_queues
 from corral.server.totals import job_of
-from corral.store.lookup import BadCursor, JobQuery, JobRow
+from corral.store.lookup import BadCursor, JobQuery, JobRow, Lookup
 from corral.wire.api import ChangeAnswer, GangWhy, JobList, JobState, WhyView
 
 EXPLAINED_MAX = 5
@@ -52,12 +52,19 @@ async def list_jobs(ask: Ask) -> Reply:
         limit=wanted.limit, cursor=wanted.cursor,
     )  # fmt: skip
     try:
-        page = await ask.shared.look(ask.service.lookup.jobs, query)
+        page, shows_others = await ask.shared.look(_page, ask.service.lookup, query, ask.user)
     except BadCursor as error:
         raise Unable(400, "bad_cursor", str(error)[:200], field="cursor") from None
-    if any(row.user != ask.user for row in page.jobs):
+    if shows_others:
         await ask.has_read("a list of others' jobs")
-    return JobList(jobs=tuple(map(summary, page.jobs)), cursor=page.cursor)
+    return Content(page, JSON)
+
+
+def _page(lookup: Lookup, query: JobQuery, user: str) -> tuple[bytes, bool]:
+    """A page as it is sent, and whether it shows jobs of others. All of it in a reader thread: there may be hundreds."""
+    page = lookup.jobs(query)
+    body = encode_json(JobList(jobs=tuple(map(summary, page.jobs)), cursor=page.cursor))
+    return body, any(row.user != user for row in page.jobs)
 
 
 async def show_job(ask: Ask) -> Reply:
