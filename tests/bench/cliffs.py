@@ -30,7 +30,6 @@ from corral.core import events as e
 from corral.core.apply import apply
 from corral.core.cluster.resources import Demand, Seat, TaskDemand
 from corral.core.model import GangSpec, JobSpec, QueueSpec, Settings
-from corral.core.people.accounts import Accounts
 from corral.core.state import State
 from corral.core.work import Work
 from corral.server.dispatch import Dispatch
@@ -95,7 +94,7 @@ class Bench:
             e.GangPlaced(2, "1/main", 1, seats),
         ):  # fmt: skip
             apply(state, event)
-        dispatch = Dispatch(state, Accounts(), None, 1, lambda queue, name: None)  # type: ignore[arg-type]
+        dispatch = Dispatch(state, None, 1, lambda queue, name: None)  # type: ignore[arg-type]
         began = time.process_time()
         made = len(list(dispatch.orders(state.gangs["1/main"])))
         assert made == count

@@ -61,7 +61,7 @@ async def list_jobs(ask: Ask) -> Reply:
 
 
 def _page(lookup: Lookup, query: JobQuery, user: str) -> tuple[bytes, bool]:
-    """A page as it is sent, and whether it shows jobs of others. All of it in a reader thread: there may be hundreds."""
+    """A page as it is sent, and whether it shows jobs of others. In a reader thread: there may be hundreds."""
     page = lookup.jobs(query)
     body = encode_json(JobList(jobs=tuple(map(summary, page.jobs)), cursor=page.cursor))
     return body, any(row.user != user for row in page.jobs)
