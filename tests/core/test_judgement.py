@@ -13,10 +13,10 @@ from tests.world import World, demand_of
 LEASE_MS = 10_000
 
 
-def gang_on_two_nodes(**terms: object) -> tuple[World, Gang]:
+def gang_on_two_nodes() -> tuple[World, Gang]:
     """Two machines of eight GPUs and a third that is free; one task on each of two."""
     world = World().rack("a", 3).queue("team")
-    return world, world.run("train", "team", demand_of(8, 2), **terms)
+    return world, world.run("train", "team", demand_of(8, 2))
 
 
 def state_of(gang: Gang) -> GangState:
