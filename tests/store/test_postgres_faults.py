@@ -225,3 +225,23 @@ def test_what_ends_by_itself_is_told_from_what_needs_a_person(wrong, kind):
 def test_a_fault_of_corral_is_not_blamed_on_the_database():
     assert trouble("postgresql://db/x", errors.UndefinedColumn("no such column")) is None
     assert trouble("postgresql://db/x", ValueError("x")) is None
+
+
+def test_a_transaction_that_takes_long_to_put_together_is_not_cut(address, monkeypatch):
+    """What counts is silence of the database, not how long we take: or one large submission would end every leader."""
+    from corral.store.postgres import journal as module
+
+    fold = module.fold
+
+    def slow(*given):
+        time.sleep(2.5)
+        fold(*given)
+
+    journal = PostgresJournal(address, lease_s=2.0)
+    monkeypatch.setattr(module, "fold", slow)
+    assert journal.append([entry(1)]).result(LONG_S).seq == 1
+    monkeypatch.setattr(module, "fold", fold)
+    assert journal.append([entry(2)]).result(LONG_S).seq == 2
+    assert journal.epoch == 1
+    assert not journal.lost.done()
+    journal.close()
