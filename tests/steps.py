@@ -7,31 +7,41 @@ What happens inside C (searching a list, say) is not seen.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 
-def steps(call: Callable[[], object]) -> int:
-    """The lines that are executed while this is called, in modules of corral."""
-    count = 0
+class Counted:
+    lines = 0
+
+
+@contextmanager
+def tracing(*modules: str) -> Iterator[Counted]:
+    """Counts the lines that are executed meanwhile, in modules whose names begin so."""
+    counted = Counted()
 
     def local(frame: FrameType, what: str, about: Any) -> Any:
-        nonlocal count
-        if what == "line":
-            count += 1
+        counted.lines += what == "line"
         return local
 
     def enter(frame: FrameType, what: str, about: Any) -> Any:
-        return local if frame.f_globals.get("__name__", "").startswith("corral.") else None
+        return local if frame.f_globals.get("__name__", "").startswith(modules) else None
 
     before = sys.gettrace()
     sys.settrace(enter)
     try:
-        call()
+        yield counted
     finally:
         sys.settrace(before)
-    return count
+
+
+def steps(call: Callable[[], object]) -> int:
+    """The lines that are executed while this is called, in modules of corral."""
+    with tracing("corral.") as counted:
+        call()
+    return counted.lines
 
 
 def growth(measure: Callable[[int], int], size: int) -> float:

@@ -47,6 +47,38 @@ def leads(page: Path, target: str) -> bool:
     return path.is_relative_to(ROOT) and path.exists()
 
 
+@pytest.mark.parametrize("page", PAGES, ids=PAGE_NAMES)
+def test_links_to_a_part_of_a_page_lead_to_a_heading(page):
+    prose = SPAN.sub("", FENCE.sub("", page.read_text(encoding="utf-8")))
+    broken = []
+    for found in LINK.finditer(prose):
+        target, _, part = next(group for group in found.groups() if group).partition("#")
+        path = (page.parent / target).resolve() if target else page
+        if part and not re.match(r"[a-z]+:", target) and path.suffix == ".md" and path.exists():
+            broken += [f"{target}#{part}"] if part not in headings(path.read_text(encoding="utf-8")) else []
+    assert not broken, f"{page.relative_to(ROOT)} links to parts that are not there: {', '.join(broken)}"
+
+
+def headings(markdown: str) -> set[str]:
+    """As forges name them: small letters, without punctuation, hyphens for spaces."""
+    titles = re.findall(r"^#+\s+(.*?)\s*$", FENCE.sub("", markdown), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+MENTION = re.compile(r"(?<![\w/.-])docs/[\w/.-]+\.md\b")
+
+
+def test_pages_that_programs_units_and_comments_name_are_there():
+    here = Path(__file__)
+    missing = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path, text in texts()
+        for name in MENTION.findall(text)
+        if path != here and not (ROOT / name).exists()
+    }
+    assert not missing
+
+
 def test_links_are_found_in_every_spelling():
     markdown = (
         "[a](docs/a.md) ![b](<b.png>) [c](c.md#part) <img src='d.svg'> [e][1]\n"

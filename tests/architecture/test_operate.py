@@ -103,3 +103,11 @@ def test_the_leaf_of_the_unit_is_the_one_that_limits_expect() -> None:
     from corral.backends.local.task import cgroups
 
     assert cgroups._LEAF == "corral-server"
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_units_are_started_again_however_often_they_end(unit: Path) -> None:
+    """By default systemd gives up after five ends in ten seconds: a database that is away would end all servers."""
+    text = unit.read_text()
+    assert "StartLimitIntervalSec=0" in text
+    assert "Restart=always" in text

@@ -198,8 +198,10 @@ def test_a_signal_is_told_as_such(ground: Ground):
 
 def test_a_kill_from_elsewhere_is_told_apart_from_ours(ground: Ground):
     down, _ = ground.ran("kill -KILL $$")
-    assert down.signal == 9
+    assert (down.signal, down.failure) == (9, "killed")
     assert "not by Corral" in down.why
+    down, _ = ground.ran("sh -c 'kill -KILL $$'; exit $?")
+    assert (down.exit_code, down.failure) == (137, "killed"), "a shell says so of what it ran"
     key = ground.launch("sleep", "60")
     ground.ear.up(key)
     ground.backend.kill(key)

@@ -50,3 +50,16 @@ def test_what_is_wrong_with_a_database_is_told_without_its_password(machine: Mac
     assert "it waits for the database" in tellings[-1].stderr, "and can be stopped meanwhile"
     assert machine("down").returncode == 0
     assert "not the address" in machine("up", "--database", "mysql://x").stderr
+
+
+def test_doctor_asks_every_server_that_is_named(machine: Machine, database: Database) -> None:
+    assert machine.up("--database", database.new()).returncode == 0
+    here, gone = f"http://{machine.address}", "http://127.0.0.1:1"
+    machine.variables["CORRAL_URL"] = f"{here},{gone}"
+    machine.variables["CORRAL_TOKEN"] = json.loads((machine.data.parent / "corral" / "credentials.json").read_bytes())[
+        "token"
+    ]
+    told = [each for each in json.loads(machine("doctor", "--json").stdout) if each["about"] == "server"]
+    assert [each["state"] for each in told] == ["ok", "ok", "bad"]
+    assert f"{here} leads, for " in told[1]["what"]
+    assert gone in told[2]["what"]

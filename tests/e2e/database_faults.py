@@ -222,6 +222,7 @@ class Faults:
             "full": self.full,
             "restarted": self.restarted,
             "commit_cut": self.commit_cut,
+            "leader_stopped": self.leader_stopped,
         }
         if self.space is None:
             del found["full"]
@@ -362,6 +363,14 @@ class Faults:
         while proxy.cuts == cuts:
             assert time.monotonic() < end, "nothing was committed through the leader's proxy"
             time.sleep(0.01)
+        return began
+
+    def leader_stopped(self) -> float:
+        """No fault of the database: SIGTERM, as in a rolling restart."""
+        began, live = time.monotonic(), self.trio.servers[self.trio.leader()]
+        assert live.process is not None
+        live.process.send_signal(signal.SIGTERM)
+        live.process.wait(60)
         return began
 
     # ---- the database, asked directly --------------------------------------------------------------------------

@@ -31,7 +31,7 @@ def own_database() -> Iterator[Database]:
 @pytest.mark.timeout(300)
 def test_one_fault_of_each_kind_under_load_loses_nothing(database: Database, tmp_path: Path) -> None:
     faults = Faults(tmp_path, database, seed=2)
-    figures = faults.run(["replies_lost", "commit_cut", "table_locked"], each=1)
+    figures = faults.run(["replies_lost", "commit_cut", "table_locked", "leader_stopped"], each=1)
     figures["unavailable_s_max"] = figures["client_s_max"] = 0.0  # measured by `make soak-database`, on a quiet machine
     assert is_good(figures), figures
     assert figures["acknowledged"] > 5

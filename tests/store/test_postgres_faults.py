@@ -17,6 +17,7 @@ from corral.store.journal import JournalAway, JournalFailed, JournalUnusable
 from corral.store.postgres import PostgresJournal, PostgresReader, verify
 from corral.store.postgres.lease import now_s
 from corral.store.postgres.troubles import Silent, trouble
+from corral.store.projection import fold
 from tests.database import Database
 from tests.e2e.proxy import DatabaseProxy, Mode
 from tests.store.entries import entry
@@ -225,3 +226,20 @@ def test_what_ends_by_itself_is_told_from_what_needs_a_person(wrong, kind):
 def test_a_fault_of_corral_is_not_blamed_on_the_database():
     assert trouble("postgresql://db/x", errors.UndefinedColumn("no such column")) is None
     assert trouble("postgresql://db/x", ValueError("x")) is None
+
+
+def test_a_transaction_that_takes_long_to_put_together_is_not_cut(address, monkeypatch):
+    """What counts is silence of the database, not how long we take: or one large submission would end every leader."""
+
+    def slow(*given):
+        time.sleep(2.5)
+        fold(*given)
+
+    journal = PostgresJournal(address, lease_s=2.0)
+    monkeypatch.setattr("corral.store.postgres.journal.fold", slow)
+    assert journal.append([entry(1)]).result(LONG_S).seq == 1
+    monkeypatch.setattr("corral.store.postgres.journal.fold", fold)
+    assert journal.append([entry(2)]).result(LONG_S).seq == 2
+    assert journal.epoch == 1
+    assert not journal.lost.done()
+    journal.close()

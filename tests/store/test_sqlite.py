@@ -20,6 +20,7 @@ from corral.store.journal import (
     JournalUnusable,
     StoredImage,
 )
+from corral.store.lookup import JobQuery
 from corral.store.sqlite import SqliteJournal, SqliteReader
 from corral.store.sqlite.database import FILE_NAME, schema_version, statements_of
 from corral.store.verify import verify
@@ -260,3 +261,36 @@ def test_an_older_schema_is_brought_forward(tmp_path):
     journal.close()
     with closing(sqlite3.connect(tmp_path / FILE_NAME)) as now:
         assert schema_version(now) >= 2
+
+
+def test_jobs_that_were_there_before_labels_had_an_index_are_found_by_them(tmp_path):
+    journal = SqliteJournal(tmp_path)
+    journal.append([submission(1, labels=(("team", "nlp"),)), submission(2)]).result(10)
+    journal.close()
+    with closing(sqlite3.connect(tmp_path / FILE_NAME)) as old:  # as it was
+        old.execute("DROP TRIGGER jobs_labelled")
+        old.execute("DROP TABLE job_labels")
+        old.execute("DELETE FROM schema WHERE version >= 3")
+        old.commit()
+    journal = SqliteJournal(tmp_path)
+    journal.append([submission(3, labels=(("team", "nlp"), ("kind", "eval")))]).result(10)
+    wanted = [JobQuery(labels=labels) for labels in ((("team", "nlp"),), (("kind", "eval"),), (("kind", "train"),))]
+    assert [[row.id for row in journal.lookup.jobs(query).jobs] for query in wanted] == [["3", "1"], ["3"], []]
+    journal.close()
+
+
+def test_a_question_for_a_label_that_nobody_has_reads_no_jobs(tmp_path):
+    """Counted in steps of SQLite's machine, which are the same on every machine of ours."""
+    steps = {}
+    for count in (200, 2_000):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        journal = SqliteJournal(folder)
+        journal.append([submission(n, labels=(("team", f"t{n % 7}"),)) for n in range(count)]).result(30)
+        with journal.lookup._readers.connection() as connection:
+            ticks: list[int] = []
+            connection.set_progress_handler(lambda ticks=ticks: ticks.append(1), 10)  # type: ignore[attr-defined]
+        assert journal.lookup.jobs(JobQuery(labels=(("team", "none"),))).jobs == ()
+        steps[count] = len(ticks)
+        journal.close()
+    assert steps[2_000] <= 2 * steps[200] + 50

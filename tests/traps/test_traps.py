@@ -187,6 +187,7 @@ def test_trap_06_a_restart_for_the_infrastructures_sake_uses_up_no_retry_of_the_
     for _ in range(3):
         world.wait(2 * MINUTE)
         world.down(gang, 1, failure=FailureClass.NETWORK, node=gang.seats[0].node)
+        world.wait(2 * MINUTE)
         world.cycle()
         world.up(gang)
         assert gang.state is GangState.RUNNING
@@ -451,6 +452,7 @@ def test_trap_11_a_gang_counts_once_however_many_tasks_report():
     before = len(world.journal)
     for task in range(32):
         world.tell(f.TasksDown(gang.id, 1, 1 << task, 1))
+    world.wait(world.state.settings.judge_ms)
     assert gang.retries == {FailureClass.USER_ERROR: 1}
     assert len(world.journal) - before <= 32 + 4
     assert world.state.queues.queues["team"].used[GPU_MILLI] == 0

@@ -100,6 +100,7 @@ def _repaired(state: State, gang: Gang, event: e.GangRepaired) -> None:
 def _sit(state: State, gang: Gang, event: e.GangPlaced | e.GangRepaired) -> None:
     state.broken.pop(gang.id, None)
     gang.state, gang.attempt = GangState.STARTING, event.attempt
+    gang.blamed, gang.blamed_node = None, ""
     gang.seats, gang.spares = event.seats, event.spares
     gang.started = gang.ended = gang.lost = gang.exit_code = gang.saved_ms = gang.started_ms = 0
     gang.placed_ms = event.at_ms
@@ -198,21 +199,26 @@ def _checkpointed(state: State, gang: Gang, event: e.CheckpointCommitted) -> Non
 def _tasks_ended(state: State, gang: Gang, event: e.TasksEnded) -> None:
     gang.ended |= event.tasks
     gang.exit_code = gang.exit_code or event.exit_code
-    _note_if_spent(state, gang)
+    _note_if_spent(state, gang, event.at_ms)
 
 
 def _tasks_lost(state: State, gang: Gang, event: e.TasksLost) -> None:
     gang.lost |= event.tasks
     gang.ended |= event.tasks
+    if gang.state is GangState.STOPPING and gang.blamed is None:
+        gang.blamed, gang.blamed_node = event.failure, event.node
     if gang.state is not GangState.STOPPING:
         gang.state = GangState.BROKEN
         state.broken[gang.id] = gang
-    _note_if_spent(state, gang)
+    _note_if_spent(state, gang, event.at_ms)
 
 
-def _note_if_spent(state: State, gang: Gang) -> None:
-    if gang.state is GangState.STOPPING and gang.ended == gang.everyone:
-        state.spent[gang.id] = gang
+def _note_if_spent(state: State, gang: Gang, now_ms: int) -> None:
+    if gang.state is GangState.STOPPING and gang.ended == gang.everyone and gang.eviction is not None:
+        if gang.blamed is None and gang.eviction.judge_ms > now_ms:
+            state.set_timer(gang.eviction.judge_ms, gang)
+        else:
+            state.spent[gang.id] = gang
 
 
 def _evicted(state: State, gang: Gang, event: e.GangEvicted) -> None:
@@ -224,6 +230,7 @@ def _evicted(state: State, gang: Gang, event: e.GangEvicted) -> None:
         event.failure,
         event.exit_code,
         event.node,
+        event.judge_ms,
     )
     gang.state, gang.grace_over = GangState.STOPPING, False
     state.stopping[gang.id] = gang
@@ -234,7 +241,7 @@ def _evicted(state: State, gang: Gang, event: e.GangEvicted) -> None:
     if event.cause not in OWN_WILL:
         _set_charge(state, gang, ())
     state.set_timer(event.deadline_ms, gang)
-    _note_if_spent(state, gang)
+    _note_if_spent(state, gang, event.at_ms)
 
 
 def _grace_ended(state: State, gang: Gang, event: e.GraceEnded) -> None:

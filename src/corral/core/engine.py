@@ -18,7 +18,7 @@ from corral.core.effects import Effect, effects
 from corral.core.intake.commands import evict
 from corral.core.model import (
     END_MARGIN_MS,
-    INFRASTRUCTURE,
+    OUTER,
     Blocker,
     Cause,
     FailureClass,
@@ -128,32 +128,45 @@ def _tasks_down(state: State, fact: f.TasksDown, now_ms: int) -> list[e.Event]:
     is_last = gang.ended | news == gang.everyone
     spec = state.jobs[gang.job].spec
     failed = fact.failure is not None or fact.exit_code not in (0, spec.requeue_exit)
-    if gang.state is GangState.BROKEN:
-        return [e.TasksEnded(now_ms, gang.id, gang.attempt, news, fact.exit_code)]
-    if fact.failure in INFRASTRUCTURE and gang.state is not GangState.STOPPING:
-        assert fact.failure is not None
-        return [e.TasksLost(now_ms, gang.id, gang.attempt, news, fact.node, fact.failure)]
-    if is_last:
-        return settle(state, gang, now_ms, fact.exit_code, fact.failure, fact.node)
     ended = e.TasksEnded(now_ms, gang.id, gang.attempt, news, fact.exit_code)
-    if not failed or gang.state is GangState.STOPPING:
+    if gang.state is GangState.BROKEN:
+        return [ended]
+    if gang.state is GangState.STOPPING:
+        return _down_while_leaving(gang, fact, news, ended, now_ms) or settle(
+            state, gang, now_ms, fact.exit_code, fact.failure, fact.node
+        )
+    if fact.failure is FailureClass.NODE_LOST:
+        return [e.TasksLost(now_ms, gang.id, gang.attempt, news, fact.node, fact.failure)]
+    if not failed and not is_last:
         all_began = gang.state is GangState.STARTING and gang.started | gang.ended | news == gang.everyone
         return [ended, e.GangStarted(now_ms, gang.id, gang.attempt)] if all_began else [ended]
-    failure = fact.failure or FailureClass.USER_ERROR
-    deadline = now_ms + spec.grace_ms
-    return [
-        ended,
-        e.GangEvicted(
-            now_ms,
-            gang.id,
-            gang.attempt,
-            Cause.FAILURE,
-            deadline,
-            failure=failure,
-            exit_code=fact.exit_code,
-            node=fact.node,
-        ),
-    ]
+    judge_ms = _judge_ms(state, gang, fact, now_ms) if failed else 0
+    if is_last and not judge_ms:
+        return settle(state, gang, now_ms, fact.exit_code, fact.failure, fact.node)
+    evicted = e.GangEvicted(
+        now_ms, gang.id, gang.attempt, Cause.FAILURE, now_ms + spec.grace_ms,
+        failure=fact.failure or FailureClass.USER_ERROR, exit_code=fact.exit_code, node=fact.node, judge_ms=judge_ms,
+    )  # fmt: skip
+    return [evicted, ended] if is_last else [ended, evicted]
+
+
+def _down_while_leaving(gang: Gang, fact: f.TasksDown, news: int, ended: e.TasksEnded, now_ms: int) -> list[e.Event]:
+    """Nothing: it was the last, and there is nothing to wait for. What took a task away explains why others failed
+    a moment before, and is kept."""
+    assert gang.eviction is not None
+    if gang.eviction.cause is Cause.FAILURE and fact.failure in OUTER and gang.blamed is None:
+        return [e.TasksLost(now_ms, gang.id, gang.attempt, news, fact.node, fact.failure)]
+    if gang.ended | news != gang.everyone or (gang.eviction.judge_ms > now_ms and gang.blamed is None):
+        return [ended]
+    return []
+
+
+def _judge_ms(state: State, gang: Gang, fact: f.TasksDown, now_ms: int) -> int:
+    """A plain failure of one of several machines may be the consequence of losing another, which is known a lease
+    later: until then nobody is blamed. 0: there is nothing to wait for."""
+    is_plain = fact.failure in (None, FailureClass.USER_ERROR, FailureClass.NETWORK)
+    is_alone = len({seat.node for seat in gang.seats}) == 1
+    return 0 if is_alone or not is_plain else now_ms + state.settings.judge_ms
 
 
 def _saved(state: State, fact: f.Saved, now_ms: int) -> list[e.Event]:
@@ -170,8 +183,11 @@ def _node_gone(state: State, name: str, now_ms: int) -> list[e.Event]:
     found: list[e.Event] = [e.NodeLost(now_ms, name)]
     for gang_id in state.tenants[name]:
         gang = state.gangs[gang_id]
-        here = sum(1 << task for task, seat in enumerate(gang.seats) if seat.node == name) & ~gang.ended
+        there = sum(1 << task for task, seat in enumerate(gang.seats) if seat.node == name)
+        here = there & ~gang.ended
         if not here:
+            if there and _awaits_judgement(gang):
+                found += settle(state, gang, now_ms, 0, FailureClass.NODE_LOST, name)
             continue
         if gang.state is GangState.STOPPING and gang.ended | here == gang.everyone:
             found += settle(state, gang, now_ms, 0, FailureClass.NODE_LOST, name)
@@ -187,6 +203,11 @@ def _node_back(state: State, name: str, now_ms: int) -> list[e.Event]:
         return []
     moved = any(gpu.uuid and state.gpu_owners.get(gpu.uuid, name) != name for gpu in node.spec.gpus)
     return [] if moved else [e.NodeReturned(now_ms, name)]
+
+
+def _awaits_judgement(gang: Gang) -> bool:
+    """All of it has ended, and nobody is blamed yet."""
+    return gang.state is GangState.STOPPING and gang.eviction is not None and gang.ended == gang.everyone
 
 
 def _node_observed(state: State, fact: f.NodeObserved, now_ms: int) -> list[e.Event]:
@@ -253,6 +274,9 @@ def _due(state: State, gang: Gang, now_ms: int) -> list[e.Event]:
         and now_ms >= gang.started_ms + spec.time_limit_ms
     ):
         return evict(state, gang, Cause.TIME_LIMIT, now_ms)
+    if _awaits_judgement(gang):
+        assert gang.eviction is not None
+        return settle(state, gang, now_ms, 0, None) if now_ms >= gang.eviction.judge_ms else []
     if gang.state is GangState.STOPPING and gang.eviction is not None and now_ms >= gang.eviction.deadline_ms:
         return [] if gang.grace_over else [e.GraceEnded(now_ms, gang.id, gang.attempt)]
     return []

@@ -208,6 +208,7 @@ class GangEvicted(_GangEvent, frozen=True, gc=False, tag=True):
     failure: FailureClass | None = None
     exit_code: int | None = None
     node: str = ""
+    judge_ms: int = 0
 
 
 class GraceEnded(_GangEvent, frozen=True, gc=False, tag=True):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from corral.core.cluster.resources import size_class
+from corral.core.cluster.resources import GPU_MILLI, size_class
 from corral.core.model import HOLDING, OWN_WILL, Blocker, Gang, GangState
 from corral.core.state import State, awaited_ends, leave_ms, seated
 
@@ -146,6 +146,14 @@ def _lines_are_right(state: State) -> Iterator[str]:
     kept = {kind: set(demands) for kind, demands in state.backlog.classes.items()}
     if classes != state.backlog.class_of or members != kept or classes.keys() != state.backlog.demands.keys():
         yield f"classes of demands are {kept}, counted {members}"
+    waiting: dict[str, tuple[int, int]] = {}
+    for line in state.backlog.lines():
+        gangs, milli = waiting.get(line.queue, (0, 0))
+        each = line.profile.demand.charge(line.profile.demand.smallest).get(GPU_MILLI, 0)
+        waiting[line.queue] = (gangs + len(line), milli + each * len(line))
+    counts = {queue: (each.gangs, each.gpu_milli) for queue, each in state.backlog.queues.items()}
+    if counts != waiting:
+        yield f"waiting by queue: {counts}, counted {waiting}"
     if not state.promises.keys() <= set(standing):
         yield f"promised a start and not in line: {sorted(state.promises.keys() - set(standing))}"
     wanted = [gang.id for gang in state.gangs.values() if _belongs_in_line(gang)]

@@ -33,6 +33,7 @@ class FailureClass(StrEnum):
     GPU_FAULT = "gpu_fault"
     NETWORK = "network"
     NODE_LOST = "node_lost"
+    KILLED = "killed"  # by SIGKILL, and not by Corral: the kernel for want of memory, or somebody on the machine
     START_FAILED = "start_failed"
     TIME_LIMIT = "time_limit"
     PREEMPTED = "preempted"
@@ -46,6 +47,10 @@ STEP_MAX = (1 << 53) - 1
 INFRASTRUCTURE = frozenset(
     {FailureClass.GPU_FAULT, FailureClass.NETWORK, FailureClass.NODE_LOST, FailureClass.START_FAILED}
 )
+
+
+#: What comes over a task from outside, and explains why others of its gang fail.
+OUTER = frozenset({FailureClass.NODE_LOST, FailureClass.KILLED, FailureClass.GPU_FAULT, FailureClass.OUT_OF_MEMORY})
 
 
 class GangState(StrEnum):
@@ -136,6 +141,7 @@ DEFAULT_RETRIES: dict[FailureClass, RetryRule] = {
     FailureClass.GPU_FAULT: RetryRule(None, avoid_node=True),
     FailureClass.NETWORK: RetryRule(None),
     FailureClass.NODE_LOST: RetryRule(None, backoff_ms=0),
+    FailureClass.KILLED: RetryRule(5, backoff_ms=1_000),
     FailureClass.START_FAILED: RetryRule(None, avoid_node=True),
     FailureClass.TIME_LIMIT: RetryRule(0),
 }
@@ -199,6 +205,10 @@ class Settings(Struct, frozen=True, gc=False, kw_only=True):
     half_life_ms: int = 7 * 24 * 3_600_000
     entry_charge_ms: int = 3_600_000  # what a start is charged at once, so that a burst gains nothing
     default_expected_ms: int = 24 * 3_600_000  # for work that states neither limit nor estimate
+    judge_ms: int = (
+        10_000  # so long after a plain failure of one of several machines it may be another's fault: a lease
+    )
+    # and what is added to it
 
 
 class Job(Struct, gc=False):
@@ -263,6 +273,7 @@ class Eviction(Struct, frozen=True, gc=False):
     failure: FailureClass | None = None
     exit_code: int | None = None
     node: str = ""
+    judge_ms: int = 0  # a plain failure is not judged before: another machine may be found lost
 
 
 class Reservation(Struct, frozen=True, gc=False):
@@ -311,6 +322,8 @@ class Gang(Struct, gc=False):
     metered: Amounts = ()  # what its queue is metered for: what it holds, also while it leaves
     gpu_milli: int = 0  # the GPUs among that, in thousandths
     committed_gpu_ms: int = 0
+    blamed: FailureClass | None = None  # what took tasks away while it was leaving, and where: the cause of the rest
+    blamed_node: str = ""
     retries: dict[str, int] = field(default_factory=dict)
 
     @property

@@ -15,6 +15,7 @@ from corral.core.intake.submission import why_never
 from corral.core.model import (
     CRASH_LOOP,
     INFRASTRUCTURE,
+    OUTER,
     PREEMPTING,
     QUICK_MS,
     After,
@@ -80,6 +81,10 @@ def _classify(
         return None if is_fine else FailureClass.TIME_LIMIT
     if eviction.cause is Cause.START_TIMEOUT:
         return FailureClass.START_FAILED
+    if eviction.cause is Cause.FAILURE and eviction.failure not in OUTER:
+        taken = gang.blamed or (failure if failure in OUTER else None)
+        if taken is not None:
+            return taken  # the rest failed because of it
     return eviction.failure or FailureClass.USER_ERROR
 
 
@@ -117,13 +122,13 @@ def _after_failure(
     state: State, gang: Gang, spec: JobSpec, failure: FailureClass, node: str, now_ms: int
 ) -> list[e.Event]:
     rule = spec.retry_rule(failure)
-    is_quick = not gang.saved_ms and _ran_ms(gang, now_ms) < QUICK_MS
+    is_quick = not gang.saved_ms and _ran_ms(gang, now_ms) < QUICK_MS and failure is not FailureClass.START_FAILED
     if is_quick and gang.quick_failures + 1 >= CRASH_LOOP:
         return [_finish(gang, GangState.FAILED, "crash loop", now_ms, failure)]
     used = gang.retries.get(failure, 0)
     if rule.count is not None and used >= rule.count:
         return [_finish(gang, GangState.FAILED, str(failure), now_ms, failure)]
-    node = node or (gang.eviction.node if gang.eviction is not None else "")
+    node = _where(gang, failure, node)
     if failure is FailureClass.GPU_FAULT and _is_fenced(state, gang, node):
         rule = replace(rule, avoid_node=False, backoff_ms=0)
     profile = _next_profile(state, gang, rule, node)
@@ -140,6 +145,14 @@ def _after_failure(
             profile=profile if profile != gang.profile else None,
         )
     ]
+
+
+def _where(gang: Gang, failure: FailureClass, node: str) -> str:
+    """Where that happened for which it failed. ``node``: where its last task ended."""
+    if gang.blamed_node or gang.eviction is None:
+        return gang.blamed_node or node
+    is_first = gang.eviction.failure is failure and gang.eviction.node
+    return gang.eviction.node if is_first or not node else node
 
 
 def _is_fenced(state: State, gang: Gang, node: str) -> bool:

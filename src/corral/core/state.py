@@ -199,8 +199,9 @@ def deadlines(state: State, gang: Gang) -> tuple[int, ...]:
     if gang.state is GangState.RUNNING:
         limit = () if spec.time_limit_ms is None else (gang.started_ms + spec.time_limit_ms,)
         return (*limit, *_leave_times(state, gang))
-    if gang.state is GangState.STOPPING and gang.eviction is not None and not gang.grace_over:
-        return (gang.eviction.deadline_ms,)
+    if gang.state is GangState.STOPPING and gang.eviction is not None:
+        grace = () if gang.grace_over else (gang.eviction.deadline_ms,)
+        return (*grace, gang.eviction.judge_ms) if gang.eviction.judge_ms and gang.ended == gang.everyone else grace
     return ()
 
 

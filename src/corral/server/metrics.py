@@ -7,7 +7,7 @@ begin at zero with the process, as Prometheus expects; ``totals.fold`` over the 
 from __future__ import annotations
 
 from collections import Counter as Counts
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -72,7 +72,8 @@ class Metrics:
             buckets=_FAST, registry=self.registry,
         )  # fmt: skip
         self._known: dict[tuple[str, int], tuple[object, object]] = {}
-        self.registry.register(_Told(self))
+        self._told = _Told()
+        self.registry.register(self._told)
 
     # ---- told as it happens ------------------------------------------------------------------------------------
 
@@ -113,14 +114,30 @@ class Metrics:
     def text(self, now_ms: int) -> bytes:
         """All of it, as Prometheus reads it."""
         self.now_ms = now_ms
+        return self.written(list(self.families()))
+
+    def families(self) -> Iterator[Metric]:
+        """What is worked out when somebody asks, one after the other: whoever asks may pause in between."""
+        yield from _counters(self.fold)
+        yield from _work(self.state)
+        yield from _machines(self.state)
+        if self.fleet is not None:
+            yield from _agents(self.fleet)
+        yield from _queues(self.state, self.now_ms)
+        yield _gauge("corral_build_info", "The version that runs", ["version"], {(corral.__version__,): 1})
+
+    def written(self, families: Sequence[Metric]) -> bytes:
+        """These and what is counted as it happens, as text. Looks at nothing else, so that a thread may do it; one at a
+        time."""
+        self._told.families = families
         return generate_latest(self.registry)
 
 
 class _Told:
-    """Numbers that are worked out when somebody asks."""
+    """Numbers that were worked out when somebody asked."""
 
-    def __init__(self, metrics: Metrics) -> None:
-        self.metrics = metrics
+    def __init__(self) -> None:
+        self.families: Sequence[Metric] = ()
 
     def collect(self) -> Iterator[Metric]:
         state, now_ms = self.metrics.state, self.metrics.now_ms
@@ -133,6 +150,7 @@ class _Told:
             yield _gauge("corral_disk_free_bytes", "Free on the disk of the data folder", [], {(): disk.free})
         yield from _queues(state, now_ms)
         yield _gauge("corral_build_info", "The version that runs", ["version"], {(corral.__version__,): 1})
+        yield from self.families
 
 
 def _counters(fold: Fold) -> Iterator[Metric]:

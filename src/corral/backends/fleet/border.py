@@ -45,6 +45,8 @@ NODE_FAILURES = frozenset(
     {
         FailureClass.USER_ERROR,
         FailureClass.OUT_OF_MEMORY,
+        FailureClass.VRAM_EXCEEDED,
+        FailureClass.KILLED,
         FailureClass.GPU_FAULT,
         FailureClass.NETWORK,
         FailureClass.NODE_LOST,

@@ -115,6 +115,14 @@ class Demand(Struct, frozen=True, gc=False, cache_hash=True, kw_only=True):
         return charge
 
 
+def least_gpu_milli(demand: Demand) -> int:
+    """The GPUs that a queue is charged for it at least, in thousandths: as in ``charge``, without the rest."""
+    task, count = demand.task, demand.smallest + demand.spares
+    if task.gpus:
+        return task.gpus * 1000 * count
+    return task.slice_mib * 1000 * count // max(task.vram_mib_min, task.slice_mib) if task.slice_mib else 0
+
+
 #: What matters of a demand to whether there are GPUs enough for it: which, how many for a task, tasks, spares.
 SizeClass = tuple[int, int, tuple[str, ...], int, int | None, int, int]
 

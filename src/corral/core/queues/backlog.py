@@ -12,7 +12,7 @@ from collections.abc import Container, Iterator
 from heapq import heappop, heappush
 from itertools import islice
 
-from corral.core.cluster.resources import Demand, SizeClass, size_class
+from corral.core.cluster.resources import Demand, SizeClass, least_gpu_milli, size_class
 from corral.core.model import Gang, Profile
 
 
@@ -83,6 +83,15 @@ class Desk:
         self.count = 0
 
 
+class Waiting:
+    """How much waits in a queue: gangs, and the GPUs that they want at least, in thousandths."""
+
+    __slots__ = ("gangs", "gpu_milli")
+
+    def __init__(self) -> None:
+        self.gangs = self.gpu_milli = 0
+
+
 class Ages:
     """Everyone of one priority who stands in a line, oldest first."""
 
@@ -134,6 +143,7 @@ class Backlog:
         #: the same demands by class
         self.classes: dict[SizeClass, dict[Demand, None]] = {}
         self.class_of: dict[Demand, SizeClass] = {}
+        self.queues: dict[str, Waiting] = {}  # queue -> how much waits there, not counting queues below it
         self.count = 0
 
     def add(self, gang: Gang) -> None:
@@ -153,6 +163,11 @@ class Backlog:
         ages.add(gang)
         desk.count += 1
         self.count += 1
+        waiting = self.queues.get(gang.queue)
+        if waiting is None:
+            waiting = self.queues[gang.queue] = Waiting()
+        waiting.gangs += 1
+        waiting.gpu_milli += least_gpu_milli(demand)
         lengths = self.demands.get(demand)
         if lengths is None:
             lengths = self.demands[demand] = {}
@@ -169,6 +184,11 @@ class Backlog:
         self.ages[gang.priority].remove(gang)
         desk.count -= 1
         self.count -= 1
+        waiting = self.queues[gang.queue]
+        waiting.gangs -= 1
+        waiting.gpu_milli -= least_gpu_milli(demand)
+        if not waiting.gangs:
+            del self.queues[gang.queue]
         lengths, expected = self.demands[demand], gang.profile.expected_ms
         lengths[expected] -= 1
         if not lengths[expected]:

@@ -29,6 +29,9 @@ LOOK_UP_S, UPKEEP_S = 5.0, 600.0
 NAME, WRITER_NAME = "corral", "corral journal"
 #: A peer that does not answer for so long is gone, by the operating system's judgement.
 _SILENCE_MS = 5_000
+#: For how long a transaction may wait for us: what is folded into one takes its time, and whoever takes over does not
+#: wait for this.
+_IDLE_MS = "60000"
 _LOOK_S = 0.1  # how often whoever waits sees whether it still may
 #: The database gives up before we do, where it can: then its answer is heard, and the connection can be kept. First on
 #: locks, so that it is said that it was a lock.
@@ -46,7 +49,7 @@ class _Bounded(psycopg.Connection[TupleRow]):
 
     silence_s = LOOK_UP_S
     is_abandoned = False
-    heard_s = 0.0  # when anything was last heard, by the clock of this process
+    heard_s: float | None = None  # of a wait that goes on: when anything was last heard, by the clock of this process
 
     def wait(self, gen: Generator[Any, Any, T], *given: Any, **named: Any) -> T:
         del given, named
@@ -58,21 +61,23 @@ class _Bounded(psycopg.Connection[TupleRow]):
 
     def _heard(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
         """The driver comes back here as often as it is told, with what the socket is ready for: nothing, if silent."""
-        self.heard_s = time.monotonic()
+        heard_s = self.heard_s = time.monotonic()
         try:
             wanted = next(gen)
             while True:
                 ready = yield wanted
                 now_s = time.monotonic()
-                self.heard_s = now_s if ready else self.heard_s
+                heard_s = self.heard_s = now_s if ready else heard_s
                 if self.is_abandoned:
                     raise Silent("nobody waits for its answer any more")
-                if now_s - self.heard_s > self.silence_s:
+                if now_s - heard_s > self.silence_s:
                     raise Silent(f"no answer for {self.silence_s:g} s")
                 wanted = gen.send(ready)
         except StopIteration as end:
             result: T = end.value
             return result
+        finally:
+            self.heard_s = None
 
 
 class Link:
@@ -166,7 +171,7 @@ def _bound(link: Link, silence_s: float) -> None:
         "client_min_messages": "error",
         "lock_timeout": lock_ms,
         "statement_timeout": given_up_ms,
-        "idle_in_transaction_session_timeout": given_up_ms,
+        "idle_in_transaction_session_timeout": _IDLE_MS,
         "tcp_user_timeout": str(_SILENCE_MS),
         "client_connection_check_interval": "1000",
     }

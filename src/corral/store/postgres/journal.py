@@ -33,6 +33,7 @@ from corral.wire.address import shown
 _WHEN_LOST = "See that the database is in order and can be reached, then start again."
 #: Of a lease: for so long the writer waits for the database, or tries to reach it again, before it gives the lead up.
 _PATIENCE = 0.6
+_UPKEEP_S = _HOPELESS_S = 60.0
 _RETRY_S = 0.05
 _CLOSE_S = 5.0
 
@@ -85,9 +86,14 @@ class PostgresJournal(SqlJournal):
         return time.monotonic() - self._writer.committed_s
 
     def _stuck_s(self) -> float:
-        """For how long the transaction at hand has been waiting for the database without hearing from it."""
-        began_s = self._writer.began_s
-        return 0.0 if began_s is None else time.monotonic() - max(began_s, self._link.raw.heard_s)
+        """For how long the transaction at hand has been waiting for the database without hearing from it; what takes
+        far longer than any should counts as a whole, whatever it waits for."""
+        began_s, heard_s, now = self._writer.began_s, self._link.raw.heard_s, time.monotonic()
+        if began_s is None:
+            return 0.0
+        if now - began_s > _HOPELESS_S:
+            return now - began_s
+        return 0.0 if heard_s is None else now - max(began_s, heard_s)
 
     def _let_go(self, lost: Future[None]) -> None:
         """Nothing more will be written: nobody waits for the database any more, and another may lead."""
@@ -117,10 +123,12 @@ class PostgresJournal(SqlJournal):
         return self._link
 
     def _note_archive(self, archived: Archived) -> None:
-        note_archive(self._link, self._epoch, archived)
+        with self._link.patiently(_UPKEEP_S):
+            note_archive(self._link, self._epoch, archived)
 
     def _remove_some(self, upto: int) -> None:
-        remove_some(self._link, self._epoch, upto)
+        with self._link.patiently(_UPKEEP_S):
+            remove_some(self._link, self._epoch, upto)
 
     def _commit(self, head: Head, records: Sequence[Record]) -> None:
         """Write records and what is folded from them. A connection that is lost in the middle is made again: whether

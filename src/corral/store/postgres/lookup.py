@@ -15,6 +15,7 @@ POSTGRES = Dialect(
             WHERE label ->> 0 = ? AND label ->> 1 = ?
         )
     """,
+    labelled="seq IN (SELECT seq FROM job_labels WHERE key = md5(?::text) AND value = md5(?::text))",
     is_far=True,
 )
 

@@ -36,10 +36,11 @@ class Readers(Protocol):
 
 class Dialect(Struct, frozen=True):
     """``begin``: a transaction that sees one moment. ``sieve``: in front of a column that no index is to be used for.
-    ``has_label``: that a job has a label, its key and its value to be filled in. ``is_far``: every statement is a trip,
-    so that what can be asked in one is."""
+    ``has_label``: that a job has a label, its key and its value to be filled in. ``labelled``: the same, by the index.
+    ``is_far``: every statement is a trip, so that what can be asked in one is."""
 
     begin: str
     sieve: str
     has_label: str
+    labelled: str
     is_far: bool = False

@@ -1,7 +1,8 @@
 """Look-ups in SQL. A list of jobs is merged from streams, each of which an index gives in the right order.
 
 So a page costs what is on it, not what there is: a question for the waiting jobs of two queues reads the newest few of
-each and never sees the million that ended. What no index knows (labels, names with ``*``, times) is sieved on the way.
+each and never sees the million that ended. What no index knows (names with ``*``, times, a second label) is sieved on
+the way.
 """
 
 from __future__ import annotations
@@ -129,6 +130,9 @@ class _Question:
         query = self._query
         if query.name is not None and not query.name.endswith("*") and query.name:
             yield [("name = ? AND name <> ''", (query.name,)), *self._seen()]
+            return
+        if query.labels:
+            yield [(self._dialect.labelled, query.labels[0]), *self._seen()]
             return
         states = tuple(dict.fromkeys(query.states)) or LIVE + OVER
         if query.user is not None:

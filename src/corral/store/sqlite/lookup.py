@@ -15,6 +15,7 @@ SQLITE = Dialect(
             WHERE json_extract(label.value, '$[0]') = ? AND json_extract(label.value, '$[1]') = ?
         )
     """,
+    labelled="seq IN (SELECT seq FROM job_labels WHERE key = ? AND value = ?)",
 )
 
 

@@ -37,7 +37,8 @@ _LAST_WORDS_MS = 5_000  # between SIGTERM and the deadline, when an earlier sign
 #: Nobody waits for what would be saved: who does not listen is ended at once, as everywhere.
 _LEAVE_NOW = frozenset(("cancel", "failure", "start_timeout", "unrepairable"))
 _TAIL = 1 << 14
-OUT_OF_MEMORY, NODE_LOST = "out_of_memory", "node_lost"
+OUT_OF_MEMORY, NODE_LOST, KILLED = "out_of_memory", "node_lost", "killed"
+_BY_SIGKILL = 128 + system.SIGKILL
 
 
 class Supervisor:
@@ -207,7 +208,7 @@ class Supervisor:
         return self.is_outlived and not self.is_alone
 
     def _note_ends(self, ended: dict[int, int]) -> None:
-        for pid, status in sorted(ended.items(), key=lambda each: each[0] not in self.running):
+        for pid, status in sorted(ended.items(), key=self._turn_to_speak):
             if pid not in self.running:  # an orphan of the task
                 if self.first_failure is not None and self._is_by_warning(self.first_failure):
                     self.first_failure = status or None  # it speaks for the shell that ran it
@@ -219,6 +220,11 @@ class Supervisor:
                 self.first_failure = status
                 if self.running:
                     self._end_peers()
+
+    def _turn_to_speak(self, end: tuple[int, int]) -> tuple[bool, bool]:
+        """Of several that ended at once: who was killed did not follow the others."""
+        pid, status = end
+        return pid not in self.running, not (os.WIFSIGNALED(status) and os.WTERMSIG(status) == system.SIGKILL)
 
     def _is_by_warning(self, status: int) -> bool:
         early = self.request["early"]
@@ -370,9 +376,9 @@ class Supervisor:
         if self._oom_kills():
             limit = self.request["memory_mib"]
             return OUT_OF_MEMORY, f"the task needed more than its {limit} MiB of memory: the kernel killed a process"
-        if number == system.SIGKILL:
+        if code == _BY_SIGKILL:  # or a shell says so of what it ran
             stranger = "killed by SIGKILL, not by Corral: the machine may have run out of memory"
-            return None, self.kill_why if is_late else stranger
+            return (None, self.kill_why) if is_late else (KILLED, stranger)
         if number or self.warn_why:
             return None, self.warn_why
         return symptom(self._last_words())

@@ -6,7 +6,7 @@ Knows nothing of sockets; handlers know nothing but this.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
@@ -19,12 +19,14 @@ from corral.server.api.entry.problems import Unable, forbidden, not_found, refus
 from corral.server.api.entry.rate import Buckets
 from corral.server.api.entry.seam import Service
 from corral.server.api.entry.settings import ApiSettings
+from corral.server.api.entry.shared_views import SharedViews
 from corral.server.auth import Principal, Verb, Verdict, authorize, is_alive, may_somewhere
 from corral.server.metrics import Metrics
 from corral.store.lookup import RequestRow
 
 T = TypeVar("T")
 
+_FIRST_THREADS = 2
 _REFUSALS_PER_S, _REFUSALS_BURST = 0.1, 20
 
 
@@ -82,7 +84,7 @@ class Remembered:
     async def _answer(self, asked: list[tuple[str, str, asyncio.Future[RequestRow | None]]]) -> None:
         lookup = self._shared.service.lookup
         try:
-            rows = await self._shared.look(lambda: [lookup.request(user, key) for user, key, _ in asked])
+            rows = await self._shared.look_first(lambda: [lookup.request(user, key) for user, key, _ in asked])
         except Exception as error:
             for _, _, answer in asked:
                 if not answer.done():
@@ -100,6 +102,8 @@ class Shared:
         self.service, self.settings, self.metrics = service, settings, metrics
         self.closing = asyncio.Event()
         self.readers = ThreadPoolExecutor(settings.reader_threads, thread_name_prefix="reader")
+        self.first_readers = ThreadPoolExecutor(_FIRST_THREADS, thread_name_prefix="first")
+        self.views = SharedViews()
         self.log_readers = ThreadPoolExecutor(settings.log_threads, thread_name_prefix="logs")
         self.under_way: dict[tuple[str, str], tuple[str, asyncio.Future[Struct]]] = {}  # submissions with a key
         self.remembered = Remembered(self)
@@ -114,6 +118,10 @@ class Shared:
             raise Unable(503, "going_down", "the server is going down", "try again", headers={"Retry-After": "1"})
         return await asyncio.get_running_loop().run_in_executor(self.readers, ask, *about)
 
+    async def look_first(self, ask: Callable[..., T], *about: Any) -> T:
+        """As ``look``, for what a submission waits for: however much is read, that is not behind it."""
+        return await asyncio.get_running_loop().run_in_executor(self.first_readers, ask, *about)
+
     async def look_at_logs(self, ask: Callable[..., T], *about: Any) -> T:
         """As ``look``, for logs: there may be hundreds who follow one."""
         return await asyncio.get_running_loop().run_in_executor(self.log_readers, ask, *about)
@@ -126,6 +134,7 @@ class Shared:
         """Streams end; what is being answered is answered."""
         self.closing.set()
         self.readers.shutdown(wait=False)
+        self.first_readers.shutdown(wait=False)
         self.log_readers.shutdown(wait=False)
 
 
@@ -166,6 +175,12 @@ class Ask:
 
     def may_somewhere(self, verb: Verb) -> bool:
         return may_somewhere(self.service.accounts, self.principal, verb)
+
+    @property
+    def rights(self) -> Hashable:
+        """What decides which queues they may see: for whom it is the same, a view of these is the same."""
+        user = self.service.accounts.users.get(self.user)
+        return () if user is None else tuple(sorted(user.roles)), self.principal.scope
 
     @property
     def is_alive(self) -> bool:

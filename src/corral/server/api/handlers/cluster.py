@@ -7,20 +7,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from functools import partial
 
 from corral.backends.gpus import is_simulated
-from corral.core.cluster.resources import GPU_MILLI, amounts
+from corral.core.cluster.resources import amounts
 from corral.core.intake import commands
 from corral.core.intake.refusal import Refusal
 from corral.core.model import Budget, Health, Node, QueueSpec, QuotaChange
 from corral.core.people import commands as people
 from corral.core.people.commands import QUEUE
 from corral.core.state import State, is_open
-from corral.server.api.entry.asking import Ask, Reply, accepted
+from corral.server.api.entry.asking import Ask, Content, Reply, accepted
 from corral.server.api.entry.problems import forbidden, not_found, refused
+from corral.server.api.entry.shared_views import JSON, encode_json, in_steps
 from corral.server.api.handlers.jobs import sees_gang
 from corral.server.api.handlers.views import plain
-from corral.server.auth import Verb
+from corral.server.auth import Verb, seen_queues
 from corral.wire.api import (
     BudgetBody,
     ChangeAnswer,
@@ -41,10 +43,17 @@ _AMOUNT_MAX = 1 << 53
 
 
 async def list_queues(ask: Ask) -> Reply:
-    state = ask.service.state
-    seen = [name for name in sorted(state.queues.queues) if ask.may(Verb.QUEUES_READ, name)]
-    line = _in_line(state)
-    return QueueList(queues=tuple(_queue_view(ask, name, line) for name in seen))
+    return Content(await ask.shared.views.of(("queues", ask.rights), partial(_all_queues, ask)), JSON)
+
+
+async def _all_queues(ask: Ask) -> bytes:
+    tree, line = ask.service.state.queues.queues, _in_line(ask.service.state)
+    views = [
+        _queue_view(ask, name, line)
+        async for name in in_steps(sorted(tree))
+        if name in tree and ask.may(Verb.QUEUES_READ, name)
+    ]
+    return encode_json(QueueList(queues=tuple(views)))
 
 
 async def show_queue(ask: Ask) -> Reply:
@@ -70,16 +79,15 @@ class _Line:
 
 
 def _in_line(state: State) -> _Line:
+    """From what is counted as it changes: costs as many steps as there are queues, however many wait or run."""
     line = _Line()
-    for each in state.backlog.lines():
-        demand = each.profile.demand
-        milli = demand.charge(demand.smallest).get(GPU_MILLI, 0) * len(each)
-        for name in state.queues.path(each.queue):
-            line.waiting[name] += len(each)
-            line.pending[name] += milli
-    for queue, count in Counter(gang.queue for gang in state.holders.values()).items():
+    for queue, waiting in state.backlog.queues.items():
         for name in state.queues.path(queue):
-            line.running[name] += count
+            line.waiting[name] += waiting.gangs
+            line.pending[name] += waiting.gpu_milli
+    for (queue, _), gangs in state.held_by.items():
+        for name in state.queues.path(queue):
+            line.running[name] += len(gangs)
     return line
 
 
@@ -203,8 +211,17 @@ async def _part_from(ask: Ask, queue: str) -> None:
 
 async def list_nodes(ask: Ask) -> Reply:
     _check_sees_nodes(ask)
-    ask.service.state.refresh()
-    return NodeList(nodes=tuple(_node_view(ask, spec.name) for spec in ask.service.state.topology.nodes))
+    # who runs where is shown to those who may see the job: all jobs, or those of some queues and one's own
+    own = "" if seen_queues(ask.service.accounts, ask.principal, Verb.JOBS_READ) is None else ask.user
+    return Content(await ask.shared.views.of(("nodes", own, ask.rights), partial(_all_nodes, ask)), JSON)
+
+
+async def _all_nodes(ask: Ask) -> bytes:
+    state = ask.service.state
+    state.refresh()
+    names = [spec.name for spec in state.topology.nodes]
+    views = [_node_view(ask, name) async for name in in_steps(names) if name in state.nodes]
+    return encode_json(NodeList(nodes=tuple(views)))
 
 
 async def show_node(ask: Ask) -> Reply:

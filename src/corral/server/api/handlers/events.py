@@ -19,12 +19,13 @@ from corral.core import events as e
 from corral.core.fleets import fleets as fl
 from corral.core.people import accounts as a
 from corral.server.api.entry.asking import Ask, Flow, Reply
-from corral.server.api.handlers.jobs import know_places, known_place, sees_gang
+from corral.server.api.entry.shared_views import in_steps
+from corral.server.api.handlers.jobs import is_number, know_places, known_place, sees_gang
 from corral.server.api.handlers.telling import told
 from corral.server.api.handlers.views import SOMEBODY
 from corral.server.auth import Verb, is_among
 from corral.server.totals import job_of
-from corral.store.journal import Record
+from corral.store.journal import Record, RecordSource
 from corral.wire.api import EventList, EventView
 from corral.wire.codec import decode
 
@@ -44,12 +45,16 @@ async def events(ask: Ask) -> Reply:
         if last.isdecimal() and last.isascii() and len(last) < 19:
             after = int(last)
         return Flow(_stream(ask, after), KIND, _has_all_roles(ask))
+    if ask.query.job is not None:
+        return await _of_one_job(ask, ask.query.job, after)
     found: list[EventView] = []
     scanned = 0
     while len(found) < ask.query.limit and scanned < _SCANNED_MAX:
         records = await ask.shared.look(ask.service.journal.read, after, _AT_ONCE)
         scanned += len(records)
-        for view in await _views(ask, records):
+        async with ask.shared.views.turn():
+            views = await _views(ask, records)
+        for view in views:
             found.append(view)
             if len(found) == ask.query.limit:
                 break
@@ -60,6 +65,37 @@ async def events(ask: Ask) -> Reply:
             continue
         after = found[-1].seq
     return EventList(events=tuple(found), next=after, head=max(after, ask.service.durable_seq))
+
+
+async def _of_one_job(ask: Ask, job: str, after: int) -> EventList:
+    """Equivalent to a page of everything, of which the rest is left out: nothing is said of a job before its submission
+    nor after it was forgotten, and whether a record names it is seen, in a reader thread, without reading it."""
+    row = await ask.shared.look(ask.service.lookup.job, job) if is_number(job) else None
+    first = after if row is None else max(after, row.seq - 1)
+    reached, records, is_last = await ask.shared.look(_naming, ask.service.journal, job, first)
+    async with ask.shared.views.turn():
+        views = await _views(ask, records)
+    found = views[: ask.query.limit]
+    head = max(reached, ask.service.durable_seq)
+    after = found[-1].seq if len(found) < len(views) else head if is_last else reached
+    return EventList(events=tuple(found), next=after, head=max(after, head))
+
+
+def _naming(journal: RecordSource, job: str, after: int) -> tuple[int, list[Record], bool]:
+    """How far was looked, the records up to there that name a job, and whether there will be no others."""
+    signs = tuple(f'"{job}{end}'.encode() for end in ('"', "/", "["))
+    found: list[Record] = []
+    for _ in range(_SCANNED_MAX // _AT_ONCE):
+        records = journal.read(after, _AT_ONCE)
+        for record in records:
+            if any(sign in record.body for sign in signs):
+                found.append(record)
+                if isinstance(event := _decoded(record), e.JobForgotten) and event.job == job:
+                    return record.seq, found, True
+        after = records[-1].seq if records else after
+        if len(records) < _AT_ONCE:
+            break
+    return after, found, False
 
 
 def _has_all_roles(ask: Ask) -> Callable[[], bool]:
@@ -110,12 +146,12 @@ def _messages(views: Sequence[EventView]) -> bytes:
 
 
 async def _views(ask: Ask, records: Sequence[Record]) -> list[EventView]:
-    happened = [(record, _decoded(record)) for record in records]
+    happened = [(record, _decoded(record)) async for record in in_steps(records)]
     wanted = ask.query
     if wanted.types:
         happened = [(record, event) for record, event in happened if type(event).__name__ in wanted.types]
     await know_places(ask.shared, {job for _, event in happened for job in _jobs(event)})
-    views = (_view(ask, record, event) for record, event in happened)
+    views = [_view(ask, record, event) async for record, event in in_steps(happened)]
     return [view for view in views if view is not None and _is_wanted(ask, view)]
 
 

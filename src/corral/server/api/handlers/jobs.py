@@ -6,6 +6,7 @@ What is shown of a job comes from what is durable; only its gangs are shown as t
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from corral.core.events import Event
 from corral.core.intake import commands
@@ -14,13 +15,22 @@ from corral.core.intake.site import SiteRules
 from corral.core.model import GangState
 from corral.core.people import identity
 from corral.core.state import State
-from corral.server.api.entry.asking import Ask, Reply, Shared, accepted
+from corral.server.api.entry.asking import Ask, Content, Reply, Shared, accepted
 from corral.server.api.entry.problems import Unable, not_found, refused
 from corral.server.api.entry.seam import Why
-from corral.server.api.handlers.views import change_views, in_the_way_views, job_view, reason_views, summary
+from corral.server.api.entry.shared_views import JSON, encode_json, in_steps
+from corral.server.api.handlers.views import (
+    attempt_view,
+    change_views,
+    gang_view,
+    in_the_way_views,
+    job_view,
+    reason_views,
+    summary,
+)
 from corral.server.auth import Verb, seen_queues
 from corral.server.totals import job_of
-from corral.store.lookup import BadCursor, JobQuery, JobRow
+from corral.store.lookup import BadCursor, JobQuery, JobRow, Lookup
 from corral.wire.api import ChangeAnswer, GangWhy, JobList, JobState, WhyView
 
 EXPLAINED_MAX = 5
@@ -42,12 +52,19 @@ async def list_jobs(ask: Ask) -> Reply:
         limit=wanted.limit, cursor=wanted.cursor,
     )  # fmt: skip
     try:
-        page = await ask.shared.look(ask.service.lookup.jobs, query)
+        page, shows_others = await ask.shared.look(_page, ask.service.lookup, query, ask.user)
     except BadCursor as error:
         raise Unable(400, "bad_cursor", str(error)[:200], field="cursor") from None
-    if any(row.user != ask.user for row in page.jobs):
+    if shows_others:
         await ask.has_read("a list of others' jobs")
-    return JobList(jobs=tuple(map(summary, page.jobs)), cursor=page.cursor)
+    return Content(page, JSON)
+
+
+def _page(lookup: Lookup, query: JobQuery, user: str) -> tuple[bytes, bool]:
+    """A page as it is sent, and whether it shows jobs of others. In a reader thread: there may be hundreds."""
+    page = lookup.jobs(query)
+    body = encode_json(JobList(jobs=tuple(map(summary, page.jobs)), cursor=page.cursor))
+    return body, any(row.user != user for row in page.jobs)
 
 
 async def show_job(ask: Ask) -> Reply:
@@ -55,13 +72,17 @@ async def show_job(ask: Ask) -> Reply:
     attempts = await ask.shared.look(ask.service.lookup.attempts, row.id)
     shows_env = ask.may(Verb.JOBS_CHANGE, row.queue, row.user)
     await know_places(ask.shared, {job_of(each.beneficiary) for each in attempts if each.beneficiary})
-    return job_view(row, attempts, ask.service.state, shows_env, lambda gang: sees_gang(ask, gang))
+    state, live = ask.service.state, ask.service.state.jobs.get(row.id)
+    names = [] if live is None else list(live.gangs)
+    gangs = [gang_view(state.gangs[name], live) async for name in in_steps(names) if live and name in state.gangs]
+    history = [attempt_view(each, partial(sees_gang, ask)) async for each in in_steps(attempts)]
+    return job_view(row, gangs, history, shows_env)
 
 
 async def seen_job(ask: Ask, verb: Verb) -> JobRow:
     """The job of the path, if it may be seen and this may be done to it."""
     name = ask.path["job"]
-    row = await ask.shared.look(ask.service.lookup.job, name) if _is_number(name) else None
+    row = await ask.shared.look(ask.service.lookup.job, name) if is_number(name) else None
     if row is None:
         raise not_found("job", name)
     ask.insist(verb, "job", name, row.queue, row.user)
@@ -72,7 +93,7 @@ async def seen_job(ask: Ask, verb: Verb) -> JobRow:
     return row
 
 
-def _is_number(name: str) -> bool:
+def is_number(name: str) -> bool:
     return name.isascii() and name.isdecimal() and len(name) < 19
 
 
@@ -88,8 +109,8 @@ async def place_of(shared: Shared, job: str) -> tuple[str, str] | None:
 async def know_places(shared: Shared, jobs: set[str]) -> None:
     """Look up those that the state has let go."""
     for job in jobs:
-        if known_place(shared, job) is None and _is_number(job):
-            row = await shared.look(shared.service.lookup.job, job)
+        if known_place(shared, job) is None and is_number(job):
+            row = await shared.look_first(shared.service.lookup.job, job)
             if row is not None:
                 if len(shared.places) >= _PLACES_KEPT:
                     shared.places.clear()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
 import corral
 from corral.server.api.entry.asking import Ask, Content, Reply
 from corral.server.api.entry.problems import forbidden
+from corral.server.api.entry.shared_views import in_steps
 from corral.server.auth import Verb, seen_queues
 from corral.server.metrics import KIND
-from corral.store.lookup import UsageQuery
+from corral.store.lookup import Lookup, UsageQuery
 from corral.wire.api import HealthView, UsageLine, UsageView
 
 
@@ -30,7 +33,15 @@ async def metrics(ask: Ask) -> Reply:
     """Of all queues, so for those who may see all of them."""
     if ask.user and not ask.may(Verb.METRICS_READ):
         raise forbidden(Verb.METRICS_READ)
-    return Content(ask.shared.metrics.text(ask.service.now_ms()), KIND)
+    return Content(await ask.shared.views.of("metrics", partial(_metrics, ask)), KIND)
+
+
+async def _metrics(ask: Ask) -> bytes:
+    """What the state says is looked at here, in steps; as text it is written in a thread."""
+    metrics = ask.shared.metrics
+    metrics.now_ms = ask.service.now_ms()
+    told = [family async for family in in_steps(metrics.families())]
+    return await ask.shared.look(metrics.written, told)
 
 
 async def usage(ask: Ask) -> Reply:
@@ -40,12 +51,15 @@ async def usage(ask: Ask) -> Reply:
         users_own=ask.user, queue=wanted.queue, user=wanted.user, since=wanted.since, until=wanted.until,
         now_ms=ask.service.now_ms(),
     )  # fmt: skip
-    rows = await ask.shared.look(ask.service.lookup.usage, query)
+    return await ask.shared.look(_usage, ask.service.lookup, query)
+
+
+def _usage(lookup: Lookup, query: UsageQuery) -> UsageView:
     lines = tuple(
         UsageLine(
             queue=row.queue, user=row.user, day=row.day, gpu_ms=row.gpu_ms, lost_gpu_ms=row.lost_gpu_ms, jobs=row.jobs
         )
-        for row in rows
+        for row in lookup.usage(query)
     )
     lost = sum(line.lost_gpu_ms for line in lines)
     return UsageView(lines=lines, gpu_ms=sum(line.gpu_ms for line in lines), lost_gpu_ms=lost)

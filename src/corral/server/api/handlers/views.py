@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from corral.core.cluster.resources import Seat
 from corral.core.model import Gang, Job, JobSpec
-from corral.core.state import State
 from corral.policy.advice import Change
 from corral.policy.reasons import Hold
 from corral.server.totals import job_of
@@ -50,13 +49,12 @@ def _summary(row: JobRow) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def job_view(row: JobRow, attempts: Iterable[AttemptRow], state: State, shows_env: bool, sees: Sees) -> JobView:
-    job = state.jobs.get(row.id)
+def job_view(row: JobRow, gangs: Sequence[GangView], history: Sequence[AttemptView], shows_env: bool) -> JobView:
     terms = {} if row.spec is None else _terms(row.spec, shows_env)
     return JobView(
         **_summary(row),
-        gangs=() if job is None else tuple(gang_view(state.gangs[name], job) for name in job.gangs),
-        history=tuple(attempt_view(each, sees) for each in attempts),
+        gangs=tuple(gangs),
+        history=tuple(history),
         **terms,
     )
 

@@ -1,0 +1,160 @@
+"""Who is to blame when a gang fails: nobody before it is known what came first."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from corral.core import facts as f
+from corral.core.model import FailureClass, Gang, GangState
+from tests.world import World, demand_of
+
+LEASE_MS = 10_000
+
+
+def gang_on_two_nodes() -> tuple[World, Gang]:
+    """Two machines of eight GPUs and a third that is free; one task on each of two."""
+    world = World().rack("a", 3).queue("team")
+    return world, world.run("train", "team", demand_of(8, 2))
+
+
+def state_of(gang: Gang) -> GangState:
+    return gang.state
+
+
+def on(gang: Gang, task: int) -> str:
+    return gang.seats[task].node
+
+
+def exits(world: World, gang: Gang, task: int, code: int = 1, failure: FailureClass | None = None) -> None:
+    world.tell(f.TasksDown(gang.id, gang.attempt, 1 << task, code, failure, on(gang, task)))
+
+
+def test_peers_that_fail_before_their_node_is_found_lost_are_no_fault_of_the_user():
+    """The collectives of the others break at once; that a machine is gone is known a lease later."""
+    world, gang = gang_on_two_nodes()
+    exits(world, gang, 0)
+    assert state_of(gang) is GangState.STOPPING
+    world.wait(LEASE_MS)
+    world.tell(f.NodeGone(on(gang, 1)))
+    assert state_of(gang) is GangState.WAITING
+    assert gang.retries == {FailureClass.NODE_LOST: 1}
+    world.cycle()
+    assert gang.attempt == 2, "and it goes on with what is left"
+
+
+def test_a_node_that_ends_its_tasks_and_is_lost_then_is_to_blame_for_both():
+    world, gang = gang_on_two_nodes()
+    exits(world, gang, 1, 143)
+    node = on(gang, 1)
+    exits(world, gang, 0)
+    assert state_of(gang) is GangState.STOPPING, "its seats are held until it is known"
+    world.wait(LEASE_MS // 2)
+    world.tell(f.NodeGone(node))
+    assert gang.retries == {FailureClass.NODE_LOST: 1}
+
+
+def test_what_no_machine_explains_is_the_users_after_a_lease():
+    world, gang = gang_on_two_nodes()
+    exits(world, gang, 0)
+    exits(world, gang, 1)
+    world.wait(LEASE_MS - 1)
+    assert state_of(gang) is GangState.STOPPING
+    world.wait(1)
+    assert state_of(gang) is GangState.FAILED
+
+
+def test_where_no_other_machine_could_be_the_cause_nobody_waits():
+    world = World().rack("a", 2).queue("team")
+    one = world.run("one", "team", demand_of(8))
+    world.down(one, 1)
+    assert state_of(one) is GangState.FAILED
+    several = world.run("several", "team", demand_of(4, 2))
+    assert on(several, 0) == on(several, 1)
+    exits(world, several, 0)
+    exits(world, several, 1)
+    assert state_of(several) is GangState.FAILED
+
+
+def test_a_gang_that_succeeds_waits_for_nobody():
+    world, gang = gang_on_two_nodes()
+    exits(world, gang, 0, 0)
+    exits(world, gang, 1, 0)
+    assert state_of(gang) is GangState.SUCCEEDED
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_rank_that_was_killed_explains_the_others_whoever_is_heard_first(order: tuple[int, int]):
+    world, gang = gang_on_two_nodes()
+    for task in order:
+        if task == 1:
+            exits(world, gang, 1, 137, FailureClass.KILLED)
+        else:
+            exits(world, gang, 0)
+    assert state_of(gang) is GangState.WAITING
+    assert gang.retries == {FailureClass.KILLED: 1}
+
+
+def test_a_job_that_is_killed_again_and_again_is_not_tried_for_ever():
+    world = World().rack("a", 1).queue("team")
+    gang = world.run("train", "team", demand_of(8))
+    for _ in range(10):
+        if state_of(gang) is GangState.FAILED:
+            break
+        world.wait(120_000)
+        world.down(gang, 137, failure=FailureClass.KILLED)
+        world.wait(120_000)
+        world.cycle()
+        if state_of(gang) is GangState.STARTING:
+            world.up(gang)
+    assert state_of(gang) is GangState.FAILED
+
+
+# ---- starts that fail ------------------------------------------------------------------------------------------------
+
+
+def test_a_start_that_failed_is_tried_elsewhere_after_a_while():
+    world = World().rack("a", 2).queue("team")
+    gang = world.submit("train", "team", demand_of(8))
+    world.cycle()
+    first = on(gang, 0)
+    world.down(gang, 126, failure=FailureClass.START_FAILED, node=first)
+    world.cycle()
+    assert state_of(gang) is GangState.WAITING, "not at once"
+    world.wait(10_000)
+    world.cycle()
+    assert state_of(gang) is GangState.STARTING
+    assert on(gang, 0) != first
+
+
+def test_starts_that_fail_never_count_against_the_user():
+    """However often, and where there is no other machine."""
+    world = World().rack("a", 1).queue("team")
+    gang = world.submit("train", "team", demand_of(8))
+    times = []
+    for _ in range(12):
+        while state_of(gang) is GangState.WAITING:
+            world.wait(5_000)
+            world.cycle()
+        times.append(world.now)
+        world.down(gang, 126, failure=FailureClass.START_FAILED, node=on(gang, 0))
+    assert state_of(gang) is GangState.WAITING
+    pauses = [after - before for before, after in pairwise(times)]
+    assert pauses == sorted(pauses)
+    assert pauses[-1] >= 60_000
+
+
+def test_one_start_of_several_that_failed_sends_all_elsewhere():
+    world = World().rack("a", 3).queue("team")
+    gang = world.submit("train", "team", demand_of(8, 2))
+    world.cycle()
+    bad = on(gang, 1)
+    world.tell(f.TasksUp(gang.id, 1, 0b01))
+    exits(world, gang, 1, 126, FailureClass.START_FAILED)
+    exits(world, gang, 0, 143)
+    assert gang.retries == {FailureClass.START_FAILED: 1}
+    world.wait(10_000)
+    world.cycle()
+    assert bad not in {seat.node for seat in gang.seats}
+    assert gang.seats
