@@ -89,6 +89,10 @@ bench-preempt: setup ## Preempt the documented training loop on a real server; C
 bench-cliffs: setup ## What grows out of proportion: dependencies, tasks, readers, shapes, queues; QUICK=1 for a short run
 	$(PY) tests/bench/cliffs.py $(if $(QUICK),--quick)
 
+.PHONY: bench-limits
+bench-limits: setup ## How late time limits, graces and deadlines are on an idle server; COUNT=500 of each (100)
+	$(PY) -m tests.bench.limits --count $(or $(COUNT),100)
+
 .PHONY: bench-fleet
 bench-fleet: setup ## Load a server with agents and submissions; QUICK=1 for a short run
 	$(PY) -m tests.bench.fleet $(if $(QUICK),--seconds 20 --idle-seconds 10)

@@ -141,3 +141,15 @@ def test_helpers_can_be_ended_as_ever(method: str, tmp_path: Path) -> None:
     env = environment() | {"CORRAL_JOB_ID": "1"}
     done = subprocess.run([sys.executable, str(program)], env=env, capture_output=True, text=True, timeout=60)
     assert done.stdout == "-15\n", done.stderr
+
+
+def test_what_is_left_is_told_by_a_clock_that_nobody_can_set(tmp_path, monkeypatch):
+    """The time of day in the warning is an hour off: the wall clock was set since."""
+    file = tmp_path / "warning.json"
+    monkeypatch.setenv("CORRAL_WARNING_FILE", str(file))
+    until_ms = int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000) + 30_000
+    at_ms = time.time_ns() // 1_000_000 - 3_600_000
+    file.write_text(json.dumps({"deadline_ms": at_ms, "boot_ms": until_ms, "why": "drain"}))
+    left_s = training.seconds_left()
+    assert left_s is not None
+    assert 0 < left_s <= 30

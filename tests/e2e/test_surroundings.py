@@ -196,3 +196,19 @@ def test_the_clock_of_the_server_never_goes_back(live):
     views = server.until_over([first, second])
     assert views[second]["submitted_ms"] >= views[first]["ended_ms"] > time.time() * 1000 + 3_000_000
     assert views[second]["ended_ms"] >= views[second]["started_ms"] >= views[second]["submitted_ms"]
+
+
+def test_a_grace_is_as_long_when_the_clocks_of_server_and_machine_differ(live):
+    """The wall clock was set forward by an hour after the server had begun: what is left of a grace is handed on, and
+    not a time of day."""
+    server = live(ahead_s=-3600)
+    server.start()
+    script = "trap 'sleep 1; exit 7' TERM; while :; do sleep 0.05; done"
+    job = server.submit({"command": ["sh", "-c", script], "grace": "20s"})
+    end = time.monotonic() + 60
+    while server.job(job)["state"] != "running":
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    time.sleep(0.5)  # until the shell has set its trap
+    server.ask("POST", f"/v1/jobs/{job}/cancel")
+    assert server.until_over([job])[job]["history"][0]["exit_code"] == 7  # and not 137

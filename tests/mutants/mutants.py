@@ -216,7 +216,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "leaving_is_charged",
         f"{CORE}/apply_gangs.py",
-        "    if event.cause not in OWN_WILL:\n        _set_charge(state, gang, ())",
+        "    if not event.is_charged:\n        _set_charge(state, gang, ())",
         "    if False:\n        _set_charge(state, gang, ())",
         "A queue is charged for gangs that make room for others.",
         (f"{APPLY}{_CHARGED}[reclaim-0]",),
@@ -224,7 +224,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "cancelled_is_free",
         f"{CORE}/apply_gangs.py",
-        "    if event.cause not in OWN_WILL:\n        _set_charge(state, gang, ())",
+        "    if not event.is_charged:\n        _set_charge(state, gang, ())",
         "    if True:\n        _set_charge(state, gang, ())",
         "A gang that leaves by its own will keeps its GPUs and is charged nothing.",
         (f"{APPLY}{_CHARGED}[requeue-4000]",),

@@ -144,7 +144,11 @@ def deadline() -> float | None:
 
 
 def seconds_left() -> float | None:
-    """How long is left to save; None: nobody asked."""
+    """How long is left to save; None: nobody asked. By a clock that nobody can set, where the warning says so."""
+    warning = _warning()
+    at_ms = warning.get("boot_ms") if warning else None
+    if isinstance(at_ms, int | float) and hasattr(time, "CLOCK_BOOTTIME"):
+        return max(0.0, at_ms / 1000 - time.clock_gettime(time.CLOCK_BOOTTIME))
     at_s = deadline()
     return None if at_s is None else max(0.0, at_s - time.time())
 

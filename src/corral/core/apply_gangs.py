@@ -10,7 +10,7 @@ from typing import Any
 
 from corral.core import events as e
 from corral.core.cluster.resources import GPU_MILLI, amount_of
-from corral.core.model import OWN_WILL, QUICK_MS, TERMINAL, Blocker, Eviction, Gang, GangState, Job
+from corral.core.model import QUICK_MS, TERMINAL, Blocker, Eviction, Gang, GangState, Job
 from corral.core.state import State, deadlines, seated
 
 HEAD = 1 << 60  # taken off the rank of a gang that goes to the head of its line
@@ -231,6 +231,7 @@ def _evicted(state: State, gang: Gang, event: e.GangEvicted) -> None:
         event.exit_code,
         event.node,
         event.judge_ms,
+        event.is_charged,
     )
     gang.state, gang.grace_over = GangState.STOPPING, False
     state.stopping[gang.id] = gang
@@ -238,7 +239,7 @@ def _evicted(state: State, gang: Gang, event: e.GangEvicted) -> None:
     state.broken.pop(gang.id, None)
     for n, _ in seated(state.topology, gang.all_seats):
         state.capacity.pledge(n, gang.amounts, -1)
-    if event.cause not in OWN_WILL:
+    if not event.is_charged:
         _set_charge(state, gang, ())
     state.set_timer(event.deadline_ms, gang)
     _note_if_spent(state, gang, event.at_ms)

@@ -199,7 +199,8 @@ class TasksLost(_GangEvent, frozen=True, gc=False, tag=True):
 
 
 class GangEvicted(_GangEvent, frozen=True, gc=False, tag=True):
-    """The gang was told to save and leave. It frees nothing until it has stopped."""
+    """The gang was told to save and leave. It frees nothing until it has stopped. ``is_charged``: its queue is charged
+    for it until then, because it makes room for nobody."""
 
     cause: Cause
     deadline_ms: int
@@ -209,6 +210,7 @@ class GangEvicted(_GangEvent, frozen=True, gc=False, tag=True):
     exit_code: int | None = None
     node: str = ""
     judge_ms: int = 0
+    is_charged: bool = False
 
 
 class GraceEnded(_GangEvent, frozen=True, gc=False, tag=True):

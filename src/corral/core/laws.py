@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from corral.core.cluster.resources import GPU_MILLI, size_class
-from corral.core.model import HOLDING, OWN_WILL, Blocker, Gang, GangState
+from corral.core.model import HOLDING, Blocker, Gang, GangState
 from corral.core.state import State, awaited_ends, leave_ms, seated
 
 
@@ -172,7 +172,7 @@ def _queues_are_right(state: State) -> Iterator[str]:
         for dimension, amount in gang.charged:
             for name in state.queues.path(gang.queue):
                 used[name, dimension] = used.get((name, dimension), 0) + amount
-        makes_room = gang.eviction is not None and gang.eviction.cause not in OWN_WILL
+        makes_room = gang.eviction is not None and not gang.eviction.is_charged
         if gang.state is GangState.STOPPING and makes_room and gang.charged and not gang.claim:
             yield f"{gang.id} is leaving and still charged"
     left = _unfinished_elements(state)

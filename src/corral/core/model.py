@@ -88,7 +88,7 @@ class Cause(StrEnum):
 
 
 PREEMPTING = frozenset({Cause.RECLAIM, Cause.PRIORITY, Cause.TIME_SHARE, Cause.SHRINK})
-#: Nobody else made it leave: it counts towards its queue until it has stopped.
+#: Nobody else makes it leave: its queue is charged for it until it has stopped.
 OWN_WILL = frozenset({Cause.CANCEL, Cause.REQUEUE, Cause.TIME_LIMIT})
 
 
@@ -274,6 +274,7 @@ class Eviction(Struct, frozen=True, gc=False):
     exit_code: int | None = None
     node: str = ""
     judge_ms: int = 0  # a plain failure is not judged before: another machine may be found lost
+    is_charged: bool = False
 
 
 class Reservation(Struct, frozen=True, gc=False):

@@ -50,6 +50,7 @@ class Dispatch:
         self._over: set[TaskKey] = set()
         self._carried: dict[str, Effect] = {}  # by gang, the last one
         self._delayed: dict[str, int] = {}  # gang -> the attempt that waits for what is left of older ones
+        self.to_wall: Callable[[int], int] = lambda at_ms: at_ms  # from the server's clock to that of the machine
         self.tell: Tell = _tell_nobody  # what becomes of tasks that no backend has heard of
 
     def carry_out(self, effect: Effect) -> None:
@@ -66,7 +67,7 @@ class Dispatch:
             self._give_up_start(gang)
         elif isinstance(effect, WarnGang):
             for key in _live_tasks(gang):
-                self.backend.warn(key, effect.deadline_ms, str(effect.cause))
+                self.backend.warn(key, self.to_wall(effect.deadline_ms), str(effect.cause))
         elif isinstance(effect, KillGang):
             for key in _live_tasks(gang):
                 self.backend.kill(key)

@@ -124,6 +124,7 @@ class Running:
         if fleet is not None:
             await self._recall()
         if fleet is None:
+            self._dispatch.to_wall = self.loop.clock.to_wall
             await bring_nodes(self.loop, [self._placed(spec, is_here=True) for spec in self._backend.nodes()])
         else:
             fleet.wall_ms = self.service.now_ms

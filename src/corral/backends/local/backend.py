@@ -39,6 +39,7 @@ from corral.backends.local.slices import SliceWatch
 from corral.backends.local.state import ExitRecord, TaskState, boot_id, down_report, name_of, short, up_report
 from corral.backends.local.task import records
 from corral.backends.local.task.cgroups import detect
+from corral.backends.local.task.lease import now_ms as boot_ms
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import FailureClass
 from corral.core.work import Work
@@ -125,7 +126,8 @@ class LocalBackend:
                 self._ask(partial(self._tell_again, task))
 
     def warn(self, key: TaskKey, deadline_ms: int, why: str) -> None:
-        self._ask(partial(self._control, key, f"warn {deadline_ms} {_one_line(why)}"))
+        until_ms = boot_ms() + max(deadline_ms - time.time_ns() // 1_000_000, 0)  # nobody can set that clock
+        self._ask(partial(self._control, key, f"until {until_ms}\nwarn {deadline_ms} {_one_line(why)}"))
 
     def kill(self, key: TaskKey) -> None:
         self._ask(partial(self._control, key, "kill killed on request"))

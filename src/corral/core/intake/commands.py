@@ -14,7 +14,7 @@ from corral.core.intake.refusal import Refusal
 from corral.core.intake.site import SiteRules, guarantee_fault, lifts_bound, over_ceiling, over_grace
 from corral.core.intake.submission import faults_of, why_never
 from corral.core.intake.volume import Pending, Volume
-from corral.core.model import Cause, Gang, GangState, JobSpec, QueueSpec, is_hopeless
+from corral.core.model import OWN_WILL, Cause, Gang, GangState, JobSpec, QueueSpec, is_hopeless
 from corral.core.queues.quota import ROOT
 from corral.core.state import State
 
@@ -167,7 +167,7 @@ def _cancel_gang(state: State, gang: Gang, now_ms: int, at_once: bool) -> list[e
         return [] if state.jobs[gang.job].cancelled else evict(state, gang, Cause.CANCEL, now_ms)
     evicted: list[e.Event] = []
     if gang.state is not GangState.STOPPING:
-        evicted = [e.GangEvicted(now_ms, gang.id, gang.attempt, Cause.CANCEL, now_ms)]
+        evicted = [e.GangEvicted(now_ms, gang.id, gang.attempt, Cause.CANCEL, now_ms, is_charged=True)]
     return [] if gang.grace_over else [*evicted, e.GraceEnded(now_ms, gang.id, gang.attempt)]
 
 
@@ -176,7 +176,7 @@ def evict(state: State, gang: Gang, cause: Cause, now_ms: int) -> list[e.Event]:
     if gang.state is GangState.STOPPING:
         return []
     deadline = now_ms + state.jobs[gang.job].spec.grace_ms
-    return [e.GangEvicted(now_ms, gang.id, gang.attempt, cause, deadline)]
+    return [e.GangEvicted(now_ms, gang.id, gang.attempt, cause, deadline, is_charged=cause in OWN_WILL)]
 
 
 def forget(state: State, job_id: str, now_ms: int) -> Answer:

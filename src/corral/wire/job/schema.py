@@ -71,8 +71,8 @@ _GANG = """At the top of the file they describe the only gang, `main`. Beside `g
 not say otherwise; `env` and `secrets` are merged. Amounts are those of each task."""
 _RETRIES = """`retries: 3` tries again after the user's own errors. A mapping has a rule for each class of failure
 (`user_error`, `out_of_memory`, `vram_exceeded`, `gpu_fault`, `network`, `node_lost`, `killed`, `start_failed`,
-`time_limit`): a number, `forever`, or the keys below; what is not said is as usual for the class. Faults of the infrastructure never
-use up the user's retries."""
+`time_limit`): a number, `forever`, or the keys below; what is not said is as usual for the class. Faults of the
+infrastructure never use up the user's retries."""
 _GANGS_EXAMPLE = """env: {RUN: "17"}
 gangs:
   - role: trainer

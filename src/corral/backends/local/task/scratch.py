@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 
+from corral.backends.local.task.lease import now_ms as boot_ms
 from corral.backends.local.task.records import to_json, write_whole
 
 TYPE_CHECKING = False
@@ -89,9 +91,11 @@ class Scratch:
                 return False
         return True
 
-    def warn(self, deadline_ms: int, why: str) -> None:
-        """Put the warning where the task looks for it. To be called with the rights of the account."""
-        record = to_json({"deadline_ms": deadline_ms, "why": why})
+    def warn(self, left_ms: int, why: str) -> None:
+        """Put the warning where the task looks for it. To be called with the rights of the account. The deadline is
+        told by the wall clock, and by CLOCK_BOOTTIME, which nobody can set."""
+        wall_ms = time.time_ns() // 1_000_000 + left_ms
+        record = to_json({"deadline_ms": wall_ms, "boot_ms": boot_ms() + left_ms, "why": why})
         try:
             write_whole(f"{self.path}/{WARNING}", record)
         except OSError:

@@ -17,6 +17,7 @@ from corral.backends.local.task.cgroups import TaskGroups
 from corral.backends.local.task.ending import descendants, end_all, reap
 from corral.backends.local.task.hearing import Call, in_group, late_s
 from corral.backends.local.task.lease import WHY, Lease
+from corral.backends.local.task.lease import now_ms as boot_ms
 from corral.backends.local.task.request import Request
 from corral.backends.local.task.start import (
     START_FAILED,
@@ -63,6 +64,7 @@ class Supervisor:
         self.deadline: float | None = None  # all on the monotonic clock, seconds
         self.early_at: float | None = None
         self.term_at: float | None = None
+        self.until_ms = 0  # of the warning that comes next
         self.calling = 0  # a signal that those who listen hear as soon as they do; 0: none
         self.call = Call()
         self.look_at = 0.0
@@ -265,16 +267,18 @@ class Supervisor:
                 self._end_by(0.0, rest)
             elif verb == "warn":
                 deadline_ms, _, why = rest.partition(" ")
-                self._warn(int(deadline_ms), why)
+                self._warn(self.until_ms - boot_ms() if self.until_ms else int(deadline_ms) - _now_ms(), why)
+            elif verb == "until":
+                self.until_ms = int(rest)  # the deadline of the next warning by CLOCK_BOOTTIME
 
-    def _warn(self, deadline_ms: int, why: str) -> None:
+    def _warn(self, left_ms: int, why: str) -> None:
         """The file, then a signal to those who listen to it. The others hear it only shortly before the deadline: by
         then they have had their time to read the file. A job that asked for an early signal gets that one first."""
         now = time.monotonic()
-        deadline = now + max(deadline_ms - _now_ms(), 0) / 1000
+        deadline = now + max(left_ms, 0) / 1000
         if self.scratch is not None and self.account is not None:
             with Acting(self.account):
-                self.scratch.warn(deadline_ms, why)
+                self.scratch.warn(max(left_ms, 0), why)
         is_first, self.warn_why = not self.warn_why, f"asked to leave: {why}"
         self._end_by(deadline, f"killed at its deadline ({why})")
         early = self.request["early"]
