@@ -123,6 +123,8 @@ class Metrics:
         yield from _machines(self.state)
         if self.fleet is not None:
             yield from _agents(self.fleet)
+        if self.disk is not None:
+            yield _gauge("corral_disk_free_bytes", "Free on the disk of the data folder", [], {(): self.disk.free})
         yield from _queues(self.state, self.now_ms)
         yield _gauge("corral_build_info", "The version that runs", ["version"], {(corral.__version__,): 1})
 
@@ -140,16 +142,6 @@ class _Told:
         self.families: Sequence[Metric] = ()
 
     def collect(self) -> Iterator[Metric]:
-        state, now_ms = self.metrics.state, self.metrics.now_ms
-        yield from _counters(self.metrics.fold)
-        yield from _work(state)
-        yield from _machines(state)
-        if self.metrics.fleet is not None:
-            yield from _agents(self.metrics.fleet)
-        if (disk := self.metrics.disk) is not None:
-            yield _gauge("corral_disk_free_bytes", "Free on the disk of the data folder", [], {(): disk.free})
-        yield from _queues(state, now_ms)
-        yield _gauge("corral_build_info", "The version that runs", ["version"], {(corral.__version__,): 1})
         yield from self.families
 
 
