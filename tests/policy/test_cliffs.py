@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from corral.core.cluster.capacity import Capacity
 from corral.core.cluster.resources import Seat
 from corral.core.engine import Policy
 from corral.core.intake.refusal import Refusal
@@ -45,15 +46,19 @@ def test_elastic_gangs_that_cannot_grow_ask_once_for_all_of_them(monkeypatch):
     for n in range(80):
         made.run(f"e{n}", demand=demand, seats=[Seat(f"a{n % 10}")], restart_cost_ms=1_000)
     made.wait(3_600_000)
-    asked = []
-    found = "corral.policy.elastic.slots"
-    monkeypatch.setattr(found, lambda capacity, *about: asked.append(1) or [0] * len(capacity.topology.nodes))
+    asked: list[object] = []
+
+    def nothing(capacity: Capacity, *about: object) -> list[int]:
+        asked.append(about)
+        return [0] * len(capacity.topology.nodes)
+
+    monkeypatch.setattr("corral.policy.elastic.slots", nothing)
     made.cycle()
     assert len(asked) == 1
 
 
 def test_a_promise_looks_again_only_at_nodes_that_were_promised_since(monkeypatch):
-    looked = []
+    looked: list[int] = []
     original = Prospect.fits_beside
 
     def counted(self: Prospect, *about: object) -> object:
