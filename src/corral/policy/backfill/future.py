@@ -81,6 +81,8 @@ class Future:
         self._names = {name: at for at, name in enumerate(draft.capacity.left)}  # of amounts, in the order of columns
         self._alike: dict[tuple[object, ...], Prospect] = {}
         self._drafted: dict[int, tuple[tuple[int, int, int], Prospect]] = {}
+        #: what fits beside so many who are promised something there: the next promise changes few nodes
+        self._beside: dict[tuple[int, Demand, int, int], tuple[Prospect, int, list[tuple[int, int]]]] = {}
         self._outlook = self._up_to_date()
 
     def version(self, demand: Demand, taken: Iterable[int]) -> int | None:
@@ -121,7 +123,12 @@ class Future:
             if spoken_for is None:
                 fits = prospect.fits(demand, mask)
             else:
-                fits = prospect.fits_beside(demand, mask, spoken_for, kept.get(n, {}), now, expected_ms)
+                asked = (n, demand, mask, expected_ms)
+                known = self._beside.get(asked)
+                if known is None or known[0] is not prospect or known[1] != len(spoken_for):
+                    beside = prospect.fits_beside(demand, mask, spoken_for, kept.get(n, {}), now, expected_ms)
+                    known = self._beside[asked] = (prospect, len(spoken_for), beside)
+                fits = known[2]
             for time, count in self._in_time(n, fits, need_ms):
                 heappush(ahead, (time, n, count))
         while ahead:
