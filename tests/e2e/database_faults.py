@@ -87,6 +87,12 @@ class Trio:
                     live.begin()
                     self.restarts += 1
 
+    def logged(self, problem: Problem) -> str:
+        """What the servers have written about a request that failed."""
+        logs = [(live.data / "server.log").read_text() for live in self.servers]
+        found = [line for log in logs for line in log.splitlines() if problem.request_id and problem.request_id in line]
+        return "".join(f"\n{line[-1500:]}" for line in found)
+
     # ---- who leads ---------------------------------------------------------------------------------------------
 
     def health(self, live: Live) -> dict[str, Any]:
@@ -177,7 +183,7 @@ def submit_on(trio: Trio, load: Load, script: Path, number: int, pause_s: float)
                     load.acks.append((began, time.monotonic()))
                 except Problem as problem:
                     if problem.code in ("not_corral", "internal"):
-                        load.faults.append(f"{key}: {problem.status} {problem.code}: {problem}")
+                        load.faults.append(f"{key}: {problem.status} {problem.code}: {problem}{trio.logged(problem)}")
                 except ClientError as error:
                     load.faults.append(f"{key}: {error}")
                 load.ending.wait(pause_s)

@@ -178,9 +178,10 @@ async def test_whoever_asks_something_while_the_server_goes_down_is_told_so():
     leader.append(entries_of(events_of_run(3, 50)))
     app = make_app(Follower(leader, leader.lookup))
     app.close()
-    with pytest.raises(Unable) as told:
-        await app.shared.look(leader.lookup.job, "1")
-    assert (told.value.status, told.value.code) == (503, "going_down")
+    for look in (app.shared.look, app.shared.look_first, app.shared.look_at_logs):
+        with pytest.raises(Unable) as told:
+            await look(leader.lookup.job, "1")
+        assert (told.value.status, told.value.code) == (503, "going_down")
 
 
 async def test_a_call_that_never_returns_is_left_to_itself():

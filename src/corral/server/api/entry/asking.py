@@ -114,17 +114,20 @@ class Shared:
 
     async def look(self, ask: Callable[..., T], *about: Any) -> T:
         """Ask something that may take its time, in a reader thread."""
-        if self.closing.is_set():
-            raise Unable(503, "going_down", "the server is going down", "try again", headers={"Retry-After": "1"})
-        return await asyncio.get_running_loop().run_in_executor(self.readers, ask, *about)
+        return await self._look_in(self.readers, ask, *about)
 
     async def look_first(self, ask: Callable[..., T], *about: Any) -> T:
         """As ``look``, for what a submission waits for: however much is read, that is not behind it."""
-        return await asyncio.get_running_loop().run_in_executor(self.first_readers, ask, *about)
+        return await self._look_in(self.first_readers, ask, *about)
 
     async def look_at_logs(self, ask: Callable[..., T], *about: Any) -> T:
         """As ``look``, for logs: there may be hundreds who follow one."""
-        return await asyncio.get_running_loop().run_in_executor(self.log_readers, ask, *about)
+        return await self._look_in(self.log_readers, ask, *about)
+
+    async def _look_in(self, threads: ThreadPoolExecutor, ask: Callable[..., T], *about: Any) -> T:
+        if self.closing.is_set():
+            raise Unable(503, "going_down", "the server is going down", "try again", headers={"Retry-After": "1"})
+        return await asyncio.get_running_loop().run_in_executor(threads, ask, *about)
 
     def turn(self, *what: str) -> asyncio.Lock:
         """One after the other, of those who change the same thing in more than one place."""
