@@ -97,9 +97,13 @@ bench-limits: setup ## How late time limits, graces and deadlines are on an idle
 bench-fleet: setup ## Load a server with agents and submissions; QUICK=1 for a short run
 	$(PY) -m tests.bench.fleet $(if $(QUICK),--seconds 20 --idle-seconds 10)
 
+.PHONY: bench-restart
+bench-restart: setup ## Restart a server under agents and a long queue; AGENTS=300 PENDING=20000 ROUNDS=2 for a short run
+	$(PY) -m tests.bench.restart --agents $(or $(AGENTS),1500) --pending $(or $(PENDING),200000) --rounds $(or $(ROUNDS),10)
+
 .PHONY: soak-fleet
 soak-fleet: setup services ## Cut off, freeze and kill machines and leaders; TRIALS=20 for a short one
-	$(PY) -m tests.e2e.fleet --trials $(or $(TRIALS),1000) --takeovers $(if $(TRIALS),5,50) --freeze-s $(if $(TRIALS),8,60)
+	$(PY) -m tests.e2e.fleet --trials $(or $(TRIALS),1000) --takeovers $(if $(TRIALS),5,50) --freeze-s $(if $(TRIALS),8,45)
 
 .PHONY: soak-database
 soak-database: setup services ## Three servers and every fault of a database, under load; FAULTS=3 of each kind, SEED=, KINDS=

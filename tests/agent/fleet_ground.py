@@ -15,9 +15,10 @@ from corral.backends.fleet.backend import FleetBackend
 from corral.backends.fleet.settings import FleetSettings
 from corral.backends.local.backend import LocalBackend
 from corral.backends.local.settings import LocalSettings
-from corral.backends.local.task.lease import LEASE
+from corral.backends.local.task.lease import LEASE, now_ms
 from corral.core.cluster.topology import NodeSpec
 from tests.accounts import OWN
+from tests.agent.keeping import InProcessKeeper
 from tests.agent.lines import DirectLine
 
 SETTINGS = FleetSettings(lease_ms=20_000, heartbeat_ms=500, margin_ms=1_000)
@@ -46,10 +47,11 @@ class FleetServer(FleetBackend):
 
         self.expect(NODE, False, maybe=list(self._line.ordered))  # a real server knows that from its journal
         super().open(only_tasks, epoch)
+        self._keeping = InProcessKeeper(self, epoch, now_ms)
         self._ending = threading.Event()
         self._sweeper = threading.Thread(target=self._sweep, daemon=True)
         self._sweeper.start()
-        self._line.fleet = self
+        self._line.keeper, self._line.fleet = self._keeping, self
 
     def launch(self, orders: Sequence[TaskOrder]) -> None:
         self._line.ordered |= {order.key: None for order in orders}
@@ -57,7 +59,7 @@ class FleetServer(FleetBackend):
 
     def _sweep(self) -> None:
         while not self._ending.wait(0.05):
-            self.sweep()
+            self._keeping.sweep()
 
     def close(self) -> None:
         """What was asked for has arrived: a real server, begun anew, would ask for it again."""

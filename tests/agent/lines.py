@@ -20,9 +20,12 @@ from corral.backends.fleet.messages import (
     AgentReport,
     DesiredAnswer,
     DesiredAsk,
+    LeaseAnswer,
     LogDelivery,
     LogReceipt,
+    Renewal,
 )
+from tests.agent.keeping import InProcessKeeper
 
 T = TypeVar("T")
 
@@ -33,11 +36,13 @@ def copied(value: T) -> T:
 
 
 class DirectLine:
-    """To whichever fleet is there at this moment; None: nobody answers."""
+    """To whichever fleet is there at this moment, and to whoever keeps its leases; None: nobody answers."""
 
     def __init__(self) -> None:
         self.fleet: FleetBackend | None = None
         self.ordered: dict[TaskKey, None] = {}  # by any of them
+        self.keeper: InProcessKeeper | None = None
+        self.node = "n1"
         self.answer_s = 1.0
         self._waiting: set[threading.Event] = set()
 
@@ -45,6 +50,14 @@ class DirectLine:
         if self.fleet is None:
             raise NoAnswer("nobody is there")
         return self.fleet
+
+    def renew(self, asked: Renewal) -> LeaseAnswer:
+        self._there()
+        assert self.keeper is not None
+        return copied(self.keeper.renew(self.node, copied(asked)))
+
+    def when_granted(self, tell: Callable[[LeaseAnswer], None]) -> None:
+        del tell
 
     def report(self, said: AgentReport) -> AgentAnswer:
         try:
@@ -93,6 +106,12 @@ class FaultyLine:
     @answer_s.setter
     def answer_s(self, seconds: float) -> None:
         self._line.answer_s = seconds
+
+    def renew(self, asked: Renewal) -> LeaseAnswer:
+        return self._through("renew", lambda line: line.renew(asked))
+
+    def when_granted(self, tell: Callable[[LeaseAnswer], None]) -> None:
+        self._line.when_granted(tell)
 
     def report(self, said: AgentReport) -> AgentAnswer:
         return self._through("report", lambda line: line.report(said))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from corral.agent.agent import Agent
 from corral.agent.line import NoAnswer
@@ -20,32 +22,46 @@ from corral.backends.fleet.messages import (
     DesiredAnswer,
     DesiredAsk,
     DesiredTask,
+    LeaseAnswer,
     LogDelivery,
     LogReceipt,
+    Renewal,
 )
 from corral.backends.local.task import lease
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import FailureClass
 from tests.backends.telling import order, until
 
+Answer = tuple[AgentAnswer, LeaseAnswer]
 FIRST, SECOND = TaskKey("1/main", 1, 0), TaskKey("1/main", 2, 0)
 
 
 class ScriptedLine:
-    """Answers every report alike, and questions with what was put in."""
+    """Answers every report and renewal alike, and questions with what was put in."""
 
-    def __init__(self, answer: AgentAnswer) -> None:
+    def __init__(self, answer: Answer) -> None:
         self.answer_s = 1.0
-        self.answer: AgentAnswer | None = answer
+        self.answer: Answer | None = answer
+        self.renewed: list[Renewal] = []
+        self.granted: Callable[[LeaseAnswer], None] = lambda _: None
         self.heard: list[AgentReport] = []
         self.desires: deque[DesiredAnswer] = deque()
         self._ended = threading.Event()
+
+    def renew(self, asked: Renewal) -> LeaseAnswer:
+        self.renewed.append(asked)
+        if self.answer is None:
+            raise NoAnswer("nobody")
+        return structs.replace(self.answer[1], seq=asked.seq)
+
+    def when_granted(self, tell: Callable[[LeaseAnswer], None]) -> None:
+        self.granted = tell
 
     def report(self, said: AgentReport) -> AgentAnswer:
         self.heard.append(said)
         if self.answer is None:
             raise NoAnswer("nobody")
-        return self.answer
+        return self.answer[0]
 
     def desired(self, ask: DesiredAsk) -> DesiredAnswer | None:
         if self.desires:
@@ -60,8 +76,10 @@ class ScriptedLine:
         self._ended.set()
 
 
-def granted(epoch: int, term: int = 0, lease_ms: int = 8_000, **rest: object) -> AgentAnswer:
-    return AgentAnswer(epoch=epoch, term=term, lease_ms=lease_ms, heartbeat_ms=20, **rest)  # type: ignore[arg-type]
+def granted(epoch: int, term: int = 0, lease_ms: int = 8_000, is_gone: bool = False, **rest: object) -> Answer:
+    """What a report and a renewal are answered with."""
+    answer = AgentAnswer(epoch=epoch, term=term, is_gone=is_gone, **rest)  # type: ignore[arg-type]
+    return answer, LeaseAnswer(seq=0, epoch=epoch, term=term, lease_ms=lease_ms, heartbeat_ms=20, is_gone=is_gone)
 
 
 def wanted(epoch: int, key: TaskKey, version: int = 1, term: int = 0, base: int = 0) -> DesiredAnswer:
@@ -70,7 +88,7 @@ def wanted(epoch: int, key: TaskKey, version: int = 1, term: int = 0, base: int 
 
 
 class Ground:
-    def __init__(self, data: Path, answer: AgentAnswer) -> None:
+    def __init__(self, data: Path, answer: Answer) -> None:
         self.place, self.line = AgentPlace(data), ScriptedLine(answer)
         self.backend = FakeBackend([NodeSpec("n1")], lambda _: Script())
         self.lease_file = data / "lease"

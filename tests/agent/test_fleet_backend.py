@@ -7,11 +7,12 @@ import pytest
 from corral.backends.base import NodePhase, NodeReport, Phase, Report, StaleEpoch, TaskKey, TaskReport
 from corral.backends.fleet.backend import FleetBackend
 from corral.backends.fleet.border import NotYours
-from corral.backends.fleet.messages import AgentAnswer, AgentReport, DesiredAsk, ObservedTask
+from corral.backends.fleet.messages import AgentAnswer, AgentReport, DesiredAsk, LeaseAnswer, ObservedTask, Renewal
 from corral.backends.fleet.settings import FleetSettings
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import FailureClass
 from corral.core.work import Work
+from tests.agent.keeping import InProcessKeeper
 from tests.backends.telling import order
 
 KEY = TaskKey("1/main", 1, 0)
@@ -33,11 +34,12 @@ class Desk:
         self.now_ms, self.told = 0, list[Report]()
         self.fleet = FleetBackend(data, FleetSettings(), monotonic_ms=lambda: self.now_ms)
         self.seq = 0
-        self.answer = AgentAnswer(epoch=0, term=0)
+        self.answer, self.lease = AgentAnswer(epoch=0, term=0), LeaseAnswer(seq=0, epoch=0, term=0)
 
     def begin(self, *expected: TaskKey, is_gone: bool = False, maybe: tuple[TaskKey, ...] = ()) -> None:
         self.fleet.expect(NodeSpec("n1"), is_gone, expected, maybe)
         self.fleet.open(self.told.append, EPOCH)
+        self.keeper = InProcessKeeper(self.fleet, EPOCH, lambda: self.now_ms)
 
     def say(
         self, *tasks: ObservedTask, epoch: int | None = None, term: int | None = None, **rest: object
@@ -51,12 +53,13 @@ class Desk:
             **{"session": 1, "version": self.seq, "spec": NodeSpec("n1"), **rest},  # type: ignore[arg-type]
         )  # fmt: skip
         self.answer = self.fleet.report(said)
+        self.lease = self.keeper.renew("n1", Renewal(seq=self.seq, epoch=said.epoch, term=said.term))
         return self.answer
 
     def pass_ms(self, ms: int) -> None:
         for _ in range(ms // 250):
             self.now_ms += 250
-            self.fleet.sweep()
+            self.keeper.sweep()
 
     def orders(self, version: int = 0) -> list[TaskKey]:
         ask = DesiredAsk(node="n1", epoch=self.answer.epoch, term=self.answer.term, version=version, wait_ms=0)
@@ -83,12 +86,13 @@ def test_a_node_is_given_up_with_all_that_ran_there_and_returns_when_it_is_empty
     assert isinstance(lost, TaskReport)
     assert (lost.key, lost.failure) == (KEY, FailureClass.NODE_LOST)
     late = desk.say(ObservedTask(KEY, up(KEY)))
-    assert (late.is_gone, late.lease_ms, late.term) == (True, 0, 1)
+    assert (late.is_gone, late.term) == (True, 1)
+    assert (desk.lease.is_gone, desk.lease.lease_ms, desk.lease.term) == (True, 0, 1)
     assert desk.fleet.counts.late_reports == 1
     assert desk.say(ObservedTask(KEY, up(KEY))).is_gone, "it still runs something"
     assert len(desk.told) == 3, "and nothing of what it says counts"
     back = desk.say(ObservedTask(KEY, up(KEY), down=down(KEY)))
-    assert (back.is_gone, back.lease_ms) == (False, 8_000)
+    assert (back.is_gone, desk.lease.is_gone, desk.lease.lease_ms) == (False, False, 8_000)
     assert desk.told[3:] == [NodeReport("n1", NodePhase.BACK)]
 
 
@@ -150,8 +154,8 @@ def test_old_and_repeated_reports_change_nothing(desk: Desk):
     before = list(desk.told)
     assert before == [up(KEY), down(KEY)]
     stale = AgentReport(node="n1", session=1, seq=1, is_full=True, tasks=(ObservedTask(KEY, up(KEY)),), epoch=EPOCH)
-    assert desk.fleet.report(stale).lease_ms == 8_000
-    assert desk.fleet.report(AgentReport(node="n1", session=0, seq=99, is_full=True, epoch=EPOCH)).lease_ms == 8_000
+    assert not desk.fleet.report(stale).is_gone
+    assert not desk.fleet.report(AgentReport(node="n1", session=0, seq=99, is_full=True, epoch=EPOCH)).is_gone
     assert desk.told == before
 
 
@@ -192,11 +196,12 @@ def test_an_agent_that_falls_back_behind_an_epoch_it_has_heard_of_is_refused(des
     before = list(desk.told)
     lie = desk.say(ObservedTask(KEY, up(KEY), down=down(KEY)), epoch=EPOCH - 1)
     assert "epoch 6, which is over" in lie.refused
-    assert (lie.epoch, lie.lease_ms, lie.wants_full) == (EPOCH, 0, True), "it hears of the present one, and no more"
+    assert (lie.epoch, lie.wants_full) == (EPOCH, True), "it hears of the present one, and no more"
+    assert (desk.lease.epoch, desk.lease.lease_ms) == (EPOCH, 0)
     assert desk.told == before
     assert desk.fleet.counts.old_reports == 1
     mended = desk.say(ObservedTask(KEY, up(KEY)))
-    assert (mended.refused, mended.lease_ms) == ("", 8_000)
+    assert (mended.refused, desk.lease.lease_ms) == ("", 8_000)
 
 
 def test_orders_that_an_agent_refuses_are_counted_once(desk: Desk):

@@ -1,20 +1,26 @@
-"""How an agent finds the server that leads, among several real ones on this machine that say what they are told to."""
+"""How an agent finds the server that leads, among several real ones on this machine that say what they are told to, and
+how it speaks to a gateway that is another's."""
 
 from __future__ import annotations
 
 import json
+import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import msgspec
 import pytest
 
-from corral.agent.line import HttpLine, NoAnswer, Refused
-from corral.backends.fleet.messages import AgentReport
+from corral.agent.gateway_line import GatewayLine
+from corral.agent.line import NoAnswer, Refused
+from corral.agent.servers import Servers
+from corral.backends.fleet import frames
+from corral.backends.fleet.messages import AgentReport, DesiredAsk, EndpointAnswer, LeaseAnswer, Renewal
+from tests.backends.telling import until
 
-REPORT = AgentReport(node="n1", session=1, seq=1)
-ANSWER = {"epoch": 3, "term": 0}
+ANSWER = {"port": 7}
 
 
 @contextmanager
@@ -22,8 +28,7 @@ def server(status: int, body: object, **headers: str) -> Iterator[str]:
     class Told(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
+        def do_GET(self) -> None:
             text = json.dumps(body).encode()
             self.send_response(status)
             for name, value in {**headers, "Content-Length": str(len(text))}.items():
@@ -49,33 +54,132 @@ NOT_LEADER = {"code": "not_leader", "detail": "epoch 2 is over"}
 
 @pytest.mark.parametrize(("status", "body"), [(409, NOT_LEADER), (503, {"code": "no_leader"}), (500, None)])
 def test_a_server_that_does_not_lead_is_passed_over(status: int, body: object):
-    with server(status, body) as first, server(200, ANSWER) as second, HttpLine((first, second), "token") as line:
-        with pytest.raises(NoAnswer):
-            line.report(REPORT)
-        assert line.report(REPORT).epoch == 3
-        assert line.report(REPORT).epoch == 3, "it is kept to"
+    with server(status, body) as first, server(200, ANSWER) as second:
+        servers = Servers((first, second), "token")
+        assert servers.endpoint()[1].port == 7
+        assert servers.at == second, "it is kept to"
 
 
 def test_one_that_is_away_is_passed_over():
-    with server(200, ANSWER) as second, HttpLine(("http://127.0.0.1:1", second), "token") as line:
-        with pytest.raises(NoAnswer, match="does not answer"):
-            line.report(REPORT)
-        assert line.report(REPORT).epoch == 3
+    with server(200, ANSWER) as second:
+        assert Servers(("http://127.0.0.1:1", second), "token").endpoint()[1].port == 7
+
+
+def test_where_nobody_answers_that_is_said():
+    with pytest.raises(NoAnswer, match="does not answer"):
+        Servers(("http://127.0.0.1:1",), "token").endpoint()
 
 
 def test_who_is_sent_on_asks_there_at_once():
-    with (
-        server(200, ANSWER) as leader,
-        server(307, None, Location=f"{leader}/v1/agent/report") as standby,
-        HttpLine((standby,), "token") as line,
-    ):
-        assert line.report(REPORT).epoch == 3
+    with server(200, ANSWER) as leader, server(307, None, Location=f"{leader}/v1/agent/endpoint") as standby:
+        servers = Servers((standby,), "token")
+        assert servers.endpoint()[1].port == 7
+        assert servers.at == leader
 
 
 def test_a_refusal_is_not_asked_elsewhere():
-    said = {"code": "not_your_node", "detail": "you are node:n2", "hint": "join"}
-    with server(403, said) as first, server(200, ANSWER) as second, HttpLine((first, second), "token") as line:
+    said = {"code": "out_of_scope", "detail": "you are node:n2", "hint": "join"}
+    with server(403, said) as first, server(200, ANSWER) as second:
         for _ in range(2):
             with pytest.raises(Refused, match="you are node:n2") as refused:
-                line.report(REPORT)
-            assert (refused.value.status, refused.value.code) == (403, "not_your_node")
+                Servers((first, second), "token").endpoint()
+            assert (refused.value.status, refused.value.code) == (403, "out_of_scope")
+
+
+Answers = Callable[[bytes, bytes], tuple[bytes, object] | None]
+
+
+@contextmanager
+def gateway(answers: Answers) -> Iterator[int]:
+    """Answers each message as it is told, one connection after the other."""
+    place = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                there, _ = place.accept()
+            except OSError:
+                return
+            threading.Thread(target=speak, args=(there,), daemon=True).start()
+
+    def speak(there: socket.socket) -> None:
+        assembly = frames.Assembly(frames.FROM_AGENTS)
+        with there:
+            while data := there.recv(1 << 16):
+                for kind, body in assembly.feed(data):
+                    answer = (frames.WELCOME, {}) if kind == frames.HELLO else answers(kind, body)
+                    if answer is not None:
+                        there.sendall(b"".join(frames.pieces(answer[0], msgspec.json.encode(answer[1]))))
+
+    threading.Thread(target=serve, daemon=True).start()
+    try:
+        yield place.getsockname()[1]
+    finally:
+        place.shutdown(socket.SHUT_RDWR)
+        place.close()
+
+
+def granted(kind: bytes, body: bytes) -> tuple[bytes, object] | None:
+    """Renewals only: nothing else is ever answered."""
+    if kind != frames.RENEW:
+        return None
+    asked = msgspec.json.decode(body, type=Renewal)
+    return frames.LEASE, LeaseAnswer(seq=asked.seq, epoch=3, term=0, lease_ms=8_000)
+
+
+def test_renewals_go_on_while_a_report_waits_for_its_answer():
+    with gateway(granted) as port, server(200, {"port": port}) as url:
+        line = GatewayLine("n1", Servers((url,), "token"), "token")
+        waits = threading.Thread(target=_report_in_vain, args=(line,), daemon=True)
+        waits.start()
+        for seq in range(5):
+            assert line.renew(Renewal(seq=seq)).seq == seq
+        assert waits.is_alive()
+        line.hang_up()
+        waits.join(10)
+        assert not waits.is_alive(), "who waits is let go"
+
+
+def _report_in_vain(line: GatewayLine) -> None:
+    with pytest.raises(NoAnswer):
+        line.report(AgentReport(node="n1", session=1, seq=1))
+
+
+def test_the_place_is_remembered_while_no_server_can_say_it():
+    with gateway(granted) as port:
+        with server(200, {"port": port}) as url:
+            line = GatewayLine("n1", Servers((url,), "token"), "token")
+            line.renew(Renewal(seq=1))
+        line.hang_up()
+        assert line.renew(Renewal(seq=2)).seq == 2
+        line.hang_up()
+
+
+def test_a_lease_that_nobody_waits_for_is_told():
+    """The last one of a server that stops."""
+
+    def farewell(kind: bytes, body: bytes) -> tuple[bytes, object] | None:
+        return (frames.LEASE, LeaseAnswer(seq=1, epoch=3, term=0, lease_ms=60_000)) if kind == frames.ASK else None
+
+    told: list[LeaseAnswer] = []
+    with gateway(farewell) as port, server(200, {"port": port}) as url:
+        line = GatewayLine("n1", Servers((url,), "token"), "token")
+        line.when_granted(told.append)
+        asking = threading.Thread(target=_ask_in_vain, args=(line,), daemon=True)
+        asking.start()
+        until(lambda: bool(told))
+        assert told[0].lease_ms == 60_000
+        line.hang_up()
+        asking.join(10)
+
+
+def _ask_in_vain(line: GatewayLine) -> None:
+    with pytest.raises(NoAnswer):
+        line.desired(DesiredAsk(node="n1", epoch=0, term=0))
+
+
+def test_a_server_with_tls_does_not_lead_agents_to_a_gateway_without():
+    servers = Servers(("https://127.0.0.1:1",), "token")
+    servers.endpoint = lambda: ("127.0.0.1", EndpointAnswer(1))  # type: ignore[method-assign]
+    with pytest.raises(NoAnswer, match="without TLS"):
+        GatewayLine("n1", servers, "token").renew(Renewal(seq=1))

@@ -1,7 +1,7 @@
 """How much agents cost the server, and what is left for those who submit.
 
 `python -m tests.bench.fleet` starts a server for a fleet and simulates agents in one process: each heartbeats and waits
-for orders as a real one does, over connections of its own, and starts nothing. Two parts: so many agents while so many
+for orders as a real one does, over a connection of its own, and starts nothing. Two parts: so many agents while so many
 jobs a second are submitted durably (`--agents`, `--rate`, `--seconds`); and many agents alone (`--idle-agents`). Ends
 with one line of JSON. The jobs are held, so that what is measured is intake, not starts.
 """
@@ -18,14 +18,13 @@ import tempfile
 import time
 from pathlib import Path
 
-import msgspec
 import uvloop
 
-from corral.backends.fleet.messages import AgentAnswer, AgentReport, DesiredAsk
-from corral.cli.fleet.bed import SERVER, Testbed
-from corral.core.cluster.resources import Gpu, amounts
-from corral.core.cluster.topology import NodeSpec
+from corral.agent.servers import Servers
+from corral.backends.fleet.messages import JoinAnswer, JoinBody
+from corral.cli.fleet.bed import GATEWAY, SERVER, Testbed
 from corral.core.people import commands
+from tests.bench.light import LightAgent
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -53,52 +52,6 @@ class Wire:
     def close(self) -> None:
         if self._streams is not None:
             self._streams[1].close()
-
-
-class LightAgent:
-    """Reports and asks; has no tasks."""
-
-    def __init__(self, node: str, port: int, token: str, heartbeat_s: float) -> None:
-        self.node, self.heartbeat_s = node, heartbeat_s
-        self._reports, self._polls = Wire(port, token), Wire(port, token)
-        self._seq, self._epoch, self._term, self._is_full = 0, 0, 0, True
-        self.reports, self.errors = 0, 0
-        self.late_ms = 0.0
-        gpus = tuple(Gpu(f"SIM-{node}-{n}", "H100", 81_920, 0) for n in range(8))
-        self._spec = NodeSpec(node, gpus, amounts({"cpu_milli": 64_000, "memory_mib": 512_000}))
-
-    async def report(self, begins_s: float) -> None:
-        await asyncio.sleep(begins_s)
-        while True:
-            began = time.monotonic()
-            self._seq += 1
-            said = AgentReport(
-                node=self.node, session=1, seq=self._seq, epoch=self._epoch, term=self._term, is_full=self._is_full,
-                spec=self._spec if self._is_full else None,
-            )  # fmt: skip
-            status, body = await self._reports.ask("/v1/agent/report", msgspec.json.encode(said))
-            self.reports += 1
-            if status != 200:
-                self.errors += 1
-            else:
-                answer = msgspec.json.decode(body, type=AgentAnswer)
-                self._epoch, self._term, self._is_full = answer.epoch, answer.term, answer.wants_full
-                self.errors += answer.is_gone
-            self.late_ms = max(self.late_ms, (time.monotonic() - began) * 1000)
-            await asyncio.sleep(0.05 if self._is_full else max(self.heartbeat_s - (time.monotonic() - began), 0))
-
-    async def ask(self) -> None:
-        while True:
-            if self._epoch:
-                ask = DesiredAsk(node=self.node, epoch=self._epoch, term=self._term, version=0)
-                status, _ = await self._polls.ask("/v1/agent/desired", msgspec.json.encode(ask))
-                self.errors += status >= 300
-            else:
-                await asyncio.sleep(0.2)
-
-    def close(self) -> None:
-        self._reports.close()
-        self._polls.close()
 
 
 async def submit_at(port: int, token: str, rate: float, seconds: float) -> tuple[list[float], int]:
@@ -147,43 +100,37 @@ def join_all(bed: Testbed, nodes: list[str]) -> dict[str, str]:
 
 
 def join(bed: Testbed, token: str, node: str) -> str:
-    from corral.agent.line import HttpLine
-    from corral.backends.fleet.messages import JoinAnswer, JoinBody
-
     assert commands.NODE.fullmatch(node)
-    with HttpLine((bed.url,), token) as line:
-        return line.join(JoinBody(node), JoinAnswer).token
+    return Servers((bed.url,), token).join(JoinBody(node), JoinAnswer).token
 
 
 async def run_agents(
     bed: Testbed, tokens: dict[str, str], heartbeat_s: float, rate: float, seconds: float
 ) -> dict[str, float]:
-    agents = [LightAgent(node, bed.port, token, heartbeat_s) for node, token in tokens.items()]
-    tasks = [asyncio.create_task(agent.report(heartbeat_s * n / len(agents))) for n, agent in enumerate(agents)]
-    tasks += [asyncio.create_task(agent.ask()) for agent in agents]
+    agents = [LightAgent(node, bed.agent_port, token) for node, token in tokens.items()]
+    tasks = [asyncio.create_task(agent.run(heartbeat_s * n / len(agents))) for n, agent in enumerate(agents)]
     await asyncio.sleep(2 * heartbeat_s + 3)  # all have told everything
     server = bed.processes[SERVER].pid
-    began, used, reports = time.monotonic(), cpu_s(server), sum(agent.reports for agent in agents)
+    gateway = bed.child(GATEWAY)
+    began, used, reports = time.monotonic(), cpu_s(server) + cpu_s(gateway), sum(agent.reports for agent in agents)
     took, errors = await submit_at(bed.port, bed.credentials().token, rate, seconds) if rate else ([0.0], 0)
     await asyncio.sleep(max(seconds - (time.monotonic() - began), 0))
     lasted = time.monotonic() - began
-    share = (cpu_s(server) - used) / lasted
+    share = (cpu_s(server) + cpu_s(gateway) - used) / lasted
     done = sum(agent.reports for agent in agents) - reports
     dead = sum(task.done() for task in tasks)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    for agent in agents:
-        agent.close()
     took.sort()
     return {
         "agents": len(agents),
         "reports_per_s": round(done / lasted, 1),
-        "report_ms_max": round(max(agent.late_ms for agent in agents), 1),
+        "renewal_ms_max": round(max(agent.late_ms for agent in agents), 1),
         "submitted": len(took) if rate else 0,
         "submit_p50_ms": round(took[len(took) // 2], 1),
         "submit_p99_ms": round(took[int(len(took) * 0.99)], 1),
-        "errors": errors + dead + sum(agent.errors for agent in agents),
+        "errors": errors + dead + sum(agent.lost + agent.refused for agent in agents),
         "server_cpu": round(share, 3),
         "own_cpu": round(time.process_time() / (time.monotonic() - began + 1), 2),
     }

@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+from msgspec import structs
 
-from corral.agent.line import HttpLine, NoAnswer
+from corral.agent.line import NoAnswer
+from corral.agent.servers import Servers
 from corral.backends.carriers.base import Carrier, CarrierAway, PilotOrder, PilotPhase, Sighting
 from corral.backends.carriers.fake import FakeCarrier, FakeEngine
 from corral.backends.fleet.messages import AgentReport, JoinAnswer, JoinBody
 from corral.core.cluster.topology import NodeSpec
+from tests.agent.speaking import line_to
 from tests.carriers.command_ground import CommandGround
 from tests.carriers.ray_ground import RayGround
 from tests.carriers.reception import Reception
@@ -97,15 +100,15 @@ class FakeGround:
 
 def _agent(order: PilotOrder, end: threading.Event) -> None:
     seq, is_leaving = 0, False
-    with suppress(NoAnswer), HttpLine(order.urls, order.token) as line:
-        node = line.join(JoinBody(order.pilot), JoinAnswer).node
-        while not is_leaving:
-            seq, is_leaving = seq + 1, end.is_set()
-            leaves_in_ms = 0 if is_leaving else None
-            line.report(
-                AgentReport(node=node, session=1, seq=seq, is_full=True, spec=NodeSpec(node), leaves_in_ms=leaves_in_ms)
-            )
-            end.wait(0.1)
+    with suppress(NoAnswer):
+        joined = Servers(order.urls, order.token).join(JoinBody(order.pilot), JoinAnswer)
+        node = joined.node
+        with line_to(order.urls[0], node, joined.token) as line:
+            while not is_leaving:
+                seq, is_leaving = seq + 1, end.is_set()
+                said = AgentReport(node=node, session=1, seq=seq, is_full=True, spec=NodeSpec(node))
+                line.report(structs.replace(said, leaves_in_ms=0 if is_leaving else None))
+                end.wait(0.1)
 
 
 GROUNDS: dict[str, Callable[[Path], Ground]] = {

@@ -11,7 +11,9 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -22,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from corral.cli.fleet.bed import SERVER, Testbed
+from corral.cli.fleet.bed import GATEWAY, SERVER, Testbed
 from tests.e2e import failover
 
 #: Begins a record with its GPUs and goes on saying that it is alive; a few microseconds of work every 5 ms.
@@ -253,12 +255,30 @@ def freeze_an_agent(trial: FleetTrial, seconds: float) -> None:
 
 
 def freeze_the_server(trial: FleetTrial, seconds: float) -> None:
-    """Tasks end by themselves, as nobody can know that it will wake up; when it does it blames no machine."""
+    """Nobody notices: leases are kept by its gateway. The gateway must not be frozen with it."""
     job = trial.submit(gpus=8, name="asleep")
     trial.until("it begins", lambda: trial.is_whole(job, 1))
     lost = len(trial.events("NodeLost"))
     trial.bed.freeze(SERVER)
     time.sleep(seconds)
+    assert trial.is_whole(job, 1)
+    trial.bed.thaw(SERVER)
+    time.sleep(1)
+    assert trial.is_whole(job, 1)
+    assert [run.attempt for run in trial.last_runs(job)] == [1]
+    assert len(trial.events("NodeLost")) == lost
+    _cancel(trial, job)
+
+
+def freeze_server_and_gateway(trial: FleetTrial, seconds: float) -> None:
+    """Tasks end by themselves, as nobody can know that they will wake up; when they do they blame no machine."""
+    job = trial.submit(gpus=8, name="asleep")
+    trial.until("it begins", lambda: trial.is_whole(job, 1))
+    lost, gateway = len(trial.events("NodeLost")), trial.bed.child(GATEWAY)
+    trial.bed.freeze(SERVER)
+    os.kill(gateway, signal.SIGSTOP)
+    time.sleep(seconds)
+    os.kill(gateway, signal.SIGCONT)
     trial.bed.thaw(SERVER)
     trial.until("it runs again", lambda: trial.is_whole(job, 1, 2))
     assert len(trial.events("NodeLost")) == lost

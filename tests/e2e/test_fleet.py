@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from corral.agent.agent import Agent
-from corral.agent.line import HttpLine, Refused
+from corral.agent.line import Refused
 from corral.agent.place import AgentPlace
 from corral.backends.base import Phase, TaskKey, TaskReport
 from corral.backends.fleet.messages import AgentReport, DesiredAsk, ObservedTask
@@ -21,7 +21,14 @@ from corral.core.cluster.topology import NodeSpec
 from corral.server.main import GRACEFUL_S
 from tests.agent.fleet_ground import make_agent
 from tests.agent.lines import FaultyLine
-from tests.e2e.fleet import FleetTrial, freeze_an_agent, freeze_the_server, strike_often
+from tests.agent.speaking import line_of, line_to
+from tests.e2e.fleet import (
+    FleetTrial,
+    freeze_an_agent,
+    freeze_server_and_gateway,
+    freeze_the_server,
+    strike_often,
+)
 from tests.e2e.live import ROOT
 
 pytestmark = pytest.mark.timeout(280)
@@ -75,6 +82,7 @@ def test_what_a_frozen_agent_says_when_it_wakes_comes_too_late(tmp_path: Path):
 def test_a_server_that_slept_does_not_give_its_machines_up(tmp_path: Path):
     with FleetTrial(tmp_path, 3, SHORT_MS) as trial:
         freeze_the_server(trial, 4 * SHORT_MS / 1000)
+        freeze_server_and_gateway(trial, 4 * SHORT_MS / 1000)
         checked(trial)
         trial.end_file.touch()
 
@@ -131,13 +139,13 @@ def test_logs_outlive_their_machine(tmp_path: Path):
 def agent_in_here(trial: FleetTrial, node: str, seed: int | None) -> Agent:
     """An agent in this process, on whose line things happen."""
     credential = AgentPlace(trial.bed.folder / node).credential()
-    line, aside = (HttpLine(credential.urls, credential.token) for _ in range(2))
+    line = line_of(credential)
     spec = NodeSpec(
         node,
         tuple(Gpu(f"SIM-H100-{n}@{node}", "H100", 81_920, 0) for n in range(8)),
         amounts({"cpu_milli": 1_000_000, "memory_mib": 4_000_000}),
     )
-    agent = make_agent(trial.bed.folder / node, line if seed is None else FaultyLine(line, aside, seed), spec)
+    agent = make_agent(trial.bed.folder / node, line if seed is None else FaultyLine(line, line, seed), spec)
     agent.begin()
     return agent
 
@@ -188,23 +196,23 @@ def test_a_rogue_agent_is_refused_and_found_in_the_record(tmp_path: Path):
         run = trial.last_runs(job)[0]
         mine = "n2" if run.node == "n1" else "n1"
         trial.bed.freeze(mine)  # its credential is used by somebody else
-        line = HttpLine((trial.bed.url,), AgentPlace(trial.bed.folder / mine).credential().token)
+        line = line_of(AgentPlace(trial.bed.folder / mine).credential())
         key = TaskKey(f"{job}/main", 1, 0)
         lie = TaskReport(key=key, phase=Phase.DOWN, at_ms=0, node=mine, exit_code=0)
         with pytest.raises(Refused) as other_node:
             line.report(AgentReport(node=run.node, session=10**12, seq=1))
         with pytest.raises(Refused) as orders:
-            line.desired(DesiredAsk(node=run.node, epoch=1, term=0, wait_ms=0))
+            line.desired(DesiredAsk(node=run.node, epoch=1, term=0, wait_ms=20_000))
         with pytest.raises(Refused) as other_job:
             line.report(
                 AgentReport(node=mine, session=10**12, seq=1, is_full=True, tasks=(ObservedTask(key, down=lie),))
             )
         with trial.bed.client() as client:
             token = client.make_join_token().token
-            with pytest.raises(Refused) as taken, HttpLine((trial.bed.url,), token) as other:
+            with pytest.raises(Refused) as taken, line_to(trial.bed.url, mine, token) as other:
                 other.report(AgentReport(node=mine, session=1, seq=1))
         old = line.report(AgentReport(node=mine, session=10**12, seq=2, is_full=True, epoch=0))
-        assert (old.lease_ms, old.wants_full) == (0, True)
+        assert old.wants_full
         assert "which is over" in old.refused
         codes = [each.value.code for each in (other_node, orders, other_job, taken)]
         assert codes == ["not_your_node", "not_your_node", "not_yours", "out_of_scope"]

@@ -13,7 +13,7 @@ import msgspec
 from corral.backends.base import HealthReport, NodeReport, Phase, Report, TaskKey, TaskOrder, TaskReport
 from corral.backends.fleet.backend import FleetBackend
 from corral.backends.fleet.border import BadReport
-from corral.backends.fleet.messages import AgentReport, DesiredAsk, LogChunk, ObservedTask
+from corral.backends.fleet.messages import AgentReport, DesiredAsk, LogChunk, ObservedTask, Renewal
 from corral.backends.fleet.settings import FleetSettings
 from corral.core import events as e
 from corral.core import facts as f
@@ -33,6 +33,7 @@ from corral.server.dispatch import Dispatch
 from corral.server.start import expect_fleet
 from corral.store.memory_lookup import MemoryLookup
 from corral.wire.codec import encode
+from tests.agent.keeping import InProcessKeeper
 
 BODY_MAX = 64 << 10  # of one event in the journal, whoever caused it
 ROUND_MS = 100
@@ -75,6 +76,7 @@ class Site:
         self.dispatch.tell = self._hear
         expect_fleet(self.state, self.fleet, MemoryLookup())
         self.fleet.open(self._hear, self._epoch)
+        self.keeper = InProcessKeeper(self.fleet, self._epoch, lambda: self.now_ms)
 
     def restart(self) -> None:
         self.fleet.close()
@@ -94,7 +96,7 @@ class Site:
             self._tell(f.Ticked())
         _, owed = self.engine.cycle(self.now_ms)
         self._carry_out(owed)
-        self.fleet.sweep()
+        self.keeper.sweep()
         for job in [job.id for job in self.state.jobs.values() if job.is_over][:-20]:
             events = commands.forget(self.state, job, self.now_ms)
             assert not isinstance(events, Refusal)
@@ -218,6 +220,7 @@ class Node:
                 answer = self.site.fleet.report(self.report())
             except BadReport:
                 return  # a session that an earlier lie has spoilt
+        self.site.keeper.renew(self.name, Renewal(seq=self.seq, epoch=self.epoch, term=self.term))
         if (answer.epoch, answer.term) != (self.epoch, self.term):
             self.epoch, self.term, self.has = answer.epoch, answer.term, 0
         self.is_full = answer.wants_full

@@ -560,8 +560,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "sleeper_blames",
         f"{FLEET}/leases.py",
-        "if asleep_ms > self._stall_ms:",
-        "if False:",
+        "slept = self._swept_ms is not None and now_ms - self._swept_ms > self._settings.stall_ms",
+        "slept = False",
         "A server that slept gives all its machines up when it wakes.",
         ("tests/agent/test_lease.py::test_a_stalled_server_does_not_blame_the_nodes",),
     ),

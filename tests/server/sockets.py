@@ -8,17 +8,19 @@ from contextlib import asynccontextmanager
 
 import uvicorn
 
+from corral.server.api.budget import ConnectionBudget
 from corral.server.api.entry.heads import timed_heads
 
 
 @asynccontextmanager
-async def served(desk):
-    """uvicorn on some free port of this machine."""
+async def served(desk, most: int = 4_000):
+    """uvicorn on some free port of this machine, with so many connections."""
+    budget = ConnectionBudget(desk.app, most)
     config = uvicorn.Config(
-        desk.app,
+        budget,
         host="127.0.0.1",
         port=0,
-        http=timed_heads(desk.app.shared.settings),
+        http=budget.counted(timed_heads(desk.app.shared.settings)),
         log_config=None,
         lifespan="off",
         timeout_graceful_shutdown=5,

@@ -88,7 +88,7 @@ async def test_answers_are_as_described(desk):
     wanted = FleetSet(desk.service.now_ms(), FleetSpec(name="gpu", kind="slurm"), "root", "c0ffee")
     desk.service.do_fleets("root", [wanted, PilotOrdered(wanted.at_ms, "gpu", "gpu-1")])
     for route in ROUTES:
-        if route.method != "GET" or not isinstance(route.answer, type):
+        if route.method != "GET" or not isinstance(route.answer, type) or route.tag == "agents":
             continue
         path = route.path.replace("{job}", "1").replace("{queue:path}", "team").replace("{node}", "n0")
         path = path.replace("{fleet}", "gpu")

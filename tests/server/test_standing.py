@@ -89,7 +89,8 @@ async def test_health_tells_who_leads():
         ("GET", "/v1/jobs/7/logs", False),
         ("POST", "/v1/jobs", False),
         ("DELETE", "/v1/tokens/x", False),
-        ("POST", "/v1/agent/report", False),
+        ("POST", "/v1/agent/join", False),
+        ("GET", "/v1/agent/endpoint", False),
     ],
 )
 def test_what_is_answered_here(method, path, here):

@@ -1,8 +1,8 @@
-"""The agent at work: reports what the node has, asks what it shall have, and keeps the lease of its tasks.
+"""The agent at work: keeps the lease of its tasks, reports what the node has, and asks what it shall have.
 
-Three threads: one reports, one asks, one carries logs. None of them trusts an answer: one of an older epoch or term
-than was heard of, one that does not follow on what is known, and any order while the lease is over, is left aside.
-Knows the backend of this machine by its seam, and the server by a `Line`.
+Four threads: one renews the lease and does nothing else, one reports, one asks, one carries logs. None of them trusts
+an answer: one of an older epoch or term than was heard of, one that does not follow on what is known, and any order
+while the lease is over, is left aside. Knows the backend of this machine by its seam, and the server by a `Line`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from corral.agent.pace import Pace
 from corral.agent.work import Work
 from corral.backends.base import Backend, KnowsBeforehand, PaceReport, Phase, Report, StaleEpoch, TaskReport
 from corral.backends.fleet.fence import Fence
-from corral.backends.fleet.messages import AgentAnswer, AgentReport, DesiredAnswer, DesiredAsk
+from corral.backends.fleet.messages import AgentAnswer, AgentReport, DesiredAnswer, DesiredAsk, LeaseAnswer, Renewal
 from corral.backends.local.task import lease
 from corral.core.model import FailureClass
 
@@ -34,6 +34,8 @@ _POLL_MS = 20_000
 _STOP_TRIES = 50
 _LEAVE_LOOK_S = 0.1
 _SAME_S = 0.3  # within which an engine's signal reaches all processes of a machine
+_CALM_HEARTBEATS = 4  # where there is no news, a report goes with every so many renewals
+_UNLEASED_S = 0.5  # between renewals while there is no lease
 
 
 class Agent:
@@ -61,6 +63,8 @@ class Agent:
         self._seq, self._known, self._has, self._refused = 0, 0, 0, 0
         self._is_full = True
         self._heartbeat_s = 0.5
+        self._renewals, self._sent_ms = 0, 0  # how many there were, and when the last was sent
+        self._is_given_up = False
         self._complaint = ""
         self._left_aside = (-1, -1)  # whose orders were last found too old
         self._lacks: dict[str, str] = {}
@@ -69,7 +73,8 @@ class Agent:
         self._leaving = threading.Event()
         self._is_leaving_known = False
         self._news, self._leased, self._over = threading.Event(), threading.Event(), threading.Event()
-        self._lock = threading.RLock()  # of what answers change
+        self._lock = threading.RLock()  # of what answers change; nothing that takes long happens under it
+        self._working = threading.Lock()  # while orders are carried out
         self._threads: list[threading.Thread] = []
 
     # --- its life -----------------------------------------------------------------------------------------------------
@@ -78,7 +83,9 @@ class Agent:
         self.backend.open(self._hear, self.fence.epoch)
         for key in self.backend.known():
             self.observed.expect(key)
-        for name, what in (("report", self._report), ("ask", self._ask), ("logs", self.carrier.run)):
+        self.line.when_granted(self._on_lease)
+        works = (("lease", self._renew), ("report", self._report), ("ask", self._ask), ("logs", self.carrier.run))
+        for name, what in works:
             thread = threading.Thread(target=what, name=f"agent-{name}", daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -137,17 +144,83 @@ class Agent:
         why = f"the machine is being taken away; {report.why}".rstrip("; ")
         return structs.replace(report, failure=FailureClass.NODE_LOST, why=why)
 
+    # --- the lease ----------------------------------------------------------------------------------------------------
+
+    def _renew(self) -> None:
+        """With every heartbeat, and soon again when nobody answered."""
+        pace = Pace(random.random)
+        while not self._over.is_set():
+            asked_ms = self._boot_ms()
+            try:
+                self._on_lease(self.line.renew(self._next_renewal(asked_ms)))
+            except NoAnswer as lost:
+                _log.warning("the lease was not renewed: %s", lost)
+                self.line.hang_up()  # whoever waits on a dead connection would wait for long
+                self._over.wait(min(pace.failed(), self._heartbeat_s))
+                continue
+            except Refused as refused:
+                self._on_refusal(refused)
+                continue
+            except Exception:  # an agent that falls silent costs the node
+                _log.exception("renewing met a fault and goes on")
+                self._over.wait(pace.failed())
+                continue
+            pace.succeeded()
+            is_leased = self._until_ms > self._boot_ms()
+            heartbeat_s = self._heartbeat_s if is_leased else min(self._heartbeat_s, _UNLEASED_S)
+            self._over.wait(max(heartbeat_s - (self._boot_ms() - asked_ms) / 1000, 0))
+
+    def _next_renewal(self, now_ms: int) -> Renewal:
+        with self._lock:
+            self._renewals += 1
+            self._sent_ms = now_ms
+            return Renewal(
+                seq=self._renewals, epoch=self.fence.epoch, term=max(self.term, 0), session=self.session,
+                left_ms=max(self._until_ms - now_ms, 0),
+            )  # fmt: skip
+
+    def _on_lease(self, answer: LeaseAnswer) -> None:
+        """Counted from when the last renewal was sent. An answer to an earlier one does not count: whoever gets the
+        last one believes what that says is left of the lease, and must not be wrong."""
+        with self._lock:
+            if answer.seq != self._renewals or not self._is_newest(answer.epoch, answer.term):
+                return
+            self._heartbeat_s = answer.heartbeat_ms / 1000
+            if answer.is_gone:
+                self._be_given_up()
+            elif answer.lease_ms > 0:
+                self.line.answer_s = max(answer.lease_ms / 4000, 1.0)  # lost ones are sent again well within the lease
+                self._prolong(self._sent_ms + answer.lease_ms)
+
+    def _prolong(self, until_ms: int) -> None:
+        """Never shortened: an answer that was long under way grants less than one that was not."""
+        if until_ms > self._until_ms:
+            lease.write(self._lease_file, until_ms)
+            self._until_ms = until_ms
+        if self._is_given_up:
+            self._is_given_up = False
+            self._news.set()
+        self._leased.set()
+
+    def _be_given_up(self) -> None:
+        """What runs here ends; that takes its time, and another thread does it."""
+        self._leased.clear()
+        if not self._is_given_up:
+            self._is_given_up = self._is_full = True
+            self._news.set()
+
     # --- reporting ----------------------------------------------------------------------------------------------------
 
     def _report(self) -> None:
         pace = Pace(random.random)
         while not self._over.is_set():
             sent_ms = self._boot_ms()
+            if self._is_given_up:
+                self._end_all()
             try:
                 answer = self.line.report(self._next_report())
             except NoAnswer as lost:
                 _log.warning("no answer to a report: %s", lost)
-                self.line.hang_up()  # what waits on a dead connection would wait for long
                 self._over.wait(pace.failed())
                 continue
             except Refused as refused:
@@ -158,7 +231,7 @@ class Agent:
                 self._over.wait(pace.failed())
                 continue
             pace.succeeded()
-            self._on_answer(answer, sent_ms)
+            self._on_answer(answer)
             self._news.wait(self._pause_s(sent_ms))
             if self._news.is_set():
                 self._over.wait(_SETTLE_S)
@@ -167,13 +240,17 @@ class Agent:
         """Nothing, where everything is to be told; else until the next heartbeat is due."""
         if self._is_full and self.term >= 0:
             return 0.02 if self._until_ms > self._boot_ms() or not self.observed.live() else 0.1
-        return max(self._heartbeat_s - (self._boot_ms() - sent_ms) / 1000, 0)
+        return max(_CALM_HEARTBEATS * self._heartbeat_s - (self._boot_ms() - sent_ms) / 1000, 0)
+
+    def _end_all(self) -> None:
+        with self._working:
+            self.work.end_all("the server has given this node up")
 
     def _next_report(self) -> AgentReport:
         self._news.clear()
+        self._look_what_lacks()
         with self._lock:
             self._seq += 1
-            self._look_what_lacks()
             base, is_full = self._known, self._is_full
             version, tasks, health = self.observed.after(-1 if is_full else base)
             return AgentReport(
@@ -191,14 +268,12 @@ class Agent:
         if lacks != self._lacks:
             self._lacks, self._is_full = lacks, True
 
-    def _on_answer(self, answer: AgentAnswer, sent_ms: int) -> None:
+    def _on_answer(self, answer: AgentAnswer) -> None:
         with self._lock:
             if not self._is_newest(answer.epoch, answer.term):
                 return
-            self._known, self._heartbeat_s = answer.version, answer.heartbeat_ms / 1000
+            self._known = answer.version
             self._is_full, self._is_leaving_known = answer.wants_full, answer.is_leaving
-            if answer.lease_ms:
-                self.line.answer_s = max(answer.lease_ms / 4000, 1.0)  # lost ones are sent again well within the lease
             if answer.session > self.session:  # our own count was lost
                 self.session, self._is_full = answer.session + 1, True
             if answer.refused:
@@ -207,10 +282,7 @@ class Agent:
                 self._complaint = answer.complaint
                 _log.warning("the server cannot use this node as it is: %s", answer.complaint or "now it can")
             if answer.is_gone:
-                self._leased.clear()
-                self.work.end_all("the server has given this node up")
-                return
-            self._prolong(sent_ms + answer.lease_ms)
+                self._be_given_up()
 
     def _is_newest(self, epoch: int, term: int) -> bool:
         """Whether the speaker is the newest there is. A new one knows nothing of what we have."""
@@ -222,14 +294,8 @@ class Agent:
             self.fence.pass_through(epoch)
             self.term, self._has = term, 0
             self._is_full = True
+            self._news.set()
         return True
-
-    def _prolong(self, until_ms: int) -> None:
-        """Never shortened: an answer that was long under way grants less than one that was not."""
-        if until_ms > self._until_ms:
-            lease.write(self._lease_file, until_ms)
-            self._until_ms = until_ms
-        self._leased.set()
 
     def _on_refusal(self, refused: Refused) -> None:
         """Not the newest server: another will answer. Not ours any more: there is nothing left to do here."""
@@ -270,30 +336,35 @@ class Agent:
                 self._over.wait(0.05)
 
     def _obey(self, answer: DesiredAnswer) -> bool:
-        """Whether it was to be obeyed. That of a new leader is not, before it has heard from us; nor is it refused."""
-        with self._lock:
-            theirs, ours = (answer.epoch, answer.term), (self.fence.epoch, self.term)
-            if theirs > ours:
-                self._news.set()
-                return False
-            follows = answer.base <= self._has
-            if theirs < ours or not follows or self._boot_ms() >= self._until_ms:
-                self._refused += 1 if answer.tasks else 0
-                self._news.set()  # a report tells us where we stand
-                self._leave_aside(theirs)
-                return False
-            self.carrier.answer(answer.logs)
-            if answer.version <= self._has:
-                return True
+        """Whether it was to be obeyed. That of a new leader is not, before it has heard from us; nor is it refused. Leases
+        are renewed meanwhile, however long it takes."""
+        with self._working:
+            with self._lock:
+                theirs, ours = (answer.epoch, answer.term), (self.fence.epoch, self.term)
+                if theirs > ours:
+                    self._news.set()
+                    return False
+                is_old = theirs < ours or answer.base > self._has or self._is_given_up
+                if is_old or self._boot_ms() >= self._until_ms:
+                    self._refused += 1 if answer.tasks else 0
+                    self._news.set()  # a report tells us where we stand
+                    self._leave_aside(theirs)
+                    return False
+                self.carrier.answer(answer.logs)
+                if answer.version <= self._has:
+                    return True
+                epoch = self.fence.epoch
             try:
-                self.work.carry_out(answer.tasks, self.fence.epoch)
+                self.work.carry_out(answer.tasks, epoch)
             except StaleEpoch as stale:
                 self._refused += 1
                 _log.warning("%s", stale)
                 return False
-            self._has = answer.version
-            self._news.set()
-            return True
+            with self._lock:
+                if (answer.epoch, answer.term) == (self.fence.epoch, self.term):
+                    self._has = answer.version
+                self._news.set()
+        return True
 
     def _leave_aside(self, theirs: tuple[int, int]) -> None:
         """Said once for each who ordered: it is asked again until both sides know where they stand."""

@@ -17,7 +17,7 @@ from corral.backends.fleet.messages import LogAsk, LogChunk, LogDelivery, LogRep
 
 _log = logging.getLogger(__name__)
 _STREAMS = ("stdout", "stderr")
-_AT_ONCE = 512 << 10
+_AT_ONCE = 128 << 10  # renewals go in between, but the server keeps them in memory
 _TASKS_AT_ONCE = 64
 KEPT_BYTES = 4 << 20  # of the end of each stream
 _RETRY_S = 1.0
@@ -73,11 +73,12 @@ class LogCarrier:
                 self._wake.set()
 
     def _answer_all(self) -> None:
-        replies = []
-        while self._asked:
+        replies, size = list[LogReply](), 0
+        while self._asked and size < _AT_ONCE:
             ask = self._asked.popleft()
             part = self._backend.read_log(ask.key, ask.stream, ask.offset, min(ask.limit, _AT_ONCE))
             replies.append(LogReply(ask.id, part))
+            size += 0 if part is None else len(part.data)
         if replies:
             self._line.logs(LogDelivery(node=self._node, replies=tuple(replies)))
 

@@ -23,12 +23,14 @@ class BadPlace(Exception):
 
 
 class Credential(Struct, frozen=True):
-    """The node that this machine is, and how it proves that to which servers."""
+    """The node that this machine is, and how it proves that to which servers. ``gateways``: where agents speak to them,
+    as HOST:PORT, if that is another place than the servers say."""
 
     node: str
     urls: tuple[str, ...]
     token: str
     cafile: str = ""
+    gateways: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"Credential(node={self.node!r}, urls={self.urls!r})"  # a token has no business in a log

@@ -28,16 +28,23 @@ from msgspec import Struct, field
 
 from corral import __version__
 from corral.backends.base import Backend, StaleEpoch
+from corral.backends.fleet.backend import FleetBackend
+from corral.backends.fleet.settings import FleetSettings
 from corral.core.intake.refusal import Refusal
 from corral.core.intake.site import SiteRules
 from corral.core.model import QueueSpec, Settings
 from corral.core.people.accounts import TokenIssued
 from corral.core.people.identity import AccountRules
 from corral.server.api.app import Api, make_app
+from corral.server.api.budget import HELD_BACK, ConnectionBudget
 from corral.server.api.entry.heads import timed_heads
 from corral.server.api.entry.settings import ApiSettings
 from corral.server.auth import new_token
 from corral.server.ending import LOST, ServerStopped, end_within, first
+from corral.server.gateway.begin import begin_gateway, keep_roster
+from corral.server.gateway.gateway import AgentGateway
+from corral.server.gateway.link import Setup
+from corral.server.gateway.place import PlaceTaken
 from corral.server.metrics import Metrics
 from corral.server.planning.thinking import chosen_policy
 from corral.server.running import Running
@@ -103,6 +110,8 @@ class Options(Struct, frozen=True, kw_only=True):
     tls_key: str = ""
     tls_ca: str = ""  # who vouches for the certificate; kept with the administrator's token
     connections_max: int = 4_000  # beyond, requests are answered with 503
+    agent_port: int | None = None  # where agents speak to the server; None: the next after ``port``, if it is free
+    agent_connections_max: int = 8_000
     api: ApiSettings = ApiSettings()
 
     @property
@@ -134,15 +143,16 @@ def serve(options: Options, backend: Backend) -> int:
     try:
         if options.attest.is_on:
             signer_of(Path(options.attest.key_file))
-        ground, place = _opened(options)
+        ground, place = _opened(options, backend)
     except (BadKey, BadAttestation) as wrong:
         raise CannotStart(str(wrong)) from None
     with place, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_Serving(options, backend, place).run(ground))
 
 
-def _opened(options: Options) -> tuple[Lead | Standby, socket.socket]:
-    """The right to the data, then the address; nothing is written before this server has both."""
+def _opened(options: Options, backend: Backend) -> tuple[Lead | Standby, socket.socket]:
+    """The right to the data, then the address; nothing is written before this server has both. Leases are kept from
+    here on, however long it takes to load what is known."""
     if options.database:
         found = partial(_found, options=options)
         standby = Standby(
@@ -153,17 +163,35 @@ def _opened(options: Options) -> tuple[Lead | Standby, socket.socket]:
         except BaseException:
             standby.close()
             raise
-    journal = SqliteJournal(options.data)
+    journal, gateway = SqliteJournal(options.data), None
     try:
         journal.reserve, journal.full_patience_s = Reserve(options.data), FULL_PATIENCE_S
         place = _bound(options)
         if journal.head.seq == 0:
             _found(journal, options)
         secrets = secrets_of(options.data, options.secret_key_file)
-        return Lead(load(journal), journal, journal.lookup, secrets), place
+        gateway = _gateway(options, backend, journal)
+        return Lead(load(journal), journal, journal.lookup, secrets, gateway=gateway), place
     except BaseException:
+        if gateway is not None:
+            gateway.close()
         journal.close()
         raise
+
+
+def _gateway(
+    options: Options, backend: Backend, journal: Journal, until_s: Callable[[], float] | None = None
+) -> AgentGateway | None:
+    settings = backend.settings if isinstance(backend, FleetBackend) else FleetSettings()
+    setup = Setup(
+        epoch=journal.epoch, settings=settings, connections_max=options.agent_connections_max,
+        tls_certificate=options.tls_certificate, tls_key=options.tls_key,
+    )  # fmt: skip
+    try:
+        port = options.agent_port
+        return begin_gateway(backend, options.data, options.host, port, options.port + 1, setup, until_s)
+    except PlaceTaken as taken:
+        raise CannotStart(f"{taken}. Choose another with --agent-port") from None
 
 
 def _bound(options: Options) -> socket.socket:
@@ -204,7 +232,7 @@ class _Serving:
         self._options, self._backend, self._place = options, backend, place
         self._stop = asyncio.Event()
         self._switch = Switch(Starting())
-        self._http = _Http(self._switch, options)
+        self._http = _Http(ConnectionBudget(self._switch, connections_for(options.connections_max)), options)
         self._task: asyncio.Task[None] | None = None
 
     async def run(self, ground: Lead | Standby) -> int:
@@ -252,7 +280,13 @@ class _Serving:
     async def _lead(self, lead: Lead, give_way: Callable[[], None] | None = None) -> int:
         options = self._options
         urls = (options.public_url, *options.peers)
-        server = Running(lead.known, lead.journal, lead.lookup, self._backend, lead.secrets, options.policy, urls)
+        gateway = lead.gateway
+        if gateway is None:
+            keep_roster(options.data, lead.known)
+            gateway = _gateway(options, self._backend, lead.journal, lead.until_s)
+        server = Running(
+            lead.known, lead.journal, lead.lookup, self._backend, lead.secrets, options.policy, urls, gateway
+        )
         server.places, server.watch.settings = options.places, options.health
         server.attest = options.attest
         server.disk = DiskWatch(options.data, Reserve(options.data), server.service)
@@ -278,6 +312,8 @@ class _Serving:
                 end_within(_END_S)
             await self._end_listening()
             await server.close()
+            if gateway is not None:
+                await asyncio.to_thread(gateway.close)
         return 0 if server.loop.failure is None else 1
 
     async def _has_begun(self, server: Running) -> bool:
@@ -324,13 +360,13 @@ def _from_elsewhere(loop: asyncio.AbstractEventLoop, stop: Callable[[BaseExcepti
 class _Http(uvicorn.Server):
     """uvicorn, with signals left to the server."""
 
-    def __init__(self, app: Any, options: Options) -> None:
+    def __init__(self, budget: ConnectionBudget, options: Options) -> None:
         super().__init__(
             uvicorn.Config(
-                app,
+                budget,
                 host=options.host,
                 port=options.port,
-                http=timed_heads(options.api),
+                http=budget.counted(timed_heads(options.api)),
                 log_config=None,
                 access_log=False,
                 server_header=False,
@@ -341,7 +377,6 @@ class _Http(uvicorn.Server):
                 backlog=4096,
                 ssl_certfile=options.tls_certificate or None,
                 ssl_keyfile=options.tls_key or None,
-                limit_concurrency=_connections(options.connections_max),
             )
         )
 
@@ -356,15 +391,15 @@ class _Http(uvicorn.Server):
             await asyncio.sleep(0.005)
 
 
-def _connections(most: int) -> int:
+def connections_for(most: int) -> int:
     """So many that files are left for everything else, after asking for as many files as the machine allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = most + _OWN_FILES
+    wanted = most + HELD_BACK + _OWN_FILES
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return most
     soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return max(1, soft - _OWN_FILES)
+    return max(1, soft - HELD_BACK - _OWN_FILES)
 
 
 def _tell_where(options: Options, waits_for: str = "") -> None:

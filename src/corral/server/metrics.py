@@ -200,6 +200,7 @@ def _machines(state: State) -> Iterator[Metric]:
 
 def _agents(counts: FleetCounts) -> Iterator[Metric]:
     yield _counter("corral_agent_reports", "Reports of agents", [], {(): counts.reports})
+    yield from _gateway(counts)
     late = "Reports that were repeated, overtaken, or of a machine that was given up"
     yield _counter("corral_agent_reports_late", late, [], {(): counts.late_reports})
     old = "Reports of an epoch that is over, from agents that had heard of the present one"
@@ -212,6 +213,15 @@ def _agents(counts: FleetCounts) -> Iterator[Metric]:
     yield _counter("corral_agent_items_bad", items, [], {(): counts.bad_items})
     strays = "Tasks that agents reported and were never given"
     yield _counter("corral_agent_tasks_stray", strays, [], {(): counts.stray_tasks})
+
+
+def _gateway(counts: FleetCounts) -> Iterator[Metric]:
+    yield _gauge("corral_agent_connections", "Agents that are connected", [], {(): counts.connections})
+    yield _counter("corral_agent_renewals", "Leases that agents have asked for", [], {(): counts.renewals})
+    refused = "Connections of agents that were not let in, or put out"
+    yield _counter("corral_agent_connections_refused", refused, [], {(): counts.connections_refused})
+    busy = "Messages of agents that found no room and are said again"
+    yield _counter("corral_agent_messages_busy", busy, [], {(): counts.messages_busy})
 
 
 def _node_state(node: Node) -> str:

@@ -29,6 +29,8 @@ from corral.server.carrying.carrying import Carrying
 from corral.server.clock import Clock
 from corral.server.dispatch import Dispatch
 from corral.server.ending import ServerStopped
+from corral.server.gateway.attached import Attached
+from corral.server.gateway.gateway import AgentGateway
 from corral.server.loop import SCHEDULER, AnyEvent, Loop
 from corral.server.planning.planner import Planner, PlannerLost, ThoughtFailed
 from corral.server.saved import IMAGE_FORMAT, Known
@@ -60,7 +62,7 @@ log = structlog.get_logger(__name__)
 
 #: An image is taken after so many records: a restart folds no more than about twice as many.
 RECORDS_PER_IMAGE = 20_000
-SWEEP_S = 0.25
+RECORDS_WORTH_AN_IMAGE = 2_000  # fewer are folded again at the next start sooner than an image is made at this stop
 ADMIT_S = 5.0
 IMAGE_S = 30.0
 JUDGE_S = 10.0
@@ -81,6 +83,7 @@ class Running:
         secrets: SecretStore,
         policy: PolicyChoice = PolicyChoice(),  # noqa: B008 - frozen
         urls: tuple[str, ...] = (),
+        gateway: AgentGateway | None = None,
     ) -> None:
         self._journal, self._backend = journal, backend
         self._planner = Planner(policy)
@@ -100,9 +103,10 @@ class Running:
         self.disk: DiskWatch | None = None
         self.places = Places()
         self.watch = FleetWatch(EndHistory(known.state.holders.values()))
-        self._urls = urls  # where agents find this server
+        self._urls, self._gateway = urls, gateway  # where agents find this server, and what they speak to
         self._joined: dict[str, NodeSpec] = {}
         self._has_joined = asyncio.Event()
+        self._attached: Attached | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._image_seq = 0  # of the newest image
         self.quarantined_reports = 0  # that could not be taken, and changed nothing
@@ -140,6 +144,8 @@ class Running:
         self._dispatch.tell = tell
         self._backend.open(tell, self._journal.epoch)
         self._take_reports()
+        if fleet is not None and self._gateway is not None:
+            self._attached = Attached(self.service, fleet, self._gateway)
         if fleet is None:
             miss_tasks(self.loop, self._backend)
         self.loop.review_accounts()
@@ -156,7 +162,7 @@ class Running:
         if fleet is not None:
             self.carrying = Carrying(self.service, fleet, self._urls)
             self.loop.watchers.append(self.carrying.notice)
-            more = (self._sweep(fleet), self._admit(fleet), self._judge(), self.carrying.run())
+            more = (self._admit(fleet), self._judge(), self.carrying.run())
             self._tasks += [asyncio.create_task(each) for each in more]
         for task in self._tasks:
             task.add_done_callback(self._notice_end)
@@ -208,13 +214,6 @@ class Running:
         """A server of which a part has failed would only seem to work."""
         if not task.cancelled() and (fault := task.exception()) is not None:
             self.loop.stop(fault)
-
-    async def _sweep(self, fleet: FleetBackend) -> None:
-        """In this thread, in which agents are answered: when it is held up, so is the sweep, and nodes are not blamed
-        for it."""
-        while True:
-            fleet.sweep()
-            await asyncio.sleep(SWEEP_S)
 
     async def _recall(self) -> None:
         """What the record says of the last while, so that a new server does not begin with a clean sheet."""
@@ -296,9 +295,12 @@ class Running:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self.loop.failure is None and self._journal.head.seq > self._image_seq:
+        owed = self._journal.head.seq - self._image_seq
+        if self.loop.failure is None and owed > (RECORDS_WORTH_AN_IMAGE if self._image_seq else 0):
             await self.save_image()
         await self._planner.close()
+        if self._attached is not None:
+            await self._attached.say_farewell()
         await asyncio.to_thread(self._backend.close)
         await asyncio.to_thread(self._journal.close)
 

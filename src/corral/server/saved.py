@@ -31,6 +31,7 @@ class _Packed(Struct, frozen=True, gc=False):
     fleets: list[Fleet] = []
     fleet_numbers: dict[str, int] = {}
     cluster: str = ""
+    farewell: tuple[int, int] = (0, 0)
 
 
 class Known:
@@ -73,7 +74,7 @@ class Known:
         secrets = [(queue, name, at_ms) for (queue, name), at_ms in accounts.secrets.items()]
         packed = _Packed(
             take_image(self.state), users, roles, list(accounts.tokens.values()), secrets,
-            list(self.fleets.fleets.values()), self.fleets.numbers, self.fleets.cluster,
+            list(self.fleets.fleets.values()), self.fleets.numbers, self.fleets.cluster, self.fleets.farewell,
         )  # fmt: skip
         return zlib.compress(msgspec.json.encode(packed), 1)
 
@@ -89,7 +90,7 @@ class Known:
         fleets = Fleets()
         fleets.fleets = {fleet.spec.name: fleet for fleet in packed.fleets}
         fleets.by_node = {pilot: name for name, fleet in fleets.fleets.items() for pilot in fleet.pilots}
-        fleets.numbers, fleets.cluster = packed.fleet_numbers, packed.cluster
+        fleets.numbers, fleets.cluster, fleets.farewell = packed.fleet_numbers, packed.cluster, packed.farewell
         state = from_image(packed.state)
         for job in state.jobs.values():
             if job.account is None and job.user in accounts.users:  # an image of before

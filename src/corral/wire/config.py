@@ -72,6 +72,14 @@ class AuditRules(Struct, frozen=True, kw_only=True):
     reads: bool = False
 
 
+class AgentRules(Struct, frozen=True, kw_only=True):
+    """Where agents of machines that join speak to the server. ``port`` None: the one after the server's own."""
+
+    port: int | None = None
+    connections: int = 8_000
+    farewell_ms: int = 60_000  # the lease that a server which is stopped leaves behind
+
+
 class PolicyChoice(Struct, frozen=True, kw_only=True):
     """Which policy decides, and its settings."""
 
@@ -92,6 +100,8 @@ class Config(Struct, frozen=True, kw_only=True):
     tls_key: str = ""
     tls_ca: str = ""  # for the command line of this machine
     allow_plain_http: bool = False  # beyond this machine, without TLS
+    connections: int = 4_000  # of people and their programs
+    agents: AgentRules = AgentRules()
     administrator: str = "admin"
     accounts: AccountRules = AccountRules()
     policy: PolicyChoice = PolicyChoice()
@@ -166,6 +176,8 @@ LISTEN_KEYS = Table(
             "/etc/corral/ca.pem", into="tls_ca"),
         Key("allow_plain_http", FLAG, "Listen beyond this machine without TLS, tokens readable on the way.",
             False, default="false", into="allow_plain_http"),
+        Key("connections", number("a number of connections", 1, 1_000_000),
+            "So many at a time; beyond, requests are answered with 503.", 4000, default="4000", into="connections"),
     ],
 )  # fmt: skip
 FAIRNESS_KEYS = Table(
@@ -208,6 +220,17 @@ AUDIT_KEYS = Table(
     [
         Key("reads", FLAG, "Record who reads logs, names of secrets, the record and others' jobs.",
             False, default="false", into="reads"),
+    ],
+)  # fmt: skip
+AGENT_KEYS = Table(
+    "agents",
+    [
+        Key("port", number("a port", 0, 65_535), "On which port; 0: any, the same at every start.",
+            7412, default="the one after listen.port", into="port"),
+        Key("connections", number("a number of connections", 1, 1_000_000), "So many agents at a time.",
+            8000, default="8000", into="connections"),
+        Key("farewell", SPAN_OVER_ZERO, "So long tasks go on after the server was stopped in order.",
+            "60s", default="60s", into="farewell_ms"),
     ],
 )  # fmt: skip
 LIMIT_KEYS = Table(
@@ -269,6 +292,8 @@ CONFIG_KEYS = Table(
         Key("database", _DATABASE, "A PostgreSQL database that several servers may share, instead of a file in data.",
             "postgresql://corral@db.example/corral", into="database"),
         Key("listen", table_kind(LISTEN_KEYS, "a mapping"), "Where the server can be reached.", {"port": 7411}),
+        Key("agents", table_kind(AGENT_KEYS, "a mapping", lambda found: AgentRules(**_into(found, AGENT_KEYS))),
+            "Where agents of machines that join speak to the server.", {"port": 7412}, into="agents"),
         Key("administrator", text("a name", most="name_chars"), "Who may do everything; made at the first start.",
             "admin", default="admin", into="administrator"),
         Key("accounts", ACCOUNTS, "The accounts of the machines that jobs run as.", {"default": "research"},
@@ -383,6 +408,7 @@ def write_config(config: Config) -> dict[str, Any]:
     if config.database:
         written["database"] = shown(config.database)  # it may be read by anybody who may start a server
     written["listen"] = _written(config, LISTEN_KEYS)
+    written["agents"] = _written(config.agents, AGENT_KEYS)
     written["administrator"] = config.administrator
     written["accounts"] = _written(config.accounts, ACCOUNT_KEYS)
     written["policy"] = _written(config.policy, POLICY_KEYS)

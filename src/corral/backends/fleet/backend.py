@@ -1,8 +1,9 @@
 """Tasks on many machines: the seam of the server on one side, reports and questions of agents on the other.
 
 Nothing here waits for a machine or speaks to one: agents ask, and are answered with what is wanted. Called from the
-server's thread, and for logs from reader threads; one lock keeps them apart, and nobody is told anything while it is
-held. Knows tasks and nodes, not gangs; nothing of HTTP.
+server's thread and from those of whoever passes on what agents say; one lock keeps them apart, and nobody is told
+anything while it is held. Who has a lease, and whose is over, is decided elsewhere (`LeaseKeeper`). Knows tasks and
+nodes, not gangs; nothing of how agents are reached.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 from corral.backends.base import (
     LogPart,
@@ -36,7 +38,7 @@ from corral.backends.fleet.border import (
 )
 from corral.backends.fleet.counts import FleetCounts
 from corral.backends.fleet.fence import Fence
-from corral.backends.fleet.leases import Leases
+from corral.backends.fleet.leases import Standing
 from corral.backends.fleet.logs import KeptLogs, LogDesk, waited
 from corral.backends.fleet.member import Member, Seen, never_began, not_there
 from corral.backends.fleet.messages import (
@@ -44,6 +46,7 @@ from corral.backends.fleet.messages import (
     AgentReport,
     DesiredAnswer,
     DesiredAsk,
+    EndpointAnswer,
     LogDelivery,
     LogReceipt,
 )
@@ -64,9 +67,18 @@ def _wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+class LeaseKeeper(Protocol):
+    """Who extends leases and says when they are over, told how this server sees a node. It asks `standings` for all of
+    them, and tells `give_up` whose lease is over. Must not wait: it is called with the lock."""
+
+    def admit(self, node: str, standing: Standing) -> None: ...
+
+    def drop(self, node: str) -> None: ...
+
+
 class FleetBackend:
-    """``data``: the server's data directory. ``monotonic_ms`` is the clock of the leases, ``wall_ms`` the one in which
-    the server states deadlines."""
+    """``data``: the server's data directory. ``wall_ms``: the clock in which the server states deadlines. ``keeper``
+    is set by whoever keeps the leases."""
 
     def __init__(
         self,
@@ -78,9 +90,10 @@ class FleetBackend:
         self.settings = settings or FleetSettings()
         self.wall_ms = wall_ms
         self._monotonic_ms = monotonic_ms
+        self.keeper: LeaseKeeper = _NoKeeper()
+        self.endpoint = EndpointAnswer(0)  # where agents speak to this server
         self._folder = data / "fleet"
         self._logs = KeptLogs(self._folder / "logs")
-        self._leases = Leases(self.settings)
         self._members: dict[str, Member] = {}
         self._given = Given()
         #: Whether an earlier server gave a node this task: asked in reader threads, for logs that come late.
@@ -118,10 +131,6 @@ class FleetBackend:
     def open(self, tell: Tell, epoch: int) -> None:
         Fence(self._folder / "epoch").pass_through(epoch)
         self._tell, self._epoch = tell, epoch
-        now_ms = self._monotonic_ms()
-        for member in self._members.values():
-            if not member.is_gone:
-                self._leases.grant(member.name, now_ms)
 
     def launch(self, orders: Sequence[TaskOrder]) -> None:
         for order in orders:
@@ -235,20 +244,21 @@ class FleetBackend:
         self.let_go()
         with self._lock:
             self._desk.close()
-            self._members, self._unheard, self._held, self._leases = {}, set(), [], Leases(self.settings)
+            self._members, self._unheard, self._held = {}, set(), []
+            self.keeper = _NoKeeper()
 
     # --- the agents' side ---------------------------------------------------------------------------------------------
 
     def report(self, said: AgentReport) -> AgentAnswer:
-        """What an agent tells, and the lease that it gets for it. Its identity was checked. Raises `StaleEpoch` when
-        the agent has spoken to a newer server, and `BadReport` when what it says cannot be so."""
+        """What an agent tells. Its identity was checked. Raises `StaleEpoch` when the agent has spoken to a newer
+        server, and `BadReport` when what it says cannot be so."""
         with self._lock:
             checked = self._let_in(said)
             said = checked.said
             if said.epoch > self._epoch:
                 raise StaleEpoch(self._epoch, said.epoch)
             self.counts.reports += 1
-            member = self._members.setdefault(said.node, Member(said.node, None, False))
+            member = self._members.get(said.node) or self._welcome(said.node)
             told: list[Report] = []
             wants_full, refused = not member.is_heard, ""
             if not member.is_news(said):
@@ -258,25 +268,29 @@ class FleetBackend:
             else:
                 refused = self._refused_orders(member, said)
                 told, wants_full = self._take(member, checked)
-            if not member.is_gone:
-                self._leases.grant(member.name, self._monotonic_ms())
-            answer = self._answer(member, wants_full, 0 if member.is_gone else self.settings.lease_ms, refused)
+            answer = self._answer(member, wants_full, refused)
         self._tell_all(told)
         return answer
 
-    def _answer(self, member: Member, wants_full: bool, lease_ms: int, refused: str) -> AgentAnswer:
+    def _welcome(self, node: str) -> Member:
+        """A node that nobody has heard of before."""
+        member = self._members[node] = Member(node, None, False)
+        self.keeper.admit(node, member.standing)
+        return member
+
+    def _answer(self, member: Member, wants_full: bool, refused: str) -> AgentAnswer:
         return AgentAnswer(
-            epoch=self._epoch, term=member.term, version=member.known, session=member.session, lease_ms=lease_ms,
-            heartbeat_ms=self.settings.heartbeat_ms, is_gone=member.is_gone, is_leaving=member.is_leaving,
-            wants_full=wants_full, complaint=member.fault or member.complaint, refused=refused,
+            epoch=self._epoch, term=member.term, version=member.known, session=member.session,
+            is_gone=member.is_gone, is_leaving=member.is_leaving, wants_full=wants_full,
+            complaint=member.fault or member.complaint, refused=refused,
         )  # fmt: skip
 
     def _refused(self, member: Member, said: AgentReport) -> AgentAnswer:
         """An agent never goes back behind an epoch that it has heard of; this one is another, or has lost its memory.
-        It hears of the present one, and gets no lease before it has said everything in that."""
+        It hears of the present one, and says everything in that."""
         self.counts.old_reports += 1
         why = f"node {said.node} speaks of epoch {said.epoch}, which is over; it had heard of {self._epoch}"
-        return self._answer(member, True, 0, why)
+        return self._answer(member, True, why)
 
     def _refused_orders(self, member: Member, said: AgentReport) -> str:
         """What the agent has refused since it last told; for the record."""
@@ -321,6 +335,7 @@ class FleetBackend:
                 member.note(said)
                 return [], True
             member.is_gone = False
+            self.keeper.admit(member.name, member.standing)
             told: list[Report] = [NodeReport(member.name, NodePhase.BACK)]
         else:
             told = []
@@ -424,16 +439,22 @@ class FleetBackend:
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
-    def sweep(self) -> None:
-        """To be called regularly, in the thread that answers agents: nodes whose lease is over are given up."""
+    def standings(self) -> dict[str, Standing]:
+        """How this server sees every node."""
+        with self._lock:
+            return {name: member.standing for name, member in self._members.items()}
+
+    def give_up(self, node: str, term: int) -> None:
+        """The lease that it had in this term is over: what ran there is lost."""
         told: list[Report] = []
         with self._lock:
-            for name in self._leases.sweep(self._monotonic_ms()):
-                member = self._members[name]
-                _log.warning("node %s is given up: its lease is over", name)
-                told.append(NodeReport(name, NodePhase.GONE))
+            member = self._members.get(node)
+            if member is not None and not member.is_gone and member.term == term:
+                _log.warning("node %s is given up: its lease is over", node)
+                told.append(NodeReport(node, NodePhase.GONE))
                 told += member.lose_all(self.wall_ms())
-                told += self._hear(name)
+                told += self._hear(node)
+                self.keeper.admit(node, member.standing)
         self._tell_all(told)
 
     def prune_logs(self) -> None:
@@ -444,7 +465,7 @@ class FleetBackend:
         """It is no part of the fleet any more."""
         with self._lock:
             member = self._members.pop(node, None)
-            self._leases.drop(node)
+            self.keeper.drop(node)
             self._given.remove(node)
             if member is not None:
                 member.wake()
@@ -485,3 +506,13 @@ def _never_given(_node: str, _key: TaskKey) -> bool:
 
 def _tell_nobody(_: Report) -> None:
     """Before `open`."""
+
+
+class _NoKeeper:
+    """Nobody keeps leases yet, or any more."""
+
+    def admit(self, node: str, standing: Standing) -> None:
+        del node, standing
+
+    def drop(self, node: str) -> None:
+        del node

@@ -15,3 +15,7 @@ class FleetCounts(Struct):
     bad_reports: int = 0  # messages of nodes that were refused as a whole
     bad_items: int = 0  # parts of reports that were cut, put right or left out
     stray_tasks: int = 0  # tasks that a node said it has and was never given
+    connections: int = 0  # of agents, at present
+    renewals: int = 0
+    connections_refused: int = 0
+    messages_busy: int = 0  # that found no room on their way to the server

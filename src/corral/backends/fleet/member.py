@@ -23,6 +23,7 @@ from corral.backends.base import (
     TaskOrder,
     TaskReport,
 )
+from corral.backends.fleet.leases import Standing
 from corral.backends.fleet.messages import AgentReport, DesiredTask, LogAsk, ObservedTask
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import FailureClass
@@ -80,6 +81,10 @@ class Member:
         self.lacks: dict[str, str] = {}
         self.refused = 0
         self.is_leaving = False  # its agent says that the machine will be taken away
+
+    @property
+    def standing(self) -> Standing:
+        return Standing(self.term, self.is_gone)
 
     # --- what it tells ------------------------------------------------------------------------------------------------
 

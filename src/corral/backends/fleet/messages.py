@@ -3,6 +3,7 @@
 An agent asks, the server answers; never the other way round. Everything may be lost, repeated or late: a report names
 its session, its number and the version of what it describes; an answer names the epoch of the server and the term of
 the node, and says from which version to which it leads. Whoever gets something that is not newer leaves it aside.
+`Hello`, `Renewal` and their answers are the gateway's; it passes on the others as they are.
 """
 
 from __future__ import annotations
@@ -12,6 +13,47 @@ from msgspec import Struct
 from corral.backends.base import HealthReport, LogPart, TaskKey, TaskOrder, TaskReport
 from corral.core.cluster.topology import NodeSpec
 from corral.wire.details import NodeDetails
+
+
+class Hello(Struct, frozen=True, gc=False):
+    """The first word on a connection: who speaks, and how that is proved."""
+
+    node: str
+    token: str
+
+    def __repr__(self) -> str:
+        return f"Hello(node={self.node!r})"  # a token has no business in a log
+
+
+class No(Struct, frozen=True, gc=False):
+    """Why an agent is not let in, or is put out; ``status`` as in HTTP: from 500 on it may try again."""
+
+    status: int
+    code: str
+    why: str = ""
+
+
+class Renewal(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """``seq`` counts the renewals of a session. ``epoch`` and ``term``: of the last answer that the agent has seen.
+    ``left_ms``: of the lease that it has, when this was sent."""
+
+    seq: int
+    epoch: int = 0
+    term: int = 0
+    session: int = 0
+    left_ms: int = 0
+
+
+class LeaseAnswer(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """``lease_ms``: so long after the renewal ``seq`` was *sent* the tasks of the node may go on; 0: nothing is granted
+    now. ``is_gone``: the node was given up, and its tasks must end before it is taken back."""
+
+    seq: int
+    epoch: int
+    term: int
+    lease_ms: int = 0
+    heartbeat_ms: int = 2_000
+    is_gone: bool = False
 
 
 class ObservedTask(Struct, frozen=True, gc=False, omit_defaults=True):
@@ -48,16 +90,13 @@ class AgentReport(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tru
 
 
 class AgentAnswer(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """``lease_ms``: so long after the report was *sent* the tasks of the node may go on; 0: not at all, because the
-    node was given up (``is_gone``): its tasks must end before it is taken back. ``version``: up to where the server
-    knows what the node observes."""
+    """``version``: up to where the server knows what the node observes. ``is_gone``: the node was given up; its tasks
+    must end before it is taken back."""
 
     epoch: int
     term: int
     version: int = 0
     session: int = 0  # the newest of the node's sessions that the server has heard of
-    lease_ms: int = 0
-    heartbeat_ms: int = 2_000
     is_gone: bool = False
     wants_full: bool = False
     is_leaving: bool = False  # the server has heard that the machine will be taken away
@@ -145,7 +184,15 @@ class JoinBody(Struct, frozen=True, gc=False):
 
 
 class JoinAnswer(Struct, frozen=True, gc=False):
-    """``token``: the credential of the node, told once."""
+    """``token``: the credential of the node, told once. ``agent_port``: where its agent will speak to the server."""
 
     node: str
     token: str
+    agent_port: int = 0
+
+
+class EndpointAnswer(Struct, frozen=True, gc=False):
+    """Where agents speak to the server that leads: a port of the machine that gave this answer."""
+
+    port: int
+    tls: bool = False

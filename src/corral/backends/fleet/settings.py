@@ -9,17 +9,19 @@ LEASE_MS = 8_000
 #: some seconds after it until every agent has found the new one. A gang is still repaired within 20 s.
 SHARED_LEASE_MS = 15_000
 _MARGIN_MS_MAX = 2_000
+FAREWELL_MS = 60_000
 
 
 class FleetSettings(Struct, frozen=True, kw_only=True):
-    """``lease_ms``: so long after its last answered report the tasks of a node go on. ``margin_ms``: so much longer the
-    server waits before it gives the GPUs to others; it covers how long a supervisor takes to end a task.
-    ``stall_ms``: when the server itself has not looked for longer than this, it does not blame the nodes."""
+    """``lease_ms``: so long after its last answered renewal the tasks of a node go on. ``margin_ms``: so much longer
+    the server waits before it gives the GPUs to others; it covers how long a supervisor takes to end a task.
+    ``stall_ms``: when the gateway itself has not looked for longer than this, it does not blame the nodes."""
 
     lease_ms: int = LEASE_MS
     heartbeat_ms: int = 2_000
     margin_ms: int = 2_000
     stall_ms: int = 1_000
+    farewell_ms: int = FAREWELL_MS  # the lease that a server leaves behind when it is stopped
     poll_ms: int = 20_000
     log_wait_ms: int = 5_000  # for an agent to answer what a log says
 
@@ -32,8 +34,11 @@ class FleetSettings(Struct, frozen=True, kw_only=True):
         return ""
 
 
-def fleet_settings(lease_ms: int) -> FleetSettings:
+def fleet_settings(lease_ms: int, farewell_ms: int = FAREWELL_MS) -> FleetSettings:
     """The rest follows from the lease: four heartbeats, of which three may be lost; and a margin that has nothing to do
     with its length, but with how long it takes to end a task."""
     margin_ms = min(max(lease_ms // 4, 500), _MARGIN_MS_MAX)
-    return FleetSettings(lease_ms=lease_ms, heartbeat_ms=max(lease_ms // 4, 50), margin_ms=margin_ms)
+    return FleetSettings(
+        lease_ms=lease_ms, heartbeat_ms=max(lease_ms // 4, 50), margin_ms=margin_ms,
+        farewell_ms=max(farewell_ms, lease_ms),
+    )  # fmt: skip

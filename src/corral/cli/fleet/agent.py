@@ -129,17 +129,19 @@ def run_agent(folder: Path, credential: Credential, node: NodeSpec, config: Conf
     from msgspec.structs import replace
 
     from corral.agent.address import own_address
-    from corral.agent.line import HttpLine
+    from corral.agent.gateway_line import GatewayLine
+    from corral.agent.servers import Servers
     from corral.agent.start import Busy, begin
     from corral.cli.serve.machine import container_settings, local_settings
 
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
-        line = HttpLine(credential.urls, credential.token, cafile=credential.cafile)
+        servers = Servers(credential.urls, credential.token, cafile=credential.cafile)
     except OSError as error:
         what = f"the authority of the server in {credential.cafile} cannot be read: {error}"
         raise Complaint(what, "put it back, or join again with --ca", exit_code=FAULT) from None
     node = replace(node, address=node.address or own_address(credential.urls))
+    line = GatewayLine(credential.node, servers, credential.token, credential.gateways)
     try:
         running = begin(folder, node, line, config.health, local_settings(config), container_settings(config))
     except Busy as error:

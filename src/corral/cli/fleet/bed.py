@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from corral.agent.line import HttpLine, NoAnswer
+from corral.agent.line import NoAnswer
 from corral.agent.place import AgentPlace, Credential
+from corral.agent.servers import Servers
 from corral.backends.fleet.messages import JoinAnswer, JoinBody
 from corral.cli.fleet.links import Link, NamespaceLink, Proxies, ProxyLink
 from corral.client.blocking import Client
@@ -25,6 +26,7 @@ from corral.client.credentials import Credentials, read_credentials
 from corral.client.errors import ClientError
 
 SERVER = "server"
+GATEWAY, PLANNER = "corral.server.gateway.process", "corral.server.planning.thinking"
 _READY_S = 60.0
 _MUCH_CPU, _MUCH_MIB = "1000", "4000000"
 
@@ -43,8 +45,9 @@ class Testbed:
     ) -> None:
         self.folder, self.gpus, self.lease_ms, self.has_namespaces = folder.absolute(), gpus, lease_ms, has_namespaces
         self.nodes = [f"n{number}" for number in range(1, nodes + 1)]
-        self.port = _free_port()
+        self.port, self.agent_port = _free_ports()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.environment: dict[str, str] = {}  # for the processes, beside what there is
         self.links: dict[str, Link] = {}
         self._proxies: Proxies | None = None
 
@@ -67,9 +70,9 @@ class Testbed:
 
     def _link(self, node: str, number: int) -> Link:
         if self.has_namespaces:
-            return NamespaceLink(node, number, self.port)
+            return NamespaceLink(node, number, self.port, self.agent_port)
         assert self._proxies is not None
-        return ProxyLink(self._proxies, self.port)
+        return ProxyLink(self._proxies, self.port, self.agent_port)
 
     def stop(self) -> None:
         """Everything but the tasks, which end by themselves within a lease."""
@@ -91,7 +94,8 @@ class Testbed:
     def start_server(self) -> None:
         host = "0.0.0.0" if self.has_namespaces else "127.0.0.1"
         words = ["up", "--data", str(self.folder / SERVER), "--listen", f"{host}:{self.port}", "--fleet"]
-        words += ["--lease", f"{self.lease_ms}ms", *(["--allow-plain-http"] if self.has_namespaces else [])]
+        words += ["--agent-port", str(self.agent_port), "--lease", f"{self.lease_ms}ms"]
+        words += ["--allow-plain-http"] if self.has_namespaces else []
         self._begin(SERVER, [], words)
         end = time.monotonic() + _READY_S
         while not self._is_serving():
@@ -114,7 +118,7 @@ class Testbed:
     def _environment(self) -> dict[str, str]:
         package = str(Path(__file__).resolve().parents[3])
         path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH", "")])])
-        return {**os.environ, "PYTHONPATH": path, "XDG_CONFIG_HOME": str(self.folder / "config")}
+        return {**os.environ, "PYTHONPATH": path, "XDG_CONFIG_HOME": str(self.folder / "config"), **self.environment}
 
     def _log(self, name: str) -> Path:
         return self.folder / name / ("server.log" if name == SERVER else "agent.log")
@@ -156,13 +160,13 @@ class Testbed:
             return
         with self.client() as client:
             token = client.make_join_token(node).token
-        url = self.links[node].url
+        link = self.links[node]
         try:
-            with HttpLine((self.url,), token) as line:
-                answer = line.join(JoinBody(node), JoinAnswer)
+            answer = Servers((self.url,), token).join(JoinBody(node), JoinAnswer)
         except NoAnswer as lost:
             raise BedFailed(f"{node} could not join: {lost}") from None
-        AgentPlace(self.folder / node).keep_credential(Credential(node, (url,), answer.token))
+        credential = Credential(node, (link.url,), answer.token, gateways=(link.gateway,))
+        AgentPlace(self.folder / node).keep_credential(credential)
 
     def until_up(self, nodes: Sequence[str], within_s: float = _READY_S) -> None:
         """Wait until these take work."""
@@ -199,6 +203,15 @@ class Testbed:
     def thaw(self, name: str) -> None:
         self.send(name, signal.SIGCONT)
 
+    def child(self, module: str) -> int:
+        """The process of the server that runs this module of it."""
+        server = self.processes[SERVER].pid
+        for each in Path(f"/proc/{server}/task").glob("*/children"):
+            for pid in each.read_text().split():
+                if module.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                    return int(pid)
+        raise BedFailed(f"the server has no process of {module}")
+
     def restart(self, name: str) -> None:
         self.kill(name)
         if name == SERVER:
@@ -213,8 +226,8 @@ class Testbed:
                 process.send_signal(number)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def _free_ports() -> tuple[int, int]:
+    with socket.socket() as first, socket.socket() as second:
+        first.bind(("127.0.0.1", 0))
+        second.bind(("127.0.0.1", 0))
+        return first.getsockname()[1], second.getsockname()[1]

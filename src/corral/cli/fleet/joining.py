@@ -39,6 +39,10 @@ def make_token(name: str, expires: int) -> None:
     "--ca", "cafile", metavar="FILE", default="", envvar="CORRAL_CA", help="A private authority that vouches for it."
 )
 @click.option("--allow-plain-http", is_flag=True, help="Send tokens without TLS to another machine.")
+@click.option(
+    "--gateway", "gateways", metavar="HOST:PORT", multiple=True,
+    help="Where agents reach the server, if not at the port that it names: behind a tunnel or a relay.",
+)  # fmt: skip
 @click.option("--replace", is_flag=True, help="Although this machine has joined before.")
 @agent_data_option
 def join(
@@ -47,13 +51,15 @@ def join(
     name: str | None,
     cafile: str,
     allow_plain_http: bool,
+    gateways: tuple[str, ...],
     replace: bool,
     data: str | None,
 ) -> None:
     """Make this machine a node: exchange a token for a credential of its own, and keep that for corral agent."""
     from corral.agent.agent import urls_of
-    from corral.agent.line import HttpLine, NoAnswer, Refused
+    from corral.agent.line import NoAnswer, Refused
     from corral.agent.place import AgentPlace, Credential
+    from corral.agent.servers import Servers
     from corral.backends.fleet.messages import JoinAnswer, JoinBody
 
     place, node = AgentPlace(agent_folder(data)), name or socket.gethostname()
@@ -64,17 +70,19 @@ def join(
             raise Complaint(f"--server cannot be {url!r}", "write it like https://corral.example:7411")
         if not allow_plain_http and (why := why_not_plain(url)):
             raise Complaint(why, PLAIN_HINT)
+    for gateway in gateways:
+        if not gateway.rpartition(":")[2].isdecimal():
+            raise Complaint(f"--gateway cannot be {gateway!r}", "write it like relay.example:7412")
     cafile = os.path.abspath(cafile) if cafile else ""
     try:
-        with HttpLine(urls_of(urls), token, cafile=cafile) as line:
-            answer = line.join(JoinBody(node), JoinAnswer)
+        answer = Servers(urls_of(urls), token, cafile=cafile).join(JoinBody(node), JoinAnswer)
     except Refused as error:
         raise Complaint(f"the server refuses: {error}", error.hint or "corral node token makes another token") from None
     except NoAnswer as error:
         raise Complaint(str(error), "check the address, and that the server runs", exit_code=FAULT) from None
     except OSError as error:
         raise Complaint(f"the authority in {cafile} cannot be read: {error}", "check --ca") from None
-    path = place.keep_credential(Credential(answer.node, urls_of(urls), answer.token, cafile))
+    path = place.keep_credential(Credential(answer.node, urls_of(urls), answer.token, cafile, gateways))
     tell(f"this machine is node {answer.node}; its credential is in {path}")
     say("corral agent makes it take work", dim=True)
 

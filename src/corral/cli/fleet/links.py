@@ -11,6 +11,7 @@ import asyncio
 import subprocess
 import threading
 from contextlib import suppress
+from functools import partial
 from typing import Protocol
 
 _CHUNK = 1 << 16
@@ -18,6 +19,7 @@ _CHUNK = 1 << 16
 
 class Link(Protocol):
     url: str  # at which the agent finds the server
+    gateway: str  # at which it speaks to it
 
     def words(self) -> list[str]:
         """What goes before the agent's command."""
@@ -56,12 +58,14 @@ class Proxies:
 
 
 class ProxyLink:
-    def __init__(self, proxies: Proxies, port: int) -> None:
-        self._loop, self._port, self._late_s = proxies.loop, port, 0.0
+    def __init__(self, proxies: Proxies, port: int, agent_port: int) -> None:
+        self._loop, self._late_s = proxies.loop, 0.0
         self._open: asyncio.Event = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._server = asyncio.run_coroutine_threadsafe(self._begin(), self._loop).result(10)
-        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        self._servers = [
+            asyncio.run_coroutine_threadsafe(self._begin(each), self._loop).result(10) for each in (port, agent_port)
+        ]
+        web, agents = (server.sockets[0].getsockname()[1] for server in self._servers)
+        self.url, self.gateway = f"http://127.0.0.1:{web}", f"127.0.0.1:{agents}"
 
     def words(self) -> list[str]:
         return []
@@ -76,17 +80,18 @@ class ProxyLink:
         self._late_s = ms / 1000
 
     def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._server.close)
+        for server in self._servers:
+            self._loop.call_soon_threadsafe(server.close)
 
-    async def _begin(self) -> asyncio.Server:
+    async def _begin(self, port: int) -> asyncio.Server:
         self._open.set()
-        return await asyncio.start_server(self._carry, "127.0.0.1", 0)
+        return await asyncio.start_server(partial(self._carry, port), "127.0.0.1", 0)
 
-    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _carry(self, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         far: asyncio.StreamWriter | None = None
         try:
             await self._open.wait()
-            there, far = await asyncio.open_connection("127.0.0.1", self._port)
+            there, far = await asyncio.open_connection("127.0.0.1", port)
             ways = [asyncio.create_task(self._pump(reader, far)), asyncio.create_task(self._pump(there, writer))]
             try:
                 await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
@@ -114,9 +119,9 @@ class ProxyLink:
 class NamespaceLink:
     """``number``: which of the nets 10.77.n.0/24 is used."""
 
-    def __init__(self, name: str, number: int, port: int) -> None:
+    def __init__(self, name: str, number: int, port: int, agent_port: int) -> None:
         self._space, self._inner, self._outer = f"corral-{name}", f"cri{number}", f"cro{number}"
-        self.url = f"http://10.77.{number}.1:{port}"
+        self.url, self.gateway = f"http://10.77.{number}.1:{port}", f"10.77.{number}.1:{agent_port}"
         self.close()
         _ip("netns", "add", self._space)
         _ip("link", "add", self._outer, "type", "veth", "peer", "name", self._inner)

@@ -75,19 +75,20 @@ def pilot(
 
 def _join(place: AgentPlace, urls: tuple[str, ...], name: str, token: str, cafile: str) -> Credential:
     from corral.agent.agent import urls_of
-    from corral.agent.line import HttpLine, NoAnswer, Refused
+    from corral.agent.line import NoAnswer, Refused
     from corral.agent.place import Credential
+    from corral.agent.servers import Servers
     from corral.backends.fleet.messages import JoinAnswer, JoinBody
 
     if not token:
         raise Complaint(f"there is no token to join with: {TOKEN} is not set", exit_code=FAULT)
-    with HttpLine(urls_of(urls), token, cafile=cafile) as line:
-        try:
-            answer = _answered(lambda: line.join(JoinBody(name), JoinAnswer), NoAnswer)
-        except Refused as error:
-            raise Complaint(f"the server refuses: {error}", error.hint, exit_code=FAULT) from None
-        except NoAnswer as error:
-            raise Complaint(str(error), "check the address of the server", exit_code=FAULT) from None
+    servers = Servers(urls_of(urls), token, cafile=cafile)
+    try:
+        answer = _answered(lambda: servers.join(JoinBody(name), JoinAnswer), NoAnswer)
+    except Refused as error:
+        raise Complaint(f"the server refuses: {error}", error.hint, exit_code=FAULT) from None
+    except NoAnswer as error:
+        raise Complaint(str(error), "check the address of the server", exit_code=FAULT) from None
     credential = Credential(answer.node, urls_of(urls), answer.token, cafile)
     place.keep_credential(credential)
     return credential

@@ -37,6 +37,14 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
     help="Another server on the same database, or several; machines of fleets look for the leader there as well.",
 )
 @click.option("--listen", metavar="HOST:PORT", default=None, help="Where it answers; otherwise 127.0.0.1:7411.")
+@click.option(
+    "--agent-port", type=click.IntRange(0, 65_535), metavar="PORT", default=None,
+    help="For --fleet: where agents speak to it; otherwise the next port. 0: any, the same at every start.",
+)  # fmt: skip
+@click.option(
+    "--connections", type=click.IntRange(min=1), metavar="NUMBER", default=None,
+    help="Connections of people and programs at a time; otherwise 4000. Agents have their own.",
+)  # fmt: skip
 @click.option("--tls-cert", metavar="FILE", default=None, help="Its certificate, in PEM: speak TLS.")
 @click.option("--tls-key", metavar="FILE", default=None, help="The key of the certificate, in PEM.")
 @click.option("--tls-ca", metavar="FILE", default=None, help="A private authority of it; for corral on this machine.")
@@ -147,7 +155,8 @@ def _backend(given: dict[str, Any], folder: Path, config: Config) -> Backend:
     if given["fake_gpus"] is not None:
         raise Complaint("--fleet and --fake-gpus do not go together", "simulated GPUs: corral agent --fake-gpus 8xH100")
     is_shared = bool(given["database"] or config.database)
-    settings = fleet_settings(given["lease"] or (SHARED_LEASE_MS if is_shared else LEASE_MS))
+    lease_ms = given["lease"] or (SHARED_LEASE_MS if is_shared else LEASE_MS)
+    settings = fleet_settings(lease_ms, config.agents.farewell_ms)
     if fault := settings.fault():
         raise Complaint(f"--lease: {fault}", "some seconds are usual; the default is 8s")
     return FleetBackend(folder, settings)
@@ -198,6 +207,9 @@ def _options(config: Config, folder: Path, given: dict[str, Any]) -> Options:
         tls_certificate=certificate,
         tls_key=key,
         tls_ca=os.path.abspath(ca) if ca else "",
+        connections_max=given["connections"] or config.connections,
+        agent_port=config.agents.port if given["agent_port"] is None else given["agent_port"],
+        agent_connections_max=config.agents.connections,
         api=ApiSettings(
             body_bytes_max=config.api.body_mib << 20,
             batch_bytes_max=config.api.body_mib << 20,
@@ -354,4 +366,6 @@ def _again(given: dict[str, Any], folder: Path) -> list[str]:
     words += [word for url in given["peers"] for word in ("--peer", url)]
     words += ["--fleet"] if given["fleet"] else []
     words += ["--lease", f"{given['lease']}ms"] if given["lease"] is not None else []
+    for name in ("agent_port", "connections"):
+        words += [f"--{name.replace('_', '-')}", str(given[name])] if given[name] is not None else []
     return [*words, *(["--allow-plain-http"] if given["allow_plain_http"] else [])]

@@ -115,8 +115,16 @@ class PilotEnded(_PilotEvent, frozen=True, gc=False, tag=True):
     why: str = ""
 
 
+class FarewellGiven(_Event, frozen=True, gc=False, tag=True):
+    """The server stops, and leaves every node a last lease of this length: whoever comes next gives up no node that it
+    has not heard of before that could have ended."""
+
+    lease_ms: int
+
+
 FleetEvent = (
     FleetSet
+    | FarewellGiven
     | FleetRecalled
     | FleetRemoved
     | FleetTroubled
@@ -176,6 +184,7 @@ class Fleets:
         self.by_node: dict[str, str] = {}  # node -> the fleet it came with
         self.numbers: dict[str, int] = {}  # fleet -> how many pilots it ever had, also before it was made anew
         self.cluster = ""
+        self.farewell: tuple[int, int] = (0, 0)  # when a server last stopped in order, and the lease it left behind
 
     def apply(self, event: FleetEvent) -> None:
         _FOLDS[type(event)](self, event)
@@ -206,6 +215,10 @@ def _set(fleets: Fleets, event: FleetSet) -> None:
     else:
         known.spec, known.owner = event.spec, event.owner
         known.failures = 0  # whatever was wrong may be what has changed
+
+
+def _farewell_given(fleets: Fleets, event: FarewellGiven) -> None:
+    fleets.farewell = (event.at_ms, event.lease_ms)
 
 
 def _recalled(fleets: Fleets, event: FleetRecalled) -> None:
@@ -260,6 +273,7 @@ def _ended(fleets: Fleets, event: PilotEnded) -> None:
 
 _FOLDS: dict[type, Callable[[Fleets, Any], None]] = {
     FleetSet: _set,
+    FarewellGiven: _farewell_given,
     FleetRecalled: _recalled,
     FleetRemoved: _removed,
     FleetTroubled: _troubled,

@@ -170,21 +170,10 @@ AGENTS = (
         answer=messages.JoinAnswer, statuses=(403, 404, 409, 422), example={"node": "gpu-17"},
     ),
     Route(
-        method="POST", path="/v1/agent/report", tag="agents", verb=Verb.NODE_SYNC, handler=agents.report,
-        summary="Tell what a node observes; the answer is its lease", kind=Kind.WORD, body=messages.AgentReport,
-        answer=messages.AgentAnswer, statuses=(403, 404, 409, 422),
-        example={"node": "gpu-17", "session": 1, "seq": 1},
-    ),
-    Route(
-        method="POST", path="/v1/agent/desired", tag="agents", verb=Verb.NODE_SYNC, handler=agents.desired,
-        summary="Ask what a node shall do; answered when there is something, or after a while",
-        kind=Kind.WORD, body=messages.DesiredAsk, answer=messages.DesiredAnswer, statuses=(403, 404, 422),
-        example={"node": "gpu-17", "epoch": 1, "term": 0, "wait_ms": 0},
-    ),
-    Route(
-        method="POST", path="/v1/agent/logs", tag="agents", verb=Verb.NODE_SYNC, handler=agents.logs,
-        summary="Bring logs of a node", kind=Kind.WORD, body=messages.LogDelivery, answer=messages.LogReceipt,
-        statuses=(403, 404, 422), example={"node": "gpu-17"},
+        method="GET", path="/v1/agent/endpoint", tag="agents", verb=Verb.NODE_SYNC, handler=agents.endpoint,
+        summary="Where agents speak to the server: a port of this machine",
+        about="Leases, reports and orders go over one connection to that port, not over this interface.",
+        answer=messages.EndpointAnswer, statuses=(403, 404),
     ),
 )  # fmt: skip
 

@@ -15,7 +15,7 @@ import structlog
 from corral.backends.carriers.base import Carrier, CarrierRefused
 from corral.backends.carriers.catalog import kind_of, read_settings
 from corral.backends.fleet.backend import FleetBackend
-from corral.core.fleets.fleets import Fleet, FleetEvent
+from corral.core.fleets.fleets import FarewellGiven, Fleet, FleetEvent
 from corral.policy.demand import follows_demand
 from corral.server.carrying.tending import Tender
 from corral.server.loop import AnyEvent
@@ -47,7 +47,7 @@ class Carrying:
 
     def notice(self, event: AnyEvent) -> None:
         """Something that people or engines did to a fleet: look at once."""
-        if isinstance(event, FleetEvent):
+        if isinstance(event, FleetEvent) and not isinstance(event, FarewellGiven):
             self._news.set()
             name = event.spec.name if hasattr(event, "spec") else event.fleet
             if name in self._tenders and hasattr(event, "spec"):

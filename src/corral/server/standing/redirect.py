@@ -21,8 +21,8 @@ from corral.wire.api import HealthView
 _WAIT = {"Retry-After": "1"}
 #: Told even by a server that does not know what is true.
 _ALWAYS = ("/v1/health", "/v1/openapi.json", "/v1/docs")
-#: Of what is read, these need the leader: its planner, and the logs of tasks.
-_NEEDS_LEADER = re.compile(r"/v1/jobs/[^/]+/(why|logs)")
+#: Of what is read, these need the leader: its planner, the logs of tasks, and its gateway.
+_NEEDS_LEADER = re.compile(r"/v1/jobs/[^/]+/(why|logs)|/v1/agent/endpoint")
 
 
 class Switch:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import structlog
 from msgspec import Struct
 
+from corral.server.gateway.gateway import AgentGateway
 from corral.server.saved import Known
 from corral.server.standing.apart import apart
 from corral.server.standing.following import Follower
@@ -55,6 +56,8 @@ class Lead(Struct, frozen=True):
     secrets: SecretStore
     lost: Future[None] | None = None
     vitals: Callable[[], Vitals] = Vitals
+    until_s: Callable[[], float] | None = None  # by the clock of the boot; None: for as long as this process lives
+    gateway: AgentGateway | None = None  # where there is one already
 
     def when_lost(self, tell: Callable[[BaseException], None]) -> None:
         """Told once, in any thread; never, where the right is this process's as long as it lives."""
@@ -173,8 +176,12 @@ class Standby:
             threading.Thread(target=journal.close, daemon=True).start()
             raise
         log.info("leading", epoch=journal.epoch, seq=journal.head.seq)
-        vitals = partial(_vitals, journal)
-        return Lead(self.service.known, journal, self._lookups.lookup, self._secrets, journal.lost, vitals)
+        vitals, lookup = partial(_vitals, journal), self._lookups.lookup
+
+        def until_s() -> float:
+            return float(journal.lease.until_s)
+
+        return Lead(self.service.known, journal, lookup, self._secrets, journal.lost, vitals, until_s)
 
     def close(self) -> None:
         if self._reader is not None:

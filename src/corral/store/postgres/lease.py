@@ -160,8 +160,8 @@ class Lease:
 
     @property
     def until_s(self) -> float:
-        """Until when this server leads, by ``now_s``."""
-        return self._deadline_s - self._lease_s / _RESERVE
+        """Until when this server leads, by ``now_s``; long ago, once it has given that up."""
+        return 0.0 if self._ended.is_set() else self._deadline_s - self._lease_s / _RESERVE
 
     def give_up(self) -> None:
         """Let another lead at once, as far as the database can be told; without waiting for that."""

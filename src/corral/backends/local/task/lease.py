@@ -2,7 +2,8 @@
 
 Whoever may speak for the machine (its agent) writes the moment into a file, whole, again and again; every supervisor
 reads it for itself, so that tasks end in time even when the agent is dead or frozen. CLOCK_BOOTTIME: it counts while
-the machine sleeps, and nobody can set it. Knows a file and a clock. Without a file there is no bound.
+the machine sleeps, and nobody can set it. It begins again with every boot, so the file names the boot as well: a lease
+of another boot is over. Knows a file and a clock. Without a file there is no bound.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from corral.backends.local.task import records
 
 #: In the run directory.
 LEASE = "lease"
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_MOMENT = 32  # bytes
 WHY = "the lease of this machine ran out: no word from the server for too long, so its GPUs may be given to others"
 
 
@@ -21,20 +24,36 @@ def now_ms() -> int:
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000)
 
 
+def boot_id() -> bytes:
+    """Another one after every start of the machine; empty, which is the boot of no lease, where it cannot be read."""
+    return _read(_BOOT_ID, 64).strip()
+
+
 def write(path: str, until_ms: int) -> None:
-    records.write_whole(path, str(until_ms).encode())
+    """The moment in exactly 32 bytes: supervisors of earlier versions, which may still run, read no further."""
+    records.write_whole(path, b"%31d\n%s\n" % (until_ms, boot_id()))
 
 
 def read(path: str) -> int:
-    """0, which is long past, where there is no lease."""
+    """0, which is long past, where there is no lease of this boot. One that does not say of which boot it is, as
+    earlier versions wrote it, may be of any: it is over, and the agent's next renewal writes another."""
+    text = _read(path, 128)
+    moment, boot = text[:_MOMENT], text[_MOMENT:].strip()
+    try:
+        return int(moment) if boot and boot == boot_id() else 0
+    except ValueError:
+        return 0
+
+
+def _read(path: str, most: int) -> bytes:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return 0
+        return b""
     try:
-        return int(os.read(fd, 32))
-    except (OSError, ValueError):
-        return 0
+        return os.read(fd, most)
+    except OSError:
+        return b""
     finally:
         os.close(fd)
 

@@ -12,14 +12,7 @@ from concurrent.futures import Future
 from typing import Protocol, runtime_checkable
 
 from corral.backends.base import LogPart, TaskKey
-from corral.backends.fleet.messages import (
-    AgentAnswer,
-    AgentReport,
-    DesiredAnswer,
-    DesiredAsk,
-    LogDelivery,
-    LogReceipt,
-)
+from corral.backends.fleet.messages import EndpointAnswer
 from corral.core.cluster.resources import Seat
 from corral.core.events import Event
 from corral.core.fleets.fleets import FleetEvent, Fleets
@@ -104,12 +97,10 @@ class DistantLogs(Logs, Protocol):
 
 
 class Fleet(Protocol):
-    """All but ``take_logs``, which may take its time, in the event loop's thread."""
+    """Machines that join. What their agents say does not come by this interface."""
 
-    def report(self, said: AgentReport) -> AgentAnswer: ...
-    def desired(self, ask: DesiredAsk) -> DesiredAnswer | None: ...
-    def when_desired(self, node: str, wake: Callable[[], None]) -> None: ...
-    def take_logs(self, delivery: LogDelivery) -> LogReceipt: ...
+    @property
+    def endpoint(self) -> EndpointAnswer: ...
     def remove(self, node: str) -> None: ...
 
 

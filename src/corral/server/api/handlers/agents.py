@@ -1,23 +1,11 @@
-"""Machines that join, and what their agents say. Each agent speaks for its own node and for no other.
-
-Who asks is compared with whom they speak for, here and nowhere else; whoever speaks for another is refused, and that is
-written down. What is said is for the fleet to judge.
-"""
+"""Machines that join and leave, and where their agents speak to the server; that they do not do here (`gateway`)."""
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import suppress
-from typing import TypeVar
-
-import msgspec
 import structlog
 
-from corral.backends.base import StaleEpoch
-from corral.backends.fleet.border import BadReport, NotYours
-from corral.backends.fleet.messages import AgentReport, DesiredAsk, JoinAnswer, LogDelivery
+from corral.backends.fleet.messages import JoinAnswer
 from corral.core.intake import commands as cluster
-from corral.core.people import accounts as a
 from corral.core.people import commands
 from corral.server.api.entry.asking import Ask, Reply, accepted
 from corral.server.api.entry.problems import Unable, forbidden, not_found, out_of_scope
@@ -26,10 +14,8 @@ from corral.server.auth import Verb, may, new_token
 from corral.wire.api import ChangeAnswer, TokenMade
 
 log = structlog.get_logger(__name__)
-T = TypeVar("T")
 
 _JOIN_MS_MAX = 30 * 86_400_000
-_WAIT_S_MAX = 30.0
 
 
 # ---- joining ---------------------------------------------------------------------------------------------
@@ -60,7 +46,7 @@ async def make_join_token(ask: Ask) -> Reply:
 
 async def join(ask: Ask) -> Reply:
     """A token with this scope is not enough: whoever made it must still be allowed to change nodes."""
-    _fleet(ask)
+    fleet = _fleet(ask)
     if Verb.NODE_JOIN not in ask.principal.scope:
         raise out_of_scope(Verb.NODE_JOIN)
     if not may(ask.service.accounts.users[ask.user], Verb.NODES_CHANGE, ""):
@@ -75,7 +61,7 @@ async def join(ask: Ask) -> Reply:
         )
     )
     log.info("node_joined", node=node, by=ask.user)
-    return JoinAnswer(node, drawn.text)
+    return JoinAnswer(node, drawn.text, fleet.endpoint.port)
 
 
 async def remove_node(ask: Ask) -> Reply:
@@ -98,63 +84,12 @@ async def remove_node(ask: Ask) -> Reply:
 # ---- agents ----------------------------------------------------------------------------------------------
 
 
-async def report(ask: Ask) -> Reply:
-    fleet, said = _fleet(ask), _read(ask, AgentReport)
-    await _check_speaks_for(ask, said.node)
-    try:
-        answer = fleet.report(said)
-    except StaleEpoch as stale:
-        log.warning("newer_server", node=said.node, epoch=stale.highest)
-        raise Unable(409, "not_leader", str(stale), "ask the other server") from None
-    except NotYours as wrong:
-        await _write_down(ask, str(wrong))
-        raise Unable(403, "not_yours", str(wrong), "is the agent's data folder that of another machine?") from None
-    except BadReport as wrong:
-        raise _refused(wrong) from None
-    if answer.refused:
-        await _write_down(ask, answer.refused)
-    return answer
-
-
-async def desired(ask: Ask) -> Reply:
-    """A question stays open until there is something to say. What waits for long is asked again; not of a server that
-    is about to end, which would wait for it."""
-    fleet, wanted = _fleet(ask), _read(ask, DesiredAsk)
-    await _check_speaks_for(ask, wanted.node)
-    if ask.shared.closing.is_set():
-        raise Unable(503, "not_ready", "the server is going down", "ask again", headers={"Connection": "close"})
-    try:
-        answer = fleet.desired(wanted)
-    except BadReport as wrong:
-        raise _refused(wrong) from None
-    if answer is not None or wanted.wait_ms <= 0:
-        return answer
-    thread, news = asyncio.get_running_loop(), asyncio.Event()
-
-    def wake() -> None:
-        with suppress(RuntimeError):  # the server has ended meanwhile
-            thread.call_soon_threadsafe(news.set)
-
-    fleet.when_desired(wanted.node, wake)
-    try:
-        async with asyncio.timeout(min(wanted.wait_ms / 1000, _WAIT_S_MAX)):
-            await news.wait()
-    except TimeoutError:
-        return None
-    return fleet.desired(wanted)
-
-
-async def logs(ask: Ask) -> Reply:
-    fleet, delivery = _fleet(ask), _read(ask, LogDelivery)
-    await _check_speaks_for(ask, delivery.node)
-    try:
-        return await ask.shared.look(fleet.take_logs, delivery)
-    except BadReport as wrong:
-        raise _refused(wrong) from None
-
-
-def _refused(wrong: BadReport) -> Unable:
-    return Unable(422, "bad_report", str(wrong)[:500], "is the agent of the same version as the server?")
+async def endpoint(ask: Ask) -> Reply:
+    """Asked by an agent that has lost the place, or was refused there: so who is not known here is known nowhere."""
+    fleet = _fleet(ask)
+    if Verb.NODE_SYNC not in ask.principal.scope:
+        raise out_of_scope(Verb.NODE_SYNC)
+    return fleet.endpoint
 
 
 def _fleet(ask: Ask) -> Fleet:
@@ -163,29 +98,3 @@ def _fleet(ask: Ask) -> Fleet:
         why = "this server runs tasks on its own machine only"
         raise Unable(404, "no_fleet", why, "start it with: corral up --fleet")
     return fleet
-
-
-def _read(ask: Ask, shape: type[T]) -> T:
-    """As the door would, without looking for keys that are there twice: agents are programs, and there are many."""
-    try:
-        return msgspec.json.decode(ask.body, type=shape)
-    except msgspec.ValidationError as error:
-        raise Unable(422, "bad_body", str(error)[:300]) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Unable(400, "bad_json", str(error)[:300]) from None
-
-
-async def _check_speaks_for(ask: Ask, node: str) -> None:
-    if ask.user == commands.node_user(node) and Verb.NODE_SYNC in ask.principal.scope:
-        return
-    await _write_down(ask, f"{ask.user} tried to speak for node {node[:100]!r}")
-    why = f"you are {ask.user}, and do not speak for node {node[:100]!r}"
-    raise Unable(403, "not_your_node", why, "each node has a credential of its own: corral node join")
-
-
-async def _write_down(ask: Ask, what: str) -> None:
-    """Into the record, but not as often as somebody may like."""
-    log.warning("access_refused", user=ask.user, what=what, request_id=ask.request_id)
-    if ask.shared.refusals.take(ask.user, ask.service.now_ms() / 1000) == 0:
-        event = a.AccessRefused(ask.service.now_ms(), ask.user, what)
-        await ask.service.change_accounts(ask.user, lambda _accounts, _now_ms: [event])

@@ -118,6 +118,7 @@ _SENTENCES: dict[type, Callable[[Any], str]] = {
     fl.PilotSeen: lambda v: f"pilot {v.pilot} {_phase(v)}" + _because(v.why),
     fl.PilotJoined: lambda v: f"pilot {v.pilot} joined with {len(v.shape.gpus)} GPUs",
     fl.PilotRecalled: lambda v: f"pilot {v.pilot} is to go back" + _because(v.why),
+    fl.FarewellGiven: lambda v: f"the server stops; nodes have a lease of {v.lease_ms} ms until the next one is there",
     fl.PilotEnded: lambda v: f"pilot {v.pilot} is over" + _because(v.why),
     a.UserSet: lambda v: f"user {v.user} was {'disabled' if v.disabled else 'set'}",
     a.UserRemoved: lambda v: f"user {v.user} was removed",

@@ -1,0 +1,284 @@
+"""The line to the gateway: one connection for everything, on which nothing that is long holds up a renewal.
+
+Where the gateway is it remembers; only when nobody answers there are the servers asked (`Servers`). That it is not
+known any more is believed of the servers alone: a gateway may not have heard of it yet. Knows sockets and messages.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+import msgspec
+
+from corral.agent.line import NoAnswer, Refused
+from corral.agent.servers import Servers, is_tls
+from corral.backends.fleet import frames
+from corral.backends.fleet.messages import (
+    AgentAnswer,
+    AgentReport,
+    DesiredAnswer,
+    DesiredAsk,
+    Hello,
+    LeaseAnswer,
+    LogDelivery,
+    LogReceipt,
+    No,
+    Renewal,
+)
+
+T = TypeVar("T")
+
+ANSWER_S = 4.0  # for a renewal: a lost one is sent again well within a lease
+PATIENCE_S = 60.0  # for everything else: the server may be busy, and the lease does not depend on it
+_LOOK_MS = 500
+_REPLIES = {frames.ANSWER: frames.REPORT, frames.DESIRED: frames.ASK, frames.RECEIPT: frames.LOGS}
+_log = logging.getLogger(__name__)
+_lease, _no = msgspec.json.Decoder(LeaseAnswer), msgspec.json.Decoder(No)
+
+
+class GatewayLine:
+    """``gateways``: where it is, as HOST:PORT, if that is another place than the servers say (behind a tunnel)."""
+
+    def __init__(self, node: str, servers: Servers, token: str, gateways: tuple[str, ...] = ()) -> None:
+        self.answer_s = ANSWER_S
+        self._hello = msgspec.json.encode(Hello(node, token))
+        self._servers, self._gateways = servers, gateways
+        self._known: tuple[str, int, bool] | None = None  # host, port, whether by TLS
+        self._wire: _Wire | None = None
+        self._granted: Callable[[LeaseAnswer], None] = _tell_nobody
+        self._connecting = threading.Lock()
+        self._turns = {kind: threading.Lock() for kind in (frames.RENEW, frames.REPORT, frames.ASK, frames.LOGS)}
+
+    def renew(self, asked: Renewal) -> LeaseAnswer:
+        return self._asked(frames.RENEW, asked, LeaseAnswer, self.answer_s)
+
+    def when_granted(self, tell: Callable[[LeaseAnswer], None]) -> None:
+        self._granted = tell
+
+    def report(self, said: AgentReport) -> AgentAnswer:
+        return self._asked(frames.REPORT, said, AgentAnswer, PATIENCE_S)
+
+    def desired(self, ask: DesiredAsk) -> DesiredAnswer | None:
+        """Nothing for long: that is no reason to hang up."""
+        return self._asked(frames.ASK, ask, DesiredAnswer | None, ask.wait_ms / 1000, is_patient=True)  # type: ignore[arg-type]
+
+    def logs(self, delivery: LogDelivery) -> LogReceipt:
+        return self._asked(frames.LOGS, delivery, LogReceipt, PATIENCE_S)
+
+    def hang_up(self) -> None:
+        if (wire := self._wire) is not None:
+            wire.close()
+
+    def __enter__(self) -> GatewayLine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.hang_up()
+
+    def _asked(self, kind: bytes, body: Any, shape: type[T], timeout_s: float, is_patient: bool = False) -> T:
+        said = msgspec.json.encode(body)
+        if len(said) > frames.FROM_AGENTS[kind]:
+            raise NoAnswer(f"a message of {len(said)} bytes is longer than the gateway takes")
+        with self._turns[kind]:
+            wire = self._connected()
+            answer = wire.ask(kind, said, timeout_s)
+        if isinstance(answer, bytes):
+            try:
+                return msgspec.json.decode(answer, type=shape)
+            except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
+                raise NoAnswer(f"the answer cannot be read: {wrong}") from None
+        if isinstance(answer, No) and answer.status in (403, 404, 422):
+            raise Refused(answer.status, answer.code, answer.why)
+        if answer is _NOTHING and is_patient:
+            return None  # type: ignore[return-value]
+        if answer is _NOTHING:
+            wire.close()
+            raise NoAnswer(f"the server has not answered within {timeout_s:g} s")
+        raise NoAnswer("the server is busy" if answer is _BUSY else f"the connection is over: {answer}")
+
+    # --- finding it ---------------------------------------------------------------------------------------------------
+
+    def _connected(self) -> _Wire:
+        with self._connecting:
+            if self._wire is None or self._wire.is_over:
+                self._wire = self._connect()
+            return self._wire
+
+    def _connect(self) -> _Wire:
+        """Where it was last; else where the servers say. A refusal counts when a server says the same."""
+        if self._gateways:
+            return self._at_stated()
+        if self._known is not None:
+            with suppress(NoAnswer):
+                return self._at(*self._known)
+        self._known = self._asked_for()
+        return self._at(*self._known)
+
+    def _asked_for(self) -> tuple[str, int, bool]:
+        host, told = self._servers.endpoint()
+        if is_tls(self._servers.at) and not told.tls:
+            raise NoAnswer(f"{self._servers.at} wants agents to speak to port {told.port} without TLS; we do not")
+        return host, told.port, told.tls
+
+    def _at_stated(self) -> _Wire:
+        tls = is_tls(self._servers.at)
+        for stated in self._gateways[:-1]:
+            with suppress(NoAnswer):
+                return self._at(*_split(stated), tls)
+        try:
+            return self._at(*_split(self._gateways[-1]), tls)
+        except NoAnswer:
+            self._servers.endpoint()  # it may have been refused for good
+            raise
+
+    def _at(self, host: str, port: int, tls: bool) -> _Wire:
+        try:
+            sock = socket.create_connection((host, port), self.answer_s)
+        except OSError as lost:
+            raise NoAnswer(f"{host}:{port} does not answer: {lost}") from None
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.settimeout(self.answer_s)
+            if tls:
+                assert self._servers.tls is not None
+                sock = self._servers.tls.wrap_socket(sock, server_hostname=host)
+        except OSError as lost:
+            sock.close()
+            raise NoAnswer(f"{host}:{port} does not speak TLS with us: {lost}") from None
+        wire = _Wire(sock, lambda answer: self._granted(answer))
+        no = wire.ask(frames.HELLO, self._hello, self.answer_s)
+        if not isinstance(no, bytes):
+            wire.close()
+            raise NoAnswer(f"{host}:{port} does not let us in: {no}")
+        _log.info("connected to %s:%d", host, port)
+        return wire
+
+
+class _Word:
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __str__(self) -> str:
+        return self._text
+
+
+_NOTHING, _BUSY, _OVER = _Word("no answer in time"), _Word("it is busy"), _Word("it was closed")
+_Answer = bytes | No | _Word
+
+
+class _Wire:
+    """One connection. Each kind of question is asked by one thread at a time; one thread reads."""
+
+    def __init__(self, sock: socket.socket, granted: Callable[[LeaseAnswer], None]) -> None:
+        self.is_over = False
+        self._sock, self._granted = sock, granted
+        self._why: _Answer = _OVER
+        self._slots: dict[bytes, SimpleQueue[_Answer]] = {}
+        self._urgent = threading.Event()
+        self._io = threading.Lock()
+        self._readable = select.poll()
+        self._readable.register(sock, select.POLLIN)
+        self._assembly = frames.Assembly(frames.TO_AGENTS)
+        threading.Thread(target=self._read, name="agent-line", daemon=True).start()
+
+    def ask(self, kind: bytes, body: bytes, timeout_s: float) -> _Answer:
+        slot = self._slots[kind] = SimpleQueue()
+        if self.is_over:
+            return self._why
+        try:
+            self._send(kind, body)
+            return slot.get(timeout=timeout_s)
+        except Empty:
+            return _NOTHING
+        except OSError:
+            self.close()
+            return self._why
+        finally:
+            self._slots.pop(kind, None)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)  # whoever reads notices, and closes
+        self.is_over = True
+
+    def _send(self, kind: bytes, body: bytes) -> None:
+        """Between two pieces of something long a renewal slips in."""
+        is_urgent = kind == frames.RENEW
+        if is_urgent:
+            self._urgent.set()
+        for piece in frames.pieces(kind, body):
+            while not is_urgent and self._urgent.is_set() and not self.is_over:
+                threading.Event().wait(0.001)
+            with self._io:
+                if is_urgent:
+                    self._urgent.clear()
+                self._sock.sendall(piece)
+
+    def _read(self) -> None:
+        try:
+            while not self.is_over:
+                data = self._received()
+                if data is None:
+                    continue
+                if not data:
+                    break
+                for kind, body in self._assembly.feed(data):
+                    self._take(kind, body)
+        except (OSError, ValueError, frames.BadFrame, msgspec.DecodeError) as lost:
+            _log.info("the connection is over: %s", lost)
+        finally:
+            self.is_over = True
+            with suppress(OSError):
+                self._sock.close()
+            for slot in list(self._slots.values()):
+                slot.put(self._why)
+
+    def _received(self) -> bytes | None:
+        """None: nothing yet. Reading never waits while it keeps others from writing (TLS does both by one object)."""
+        if isinstance(self._sock, ssl.SSLSocket) and self._sock.pending():
+            return self._sock.recv(1 << 16)
+        if not self._readable.poll(_LOOK_MS):
+            return None
+        if not isinstance(self._sock, ssl.SSLSocket):
+            return self._sock.recv(1 << 16)
+        with self._io:
+            self._sock.settimeout(0)
+            try:
+                return self._sock.recv(1 << 16)
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return None
+            finally:
+                self._sock.settimeout(ANSWER_S)
+
+    def _take(self, kind: bytes, body: bytes) -> None:
+        if kind == frames.LEASE:
+            answer, slot = _lease.decode(body), self._slots.get(frames.RENEW)
+            if slot is None:
+                self._granted(answer)
+            else:
+                slot.put(body)
+        elif kind == frames.REFUSED:
+            self._why = _no.decode(body)
+            self.close()
+        else:
+            asked = frames.HELLO if kind == frames.WELCOME else body if kind == frames.BUSY else _REPLIES[kind]
+            slot = self._slots.get(asked)
+            if slot is not None:
+                slot.put(_BUSY if kind == frames.BUSY else body)
+
+
+def _split(stated: str) -> tuple[str, int]:
+    host, _, port = stated.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _tell_nobody(answer: LeaseAnswer) -> None:
+    del answer

@@ -1,0 +1,51 @@
+"""A server with more connections than it may have, behind a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from corral.server.api import budget
+from tests.server.sockets import answer_of, connected, request, served
+
+
+async def idle(port: int, count: int) -> list[asyncio.StreamWriter]:
+    return [(await asyncio.open_connection("127.0.0.1", port))[1] for _ in range(count)]
+
+
+async def asked(desk, port: int, path: str) -> tuple[int, dict[str, object]]:
+    reader, writer = await connected(port, request(desk, "GET", path))
+    try:
+        return await answer_of(reader)
+    finally:
+        writer.close()
+
+
+async def test_a_full_server_says_that_it_is_busy_and_health_is_answered(desk):
+    async with served(desk, most=3) as (_, port):
+        silent = await idle(port, 5)
+        status, problem = await asked(desk, port, "/v1/whoami")
+        assert (status, problem["code"]) == (503, "server_busy")
+        assert "the server is busy" in str(problem["detail"])
+        reader, writer = await connected(port, request(desk, "GET", "/v1/whoami"))
+        assert b"retry-after: 1" in (await reader.readuntil(b"\r\n\r\n")).lower()
+        writer.close()
+        assert (await asked(desk, port, "/v1/health"))[0] == 200
+        for each in silent:
+            each.close()
+        async with asyncio.timeout(10):
+            while (await asked(desk, port, "/v1/whoami"))[0] != 200:
+                await asyncio.sleep(0.05)
+
+
+async def test_beyond_what_is_held_back_whoever_came_first_and_said_nothing_goes(desk, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(budget, "HELD_BACK", 2)
+    async with served(desk, most=3) as (_, port):
+        first, writer = await asyncio.open_connection("127.0.0.1", port)
+        silent = await idle(port, 40)
+        assert (await asked(desk, port, "/v1/health"))[0] == 200
+        async with asyncio.timeout(10):
+            assert await first.read() == b""
+        for each in (writer, *silent):
+            each.close()
