@@ -66,6 +66,8 @@ def _carried(state: State, fleets: Fleets) -> dict[str, object]:
     told: dict[str, object] = {}
     if fleets.numbers:
         told["fleets"] = msgspec.to_builtins([list(fleets.fleets.values()), fleets.numbers, fleets.cluster])
+    if fleets.farewell != (0, 0):
+        told["farewell"] = list(fleets.farewell)
     if state.ending:
         told["ending"] = dict(state.ending)
     return told

@@ -82,4 +82,5 @@ FLEET_EVENTS: tuple[fl.FleetEvent, ...] = (
     fl.PilotRecalled(1_112, "old", "old-1", "nothing to do"),
     fl.PilotEnded(1_113, "old", "old-1"),
     fl.FleetRemoved(1_114, "old"),
+    fl.FarewellGiven(1_115, 60_000),
 )

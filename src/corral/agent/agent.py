@@ -336,8 +336,8 @@ class Agent:
                 self._over.wait(0.05)
 
     def _obey(self, answer: DesiredAnswer) -> bool:
-        """Whether it was to be obeyed. That of a new leader is not, before it has heard from us; nor is it refused. Leases
-        are renewed meanwhile, however long it takes."""
+        """Whether it was to be obeyed. That of a new leader is not, before it has heard from us; nor is it refused.
+        Leases are renewed meanwhile, however long it takes."""
         with self._working:
             with self._lock:
                 theirs, ours = (answer.epoch, answer.term), (self.fence.epoch, self.term)

@@ -281,7 +281,7 @@ class _Serving:
         options = self._options
         urls = (options.public_url, *options.peers)
         gateway = lead.gateway
-        if gateway is None:
+        if gateway is None and isinstance(self._backend, FleetBackend):
             keep_roster(options.data, lead.known)
             gateway = _gateway(options, self._backend, lead.journal, lead.until_s)
         server = Running(

@@ -18,10 +18,11 @@ from corral.core.fleets.fleets import FarewellGiven
 from corral.core.people.accounts import AccessRefused
 from corral.core.people.commands import node_user
 from corral.server.api.entry.rate import Buckets
+from corral.server.ending import ServerStopped
 from corral.server.gateway.gateway import AgentGateway
 from corral.server.gateway.link import Figures
 from corral.server.gateway.roster import Credentials
-from corral.server.loop import AnyEvent, ServerStopped
+from corral.server.loop import AnyEvent
 from corral.server.service import Service
 from corral.server.start import FOUNDER
 
