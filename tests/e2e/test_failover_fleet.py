@@ -106,6 +106,7 @@ def test_tasks_of_agents_do_not_notice_that_the_leader_is_killed(house):
     house.start_all()
     with house.client() as client:
         standby = next(url for url in house.urls if url != house.leader())
+        house.type("user", "set", "admin", "--account", "nobody")
         join = house.type("node", "token").split()[-1]
         servers = ("--server", standby, "--server", house.leader())
         house.type("node", "join", *servers, "--token", join, "--name", "n1", "--data", str(house.folder / "agent"))

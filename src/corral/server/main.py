@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import resource
 import signal
 import socket
 import sys
@@ -36,7 +35,7 @@ from corral.core.model import QueueSpec, Settings
 from corral.core.people.accounts import TokenIssued
 from corral.core.people.identity import AccountRules
 from corral.server.api.app import Api, make_app
-from corral.server.api.budget import HELD_BACK, ConnectionBudget
+from corral.server.api.budget import ConnectionBudget, connections_for
 from corral.server.api.entry.heads import timed_heads
 from corral.server.api.entry.settings import ApiSettings
 from corral.server.auth import new_token
@@ -45,6 +44,7 @@ from corral.server.gateway.begin import begin_gateway, keep_roster
 from corral.server.gateway.gateway import AgentGateway
 from corral.server.gateway.link import Setup
 from corral.server.gateway.place import PlaceTaken
+from corral.server.logs import log_to_standard_error
 from corral.server.metrics import Metrics
 from corral.server.planning.thinking import chosen_policy
 from corral.server.running import Running
@@ -72,7 +72,6 @@ SERVER_FILE = "server.json"
 GRACEFUL_S = 5
 FULL_PATIENCE_S = 600.0  # how long a full disk is waited for before the server gives up
 KEEP_ALIVE_S = 75  # longer than any agent or client is silent on a connection that it means to use again
-_OWN_FILES = 256  # journal, readers, planner, tasks
 _STOP_S = 60.0  # when asked to stop: an image of a large state takes its time
 _END_S = 20.0  # when it cannot go on, or only stood by
 _SWITCH_S = 0.001  # how long a busy thread keeps the interpreter from the journal's writer
@@ -138,7 +137,7 @@ def serve(options: Options, backend: Backend) -> int:
     """Run until SIGTERM or SIGINT. 0: asked to stop; 1: the journal could not be written any more."""
     if isinstance(wrong := chosen_policy(options.policy), Refusal):
         raise CannotStart(str(wrong))
-    _log_to_standard_error()
+    log_to_standard_error()
     sys.setswitchinterval(_SWITCH_S)
     try:
         if options.attest.is_on:
@@ -391,17 +390,6 @@ class _Http(uvicorn.Server):
             await asyncio.sleep(0.005)
 
 
-def connections_for(most: int) -> int:
-    """So many that files are left for everything else, after asking for as many files as the machine allows."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = most + HELD_BACK + _OWN_FILES
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return most
-    soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return max(1, soft - HELD_BACK - _OWN_FILES)
-
-
 def _tell_where(options: Options, waits_for: str = "") -> None:
     here = ServerFile(options.url, os.getpid(), time.time_ns() // 1_000_000, __version__, waits_for)
     write_private(options.data / SERVER_FILE, here)
@@ -418,17 +406,3 @@ def write_private(path: Path, value: Any) -> None:
         file.flush()
         os.fsync(file.fileno())
     draft.replace(path)
-
-
-def _log_to_standard_error() -> None:
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ],
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
-        cache_logger_on_first_use=True,
-    )

@@ -7,6 +7,7 @@ Knows connections, and one path; agents have a way in of their own.
 
 from __future__ import annotations
 
+import resource
 from collections import OrderedDict
 from typing import Any
 
@@ -17,6 +18,7 @@ from corral.server.api.entry.door import send_problem
 from corral.server.api.entry.problems import Unable
 
 HELD_BACK = 128
+_OWN_FILES = 256  # journal, readers, planner, tasks
 HEALTH = "/v1/health"
 _BUSY = Unable(
     503, "server_busy", "the server is busy: more connections are open than it was told to keep",
@@ -61,3 +63,14 @@ class ConnectionBudget:
                 super().connection_lost(exc)
 
         return Counted
+
+
+def connections_for(most: int) -> int:
+    """So many that files are left for everything else, after asking for as many files as the machine allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = most + HELD_BACK + _OWN_FILES
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return most
+    soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return max(1, soft - HELD_BACK - _OWN_FILES)

@@ -36,8 +36,8 @@ class Setup(Struct, frozen=True, kw_only=True):
     tls_certificate: str = ""
     tls_key: str = ""
     connections_max: int = 8_000
-    unknown_max: int = 1_024  # connections that have not proved who they are, in all
-    unknown_of_address_max: int = 256
+    unknown_max: int = 2_048  # connections that have not proved who they are, in all
+    unknown_of_address_max: int = 1_024
     hello_s: float = 5.0
 
 
