@@ -17,6 +17,7 @@ import pytest
 from corral.client import Client
 from corral.store.postgres import PostgresReader
 from corral.wire.api.fleets import FleetBody
+from tests.accounts import OWN, VARIABLE
 from tests.carriers.command_ground import end_all, hook_settings
 from tests.database import Database
 from tests.e2e.live import environment, free_port
@@ -31,6 +32,7 @@ class House:
         self.urls = [f"http://127.0.0.1:{free_port()}" for _ in range(2)]
         kept = {name: value for name, value in environment().items() if not name.startswith("CORRAL_")}
         self.variables = kept | {"HOME": str(folder), "XDG_CONFIG_HOME": str(folder), "CORRAL_DATABASE": address}
+        self.variables[VARIABLE] = OWN
 
     def start(self, name: str, *words: str) -> None:
         with (self.folder / f"{name[-5:]}.log").open("ab") as log:
@@ -106,7 +108,6 @@ def test_tasks_of_agents_do_not_notice_that_the_leader_is_killed(house):
     house.start_all()
     with house.client() as client:
         standby = next(url for url in house.urls if url != house.leader())
-        house.type("user", "set", "admin", "--account", "nobody")
         join = house.type("node", "token").split()[-1]
         servers = ("--server", standby, "--server", house.leader())
         house.type("node", "join", *servers, "--token", join, "--name", "n1", "--data", str(house.folder / "agent"))

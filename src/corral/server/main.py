@@ -28,7 +28,6 @@ from msgspec import Struct, field
 from corral import __version__
 from corral.backends.base import Backend, StaleEpoch
 from corral.backends.fleet.backend import FleetBackend
-from corral.backends.fleet.settings import FleetSettings
 from corral.core.intake.refusal import Refusal
 from corral.core.intake.site import SiteRules
 from corral.core.model import QueueSpec, Settings
@@ -40,11 +39,9 @@ from corral.server.api.entry.heads import timed_heads
 from corral.server.api.entry.settings import ApiSettings
 from corral.server.auth import new_token
 from corral.server.ending import LOST, ServerStopped, end_within, first
-from corral.server.gateway.begin import begin_gateway, keep_roster
+from corral.server.gateway.begin import AgentPlace, begin_gateway, keep_roster
 from corral.server.gateway.gateway import AgentGateway
-from corral.server.gateway.link import Setup
 from corral.server.gateway.place import PlaceTaken
-from corral.server.logs import log_to_standard_error
 from corral.server.metrics import Metrics
 from corral.server.planning.thinking import chosen_policy
 from corral.server.running import Running
@@ -55,6 +52,7 @@ from corral.server.vault import secrets_of
 from corral.server.vault.keys import BadKey
 from corral.server.watch.disk import DiskWatch
 from corral.store.attest import BadAttestation, signer_of
+from corral.store.files import write_whole
 from corral.store.journal import Entry, Journal
 from corral.store.reserve import Reserve
 from corral.store.sqlite.journal import SqliteJournal
@@ -119,6 +117,12 @@ class Options(Struct, frozen=True, kw_only=True):
         return f"{'https' if self.tls_certificate else 'http'}://{host}:{self.port}"
 
     @property
+    def agents(self) -> AgentPlace:
+        return AgentPlace(
+            self.host, self.agent_port, self.port + 1, self.agent_connections_max, self.tls_certificate, self.tls_key
+        )
+
+    @property
     def public_url(self) -> str:
         return self.advertise or self.url
 
@@ -137,7 +141,7 @@ def serve(options: Options, backend: Backend) -> int:
     """Run until SIGTERM or SIGINT. 0: asked to stop; 1: the journal could not be written any more."""
     if isinstance(wrong := chosen_policy(options.policy), Refusal):
         raise CannotStart(str(wrong))
-    log_to_standard_error()
+    _log_to_standard_error()
     sys.setswitchinterval(_SWITCH_S)
     try:
         if options.attest.is_on:
@@ -181,14 +185,8 @@ def _opened(options: Options, backend: Backend) -> tuple[Lead | Standby, socket.
 def _gateway(
     options: Options, backend: Backend, journal: Journal, until_s: Callable[[], float] | None = None
 ) -> AgentGateway | None:
-    settings = backend.settings if isinstance(backend, FleetBackend) else FleetSettings()
-    setup = Setup(
-        epoch=journal.epoch, settings=settings, connections_max=options.agent_connections_max,
-        tls_certificate=options.tls_certificate, tls_key=options.tls_key,
-    )  # fmt: skip
     try:
-        port = options.agent_port
-        return begin_gateway(backend, options.data, options.host, port, options.port + 1, setup, until_s)
+        return begin_gateway(backend, journal.epoch, options.data, options.agents, until_s)
     except PlaceTaken as taken:
         raise CannotStart(f"{taken}. Choose another with --agent-port") from None
 
@@ -400,9 +398,18 @@ def _tell_where(options: Options, waits_for: str = "") -> None:
 def write_private(path: Path, value: Any) -> None:
     """A small file that only its owner may read, replaced in one step."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    draft = path.with_name(path.name + ".new")
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(msgspec.json.encode(value))
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+    write_whole(path, msgspec.json.encode(value))
+
+
+def _log_to_standard_error() -> None:
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=True,
+    )
