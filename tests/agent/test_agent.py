@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -214,6 +215,27 @@ def test_the_credential_is_for_the_agent_alone(tmp_path: Path):
     path.chmod(0o644)
     with pytest.raises(BadPlace, match="read by others"):
         place.credential()
+
+
+@pytest.mark.parametrize("whose", ["somebody else's", "a link of somebody else's", "writable by everybody"])
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make what belongs to others")
+def test_an_agent_uses_no_folder_that_others_could_have_prepared(tmp_path: Path, whose: str):
+    folder, mine = tmp_path / "agent", tmp_path / "mine"
+    mine.mkdir(mode=0o700)
+    if whose == "somebody else's":
+        folder.mkdir(mode=0o700)
+        os.chown(folder, 65534, 65534)
+    elif whose == "a link of somebody else's":
+        folder.symlink_to(mine)
+        os.chown(folder, 65534, 65534, follow_symlinks=False)
+    else:
+        folder.mkdir()
+        folder.chmod(0o777)
+    place = AgentPlace(folder)
+    for use in (place.credential, place.next_session, lambda: place.keep_credential(Credential("n1", (), "x"))):
+        with pytest.raises(BadPlace, match="could have been prepared by others"):
+            use()
+    assert not list(mine.iterdir())
 
 
 def test_every_start_is_a_new_session(tmp_path: Path):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import stat
+import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -158,6 +161,31 @@ def test_what_is_submitted_carries_our_id_and_runs_once() -> None:
     commands.there = [job(1, "PENDING")]
     slurm.acquire([ORDER])
     assert len(commands.submitted) == 1
+
+
+@pytest.mark.parametrize("trap", ["none", "a folder of somebody else's", "a link to somebody else's"])
+def test_a_pilot_keeps_its_data_where_nobody_else_can_have_been(tmp_path: Path, trap: str) -> None:
+    shared, theirs = tmp_path / "shared", tmp_path / "theirs"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    theirs.mkdir()
+    theirs.chmod(0o777)
+    slurm, commands = carrier(folder=str(shared), corral=["/bin/sh", "-c", 'echo "$CORRAL_JOIN_TOKEN"', "pilot"])
+    slurm.acquire([ORDER])
+    guessed = shared / f"corral-{commands.user}-c0ffee"
+    if trap == "a folder of somebody else's":
+        (guessed / "gpu-1").mkdir(parents=True)
+        (guessed / "gpu-1").chmod(0o777)
+    elif trap == "a link to somebody else's":
+        guessed.symlink_to(theirs)
+    done = subprocess.run(["/bin/sh", "-c", commands.submitted[0][1]], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    logs = list(tmp_path.rglob("pilot.log"))
+    assert [path.read_text() for path in logs] == ["it's secret\n"]
+    folder = logs[0].parent
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert folder.parent == shared
+    assert not (guessed.resolve() / "gpu-1" / "pilot.log").exists()
 
 
 def test_of_many_slurm_is_asked_once_and_those_that_it_has_are_left() -> None:

@@ -40,7 +40,23 @@ class AgentPlace:
     def __init__(self, data: Path) -> None:
         self.data = data
 
+    def own(self) -> None:
+        """Make the folder, or see that it is ours: what others prepared may be theirs to read and to change."""
+        try:
+            self.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+            name, folder = self.data.lstat(), self.data.stat()
+        except OSError as wrong:
+            raise BadPlace(f"{self.data} cannot be made: {wrong.strerror}. Give the agent another folder.") from None
+        is_ours = folder.st_uid == os.geteuid() and name.st_uid in (0, os.geteuid())
+        if not is_ours or folder.st_mode & 0o022:
+            raise BadPlace(
+                f"{self.data} could have been prepared by others: it belongs to another account, or others may write "
+                "there. Remove it, or give the agent another folder (--data)."
+            )
+
     def credential(self) -> Credential:
+        if self.data.exists():
+            self.own()
         path = self.data / CREDENTIAL
         try:
             with path.open("rb") as file:
@@ -66,7 +82,7 @@ class AgentPlace:
         return (self.data / CREDENTIAL).exists()
 
     def keep_credential(self, credential: Credential) -> Path:
-        self.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.own()
         path = self.data / CREDENTIAL
         records.write_whole(str(path), msgspec.json.encode(credential))  # makes it 0600
         records.make_durable(str(path))
@@ -74,12 +90,12 @@ class AgentPlace:
 
     def next_session(self) -> int:
         """A number that no earlier agent of this machine had."""
+        self.own()
         path = self.data / "agent.session"
         try:
             last = int(path.read_bytes())
         except (FileNotFoundError, ValueError):
             last = 0
-        self.data.mkdir(mode=0o700, parents=True, exist_ok=True)
         records.write_whole(str(path), f"{last + 1}\n".encode())
         records.make_durable(str(path))
         return last + 1

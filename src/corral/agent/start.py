@@ -37,6 +37,7 @@ def begin(
     containers: ContainerSettings | None = None,
 ) -> Agent:
     place = AgentPlace(folder)
+    place.own()
     run = folder / "run"
     run.mkdir(mode=0o700, parents=True, exist_ok=True)
     _lock(run / "agent.lock")

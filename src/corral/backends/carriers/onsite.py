@@ -135,10 +135,10 @@ def is_held(path: str) -> bool:
 def install(base: str, request: dict[str, Any], wheels: BinaryIO) -> None:
     """Unpacked beside its place, and moved there whole. All of the input is read, whatever there is already."""
     agents, name = os.path.join(base, AGENTS), request["agent"]
-    os.makedirs(agents, mode=0o700, exist_ok=True)
-    os.chmod(base, 0o700)
     beside = os.path.join(agents, f".{name}.{os.getpid()}")
     with locked(base):
+        os.chmod(base, 0o700)
+        os.makedirs(agents, mode=0o700, exist_ok=True)
         for other in os.listdir(agents):  # whatever was interrupted
             if other.startswith("."):
                 shutil.rmtree(os.path.join(agents, other))
@@ -348,11 +348,12 @@ def unit_text(base: str) -> str:
 
 @contextlib.contextmanager
 def locked(base: str) -> Iterator[None]:
-    """One at a time changes things here. Whoever waits may find the folder gone: then it is made again. Where nothing
-    is left in it but the lock, it goes."""
+    """One at a time changes things here. A folder with nothing but the lock left in it goes, and is made again."""
     end = time.monotonic() + _LOCK_S
     while True:
         os.makedirs(base, mode=0o700, exist_ok=True)
+        if os.stat(base).st_uid != os.geteuid():
+            raise PermissionError(f"{base} belongs to somebody else; remove it, or say folder: PATH")
         fd = os.open(os.path.join(base, LOCK), os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

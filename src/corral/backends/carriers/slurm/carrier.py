@@ -145,12 +145,12 @@ class SlurmCarrier:
             "--grace", f"{self._grace_ms()}ms", *fake, *ca,
         ]  # fmt: skip
         python = f"export PYTHONPATH={shlex.quote(settings.pythonpath)}\n" if settings.pythonpath else ""
-        folder = shlex.quote(f"{settings.folder}/corral-{self._commands.user}-{self._cluster}/{order.pilot}")
+        # in a shared place a name that can be guessed may be somebody else's already, or a link
+        folder = shlex.quote(f"{settings.folder}/corral-{self._cluster}-{order.pilot}.XXXXXXXXXX")
         return (
             "#!/bin/sh\n"
             "umask 077\n"
-            f"data={folder}\n"
-            'mkdir -p "$data" || exit 1\n'
+            f"data=$(mktemp -d {folder}) || exit 1\n"
             'exec >>"$data/pilot.log" 2>&1\n'
             f"{python}"
             f"export CORRAL_JOIN_TOKEN={shlex.quote(order.token)}\n"
