@@ -43,6 +43,7 @@ class Live:
         self.data, self.gpus, self.port, self.ahead_s = data, gpus, port or free_port(), ahead_s
         self.health = health  # settings of the watch over the machine, in JSON; empty: none watches
         self.account: int | None = None  # whom to run as; None: as the tests
+        self.python, self.env = sys.executable, dict[str, str]()  # what runs it; beside the variables of the tests
         self.more: list[str] = []  # further words for the server
         self.process: subprocess.Popen[bytes] | None = None
         self.ready_ms = 0.0
@@ -53,12 +54,17 @@ class Live:
     def begin(self) -> subprocess.Popen[bytes]:
         """Start the process, and return at once."""
         self.data.mkdir(parents=True, exist_ok=True)
-        words = [sys.executable, "-m", "tests.e2e.serving", str(self.data), str(self.port)]
+        words = [self.python, "-m", "tests.e2e.serving", str(self.data), str(self.port)]
         words += ["--gpus", str(self.gpus), "--ahead-s", str(self.ahead_s), "--health", self.health]
         words += self.more
         with (self.data / "server.log").open("ab") as errors:
             self.process = subprocess.Popen(
-                words, cwd=ROOT, env=environment(), stderr=errors, start_new_session=True, user=self.account
+                words,
+                cwd=ROOT,
+                env=environment() | self.env,
+                stderr=errors,
+                start_new_session=True,
+                user=self.account,
             )
         return self.process
 

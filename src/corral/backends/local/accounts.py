@@ -6,11 +6,18 @@ import os
 import pwd
 
 from corral.backends.base import ACCOUNTLESS
+from corral.backends.local.task import isolation
 
 #: Where a process that is root would run a task of nobody in particular.
 NO_ACCOUNT = (
     "the machine's Corral runs as root, so a task without an account would run as root: give the user an account "
     "(corral user set NAME --account ACCOUNT), or start Corral there with --account ACCOUNT"
+)
+
+
+SEPARATION = "separation"
+ALL_SEE_ALL = (
+    "all tasks run as one account and can read one another's environment, files and logs, and the server's data"
 )
 
 
@@ -24,10 +31,20 @@ def why_not_as(account: str) -> str:
     return f"the machine's Corral runs as {own_account()}, not as root, and can run nothing as {account!r}"
 
 
-def lacking(account: str) -> dict[str, str]:
+def separation(data: str, further: tuple[str, ...]) -> tuple[list[str], str]:
+    """What tasks of this process' own account shall not see, and why that cannot be kept from them; both are empty
+    where tasks have accounts of their own."""
+    if os.geteuid() == 0:
+        return [], ""
+    why = isolation.works()
+    return ([] if why else [data, *further]), why
+
+
+def lacking(account: str, not_separated: str) -> dict[str, str]:
     """What this machine lacks, as it tells the server. ``account``: for tasks that name none."""
     why = why_not_as(account)
-    return {ACCOUNTLESS: why} if why else {}
+    found = {ACCOUNTLESS: why} if why else {}
+    return found | ({SEPARATION: f"{not_separated}; {ALL_SEE_ALL}"} if not_separated else {})
 
 
 def own_account() -> str:

@@ -26,7 +26,7 @@ from corral.backends.base import LogPart, PaceReport, Phase, Report, SavedReport
 from corral.backends.gpu_memory import MemoryReader, NvmlMemory
 from corral.backends.inventory import inventory
 from corral.backends.local import remains
-from corral.backends.local.accounts import lacking, why_not_as
+from corral.backends.local.accounts import lacking, separation, why_not_as
 from corral.backends.local.blanks import Blanks
 from corral.backends.local.containers import Containers
 from corral.backends.local.link import SpawnerLink
@@ -83,6 +83,7 @@ class LocalBackend:
         self._tell: Tell = _tell_nobody
         self._thread: threading.Thread | None = None
         self._quota: ScratchQuota | None = None
+        self._not_separated = ""
 
     # --- the seam -----------------------------------------------------------------------------------------------------
 
@@ -97,6 +98,7 @@ class LocalBackend:
         scratch = remains.make_scratch_root(self._settings.scratch or tempfile.gettempdir(), identity)
         layout = detect(f"corral-{identity}")
         self._site = Site(str(self._tasks_folder), str(self._run), scratch, boot_id(), layout, self._settings)
+        self._site.hidden, self._not_separated = separation(str(self._run.parent), self._settings.hidden)
         self._tell, self._runs = tell, True
         self._blanks = Blanks(str(self._blanks_folder))
         self._news = _open_news(self._run / records.NEWS)
@@ -168,7 +170,9 @@ class LocalBackend:
         del node  # there is but one
         limits = self._site.layout.unenforced if self._thread is not None else {}
         no_images = self.cannot_run(_WITH_IMAGE)
-        return limits | ({"images": no_images} if no_images else {}) | lacking(self._settings.account)
+        return (
+            limits | ({"images": no_images} if no_images else {}) | lacking(self._settings.account, self._not_separated)
+        )
 
     def close(self) -> None:
         if self._thread is None:

@@ -34,6 +34,7 @@ class Site:
     def __init__(self, tasks: str, run: str, scratch: str, boot: str, layout: Layout, settings: LocalSettings) -> None:
         self.tasks, self.run, self.scratch = tasks, run, scratch
         self.boot, self.layout, self.settings = boot, layout, settings
+        self.hidden: list[str] = []  # what tasks of the server's own account shall not see
         self.lease = f"{run}/{LEASE}" if settings.has_lease else ""
         self.worker_parents = {limit: layout.parents[limit] for limit in SHARED_LIMITS if limit in layout.parents}
 
@@ -69,6 +70,7 @@ def request_of(order: TaskOrder, site: Site, logs: str, containers: Containers |
         "processes": [dict(process.env) for process in order.processes],
         "account": account,
         "directory": order.directory,
+        "hidden": site.hidden,
         "output": order.output,
         "error": order.error,
         "early": _early(order),

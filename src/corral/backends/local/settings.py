@@ -22,6 +22,7 @@ class LocalSettings(Struct, frozen=True, kw_only=True):
     when others are idle; else it gets at least its share. ``peer_grace_ms``: between SIGTERM and SIGKILL for the other
     processes of a task when one has failed. ``scratch``: where the private directories of tasks are made.
     ``account``: what tasks run as that name none, where this process is root; empty: they are refused.
+    ``hidden``: further files and folders that no task shall see where it runs as this process' own account.
     ``has_lease``: tasks end by themselves when the file ``run/lease`` says so; somebody must keep it new."""
 
     pids_max: int = field(default_factory=_a_quarter_of_all_pids)
@@ -34,5 +35,6 @@ class LocalSettings(Struct, frozen=True, kw_only=True):
     scratch_mib_max: int = 0  # in private directories of all tasks of one account; 0: not bounded
     has_lease: bool = False
     account: str = ""
+    hidden: tuple[str, ...] = ()
     pace_ms: int = 10_000  # how often is looked how long steps take
     scan_ms: int = 1_000  # how often tasks are looked at though nobody said that they have news

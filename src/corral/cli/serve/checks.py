@@ -130,8 +130,13 @@ def account() -> Check:
     if os.geteuid() == 0:
         todo = "each user needs one: corral user set NAME --account ACCOUNT; one for all: corral up --account ACCOUNT"
         return Check("account", "ok", "root: jobs run as the accounts of their users, and none as root by itself", todo)
+    from corral.backends.local.task.isolation import works
+
     todo = "for several people, run the server as root and give each user an account: corral user set"
-    return Check("account", "note", "not root: all jobs run as you", todo)
+    if why := works():
+        return Check("account", "note", f"not root: all jobs run as you, and nothing separates them: {why}", todo)
+    what = "not root: all jobs run as you; user namespaces keep their files and environments apart"
+    return Check("account", "note", what, todo)
 
 
 def clock() -> Check:

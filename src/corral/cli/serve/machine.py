@@ -12,10 +12,12 @@ if TYPE_CHECKING:
 
 def local_settings(config: Config) -> LocalSettings:
     from corral.backends.local.settings import LocalSettings
+    from corral.client.credentials import credentials_path
 
     logs = config.logs
     return LocalSettings(
         account=config.accounts.default,
+        hidden=(str(credentials_path()),),
         log_keep_ms=logs.keep_ms,
         log_total_mib=logs.total_mib,
         log_task_mib=max(1, logs.task_mib // 2),

@@ -18,13 +18,14 @@ from corral.backends.container.task import evidence, verdicts
 from corral.backends.container.task.api import NO_ANSWER, Engine, EngineFault, quoted
 from corral.backends.container.task.image import bring
 from corral.backends.container.task.launcher import FAILED
+from corral.backends.container.task.mounts import Sources
 from corral.backends.container.task.output import Output
 from corral.backends.container.task.telling import Telling
 from corral.backends.local.task import scratch, system
 from corral.backends.local.task.cgroups import TaskGroups
 from corral.backends.local.task.records import Record
 from corral.backends.local.task.request import Request
-from corral.backends.local.task.start import START_FAILED, USER_ERROR, Account, Acting, StartFault
+from corral.backends.local.task.start import START_FAILED, Account, StartFault
 from corral.backends.local.task.supervisor import Supervisor
 
 TYPE_CHECKING = False
@@ -51,6 +52,7 @@ class ContainerSupervisor(Supervisor):
         self.counter = ""
         self.kills = 0
         self.signals: list[int] = []  # that nobody was there to hear yet
+        self.sources = Sources(request["run"], self.told["socket"])
         self.telling = Telling()
         self.is_asked_for = self.is_launched = self.was_killed = False
         self.is_certain = True  # that nothing of it runs that is not held by the pidfd
@@ -62,8 +64,8 @@ class ContainerSupervisor(Supervisor):
         for stream in self.streams:
             self.poll.unregister(stream.source)
             os.close(stream.sink)
-        self._check_mounts(account)
         try:
+            self._hold_mounts(account)
             bring(self.engine, self.told["image"], self.told["pull"], self._is_wanted)
             if self._is_wanted(0):
                 self._make(self._body(account, private))
@@ -72,6 +74,8 @@ class ContainerSupervisor(Supervisor):
         except StartFault:
             if not self._is_past_deadline():
                 raise
+        finally:
+            self.sources.release()
 
     def _is_wanted(self, patience_ms: int, fd: int = -1) -> bool:
         """Wait a moment, for this descriptor if one is given; False: the task is to end."""
@@ -85,23 +89,13 @@ class ContainerSupervisor(Supervisor):
         self._keep_lease()
         return not self._is_past_deadline()
 
-    def _check_mounts(self, account: Account) -> None:
-        """With the rights of the account: the engine would look with its own."""
+    def _hold_mounts(self, account: Account) -> None:
+        self.sources.clear()
         for mount in self.told["body"]["HostConfig"]["Mounts"]:
             source = mount["Source"]
             if source.startswith("~/"):
-                source = mount["Source"] = account.home + source[1:]
-            try:
-                with Acting(account):
-                    os.stat(source)
-                    real = os.path.realpath(source)
-            except OSError as fault:
-                why = f"{source!r} cannot be mounted for {account.name}: {(fault.strerror or str(fault)).lower()}"
-                raise StartFault(USER_ERROR, why) from None
-            allowed = self.told["allowed"]
-            if allowed and not any(real == place or real.startswith(place.rstrip("/") + "/") for place in allowed):
-                why = f"{source!r} is outside of what may be mounted here ({', '.join(allowed)})"
-                raise StartFault(USER_ERROR, why)
+                source = account.home + source[1:]
+            mount["Source"] = self.sources.hold(source, account, self.told["allowed"])
 
     def _body(self, account: Account, private: scratch.Scratch) -> dict[str, object]:
         """What is only known here: who it runs as, and where its private directory is."""
@@ -126,7 +120,9 @@ class ContainerSupervisor(Supervisor):
             host["GroupAdd"] = [str(gid) for gid in account.groups() if gid != account.gid] if account.changes else []
         ours = ((private.path, _INSIDE), (f"{private.path}/{scratch.TEMPORARY}", _TMP))
         taken = {mount["Target"] for mount in host["Mounts"]}
-        host["Mounts"] += [_bind(source, target) for source, target in ours if target not in taken]
+        host["Mounts"] += [
+            _bind(self.sources.hold(source, account, []), target) for source, target in ours if target not in taken
+        ]
         return dict(body)
 
     def _make(self, body: dict[str, object]) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         processes: list[dict[str, str]]
         account: str
         directory: str
+        hidden: list[str]  # what its processes shall not see; empty: whatever its account sees
         output: str
         error: str
         early: tuple[int, int] | None  # signal, milliseconds before the deadline

@@ -16,6 +16,7 @@ import resource
 
 from corral.backends.local.task import system
 from corral.backends.local.task.cgroups import TaskGroups, write
+from corral.backends.local.task.isolation import Room
 
 USER_ERROR, START_FAILED = "user_error", "start_failed"
 #: As shells have it.
@@ -90,10 +91,18 @@ class Program:
     """One process of a task, about to be."""
 
     def __init__(
-        self, command: list[str], env: dict[str, str], directory: str, account: Account, groups: TaskGroups
+        self,
+        command: list[str],
+        env: dict[str, str],
+        directory: str,
+        account: Account,
+        groups: TaskGroups,
+        room: Room | None = None,
     ) -> None:
+        """``room``: keeps from it what it shall not see; None: it sees whatever its account sees."""
         self.command, self.env, self.directory = command, env, directory
         self.account, self.groups = account, groups
+        self.room = room
 
 
 def start(program: Program, stdout: int, stderr: int, leader: int) -> tuple[int, int]:
@@ -140,6 +149,9 @@ def _become(program: Program, stdout: int, stderr: int, leader: int, parent: int
     _offer_to_the_oom_killer(os.getpid())
     step[0] = "account"
     program.account.drop()
+    if program.room is not None:
+        step[0] = "isolation"
+        program.room.enter()
     system.die_with_parent()
     if os.getppid() != parent:
         os._exit(NOT_FOUND)  # the supervisor died before it could take us with it

@@ -16,6 +16,7 @@ from corral.backends.local.task import records, scratch, system
 from corral.backends.local.task.cgroups import TaskGroups
 from corral.backends.local.task.ending import descendants, end_all, reap
 from corral.backends.local.task.hearing import Call, in_group, late_s
+from corral.backends.local.task.isolation import Room
 from corral.backends.local.task.lease import WHY, Lease
 from corral.backends.local.task.lease import now_ms as boot_ms
 from corral.backends.local.task.request import Request
@@ -112,11 +113,13 @@ class Supervisor:
         request = self.request
         env = {**account.env(), **request["env"], **private.env()}
         directory = request["directory"] or (account.home if os.path.isdir(account.home) else "/")
+        room = self._room(private)
         programs = [
-            Program(request["command"], {**env, **own}, directory, account, self.groups) for own in request["processes"]
+            Program(request["command"], {**env, **own}, directory, account, self.groups, room)
+            for own in request["processes"]
         ]
         for program in programs:
-            if self.is_plain and not account.changes and not request["holds_gpus"]:
+            if self.is_plain and not account.changes and not request["holds_gpus"] and room is None:
                 self._watch(spawn(program, self.streams[0].sink, self.streams[1].sink, self.leader))
             else:
                 pid, verdict = start(program, self.streams[0].sink, self.streams[1].sink, self.leader)
@@ -125,8 +128,16 @@ class Supervisor:
                 self.poll.register(verdict, select.POLLIN)
         for stream in self.streams:
             os.close(stream.sink)
+        if room is not None:
+            room.close()
         if not self.programs:
             self._record_start()
+
+    def _room(self, private: scratch.Scratch) -> Room | None:
+        try:
+            return Room(self.request["hidden"], private.path) if self.request["hidden"] else None
+        except OSError as fault:
+            raise StartFault(START_FAILED, f"the task could not be kept apart from others: {fault}") from fault
 
     def _watch(self, pid: int) -> None:
         self.leader = self.leader or pid
