@@ -17,6 +17,7 @@ from corral.backends.local.settings import LocalSettings
 from corral.backends.local.slices import Excess, Slice, excesses
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import FailureClass
+from tests.accounts import OWN
 from tests.backends.telling import Ear, order, until
 
 GPU, OTHER = "GPU-1", "GPU-2"
@@ -59,7 +60,7 @@ class Memory:
 class Ground:
     def __init__(self, folder: Path) -> None:
         self.folder, self.memory, self.ear = folder, Memory(folder), Ear()
-        settings = LocalSettings(scan_ms=50, peer_grace_ms=300)
+        settings = LocalSettings(scan_ms=50, peer_grace_ms=300, account=OWN)
         self.backend = LocalBackend(folder / "data", NodeSpec("n1"), settings, memory=self.memory)
         self.backend.open(self.ear, 1)
 

@@ -8,6 +8,7 @@ times as `vram_exceeded`, and the other never noticed.
 """
 
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -18,6 +19,7 @@ from pathlib import Path
 from corral.backends.base import Phase, Report, TaskKey, TaskOrder, TaskReport
 from corral.backends.inventory import inventory
 from corral.backends.local.backend import LocalBackend
+from corral.backends.local.settings import LocalSettings
 from corral.core.model import FailureClass
 
 SLICE_MIB = 20 * 1024
@@ -58,7 +60,7 @@ class Ear:
 def main() -> int:
     folder, ear = Path(tempfile.mkdtemp()), Ear()
     node = inventory()
-    backend = LocalBackend(folder, node)
+    backend = LocalBackend(folder, node, LocalSettings(account="root" if os.geteuid() == 0 else ""))
     backend.open(ear, 1)
     gpu = node.gpus[0].uuid
     paths = ":".join(path for path in sys.path if path)
