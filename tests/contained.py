@@ -4,7 +4,8 @@
 
 Everything that the command starts, and that outlives whoever started it, becomes a child of this process (a subreaper),
 so it can be found whatever session or group it has moved to. What is still there some time after the command has ended
-is named, and makes the run fail; processes are ended. The exit status is the command's own, or 1 if it was 0 and something was left.
+is named, and makes the run fail; processes are ended. The exit status is the command's own, or 1 if it was 0 and
+something was left.
 """
 
 from __future__ import annotations
