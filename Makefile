@@ -93,6 +93,10 @@ bench-cliffs: setup ## What grows out of proportion: dependencies, tasks, reader
 bench-limits: setup ## How late time limits, graces and deadlines are on an idle server; COUNT=500 of each (100)
 	$(PY) -m tests.bench.limits --count $(or $(COUNT),100)
 
+.PHONY: bench-lemons
+bench-lemons: setup ## How fast bad machines are found, and how often good ones are condemned, in simulated months; SEEDS=3
+	$(PY) -m tests.bench.lemons --seeds $(or $(SEEDS),3)
+
 .PHONY: bench-fleet
 bench-fleet: setup ## Load a server with agents and submissions; QUICK=1 for a short run
 	$(PY) -m tests.bench.fleet $(if $(QUICK),--seconds 20 --idle-seconds 10)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from corral.backends.base import HealthReport, PaceReport, TaskKey
 from corral.core import events as e
 from corral.core.cluster.resources import Seat
-from corral.core.model import Cause, FailureClass, Health
+from corral.core.model import Cause, FailureClass, Health, JobSpec
 from corral.server.watch.history import EndHistory
 from corral.server.watch.past import recalled
 from corral.server.watch.verdicts import FleetWatch
@@ -17,7 +17,7 @@ from corral.wire.codec import encode
 from corral.wire.health import DAY_MS, HOUR_MS, HealthSettings
 
 NOW_MS = 10 * DAY_MS
-FAILED = FailureClass.USER_ERROR
+FAILED = FailureClass.GPU_FAULT
 
 
 class Past:
@@ -34,6 +34,8 @@ class Past:
     def placed(self, *nodes: str) -> str:
         self.gangs += 1
         gang = f"{self.gangs}/main"
+        user = f"u{self.gangs % 5}"
+        self.events.append(e.JobSubmitted(self._next(), str(self.gangs), JobSpec(queue="team", gangs=()), user))
         self.events.append(e.GangPlaced(self._next(), gang, 1, tuple(Seat(node, 1) for node in nodes), ()))
         return gang
 
@@ -57,9 +59,18 @@ def test_a_node_on_which_work_fails_more_than_elsewhere_is_a_lemon():
     past.ran(["n1"], FAILED, times=5)
     past.ran(["n2"], times=15)
     past.ran(["n3"], FAILED, times=1)
-    assert past.lemons() == {"n1": "lemon: 5 of 5 gangs failed here within 1d, and 1 of 16 elsewhere"}
+    why = "lemon: work of 5 users met faults of the machine here within 1d (5 of 5 jobs; 1 of 16 elsewhere), and fares"
+    assert {node: said[: len(why)] for node, said in past.lemons().items()} == {"n1": why}
     assert past.lemons(lemon_failures=0) == {}
     assert past.lemons(now_ms=NOW_MS + 2 * DAY_MS) == {}, "it is long ago"
+
+
+def test_a_users_errors_condemn_nothing_however_many():
+    """An array of a hundred with a typo; and six scripts of different users that fail."""
+    past = Past()
+    past.ran(["n1"], FailureClass.USER_ERROR, times=100)
+    past.ran(["n2"], times=50)
+    assert past.lemons() == {}
 
 
 def test_programs_that_fail_everywhere_make_no_lemon():
@@ -76,6 +87,7 @@ def test_of_a_gang_on_many_nodes_only_the_one_that_failed_is_blamed():
         past.add(e.TasksLost(past._next(), gang, 1, 2, "n2", FailureClass.GPU_FAULT))
         past.add(e.GangRepaired(past._next(), gang, 2, (Seat("n1", 1), Seat("n3", 1), Seat("n4", 1)), ()))
         past.add(e.GangStopped(past._next(), gang, 2))
+    past.ran(["n5"], times=20)
     assert past.lemons().keys() == {"n2"}
 
 
@@ -98,7 +110,7 @@ def test_a_node_that_is_lost_again_and_again_is_a_lemon_and_a_network_that_fails
         past.add(e.NodeLost(NOW_MS - hour * HOUR_MS, "n1"))
         for node in ("n2", "n3"):
             past.add(e.NodeLost(NOW_MS - hour * HOUR_MS - 1_000_000, node))
-    assert past.lemons() == {"n1": "lemon: tasks of 5 different gangs met faults of the machine here within 1d"}
+    assert past.lemons() == {"n1": "lemon: it was lost 5 times within 1d"}
 
 
 def watch_of(past: Past) -> FleetWatch:
@@ -147,10 +159,18 @@ def test_a_new_server_recalls_the_history_from_the_record():
     assert [each.node for each in watch.judge(NOW_MS)] == ["n1"]
 
 
-def paced(watch: FleetWatch, attempt: int = 1, **busy_ms: int) -> None:
-    """One rank on each node, in the order given."""
-    for rank, (node, ms) in enumerate(busy_ms.items()):
-        watch.paces.take(PaceReport(TaskKey("7/main", attempt, rank), node, ((rank, ms),)))
+def paced(watch: FleetWatch, attempt: int = 1, jobs: Sequence[str] = ("7", "8"), **busy_ms: int) -> None:
+    """One rank of each job on each node, in the order given; each job is another user's."""
+    for job in jobs:
+        watch.take(e.JobSubmitted(NOW_MS, job, JobSpec(queue="team", gangs=()), f"user of {job}"))
+        for rank, (node, ms) in enumerate(busy_ms.items()):
+            watch.paces.take(PaceReport(TaskKey(f"{job}/main", attempt, rank), node, ((rank, ms),)))
+
+
+def test_what_one_job_says_of_its_steps_condemns_nothing():
+    watch = FleetWatch(EndHistory())
+    paced(watch, jobs=("7",), n1=100, n2=104, n3=180, n4=99)
+    assert [each for n in range(9) for each in watch.judge(NOW_MS + n)] == []
 
 
 def test_a_machine_whose_ranks_are_slower_than_their_gang_is_a_straggler():
@@ -159,12 +179,13 @@ def test_a_machine_whose_ranks_are_slower_than_their_gang_is_a_straggler():
     assert [list(watch.judge(NOW_MS + n)) for n in range(2)] == [[], []], "once is nobody's fault"
     (said,) = watch.judge(NOW_MS + 2)
     assert (said.node, said.health) == ("n3", Health.SUSPECT)
-    assert said.why == "straggler: rank 2 of 7/main is busy for 180 ms with a step, others for 102 ms"
+    assert said.why == "straggler: rank 2 of 8/main is busy for 180 ms with a step, others for 102 ms"
     paced(watch, n1=100, n2=104, n3=175, n4=99)
     assert list(watch.judge(NOW_MS + 3)) == [], "the words stay the same"
     well = HealthReport("n3", None, Health.HEALTHY)
     assert watch.heard(well) == said
-    watch.take(e.GangStopped(NOW_MS + 4, "7/main", 1))
+    for gang in ("7/main", "8/main"):
+        watch.take(e.GangStopped(NOW_MS + 4, gang, 1))
     assert list(watch.judge(NOW_MS + 5)) == []
     assert list(watch.judge(NOW_MS + HOUR_MS)) == [well]
 

@@ -159,21 +159,30 @@ def test_falls_that_are_long_past_are_forgotten():
 
 
 def ends(
-    unit: str, failed: int, fine: int, failure: FailureClass = FailureClass.USER_ERROR, gang: str = ""
+    unit: str, failed: int, fine: int, failure: FailureClass = FailureClass.GPU_FAULT, users: int = 4, gang: str = ""
 ) -> list[End]:
-    bad = [End(MINUTE_MS, gang or f"{unit}-bad-{n}/main", (unit,), failure) for n in range(failed)]
-    return bad + [End(MINUTE_MS, f"{unit}-fine-{n}/main", (unit,)) for n in range(fine)]
+    bad = [End(MINUTE_MS, gang or f"{unit}-bad-{n}/main", (unit,), failure, f"u{n % users}") for n in range(failed)]
+    return bad + [End(MINUTE_MS, f"{unit}-fine-{n}/main", (unit,), None, f"u{n % users}") for n in range(fine)]
 
 
+WELL = ends("b", 0, 50)
+USER_ERROR = FailureClass.USER_ERROR
 LEMONS = {
-    "nothing ever failed": (ends("a", 0, 100), False),
-    "three faults of the machine": (ends("a", 3, 50, FailureClass.GPU_FAULT), False),
-    "four faults of the machine": (ends("a", 4, 50, FailureClass.GPU_FAULT), True),
-    "four faults, all of one gang": (ends("a", 4, 50, FailureClass.GPU_FAULT, "same/main"), False),
-    "four of five programs fail here, one of fifty elsewhere": (ends("a", 4, 1) + ends("b", 1, 49), True),
-    "programs fail, and nothing is known of other places": (ends("a", 20, 0) + ends("b", 0, 9), False),
-    "programs fail everywhere": (ends("a", 4, 4) + ends("b", 40, 40), False),
-    "who was preempted says nothing": (ends("a", 9, 0, FailureClass.PREEMPTED) + ends("b", 0, 50), False),
+    "nothing ever failed": (ends("a", 0, 100) + WELL, False),
+    "faults that the work of four users met, and elsewhere none": (ends("a", 4, 6) + WELL, True),
+    "three faults": (ends("a", 3, 6) + WELL, False),
+    "a hundred faults of one user's work": (ends("a", 100, 6, users=1) + WELL, False),
+    "a hundred faults of two users' work": (ends("a", 100, 6, users=2) + WELL, False),
+    "faults of one gang": (ends("a", 4, 6, gang="same/main", users=1) + WELL, False),
+    "faults of nobody knows whom": (
+        [End(MINUTE_MS, f"{n}/main", ("a",), FailureClass.GPU_FAULT) for n in range(9)] + WELL,
+        False,
+    ),
+    "a few among very many": (ends("a", 4, 400) + WELL, False),
+    "programs that fail": (ends("a", 100, 2, USER_ERROR) + WELL, False),
+    "nothing is known of other places": (ends("a", 20, 0) + ends("b", 0, 9), False),
+    "the same users meet them elsewhere as well": (ends("a", 6, 4) + ends("b", 40, 40), False),
+    "who was preempted says nothing": (ends("a", 9, 0, FailureClass.PREEMPTED) + WELL, False),
 }
 
 
@@ -185,9 +194,12 @@ def test_a_lemon(history, expected):
 
 
 def test_a_lemon_is_told_with_its_numbers_and_what_is_long_past_does_not_count():
-    history = ends("a", 4, 1) + ends("b", 1, 49)
+    history = ends("a", 4, 6) + WELL
     symptom = lemon("a", history, 0, SETTINGS)
     assert symptom is not None
-    assert symptom.why == "4 of 5 gangs failed here within 1d, and 1 of 50 elsewhere"
+    assert symptom.why == (
+        "work of 4 users met faults of the machine here within 1d (4 of 10 jobs; 0 of 50 elsewhere), and fares well "
+        "elsewhere"
+    )
     assert lemon("a", history, MINUTE_MS + 1, SETTINGS) is None
     assert lemon("a", history, 0, HealthSettings(lemon_failures=0)) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -161,17 +162,32 @@ def test_a_book_that_cannot_be_read_is_begun_anew(watch, tmp_path):
 # ---- behind the seam -----------------------------------------------------------------------------------------------
 
 
-def test_work_that_fails_on_one_gpu_makes_it_a_lemon_and_not_its_node(tmp_path):
-    script = Script(runs_ms=0, exit_code=1, failure=FailureClass.GPU_FAULT)
-    monitor, ear = Monitor(NODE, tmp_path, SLOW), Ear()
-    backend = WatchedBackend(FakeBackend([NODE], lambda _: script), monitor)
+def ran_on_gpus(folder: Path, users: int) -> tuple[WatchedBackend, Ear]:
+    """Work of so many users, all of which fails on the first GPU and none on the second."""
+    bad, good = Script(runs_ms=0, exit_code=1, failure=FailureClass.GPU_FAULT), Script(runs_ms=0)
+    monitor, ear = Monitor(NODE, folder, SLOW), Ear()
+    backend = WatchedBackend(FakeBackend([NODE], lambda asked: bad if GPUS[0].uuid in asked.gpus else good), monitor)
     backend.open(ear, 1)
-    for n in range(4):
-        key = TaskKey(f"{n}/main", 1, 0)
-        backend.launch([order(key, "x", gpus=("SIM-H100-0",))])
+    for n in range(24):
+        key, gpu = TaskKey(f"{n}/main", 1, 0), GPUS[0 if n % 3 == 0 else 1].uuid
+        backend.launch([order(key, "x", gpus=(gpu,), env=(("CORRAL_USER", f"u{n % users}"),))])
         ear.down(key)
-    assert until_told(ear, 0, Health.SUSPECT).startswith("tasks of 4 different gangs met faults of the machine here")
+    return backend, ear
+
+
+def test_work_of_several_users_that_fails_on_one_gpu_only_makes_it_a_lemon_and_not_its_node(tmp_path):
+    backend, ear = ran_on_gpus(tmp_path, users=4)
+    assert until_told(ear, 0, Health.SUSPECT).startswith("work of 4 users met faults of the machine here")
     assert [told(ear, n)[-1][0] for n in (None, 1, 2)] == [Health.HEALTHY] * 3
+    backend.close()
+
+
+def test_what_the_jobs_of_one_user_print_condemns_no_gpu(tmp_path):
+    """Four jobs that print `ncclSystemError`, or forty."""
+    backend, ear = ran_on_gpus(tmp_path, users=1)
+    until_told(ear, 0, Health.HEALTHY)
+    time.sleep(0.5)
+    assert {health for health, _ in told(ear, 0)} == {Health.HEALTHY}
     backend.close()
 
 

@@ -20,6 +20,7 @@ class WatchedBackend:
     def __init__(self, backend: Backend, monitor: Monitor) -> None:
         self._backend, self.monitor = backend, monitor
         self._is_adopting = False
+        self._users: dict[str, str] = {}  # of gangs that were launched here
 
     def nodes(self) -> Sequence[NodeSpec]:
         return self._backend.nodes()
@@ -46,10 +47,13 @@ class WatchedBackend:
             return
         if gpus is not None and report.why != WHY:  # that a lease ran out says nothing of the GPUs
             failure = report.failure or (FailureClass.USER_ERROR if report.exit_code else None)
-            self.monitor.ended(End(report.at_ms, report.key.gang, (report.node, *gpus), failure))
+            user = self._users.get(report.key.gang, "")
+            self.monitor.ended(End(report.at_ms, report.key.gang, (report.node, *gpus), failure, user))
 
     def launch(self, orders: Sequence[TaskOrder]) -> None:
         self.monitor.occupancy.launched(orders)
+        for order in orders:
+            self._users[order.key.gang] = dict(order.env).get("CORRAL_USER", "")
         self.monitor.make_way([uuid for order in orders for uuid in order.gpus])
         self._backend.launch(orders)
 
@@ -65,6 +69,7 @@ class WatchedBackend:
         return self._backend.known()
 
     def forget(self, key: TaskKey) -> None:
+        self._users.pop(key.gang, None)
         self._backend.forget(key)
 
     def read_log(self, key: TaskKey, stream: str, offset: int, limit: int) -> LogPart | None:

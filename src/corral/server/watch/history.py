@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 
-from corral.backends.health.lemons import End, lemon
+from corral.backends.health.lemons import MACHINE, End, lemon
 from corral.core import events as e
 from corral.core.cluster.resources import Seat
 from corral.core.fleets.fleets import FleetEvent
@@ -26,7 +26,9 @@ class EndHistory:
     """``take`` is given every durable event. ``holding``: gangs that have seats when it begins."""
 
     def __init__(self, holding: Iterable[Gang] = ()) -> None:
+        holding = list(holding)
         self._where = {gang.id: _nodes(gang.seats) for gang in holding}
+        self._users = {gang.job: gang.user for gang in holding}
         self._judged: set[str] = set()  # gangs whose end says nothing more: they were told to leave
         self._ends: deque[End] = deque(maxlen=_ENDS_MAX)
         self._losses: deque[tuple[int, str]] = deque(maxlen=_ENDS_MAX)
@@ -49,6 +51,10 @@ class EndHistory:
                 self._stopped(event)
             case e.NodeLost():
                 self._losses.append((event.at_ms, event.node))
+            case e.JobSubmitted():
+                self._users[event.job] = event.user
+            case e.JobForgotten():
+                self._users.pop(event.job, None)
             case e.NodeUndrained():
                 self._pardoned_ms[event.node] = event.at_ms
             case e.NodeRemoved():
@@ -64,7 +70,11 @@ class EndHistory:
             self._note(event, nodes, event.failure)
 
     def _note(self, event: e.GangEvent, nodes: tuple[str, ...], failure: FailureClass | None) -> None:
-        self._ends.append(End(event.at_ms, event.gang, nodes, failure))
+        self._ends.append(End(event.at_ms, event.gang, nodes, failure, self.user_of(event.gang)))
+
+    def user_of(self, gang: str) -> str:
+        """Empty: nobody knows any more."""
+        return self._users.get(gang.partition("/")[0].partition("[")[0], "")
 
     def lemons(self, now_ms: int, settings: HealthSettings, before: Mapping[str, str]) -> dict[str, str]:
         """Why, by node. One that is a lemon (``before``) stays one until too few of its failures are left in the
@@ -72,7 +82,7 @@ class EndHistory:
         since_ms = now_ms - settings.lemon_window_ms
         ends = [end for end in [*self._ends, *self._alone()] if end.at_ms >= since_ms]
         failing = Counter[str]()
-        for node, _ in {(node, end.gang) for end in ends if end.failure is not None for node in end.units}:
+        for node, _ in {(node, end.gang) for end in ends if end.is_fault for node in end.units}:
             failing[node] += 1
         found = {}
         for node, count in failing.items():
@@ -90,7 +100,7 @@ class EndHistory:
         """Machines that were lost by themselves; each loss counts as if it were of another gang."""
         for at_ms, node in self._losses:
             if not any(node != other and abs(at_ms - then_ms) <= _TOGETHER_MS for then_ms, other in self._losses):
-                yield End(at_ms, f"loss at {at_ms}", (node,), FailureClass.NODE_LOST)
+                yield End(at_ms, f"loss at {at_ms}", (node,), FailureClass.NODE_LOST, MACHINE)
 
 
 def _nodes(seats: Iterable[Seat]) -> tuple[str, ...]:

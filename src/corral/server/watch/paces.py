@@ -6,6 +6,7 @@ machine that is slow slows everybody. What ranks say is without the time in whic
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from statistics import median
 
 from msgspec import Struct, field
@@ -15,12 +16,14 @@ from corral.wire.health import HealthSettings
 
 _RANKS_MIN = 4
 _LOOKS = 3  # in a row: once is nobody's fault
+_USERS_MIN = 2  # a job's own word is not enough
 
 
 class _Slow(Struct):
-    """``looks``: in how many looks in a row it was slow."""
+    """``looks``: in how many looks in a row it was slow; ``users``: whose gangs said so, and when they last did."""
 
     looks: int = 0
+    users: dict[str, int] = field(default_factory=dict)
     why: str = ""
     seen_ms: int = 0
 
@@ -48,16 +51,25 @@ class Paces:
     def forget(self, gang: str) -> None:
         self._gangs.pop(gang, None)
 
-    def stragglers(self, now_ms: int, settings: HealthSettings) -> dict[str, str]:
-        """Why, by node: slow in several looks in a row, and since then not well again for as long as any symptom."""
-        seen = {node: why for name in self._gangs for node, why in self._slow_of(name, settings)}
+    def stragglers(self, now_ms: int, settings: HealthSettings, user_of: Callable[[str], str]) -> dict[str, str]:
+        """Why, by node: slow in several looks in a row by the word of gangs of several users, and since then not well
+        again for as long as any symptom."""
+        seen: dict[str, str] = {}
+        for name in self._gangs:
+            for node, why in self._slow_of(name, settings):
+                seen[node] = why
+                self._slow.setdefault(node, _Slow()).users[user_of(name)] = now_ms
         for node, why in seen.items():
-            slow = self._slow.setdefault(node, _Slow())
+            slow = self._slow[node]
             slow.looks, slow.seen_ms, slow.why = slow.looks + 1, now_ms, slow.why or why
         for node, slow in list(self._slow.items()):
             if node not in seen and (slow.looks < _LOOKS or now_ms - slow.seen_ms > settings.quiet_ms):
                 del self._slow[node]
-        return {node: slow.why for node, slow in self._slow.items() if slow.looks >= _LOOKS}
+        return {
+            node: slow.why
+            for node, slow in self._slow.items()
+            if slow.looks >= _LOOKS and len(slow.users.keys() - {""}) >= _USERS_MIN
+        }
 
     def _slow_of(self, name: str, settings: HealthSettings) -> list[tuple[str, str]]:
         said = self._gangs[name].said

@@ -17,7 +17,7 @@ _MARKS = tuple(
     f'"type":"{kind.__name__}"'.encode()
     for kind in (
         e.GangPlaced, e.GangRepaired, e.TasksLost, e.GangEvicted, e.GangStopped, e.NodeLost, e.NodeUndrained,
-        e.NodeRemoved,
+        e.NodeRemoved, e.JobSubmitted,
     )
 )  # fmt: skip
 

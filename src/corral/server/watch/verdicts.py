@@ -49,7 +49,7 @@ class FleetWatch:
         before, self._why = self._why, {}
         if self.settings.is_on:
             self._lemons = self.history.lemons(now_ms, self.settings, self._lemons)
-            self._why = self.paces.stragglers(now_ms, self.settings) | self._lemons
+            self._why = self.paces.stragglers(now_ms, self.settings, self.history.user_of) | self._lemons
         for node in sorted(before.keys() | self._why.keys()):
             if before.get(node) != self._why.get(node) and (node in self._why or node in self._own):
                 yield self._said(node)
