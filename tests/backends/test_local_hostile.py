@@ -189,3 +189,16 @@ def test_a_full_disk_holds_nobody_up_and_the_log_says_what_was_lost(tmp_path: Pa
         ground.close()
     finally:
         os.system(f"umount {logs}")
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="only root could run it as root")
+def test_a_task_without_an_account_is_refused_where_the_backend_is_root(tmp_path: Path):
+    ground = Ground(tmp_path / "strict", account="")
+    try:
+        down, said = ground.ran("id -un")
+        meant, root = ground.ran("id -un", account="root")
+    finally:
+        ground.close()
+    assert (down.failure, said) == (FailureClass.START_FAILED, "")
+    assert "corral user set NAME --account ACCOUNT" in down.why
+    assert (meant.exit_code, root) == (0, "root\n"), "the word was written"
