@@ -105,6 +105,10 @@ bench-fleet: setup ## Load a server with agents and submissions; QUICK=1 for a s
 bench-restart: setup ## Restart a server under agents and a long queue; AGENTS=300 PENDING=20000 ROUNDS=2 for a short run
 	$(PY) -m tests.bench.restart --agents $(or $(AGENTS),1500) --pending $(or $(PENDING),200000) --rounds $(or $(ROUNDS),10)
 
+.PHONY: attack
+attack: setup ## Everything that users can do to a server at once, beside 200 agents; SECONDS=60 for a short one
+	$(PY) -m tests.bench.attack $(if $(SECONDS),--seconds $(SECONDS))
+
 .PHONY: soak-fleet
 soak-fleet: setup services ## Cut off, freeze and kill machines and leaders; TRIALS=20 for a short one
 	$(PY) -m tests.e2e.fleet --trials $(or $(TRIALS),1000) --takeovers $(if $(TRIALS),5,50) --freeze-s $(if $(TRIALS),8,45)
