@@ -31,7 +31,7 @@ test: setup services lint types imports ## Everything that must hold before a co
 	$(PY) -m tests.contained $(PY) -m pytest -n $(WORKERS) --dist worksteal tests
 
 .PHONY: services
-services: ## Install what some tests need (PostgreSQL, Podman, SSH, Ray), where that is possible
+services: ## Install what some tests need (PostgreSQL, Podman, SSH, Ray, torch), where that is possible
 	@PYTHON=$(PYTHON) tools/services.sh
 
 .PHONY: format
@@ -92,6 +92,10 @@ bench-cliffs: setup ## What grows out of proportion: dependencies, tasks, reader
 .PHONY: bench-limits
 bench-limits: setup ## How late time limits, graces and deadlines are on an idle server; COUNT=500 of each (100)
 	$(PY) -m tests.bench.limits --count $(or $(COUNT),100)
+
+.PHONY: bench-gangs
+bench-gangs: setup services ## Kill machines and ranks under gangs with real collectives; ROUNDS=20
+	$(PY) -m tests.bench.gangs --torch .venv-torch/bin/python --rounds $(or $(ROUNDS),20)
 
 .PHONY: bench-lemons
 bench-lemons: setup ## How fast bad machines are found, and how often good ones are condemned, in simulated months; SEEDS=3

@@ -4,8 +4,9 @@
 # here: each test starts what it needs, in a folder of its own, and ends it.
 #
 #     tools/services.sh              all of them
-#     tools/services.sh postgresql   only that one (or podman, ssh, ray, slurm, slurmdbd)
+#     tools/services.sh postgresql   only that one (or podman, ssh, ray, torch, slurm, slurmdbd)
 set -eu
+TORCH=torch==2.13.0
 
 can_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
 
@@ -73,6 +74,21 @@ ray() {
     fi
 }
 
+# torch for the processor, likewise: gangs with real collectives are tested with it.
+torch() {
+    cd "$(dirname "$0")/.."
+    [ "$(cat .venv-torch/.installed 2>/dev/null)" = "$TORCH" ] && return 0
+    echo "services: installing $TORCH into .venv-torch"
+    if ${PYTHON:-python3} -m venv .venv-torch >/dev/null 2>&1 &&
+        .venv-torch/bin/python -m pip --disable-pip-version-check --no-input install --quiet "$TORCH" numpy \
+            >/dev/null 2>&1; then
+        echo "$TORCH" >.venv-torch/.installed
+    else
+        rm -rf .venv-torch
+        echo "services: torch could not be installed, so its tests are skipped" >&2
+    fi
+}
+
 # Slurm with its controller, node daemons and munge. Tests start all of them in a folder of their own; the machine's own
 # are not configured and do not start.
 slurm() {
@@ -93,7 +109,7 @@ slurmdbd() {
     done
 }
 
-[ "$#" -gt 0 ] || set -- postgresql podman ssh slurm slurmdbd ray
+[ "$#" -gt 0 ] || set -- postgresql podman ssh slurm slurmdbd ray torch
 for wanted in "$@"; do
     "$wanted"
 done
