@@ -15,6 +15,7 @@ import pytest
 
 from corral.client import AsyncClient, Client
 from corral.client.errors import Unreachable
+from tests.accounts import OWN, VARIABLE
 from tests.e2e.live import environment, free_port
 
 pytestmark = pytest.mark.timeout(180)
@@ -61,7 +62,7 @@ class House:
         self.ca, self.stranger = make_authority(folder, "authority"), make_authority(folder, "stranger")
         self.certificate, self.key = make_certificate(folder, self.ca, "server")
         kept = {name: value for name, value in environment().items() if not name.startswith(("CORRAL_", "SSL_"))}
-        self.variables = kept | {"HOME": str(folder), "XDG_CONFIG_HOME": str(folder / "config")}
+        self.variables = kept | {"HOME": str(folder), "XDG_CONFIG_HOME": str(folder / "config"), VARIABLE: OWN}
         self.processes: list[subprocess.Popen[bytes]] = []
 
     @property

@@ -243,9 +243,8 @@ class _Wire:
 
     def _received(self) -> bytes | None:
         """None: nothing yet. Reading never waits while it keeps others from writing (TLS does both by one object)."""
-        if isinstance(self._sock, ssl.SSLSocket) and self._sock.pending():
-            return self._sock.recv(1 << 16)
-        if not self._readable.poll(_LOOK_MS):
+        has_more = isinstance(self._sock, ssl.SSLSocket) and self._sock.pending()
+        if not has_more and not self._readable.poll(_LOOK_MS):
             return None
         if not isinstance(self._sock, ssl.SSLSocket):
             return self._sock.recv(1 << 16)
