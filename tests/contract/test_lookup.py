@@ -140,3 +140,23 @@ def test_rows_are_copies(journal):
 def test_marks_of_requests():
     assert read_request_mark(request_mark("a b c", "f00d")) == ("a b c", "f00d")
     assert read_request_mark("") == ("", "")
+
+
+def test_records_about_a_job_are_found_page_by_page_and_no_others(journal):
+    events = events_of_run(3, 400)
+    journal.append(entries_of(events)).result(60)
+    about: dict[str, list[int]] = {}
+    for seq, event in enumerate(events, start=1):
+        job = event.gang.partition("/")[0].partition("[")[0] if hasattr(event, "gang") else getattr(event, "job", "")
+        about.setdefault(job, []).append(seq)
+    del about[""]
+    assert len(about) > 5
+    for job, wanted in about.items():
+        found, after = list[int](), 0
+        while after < len(events):
+            part = journal.lookup.records_of(job, after, 3)
+            assert after < part.upto <= part.head == len(events)
+            found += [record.seq for record in part.records]
+            after = part.upto
+        assert found == wanted, job
+    assert journal.lookup.records_of("nobody", 0, 3).records == []

@@ -110,15 +110,23 @@ async def test_a_view_of_queues_costs_what_there_are_queues_not_what_waits_in_th
     assert await count() < few + 60
 
 
-async def test_the_events_of_a_job_are_found_without_reading_those_of_others(desk):
+async def test_the_events_of_a_job_are_found_without_reading_those_of_others(desk, monkeypatch):
     numbers = []
     for _ in range(30):
         answer = await ask(desk.app, "POST", "/v1/jobs", desk.root, JOB)
         numbers.append(answer.json()["id"])
     job = numbers[20]
+    read, read_some = list[int](), desk.service.journal.read
+
+    def counted_read(after: int, limit: int) -> object:
+        read.append(after)
+        return read_some(after, limit)
+
+    monkeypatch.setattr(desk.service.journal, "read", counted_read)
     with tracing("corral.server.api.handlers.events") as counted:
         answer = await ask(desk.app, "GET", f"/v1/events?job={job}", desk.root)
     assert [event["job"] for event in answer.json()["events"]] == [job]
+    assert read == []
     with tracing("corral.server.api.handlers.events") as all_of_them:
         await ask(desk.app, "GET", "/v1/events", desk.root)
     assert counted.lines * 5 < all_of_them.lines

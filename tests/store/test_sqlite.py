@@ -269,7 +269,8 @@ def test_jobs_that_were_there_before_labels_had_an_index_are_found_by_them(tmp_p
     journal.close()
     with closing(sqlite3.connect(tmp_path / FILE_NAME)) as old:  # as it was
         old.execute("DROP TRIGGER jobs_labelled")
-        old.execute("DROP TABLE job_labels")
+        for table in ("job_labels", "job_records", "job_records_begin"):
+            old.execute(f"DROP TABLE {table}")
         old.execute("DELETE FROM schema WHERE version >= 3")
         old.commit()
     journal = SqliteJournal(tmp_path)

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from corral.core.cluster.resources import Seat
 from corral.core.model import JobSpec
+from corral.store.journal import Record
 
 #: States of a job that is not over, and of one that is.
 LIVE = ("waiting", "starting", "running", "stopping")
@@ -164,6 +165,14 @@ class UsageQuery(Struct, frozen=True, kw_only=True):
     now_ms: int | None = None
 
 
+class JobRecords(Struct, frozen=True):
+    """Records about a job, in order. There are no others up to the record ``upto``; ``head`` is the last of all."""
+
+    records: list[Record]
+    upto: int
+    head: int
+
+
 class BadCursor(ValueError):
     """A cursor that no page gave."""
 
@@ -186,6 +195,11 @@ class Lookup(Protocol):
         ...
 
     def request(self, actor: str, key: str) -> RequestRow | None: ...
+
+    def records_of(self, job: str, after: int, limit: int) -> JobRecords:
+        """Records about a job above a number, as far as they are not archived. At most ``limit`` of them, and perhaps
+        fewer than there are: ``upto`` says how far to go on from."""
+        ...
 
 
 def request_mark(key: str, fingerprint: str) -> str:

@@ -18,6 +18,7 @@ from corral.store.lookup import (
     AttemptRow,
     JobPage,
     JobQuery,
+    JobRecords,
     JobRow,
     RequestRow,
     UsageQuery,
@@ -27,7 +28,7 @@ from corral.store.lookup import (
     is_wanted,
     lies_in,
 )
-from corral.store.projection import Tables, by_day, day_of, fold
+from corral.store.projection import Tables, by_day, day_of, fold, job_told_of
 from corral.wire import codec
 
 Key = TypeVar("Key")
@@ -50,11 +51,13 @@ class MemoryLookup:
         self._usage: MemoryRows[tuple[str, str, str], UsageRow] = MemoryRows()
         self._tables = Tables(self._jobs, self._attempts, self._usage, MemoryRows())
         self._submissions: dict[int, Record] = {}
+        self._told: list[tuple[str, Record]] = []  # every record, with the job that it is about
         self._lock = threading.Lock()
 
     def feed(self, records: Iterable[Record]) -> None:
         with self._lock:
             for record in records:
+                self._told.append((job_told_of(record.format, record.body), record))
                 fold(self._tables, (record,))
                 if codec.kind_of(record.body) == JobSubmitted.__name__:
                     self._submissions[record.seq] = record
@@ -84,6 +87,12 @@ class MemoryLookup:
         if query.now_ms is not None:
             rows = with_open_runs(rows, open_runs, query.now_ms)
         return sorted((row for row in rows if is_usage_wanted(row, query)), key=lambda r: (r.day, r.queue, r.user))
+
+    def records_of(self, job: str, after: int, limit: int) -> JobRecords:
+        with self._lock:
+            found = [record for about, record in self._told if about == job and record.seq > after][:limit]
+            head = self._told[-1][1].seq if self._told else 0
+        return JobRecords(found, found[-1].seq if len(found) == limit else max(after, head), head)
 
     def request(self, actor: str, key: str) -> RequestRow | None:
         with self._lock:

@@ -12,7 +12,6 @@ from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct
 
 from corral.store.address import postgres
@@ -22,10 +21,10 @@ from corral.store.images import ImageFolder
 from corral.store.journal import EPOCHS_AHEAD, Head, JournalBroken, JournalBusy, JournalUnusable, Record
 from corral.store.projection import fold
 from corral.store.sql.connection import Connection
-from corral.store.sql.records import AT_ONCE, RECORD, whole_journal
+from corral.store.sql.records import AT_ONCE, whole_journal
 from corral.store.sqlite.database import FILE_NAME, connect, open_database
 from corral.store.sqlite.lease import Lease
-from corral.store.sqlite.rows import put, tables_of
+from corral.store.sqlite.rows import put_records, tables_of
 from corral.store.sqlite.sidecar import Sidecar
 from corral.wire.address import is_postgres, shown
 
@@ -168,7 +167,7 @@ class _FillingSqlite(_Filling):
         self.raw.execute("BEGIN IMMEDIATE")
 
     def _put(self, records: Sequence[Record]) -> None:
-        put(self.raw, f"INSERT INTO records ({RECORD})", [msgspec.structs.astuple(record) for record in records])
+        put_records(self.raw, records)
         fold(self._tables.tables, records)
         self._tables.flush()
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from datetime import date
 from typing import Any, Generic, Protocol, TypeVar
 
+import msgspec
 from msgspec import Struct
 
 from corral.core import events as e
@@ -60,6 +61,26 @@ def fold(tables: Tables, records: Iterable[Record]) -> None:
                 change(tables, event, record)
         except Exception as fault:
             _log.error("record_not_projected: record %d (%s): %s", record.seq, codec.kind_of(record.body), fault)
+
+
+class _Named(Struct):
+    """What names the job in the bytes of an event; the rest is passed over."""
+
+    job: str = ""
+    gang: str = ""
+
+
+_named = msgspec.json.Decoder(_Named)
+
+
+def job_told_of(format: int, body: bytes) -> str:
+    """The job that a record is about; "" if it is about none, or cannot be read."""
+    try:
+        named = _named.decode(body) if format == codec.FORMAT else codec.decode(format, body)
+    except (ValueError, RecursionError, msgspec.DecodeError):
+        return ""
+    gang: str = getattr(named, "gang", "")
+    return job_of(gang) if gang else getattr(named, "job", "")
 
 
 # ---- jobs ----------------------------------------------------------------------------------------------------------

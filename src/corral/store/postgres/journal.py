@@ -21,9 +21,10 @@ from corral.store.postgres.lease import LEASE_S, Lease, begin_epoch, give_back, 
 from corral.store.postgres.lookup import PostgresLookup
 from corral.store.postgres.reader import PostgresReader
 from corral.store.postgres.removal import checked, note_archive, remove_some
-from corral.store.postgres.rows import put_records, rebuild, tables_of
+from corral.store.postgres.rows import put_pairs, put_records, rebuild, tables_of
 from corral.store.postgres.troubles import trouble
 from corral.store.projection import fold
+from corral.store.sql.by_job import enter_some, has_older
 from corral.store.sql.connection import Connection
 from corral.store.sql.journal import SqlJournal, check_end
 from corral.store.sql.records import Archived, whole_journal
@@ -64,6 +65,7 @@ class PostgresJournal(SqlJournal):
         self._writer = Writer(self._head, self._commit, _remember_nothing, (psycopg.OperationalError,), _WHEN_LOST)
         self._lease = Lease(address, holder, begun, lease_s, self._writer.fail, self._stuck_s)
         self._writer.lost.add_done_callback(self._let_go)
+        self._enter_older()
 
     @property
     def lost(self) -> Future[None]:
@@ -116,6 +118,7 @@ class PostgresJournal(SqlJournal):
             self._tables = tables_of(self._link)
 
         self._writer.run(anew).result()
+        self._enter_older()
 
     # ---- in the thread of the writer ---------------------------------------------------------------------------
 
@@ -129,6 +132,11 @@ class PostgresJournal(SqlJournal):
     def _remove_some(self, upto: int) -> None:
         with self._link.patiently(_UPKEEP_S):
             remove_some(self._link, self._epoch, upto)
+
+    def _enter_some(self) -> bool:
+        with checked(self._link, self._epoch):
+            enter_some(self._link, lambda pairs: put_pairs(self._link, pairs))
+            return has_older(self._link)
 
     def _commit(self, head: Head, records: Sequence[Record]) -> None:
         """Write records and what is folded from them. A connection that is lost in the middle is made again: whether

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 from corral.store.journal import Head
 from corral.store.postgres.database import Link, marked
+from corral.store.sql.by_job import leave_out
 from corral.store.sql.records import Archived, anchor_in
 from corral.store.sql.writer import fenced
 
@@ -43,6 +44,8 @@ def remove_some(link: Link, epoch: int, upto: int) -> Head:
             marked("INSERT INTO submissions (seq, format, body) VALUES (?, ?, ?) ON CONFLICT (seq) DO NOTHING"),
             [(seq, format, zlib.compress(body)) for seq, format, body in submitted],
         )
+        with link.raw.pipeline():
+            leave_out(link, last)
         link.execute("DELETE FROM records WHERE seq <= ?", (last,))
         link.execute("UPDATE anchor SET seq = ?, hash = ?", (last, hash_of_last))
         return Head(last, hash_of_last)

@@ -14,14 +14,22 @@ import msgspec
 from corral.store.journal import Record
 from corral.store.postgres.database import Link, marked
 from corral.store.projection import fold
+from corral.store.sql.by_job import enter_again, pairs_of
 from corral.store.sql.records import AT_ONCE, RECORD
 from corral.store.sql.tables import PROJECTED, SqlTables, Table
 
 _INSERT = f"INSERT INTO records ({RECORD}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT_PAIR = "INSERT INTO job_records (job, seq) VALUES (?, ?) ON CONFLICT DO NOTHING"
 
 
 def put_records(link: Link, records: Sequence[Record]) -> None:
+    """Records, and which job each is about."""
     link.raw.cursor().executemany(marked(_INSERT), [msgspec.structs.astuple(record) for record in records])
+    put_pairs(link, pairs_of(records))
+
+
+def put_pairs(link: Link, pairs: Sequence[tuple[str, int]]) -> None:
+    link.raw.cursor().executemany(marked(_INSERT_PAIR), list(map(_storable, pairs)))
 
 
 def tables_of(link: Link) -> SqlTables:
@@ -50,3 +58,4 @@ def rebuild(link: Link, records: Iterable[Record]) -> None:
     while part := list(islice(source, AT_ONCE)):
         fold(tables.tables, part)
         tables.flush()
+    enter_again(link)

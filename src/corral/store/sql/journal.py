@@ -6,6 +6,7 @@ transaction is made, and how one becomes the only writer, is the matter of each 
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -16,10 +17,13 @@ from typing import Protocol
 from corral.store.archive import ArchiveRefused, digest_of, write_archive
 from corral.store.chain import chain, why_not_next
 from corral.store.journal import Entry, Head, JournalBroken, JournalFailed, Record, StoredImage, all_records
+from corral.store.sql.by_job import has_older
 from corral.store.sql.connection import Connection
 from corral.store.sql.records import RECORD, Archived, anchor_in, archives_in
 from corral.store.sql.writer import Writer
 from corral.wire import codec
+
+_log = logging.getLogger(__name__)
 
 
 class JournalReader(Protocol):
@@ -119,6 +123,23 @@ class SqlJournal(ABC):
         """How an archive is remembered."""
         return str(path.absolute())
 
+    # ---- records by job ----------------------------------------------------------------------------------------
+
+    def _enter_older(self) -> None:
+        """Enter records that are older than the table of records by job, between transactions and a part at a time.
+        Whatever ends this, the next start goes on; until then such records are looked through."""
+
+        def some() -> None:
+            try:
+                has_more = has_older(self._own_connection()) and self._enter_some()
+            except Exception as wrong:
+                _log.warning("records_by_job_not_entered: %s", wrong)
+                return
+            if has_more and not self._is_closed:
+                self._writer.run(some)
+
+        self._writer.run(some)
+
     # ---- in the thread of the writer ---------------------------------------------------------------------------
 
     @abstractmethod
@@ -131,6 +152,10 @@ class SqlJournal(ABC):
     @abstractmethod
     def _remove_some(self, upto: int) -> None:
         """Of the records that are archived, up to that one; as many as do not keep others waiting."""
+
+    @abstractmethod
+    def _enter_some(self) -> bool:
+        """Of the records by job that are older than their table. Whether there are more."""
 
 
 def check_end(connection: Connection, head: Head, where: str, todo: str) -> None:

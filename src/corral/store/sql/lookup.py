@@ -21,6 +21,7 @@ from corral.store.lookup import (
     AttemptRow,
     JobPage,
     JobQuery,
+    JobRecords,
     JobRow,
     RequestRow,
     UsageQuery,
@@ -29,6 +30,7 @@ from corral.store.lookup import (
     lies_in,
 )
 from corral.store.memory_lookup import as_request, in_order, is_usage_wanted, with_open_runs
+from corral.store.sql.by_job import records_of
 from corral.store.sql.connection import Connection, Dialect, Readers
 from corral.store.sql.tables import ATTEMPTS, JOBS, USAGE
 from corral.wire import codec
@@ -84,6 +86,14 @@ class SqlLookup:
             finally:
                 connection.execute("COMMIT")
         return sorted((row for row in rows if is_usage_wanted(row, query)), key=lambda r: (r.day, r.queue, r.user))
+
+    def records_of(self, job: str, after: int, limit: int) -> JobRecords:
+        with self._readers.connection() as connection:
+            connection.execute(self._dialect.begin)
+            try:
+                return records_of(connection, job, after, limit)
+            finally:
+                connection.execute("COMMIT")
 
     def request(self, actor: str, key: str) -> RequestRow | None:
         if not key:

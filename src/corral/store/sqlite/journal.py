@@ -11,23 +11,22 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
 from corral.store.identity import claim_identity
 from corral.store.journal import EPOCHS_AHEAD, Head, JournalBroken, Record
 from corral.store.projection import fold
 from corral.store.reserve import Reserve, is_full
+from corral.store.sql.by_job import enter_some, has_older
 from corral.store.sql.connection import Connection
 from corral.store.sql.journal import SqlJournal, check_end
-from corral.store.sql.records import RECORD, Archived, whole_journal
+from corral.store.sql.records import Archived, whole_journal
 from corral.store.sql.writer import Writer, fenced
 from corral.store.sqlite.database import DAMAGE, FILE_NAME, explained, open_database
 from corral.store.sqlite.lease import Lease
 from corral.store.sqlite.lookup import SqliteLookup
 from corral.store.sqlite.reader import SqliteReader
 from corral.store.sqlite.rebuild import rebuild
-from corral.store.sqlite.removal import note_archive, remove_some
-from corral.store.sqlite.rows import put, tables_of
+from corral.store.sqlite.removal import note_archive, remove_some, transaction
+from corral.store.sqlite.rows import put_pairs, put_records, tables_of
 from corral.store.sqlite.sidecar import FILE_NAME as SIDECAR_NAME
 from corral.store.sqlite.sidecar import Sidecar, remembered_head
 
@@ -67,6 +66,7 @@ class SqliteJournal(SqlJournal):
             raise
         todo = "See that the disk is in order and has room, then start again."
         self._writer = Writer(self._head, self._commit, self._sidecar.put, (sqlite3.Error,), todo)
+        self._enter_older()
 
     def _ahead(self) -> int:
         """A copy of another folder goes on with epochs that its original will not reach."""
@@ -92,6 +92,7 @@ class SqliteJournal(SqlJournal):
             self._tables = tables_of(self._connection)
 
         self._writer.run(anew).result()
+        self._enter_older()
 
     def _usable_images(self) -> list[int]:
         return [seq for seq in self._reader.images.seqs() if self._reader.images.load(seq) is not None]
@@ -110,6 +111,11 @@ class SqliteJournal(SqlJournal):
 
     def _remove_some(self, upto: int) -> None:
         remove_some(self._connection, self._epoch, upto)
+
+    def _enter_some(self) -> bool:
+        with transaction(self._connection, self._epoch):
+            enter_some(self._connection, lambda pairs: put_pairs(self._connection, pairs))
+            return has_older(self._connection)
 
     def _commit(self, head: Head, records: Sequence[Record]) -> None:
         """Write records. A full disk costs the reserve first, and then waits for room for a while: nothing is
@@ -142,7 +148,7 @@ class SqliteJournal(SqlJournal):
             )
             if writer.rowcount != 1:
                 raise fenced(self._epoch)
-            put(connection, f"INSERT INTO records ({RECORD})", [msgspec.structs.astuple(record) for record in records])
+            put_records(connection, records)
             fold(self._tables.tables, records)
             self._tables.flush()
             connection.execute("COMMIT")

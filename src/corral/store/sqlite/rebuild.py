@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 
 from corral.store.journal import Record
 from corral.store.projection import fold
+from corral.store.sql.by_job import enter_again
 from corral.store.sql.records import AT_ONCE
 from corral.store.sql.tables import PROJECTED
 from corral.store.sqlite.database import FILE_NAME, connect, open_database
@@ -26,6 +27,7 @@ def rebuild(connection: sqlite3.Connection, records: Iterable[Record]) -> None:
         for table in PROJECTED:
             connection.execute(f"DELETE FROM {table.name}")
         _fold_all(connection, records)
+        enter_again(connection)
         connection.execute("COMMIT")
     except BaseException:
         connection.execute("ROLLBACK")

@@ -12,13 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from corral.store.journal import Head, JournalFenced
+from corral.store.sql.by_job import leave_out
 from corral.store.sql.records import Archived
 
 AT_ONCE = 2000
 
 
 def note_archive(connection: sqlite3.Connection, epoch: int, archived: Archived) -> None:
-    with _transaction(connection, epoch):
+    with transaction(connection, epoch):
         connection.execute(
             "INSERT INTO archives (last_seq, last_hash, first_seq, file, sha256) VALUES (?, ?, ?, ?, ?)",
             (archived.last_seq, archived.last_hash, archived.first_seq, archived.file, archived.sha256),
@@ -27,7 +28,7 @@ def note_archive(connection: sqlite3.Connection, epoch: int, archived: Archived)
 
 def remove_some(connection: sqlite3.Connection, epoch: int, upto: int) -> Head:
     """Remove the first few records up to that one. Returns the last that is gone; call again until that is the one."""
-    with _transaction(connection, epoch):
+    with transaction(connection, epoch):
         anchor = Head(*connection.execute("SELECT seq, hash FROM anchor").fetchone())
         last = min(upto, anchor.seq + AT_ONCE)
         if last <= anchor.seq:
@@ -42,13 +43,15 @@ def remove_some(connection: sqlite3.Connection, epoch: int, upto: int) -> Head:
             "INSERT OR REPLACE INTO submissions (seq, format, body) VALUES (?, ?, ?)",
             [(seq, format, zlib.compress(body)) for seq, format, body in submitted],
         )
+        leave_out(connection, last)
         connection.execute("DELETE FROM records WHERE seq <= ?", (last,))
         connection.execute("UPDATE anchor SET seq = ?, hash = ?", (last, hash_of_last))
         return Head(last, hash_of_last)
 
 
 @contextmanager
-def _transaction(connection: sqlite3.Connection, epoch: int) -> Iterator[None]:
+def transaction(connection: sqlite3.Connection, epoch: int) -> Iterator[None]:
+    """One of the writer of this epoch, and of nobody else."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         if connection.execute("SELECT epoch FROM writer").fetchone() != (epoch,):

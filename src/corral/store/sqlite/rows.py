@@ -12,6 +12,11 @@ from functools import cache
 from itertools import chain
 from typing import Any
 
+import msgspec
+
+from corral.store.journal import Record
+from corral.store.sql.by_job import pairs_of
+from corral.store.sql.records import RECORD
 from corral.store.sql.tables import SqlTables, Table
 
 _SIZES = (256, 64, 16, 4, 1)
@@ -32,6 +37,16 @@ def put(connection: sqlite3.Connection, head: str, rows: Sequence[Sequence[Any]]
 def _statement(head: str, width: int, size: int, tail: str) -> str:
     row = "(" + ", ".join("?" * width) + ")"
     return f"{head} VALUES {', '.join([row] * size)} {tail}"
+
+
+def put_records(connection: sqlite3.Connection, records: Sequence[Record]) -> None:
+    """Records, and which job each is about."""
+    put(connection, f"INSERT INTO records ({RECORD})", [msgspec.structs.astuple(record) for record in records])
+    put_pairs(connection, pairs_of(records))
+
+
+def put_pairs(connection: sqlite3.Connection, pairs: Sequence[tuple[str, int]]) -> None:
+    put(connection, "INSERT OR IGNORE INTO job_records (job, seq)", pairs)
 
 
 def tables_of(connection: sqlite3.Connection) -> SqlTables:

@@ -25,7 +25,7 @@ from corral.server.api.handlers.telling import told
 from corral.server.api.handlers.views import SOMEBODY
 from corral.server.auth import Verb, is_among
 from corral.server.totals import job_of
-from corral.store.journal import Record, RecordSource
+from corral.store.journal import Record
 from corral.wire.api import EventList, EventView
 from corral.wire.codec import decode
 
@@ -68,34 +68,22 @@ async def events(ask: Ask) -> Reply:
 
 
 async def _of_one_job(ask: Ask, job: str, after: int) -> EventList:
-    """Equivalent to a page of everything, of which the rest is left out: nothing is said of a job before its submission
-    nor after it was forgotten, and whether a record names it is seen, in a reader thread, without reading it."""
-    row = await ask.shared.look(ask.service.lookup.job, job) if is_number(job) else None
-    first = after if row is None else max(after, row.seq - 1)
-    reached, records, is_last = await ask.shared.look(_naming, ask.service.journal, job, first)
-    async with ask.shared.views.turn():
-        views = await _views(ask, records)
-    found = views[: ask.query.limit]
-    head = max(reached, ask.service.durable_seq)
-    after = found[-1].seq if len(found) < len(views) else head if is_last else reached
-    return EventList(events=tuple(found), next=after, head=max(after, head))
-
-
-def _naming(journal: RecordSource, job: str, after: int) -> tuple[int, list[Record], bool]:
-    """How far was looked, the records up to there that name a job, and whether there will be no others."""
-    signs = tuple(f'"{job}{end}'.encode() for end in ('"', "/", "["))
-    found: list[Record] = []
+    """Equivalent to a page of everything, of which the rest is left out; read are only the records about that job."""
+    found: list[EventView] = []
+    head = max(after, ask.service.durable_seq)
+    if not is_number(job):
+        return EventList(events=(), next=head, head=head)
     for _ in range(_SCANNED_MAX // _AT_ONCE):
-        records = journal.read(after, _AT_ONCE)
-        for record in records:
-            if any(sign in record.body for sign in signs):
-                found.append(record)
-                if isinstance(event := _decoded(record), e.JobForgotten) and event.job == job:
-                    return record.seq, found, True
-        after = records[-1].seq if records else after
-        if len(records) < _AT_ONCE:
+        part = await ask.shared.look(ask.service.lookup.records_of, job, after, _AT_ONCE)
+        async with ask.shared.views.turn():
+            found += await _views(ask, part.records)
+        after, head = part.upto, max(head, part.head)
+        if len(found) >= ask.query.limit or after >= part.head:
             break
-    return after, found, False
+    if len(found) > ask.query.limit:
+        found = found[: ask.query.limit]
+        after = found[-1].seq
+    return EventList(events=tuple(found), next=after, head=max(after, head))
 
 
 def _has_all_roles(ask: Ask) -> Callable[[], bool]:
