@@ -103,6 +103,7 @@ POST   /v1/fleets/none/scale      SCALE       401  403    403    403    403  404
 DELETE /v1/fleets/gpu             -           401  403    403    403    403  200      200
 DELETE /v1/fleets/none            -           401  403    403    403    403  404      404
 POST   /v1/agent/join             JOIN        401  404    404    404    404  404      404
+POST   /v1/agent/credential       -           401  404    404    404    404  404      404
 GET    /v1/agent/endpoint         -           401  404    404    404    404  404      404
 GET    /v1/whoami                 -           401  200    200    200    200  200      200
 GET    /v1/users                  -           401  200    200    200    200  200      200

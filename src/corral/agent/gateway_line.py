@@ -49,13 +49,18 @@ class GatewayLine:
 
     def __init__(self, node: str, servers: Servers, token: str, gateways: tuple[str, ...] = ()) -> None:
         self.answer_s = ANSWER_S
-        self._hello = msgspec.json.encode(Hello(node, token))
+        self._node = node
+        self.use(token)
         self._servers, self._gateways = servers, gateways
         self._known: tuple[str, int, bool] | None = None  # host, port, whether by TLS
         self._wire: _Wire | None = None
         self._granted: Callable[[LeaseAnswer], None] = _tell_nobody
         self._connecting = threading.Lock()
         self._turns = {kind: threading.Lock() for kind in (frames.RENEW, frames.REPORT, frames.ASK, frames.LOGS)}
+
+    def use(self, token: str) -> None:
+        """With the next connection."""
+        self._hello = msgspec.json.encode(Hello(self._node, token))
 
     def renew(self, asked: Renewal) -> LeaseAnswer:
         return self._asked(frames.RENEW, asked, LeaseAnswer, self.answer_s)

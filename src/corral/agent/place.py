@@ -31,6 +31,7 @@ class Credential(Struct, frozen=True):
     token: str
     cafile: str = ""
     gateways: tuple[str, ...] = ()
+    renew_ms: int = 0  # from when on it should be exchanged for a new one
 
     def __repr__(self) -> str:
         return f"Credential(node={self.node!r}, urls={self.urls!r})"  # a token has no business in a log

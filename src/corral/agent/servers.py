@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from corral.agent.line import NoAnswer, Refused
-from corral.backends.fleet.messages import EndpointAnswer
+from corral.backends.fleet.messages import EndpointAnswer, JoinAnswer
 
 T = TypeVar("T")
 
@@ -37,6 +37,15 @@ class Servers:
     def join(self, body: Any, answer: type[T]) -> T:
         with self._lock:
             return self._asked("POST", "join", msgspec.json.encode(body), answer, _JOIN_S)
+
+    def renew(self) -> JoinAnswer:
+        """A new credential for this node."""
+        with self._lock:
+            return self._asked("POST", "credential", b"", JoinAnswer, _JOIN_S)
+
+    def use(self, token: str) -> None:
+        """From here on this is what proves who asks."""
+        self._token = token
 
     def endpoint(self) -> tuple[str, EndpointAnswer]:
         """The host that leads, as it is reached from here, and where agents speak to it. Tries every server once."""

@@ -33,6 +33,7 @@ from corral.core.intake.site import SiteRules
 from corral.core.model import QueueSpec, Settings
 from corral.core.people.accounts import TokenIssued
 from corral.core.people.identity import AccountRules
+from corral.server import first_token
 from corral.server.api.app import Api, make_app
 from corral.server.api.budget import ConnectionBudget, connections_for
 from corral.server.api.entry.heads import timed_heads
@@ -212,7 +213,9 @@ def _found(journal: Journal, options: Options) -> None:
     now_ms = time.time_ns() // 1_000_000
     set_logs_aside(options.data, now_ms)
     token = new_token()
-    issued = TokenIssued(now_ms, token.id, options.administrator, token.digest, name="first start")
+    issued = TokenIssued(
+        now_ms, token.id, options.administrator, token.digest, first_token.NAME, expires_ms=now_ms + first_token.LIFE_MS
+    )
     account = options.administrator_account
     events = founding(options.settings, options.queues, options.administrator, issued, now_ms, account)
     # the token first: a start that ends in between is a first start again, and makes another one
@@ -290,6 +293,7 @@ class _Serving:
         server.service.rules, server.loop.account_rules = options.rules, options.accounts
         server.loop.keep_ended, server.loop.keep_ended_ms = options.keep_ended, options.keep_ended_ms
         server.service.leading = lead.vitals
+        server.first_token = first_token.FirstToken(options.credentials, write_private)
         lead.when_lost(partial(_from_elsewhere, asyncio.get_running_loop(), server.loop.stop))
         try:
             if await self._has_begun(server):

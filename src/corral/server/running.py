@@ -29,6 +29,7 @@ from corral.server.carrying.carrying import Carrying
 from corral.server.clock import Clock
 from corral.server.dispatch import Dispatch
 from corral.server.ending import ServerStopped
+from corral.server.first_token import FirstToken
 from corral.server.gateway.attached import Attached
 from corral.server.gateway.gateway import AgentGateway
 from corral.server.loop import SCHEDULER, AnyEvent, Loop
@@ -100,6 +101,7 @@ class Running:
         self._reports: deque[Report] = deque()
         self._secrets = secrets
         self.attest = AttestRules()
+        self.first_token: FirstToken | None = None
         self.disk: DiskWatch | None = None
         self.places = Places()
         self.watch = FleetWatch(EndHistory(known.state.holders.values()))
@@ -169,9 +171,12 @@ class Running:
         self.service.is_ready = True
 
     async def _protect_what_is_kept(self) -> None:
-        """Secrets are sealed with the newest key; heads of the journal are attested where that is asked for."""
+        """Secrets are sealed with the newest key, the first token is replaced in time, and heads of the journal are
+        attested where that is asked for."""
         if sealed := await asyncio.to_thread(self._secrets.seal_again, self.loop.known.accounts):
             log.info("secrets_sealed", count=sealed)
+        if self.first_token is not None:
+            self._tasks.append(asyncio.create_task(self.first_token.run(self.service)))
         if self.attest.is_on:
             signer = signer_of(Path(self.attest.key_file))
             attester = Attester(self.attest, signer, self._durable_head)

@@ -189,6 +189,7 @@ class JoinAnswer(Struct, frozen=True, gc=False):
     node: str
     token: str
     agent_port: int = 0
+    expires_ms: int | None = None  # of the credential
 
 
 class EndpointAnswer(Struct, frozen=True, gc=False):

@@ -130,6 +130,8 @@ def run_agent(folder: Path, credential: Credential, node: NodeSpec, config: Conf
 
     from corral.agent.address import own_address
     from corral.agent.gateway_line import GatewayLine
+    from corral.agent.place import AgentPlace
+    from corral.agent.renewal import CredentialRenewal
     from corral.agent.servers import Servers
     from corral.agent.start import Busy, begin
     from corral.cli.serve.machine import container_settings, local_settings
@@ -148,6 +150,13 @@ def run_agent(folder: Path, credential: Credential, node: NodeSpec, config: Conf
         raise Complaint(str(error), "stop it first: systemctl stop corral-agent", exit_code=FAULT) from None
     asked, running.is_lent = threading.Event(), leave_ms is not None
 
+    def use(token: str) -> None:
+        servers.use(token)
+        line.use(token)
+
+    renewal = CredentialRenewal(AgentPlace(folder), credential, servers.renew, use)
+    renewal.begin()
+
     def ask(*_: object) -> None:
         running.expect_leave()
         asked.set()
@@ -158,6 +167,7 @@ def run_agent(folder: Path, credential: Credential, node: NodeSpec, config: Conf
         pass
     if leave_ms is not None and running.failed is None:
         running.leave(leave_ms)
+    renewal.stop()
     running.stop()
     if running.failed is not None:
         hint = f"corral node token {credential.node} on the server, then corral node join --replace here"

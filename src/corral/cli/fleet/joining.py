@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 
 import rich_click as click
 
@@ -59,6 +60,7 @@ def join(
     from corral.agent.agent import urls_of
     from corral.agent.line import NoAnswer, Refused
     from corral.agent.place import AgentPlace, Credential
+    from corral.agent.renewal import renew_at
     from corral.agent.servers import Servers
     from corral.backends.fleet.messages import JoinAnswer, JoinBody
 
@@ -82,7 +84,8 @@ def join(
         raise Complaint(str(error), "check the address, and that the server runs", exit_code=FAULT) from None
     except OSError as error:
         raise Complaint(f"the authority in {cafile} cannot be read: {error}", "check --ca") from None
-    path = place.keep_credential(Credential(answer.node, urls_of(urls), answer.token, cafile, gateways))
+    due = renew_at(time.time_ns() // 1_000_000, answer.expires_ms)
+    path = place.keep_credential(Credential(answer.node, urls_of(urls), answer.token, cafile, gateways, due))
     tell(f"this machine is node {answer.node}; its credential is in {path}")
     say("corral agent makes it take work", dim=True)
 

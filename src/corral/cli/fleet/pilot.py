@@ -77,6 +77,7 @@ def _join(place: AgentPlace, urls: tuple[str, ...], name: str, token: str, cafil
     from corral.agent.agent import urls_of
     from corral.agent.line import NoAnswer, Refused
     from corral.agent.place import Credential
+    from corral.agent.renewal import renew_at
     from corral.agent.servers import Servers
     from corral.backends.fleet.messages import JoinAnswer, JoinBody
 
@@ -89,7 +90,8 @@ def _join(place: AgentPlace, urls: tuple[str, ...], name: str, token: str, cafil
         raise Complaint(f"the server refuses: {error}", error.hint, exit_code=FAULT) from None
     except NoAnswer as error:
         raise Complaint(str(error), "check the address of the server", exit_code=FAULT) from None
-    credential = Credential(answer.node, urls_of(urls), answer.token, cafile)
+    due = renew_at(time.time_ns() // 1_000_000, answer.expires_ms)
+    credential = Credential(answer.node, urls_of(urls), answer.token, cafile, renew_ms=due)
     place.keep_credential(credential)
     return credential
 

@@ -22,6 +22,7 @@ ACCOUNT = re.compile(r"[a-z_][a-z0-9_.-]{0,31}")
 NODE = SECRET
 QUEUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")  # no part is . or ..
 JOIN = "join:"  # begins the name of a token that lets a machine join; after it, the only node it is good for
+NODE_MS = 90 * 86_400_000  # how long the credential of a node is good for
 TOKENS_MAX = 1000  # of one user
 TOKEN_NAME_MAX = 100
 EXPIRED_KEPT_MS = 3_600_000
@@ -165,8 +166,35 @@ def admit_node(accounts: Accounts, node: str, join: str, token: str, digest: str
         return Refusal("node_exists", f"there is a node {node} already", hint, "node")
     old = [a.TokenRevoked(now_ms, each.id) for each in accounts.tokens.values() if each.user == user]
     name = f"credential of node {node}"
-    issued = a.TokenIssued(now_ms, token, user, digest, name, ("node.sync",))
+    issued = a.TokenIssued(now_ms, token, user, digest, name, ("node.sync",), now_ms + NODE_MS)
     return [a.TokenRevoked(now_ms, join), *old, a.UserSet(now_ms, user), issued]
+
+
+def renew_node(accounts: Accounts, presented: str, token: str, digest: str, now_ms: int) -> Answer:
+    """A new credential for the node that presents one. That one stays good until it expires, lest the machine comes
+    back without the new one; others that it had are over."""
+    mine = accounts.tokens.get(presented)
+    if mine is None:
+        return Refusal("no_such_token", "the credential was revoked", "join again: corral node join --replace")
+    others = [
+        a.TokenRevoked(now_ms, each.id)
+        for each in accounts.tokens.values()
+        if each.user == mine.user and each.id != presented
+    ]
+    return [*others, a.TokenIssued(now_ms, token, mine.user, digest, mine.name, mine.scope, now_ms + NODE_MS)]
+
+
+def replace_token(
+    accounts: Accounts, old: str, token: str, digest: str, expires_ms: int, now_ms: int
+) -> list[AccountEvent]:
+    """Another token like this one, which stays good until it expires; older ones of the same name and user are over."""
+    mine = accounts.tokens[old]
+    older = [
+        a.TokenRevoked(now_ms, each.id)
+        for each in accounts.tokens.values()
+        if (each.user, each.name) == (mine.user, mine.name) and each.id != old
+    ]
+    return [*older, a.TokenIssued(now_ms, token, mine.user, digest, mine.name, mine.scope, expires_ms)]
 
 
 def issue_ticket(

@@ -175,6 +175,11 @@ AGENTS = (
         about="Leases, reports and orders go over one connection to that port, not over this interface.",
         answer=messages.EndpointAnswer, statuses=(403, 404),
     ),
+    Route(
+        method="POST", path="/v1/agent/credential", tag="agents", verb=Verb.NODE_SYNC,
+        handler=agents.renew_credential, summary="Exchange the credential of a node for a new one",
+        answer=messages.JoinAnswer, statuses=(403, 404),
+    ),
 )  # fmt: skip
 
 PEOPLE = (

@@ -10,7 +10,7 @@ from corral.core.people import commands
 from corral.server.api.entry.asking import Ask, Reply, accepted
 from corral.server.api.entry.problems import Unable, forbidden, not_found, out_of_scope
 from corral.server.api.entry.seam import Fleet
-from corral.server.auth import Verb, may, new_token
+from corral.server.auth import NewToken, Verb, may, new_token
 from corral.wire.api import ChangeAnswer, TokenMade
 
 log = structlog.get_logger(__name__)
@@ -61,7 +61,12 @@ async def join(ask: Ask) -> Reply:
         )
     )
     log.info("node_joined", node=node, by=ask.user)
-    return JoinAnswer(node, drawn.text, fleet.endpoint.port)
+    return _credential(ask, node, drawn, fleet)
+
+
+def _credential(ask: Ask, node: str, drawn: NewToken, fleet: Fleet) -> JoinAnswer:
+    issued = ask.service.accounts.tokens.get(drawn.id)
+    return JoinAnswer(node, drawn.text, fleet.endpoint.port, None if issued is None else issued.expires_ms)
 
 
 async def remove_node(ask: Ask) -> Reply:
@@ -90,6 +95,21 @@ async def endpoint(ask: Ask) -> Reply:
     if Verb.NODE_SYNC not in ask.principal.scope:
         raise out_of_scope(Verb.NODE_SYNC)
     return fleet.endpoint
+
+
+async def renew_credential(ask: Ask) -> Reply:
+    """Asked by an agent whose credential will expire. What it asks with must be that of the node itself."""
+    fleet = _fleet(ask)
+    if Verb.NODE_SYNC not in ask.principal.scope:
+        raise out_of_scope(Verb.NODE_SYNC)
+    drawn, presented = new_token(), ask.principal.token
+    accepted(
+        await ask.service.change_accounts(
+            ask.user,
+            lambda accounts, now_ms: commands.renew_node(accounts, presented, drawn.id, drawn.digest, now_ms),
+        )
+    )
+    return _credential(ask, ask.user.removeprefix(commands.node_user("")), drawn, fleet)
 
 
 def _fleet(ask: Ask) -> Fleet:
