@@ -14,9 +14,9 @@ from corral.core.people import accounts as a
 from corral.core.people import commands
 from corral.core.people.accounts import Accounts, Role
 from corral.server.auth import authenticate, new_token
-from corral.server.first_token import LIFE_MS, NAME, FirstToken
 from corral.server.gateway.roster import Credentials, proved
 from corral.server.main import write_private
+from corral.server.vault.first_token import LIFE_MS, NAME, FirstToken
 from tests.server.memory_service import START_MS, MemoryService
 
 DAY_MS = 86_400_000

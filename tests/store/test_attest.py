@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from corral.server.attesting import Attester
+from corral.server.vault.attesting import Attester
 from corral.store.attest import BadAttestation, Signer, line_of, read_lines, signer_of
 from corral.store.journal import Head
 from corral.store.moving import missing_heads

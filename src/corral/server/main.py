@@ -33,7 +33,6 @@ from corral.core.intake.site import SiteRules
 from corral.core.model import QueueSpec, Settings
 from corral.core.people.accounts import TokenIssued
 from corral.core.people.identity import AccountRules
-from corral.server import first_token
 from corral.server.api.app import Api, make_app
 from corral.server.api.budget import ConnectionBudget, connections_for
 from corral.server.api.entry.heads import timed_heads
@@ -49,7 +48,7 @@ from corral.server.running import Running
 from corral.server.standing.redirect import Redirect, Starting, Switch
 from corral.server.standing.standby import Lead, Standby
 from corral.server.start import FOUNDER, founding, load, set_logs_aside
-from corral.server.vault import secrets_of
+from corral.server.vault import first_token, secrets_of
 from corral.server.vault.keys import BadKey
 from corral.server.watch.disk import DiskWatch
 from corral.store.attest import BadAttestation, signer_of

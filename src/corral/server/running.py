@@ -24,12 +24,10 @@ from corral.core.people import commands as people
 from corral.core.people import identity
 from corral.core.state import State
 from corral.server import garbage
-from corral.server.attesting import Attester
 from corral.server.carrying.carrying import Carrying
 from corral.server.clock import Clock
 from corral.server.dispatch import Dispatch
 from corral.server.ending import ServerStopped
-from corral.server.first_token import FirstToken
 from corral.server.gateway.attached import Attached
 from corral.server.gateway.gateway import AgentGateway
 from corral.server.loop import SCHEDULER, AnyEvent, Loop
@@ -47,6 +45,8 @@ from corral.server.start import (
     skip_numbers,
     was_given,
 )
+from corral.server.vault.attesting import Attester
+from corral.server.vault.first_token import FirstToken
 from corral.server.vault.store import SecretStore
 from corral.server.watch.disk import DiskWatch
 from corral.server.watch.history import EndHistory

@@ -1,4 +1,4 @@
-"""Values of secrets: sealed with a key that is not beside them, and kept in files or in the database."""
+"""What a server guards: values of secrets, sealed; the token of the first start; proofs of the record."""
 
 from __future__ import annotations
 
