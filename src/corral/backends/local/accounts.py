@@ -9,10 +9,8 @@ from corral.backends.base import ACCOUNTLESS
 from corral.backends.local.task import isolation
 
 #: Where a process that is root would run a task of nobody in particular.
-NO_ACCOUNT = (
-    "the machine's Corral runs as root, so a task without an account would run as root: give the user an account "
-    "(corral user set NAME --account ACCOUNT), or start Corral there with --account ACCOUNT"
-)
+NO_ACCOUNT = "Corral runs as root there, so the task would run as root"
+GIVE_ONE = "give the user an account: corral user set NAME --account ACCOUNT"
 
 
 SEPARATION = "separation"

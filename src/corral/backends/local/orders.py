@@ -13,7 +13,7 @@ from msgspec import structs
 
 from corral.backends.base import TaskKey, TaskOrder
 from corral.backends.gpus import is_simulated, visibility
-from corral.backends.local.accounts import why_not_as
+from corral.backends.local.accounts import GIVE_ONE, why_not_as
 from corral.backends.local.containers import Containers
 from corral.backends.local.settings import LocalSettings
 from corral.backends.local.state import OrderRecord, name_of, short
@@ -49,7 +49,7 @@ def request_of(order: TaskOrder, site: Site, logs: str, containers: Containers |
     refusal = _refusal(order, containers)
     told = containers.told(order) if containers is not None and order.image and not refusal else None
     account = order.account or site.settings.account
-    failure = why_not_as(account) or (NO_ENGINE if order.image and not refusal and told is None else "")
+    failure = _not_as(account) or (NO_ENGINE if order.image and not refusal and told is None else "")
     record = OrderRecord(
         order=structs.replace(order, secret_env=()),
         secrets=tuple(variable for variable, _ in order.secret_env),
@@ -99,6 +99,11 @@ def _mps(order: TaskOrder) -> dict[str, str]:
     if not order.vram_mib or not os.path.exists(f"{pipes}/control"):
         return {}
     return {"CUDA_MPS_PIPE_DIRECTORY": pipes, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={order.vram_mib}M"}
+
+
+def _not_as(account: str) -> str:
+    why = why_not_as(account)
+    return f"{why}; {GIVE_ONE}" if why else ""
 
 
 def unenforced(order: TaskOrder, layout: Layout) -> list[str]:

@@ -42,10 +42,7 @@ def account_for(accounts: Accounts, name: str, rules: AccountRules, cannot_run_a
     if account:
         hint = f"corral user set {name} --account ACCOUNT names another one"
         return Refusal("cannot_run_as", f"jobs of {name} run as {account!r}, and {why}", hint, "account")
-    hint = (
-        f"an administrator gives them one: corral user set {name} --account ACCOUNT; or one for everybody: "
-        "corral up --account ACCOUNT"
-    )
+    hint = f"corral user set {name} --account ACCOUNT; or one for everybody: corral up --account ACCOUNT"
     return Refusal("no_account", f"{name} has no account on the machines, and {why}", hint, "account")
 
 
