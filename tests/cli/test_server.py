@@ -140,6 +140,8 @@ def test_the_journal_is_made_anew_archived_and_a_fault_in_it_is_found(machine: M
     assert machine("db", "rebuild").stdout.startswith("made anew from ")
     archived = machine("db", "archive")
     assert archived.returncode == 0, archived.stderr
+    assert archived.stdout.endswith(" MiB smaller\n")
+    assert machine("db", "vacuum").stdout.endswith(" MiB smaller\n")
     assert machine("db", "verify").returncode == 0
     (archive,) = (machine.data / "archive").iterdir()
     archive.write_bytes(archive.read_bytes()[:-20])
@@ -150,7 +152,7 @@ def test_the_journal_is_made_anew_archived_and_a_fault_in_it_is_found(machine: M
 
 
 def test_where_there_is_no_journal_it_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    for verb in ("verify", "rebuild", "archive", "info"):
+    for verb in ("verify", "rebuild", "archive", "vacuum", "info"):
         done = typed(capsys, "db", verb, "--data", str(tmp_path))
         assert done.code == 2
         assert "there is no journal in" in done.err

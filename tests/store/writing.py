@@ -43,6 +43,7 @@ def write(folder: Path, count: int) -> None:
             journal.save_image(StoredImage(seq, 1, rng.randbytes(rng.choice((100, 10_000)))))
             if rng.random() < 0.3:
                 journal.archive(min(journal._reader.images.seqs()))
+                journal.shrink()
     journal.close()
 
 

@@ -93,8 +93,13 @@ def rebuild(data: str | None, database: str | None) -> None:
 @where
 @click.option("--upto", type=click.IntRange(min=1), metavar="SEQ", default=None, help="Else as far as is possible.")
 @click.option("--to", "target", metavar="FILE", default=None, help="Otherwise a file in the data folder.")
-def archive(data: str | None, database: str | None, upto: int | None, target: str | None) -> None:
-    """Move old records into a file, without breaking the chain. The server must not run."""
+@click.option("--no-vacuum", is_flag=True, help="Leave the database file as large as it is.")
+def archive(data: str | None, database: str | None, upto: int | None, target: str | None, no_vacuum: bool) -> None:
+    """Move old records into a file, without breaking the chain, and give back their room. The server must not run.
+
+    The database file of an earlier version is written again as a whole, which needs free disk for a copy of what is
+    left. PostgreSQL uses the room again by itself.
+    """
     from corral.store.archive import ArchiveRefused
 
     with _opened(data, database) as journal:
@@ -106,7 +111,30 @@ def archive(data: str | None, database: str | None, upto: int | None, target: st
             path = journal.archive(last, Path(target).absolute() if target else None)
         except ArchiveRefused as error:
             raise Complaint(str(error).rstrip("."), "corral db info tells what there is") from None
-    tell(f"records up to {last} are in {path}")
+        tell(f"records up to {last} are in {path}")
+        if not no_vacuum:
+            _shrink(journal)
+
+
+@db.command()
+@where
+def vacuum(data: str | None, database: str | None) -> None:
+    """Give the room that archived records have left back to the disk. The server must not run."""
+    with _opened(data, database) as journal:
+        _shrink(journal)
+
+
+def _shrink(journal: SqliteJournal | PostgresJournal) -> None:
+    from corral.store.sqlite.journal import SqliteJournal
+    from corral.store.sqlite.space import NoRoom
+
+    if not isinstance(journal, SqliteJournal):
+        tell("PostgreSQL uses the room of archived records again by itself; VACUUM FULL records gives it to the disk")
+        return
+    try:
+        tell(f"the database is {journal.shrink() / (1 << 20):.1f} MiB smaller")
+    except NoRoom as error:
+        raise Complaint(f"the database keeps its size: {error}", "make room, then run corral db vacuum") from None
 
 
 @db.command()

@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from corral.store.files import sync_folder
 from corral.store.journal import JournalTooNew, JournalUnusable
+from corral.store.sqlite.space import KEEP_ACCOUNT
 
 FILE_NAME = "journal.db"
 
@@ -36,6 +37,7 @@ def connect(path: Path, *, for_writing: bool = False) -> sqlite3.Connection:
     connection = sqlite3.connect(where, uri=True, isolation_level=None, check_same_thread=False, cached_statements=256)
     connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
     if for_writing:
+        connection.execute(KEEP_ACCOUNT)  # of a database that has no page yet; others stay as they are
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
         connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")

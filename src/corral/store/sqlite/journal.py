@@ -29,6 +29,7 @@ from corral.store.sqlite.removal import note_archive, remove_some, transaction
 from corral.store.sqlite.rows import put_pairs, put_records, tables_of
 from corral.store.sqlite.sidecar import FILE_NAME as SIDECAR_NAME
 from corral.store.sqlite.sidecar import Sidecar, remembered_head
+from corral.store.sqlite.space import give_some_back, keeps_account, settle, write_again
 
 _log = logging.getLogger(__name__)
 _FULL_LOOK_S = 0.5
@@ -94,6 +95,18 @@ class SqliteJournal(SqlJournal):
         self._writer.run(anew).result()
         self._enter_older()
 
+    def shrink(self) -> int:
+        """Give the room of records that were archived back to the disk. Returns how many bytes smaller the file is.
+        Raises ``NoRoom`` where a database of an earlier version would have to be written again, and cannot be."""
+        before = self._reader.size()
+        if self._writer.run(lambda: keeps_account(self._connection)).result():
+            while self._writer.run(self._give_some_back).result():
+                pass
+        else:
+            self._writer.run(lambda: write_again(self._connection, self.folder)).result()
+        self._writer.run(lambda: settle(self._connection)).result()
+        return before - self._reader.size()
+
     def _usable_images(self) -> list[int]:
         return [seq for seq in self._reader.images.seqs() if self._reader.images.load(seq) is not None]
 
@@ -111,6 +124,10 @@ class SqliteJournal(SqlJournal):
 
     def _remove_some(self, upto: int) -> None:
         remove_some(self._connection, self._epoch, upto)
+
+    def _give_some_back(self) -> bool:
+        with transaction(self._connection, self._epoch):
+            return give_some_back(self._connection)
 
     def _enter_some(self) -> bool:
         with transaction(self._connection, self._epoch):
