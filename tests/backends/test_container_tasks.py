@@ -262,7 +262,7 @@ def test_a_killed_first_process_is_told_as_killed(ground: ContainerGround):
     ground.says(key, "ready")
     os.kill(ground.pid(key), signal.SIGKILL)
     down = ground.ear.down(key)
-    assert (down.exit_code, down.signal, down.failure) == (137, 9, None)
+    assert (down.exit_code, down.signal, down.failure) == (137, 9, FailureClass.KILLED)
     assert "not by Corral" in down.why
 
 

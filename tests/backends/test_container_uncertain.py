@@ -40,6 +40,9 @@ class Hanging:
             except OSError:
                 return
             request = connection.recv(1 << 16).decode().split("\r\n")[0]
+            if not request:  # somebody only looked who listens here
+                connection.close()
+                continue
             self.asked.append(request)
             if "/start" in request or "/attach" in request:
                 if "/attach" in request:

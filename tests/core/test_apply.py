@@ -89,7 +89,7 @@ def test_a_node_described_anew_while_it_is_lost_counts_once_when_it_returns():
     assert made.state.queues.total["gpu_milli"] == 8000
 
 
-@pytest.mark.parametrize(("cause", "charged"), [(Cause.REQUEUE, 4000), (Cause.RECLAIM, 0)])
+@pytest.mark.parametrize(("cause", "charged"), [(Cause.CANCEL, 4000), (Cause.REQUEUE, 0), (Cause.RECLAIM, 0)])
 def test_a_gang_is_metered_until_it_has_stopped_and_charged_unless_it_makes_room_for_others(cause, charged):
     made = World().rack("a", 1, 4).queue("team")
     gang = made.run("j", demand=demand_of(gpus=4))
@@ -101,5 +101,5 @@ def test_a_gang_is_metered_until_it_has_stopped_and_charged_unless_it_makes_room
     made.down(gang, 85)
     assert (queue.used["gpu_milli"], queue.usage.rates[0]) == (0, 0)
     assert queue.used_gpu_ms == 4 * 10_000
-    assert gang.state is GangState.WAITING
+    assert gang.state is (GangState.FAILED if charged else GangState.WAITING)
     assert made.now == START_MS + 10_000

@@ -227,7 +227,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "    if not event.is_charged:\n        _set_charge(state, gang, ())",
         "    if True:\n        _set_charge(state, gang, ())",
         "A gang that leaves by its own will keeps its GPUs and is charged nothing.",
-        (f"{APPLY}{_CHARGED}[requeue-4000]",),
+        (f"{APPLY}{_CHARGED}[cancel-4000]",),
     ),
     Mutant(
         "budget_not_charged_on_entry",

@@ -89,7 +89,7 @@ class Cause(StrEnum):
 
 PREEMPTING = frozenset({Cause.RECLAIM, Cause.PRIORITY, Cause.TIME_SHARE, Cause.SHRINK})
 #: Nobody else makes it leave: its queue is charged for it until it has stopped.
-OWN_WILL = frozenset({Cause.CANCEL, Cause.REQUEUE, Cause.TIME_LIMIT})
+OWN_WILL = frozenset({Cause.CANCEL, Cause.TIME_LIMIT})
 
 
 class Blocker(IntFlag):
