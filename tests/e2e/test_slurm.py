@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 import corral
+from tests.accounts import VARIABLE
 from tests.carriers.private_slurm import why_not
 from tests.e2e.carried import Carried
 
@@ -213,8 +214,9 @@ def python_of(user: str) -> dict[str, Any]:
     pytest.skip(f"{user} can run neither the Python of the tests nor that of the machine")
 
 
-def test_pilots_of_a_user_who_is_not_root(tmp_path: Path) -> None:
+def test_pilots_of_a_user_who_is_not_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     python = python_of("nobody")
+    monkeypatch.delenv(VARIABLE, raising=False)  # jobs run as whoever the pilot is
     with Carried(tmp_path / "bed", nodes=1) as carried:
         spool = carried.slurm.folder / "lent"
         spool.mkdir()
