@@ -85,6 +85,10 @@ bench-api: setup ## Load a whole server over HTTP; QUICK=1 for a short run (CORR
 bench-preempt: setup ## Preempt the documented training loop on a real server; COUNT=200 times (20)
 	$(PY) -m tests.bench.preempt --count $(or $(COUNT),20)
 
+.PHONY: bench-starts
+bench-starts: setup ## Start tasks of eight processes each beside busy processes; COUNT=500 times (50)
+	$(PY) -m tests.bench.starts --count $(or $(COUNT),50)
+
 .PHONY: bench-cliffs
 bench-cliffs: setup ## What grows out of proportion: dependencies, tasks, readers, shapes, queues; QUICK=1 for a short run
 	$(PY) tests/bench/cliffs.py $(if $(QUICK),--quick)

@@ -2,11 +2,13 @@
 
     PYTHONPATH=src:. python -m tests.bench.lemons [--seeds 3] [--nodes 1000] [--days 30]
 
-A simulated month, through the very code with which the server judges (`EndHistory.lemons`): jobs of 200 users on 1,000
-nodes, 20 % of which end by an error of the user; of these some print what looks like a fault of the network or the GPU
-(always the same users more than others), and some are arrays that fail as a whole. Healthy machines spoil 3 of 1,000
-jobs. One machine in a hundred becomes a lemon at a random time and spoils 30 % to 90 % of its jobs; of what it spoils,
-a fifth looks like a plain error of the user. ``found_ratio``: lemons found before they had spoilt more than ten jobs.
+A simulated month of events, through the very code with which the server judges (`EndHistory.take` and `.lemons`, a look
+every 15 minutes); there is no engine, no placement and no agent: jobs go to nodes that are drawn evenly, and nobody
+places work on a lemon that was found. There are 200 users and 20 jobs a day for each node; 20 % end by an error of the
+user, of which some print what looks like a fault of the network or the GPU (always the same users more than others),
+and some are arrays that fail as a whole. Healthy machines spoil 3 of 1,000 jobs. One machine in a hundred becomes a
+lemon at a random time and spoils 30 % to 90 % of its jobs; of what it spoils, a fifth looks like a plain error of the
+user. ``found_ratio``: lemons found before they had spoilt more than ten jobs.
 """
 
 from __future__ import annotations
@@ -35,12 +37,14 @@ FAULTS = (FailureClass.GPU_FAULT, FailureClass.NETWORK, FailureClass.START_FAILE
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--days", type=int, default=30)
     asked = parser.parse_args()
-    months = [Month(seed, asked.nodes, asked.days).run() for seed in range(asked.seeds)]
-    for month in months:
-        print(json.dumps(month))
+    months = []
+    for seed in range(asked.first_seed, asked.first_seed + asked.seeds):
+        months.append(Month(seed, asked.nodes, asked.days).run())
+        print(json.dumps(months[-1]), flush=True)
     print(json.dumps(summed(months)))
 
 

@@ -65,6 +65,20 @@ def test_what_no_machine_explains_is_the_users_after_a_lease():
     assert state_of(gang) is GangState.FAILED
 
 
+@pytest.mark.parametrize("known_ms", [11_000, 18_000], ids=["lease of 8 s", "lease of 15 s"])
+def test_a_node_is_to_blame_that_is_found_lost_as_late_as_the_lease_allows(known_ms: int):
+    world, gang = gang_on_two_nodes()
+    node = on(gang, 1)
+    for task in (1, 0):
+        down = f.TasksDown(gang.id, gang.attempt, 1 << task, 1, None, on(gang, task), judge_ms=known_ms)
+        world.tell(down)
+    world.wait(known_ms - 1)
+    assert state_of(gang) is GangState.STOPPING
+    world.tell(f.NodeGone(node))
+    assert state_of(gang) is GangState.WAITING
+    assert gang.retries == {FailureClass.NODE_LOST: 1}
+
+
 def test_where_no_other_machine_could_be_the_cause_nobody_waits():
     world = World().rack("a", 2).queue("team")
     one = world.run("one", "team", demand_of(8))

@@ -6,6 +6,8 @@ import pytest
 
 from corral.backends.base import HealthReport, Phase, Report, SavedReport, TaskKey, TaskOrder, TaskReport
 from corral.backends.fake import FakeBackend
+from corral.backends.fleet.backend import FleetBackend
+from corral.backends.fleet.settings import LEASE_MS, SHARED_LEASE_MS, fleet_settings
 from corral.core import events as e
 from corral.core import facts as f
 from corral.core.apply import apply
@@ -16,7 +18,12 @@ from corral.core.model import Cause, FailureClass, GangSpec, Health, JobSpec, Qu
 from corral.core.state import State
 from corral.core.work import Work
 from corral.server.dispatch import Dispatch
-from tests.server.servers import NODE
+from corral.server.running import Running
+from corral.server.start import load
+from corral.server.vault import secrets_of
+from corral.store.memory import MemoryJournal
+from corral.store.memory_lookup import MemoryLookup
+from tests.server.servers import NODE, found
 from tests.steps import growth, steps
 
 
@@ -324,3 +331,17 @@ def test_the_user_may_say_where_ranks_meet():
     work = Work(command=("x",), env=(("MASTER_ADDR", "head.example"), ("MASTER_PORT", "4000")))
     found = variables(Desk(spec(work), TWO))
     assert (found["MASTER_ADDR"], found["MASTER_PORT"]) == ("head.example", "4000")
+
+
+@pytest.mark.parametrize(("lease_ms", "known_ms"), [(LEASE_MS, 11_000), (SHARED_LEASE_MS, 18_000), (2_000, 3_500)])
+def test_a_failure_is_judged_when_the_loss_of_another_machine_would_be_known(tmp_path, lease_ms, known_ms):
+    """A node may have renewed its lease right before it died: the lease, the margin and a look later it is lost."""
+    journal = MemoryJournal()
+    found(journal)
+    fleet = FleetBackend(tmp_path, fleet_settings(lease_ms))
+    server = Running(load(journal), journal, MemoryLookup(), fleet, secrets_of(tmp_path))
+    state = Desk(spec(Work(command=("x",))), TWO).state
+    server._dispatch.state = state
+    fact = server._dispatch.fact(TaskReport(key=TaskKey("7/main", 1, 0), phase=Phase.DOWN, at_ms=3, node="here"))
+    assert isinstance(fact, f.TasksDown)
+    assert fact.judge_ms == known_ms

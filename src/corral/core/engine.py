@@ -166,7 +166,7 @@ def _judge_ms(state: State, gang: Gang, fact: f.TasksDown, now_ms: int) -> int:
     later: until then nobody is blamed. 0: there is nothing to wait for."""
     is_plain = fact.failure in (None, FailureClass.USER_ERROR, FailureClass.NETWORK)
     is_alone = len({seat.node for seat in gang.seats}) == 1
-    return 0 if is_alone or not is_plain else now_ms + state.settings.judge_ms
+    return 0 if is_alone or not is_plain else now_ms + (fact.judge_ms or state.settings.judge_ms)
 
 
 def _saved(state: State, fact: f.Saved, now_ms: int) -> list[e.Event]:

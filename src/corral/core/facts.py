@@ -25,7 +25,8 @@ class TasksUp(Struct, frozen=True, gc=False):
 
 
 class TasksDown(Struct, frozen=True, gc=False):
-    """These tasks of an attempt are over. ``failure`` is the reporter's classification, if it made one."""
+    """These tasks of an attempt are over. ``failure`` is the reporter's classification, if it made one. ``judge_ms``:
+    after this time it would be known that another machine was lost meanwhile; 0: as the settings say."""
 
     gang: str
     attempt: int
@@ -33,6 +34,7 @@ class TasksDown(Struct, frozen=True, gc=False):
     exit_code: int = 0
     failure: FailureClass | None = None
     node: str = ""
+    judge_ms: int = 0
 
 
 class Saved(Struct, frozen=True, gc=False):

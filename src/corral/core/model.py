@@ -205,10 +205,7 @@ class Settings(Struct, frozen=True, gc=False, kw_only=True):
     half_life_ms: int = 7 * 24 * 3_600_000
     entry_charge_ms: int = 3_600_000  # what a start is charged at once, so that a burst gains nothing
     default_expected_ms: int = 24 * 3_600_000  # for work that states neither limit nor estimate
-    judge_ms: int = (
-        10_000  # so long after a plain failure of one of several machines it may be another's fault: a lease
-    )
-    # and what is added to it
+    judge_ms: int = 10_000  # after a plain failure of one of several machines, where the fact does not say it
 
 
 class Job(Struct, gc=False):

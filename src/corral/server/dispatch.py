@@ -51,6 +51,7 @@ class Dispatch:
         self._carried: dict[str, Effect] = {}  # by gang, the last one
         self._delayed: dict[str, int] = {}  # gang -> the attempt that waits for what is left of older ones
         self.to_wall: Callable[[int], int] = lambda at_ms: at_ms  # from the server's clock to that of the machine
+        self.judge_ms = 0  # after a failure: when the loss of another machine would be known; 0: as the settings say
         self.tell: Tell = _tell_nobody  # what becomes of tasks that no backend has heard of
 
     def carry_out(self, effect: Effect) -> None:
@@ -122,7 +123,8 @@ class Dispatch:
         if report.phase is Phase.UP:
             return f.TasksUp(key.gang, key.attempt, 1 << key.task)
         self._over.add(key)
-        return f.TasksDown(key.gang, key.attempt, 1 << key.task, report.exit_code, report.failure, report.node)
+        failure = report.failure
+        return f.TasksDown(key.gang, key.attempt, 1 << key.task, report.exit_code, failure, report.node, self.judge_ms)
 
     def _end_old(self, key: TaskKey, report: TaskReport, gang: Gang | None) -> None:
         if report.phase is Phase.UP:

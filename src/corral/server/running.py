@@ -98,6 +98,8 @@ class Running:
         self.loop.patience_s = policy.timeout_ms / 1000
         self.loop.watchers.append(self._let_go)
         self.service = Service(self.loop, lookup, backend, secrets)
+        if self.service.fleet is not None:
+            self._dispatch.judge_ms = self.service.fleet.settings.loss_known_ms
         self._reports: deque[Report] = deque()
         self._secrets = secrets
         self.attest = AttestRules()

@@ -1,6 +1,7 @@
 """From symptoms to verdicts: how often, how long, and what a probe or an operator is needed for."""
 
 import pytest
+from msgspec.structs import replace
 
 from corral.backends.health.judgement import Sheet, cleared, judge, probed, wants_probe
 from corral.backends.health.lemons import End, lemon
@@ -161,8 +162,13 @@ def test_falls_that_are_long_past_are_forgotten():
 def ends(
     unit: str, failed: int, fine: int, failure: FailureClass = FailureClass.GPU_FAULT, users: int = 4, gang: str = ""
 ) -> list[End]:
-    bad = [End(MINUTE_MS, gang or f"{unit}-bad-{n}/main", (unit,), failure, f"u{n % users}") for n in range(failed)]
-    return bad + [End(MINUTE_MS, f"{unit}-fine-{n}/main", (unit,), None, f"u{n % users}") for n in range(fine)]
+    """The failed ones are spread evenly among the others."""
+    apart_ms = (failed + fine) // max(failed, 1)
+    bad = [
+        End(MINUTE_MS + n * apart_ms, gang or f"{unit}-bad-{n}/main", (unit,), failure, f"u{n % users}")
+        for n in range(failed)
+    ]
+    return bad + [End(MINUTE_MS + n, f"{unit}-fine-{n}/main", (unit,), None, f"u{n % users}") for n in range(fine)]
 
 
 WELL = ends("b", 0, 50)
@@ -178,7 +184,21 @@ LEMONS = {
         [End(MINUTE_MS, f"{n}/main", ("a",), FailureClass.GPU_FAULT) for n in range(9)] + WELL,
         False,
     ),
+    "a program of each user that fails elsewhere as well": (
+        ends("a", 6, 4) + [replace(end, units=("b",)) for end in ends("a", 6, 0)] + WELL,
+        False,
+    ),
     "a few among very many": (ends("a", 4, 400) + WELL, False),
+    "faults one after the other, after very many that ran well": (
+        ends("a", 0, 400) + [replace(end, at_ms=2 * MINUTE_MS) for end in ends("a", 5, 0)] + WELL,
+        True,
+    ),
+    "programs that fail between the faults say nothing for the machine": (
+        ends("a", 4, 4)
+        + [replace(end, gang=f"x{n}/main") for n, end in enumerate(ends("a", 40, 0, USER_ERROR))]
+        + WELL,
+        True,
+    ),
     "programs that fail": (ends("a", 100, 2, USER_ERROR) + WELL, False),
     "nothing is known of other places": (ends("a", 20, 0) + ends("b", 0, 9), False),
     "the same users meet them elsewhere as well": (ends("a", 6, 4) + ends("b", 40, 40), False),
@@ -201,5 +221,5 @@ def test_a_lemon_is_told_with_its_numbers_and_what_is_long_past_does_not_count()
         "work of 4 users met faults of the machine here within 1d (4 of 10 jobs; 0 of 50 elsewhere), and fares well "
         "elsewhere"
     )
-    assert lemon("a", history, MINUTE_MS + 1, SETTINGS) is None
+    assert lemon("a", history, 2 * MINUTE_MS, SETTINGS) is None
     assert lemon("a", history, 0, HealthSettings(lemon_failures=0)) is None

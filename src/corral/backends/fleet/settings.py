@@ -25,6 +25,11 @@ class FleetSettings(Struct, frozen=True, kw_only=True):
     poll_ms: int = 20_000
     log_wait_ms: int = 5_000  # for an agent to answer what a log says
 
+    @property
+    def loss_known_ms(self) -> int:
+        """At most this long after a node was cut off it is known to be lost."""
+        return self.lease_ms + self.margin_ms + self.stall_ms
+
     def fault(self) -> str:
         """What is wrong with them; empty: nothing."""
         if self.heartbeat_ms * 3 > self.lease_ms:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 
-from corral.backends.health.lemons import MACHINE, End, lemon
+from corral.backends.health.lemons import MACHINE, End, Tally, lemon
 from corral.core import events as e
 from corral.core.cluster.resources import Seat
 from corral.core.fleets.fleets import FleetEvent
@@ -18,7 +18,7 @@ from corral.core.model import FailureClass, Gang
 from corral.core.people.accounts import AccountEvent
 from corral.wire.health import HealthSettings
 
-_ENDS_MAX = 20_000
+_ENDS_MAX = 50_000
 _TOGETHER_MS = 60_000  # machines that are lost so close to one another have lost what they share: a switch, power
 
 
@@ -30,7 +30,10 @@ class EndHistory:
         self._where = {gang.id: _nodes(gang.seats) for gang in holding}
         self._users = {gang.job: gang.user for gang in holding}
         self._judged: set[str] = set()  # gangs whose end says nothing more: they were told to leave
-        self._ends: deque[End] = deque(maxlen=_ENDS_MAX)
+        self._ends: deque[End] = deque()
+        self._by_node: dict[str, deque[End]] = {}
+        self._faults = Counter[str]()  # by node
+        self._tally = Tally()
         self._losses: deque[tuple[int, str]] = deque(maxlen=_ENDS_MAX)
         self._pardoned_ms: dict[str, int] = {}
 
@@ -70,7 +73,24 @@ class EndHistory:
             self._note(event, nodes, event.failure)
 
     def _note(self, event: e.GangEvent, nodes: tuple[str, ...], failure: FailureClass | None) -> None:
-        self._ends.append(End(event.at_ms, event.gang, nodes, failure, self.user_of(event.gang)))
+        end = End(event.at_ms, event.gang, nodes, failure, self.user_of(event.gang))
+        if end.counts:
+            self._ends.append(end)
+            self._tally.add(end)
+            for node in nodes:
+                self._by_node.setdefault(node, deque()).append(end)
+                self._faults[node] += end.is_fault
+        if len(self._ends) > _ENDS_MAX:
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        oldest = self._ends.popleft()
+        self._tally.remove(oldest)
+        for node in oldest.units:
+            self._by_node[node].popleft()
+            self._faults[node] -= oldest.is_fault
+            if not self._by_node[node]:
+                del self._by_node[node], self._faults[node]
 
     def user_of(self, gang: str) -> str:
         """Empty: nobody knows any more."""
@@ -80,27 +100,47 @@ class EndHistory:
         """Why, by node. One that is a lemon (``before``) stays one until too few of its failures are left in the
         window, or an operator has undrained it: nothing runs there meanwhile that could speak for it."""
         since_ms = now_ms - settings.lemon_window_ms
-        ends = [end for end in [*self._ends, *self._alone()] if end.at_ms >= since_ms]
-        failing = Counter[str]()
-        for node, _ in {(node, end.gang) for end in ends if end.is_fault for node in end.units}:
-            failing[node] += 1
+        while self._ends and self._ends[0].at_ms < since_ms:
+            self._forget_oldest()
+        losses = self._lost_alone(since_ms)
         found = {}
-        for node, count in failing.items():
-            if not settings.lemon_failures or count < settings.lemon_failures:
+        for node in self._by_node.keys() | losses.keys():
+            alone = losses.get(node, [])
+            if self._faults[node] + len(alone) < max(settings.lemon_failures, 1):
                 continue  # as `lemon` would say; it is asked about few
+            ends = [*self._by_node.get(node, ()), *alone]
             pardoned_ms = self._pardoned_ms.get(node, 0)
-            symptom = lemon(node, ends, max(since_ms, pardoned_ms), settings)
+            symptom = lemon(node, ends, max(since_ms, pardoned_ms), settings, self._tally)
             if symptom is not None:
                 found[node] = before.get(node) or f"lemon: {symptom.why}"
             elif node in before and pardoned_ms <= since_ms:
                 found[node] = before[node]
         return found
 
-    def _alone(self) -> Iterable[End]:
+    def _lost_alone(self, since_ms: int) -> dict[str, list[End]]:
         """Machines that were lost by themselves; each loss counts as if it were of another gang."""
-        for at_ms, node in self._losses:
-            if not any(node != other and abs(at_ms - then_ms) <= _TOGETHER_MS for then_ms, other in self._losses):
-                yield End(at_ms, f"loss at {at_ms}", (node,), FailureClass.NODE_LOST, MACHINE)
+        losses = sorted(loss for loss in self._losses if loss[0] >= since_ms)
+        shared = _near_another(losses) | _near_another(losses[::-1])
+        found: dict[str, list[End]] = {}
+        for at_ms, node in losses:
+            if (at_ms, node) not in shared:
+                end = End(at_ms, f"loss at {at_ms}", (node,), FailureClass.NODE_LOST, MACHINE)
+                found.setdefault(node, []).append(end)
+        return found
+
+
+def _near_another(losses: Iterable[tuple[int, str]]) -> set[tuple[int, str]]:
+    """Which came right after one of another machine, in this order."""
+    found = set()
+    last: tuple[int, str] | None = None
+    other: tuple[int, str] | None = None  # the last one of another machine than the last one
+    for loss in losses:
+        if last is not None and last[1] != loss[1]:
+            other = last
+        if other is not None and abs(loss[0] - other[0]) <= _TOGETHER_MS:
+            found.add(loss)
+        last = loss
+    return found
 
 
 def _nodes(seats: Iterable[Seat]) -> tuple[str, ...]:
