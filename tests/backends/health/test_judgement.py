@@ -175,7 +175,7 @@ WELL = ends("b", 0, 50)
 USER_ERROR = FailureClass.USER_ERROR
 LEMONS = {
     "nothing ever failed": (ends("a", 0, 100) + WELL, False),
-    "faults that the work of four users met, and elsewhere none": (ends("a", 4, 6) + WELL, True),
+    "faults that the work of four users met, and elsewhere none": (ends("a", 5, 6) + WELL, True),
     "three faults": (ends("a", 3, 6) + WELL, False),
     "a hundred faults of one user's work": (ends("a", 100, 6, users=1) + WELL, False),
     "a hundred faults of two users' work": (ends("a", 100, 6, users=2) + WELL, False),
@@ -214,11 +214,11 @@ def test_a_lemon(history, expected):
 
 
 def test_a_lemon_is_told_with_its_numbers_and_what_is_long_past_does_not_count():
-    history = ends("a", 4, 6) + WELL
+    history = ends("a", 5, 6) + WELL
     symptom = lemon("a", history, 0, SETTINGS)
     assert symptom is not None
     assert symptom.why == (
-        "work of 4 users met faults of the machine here within 1d (4 of 10 jobs; 0 of 50 elsewhere), and fares well "
+        "work of 4 users met faults of the machine here within 1d (5 of 11 jobs; 0 of 50 elsewhere), and fares well "
         "elsewhere"
     )
     assert lemon("a", history, 2 * MINUTE_MS, SETTINGS) is None
