@@ -31,6 +31,7 @@ class Rights:
         self._own_lowest: dict[str, int] = {}  # queue -> the lowest priority of its own that could be asked
         self._lowest: dict[str, int] = {}  # the same of its subtree
         self._lowest_borrowing: dict[str, int] = {}  # the same, of those that borrow as seen from it
+        self._along: dict[str, int] = {}  # the same, of those that borrow as seen from it or from any queue above it
         self._floor: dict[str, int] = {}  # queue -> whoever waits there above this priority may ask somebody to leave
         self._reclaims: dict[str, bool] = {}  # queue -> whether it may be owed something that somebody borrows
         #: queue -> whether it borrows: as of the last refresh, and as of the first question after it
@@ -113,18 +114,29 @@ class Rights:
         """Whoever waits there above this priority may ask somebody to leave."""
         floor = self._floor.get(queue)
         if floor is None:
-            borrowing = [self._lowest_borrowing[each] for each in self._tree.path(queue)]
-            floor = self._floor[queue] = min(self._lowest[queue], *borrowing)
+            floor = self._floor[queue] = min(self._lowest[queue], self._borrowing_along(self._tree.path(queue)))
         return floor
+
+    def _borrowing_along(self, path: tuple[str, ...]) -> int:
+        """The least of those that borrow as seen from any queue of a path; what lies above is worked out once."""
+        known = self._along.get(path[-1])
+        if known is None:
+            known = self._lowest_borrowing[path[-1]]
+            if len(path) > 1:
+                known = min(known, self._borrowing_along(path[:-1]))
+            self._along[path[-1]] = known
+        return known
 
     def _may_reclaim(self, queue: str) -> bool:
         known = self._reclaims.get(queue)
         if known is None:
-            known, path = False, self._tree.path(queue)
-            for parent, child in zip(path[-2::-1], path[:0:-1], strict=True):
-                if known or not self.is_owed(child):
-                    break
-                known = self._lowest_borrowing[parent] < NEVER_MS
+            known = False
+            if self.is_owed(queue):
+                path = self._tree.path(queue)
+                for parent, child in zip(path[-2::-1], path[:0:-1], strict=True):
+                    if known or not self.is_owed(child):
+                        break
+                    known = self._lowest_borrowing[parent] < NEVER_MS
             self._reclaims[queue] = known
         return known
 
@@ -149,7 +161,7 @@ class Rights:
         """Look again at who borrows and who could be asked: after somebody was told to leave, there are fewer. Only
         queues that were charged since the last time are looked at, and those above them."""
         self._is_asked = False
-        self._floor, self._reclaims = {}, {}
+        self._floor, self._along, self._reclaims = {}, {}, {}
         changed = self._borrowed.look_again()
         for name in changed:
             groups = self._numbered.get(name, ())

@@ -147,14 +147,25 @@ class Walk:
         return None
 
     def _lined_up(self) -> list[tuple[Key, str]]:
-        """All desks, by family, and a heap of the families."""
+        """All desks, by family, and a heap of the families. They stand under what their keys begin with, as far as that
+        is known without looking at shares or at who is first; what desks of one queue share is worked out once."""
+        families, is_closed, at_least = self._families, self._is_closed, self._order.desk_at_least
+        seen: dict[str, tuple[list[tuple[Key, int, tuple[int, str]]], Key, Key | None]] = {}
         for at, desk in self._backlog.desks.items():
-            if self._is_closed and not self._may_insist(desk.queue, desk.priority):
+            priority, queue = at
+            if is_closed and not self._may_insist(queue, priority):
                 continue
-            family = self._families.setdefault(family_of(desk.queue), [])
-            family.append((self._least_key(desk, BORROWER), BORROWER, at))
-            if self._owners_first and self._headroom(desk.queue) > 0:
-                family.append((self._least_key(desk, OWNER), OWNER, at))
+            known = seen.get(queue)
+            if known is None:
+                owns = self._owners_first and self._headroom(queue) > 0
+                owner = self._standing(queue, OWNER) if owns else None
+                family = families.setdefault(family_of(queue), [])
+                known = seen[queue] = (family, self._standing(queue, BORROWER), owner)
+            family, borrower, owner = known
+            least = at_least(desk)
+            family.append(((*borrower, *least), BORROWER, at))
+            if owner is not None:
+                family.append(((*owner, *least), OWNER, at))
         for family in self._families.values():
             heapify(family)
         heap = [(family[0][0], name) for name, family in self._families.items()]
@@ -263,17 +274,13 @@ class Walk:
     def _key(self, desk: Desk, rights: int, best: Best | None = None, below: int = 0) -> Key:
         """The key of a desk among all, or, ``below`` its outermost queue, among its family."""
         rank = self._order.desk(self._shares, desk, best[0] if best is not None else (), below)
-        return (*self._standing(desk, rights), *rank, desk.queue)
+        return (*self._standing(desk.queue, rights), *rank, desk.queue)
 
-    def _least_key(self, desk: Desk, rights: int) -> Key:
-        """What the key of a desk begins with, as far as it is known without looking at shares or at who is first."""
-        return (*self._standing(desk, rights), *self._order.desk_at_least(desk))
-
-    def _standing(self, desk: Desk, rights: int) -> Key:
+    def _standing(self, queue: str, rights: int) -> Key:
         """Level by level: whoever is within its guarantee could take it back from a relative who is not."""
         if not self._owners_first:
             return ()
-        path = self._draft.queues.path(desk.queue)
+        path = self._draft.queues.path(queue)
         above = self._borrowing_above.get(path[-2])
         if above is None:
             above = self._borrowing_above[path[-2]] = tuple([self._headroom(name) <= 0 for name in path[1:-1]])
