@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from corral.core import events as e
 from corral.core.intake import commands
+from corral.core.intake.refusal import Refusal
 from corral.core.laws import check
 from corral.core.model import After, Blocker, Dependency, GangSpec, GangState, Job, JobSpec
-from tests.steps import growth, steps
+from tests.steps import growth, steps, tracing
 from tests.world import World, demand_of, state_of
 
 LINEAR = 2.4  # twice the size, and a little for what is sorted
@@ -130,3 +133,33 @@ def test_the_end_of_one_of_many_jobs_of_one_name_does_not_search_for_it():
     for name in reversed(names):
         made.take(commands.cancel(made.state, name, made.now))
     assert Name.compared < 10 * len(names)
+
+
+def test_what_bounds_jobs_of_a_batch_is_looked_up_once_for_those_that_are_alike():
+    """A queue far down costs a batch hardly more than one at the top."""
+    made = world()
+    for depth in range(2, 12):
+        made.queue("/".join(["team"] + ["sub"] * (depth - 1)))
+    deep = "/".join(["team"] + ["sub"] * 10)
+
+    def measure(queue: str) -> int:
+        specs = {f"j{n}": replace(one_gpu(), queue=queue) for n in range(200)}
+        with tracing("corral.core.intake.site") as counted:
+            assert isinstance(commands.submit_many(made.state, specs, "ann", made.now), list)
+        return counted.lines
+
+    assert measure(deep) < measure("team") + 200
+
+
+def test_the_first_job_of_a_batch_that_is_over_a_bound_is_refused_with_its_own_numbers():
+    made = world()
+    made.queue("team", priority_ceiling=5, grace_max_ms=60_000)
+    low, high, slow = one_gpu(), replace(one_gpu(), priority=6), replace(one_gpu(), grace_ms=90_000)
+    for specs, code, told in (
+        ([low, high, slow], "priority_too_high", "6"),
+        ([low, slow, high], "grace_too_long", "90"),
+    ):
+        answer = commands.submit_many(made.state, {f"j{n}": s for n, s in enumerate(specs)}, "ann", made.now)
+        assert isinstance(answer, Refusal)
+        assert answer.code == code
+        assert told in answer.why

@@ -170,19 +170,22 @@ def _job_submitted(state: State, event: e.JobSubmitted) -> None:
 
 
 def _blockers_at_birth(state: State, job: Job, now_ms: int) -> int:
-    spec, blockers = job.spec, Blocker.NONE
+    spec, blockers = job.spec, 0  # numbers: flags are slow, and every submission comes here, also at a replay
     if spec.held:
-        blockers |= Blocker.HELD
+        blockers |= _HELD
     if spec.begin_ms is not None and spec.begin_ms > now_ms:
-        blockers |= Blocker.BEGIN
+        blockers |= _BEGIN
     for dependency in spec.after:
         if not state.jobs[dependency.job].is_over:
             state.dependents.setdefault(dependency.job, []).append((job.id, dependency.after))
             state.awaited[job.id] = state.awaited.get(job.id, 0) + 1
-            blockers |= Blocker.DEPENDENCY
+            blockers |= _DEPENDENCY
     if spec.singleton and state.namesakes.get((job.user, spec.name)):
-        blockers |= Blocker.DEPENDENCY
-    return int(blockers)
+        blockers |= _DEPENDENCY
+    return blockers
+
+
+_HELD, _BEGIN, _DEPENDENCY = int(Blocker.HELD), int(Blocker.BEGIN), int(Blocker.DEPENDENCY)
 
 
 def _make_gang(state: State, job: Job, name: str, demand: Any, blockers: int) -> None:
@@ -202,7 +205,7 @@ def _make_gang(state: State, job: Job, name: str, demand: Any, blockers: int) ->
     state.next_rank += 1
     state.gangs[name] = gang
     job.gangs.append(name)
-    if blockers & Blocker.BEGIN:
+    if blockers & _BEGIN:
         state.set_timer(spec.begin_ms or 0, gang)
     if spec.deadline_ms is not None:
         state.set_timer(spec.deadline_ms - (spec.expected_ms or 0), gang)

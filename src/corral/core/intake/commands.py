@@ -11,7 +11,7 @@ from corral.core import events as e
 from corral.core.cluster.resources import GPU_MILLI, Amounts, Demand, amount_of
 from corral.core.cluster.topology import NodeSpec
 from corral.core.intake.refusal import Refusal
-from corral.core.intake.site import SiteRules, guarantee_fault, lifts_bound, over_ceiling, over_grace
+from corral.core.intake.site import Bounds, SiteRules, guarantee_fault, lifts_bound, over_ceiling
 from corral.core.intake.submission import faults_of, why_never
 from corral.core.intake.volume import Pending, Volume
 from corral.core.model import OWN_WILL, Cause, Gang, GangState, JobSpec, QueueSpec, is_hopeless
@@ -39,9 +39,10 @@ def submit_many(
     come on which a demand fits that fits on none that is here. ``account``: of the machine, that they run as.
     ``rules``: of the site, on how much there may be."""
     volume, pending = Volume(rules) if rules is not None else None, Pending(state.queues, user, rules)
+    bounds = Bounds(state.queues, None)
     for job_id, spec in specs.items():
         refusal = volume.add(spec) if volume is not None else None
-        refusal = refusal or _why_not(state, job_id, spec, specs, now_ms) or pending.add(spec)
+        refusal = refusal or _why_not(state, job_id, spec, specs, bounds, now_ms) or pending.add(spec)
         refusal = refusal or _never(state, spec, could_come)
         if refusal is not None:
             return refusal
@@ -56,6 +57,7 @@ def _why_not(
     job_id: str,
     spec: JobSpec,
     batch: Mapping[str, JobSpec],
+    bounds: Bounds,
     now_ms: int,
 ) -> Refusal | None:
     if job_id in state.jobs:
@@ -76,7 +78,7 @@ def _why_not(
             )
     if spec.deadline_ms is not None and spec.deadline_ms <= now_ms:
         return Refusal("deadline_passed", "the deadline is in the past", field="deadline_ms")
-    return over_ceiling(state.queues, spec.queue, spec.priority, None) or over_grace(state.queues, spec, None)
+    return bounds.over(spec)
 
 
 def _never(state: State, spec: JobSpec, could_come: CouldCome | None) -> Refusal | None:
@@ -85,16 +87,15 @@ def _never(state: State, spec: JobSpec, could_come: CouldCome | None) -> Refusal
         never = why_never(state, gang.demand)
         if never is not None and (could_come is None or not could_come(gang.demand)):
             return never
-        over = _over_hard_limit(state, spec, gang.demand.charge(gang.demand.smallest))
-        if over is not None:
-            return over
+        if state.queues.is_bounded(spec.queue):
+            over = _over_hard_limit(state, spec, gang.demand.charge(gang.demand.smallest))
+            if over is not None:
+                return over
     return None
 
 
 def _over_hard_limit(state: State, spec: JobSpec, charge: Mapping[str, int]) -> Refusal | None:
     """A gang larger than a limit that no scheduled change will lift could never start."""
-    if not state.queues.is_bounded(spec.queue):
-        return None
     queues = state.queues.queues
     budgets = [b for name in state.queues.path(spec.queue) if (b := queues[name].spec.budget) is not None]
     expected_ms = spec.expected_ms or state.settings.default_expected_ms

@@ -55,6 +55,21 @@ def over_grace(tree: QueueTree, spec: JobSpec, rules: SiteRules | None) -> Refus
     return Refusal("grace_too_long", why, hint, "grace")
 
 
+class Bounds:
+    """Whether jobs of one request are over a bound of their queue: asked once for all that are alike in this."""
+
+    def __init__(self, tree: QueueTree, rules: SiteRules | None) -> None:
+        self._tree, self._rules = tree, rules
+        self._known: dict[tuple[str, int, int], Refusal | None] = {}
+
+    def over(self, spec: JobSpec) -> Refusal | None:
+        key = (spec.queue, spec.priority, spec.grace_ms)
+        if key not in self._known:
+            high = over_ceiling(self._tree, spec.queue, spec.priority, self._rules)
+            self._known[key] = high or over_grace(self._tree, spec, self._rules)
+        return self._known[key]
+
+
 def is_preemptible(tree: QueueTree, queue: str, rules: SiteRules) -> bool:
     """Whether a job that does not say so may be preempted: what the nearest queue on its path states, else the site."""
     if queue not in tree.queues:

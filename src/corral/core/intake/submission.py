@@ -35,7 +35,8 @@ def faults_of(spec: JobSpec) -> Iterator[Refusal]:
         value = getattr(spec, field)
         if value is not None and value <= 0:
             yield Refusal("bad_duration", f"{field} is {value}, it must be positive", field=field)
-    for field in ("min_runtime_ms", "grace_ms", "start_timeout_ms", "restart_cost_ms"):
+    is_negative = min(spec.min_runtime_ms, spec.grace_ms, spec.start_timeout_ms, spec.restart_cost_ms) < 0
+    for field in ("min_runtime_ms", "grace_ms", "start_timeout_ms", "restart_cost_ms") if is_negative else ():
         if getattr(spec, field) < 0:
             yield Refusal("negative_amount", f"{field} is negative", field=field)
     for failure, rule in spec.retries:

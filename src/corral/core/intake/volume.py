@@ -27,8 +27,8 @@ class Volume:
         rules, times = self._rules, elements(spec)
         gangs, tasks = times * len(spec.gangs), times * sum(gang.demand.tasks for gang in spec.gangs)
         self._gangs, self._tasks = self._gangs + gangs, self._tasks + tasks
-        asked = f"{times} elements of {len(spec.gangs)} gangs" if spec.array else f"{len(spec.gangs)} gangs"
         if gangs > rules.gangs_per_job:
+            asked = f"{times} elements of {len(spec.gangs)} gangs" if spec.array else f"{len(spec.gangs)} gangs"
             why = f"the job has {gangs} gangs ({asked}); one job may have {rules.gangs_per_job}"
             return Refusal("job_too_large", why, "split it into several jobs", "array")
         if self._gangs > rules.gangs_per_request:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from corral.core.cluster.resources import GPU_MILLI
 from corral.core.events import JobSubmitted
 from corral.core.intake.refusal import Refusal
-from corral.core.intake.site import is_preemptible, over_ceiling, over_grace
+from corral.core.intake.site import Bounds, is_preemptible
 from corral.core.intake.volume import Volume
 from corral.core.model import JobSpec
 from corral.server.api.entry.asking import Ask, Instead, Reply, accepted
@@ -163,9 +163,9 @@ async def _check(ask: Ask, specs: Sequence[JobSpec]) -> None:
     for queue in dict.fromkeys(spec.queue for spec in specs):
         _check_queue(ask, queue)
     rules, queues = binding_rules(ask), ask.service.state.queues
+    bounds = Bounds(queues, rules)
     for spec in specs:
-        bound = over_ceiling(queues, spec.queue, spec.priority, rules) or over_grace(queues, spec, rules)
-        if bound is not None:
+        if (bound := bounds.over(spec)) is not None:
             raise refused(bound)
         for gang in spec.gangs:
             for _, secret in gang.work.secrets if gang.work is not None else ():
