@@ -18,6 +18,7 @@ from corral.policy.order import Key, Order
 
 Best = tuple[Key, Line, int]  # key, line, how far the line has moved on
 Top = tuple[Desk, int, Best | None]  # desk, rights and, where the order asks for that, the first at it
+Family = list[tuple[Key, int, tuple[int, str]]]  # a heap: key, rights, desk
 
 OWNER, BORROWER = 0, 1
 HEADS_MAX = 16  # who comes first of all is asked for at once; the others are looked for when it is their turn
@@ -95,7 +96,7 @@ class Walk:
         #: outermost queue -> a heap of the desks below it, each under a key that is no greater than its own: that is
         #: worked out when it comes up. What one of them is charged counts for all of them alike, so their order among
         #: themselves stays: only the one on top has to be looked at again
-        self._families: dict[str, list[tuple[Key, int, tuple[int, str]]]] = {}
+        self._families: dict[str, Family] = {}
         #: outermost queue -> its first desk, for as long as that is certain: until one of the family is charged or,
         #: where the order looks inside, until anything at all has happened
         self._tops: dict[str, Top] = {}
@@ -149,20 +150,16 @@ class Walk:
     def _lined_up(self) -> list[tuple[Key, str]]:
         """All desks, by family, and a heap of the families. They stand under what their keys begin with, as far as that
         is known without looking at shares or at who is first; what desks of one queue share is worked out once."""
-        families, is_closed, at_least = self._families, self._is_closed, self._order.desk_at_least
-        seen: dict[str, tuple[list[tuple[Key, int, tuple[int, str]]], Key, Key | None]] = {}
+        is_closed, seen = self._is_closed, dict[str, tuple[Family, Key, Key | None]]()
         for at, desk in self._backlog.desks.items():
-            priority, queue = at
-            if is_closed and not self._may_insist(queue, priority):
+            if is_closed and not self._may_insist(desk.queue, desk.priority):
                 continue
-            known = seen.get(queue)
-            if known is None:
+            if (queue := desk.queue) not in seen:
                 owns = self._owners_first and self._headroom(queue) > 0
-                owner = self._standing(queue, OWNER) if owns else None
-                family = families.setdefault(family_of(queue), [])
-                known = seen[queue] = (family, self._standing(queue, BORROWER), owner)
-            family, borrower, owner = known
-            least = at_least(desk)
+                family = self._families.setdefault(family_of(queue), [])
+                seen[queue] = (family, self._standing(queue, BORROWER), self._standing(queue, OWNER) if owns else None)
+            family, borrower, owner = seen[queue]
+            least = self._order.desk_at_least(desk)
             family.append(((*borrower, *least), BORROWER, at))
             if owner is not None:
                 family.append(((*owner, *least), OWNER, at))
@@ -175,7 +172,7 @@ class Walk:
     def _turn_of(self, gang: Gang) -> Turn:
         return Turn(self._backlog.desks[gang.priority, gang.queue], self._backlog.line(gang), gang)
 
-    def _first_in(self, family: list[tuple[Key, int, tuple[int, str]]]) -> Top | None:
+    def _first_in(self, family: Family) -> Top | None:
         """The first desk of a family, with the first at it where the order asks for that."""
         while family:
             key, rights, at = family[0]
