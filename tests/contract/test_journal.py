@@ -107,4 +107,6 @@ def test_the_newest_image_is_found_again(site):
     for seq in (3, 9, 6):
         site.journal.save_image(StoredImage(seq, 1, b"state %d" % seq))
     assert site.journal.newest_image() == StoredImage(9, 1, b"state 9")
+    assert site.journal.newest_image(9) == StoredImage(6, 1, b"state 6")
+    assert site.journal.newest_image(3) is None
     assert site.reopen().newest_image() == StoredImage(9, 1, b"state 9")

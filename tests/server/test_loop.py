@@ -21,7 +21,9 @@ from corral.server.loop import Done
 from corral.server.metrics import Metrics
 from corral.server.planning.planner import Planner, PlannerLost
 from corral.server.planning.thinking import Why
-from corral.server.saved import Known
+from corral.server.saved import IMAGE_FORMAT, Known
+from corral.server.start import load
+from corral.store.journal import Record, StoredImage
 from corral.store.memory import MemoryJournal
 from corral.wire.config import PolicyChoice
 from tests.server.asgi import ask
@@ -275,6 +277,37 @@ async def test_an_image_is_as_good_as_the_journal(tmp_path):
     async with running(tmp_path, reopened(journal), backend) as server:
         assert set(server.service.state.gangs) == {"1/main", "2/main", "3/main"}
         assert server.service.accounts.users["root"].roles
+
+
+async def test_a_newest_image_that_cannot_be_used_costs_the_records_after_the_one_before_it(tmp_path, monkeypatch):
+    journal = MemoryJournal()
+    found(journal)
+    backend = FakeBackend([NODE])
+    async with running(tmp_path, journal, backend) as server:
+        await server.service.submit("root", [job(gpus=8), job(gpus=4)])
+        await until(lambda: server.service.state.gangs["1/main"].state is GangState.RUNNING)
+        await server.save_image()
+        good = journal.newest_image()
+        assert good is not None
+        await server.service.submit("root", [job(gpus=2)])
+    again = MemoryJournal(journal.read(0, 1_000_000))
+    for image in (good, StoredImage(good.seq + 1, IMAGE_FORMAT, b"what nobody can unpack")):
+        again.save_image(image)
+    read, read_some = list[int](), again.read
+
+    def counted(after: int, limit: int) -> list[Record]:
+        records = read_some(after, limit)
+        read.extend(record.seq for record in records)
+        return records
+
+    with monkeypatch.context() as patch:
+        patch.setattr(again, "read", counted)
+        known = load(again)
+    assert min(read) == good.seq + 1
+    assert set(known.state.gangs) == {"1/main", "2/main", "3/main"}
+    async with running(tmp_path, again, backend) as server:
+        await until(lambda: server.loop.plans > 0)
+        assert server.loop._losses == 0, "the planner was not given what could not be used"
 
 
 async def test_the_feed_misses_nothing(tmp_path):

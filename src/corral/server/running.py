@@ -118,7 +118,7 @@ class Running:
     async def begin(self) -> None:
         """From here on everything that is owed is carried out, and everything that happens is known."""
         thread = asyncio.get_running_loop()
-        told = retold(self._journal)
+        told = retold(self._journal, self.loop.known)
         is_new_line = is_restored(self._journal)
         if is_new_line:
             skip_numbers(self.loop.known.state)

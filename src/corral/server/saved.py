@@ -41,6 +41,7 @@ class Known:
         self.state, self.accounts = state, accounts
         self.fleets = Fleets() if fleets is None else fleets
         self.left_out: tuple[int, ...] = ()  # records of the journal that could not be applied
+        self.unusable: tuple[int, ...] = ()  # records whose images could not be used
 
     @classmethod
     def nothing(cls, settings: Settings) -> Known:

@@ -108,14 +108,19 @@ def _folded(journal: RecordSource, left_out: Sequence[int]) -> tuple[Known, int]
 
 
 def _from_image(journal: RecordSource) -> tuple[Known, int]:
-    """What the newest image says, and its record; nothing, if there is none that can be used: the records say the
-    same."""
-    image = journal.newest_image()
-    if image is not None and image.format == IMAGE_FORMAT:
-        try:
-            return Known.unpack(image.body), image.seq
-        except Exception as wrong:
-            log.error("image_unusable", seq=image.seq, error=str(wrong)[:300])
+    """What the newest image says that can be used, and its record; nothing, if there is none: the records say the same.
+    Images are few, so all of them are tried before all records are read."""
+    image, unusable = journal.newest_image(), tuple[int, ...]()
+    while image is not None:
+        if image.format == IMAGE_FORMAT:
+            try:
+                known = Known.unpack(image.body)
+                known.unusable = unusable
+                return known, image.seq
+            except Exception as wrong:
+                log.error("image_unusable", seq=image.seq, error=str(wrong)[:300])
+        unusable += (image.seq,)
+        image = journal.newest_image(image.seq)
     return Known.nothing(Settings()), 0
 
 
@@ -159,13 +164,15 @@ def is_restored(journal: Journal) -> bool:
     return bool(last) and journal.epoch - last[0].epoch >= EPOCHS_AHEAD
 
 
-def retold(journal: Journal) -> tuple[bytes, list[bytes]] | None:
+def retold(journal: Journal, known: Known) -> tuple[bytes, list[bytes]] | None:
     """The same for somebody else who is to know it: an image, and the events after it.
 
     Equivalent to packing what was loaded; for speed it is taken as it lies in the journal. None: it does not lie there
     in the present form.
     """
     image = journal.newest_image()
+    while image is not None and image.seq in known.unusable:
+        image = journal.newest_image(image.seq)
     if image is None or image.format != IMAGE_FORMAT:
         return None
     records = list(all_records(journal, image.seq))

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from corral.store.files import make_folder, write_whole
-from corral.store.journal import StoredImage
+from corral.store.journal import NO_SEQ, StoredImage
 
 IMAGES_KEPT = 3
 
@@ -44,10 +44,10 @@ class ImageFolder:
         for seq in self.seqs()[IMAGES_KEPT:]:
             self._path(seq).unlink(missing_ok=True)
 
-    def newest(self) -> StoredImage | None:
-        """The newest image that is whole; a damaged one is passed over."""
+    def newest(self, below: int = NO_SEQ) -> StoredImage | None:
+        """The newest image that is whole, of a record below that one; a damaged one is passed over."""
         for seq in self.seqs():
-            image = self.load(seq)
+            image = self.load(seq) if seq < below else None
             if image is not None:
                 return image
         return None

@@ -12,6 +12,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
+#: Above every record.
+NO_SEQ = 1 << 62
 #: A restored or copied journal goes on with an epoch that no server of its original can reach: whoever carries out
 #: orders refuses those of an epoch that it has seen pass.
 EPOCHS_AHEAD = 1_000
@@ -112,7 +114,9 @@ class Journal(Protocol):
         """Keep an image; older ones but the last few are dropped."""
         ...
 
-    def newest_image(self) -> StoredImage | None: ...
+    def newest_image(self, below: int = NO_SEQ) -> StoredImage | None:
+        """The newest that is whole, of a record below that one."""
+        ...
 
     def archived(self, after: int) -> Iterator[Record]:
         """Records with a number above ``after`` that are in archives, in order; some of them may be here as well."""
@@ -128,7 +132,9 @@ class RecordSource(Protocol):
 
     def read(self, after: int, limit: int) -> list[Record]: ...
 
-    def newest_image(self) -> StoredImage | None: ...
+    def newest_image(self, below: int = NO_SEQ) -> StoredImage | None:
+        """The newest that is whole, of a record below that one."""
+        ...
 
     def archived(self, after: int) -> Iterator[Record]:
         """Records with a number above ``after`` that are in archives, in order; some of them may be here as well."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 
 from corral.store.chain import BEGINNING, chain
-from corral.store.journal import Entry, Head, JournalFailed, Record, StoredImage
+from corral.store.journal import NO_SEQ, Entry, Head, JournalFailed, Record, StoredImage
 from corral.store.memory_lookup import MemoryLookup
 from corral.wire import codec
 
@@ -77,8 +77,8 @@ class MemoryJournal:
     def save_image(self, image: StoredImage) -> None:
         self._images = sorted([*self._images, image], key=lambda kept: kept.seq)[-IMAGES_KEPT:]
 
-    def newest_image(self) -> StoredImage | None:
-        return self._images[-1] if self._images else None
+    def newest_image(self, below: int = NO_SEQ) -> StoredImage | None:
+        return next((image for image in reversed(self._images) if image.seq < below), None)
 
     def archived(self, after: int) -> Iterator[Record]:
         del after

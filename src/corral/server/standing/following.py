@@ -26,7 +26,7 @@ from corral.server.standing.apart import apart
 from corral.server.standing.vitals import WAITS_FOR, Vitals
 from corral.server.start import load_with_place
 from corral.store.chain import GENESIS
-from corral.store.journal import Entry, Head, JournalBusy, Record, RecordSource, StoredImage
+from corral.store.journal import NO_SEQ, Entry, Head, JournalBusy, Record, RecordSource, StoredImage
 from corral.store.lookup import Lookup
 from corral.wire.codec import decode
 
@@ -55,8 +55,8 @@ class FollowedJournal:
     def save_image(self, image: StoredImage) -> None:
         """Images are the leader's to save."""
 
-    def newest_image(self) -> StoredImage | None:
-        return self._source.newest_image()
+    def newest_image(self, below: int = NO_SEQ) -> StoredImage | None:
+        return self._source.newest_image(below)
 
     def archived(self, after: int) -> Iterator[Record]:
         return self._source.archived(after)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from hashlib import sha256
 
 from corral.store.images import IMAGES_KEPT
-from corral.store.journal import StoredImage
+from corral.store.journal import NO_SEQ, StoredImage
 from corral.store.postgres.database import Link, marked
 
 _PART = 4 << 20
@@ -28,10 +28,10 @@ def save(link: Link, image: StoredImage) -> None:
             link.execute("DELETE FROM images WHERE seq = ?", (seq,))
 
 
-def newest(link: Link) -> StoredImage | None:
-    """The newest image that is whole; a damaged one is passed over."""
+def newest(link: Link, below: int = NO_SEQ) -> StoredImage | None:
+    """The newest image that is whole, of a record below that one; a damaged one is passed over."""
     for seq in seqs(link):
-        image = load(link, seq)
+        image = load(link, seq) if seq < below else None
         if image is not None:
             return image
     return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from corral.store.journal import Head, JournalUnusable, Record, StoredImage
+from corral.store.journal import NO_SEQ, Head, JournalUnusable, Record, StoredImage
 from corral.store.postgres import images
 from corral.store.postgres.database import LOOK_UP_S, Readers, open_database, schema_version
 from corral.store.postgres.lease import Leadership, leadership
@@ -57,9 +57,9 @@ class PostgresReader:
         with self.readers.connection() as link:
             images.save(link, image)
 
-    def newest_image(self) -> StoredImage | None:
+    def newest_image(self, below: int = NO_SEQ) -> StoredImage | None:
         with self.readers.connection() as link:
-            return images.newest(link)
+            return images.newest(link, below)
 
     def image_seqs(self) -> list[int]:
         """The records after which there are images, newest first."""

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from corral.store.archive import ArchiveRefused, digest_of, write_archive
 from corral.store.chain import chain, why_not_next
-from corral.store.journal import Entry, Head, JournalBroken, JournalFailed, Record, StoredImage, all_records
+from corral.store.journal import NO_SEQ, Entry, Head, JournalBroken, JournalFailed, Record, StoredImage, all_records
 from corral.store.sql.by_job import has_older
 from corral.store.sql.connection import Connection
 from corral.store.sql.records import RECORD, Archived, anchor_in, archives_in
@@ -32,7 +32,7 @@ class JournalReader(Protocol):
     def read(self, after: int, limit: int) -> list[Record]: ...
     def anchor(self) -> Head: ...
     def save_image(self, image: StoredImage) -> None: ...
-    def newest_image(self) -> StoredImage | None: ...
+    def newest_image(self, below: int = NO_SEQ) -> StoredImage | None: ...
     def archived(self, after: int) -> Iterator[Record]: ...
     def image_seqs(self) -> list[int]: ...
 
@@ -79,8 +79,8 @@ class SqlJournal(ABC):
         self._writer.run(lambda: None).result()
         self._reader.save_image(image)
 
-    def newest_image(self) -> StoredImage | None:
-        return self._reader.newest_image()
+    def newest_image(self, below: int = NO_SEQ) -> StoredImage | None:
+        return self._reader.newest_image(below)
 
     def archived(self, after: int) -> Iterator[Record]:
         return self._reader.archived(after)

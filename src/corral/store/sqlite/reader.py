@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from corral.store.images import ImageFolder
-from corral.store.journal import Head, JournalUnusable, Record, StoredImage
+from corral.store.journal import NO_SEQ, Head, JournalUnusable, Record, StoredImage
 from corral.store.sql.records import RECORD, anchor_in, archived_in
 from corral.store.sqlite.database import FILE_NAME, Readers
 from corral.store.sqlite.lookup import SqliteLookup
@@ -51,8 +51,8 @@ class SqliteReader:
     def save_image(self, image: StoredImage) -> None:
         self.images.save(image)
 
-    def newest_image(self) -> StoredImage | None:
-        return self.images.newest()
+    def newest_image(self, below: int = NO_SEQ) -> StoredImage | None:
+        return self.images.newest(below)
 
     def image_seqs(self) -> list[int]:
         """The records after which there are images, newest first."""
