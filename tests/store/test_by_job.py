@@ -15,6 +15,7 @@ from corral.store.projection import job_told_of
 from corral.store.sql import by_job
 from corral.store.sqlite import SqliteJournal
 from corral.store.sqlite.database import FILE_NAME
+from corral.store.verify import verify
 from corral.wire.codec import encode
 from tests.store.entries import submission
 
@@ -127,3 +128,22 @@ def test_bytes_that_nobody_can_read_are_about_no_job(tmp_path):
     for broken in (b"", b"{", b'{"job":1}', b'{"job":"\xff"}', b"[" * 100_000, b'{"gang":null}'):
         assert job_told_of(1, broken) == ""
     assert job_told_of(99, body) == ""
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        ("DELETE FROM job_records WHERE job = '2'", "1 records are not entered, the first is 2"),
+        ("INSERT INTO job_records VALUES ('2', 1)", "1 rows should not be there"),
+    ],
+)
+def test_a_table_that_differs_from_the_records_is_found_by_verify(tmp_path, damage, told):
+    journal = SqliteJournal(tmp_path)
+    journal.append([submission(n) for n in range(1, 4)]).result(10)
+    journal.close()
+    assert verify(tmp_path) == []
+    with closing(sqlite3.connect(tmp_path / FILE_NAME)) as connection:
+        connection.execute(damage)
+        connection.commit()
+    (found,) = verify(tmp_path)
+    assert told in found.text

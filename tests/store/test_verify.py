@@ -165,12 +165,12 @@ def test_bits_of_the_file_itself(original, tmp_path):
             found += 1
         else:
             assert _all_of(copy) == truth, f"byte {at}"
-    assert found > 30
+    assert found > 15, "small tables have a page each, most of it empty"
 
 
 def _all_of(folder: Path) -> list[object]:
     with closing(sqlite3.connect(folder / FILE_NAME)) as connection:
-        tables = ("records", "writer", "jobs", "attempts", "usage")
+        tables = ("records", "writer", "jobs", "attempts", "usage", "job_records")
         return [connection.execute(f"SELECT * FROM {table}").fetchall() for table in tables]
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from corral.store.images import ImageFolder
 from corral.store.journal import Head, JournalUnusable
+from corral.store.sql.by_job import wrong_entries
 from corral.store.sql.findings import Finding, wrong_archives, wrong_records
 from corral.store.sql.records import anchor_in, whole_journal
 from corral.store.sqlite.database import DAMAGE, FILE_NAME, connect, explained
@@ -51,6 +52,7 @@ def _findings(connection: sqlite3.Connection, folder: Path, known: Head | None) 
     yield from found
     yield from _images(connection, folder)
     if not found:  # otherwise there is nothing to compare with
+        yield from (Finding("projection", text) for text in wrong_entries(connection))
         yield from (Finding("projection", text) for text in differences(folder, whole_journal(connection, folder)))
 
 

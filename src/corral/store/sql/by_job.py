@@ -6,13 +6,13 @@ changes something.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from corral.store.journal import Record
 from corral.store.lookup import JobRecords
 from corral.store.projection import job_told_of
 from corral.store.sql.connection import Connection
-from corral.store.sql.records import RECORD
+from corral.store.sql.records import RECORD, records_in
 
 #: So many of the older records are entered at once: whoever writes waits for no more.
 AT_ONCE = 1000
@@ -42,6 +42,22 @@ def records_of(connection: Connection, job: str, after: int, limit: int) -> JobR
         (job, after, limit),
     ).fetchall()
     return JobRecords([Record(*row) for row in rows], rows[-1][0] if len(rows) == limit else max(after, head), head)
+
+
+def wrong_entries(connection: Connection) -> Iterator[str]:
+    """How the table differs from what the records say."""
+    missing, wanted = list[int](), 0
+    for record in records_in(connection, _begin(connection)):
+        if job := job_told_of(record.format, record.body):
+            wanted += 1
+            row = (job, record.seq)
+            if connection.execute("SELECT 1 FROM job_records WHERE job = ? AND seq = ?", row).fetchone() is None:
+                missing.append(record.seq)
+    (there,) = connection.execute("SELECT count(*) FROM job_records").fetchone()
+    if missing:
+        yield f"job_records: {len(missing)} records are not entered, the first is {missing[0]}"
+    if there != wanted - len(missing):
+        yield f"job_records: {there - wanted + len(missing)} rows should not be there"
 
 
 def has_older(connection: Connection) -> bool:
