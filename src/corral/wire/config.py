@@ -177,7 +177,7 @@ LISTEN_KEYS = Table(
         Key("allow_plain_http", FLAG, "Listen beyond this machine without TLS, tokens readable on the way.",
             False, default="false", into="allow_plain_http"),
         Key("connections", number("a number of connections", 1, 1_000_000),
-            "So many at a time; beyond, requests are answered with 503.", 4000, default="4000", into="connections"),
+            "Open connections at most; beyond, requests are answered with 503.", 4000, default="4000", into="connections"),
     ],
 )  # fmt: skip
 FAIRNESS_KEYS = Table(
@@ -207,7 +207,7 @@ API_KEYS = Table(
     "api",
     [
         Key("body", SIZE_OVER_ZERO, "The largest body of a request.", "32MiB", default="32MiB", into="body_mib"),
-        Key("jobs_per_request", number("a number of jobs", 1, 1_000_000), "So many jobs in one request.",
+        Key("jobs_per_request", number("a number of jobs", 1, 1_000_000), "Jobs in one request at most.",
             5_000, default="5000", into="jobs_per_request"),
         Key("requests_per_s", number("a number of requests", 1), "For each token.",
             2000, default="2000", into="requests_per_s"),
