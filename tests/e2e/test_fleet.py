@@ -16,9 +16,11 @@ from corral.agent.place import AgentPlace
 from corral.backends.base import Phase, TaskKey, TaskReport
 from corral.backends.fleet.messages import AgentReport, DesiredAsk, ObservedTask
 from corral.cli.fleet.bed import SERVER
+from corral.client import Client
 from corral.core.cluster.resources import Gpu, amounts
 from corral.core.cluster.topology import NodeSpec
 from corral.server.main import GRACEFUL_S
+from tests.accounts import OWN
 from tests.agent.fleet_ground import make_agent
 from tests.agent.lines import FaultyLine
 from tests.agent.speaking import line_of, line_to
@@ -227,11 +229,24 @@ def test_a_rogue_agent_is_refused_and_found_in_the_record(tmp_path: Path):
         trial.end_file.touch()
 
 
+def submitted_by(trial: FleetTrial, users: int, work: dict[str, object], each: int = 1) -> list[str]:
+    """By several members of the default queue: what one of them says is never enough to take a machine out."""
+    jobs = []
+    with trial.bed.client() as client:
+        for user in (f"user-{n}" for n in range(users)):
+            client.set_user(user, account=OWN)
+            client.grant(user, "member", "default")
+            with Client(trial.bed.url, client.make_token(user=user).token) as mine:
+                jobs += [mine.submit(work).id for _ in range(each)]
+    return jobs
+
+
 def test_a_machine_on_which_work_fails_more_than_elsewhere_takes_nothing_new(tmp_path: Path):
     """No machine knows that of itself: it is found by comparison."""
     with FleetTrial(tmp_path, 3, 8_000) as trial, trial.bed.client() as client:
-        command = ["sh", "-c", "sleep 0.5; test $CORRAL_NODE != n1"]
-        jobs = [client.submit({"command": command, "gpus": 2, "processes": 1}).id for _ in range(48)]
+        script = "sleep 0.5; test $CORRAL_NODE != n1 || { echo ncclSystemError >&2; exit 1; }"
+        work = {"command": ["sh", "-c", script], "gpus": 2, "processes": 1, "retries": {"network": 0}}
+        jobs = submitted_by(trial, 8, work, 6)
         ends = {client.wait(job, timeout_s=60).state for job in jobs}
         assert ends == {"succeeded", "failed"}
         trial.until("it is suspect", lambda: client.node("n1").health == "suspect")
@@ -257,12 +272,14 @@ def test_a_machine_that_holds_its_gang_up_is_found_by_what_the_ranks_say_and_its
         "    time.sleep(0.1)\n"
     )
     with FleetTrial(tmp_path, 4, 8_000) as trial, trial.bed.client() as client:
-        gang = {"command": [sys.executable, str(script)], "gpus": 8, "processes": 1, "tasks": 4}
-        job = client.submit(gang | {"env": {"PYTHONPATH": str(ROOT / "src")}}).id
+        gang = {"command": [sys.executable, str(script)], "gpus": 4, "processes": 1, "nodes": 4}
+        gang |= {"env": {"PYTHONPATH": str(ROOT / "src")}}
+        job, other = submitted_by(trial, 2, gang)
         trial.until("it is suspect", lambda: client.node("n2").health == "suspect")
         assert "straggler: rank " in client.node("n2").why
         assert "is busy for 300 ms with a step, others for 100 ms" in client.node("n2").why
         told = [event.data["node"] for event in trial.events("NodeHealthChanged") if "straggler" in event.data["why"]]
         assert told == ["n2"]
-        assert (client.job(job).state, client.job(job).attempts) == ("running", 1)
-        client.cancel(job)
+        for each in (job, other):
+            assert (client.job(each).state, client.job(each).attempts) == ("running", 1)
+            client.cancel(each)

@@ -177,7 +177,8 @@ LISTEN_KEYS = Table(
         Key("allow_plain_http", FLAG, "Listen beyond this machine without TLS, tokens readable on the way.",
             False, default="false", into="allow_plain_http"),
         Key("connections", number("a number of connections", 1, 1_000_000),
-            "Open connections at most; beyond, requests are answered with 503.", 4000, default="4000", into="connections"),
+            "Open connections at most; beyond, requests are answered with 503.",
+            4000, default="4000", into="connections"),
     ],
 )  # fmt: skip
 FAIRNESS_KEYS = Table(

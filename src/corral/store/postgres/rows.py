@@ -51,11 +51,16 @@ def _storable(row: Sequence[Any]) -> Sequence[Any]:
 
 
 def rebuild(link: Link, records: Iterable[Record]) -> None:
-    """Empty the projections and fold all records into them, in the transaction that is open."""
+    """Make all that is looked up again from the records, in the transaction that is open."""
+    fold_all(link, records)
+    enter_again(link)
+
+
+def fold_all(link: Link, records: Iterable[Record]) -> None:
+    """Empty the projections and fold all records into them. Touches no other table."""
     for table in PROJECTED:
         link.execute(f"DELETE FROM {table.name}")
     tables, source = tables_of(link), iter(records)
     while part := list(islice(source, AT_ONCE)):
         fold(tables.tables, part)
         tables.flush()
-    enter_again(link)

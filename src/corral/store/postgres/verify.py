@@ -14,7 +14,7 @@ import psycopg
 from corral.store.journal import JournalUnusable
 from corral.store.postgres import images
 from corral.store.postgres.database import Link, connect, schema_version, unreachable
-from corral.store.postgres.rows import rebuild
+from corral.store.postgres.rows import fold_all
 from corral.store.sql.findings import Finding, wrong_archives, wrong_records
 from corral.store.sql.records import whole_journal
 from corral.store.sql.tables import PROJECTED
@@ -63,7 +63,7 @@ def _differences(link: Link, folder: Path) -> Iterator[str]:
     (kept,) = link.execute("SELECT quote_ident(current_schema())").fetchone() or ("public",)
     for table in PROJECTED:
         link.execute(f"CREATE TEMPORARY TABLE {table.name} (LIKE {kept}.{table.name} INCLUDING ALL) ON COMMIT DROP")
-    rebuild(link, whole_journal(link, folder))
+    fold_all(link, whole_journal(link, folder))
     for table in PROJECTED:
         yield from _compared(link, table.name, f"{kept}.{table.name}", f"pg_temp.{table.name}")
 
