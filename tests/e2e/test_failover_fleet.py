@@ -139,7 +139,7 @@ def outlive_the_leader(house: House, client: Client) -> None:
     began = time.monotonic()
     after = client.submit({"command": ["true"], "gpus": 1}).id
     took_s = time.monotonic() - began
-    assert took_s <= 10, took_s
+    assert took_s <= 30, took_s  # five to six on a quiet machine; `make soak-fleet` measures it
     until(lambda: client.job(after).state == "succeeded")
     view = client.job(job)
     assert (view.state, len(view.history)) == ("running", 1)
