@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -149,6 +152,18 @@ class TestFirstToken:
         path.write_bytes(kept)
         first = FirstToken(path, lambda where, value: pytest.fail("it was written"))
         assert not await first.look(service)
+
+    async def test_that_it_cannot_be_kept_ends_nothing(self, service, tmp_path):
+        path = tmp_path / "credentials.json"
+        path.write_bytes(msgspec.json.encode({"token": self.issued(service, None)}))
+
+        def fails(where: Path, value: object) -> None:
+            raise RuntimeError("no such thing")
+
+        running = asyncio.create_task(FirstToken(path, fails).run(service))
+        await asyncio.sleep(0.05)
+        assert not running.done()
+        running.cancel()
 
     async def test_a_token_of_the_administrators_own_is_left_alone(self, service, tmp_path):
         path = tmp_path / "credentials.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 
 import pytest
@@ -69,6 +70,20 @@ def test_a_journal_that_was_written_again_is_found(tmp_path):
     written(tmp_path / "other", 1, 9, 3)
     assert verify(tmp_path / "other") == []
     assert missing_heads(tmp_path / "other", [head]) == [head]
+
+
+async def test_a_journal_that_cannot_be_read_for_a_while_ends_nothing(tmp_path):
+    heads: list[Head] = []  # at first there is none to be had
+    target = tmp_path / "heads"
+    rules = AttestRules(file=str(target), every_ms=1)
+    running = asyncio.create_task(Attester(rules, SIGNER, lambda: heads[-1]).run(lambda: 1))
+    await asyncio.sleep(0.05)
+    assert not running.done()
+    heads.append(Head(3, bytes(32)))
+    async with asyncio.timeout(30):
+        while not target.exists() or not target.read_bytes():
+            await asyncio.sleep(0.01)
+    running.cancel()
 
 
 async def test_a_head_is_handed_out_once_and_again_when_it_did_not_arrive(tmp_path):

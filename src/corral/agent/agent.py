@@ -34,7 +34,7 @@ _POLL_MS = 20_000
 _STOP_TRIES = 50
 _LEAVE_LOOK_S = 0.1
 _SAME_S = 0.3  # within which an engine's signal reaches all processes of a machine
-_CALM_HEARTBEATS = 4  # where there is no news, a report goes with every so many renewals
+_CALM_HEARTBEATS = 4  # without news, one report goes with this many renewals
 _UNLEASED_S = 0.5  # between renewals while there is no lease
 
 
@@ -155,7 +155,7 @@ class Agent:
                 self._on_lease(self.line.renew(self._next_renewal(asked_ms)))
             except NoAnswer as lost:
                 _log.warning("the lease was not renewed: %s", lost)
-                self.line.hang_up()  # whoever waits on a dead connection would wait for long
+                self.line.hang_up()  # a thread that waits on a dead connection would wait for long
                 self._over.wait(min(pace.failed(), self._heartbeat_s))
                 continue
             except Refused as refused:

@@ -101,7 +101,7 @@ MEANS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "held": (("-H",), {"hold": True}),
     "a comment": (('--comment="two words"',), {"labels": {"comment": "two words"}}),
     "variables": (("--export=NONE,A=1,B",), {"env": {"A": "1", "B": "2"}}),
-    "a directory": (("-D /work",), {"directory": "/work"}),
+    "a directory": (("-D /srv/runs",), {"directory": "/srv/runs"}),
     "a directory of here": (("-D runs/1",), {"directory": "/home/ada/runs/1"}),
     "no requeue": (
         ("--no-requeue",),

@@ -31,7 +31,10 @@ class Attester:
 
     async def run(self, now_ms: Callable[[], int]) -> None:
         while True:
-            await self.attest(now_ms())
+            try:
+                await self.attest(now_ms())
+            except Exception as fault:  # the journal could not be read: a proof less, and no reason to stop
+                log.error("head_not_attested", error=str(fault))
             await asyncio.sleep(self._rules.every_ms / 1000)
 
     async def attest(self, at_ms: int) -> bool:

@@ -37,7 +37,7 @@ class FirstToken:
         while True:
             try:
                 await self.look(service)
-            except OSError as wrong:
+            except Exception as wrong:  # the old token is good for weeks: no reason to stop
                 log.error("first_token_not_renewed", error=str(wrong))
             await asyncio.sleep(LOOK_S)
 
