@@ -75,7 +75,7 @@ bench-claim: setup ## What the default policy gains over FIFO on public traces (
 
 .PHONY: verify-traces
 verify-traces: setup ## Every published figure, obtained again (CORRAL_TRACES=folder); QUICK=1 with fewer orders
-	$(PY) -m corral.sim.verify $(if $(QUICK),--seeds 1)
+	$(PY) -m corral.sim.research.verify $(if $(QUICK),--seeds 1)
 
 .PHONY: bench-api
 bench-api: setup ## Load a whole server over HTTP; QUICK=1 for a short run (CORRAL_SLURM=folder: Slurm beside it)
@@ -133,6 +133,10 @@ soak: setup ## A million random steps, every law after every event; then a thous
 .PHONY: fuzz-nodes
 fuzz-nodes: setup ## Hostile nodes and task files against the server's parts; CASES=, FILES= and SEED= to choose
 	$(PY) -m tests.fuzz.nodes --cases $(or $(CASES),1000000) --files $(or $(FILES),100000) --seed $(or $(SEED),1)
+
+.PHONY: search
+search: setup ## Judge random plans and whole runs against every promise; CASES=1000000 plans, RUNS=2000, SEED=
+	$(PY) -m tests.judges.search --cases $(or $(CASES),100000) --runs $(or $(RUNS),200) --seed $(or $(SEED),1)
 
 .PHONY: mutants
 mutants: setup ## Plant bugs on purpose and see that a named test catches each

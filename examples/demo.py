@@ -25,7 +25,7 @@ from corral.client import Problem
 from corral.client.credentials import read_credentials
 from corral.wire.api import EventView, QueueBody
 
-#: Saves when it is warned, says so, and asks to be run again; otherwise works for so many seconds.
+#: Saves when it is warned, says so, and asks to be run again; otherwise works for the given number of seconds.
 CAREFUL = """
 trap 'echo "{\\"step\\": $step}" >> $CORRAL_CHECKPOINT_FILE; echo saved at step $step; exit 85' TERM
 step=${CORRAL_ATTEMPT}00; end=$((SECONDS + %d))
@@ -92,7 +92,7 @@ def tell_until_over(client: Client, jobs: dict[str, str]) -> None:
             return
 
 
-#: What is told; the rest is in `corral events`.
+#: What is shown; the rest is in `corral events`.
 TOLD = {"JobSubmitted", "GangPlaced", "GangEvicted", "CheckpointCommitted", "GangRequeued", "JobEnded"}
 
 
@@ -133,7 +133,7 @@ def server(folder: Path, keeps: bool) -> Iterator[Client]:
         port = probe.getsockname()[1]
     environment = {**os.environ, "XDG_CONFIG_HOME": str(folder)}
     arguments = ["up", "--data", str(folder / "data"), "--listen", f"127.0.0.1:{port}", "--fake-gpus", "8xH100"]
-    arguments += ["--account", pwd.getpwuid(os.getuid()).pw_name]  # jobs run as whoever looks on, also as root
+    arguments += ["--account", pwd.getpwuid(os.getuid()).pw_name]  # jobs run as the user who runs this, also as root
     with (folder / "server.log").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "corral", *arguments],

@@ -1,4 +1,4 @@
-"""One small simulated day: the engine decides, a made-up world obeys, and everything that happens is told in prose.
+"""One small simulated day: the engine decides, simulated machines obey, and every event is printed as a sentence.
 
 Run it with `make demo`. Nothing here is random; the story is the same every time. The world is twenty lines long:
 tasks start after five seconds, end when their work is done, and save when they are warned.
@@ -32,8 +32,8 @@ from corral.core.model import (
 from corral.core.snapshot import Snapshot
 from corral.core.state import State
 from corral.policy.catalog import standard
-from corral.policy.explain import explain
-from corral.policy.reasons import Hold
+from corral.policy.explain.holds import explain
+from corral.policy.explain.reasons import Hold
 
 MINUTE, HOUR = 60_000, 3_600_000
 NODES = [f"{rack}{n}" for rack in "ab" for n in (1, 2)]
@@ -73,8 +73,8 @@ class Day:
                     self.say(f"{event.gang} {verb} {where(event.seats)} (attempt {event.attempt})")
                 case e.GangEvicted():
                     self.preemptions += bool(event.beneficiary)
-                    sake = f" for the sake of {event.beneficiary}" if event.beneficiary else ""
-                    self.say(f"{event.gang} is told to save and leave: {event.cause}{sake}")
+                    sake = f" for {event.beneficiary}" if event.beneficiary else ""
+                    self.say(f"{event.gang} is preempted: {event.cause}{sake}")
                 case e.CheckpointCommitted():
                     self.say(f"{event.gang} has saved its work")
                 case e.GangRequeued():

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
-from tests.backends.podman import podman
 from tests.database import Database, NoServer
+from tests.runtime.podman import podman, rootless
 
-__all__ = ["podman"]  # a fixture
+__all__ = ["podman", "rootless"]  # fixtures
 
 # A machine that is busy with other things is no fault of what is tested.
 hypothesis.settings.register_profile("patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])

@@ -1,20 +1,23 @@
-"""Runs a command and sees that nothing of it is left: no process, no mount. For `make test`.
+"""Runs a command and sees that nothing of it is left: no process, no mount, no place of tasks. For `make test`.
 
     python -m tests.contained COMMAND ARGUMENT...
 
 Everything that the command starts, and that outlives whoever started it, becomes a child of this process (a subreaper),
 so it can be found whatever session or group it has moved to. What is still there some time after the command has ended
-is named, and makes the run fail; processes are ended. The exit status is the command's own, or 1 if it was 0 and
-something was left.
+is named, and makes the run fail; processes are ended. The command has a folder for temporary files of its own, so that
+what others do on this machine is not taken for its doing; that folder is removed, whatever is in it. The exit status is
+the command's own, or 1 if it was 0 and something was left.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -27,7 +30,10 @@ _TURN_S = 0.1
 def main(command: list[str]) -> int:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     mounts = mounted()
-    child = subprocess.Popen(command)
+    folder = Path(tempfile.mkdtemp(prefix="r-"))
+    folder.chmod(0o1777)  # some tests are other accounts
+    places = {"PYTEST_DEBUG_TEMPROOT": tempfile.gettempdir()} | os.environ | {"TMPDIR": str(folder)}
+    child = subprocess.Popen(command, env=places)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: os.kill(child.pid, number))
     status = _wait(child.pid)
@@ -37,8 +43,14 @@ def main(command: list[str]) -> int:
     still = sorted(mounted() - mounts)
     for place in still:
         print(f"left mounted: {place}", file=sys.stderr)  # it may be somebody else's: whoever reads this unmounts it
-    print(f"left after the run: {len(left)} processes, {len(still)} mounts", file=sys.stderr)
-    return status or (1 if left or still else 0)
+    roots = sorted(folder.glob("corral-" + "[0-9a-f]" * 8))
+    for root in roots:
+        print(f"left of a server: {root.name} with {os.listdir(root)[:3]}", file=sys.stderr)
+    empty = [root for root in roots if not os.listdir(root)]  # others: some test has killed the supervisor of a task
+    shutil.rmtree(folder, ignore_errors=True)
+    found = f"{len(left)} processes, {len(still)} mounts, {len(roots)} places of tasks"
+    print(f"left after the run: {found}", file=sys.stderr)
+    return status or (1 if left or still or empty else 0)
 
 
 def _wait(pid: int) -> int:

@@ -198,6 +198,7 @@ def image(state: State) -> dict[str, object]:
             )
         ],
         "tenants": {node: list(tenants) for node, tenants in state.tenants.items()},
+        "out_of_turn": state.out_of_turn,
         "links": (state.dependents, state.namesakes, state.next_rank),
         "timers": sorted(state.timers),
     }  # fmt: skip

@@ -40,9 +40,9 @@ postgresql() {
 # Podman, a runtime that takes a hybrid mount of cgroups, an init for containers, and what the image of the tests is
 # made of. Tests start a service of their own and leave the machine's alone.
 podman() {
-    for program in podman runc catatonit busybox; do
+    for program in podman runc catatonit busybox newuidmap; do
         command -v "$program" >/dev/null && continue
-        install podman podman runc catatonit busybox-static
+        install podman podman runc catatonit busybox-static uidmap
         return 0
     done
 }

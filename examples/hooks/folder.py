@@ -40,7 +40,7 @@ def main(what: str, folder: Path) -> None:
 
 
 def acquire(folder: Path) -> None:
-    """Tagged with the id of the pilot: whoever asks again finds it."""
+    """Tagged with the id of the pilot: a repeated call finds it."""
     place = folder / os.environ["CORRAL_PILOT_ID"]
     if not place.exists():
         place.mkdir(mode=0o700)

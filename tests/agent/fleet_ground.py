@@ -8,35 +8,35 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from corral.agent.agent import Agent
-from corral.agent.line import Line
-from corral.agent.place import AgentPlace
-from corral.backends.base import NodeReport, Report, TaskOrder, Tell
-from corral.backends.fleet.backend import FleetBackend
-from corral.backends.fleet.settings import FleetSettings
-from corral.backends.local.backend import LocalBackend
-from corral.backends.local.settings import LocalSettings
-from corral.backends.local.task.lease import LEASE, now_ms
+from corral.agent.agent_dir import AgentDir
+from corral.agent.server_connection import ServerConnection
 from corral.core.cluster.topology import NodeSpec
+from corral.remote.backend import RemoteBackend
+from corral.remote.settings import RemoteSettings
+from corral.runtime.base import NodeReport, Report, TaskOrder, Tell
+from corral.runtime.local.backend import LocalBackend
+from corral.runtime.local.settings import LocalSettings
+from corral.runtime.local.task.lease import LEASE, now_ms
 from tests.accounts import OWN
 from tests.agent.keeping import InProcessKeeper
 from tests.agent.lines import DirectLine
 
-SETTINGS = FleetSettings(lease_ms=20_000, heartbeat_ms=500, margin_ms=1_000)
+SETTINGS = RemoteSettings(lease_ms=20_000, heartbeat_ms=500, margin_ms=1_000)
 NODE = NodeSpec("n1")
 
 
-def make_agent(data: Path, line: Line, node: NodeSpec = NODE, poll_ms: int = 2_000) -> Agent:
-    place = AgentPlace(data)
+def make_agent(data: Path, line: ServerConnection, node: NodeSpec = NODE, poll_ms: int = 2_000) -> Agent:
+    place = AgentDir(data)
     local = LocalBackend(data, node, LocalSettings(account=OWN, scan_ms=100, has_lease=True))
     (data / "run").mkdir(parents=True, exist_ok=True)
     lease_file = data / "run" / LEASE
     return Agent(node.name, local, line, place.fence(), lease_file, place.next_session(), poll_ms=poll_ms)
 
 
-class FleetServer(FleetBackend):
+class FleetServer(RemoteBackend):
     """As a server has it: swept while it is open, and reached by the line."""
 
-    def __init__(self, data: Path, line: DirectLine, settings: FleetSettings = SETTINGS, hears_nodes: bool = False):
+    def __init__(self, data: Path, line: DirectLine, settings: RemoteSettings = SETTINGS, hears_nodes: bool = False):
         super().__init__(data, settings)
         self._line, self._hears_nodes = line, hears_nodes
 
@@ -74,7 +74,7 @@ class FleetServer(FleetBackend):
         super().close()
 
 
-def until_heard(fleet: FleetBackend, nodes: Sequence[str], patience_s: float = 20.0) -> None:
+def until_heard(fleet: RemoteBackend, nodes: Sequence[str], patience_s: float = 20.0) -> None:
     end = time.monotonic() + patience_s
     while not all(fleet.is_heard(node) for node in nodes):
         assert time.monotonic() < end, "an agent was not heard"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from corral.backends.fleet.backend import FleetBackend
-from corral.backends.fleet.leases import Leases, Standing
-from corral.backends.fleet.messages import LeaseAnswer, Renewal
+from corral.remote.backend import RemoteBackend
+from corral.remote.leases import Leases, LeaseStatus
+from corral.remote.messages import LeaseAnswer, Renewal
 
 FOR_EVER_MS = 1 << 60
 
@@ -15,16 +15,16 @@ FOR_EVER_MS = 1 << 60
 class InProcessKeeper:
     """Implements ``LeaseKeeper`` and what a line asks of the gateway."""
 
-    def __init__(self, fleet: FleetBackend, epoch: int, now_ms: Callable[[], int]) -> None:
+    def __init__(self, fleet: RemoteBackend, epoch: int, now_ms: Callable[[], int]) -> None:
         self._fleet, self._now_ms = fleet, now_ms
         self._leases, self._lock = Leases(fleet.settings, epoch), threading.Lock()
         self._leases.delegate(FOR_EVER_MS)
-        self._leases.begin(fleet.standings(), now_ms())
+        self._leases.begin(fleet.lease_statuses(), now_ms())
         fleet.keeper = self
 
-    def admit(self, node: str, standing: Standing) -> None:
+    def admit(self, node: str, status: LeaseStatus) -> None:
         with self._lock:
-            self._leases.admit(node, standing, self._now_ms())
+            self._leases.admit(node, status, self._now_ms())
 
     def drop(self, node: str) -> None:
         with self._lock:

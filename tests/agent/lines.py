@@ -12,10 +12,9 @@ from typing import TypeVar
 
 import msgspec
 
-from corral.agent.line import Line, NoAnswer, Refused
-from corral.backends.base import StaleEpoch, TaskKey
-from corral.backends.fleet.backend import FleetBackend
-from corral.backends.fleet.messages import (
+from corral.agent.server_connection import NoAnswer, Refused, ServerConnection
+from corral.remote.backend import RemoteBackend
+from corral.remote.messages import (
     AgentAnswer,
     AgentReport,
     DesiredAnswer,
@@ -25,6 +24,7 @@ from corral.backends.fleet.messages import (
     LogReceipt,
     Renewal,
 )
+from corral.runtime.base import StaleEpoch, TaskKey
 from tests.agent.keeping import InProcessKeeper
 
 T = TypeVar("T")
@@ -39,14 +39,14 @@ class DirectLine:
     """To whichever fleet is there at this moment, and to whoever keeps its leases; None: nobody answers."""
 
     def __init__(self) -> None:
-        self.fleet: FleetBackend | None = None
+        self.fleet: RemoteBackend | None = None
         self.ordered: dict[TaskKey, None] = {}  # by any of them
         self.keeper: InProcessKeeper | None = None
         self.node = "n1"
         self.answer_s = 1.0
         self._waiting: set[threading.Event] = set()
 
-    def _there(self) -> FleetBackend:
+    def _there(self) -> RemoteBackend:
         if self.fleet is None:
             raise NoAnswer("nobody is there")
         return self.fleet
@@ -91,7 +91,9 @@ class FaultyLine:
     """Messages and answers are dropped, come twice, or come late and out of order; by a seed. ``aside``: the way that
     copies take."""
 
-    def __init__(self, line: Line, aside: Line, seed: int, share: float = 0.1, late_s: float = 0.3) -> None:
+    def __init__(
+        self, line: ServerConnection, aside: ServerConnection, seed: int, share: float = 0.1, late_s: float = 0.3
+    ) -> None:
         self._line, self._aside, self._copying = line, aside, threading.Lock()
         self._random, self._share, self._late_s = random.Random(seed), share, late_s
         self._lock = threading.Lock()
@@ -130,12 +132,12 @@ class FaultyLine:
             self._is_over = True
             self._aside.hang_up()
 
-    def _copy(self, send: Callable[[Line], object]) -> None:
+    def _copy(self, send: Callable[[ServerConnection], object]) -> None:
         with self._copying, suppress(NoAnswer, Refused):
             if not self._is_over:
                 send(self._aside)
 
-    def _through(self, kind: str, send: Callable[[Line], T]) -> T:
+    def _through(self, kind: str, send: Callable[[ServerConnection], T]) -> T:
         if self._happens():
             raise NoAnswer("the message was dropped")
         if self._happens():  # it comes again, later than others

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from corral.agent.gateway_line import GatewayLine
-from corral.agent.place import Credential
-from corral.agent.servers import Servers
+from corral.agent.agent_dir import AgentCredential
+from corral.agent.gateway_connection import GatewayConnection
+from corral.agent.servers import JoinServers
 
 
-def line_to(url: str, node: str, token: str, gateways: tuple[str, ...] = ()) -> GatewayLine:
-    return GatewayLine(node, Servers((url,), token), token, gateways)
+def line_to(url: str, node: str, token: str, gateways: tuple[str, ...] = ()) -> GatewayConnection:
+    return GatewayConnection(node, JoinServers((url,), token), token, gateways)
 
 
-def line_of(credential: Credential) -> GatewayLine:
+def line_of(credential: AgentCredential) -> GatewayConnection:
     return line_to(credential.urls[0], credential.node, credential.token, credential.gateways)

@@ -3,8 +3,8 @@
 import pytest
 
 from corral.agent.address import own_address
-from corral.backends.fleet.border import spec_fault
 from corral.core.cluster.topology import NodeSpec
+from corral.remote.border import spec_fault
 
 
 def test_it_is_the_address_with_which_the_server_is_reached():

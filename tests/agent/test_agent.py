@@ -13,11 +13,11 @@ import pytest
 from msgspec import structs
 
 from corral.agent.agent import Agent
-from corral.agent.line import NoAnswer
-from corral.agent.place import AgentPlace, BadPlace, Credential
-from corral.backends.base import TaskKey
-from corral.backends.fake import FakeBackend, Script
-from corral.backends.fleet.messages import (
+from corral.agent.agent_dir import AgentCredential, AgentDir, BadAgentDir
+from corral.agent.server_connection import NoAnswer
+from corral.core.cluster.topology import NodeSpec
+from corral.core.model import FailureClass
+from corral.remote.messages import (
     AgentAnswer,
     AgentReport,
     DesiredAnswer,
@@ -28,10 +28,10 @@ from corral.backends.fleet.messages import (
     LogReceipt,
     Renewal,
 )
-from corral.backends.local.task import lease
-from corral.core.cluster.topology import NodeSpec
-from corral.core.model import FailureClass
-from tests.backends.telling import order, until
+from corral.runtime.base import TaskKey
+from corral.runtime.fake import FakeBackend, FakeScript
+from corral.runtime.local.task import lease
+from tests.runtime.telling import order, until
 
 Answer = tuple[AgentAnswer, LeaseAnswer]
 FIRST, SECOND = TaskKey("1/main", 1, 0), TaskKey("1/main", 2, 0)
@@ -90,8 +90,8 @@ def wanted(epoch: int, key: TaskKey, version: int = 1, term: int = 0, base: int 
 
 class Ground:
     def __init__(self, data: Path, answer: Answer) -> None:
-        self.place, self.line = AgentPlace(data), ScriptedLine(answer)
-        self.backend = FakeBackend([NodeSpec("n1")], lambda _: Script())
+        self.place, self.line = AgentDir(data), ScriptedLine(answer)
+        self.backend = FakeBackend([NodeSpec("n1")], lambda _: FakeScript())
         self.lease_file = data / "lease"
         data.mkdir(exist_ok=True)
         self.agent = Agent("n1", self.backend, self.line, self.place.fence(), self.lease_file, 1)
@@ -207,13 +207,13 @@ def test_a_node_that_was_given_up_ends_what_it_has_and_gets_no_lease(tmp_path: P
 
 
 def test_the_credential_is_for_the_agent_alone(tmp_path: Path):
-    place = AgentPlace(tmp_path)
-    path = place.keep_credential(Credential("n1", ("https://corral.example",), "corral_1_secret"))
+    place = AgentDir(tmp_path)
+    path = place.keep_credential(AgentCredential("n1", ("https://corral.example",), "corral_1_secret"))
     assert path.stat().st_mode & 0o777 == 0o600
     assert place.credential().node == "n1"
     assert "secret" not in repr(place.credential())
     path.chmod(0o644)
-    with pytest.raises(BadPlace, match="read by others"):
+    with pytest.raises(BadAgentDir, match="other users can read"):
         place.credential()
 
 
@@ -231,15 +231,15 @@ def test_an_agent_uses_no_folder_that_others_could_have_prepared(tmp_path: Path,
     else:
         folder.mkdir()
         folder.chmod(0o777)
-    place = AgentPlace(folder)
-    for use in (place.credential, place.next_session, lambda: place.keep_credential(Credential("n1", (), "x"))):
-        with pytest.raises(BadPlace, match="could have been prepared by others"):
+    place = AgentDir(folder)
+    for use in (place.credential, place.next_session, lambda: place.keep_credential(AgentCredential("n1", (), "x"))):
+        with pytest.raises(BadAgentDir, match="belongs to another account, or others can write"):
             use()
     assert not list(mine.iterdir())
 
 
 def test_every_start_is_a_new_session(tmp_path: Path):
-    assert [AgentPlace(tmp_path).next_session() for _ in range(3)] == [1, 2, 3]
+    assert [AgentDir(tmp_path).next_session() for _ in range(3)] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("is_lent", [True, False])

@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from corral.backends.base import HealthReport, LogPart, Phase, SavedReport, TaskKey, TaskReport
-from corral.backends.fleet import border
-from corral.backends.fleet.border import BadReport, Given, NotYours, checked_report, spec_fault
-from corral.backends.fleet.messages import AgentReport, DesiredAsk, LogChunk, LogDelivery, LogReply, ObservedTask
 from corral.core.cluster.resources import Gpu
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import FailureClass, Health
+from corral.remote import border
+from corral.remote.border import BadReport, Given, NotYours, checked_report, spec_fault
+from corral.remote.messages import AgentReport, DesiredAsk, LogChunk, LogDelivery, LogReply, ObservedTask
+from corral.runtime.base import HealthReport, LogPart, Phase, SavedReport, TaskKey, TaskReport
 from corral.wire.details import NicDetails, NodeDetails
 from tests.agent.test_fleet_backend import EPOCH, KEY, Desk, down, up
-from tests.backends.telling import order
+from tests.runtime.telling import order
 
 OTHERS = TaskKey("2/main", 1, 0)
 
@@ -111,7 +111,7 @@ def test_what_a_node_says_of_its_own_task_is_bounded(desk: Desk):
 def test_the_spec_of_another_machine_is_not_taken(desk: Desk):
     ghost = NodeSpec("ghost", tuple(Gpu(f"GPU-{n}", "H100", 80_000) for n in range(64)))
     answer = desk.say(spec=ghost)
-    assert "speaks for 'n1' only" in answer.complaint
+    assert "but the node is 'n1'" in answer.complaint
     assert desk.lease.lease_ms, "what runs there goes on"
     assert desk.told == []
     assert desk.say().complaint == "", "and it may be used again once it says what it is"
@@ -127,8 +127,8 @@ def test_the_spec_of_another_machine_is_not_taken(desk: Desk):
         (NodeSpec("n1", tuple(Gpu(f"GPU-{n}", "H100", 1) for n in range(1_000))), "1000 GPUs"),
         (NodeSpec("n1", (), (("cpu_milli", -1),)), "cpu_milli"),
         (NodeSpec("n1", (), (("cpu_milli", 2**63),)), "cpu_milli"),
-        (NodeSpec("n1", (), (("x" * 1_000, 1),)), "cannot have"),
-        (NodeSpec("n1", (), (), ("a",) * 100), "domains"),
+        (NodeSpec("n1", (), (("x" * 1_000, 1),)), "invalid amount"),
+        (NodeSpec("n1", (), (), ("a",) * 100), "topology levels"),
     ],
 )
 def test_machines_that_cannot_be(spec: NodeSpec, why: str):
@@ -146,12 +146,15 @@ def test_a_node_speaks_of_its_own_health_and_of_gpus_that_it_has():
         ),
         details=NodeDetails(system="s" * 10_000, nics=(NicDetails("eth0", 10**400),)),
         lacks={str(n): "w" * 10_000 for n in range(1_000)}, leaves_in_ms=-(10**30),
+        separation={f"{n}" * 100: "w" * 10_000 for n in range(1_000)},
     )  # fmt: skip
     checked = checked_report(said, Given(), 0, 1_000)
-    assert [(each.gpu, len(each.why)) for each in checked.said.health] == [(0, border.TEXT_MAX)]
-    assert checked.said.details is None
-    assert (len(checked.said.lacks), checked.said.leaves_in_ms) == (border.LACKS_MAX, 0)
-    assert all(len(why) <= border.TEXT_MAX for why in checked.said.lacks.values())
+    assert [(each.gpu, len(each.why)) for each in checked.report.health] == [(0, border.TEXT_MAX)]
+    assert checked.report.details is None
+    assert (len(checked.report.lacks), checked.report.leaves_in_ms) == (border.LACKS_MAX, 0)
+    assert all(len(why) <= border.TEXT_MAX for why in checked.report.lacks.values())
+    assert 0 < len(checked.report.separation) <= border.LACKS_MAX
+    assert all(len(key) <= 64 and len(by) <= border.TEXT_MAX for key, by in checked.report.separation.items())
 
 
 def test_a_node_that_changes_its_mind_all_the_time_fills_no_journal(desk: Desk):

@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from corral.backends.base import NodePhase, NodeReport, Phase, Report, StaleEpoch, TaskKey, TaskReport
-from corral.backends.fleet.backend import FleetBackend
-from corral.backends.fleet.border import NotYours
-from corral.backends.fleet.messages import AgentAnswer, AgentReport, DesiredAsk, LeaseAnswer, ObservedTask, Renewal
-from corral.backends.fleet.settings import FleetSettings
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import FailureClass
 from corral.core.work import Work
+from corral.remote.backend import RemoteBackend
+from corral.remote.border import NotYours
+from corral.remote.messages import AgentAnswer, AgentReport, DesiredAsk, LeaseAnswer, ObservedTask, Renewal
+from corral.remote.settings import RemoteSettings
+from corral.runtime.base import NodePhase, NodeReport, Phase, Report, StaleEpoch, TaskKey, TaskReport
 from tests.agent.keeping import InProcessKeeper
-from tests.backends.telling import order
+from tests.runtime.telling import order
 
 KEY = TaskKey("1/main", 1, 0)
 EPOCH = 7
@@ -32,7 +32,7 @@ class Desk:
 
     def __init__(self, data: Path) -> None:
         self.now_ms, self.told = 0, list[Report]()
-        self.fleet = FleetBackend(data, FleetSettings(), monotonic_ms=lambda: self.now_ms)
+        self.fleet = RemoteBackend(data, RemoteSettings(), monotonic_ms=lambda: self.now_ms)
         self.seq = 0
         self.answer, self.lease = AgentAnswer(epoch=0, term=0), LeaseAnswer(seq=0, epoch=0, term=0)
 
@@ -163,7 +163,7 @@ def test_what_an_agent_says_of_anothers_task_is_refused(desk: Desk):
     desk.fleet.expect(NodeSpec("n2"), False, [KEY])
     desk.begin()
     for lie in (ObservedTask(KEY, down=down(KEY)), ObservedTask(TaskKey("2/main", 1, 0), down=down(KEY))):
-        with pytest.raises(NotYours, match="never given"):
+        with pytest.raises(NotYours, match="was not given"):
             desk.say(lie)
     assert desk.told == []
 
@@ -195,7 +195,7 @@ def test_an_agent_that_falls_back_behind_an_epoch_it_has_heard_of_is_refused(des
     desk.say(ObservedTask(KEY, up(KEY)))
     before = list(desk.told)
     lie = desk.say(ObservedTask(KEY, up(KEY), down=down(KEY)), epoch=EPOCH - 1)
-    assert "epoch 6, which is over" in lie.refused
+    assert "reports for epoch 6" in lie.refused
     assert (lie.epoch, lie.wants_full) == (EPOCH, True), "it hears of the present one, and no more"
     assert (desk.lease.epoch, desk.lease.lease_ms) == (EPOCH, 0)
     assert desk.told == before
@@ -207,9 +207,9 @@ def test_an_agent_that_falls_back_behind_an_epoch_it_has_heard_of_is_refused(des
 def test_orders_that_an_agent_refuses_are_counted_once(desk: Desk):
     desk.begin()
     desk.say()
-    assert "has refused 2 orders" in desk.say(refused=2).refused
+    assert "refused 2 late orders" in desk.say(refused=2).refused
     assert desk.say(refused=2).refused == ""
-    assert "has refused 1 orders" in desk.say(refused=3).refused
+    assert "refused 1 late orders" in desk.say(refused=3).refused
     assert desk.fleet.counts.refused_orders == 3
 
 
@@ -218,9 +218,9 @@ def test_work_that_no_machine_can_run_is_known_beforehand(desk: Desk):
     desk.begin()
     assert desk.fleet.cannot_run(image) == "", "nobody has told anything yet"
     desk.say()
-    desk.say(lacks={"images": "no container engine answers", "memory": "cgroups are read-only"})
+    desk.say(lacks={"images": "no container runtime answers", "memory": "cgroups are read-only"})
     why = desk.fleet.cannot_run(image)
-    assert "no machine can run one (n1: no container engine answers)" in why
+    assert "no node can run one (n1: no container runtime answers)" in why
     assert desk.fleet.cannot_run(Work(command=("true",))) == ""
     assert desk.fleet.lacks("n1")["memory"] == "cgroups are read-only"
     assert desk.fleet.lacks("nowhere") == {}

@@ -7,20 +7,20 @@ import time
 from pathlib import Path
 
 from corral.agent.start import begin
-from corral.backends.base import DetailsReport, HealthReport, PaceReport, Process, TaskKey
-from corral.backends.container.settings import ContainerSettings
-from corral.backends.gpus import simulated
-from corral.backends.health.drills import Drill, XidDrill, health_folder, write_drills
-from corral.backends.local.settings import LocalSettings
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import Health
 from corral.core.work import Work
+from corral.health.fault_injection import InjectedFault, InjectedXid, health_folder, write_drills
+from corral.runtime.base import DetailsReport, HealthReport, PaceReport, Process, TaskKey
+from corral.runtime.container.settings import ContainerSettings
+from corral.runtime.gpus import simulated
+from corral.runtime.local.settings import LocalSettings
 from corral.wire.health import HealthSettings
 from tests.accounts import OWN
 from tests.agent.fleet_ground import FleetServer, until_heard
 from tests.agent.lines import DirectLine
-from tests.backends.telling import Ear, now_ms, order, until
-from tests.backends.test_container_engine import LIMITS, Played
+from tests.runtime.telling import Ear, now_ms, order, until
+from tests.runtime.test_container_engine import LIMITS, Played
 
 NODE = NodeSpec("n1", simulated("8xH100"))
 SETTINGS = HealthSettings(interval_ms=10_000, clock_jump_ms_max=0)
@@ -39,7 +39,7 @@ def test_a_sick_gpu_of_a_node_is_told_at_once_and_again_to_every_new_server(tmp_
         until_heard(server, ["n1"])
         until(lambda: any(isinstance(each, DetailsReport) and each.node == "n1" for each in ear.heard))
         began = time.monotonic()
-        write_drills(health_folder(tmp_path / "agent"), {3: Drill(xids=(XidDrill(79, now_ms() + 1),))})
+        write_drills(health_folder(tmp_path / "agent"), {3: InjectedFault(xids=(InjectedXid(79, now_ms() + 1),))})
         until(lambda: bool(failed(ear)))
         assert time.monotonic() - began < 5, "long before the next look"
         assert [(each.node, each.gpu) for each in failed(ear)] == [("n1", 3)]
@@ -64,10 +64,14 @@ def test_what_a_node_lacks_is_told_when_it_changes(tmp_path: Path) -> None:
     work = Work(command=("true",), image="busybox")
     try:
         server.open(ear, 1)
-        until(lambda: "no container engine answers" in server.cannot_run(work))
-        assert "no container engine answers" in server.lacks("n1")["images"]
+        until(lambda: "no container runtime answers" in server.cannot_run(work))
+        assert "no container runtime answers" in server.lacks("n1")["images"]
+        assert server.separation("n1")["signals"].split(":")[0] in ("account", "Landlock", "nothing")
+        assert "containers" not in server.separation("n1")
         engine = Played(socket, "Libpod/5.0.0 (linux)", {"/info": LIMITS})
         until(lambda: server.cannot_run(work) == "")
+        until(lambda: server.separation("n1").get("containers") == "container runtime (podman 5.0.0)")
+        assert server.separation("nowhere") == {}
         engine.close()
     finally:
         server.close()

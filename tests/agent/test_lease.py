@@ -4,31 +4,31 @@ from pathlib import Path
 
 import pytest
 
-from corral.backends.base import Phase, TaskKey
-from corral.backends.fleet.leases import Leases, Standing
-from corral.backends.fleet.messages import LeaseAnswer, Renewal
-from corral.backends.fleet.settings import FleetSettings
-from corral.backends.local.backend import LocalBackend
-from corral.backends.local.settings import LocalSettings
-from corral.backends.local.state import TaskState
-from corral.backends.local.task import lease
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import FailureClass
+from corral.remote.leases import Leases, LeaseStatus
+from corral.remote.messages import LeaseAnswer, Renewal
+from corral.remote.settings import RemoteSettings
+from corral.runtime.base import Phase, TaskKey
+from corral.runtime.local.backend import LocalBackend
+from corral.runtime.local.settings import LocalSettings
+from corral.runtime.local.state import TaskState
+from corral.runtime.local.task import lease
 from tests.accounts import OWN
-from tests.backends.telling import Ear, order, until
+from tests.runtime.telling import Ear, order, until
 
-SETTINGS = FleetSettings(lease_ms=8_000, margin_ms=2_000, stall_ms=1_000)
+SETTINGS = RemoteSettings(lease_ms=8_000, margin_ms=2_000, stall_ms=1_000)
 KEY = TaskKey("1/main", 1, 0)
 
 
 FOR_EVER_MS, EPOCH = 1 << 60, 5
 
 
-def table(*nodes: str, now_ms: int = 0, settings: FleetSettings = SETTINGS) -> Leases:
+def table(*nodes: str, now_ms: int = 0, settings: RemoteSettings = SETTINGS) -> Leases:
     """With the right to extend leases for ever, and the state loaded."""
     leases = Leases(settings, EPOCH)
     leases.delegate(FOR_EVER_MS)
-    leases.begin({node: Standing() for node in nodes}, now_ms)
+    leases.begin({node: LeaseStatus() for node in nodes}, now_ms)
     return leases
 
 
@@ -58,10 +58,10 @@ def test_a_node_whose_lease_is_over_gets_none_until_the_leader_takes_it_back():
     assert swept(leases, 0, 11_000) == {"n1": 10_250}
     waits = renewed(leases, 11_000)
     assert (waits.lease_ms, waits.is_gone) == (0, False), "the leader has not said yet that it is given up"
-    leases.admit("n1", Standing(1, True), 11_100)
+    leases.admit("n1", LeaseStatus(1, True), 11_100)
     gone = renewed(leases, 11_200)
     assert (gone.lease_ms, gone.is_gone, gone.term) == (0, True, 1)
-    leases.admit("n1", Standing(1), 11_300)
+    leases.admit("n1", LeaseStatus(1), 11_300)
     assert renewed(leases, 11_400, term=1).lease_ms == 8_000
 
 
@@ -114,7 +114,7 @@ def test_before_the_state_is_loaded_only_running_leases_are_extended():
         waits = renewed(leases, 0, node, left_ms=left_ms)
         assert (waits.lease_ms, waits.is_gone) == (0, False)
     assert swept(leases, 0, 60_000) == {}, "nobody is given up"
-    leases.begin({"n1": Standing(), "n2": Standing(), "gone": Standing(0, True)}, 60_000)
+    leases.begin({"n1": LeaseStatus(), "n2": LeaseStatus(), "gone": LeaseStatus(0, True)}, 60_000)
     assert renewed(leases, 60_100, "gone").is_gone
     assert renewed(leases, 60_100, "n2").lease_ms == 8_000
     assert swept(leases, 60_250, 80_000) == {"n1": 70_250, "n2": 70_250}
@@ -134,7 +134,7 @@ def test_a_node_that_was_not_heard_of_may_still_have_the_farewell_of_the_last_se
     leases = Leases(SETTINGS, EPOCH)
     leases.delegate(FOR_EVER_MS)
     renewed(leases, 0, "heard", left_ms=5_000)
-    leases.begin({"heard": Standing(), "silent": Standing()}, 1_000, farewell_ms=60_000)
+    leases.begin({"heard": LeaseStatus(), "silent": LeaseStatus()}, 1_000, farewell_ms=60_000)
     assert swept(leases, 1_000, 90_000) == {"heard": 11_250, "silent": 63_250}
 
 
@@ -161,13 +161,13 @@ def test_a_lease_of_another_boot_is_over(tmp_path: Path, monkeypatch: pytest.Mon
     """The clock begins again with the boot: the moment that was meant may come days later, or never."""
     path, other = str(tmp_path / "lease"), tmp_path / "boot_id"
     lease.write(path, lease.now_ms() + 10**9)
-    assert lease.Lease(path).left_ms()
+    assert lease.TaskLease(path).left_ms()
     other.write_text("11111111-2222-3333-4444-555555555555\n")
     monkeypatch.setattr(lease, "_BOOT_ID", str(other))
     assert lease.read(path) == 0
-    assert lease.Lease(path).left_ms() == 0
+    assert lease.TaskLease(path).left_ms() == 0
     lease.write(path, lease.now_ms() + 10**9)
-    assert lease.Lease(path).left_ms()
+    assert lease.TaskLease(path).left_ms()
 
 
 def test_a_lease_that_does_not_say_of_which_boot_it_is_counts_as_over(tmp_path: Path):
@@ -175,7 +175,7 @@ def test_a_lease_that_does_not_say_of_which_boot_it_is_counts_as_over(tmp_path: 
     path = tmp_path / "lease"
     path.write_bytes(str(lease.now_ms() + 10**9).encode())
     assert lease.read(str(path)) == 0
-    assert lease.Lease(str(path)).left_ms() == 0
+    assert lease.TaskLease(str(path)).left_ms() == 0
 
 
 def test_supervisors_of_earlier_versions_can_read_a_lease(tmp_path: Path):
@@ -187,12 +187,12 @@ def test_supervisors_of_earlier_versions_can_read_a_lease(tmp_path: Path):
 @pytest.mark.parametrize(
     ("settings", "fault"),
     [
-        (FleetSettings(), ""),
-        (FleetSettings(lease_ms=3_000, heartbeat_ms=2_000), "three heartbeats"),
-        (FleetSettings(margin_ms=100), "margin"),
+        (RemoteSettings(), ""),
+        (RemoteSettings(lease_ms=3_000, heartbeat_ms=2_000), "three heartbeats"),
+        (RemoteSettings(margin_ms=100), "margin"),
     ],
 )
-def test_settings_that_cannot_work_are_told(settings: FleetSettings, fault: str):
+def test_settings_that_cannot_work_are_told(settings: RemoteSettings, fault: str):
     assert fault in settings.fault()
     assert bool(fault) == bool(settings.fault())
 

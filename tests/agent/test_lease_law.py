@@ -13,11 +13,11 @@ from collections.abc import Callable
 
 import pytest
 
-from corral.backends.fleet.leases import Leases, Standing
-from corral.backends.fleet.messages import LeaseAnswer, Renewal
-from corral.backends.fleet.settings import FleetSettings
+from corral.remote.leases import Leases, LeaseStatus
+from corral.remote.messages import LeaseAnswer, Renewal
+from corral.remote.settings import RemoteSettings
 
-SETTINGS = FleetSettings(lease_ms=8_000, heartbeat_ms=2_000, margin_ms=500, farewell_ms=60_000)
+SETTINGS = RemoteSettings(lease_ms=8_000, heartbeat_ms=2_000, margin_ms=500, farewell_ms=60_000)
 END_MS = 600_000
 
 
@@ -27,12 +27,12 @@ class World:
     def __init__(self, seed: int, nodes: int = 6) -> None:
         self.chance, self.now_ms, self._count = random.Random(seed), 0, 0
         self._agenda: list[tuple[int, int, Callable[[], None]]] = []
-        self.standings = {f"n{n}": Standing() for n in range(nodes)}  # of the present epoch
+        self.lease_statuses = {f"n{n}": LeaseStatus() for n in range(nodes)}  # of the present epoch
         self.gone_since: dict[str, int] = {}
         self.given_up = self.renewed = self.farewells = self.starts = 0
         self.farewell_ms = 0
         self.server = Server(self, 1)
-        self.nodes = [Node(self, name) for name in self.standings]
+        self.nodes = [Node(self, name) for name in self.lease_statuses]
 
     def later(self, ms: int, act: Callable[[], None]) -> None:
         self._count += 1
@@ -56,7 +56,7 @@ class Server:
         self.world, self.epoch, self.is_over, self.asleep_until = world, epoch, False, 0
         chance = world.chance
         world.starts += 1
-        self.table = Leases(SETTINGS, epoch, frozenset(n for n, s in world.standings.items() if s.is_gone))
+        self.table = Leases(SETTINGS, epoch, frozenset(n for n, s in world.lease_statuses.items() if s.is_gone))
         self.last: dict[str, Renewal] = {}
         self.lend()
         self.sweep()
@@ -72,8 +72,8 @@ class Server:
     def load(self) -> None:
         if not self.is_over:
             world = self.world
-            world.standings = {name: Standing(0, each.is_gone) for name, each in world.standings.items()}
-            self.table.begin(world.standings, world.now_ms, world.farewell_ms)
+            world.lease_statuses = {name: LeaseStatus(0, each.is_gone) for name, each in world.lease_statuses.items()}
+            self.table.begin(world.lease_statuses, world.now_ms, world.farewell_ms)
 
     def sweep(self) -> None:
         world = self.world
@@ -92,22 +92,22 @@ class Server:
         """The server's own process, a while later; it takes the node back a while after that."""
         world = self.world
         if not self.is_over and not self.table.is_early:
-            world.standings[name] = Standing(term + 1, True)
-            self.table.admit(name, world.standings[name], world.now_ms)
+            world.lease_statuses[name] = LeaseStatus(term + 1, True)
+            self.table.admit(name, world.lease_statuses[name], world.now_ms)
             world.later(world.chance.randrange(500, 20_000), lambda: self.take_back(name, term + 1))
 
     def take_back(self, name: str, term: int) -> None:
         """Its agent has said in this term that nothing runs there: so it has heard of it, and holds no lease."""
         world = self.world
         node = next(each for each in world.nodes if each.name == name)
-        if self.is_over or self.table.is_early or world.standings[name] != Standing(term, True):
+        if self.is_over or self.table.is_early or world.lease_statuses[name] != LeaseStatus(term, True):
             return
         if node.heard != (self.epoch, term):
             world.later(1_000, lambda: self.take_back(name, term))
             return
-        world.standings[name] = Standing(term)
+        world.lease_statuses[name] = LeaseStatus(term)
         world.gone_since.pop(name, None)
-        self.table.admit(name, world.standings[name], world.now_ms)
+        self.table.admit(name, world.lease_statuses[name], world.now_ms)
 
     def renew(self, name: str, asked: Renewal) -> LeaseAnswer | None:
         if self.is_over or asked.epoch > self.epoch:
@@ -134,8 +134,8 @@ class Server:
 
     def next(self) -> None:
         """What was noticed and never written down, nobody has acted on."""
-        for name, standing in self.world.standings.items():
-            if not standing.is_gone:
+        for name, status in self.world.lease_statuses.items():
+            if not status.is_gone:
                 self.world.gone_since.pop(name, None)
         self.world.server = Server(self.world, self.epoch + 1)
 

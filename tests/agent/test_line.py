@@ -8,17 +8,20 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import msgspec
 import pytest
 
-from corral.agent.gateway_line import GatewayLine
-from corral.agent.line import NoAnswer, Refused
-from corral.agent.servers import Servers
-from corral.backends.fleet import frames
-from corral.backends.fleet.messages import AgentReport, DesiredAsk, EndpointAnswer, LeaseAnswer, Renewal
-from tests.backends.telling import until
+from corral.agent.agent_dir import GATEWAY, AgentDir, KnownGateway
+from corral.agent.gateway_connection import GatewayConnection
+from corral.agent.server_connection import NoAnswer, Refused
+from corral.agent.servers import JoinServers
+from corral.remote import frames
+from corral.remote.messages import AgentReport, DesiredAsk, EndpointAnswer, LeaseAnswer, Renewal
+from tests.runtime.telling import until
 
 ANSWER = {"port": 7}
 
@@ -55,24 +58,24 @@ NOT_LEADER = {"code": "not_leader", "detail": "epoch 2 is over"}
 @pytest.mark.parametrize(("status", "body"), [(409, NOT_LEADER), (503, {"code": "no_leader"}), (500, None)])
 def test_a_server_that_does_not_lead_is_passed_over(status: int, body: object):
     with server(status, body) as first, server(200, ANSWER) as second:
-        servers = Servers((first, second), "token")
+        servers = JoinServers((first, second), "token")
         assert servers.endpoint()[1].port == 7
         assert servers.at == second, "it is kept to"
 
 
 def test_one_that_is_away_is_passed_over():
     with server(200, ANSWER) as second:
-        assert Servers(("http://127.0.0.1:1", second), "token").endpoint()[1].port == 7
+        assert JoinServers(("http://127.0.0.1:1", second), "token").endpoint()[1].port == 7
 
 
 def test_where_nobody_answers_that_is_said():
     with pytest.raises(NoAnswer, match="does not answer"):
-        Servers(("http://127.0.0.1:1",), "token").endpoint()
+        JoinServers(("http://127.0.0.1:1",), "token").endpoint()
 
 
 def test_who_is_sent_on_asks_there_at_once():
     with server(200, ANSWER) as leader, server(307, None, Location=f"{leader}/v1/agent/endpoint") as standby:
-        servers = Servers((standby,), "token")
+        servers = JoinServers((standby,), "token")
         assert servers.endpoint()[1].port == 7
         assert servers.at == leader
 
@@ -82,7 +85,7 @@ def test_a_refusal_is_not_asked_elsewhere():
     with server(403, said) as first, server(200, ANSWER) as second:
         for _ in range(2):
             with pytest.raises(Refused, match="you are node:n2") as refused:
-                Servers((first, second), "token").endpoint()
+                JoinServers((first, second), "token").endpoint()
             assert (refused.value.status, refused.value.code) == (403, "out_of_scope")
 
 
@@ -129,7 +132,7 @@ def granted(kind: bytes, body: bytes) -> tuple[bytes, object] | None:
 
 def test_renewals_go_on_while_a_report_waits_for_its_answer():
     with gateway(granted) as port, server(200, {"port": port}) as url:
-        line = GatewayLine("n1", Servers((url,), "token"), "token")
+        line = GatewayConnection("n1", JoinServers((url,), "token"), "token")
         waits = threading.Thread(target=_report_in_vain, args=(line,), daemon=True)
         waits.start()
         for seq in range(5):
@@ -140,7 +143,7 @@ def test_renewals_go_on_while_a_report_waits_for_its_answer():
         assert not waits.is_alive(), "who waits is let go"
 
 
-def _report_in_vain(line: GatewayLine) -> None:
+def _report_in_vain(line: GatewayConnection) -> None:
     with pytest.raises(NoAnswer):
         line.report(AgentReport(node="n1", session=1, seq=1))
 
@@ -148,11 +151,43 @@ def _report_in_vain(line: GatewayLine) -> None:
 def test_the_place_is_remembered_while_no_server_can_say_it():
     with gateway(granted) as port:
         with server(200, {"port": port}) as url:
-            line = GatewayLine("n1", Servers((url,), "token"), "token")
+            line = GatewayConnection("n1", JoinServers((url,), "token"), "token")
             line.renew(Renewal(seq=1))
         line.hang_up()
         assert line.renew(Renewal(seq=2)).seq == 2
         line.hang_up()
+
+
+def test_an_agent_that_starts_while_no_server_answers_renews_where_it_did_before(tmp_path: Path):
+    place = AgentDir(tmp_path / "agent")
+    place.own()
+    with gateway(granted) as port:
+        with server(200, {"port": port}) as url:
+            urls = (url,)
+            line = GatewayConnection("n1", JoinServers(urls, "token"), "token", keep=partial(_keep, place, urls))
+            line.renew(Renewal(seq=1))
+            line.hang_up()
+        last = place.gateway(urls)
+        assert last == KnownGateway(urls, "127.0.0.1", port, tls=False)
+        again = GatewayConnection("n1", JoinServers(urls, "token"), "token", known=(last.host, last.port, last.tls))
+        assert again.renew(Renewal(seq=2)).seq == 2
+        again.hang_up()
+    assert place.gateway(("http://127.0.0.1:2",)) is None, "of other servers"
+    (tmp_path / "agent" / GATEWAY).write_bytes(b"\xff{")
+    assert place.gateway(urls) is None
+
+
+def _keep(place: AgentDir, urls: tuple[str, ...], known: tuple[str, int, bool]) -> None:
+    place.keep_gateway(KnownGateway(urls, *known))
+
+
+def test_a_gateway_that_was_kept_without_tls_is_not_used_for_servers_with():
+    with gateway(granted) as port:
+        line = GatewayConnection(
+            "n1", JoinServers(("https://127.0.0.1:1",), "token"), "token", known=("127.0.0.1", port, False)
+        )
+        with pytest.raises(NoAnswer):
+            line.renew(Renewal(seq=1))
 
 
 def test_a_lease_that_nobody_waits_for_is_told():
@@ -163,7 +198,7 @@ def test_a_lease_that_nobody_waits_for_is_told():
 
     told: list[LeaseAnswer] = []
     with gateway(farewell) as port, server(200, {"port": port}) as url:
-        line = GatewayLine("n1", Servers((url,), "token"), "token")
+        line = GatewayConnection("n1", JoinServers((url,), "token"), "token")
         line.when_granted(told.append)
         asking = threading.Thread(target=_ask_in_vain, args=(line,), daemon=True)
         asking.start()
@@ -173,13 +208,13 @@ def test_a_lease_that_nobody_waits_for_is_told():
         asking.join(10)
 
 
-def _ask_in_vain(line: GatewayLine) -> None:
+def _ask_in_vain(line: GatewayConnection) -> None:
     with pytest.raises(NoAnswer):
         line.desired(DesiredAsk(node="n1", epoch=0, term=0))
 
 
 def test_a_server_with_tls_does_not_lead_agents_to_a_gateway_without():
-    servers = Servers(("https://127.0.0.1:1",), "token")
+    servers = JoinServers(("https://127.0.0.1:1",), "token")
     servers.endpoint = lambda: ("127.0.0.1", EndpointAnswer(1))  # type: ignore[method-assign]
     with pytest.raises(NoAnswer, match="without TLS"):
-        GatewayLine("n1", servers, "token").renew(Renewal(seq=1))
+        GatewayConnection("n1", servers, "token").renew(Renewal(seq=1))

@@ -8,16 +8,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from corral.agent.line import NoAnswer
-from corral.agent.place import AgentPlace, Credential
+from corral.agent.agent_dir import AgentCredential, AgentDir
 from corral.agent.renewal import CredentialRenewal, renew_at
-from corral.backends.fleet.messages import JoinAnswer
+from corral.agent.server_connection import NoAnswer
+from corral.core.accounts import accounts as a
+from corral.core.accounts import commands
+from corral.core.accounts.accounts import Accounts, Role
 from corral.core.intake.refusal import Refusal
-from corral.core.people import accounts as a
-from corral.core.people import commands
-from corral.core.people.accounts import Accounts, Role
+from corral.remote.messages import JoinAnswer
 from corral.server.auth import authenticate, new_token
-from corral.server.gateway.roster import Credentials, proved
+from corral.server.gateway.roster import NodeCredentials, proved
 from corral.server.main import write_private
 from corral.server.vault.first_token import LIFE_MS, NAME, FirstToken
 from tests.server.memory_service import START_MS, MemoryService
@@ -47,7 +47,7 @@ class TestCredentialsOfNodes:
     def is_good(self, accounts: Accounts, text: str, now_ms: int) -> bool:
         """For the interface and for the gateway alike."""
         by_http = not isinstance(authenticate(accounts, f"Bearer {text}", now_ms), Refusal)
-        assert by_http == (proved(Credentials(accounts).of("n1"), text, now_ms) is not None)
+        assert by_http == (proved(NodeCredentials(accounts).of("n1"), text, now_ms) is not None)
         return by_http
 
     def test_one_expires(self):
@@ -80,8 +80,8 @@ class TestAgent:
     def renewal(
         self, folder, renew_ms: int, answers: list[object], now: list[int]
     ) -> tuple[CredentialRenewal, list[str]]:
-        place, used = AgentPlace(folder), list[str]()
-        credential = Credential("n1", ("http://127.0.0.1:1",), "corral_1_old", renew_ms=renew_ms)
+        place, used = AgentDir(folder), list[str]()
+        credential = AgentCredential("n1", ("http://127.0.0.1:1",), "corral_1_old", renew_ms=renew_ms)
         place.keep_credential(credential)
 
         def exchange() -> JoinAnswer:
@@ -100,14 +100,14 @@ class TestAgent:
         assert not renewal.look()
         now[0] += DAY_MS
         assert renewal.look()
-        kept = AgentPlace(tmp_path).credential()
+        kept = AgentDir(tmp_path).credential()
         assert (kept.token, used) == ("corral_2_new", ["corral_2_new"])
         assert kept.renew_ms == now[0] + DAY_MS // 2
 
     def test_that_nobody_answers_changes_nothing(self, tmp_path):
         renewal, used = self.renewal(tmp_path, 0, [NoAnswer("away"), JoinAnswer("n1", "corral_2_new")], [1])
         assert not renewal.look()
-        assert AgentPlace(tmp_path).credential().token == "corral_1_old"
+        assert AgentDir(tmp_path).credential().token == "corral_1_old"
         assert renewal.look()
         assert used == ["corral_2_new"]
 

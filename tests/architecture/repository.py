@@ -25,7 +25,7 @@ def modules(package: str = "") -> list[Path]:
 
 def markdown_pages() -> list[Path]:
     """The pages people read: those at the top, which must exist, and all of docs/."""
-    top = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CHANGELOG.md")]
+    top = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")]
     return top + sorted((ROOT / "docs").rglob("*.md"))
 
 

@@ -1,4 +1,4 @@
-"""What the pages promise is there, and no file tells on the machine it was written on."""
+"""Pages name only what exists, and no file names the machine it was written on."""
 
 import re
 from collections.abc import Iterator
@@ -63,6 +63,16 @@ def headings(markdown: str) -> set[str]:
     """As forges name them: small letters, without punctuation, hyphens for spaces."""
     titles = re.findall(r"^#+\s+(.*?)\s*$", FENCE.sub("", markdown), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+SOURCE_MENTION = re.compile(r"(?<![\w/.-])(?:src/corral|tests|tools|packaging)/[\w/.-]*\w")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: page.name)
+def test_files_and_folders_that_pages_name_exist(page):
+    named = SOURCE_MENTION.findall(page.read_text(encoding="utf-8"))
+    missing = sorted({name for name in named if not any(ROOT.glob(name)) and not any(ROOT.glob(f"{name}.py"))})
+    assert not missing, f"{page.relative_to(ROOT)} names what is not there: {', '.join(missing)}"
 
 
 MENTION = re.compile(r"(?<![\w/.-])docs/[\w/.-]+\.md\b")

@@ -50,8 +50,9 @@ def test_the_training_loop_that_pages_show_is_the_one_that_is_preempted(page: st
 
 
 def commands() -> list[str]:
-    """Lines of the README that begin with the name of the program; those of a session are another test's matter."""
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+    """Lines of pages that begin with the name of the program; those of a session are another test's matter."""
+    pages = README + (ROOT / "docs/policy-gains.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", pages, re.DOTALL | re.MULTILINE)
     return [
         line for language, text in blocks if not language for line in re.findall(r"^corral .*$", text, re.MULTILINE)
     ]

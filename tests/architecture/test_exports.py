@@ -39,8 +39,10 @@ def test_the_checkout_is_what_is_imported(package):
 
 
 def public_names(module: types.ModuleType) -> set[str]:
-    """Names that a reader would take to be offered; submodules do not count, they are merely there."""
-    return {
+    """Names that a reader would take to be offered; submodules do not count, they are merely there. A package may load
+    what it offers when it is asked for it."""
+    later = module._offered() if hasattr(module, "_offered") else {}
+    return set(later) | {
         name
         for name, value in vars(module).items()
         if not name.startswith("_") and not isinstance(value, types.ModuleType)

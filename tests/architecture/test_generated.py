@@ -13,7 +13,7 @@ from tests.architecture.repository import ROOT
 PAGE = ROOT / "docs" / "lifecycle.md"
 HEAD = """# The life of a gang
 
-Made from the table in `corral.core.lifecycle`; `make accept` writes it anew.
+Made from the table in `corral.core.lifecycle`; `make accept` writes it again.
 
 """
 

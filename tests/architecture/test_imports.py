@@ -88,7 +88,7 @@ PLANTED = {
     "a clock behind another module": ("purity", {"core/model.py": "import corral.wire\n"}),
     "the core looking up to the policy": ("layers", {"core/model.py": "import corral.policy\n"}),
     "the policy looking up to the wire": ("layers", {"policy/order.py": "from corral import wire\n"}),
-    "siblings that know each other": ("layers", {"backends/__init__.py": "from corral import store\n"}),
+    "siblings that know each other": ("layers", {"runtime/__init__.py": "from corral import store\n"}),
     "a package on no line of the layout": ("layers", {"plugins/__init__.py": ""}),
 }
 

@@ -100,7 +100,7 @@ def test_restarting_the_agent_leaves_its_tasks_alone() -> None:
 
 
 def test_the_leaf_of_the_unit_is_the_one_that_limits_expect() -> None:
-    from corral.backends.local.task import cgroups
+    from corral.runtime.local.task import cgroups
 
     assert cgroups._LEAF == "corral-server"
 

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import uvloop
 
-from corral.cli.fleet.bed import GATEWAY, PLANNER, SERVER, Testbed
+from corral.cli.fleet.testbed_parts import GATEWAY, PLANNER, SERVER, Testbed
 from tests.bench.fleet import join_all
 from tests.bench.light import LightAgent
 

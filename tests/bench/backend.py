@@ -15,10 +15,10 @@ import threading
 import time
 from pathlib import Path
 
-from corral.backends.base import Phase, Report, TaskKey, TaskOrder, TaskReport
-from corral.backends.local.backend import LocalBackend
-from corral.backends.local.settings import LocalSettings
 from corral.core.cluster.topology import NodeSpec
+from corral.runtime.base import Phase, Report, TaskKey, TaskOrder, TaskReport
+from corral.runtime.local.backend import LocalBackend
+from corral.runtime.local.settings import LocalSettings
 from tests.accounts import OWN
 
 

@@ -13,14 +13,14 @@ import tempfile
 import time
 from pathlib import Path
 
-from corral.backends.base import TaskKey
-from corral.backends.container.settings import ContainerSettings
-from corral.backends.local.settings import LocalSettings
-from corral.backends.machine import machine_backend
 from corral.core.cluster.topology import NodeSpec
+from corral.runtime.base import TaskKey
+from corral.runtime.container.settings import ContainerSettings
+from corral.runtime.local.settings import LocalSettings
+from corral.runtime.machine import machine_backend
 from tests.accounts import OWN
-from tests.backends.podman import IMAGE, Podman
-from tests.backends.telling import Ear, order
+from tests.runtime.podman import IMAGE, Podman
+from tests.runtime.telling import Ear, order
 
 
 def main() -> None:

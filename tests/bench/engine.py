@@ -155,8 +155,8 @@ def preemptions(world: World, rounds: int) -> dict[str, float]:
 def main_part(quick: bool) -> dict[str, Any]:
     world = full_cluster(100_000)
     found: dict[str, Any] = {"free_gpus": world.free_gpus, "running": len(world.state.holders)}
-    found["desks"], found["lines"] = (
-        len(world.state.backlog.desks),
+    found["buckets"], found["lines"] = (
+        len(world.state.backlog.buckets),
         sum(1 for _ in world.state.backlog.lines()),
     )
     sustained(world, 3, ENDS_A_CYCLE)

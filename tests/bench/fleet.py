@@ -20,10 +20,10 @@ from pathlib import Path
 
 import uvloop
 
-from corral.agent.servers import Servers
-from corral.backends.fleet.messages import JoinAnswer, JoinBody
-from corral.cli.fleet.bed import GATEWAY, SERVER, Testbed
-from corral.core.people import commands
+from corral.agent.servers import JoinServers
+from corral.cli.fleet.testbed_parts import GATEWAY, SERVER, Testbed
+from corral.core.accounts import commands
+from corral.remote.messages import JoinAnswer, JoinBody
 from tests.bench.light import LightAgent
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -101,7 +101,7 @@ def join_all(bed: Testbed, nodes: list[str]) -> dict[str, str]:
 
 def join(bed: Testbed, token: str, node: str) -> str:
     assert commands.NODE.fullmatch(node)
-    return Servers((bed.url,), token).join(JoinBody(node), JoinAnswer).token
+    return JoinServers((bed.url,), token).join(JoinBody(node), JoinAnswer).token
 
 
 async def run_agents(

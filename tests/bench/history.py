@@ -15,14 +15,14 @@ from typing import Any
 
 import uvloop
 
-from corral.backends.base import TaskKey
-from corral.backends.fake import FakeBackend, Script
 from corral.core.cluster.resources import Demand, TaskDemand, amounts
 from corral.core.intake.refusal import Refusal
 from corral.core.model import GangSpec, JobSpec
 from corral.core.work import Work
-from corral.server.running import Running
-from corral.server.start import load
+from corral.runtime.base import TaskKey
+from corral.runtime.fake import FakeBackend, FakeScript
+from corral.server.recovery import load
+from corral.server.server import Server
 from corral.server.vault import secrets_of
 from corral.store.sqlite.journal import SqliteJournal
 from tests.e2e.live import children
@@ -52,8 +52,8 @@ def measure_history(folder: Path, jobs: int) -> dict[str, Any]:
 async def _measure(folder: Path, jobs: int) -> dict[str, Any]:
     journal = SqliteJournal(folder)
     found(journal)
-    backend = _Forgetful([node()], lambda _: Script(runs_ms=0))
-    server = Running(load(journal), journal, journal.lookup, backend, secrets_of(folder))
+    backend = _Forgetful([node()], lambda _: FakeScript(runs_ms=0))
+    server = Server(load(journal), journal, journal.lookup, backend, secrets_of(folder))
     await server.begin()
     rows = []
     try:
@@ -86,7 +86,7 @@ def _settled(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return rows[len(rows) // 2]
 
 
-async def _interval(server: Running, folder: Path, jobs: int) -> dict[str, Any]:
+async def _interval(server: Server, folder: Path, jobs: int) -> dict[str, Any]:
     """So many jobs, never more than some waiting."""
     spec, done = _spec(), 0
     began, cpu = time.monotonic(), time.process_time()

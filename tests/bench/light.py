@@ -14,9 +14,10 @@ from contextlib import suppress
 
 import msgspec
 
-from corral.backends.base import Phase, TaskKey, TaskReport
-from corral.backends.fleet import frames
-from corral.backends.fleet.messages import (
+from corral.core.cluster.resources import Gpu, amounts
+from corral.core.cluster.topology import NodeSpec
+from corral.remote import frames
+from corral.remote.messages import (
     AgentAnswer,
     AgentReport,
     DesiredAnswer,
@@ -27,8 +28,7 @@ from corral.backends.fleet.messages import (
     ObservedTask,
     Renewal,
 )
-from corral.core.cluster.resources import Gpu, amounts
-from corral.core.cluster.topology import NodeSpec
+from corral.runtime.base import Phase, TaskKey, TaskReport
 
 _encode = msgspec.json.Encoder().encode
 _lease, _answer = msgspec.json.Decoder(LeaseAnswer), msgspec.json.Decoder(AgentAnswer)

@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from corral.cli.fleet.bed import SERVER, Testbed
+from corral.cli.fleet.testbed_parts import SERVER, Testbed
 
 LEASE_MS = 8_000
 _BATCH = 5_000

@@ -24,21 +24,24 @@ from corral.core.engine import Policy
 from corral.core.intake.refusal import Refusal
 from corral.policy.backfill.rules import EASY
 from corral.policy.catalog import policy as named_policy
-from corral.policy.order import ByArrival
-from corral.policy.standard import Parts, Standard
+from corral.policy.cycle.order import ByArrival
+from corral.policy.cycle.parts import Parts
+from corral.policy.cycle.standard import Standard
 from corral.sim.cluster import ClusterSpec, build_cluster, parse_cluster
 from corral.sim.history import Recorder
 from corral.sim.learning import Learner
 from corral.sim.run import Simulation
 from corral.sim.traces.catalog import FOLDER_VARIABLE, open_trace
 from corral.sim.traces.model import Trace, TraceJob
-from corral.sim.workload import Terms, arrivals_of, exact, queues_of
+from corral.sim.workload import SubmissionTerms, arrivals_of, exact, queues_of
 from tests.bench.engine import calibrate, rss_mib
 
 MINUTE_MS = 60_000
 
 
-def timed(trace: Trace, cluster: ClusterSpec, policy: Policy | str, terms: Terms, is_learning: bool) -> dict[str, Any]:
+def timed(
+    trace: Trace, cluster: ClusterSpec, policy: Policy | str, terms: SubmissionTerms, is_learning: bool
+) -> dict[str, Any]:
     """A whole run, and what it cost."""
     chosen = named_policy(policy) if isinstance(policy, str) else policy
     assert not isinstance(chosen, Refusal), chosen
@@ -80,15 +83,15 @@ def from_folder(folder: str, name: str, nodes: str, policy: str) -> dict[str, An
     trace, cluster = open_trace(name, folder), parse_cluster(nodes)
     assert not isinstance(cluster, Refusal), cluster
     if policy == "easy":
-        return timed(trace, cluster, Standard(Parts(ByArrival(), EASY)), Terms(estimate=exact), False)
-    return timed(trace, cluster, policy, Terms(), policy == "standard")
+        return timed(trace, cluster, Standard(Parts(ByArrival(), EASY)), SubmissionTerms(estimate=exact), False)
+    return timed(trace, cluster, policy, SubmissionTerms(), policy == "standard")
 
 
 def month(policy: str) -> dict[str, Any]:
     """200,000 jobs in a month on 10,000 GPUs of two models, three levels of topology."""
     trace = open_trace("synthetic:large")
     cluster = build_cluster(trace.nodes, (("rack", 10), ("spine", 5), ("zone", 5)))
-    return timed(trace, cluster, policy, Terms(), True)
+    return timed(trace, cluster, policy, SubmissionTerms(), True)
 
 
 def steady(jobs: int) -> dict[str, Any]:
@@ -106,7 +109,7 @@ def steady(jobs: int) -> dict[str, Any]:
     ]
     cluster = parse_cluster("16x8")
     assert not isinstance(cluster, Refusal)
-    return timed(Trace("steady", tuple(each)), cluster, "fifo", Terms(), False)
+    return timed(Trace("steady", tuple(each)), cluster, "fifo", SubmissionTerms(), False)
 
 
 def apart(part: Any, *given: Any) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from corral.core.model import GangSpec, GangState, JobSpec, QueueSpec, Settings
 from corral.core.plan import Plan
 from corral.core.state import State
 from corral.policy.catalog import policy
-from corral.server.garbage import set_survivors_aside
+from corral.server.gc_tuning import set_survivors_aside
 
 HOUR_MS = 3_600_000
 START_MS = 1_000 * 24 * HOUR_MS

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from corral.cli.complaint import Complaint
+from corral.cli.errors import Complaint
 from corral.cli.serve import up
-from corral.core.people.identity import AccountRules
+from corral.core.accounts.identity import AccountRules
 from corral.server.main import Options
 from corral.wire.config import Config
 
@@ -47,10 +47,10 @@ def test_a_first_start_as_root_says_what_to_set(
         administrator_account=administrator,
         accounts=AccountRules(default=default),
     )
-    up._tell_of_accounts(options, False)
+    up._note_missing_accounts(options, False)
     told = capsys.readouterr().err
     assert said in told
     assert bool(told) == bool(said)
     (tmp_path / "journal.db").touch()
-    up._tell_of_accounts(options, False)
+    up._note_missing_accounts(options, False)
     assert capsys.readouterr().err == "", "once is enough"

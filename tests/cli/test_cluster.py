@@ -14,9 +14,9 @@ from tests.cli.typed import command, typed
 
 
 def test_queues_are_made_changed_shown_and_removed(corral: Type) -> None:
-    assert corral("queue", "set", "lab", "--guarantee", "gpus=2,memory=1GiB").out == "queue lab is made\n"
+    assert corral("queue", "set", "lab", "--guarantee", "gpus=2,memory=1GiB").out == "queue lab created\n"
     corral("queue", "set", "lab/vision", "--limit", "gpus=1.5", "--weight", "3", "--budget", "100h/30d")
-    assert corral("queue", "set", "lab", "--limit", "gpus=6").out == "queue lab has new terms\n"
+    assert corral("queue", "set", "lab", "--limit", "gpus=6").out == "queue lab changed\n"
     told = json.loads(corral("queue", "show", "lab", "--json").out)
     assert told["terms"]["guarantee"] == {"gpu_milli": 2000, "memory_mib": 1024}
     assert told["terms"]["limit"] == {"gpu_milli": 6000}
@@ -28,7 +28,7 @@ def test_queues_are_made_changed_shown_and_removed(corral: Type) -> None:
     assert "2 GPUs, 1 GiB memory" in corral("queue", "show", "lab").out
     assert corral("queue", "remove", "lab").code == 4
     assert corral("queue", "remove", "lab/vision").code == 0
-    assert corral("queue", "remove", "lab").out == "queue lab is removed\n"
+    assert corral("queue", "remove", "lab").out == "queue lab removed\n"
     assert corral("queue", "show", "lab").code == 5
 
 
@@ -49,13 +49,24 @@ def test_machines_are_listed_and_simulated_gpus_are_marked(corral: Type) -> None
     assert corral("node", "list", "--fields", "name,gpus_free").out.splitlines()[0].split() == ["NODE", "FREE"]
 
 
+def test_a_machine_says_what_separates_tasks_there(corral: Type) -> None:
+    name = json.loads(corral("node", "list", "--json").out)[0]["name"]
+    view = json.loads(corral("node", "show", name, "--json").out)
+    assert {"server's data", "tasks of other users", "signals", "memory"} <= set(view["separation"])
+    shown = corral("node", "show", name).out
+    assert "SEPARATED" in shown
+    for thing, by in view["separation"].items():
+        assert f"{thing} " in shown
+        assert by in shown
+
+
 def test_a_machine_is_drained_and_comes_back(corral: Type) -> None:
     name = json.loads(corral("node", "list", "--json").out)[0]["name"]
     try:
-        assert "is being drained" in corral("node", "drain", name, "--why", "new fans").out
+        assert "is draining" in corral("node", "drain", name, "--why", "new fans").out
         assert "draining" in corral("node").out
     finally:
-        assert corral("node", "undrain", name).out == f"{name} takes work again\n"
+        assert corral("node", "undrain", name).out == f"{name} takes jobs again\n"
     assert "healthy" in corral("node").out
 
 
@@ -85,7 +96,7 @@ def test_the_record_is_followed(house: dict[str, str], corral: Type) -> None:
 def test_usage_is_told(corral: Type) -> None:
     corral("submit", "--wait", "--gpus", "1", "--", "sleep", "0.2")
     done = corral("usage")
-    assert done.out.splitlines()[0].split() == ["DAY", "QUEUE", "USER", "GPU", "HOURS", "OF", "THEM", "LOST", "JOBS"]
+    assert done.out.splitlines()[0].split() == ["DAY", "QUEUE", "USER", "GPU", "HOURS", "LOST", "JOBS"]
     assert "in all" in done.err
     assert json.loads(corral("usage", "--json").out)[0]["user"] == "admin"
 
@@ -97,7 +108,7 @@ def test_somebody_new_gets_a_role_and_a_token_and_sees_no_more_than_that(
     corral: Type, monkeypatch: pytest.MonkeyPatch, house: dict[str, str]
 ) -> None:
     corral("queue", "set", "hers")
-    assert corral("user", "set", "ada").out == "user ada is made\n"
+    assert corral("user", "set", "ada").out == "user ada created\n"
     assert corral("user", "grant", "ada", "member", "hers").out == "ada is member of hers\n"
     assert "member of hers" in corral("user").out
     made = corral("token", "make", "laptop", "--user", "ada", "--expires", "1d")
@@ -119,7 +130,7 @@ def test_somebody_new_gets_a_role_and_a_token_and_sees_no_more_than_that(
     assert "Traceback" not in refused.err
     monkeypatch.delenv("CORRAL_TOKEN")
     assert corral("user", "revoke", "ada", "member", "hers").code == 0
-    assert corral("user", "remove", "ada").out == "user ada is removed\n"
+    assert corral("user", "remove", "ada").out == "user ada removed\n"
 
 
 def test_a_role_that_does_not_exist_is_told_with_the_nearest(corral: Type) -> None:

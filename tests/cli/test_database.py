@@ -16,7 +16,7 @@ def test_a_server_moves_from_a_file_to_a_database_and_is_backed_up(machine: Mach
     machine("submit", "--wait", "--", "true")
     busy = machine("db", "copy", "--from", str(machine.data), "--to", address)
     assert busy.returncode == 1
-    assert "corral down stops the server" in busy.stderr
+    assert "stop the server with: corral down" in busy.stderr
     machine("down")
     copied = machine("db", "copy", "--from", str(machine.data), "--to", address)
     assert copied.returncode == 0, copied.stderr
@@ -29,7 +29,7 @@ def test_a_server_moves_from_a_file_to_a_database_and_is_backed_up(machine: Mach
     assert machine.address in told["leader"]
     backup = machine("db", "backup", "--database", address, str(machine.data / "all.jsonl.gz"))
     assert backup.returncode == 0, backup.stderr
-    assert machine("db", "verify", "--database", address).stdout.endswith("is whole\n")
+    assert machine("db", "verify", "--database", address).stdout.endswith("is complete and valid\n")
     assert machine("db", "rebuild", "--database", address).returncode == 1, "a server leads"
     machine("down")
     assert machine("db", "rebuild", "--database", address).returncode == 0
@@ -61,5 +61,5 @@ def test_doctor_asks_every_server_that_is_named(machine: Machine, database: Data
     ]
     told = [each for each in json.loads(machine("doctor", "--json").stdout) if each["about"] == "server"]
     assert [each["state"] for each in told] == ["ok", "ok", "bad"]
-    assert f"{here} leads, for " in told[1]["what"]
+    assert f"{here} is the leader, for " in told[1]["what"]
     assert gone in told[2]["what"]

@@ -2,24 +2,24 @@
 
 import pytest
 
-from corral.backends.health.drills import Drill, health_folder, read_clearings, read_drills
+from corral.health.fault_injection import InjectedFault, health_folder, read_clearings, read_drills
 from tests.cli.typed import typed
 
 DRILLS = {
-    "hot": (("--temperature", "97"), Drill(temperature_c=97)),
-    "slowed down": (("--throttle", "hw_thermal"), Drill(throttle="hw_thermal")),
-    "memory": (("--uncorrected", "2", "--corrected", "9"), Drill(uncorrected=2, corrected=9)),
-    "rows": (("--remap-failed",), Drill(remap_failed=True)),
-    "links": (("--link-down", "0", "--link-down", "4"), Drill(links_down=(0, 4))),
-    "lanes": (("--pcie-width", "4"), Drill(pcie_width=4)),
-    "gone": (("--vanish", "--fail-probe"), Drill(vanished=True, probe_fails=True)),
+    "hot": (("--temperature", "97"), InjectedFault(temperature_c=97)),
+    "slowed down": (("--throttle", "hw_thermal"), InjectedFault(throttle="hw_thermal")),
+    "memory": (("--uncorrected", "2", "--corrected", "9"), InjectedFault(uncorrected=2, corrected=9)),
+    "rows": (("--remap-failed",), InjectedFault(remap_failed=True)),
+    "links": (("--link-down", "0", "--link-down", "4"), InjectedFault(links_down=(0, 4))),
+    "lanes": (("--pcie-width", "4"), InjectedFault(pcie_width=4)),
+    "gone": (("--vanish", "--fail-probe"), InjectedFault(vanished=True, probe_fails=True)),
 }
 
 
 @pytest.mark.parametrize(("words", "drill"), DRILLS.values(), ids=DRILLS)
 def test_a_drill_is_written_down(capsys, tmp_path, words, drill):
     ran = typed(capsys, "node", "drill", "--data", str(tmp_path), "--gpu", "3", *words)
-    assert (ran.code, ran.out) == (0, "GPU 3 is drilled; corral node show tells more\n")
+    assert (ran.code, ran.out) == (0, "GPU 3: the fault is simulated; see: corral node show\n")
     assert read_drills(health_folder(tmp_path)) == {3: drill}
 
 
@@ -28,7 +28,7 @@ def test_drills_of_one_gpu_add_up_until_they_end(capsys, tmp_path):
         typed(capsys, "node", "drill", "--data", str(tmp_path), "--gpu", "1", *words)
     (drill,) = read_drills(health_folder(tmp_path)).values()
     assert ([each.xid for each in drill.xids], drill.temperature_c) == ([79, 48], 95)
-    assert "over" in typed(capsys, "node", "drill", "--data", str(tmp_path), "--gpu", "1", "--end").out
+    assert "ended" in typed(capsys, "node", "drill", "--data", str(tmp_path), "--gpu", "1", "--end").out
     assert read_drills(health_folder(tmp_path)) == {}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.cli.fleet.bed import Testbed
+from corral.cli.fleet.testbed_parts import Testbed
 from tests.cli.typed import typed
 
 
@@ -58,10 +58,10 @@ def test_a_machine_joins_once_with_a_token_and_again_only_when_told(
     again = typed(capsys, *words, "--token", token)
     assert "has joined before, as gpu-1" in again.err
     used = typed(capsys, *words, "--token", token, "--replace")
-    assert (used.code, "not known or was revoked" in used.err) == (2, True)
+    assert (used.code, "unknown or was revoked" in used.err) == (2, True)
     fresh = typed(capsys, "node", "token").out.strip()
     taken = typed(capsys, *words, "--token", fresh, "--replace")
-    assert "there is a node gpu-1 already" in taken.err
+    assert "there is already a node gpu-1" in taken.err
     assert "corral node token gpu-1" in taken.err
     bound = typed(capsys, "node", "token", "gpu-1").out.strip()
     other = typed(capsys, "node", "join", "--server", administrator.url, "--name", "gpu-2", "--token", bound,
@@ -78,7 +78,7 @@ def test_a_node_that_is_not_there_cannot_be_removed(capsys: pytest.CaptureFixtur
 def test_a_test_fleet_that_does_not_run_cannot_be_cut(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     done = typed(capsys, "testbed", "--folder", str(tmp_path), "partition", "n1")
     assert done.code == 1
-    assert "there is no test fleet" in done.err
+    assert "there is no test cluster" in done.err
 
 
 @pytest.mark.parametrize(

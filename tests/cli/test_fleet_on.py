@@ -1,4 +1,4 @@
-"""What is typed about a carrier becomes its settings, or a complaint that says where and what to do."""
+"""What is typed about a provider becomes its settings, or a complaint that says where and what to do."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from corral.cli.complaint import Complaint
-from corral.cli.fleet.on import ray, ssh
+from corral.cli.errors import Complaint
+from corral.cli.fleet.providers import ray, ssh
 
 GOOD = """\
 user: root
@@ -22,7 +22,7 @@ BAD = {
     "no YAML": ("hosts: [", "hosts.yaml:1:"),
     "a port that is a word": ("hosts:\n  - host: gpu1\n    port: ssh\n", "hosts.yaml:3:11: Expected `int`"),
     "an unknown key, in a plain list": ("- gpu1\n- host: gpu2\n  prt: 3\n", "hosts.yaml:2:3: .*unknown field `prt`"),
-    "a host that is an option": ("- -oProxyCommand=x\n", "is not the name or address of a host"),
+    "a host that is an option": ("- -oProxyCommand=x\n", "is not a host name or address"),
     "an authority that is not there": ("ca: none.pem\nhosts: [gpu1]\n", "none.pem cannot be read"),
     "no hosts": ("user: root\n", "missing required field `hosts`"),
 }
@@ -50,7 +50,7 @@ def test_what_is_wrong_with_a_file_of_hosts_is_told_with_its_place(text: str, wo
 
 
 def test_hosts_must_be_named(tmp_path: Path) -> None:
-    with pytest.raises(Complaint, match="which hosts"):
+    with pytest.raises(Complaint, match="a list of hosts"):
         ssh.settings({})
     with pytest.raises(Complaint, match="cannot be read"):
         ssh.settings({"hosts": str(tmp_path / "none.yaml")})
@@ -66,7 +66,7 @@ def test_what_is_said_of_ray_becomes_settings() -> None:
         "path": ["rack"],
         "python": "/opt/ray/bin/python",
     }
-    with pytest.raises(Complaint, match="where the head is"):
+    with pytest.raises(Complaint, match="address of the head node"):
         ray.settings({})
     with pytest.raises(Complaint, match="--label cannot be 'pool'"):
         ray.settings({"address": "head:6379", "labels": ("pool",)})

@@ -9,7 +9,7 @@ import pty
 import pytest
 
 from corral.cli import render
-from corral.cli.harmless import LogText, harmless, one_line
+from corral.cli.safe_text import LogText, harmless, one_line
 
 TITLE = "\x1b]0;owned\x07"
 CLEAR = "\x1b[2J\x1b[H"
@@ -46,7 +46,7 @@ def coloured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("coloured")
-@pytest.mark.parametrize("say", [render.tell, render.say], ids=["tell", "say"])
+@pytest.mark.parametrize("say", [render.print_line, render.print_note], ids=["print_line", "print_note"])
 def test_own_colours_are_kept_and_those_of_others_are_not(say, capfd: pytest.CaptureFixture[str]):
     say(f"{render.style('title', fg='red')} {TITLE}\x1b[31m{render.state_text('running')} \x1b[8mhidden")
     out = "".join(capfd.readouterr())
@@ -63,7 +63,7 @@ def test_widths_do_not_count_colours(capfd: pytest.CaptureFixture[str]):
     assert render.width(render.style("four", fg="red")) == 4
     assert render.plain(render.style("four", fg="red")) == "four"
     for line in render.table(("A", "B"), [(render.style("xx", fg="red"), "1"), ("yyyy", "2")]):
-        render.tell(line)
+        render.print_line(line)
     out = capfd.readouterr().out.splitlines()
     assert out[1] == "\x1b[31mxx\x1b[0m    1"
 
@@ -109,9 +109,9 @@ def test_logs_are_filtered_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch):
     main, other = pty.openpty()
     with os.fdopen(main, "rb", buffering=0) as seen, os.fdopen(other, "w") as terminal:
         monkeypatch.setattr("sys.stdout", terminal)
-        logs.Writer().write(b"a\x1b]0;owned\x07b\n")
+        logs.LogPrinter().write(b"a\x1b]0;owned\x07b\n")
         assert seen.read(100) == b"ab\r\n"
     pipe = io.TextIOWrapper(io.BytesIO())
     monkeypatch.setattr("sys.stdout", pipe)
-    logs.Writer().write(b"a\x1b]0;owned\x07b\n")
+    logs.LogPrinter().write(b"a\x1b]0;owned\x07b\n")
     assert pipe.buffer.getvalue() == b"a\x1b]0;owned\x07b\n"

@@ -81,7 +81,7 @@ def test_everything_wrong_with_a_file_is_told_at_once_with_its_place(corral: Typ
     assert "did you mean priority?" in first
     assert second.startswith("bad.yaml:3:13: ")
     assert third.startswith("bad.yaml:4:9: ")
-    assert last == "error: 3 things are wrong"
+    assert last == "error: 3 errors found"
 
 
 def test_a_fault_that_only_the_server_finds_has_its_reason(corral: Type) -> None:
@@ -173,7 +173,7 @@ def test_an_interrupt_detaches_and_the_job_goes_on(house: dict[str, str], corral
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert f"detached: job {job} goes on" in told.decode()
+    assert f"detached: job {job} continues" in told.decode()
     assert f"corral logs -f {job}" in told.decode()
     assert corral("wait", job).code == 0
     assert corral("logs", job).out == "begun\nmore\n"
@@ -184,7 +184,7 @@ def test_a_second_interrupt_cancels(house: dict[str, str], corral: Type) -> None
     job = begun(process)
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None
-    while b"once more" not in process.stderr.readline():
+    while b"Ctrl-C again" not in process.stderr.readline():
         pass
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=30)
@@ -287,7 +287,7 @@ def test_jobs_are_held_released_requeued_and_given_priorities(corral: Type, subm
     assert corral("priority", "7", job).out == f"job {job} has priority 7\n"
     assert corral("release", job).out == f"job {job} is released\n"
     until(lambda: json.loads(corral("show", job, "--json").out)["state"] == "running")
-    assert corral("requeue", job).out == f"job {job} goes back to its queue\n"
+    assert corral("requeue", job).out == f"job {job} is requeued\n"
     until(lambda: json.loads(corral("show", job, "--json").out)["gangs"][0]["attempt"] == 2)
     assert corral("cancel", job).code == 0
     assert corral("wait", job).code == 143
@@ -301,7 +301,7 @@ def test_of_several_the_first_that_cannot_be_changed_gives_the_code(corral: Type
     assert done.out == f"job {job} is cancelled\n"
     over = corral("hold", job)
     assert over.code == 4
-    assert "is over" in over.err
+    assert "has already ended" in over.err
 
 
 def test_waiting_has_an_end(corral: Type, submit: Submit) -> None:

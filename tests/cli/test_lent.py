@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from corral.cli.fleet.bed import Testbed
-from tests.carriers.command_ground import SCRIPT, end_all
+from corral.cli.fleet.testbed_parts import Testbed
 from tests.cli.typed import Typed, typed
+from tests.providers.command_ground import SCRIPT, end_all
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def test_the_life_of_a_fleet(corral: Callable[..., Typed], cloud: Path) -> None:
     assert corral("fleet", "scale", "lab", "--nodes", "0..1", "--idle", "1s").code == 0
     until(lambda: not json.loads(corral("fleet", "show", "lab", "--json").out)["pilots"])
     events = corral("fleet", "events", "lab").out
-    for words in ("fleet lab wants 2 nodes", "pilot lab-1 joined", "fewer nodes are wanted", "had nothing to do"):
+    for words in ("fleet lab set to 2 nodes", "pilot lab-1 joined", "the fleet was reduced", "idle"):
         assert words in events
     assert corral("fleet", "events", "other").out == ""
     down = corral("fleet", "down", "lab")
@@ -83,14 +83,17 @@ def test_the_life_of_a_fleet(corral: Callable[..., Typed], cloud: Path) -> None:
 REFUSED = {
     "no engine": (("fleet", "up", "x"), "--on"),
     "an unknown engine": (("fleet", "up", "x", "--on", "slrum"), "slurm"),
-    "an option of another engine": (("fleet", "up", "x", "--on", "slurm", "--hosts", "h.yaml"), "--hosts says nothing"),
+    "an option of another engine": (
+        ("fleet", "up", "x", "--on", "slurm", "--hosts", "h.yaml"),
+        "--hosts does not apply",
+    ),
     "a range that is none": (("fleet", "up", "x", "--on", "slurm", "--nodes", "8..2"), "write 8, or 0..8"),
     "no command": (("fleet", "up", "x", "--on", "command", "--acquire", "true"), "needs --release"),
-    "GPUs that are none": (("fleet", "up", "x", "--on", "slurm", "--fake-gpus", "9xB9"), "names no GPUs"),
-    "a name that is none": (("fleet", "up", "a b", "--on", "slurm"), "is not a name for a fleet"),
-    "a cost without a price": (("fleet", "up", "x", "--on", "slurm", "--cost-max", "5"), "state a price"),
+    "GPUs that are none": (("fleet", "up", "x", "--on", "slurm", "--fake-gpus", "9xB9"), "does not describe GPUs"),
+    "a name that is none": (("fleet", "up", "a b", "--on", "slurm"), "is not a valid fleet name"),
+    "a cost without a price": (("fleet", "up", "x", "--on", "slurm", "--cost-max", "5"), "set a price"),
     "a fleet that is not there": (("fleet", "scale", "x", "--nodes", "3"), "x"),
-    "nothing said": (("fleet", "scale", "x"), "say --nodes"),
+    "nothing said": (("fleet", "scale", "x"), "give --nodes"),
 }
 
 
@@ -121,10 +124,10 @@ def test_an_engine_that_is_not_here_is_trouble_of_its_fleet_alone(
 
 def test_nothing_of_an_engine_is_loaded_by_a_server_that_has_no_fleet() -> None:
     code = (
-        "import sys, corral.server.main, corral.cli.fleet.lent; "
+        "import sys, corral.server.main, corral.cli.fleet.fleet; "
         "own = ('slurm', 'ssh', 'ray', 'command'); "
         "print([m for m in sys.modules if m.split('.')[0] == 'ray' or "
-        "any(m.startswith('corral.backends.carriers.' + each) for each in own)])"
+        "any(m.startswith('corral.providers.' + each) for each in own)])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "[]", done.stderr

@@ -134,7 +134,7 @@ def test_an_interrupt_gives_the_report_so_far_and_says_that_it_is_not_the_whole(
     assert code == 130
     (run,) = json.loads(out)["runs"]
     assert run["cut_ms"] > 0
-    assert "interrupted: this is NOT the whole of it" in err
+    assert "interrupted: the results are NOT complete" in err
     assert "Traceback" not in err
 
 
@@ -142,7 +142,7 @@ def test_an_interrupt_names_the_policies_that_were_not_begun(tmp_path: Path) -> 
     code, out, err = interrupted(tmp_path, "compare", "--policy", "fair,fifo")
     assert code == 130
     assert [run["policy"] for run in json.loads(out)["runs"]] == ["fair"]
-    assert "Not begun: fifo" in err
+    assert "Not started: fifo" in err
 
 
 def test_an_interrupt_stops_all_processes(tmp_path: Path) -> None:

@@ -47,10 +47,10 @@ def test_a_server_starts_stops_and_takes_up_what_went_on(machine: Machine) -> No
     assert done.returncode == 0, done.stderr
     assert f"corral is up at http://{machine.address}" in done.stdout
     again = machine.up()
-    assert (again.returncode, again.stdout) == (0, f"a server is up already, at http://{machine.address}\n")
+    assert (again.returncode, again.stdout) == (0, f"a server is running already, at http://{machine.address}\n")
     second = machine("up", "--listen", f"127.0.0.1:{free_port()}")
     assert second.returncode == 2
-    assert "corral down stops it" in second.stderr
+    assert "stop it with: corral down" in second.stderr
 
     flag = machine.data.parent / "go"
     waits = f"until [ -e {flag} ]; do sleep 0.05; done; echo went on"
@@ -59,7 +59,7 @@ def test_a_server_starts_stops_and_takes_up_what_went_on(machine: Machine) -> No
         pass
     down = machine("down")
     assert f"the server at http://{machine.address} has stopped" in down.stdout
-    assert "1 job goes on" in down.stderr
+    assert "1 job continues" in down.stderr
     assert machine("ps").returncode == 3
     flag.touch()
 
@@ -102,7 +102,7 @@ def test_a_server_in_the_foreground_says_where_it_is_and_stops_at_ctrl_c(machine
         (("--listen", "0.0.0.0:7411"), "can be reached from elsewhere"),
         (("--fake-gpus", "8xH1000"), "--fake-gpus: "),
         (("--config", "nowhere.yaml"), "nowhere.yaml cannot be read"),
-        (("--peer", "sched2.example"), "'sched2.example' is no address of a server"),
+        (("--peer", "sched2.example"), "'sched2.example' is not the address of a server"),
     ],
 )
 def test_what_cannot_be_started_is_told(machine: Machine, words: tuple[str, ...], told: str) -> None:
@@ -117,7 +117,7 @@ def test_a_port_that_is_taken_is_told(machine: Machine, house: dict[str, str], a
     assert taken is not None
     done = machine("up", "--listen", taken.url.removeprefix("http://"))
     assert done.returncode == 1
-    assert "another program has it" in done.stderr
+    assert "another program uses it" in done.stderr
     assert not machine.data.exists()
 
 
@@ -125,19 +125,19 @@ def test_a_port_that_is_taken_is_told(machine: Machine, house: dict[str, str], a
 
 
 def test_the_journal_is_described_and_verified_while_the_server_runs(corral: Type) -> None:
-    assert corral("db", "verify").out.endswith("is whole\n")
+    assert corral("db", "verify").out.endswith("is complete and valid\n")
     assert json.loads(corral("db", "info", "--json").out)["records"] > 5
     assert "records" in corral("db", "info").out
     busy = corral("db", "rebuild")
     assert busy.code == 1
-    assert "corral down stops the server" in busy.err
+    assert "stop the server with: corral down" in busy.err
 
 
 def test_the_journal_is_made_anew_archived_and_a_fault_in_it_is_found(machine: Machine) -> None:
     machine.up()
     machine("submit", "--wait", "--", "true")
     machine("down")
-    assert machine("db", "rebuild").stdout.startswith("made anew from ")
+    assert machine("db", "rebuild").stdout.startswith("rebuilt from ")
     archived = machine("db", "archive")
     assert archived.returncode == 0, archived.stderr
     assert archived.stdout.endswith(" MiB smaller\n")
@@ -148,7 +148,7 @@ def test_the_journal_is_made_anew_archived_and_a_fault_in_it_is_found(machine: M
     found = machine("db", "verify")
     assert found.returncode == 7
     assert "archive" in found.stdout
-    assert "wrong" in found.stderr
+    assert "2 errors" in found.stderr
 
 
 def test_where_there_is_no_journal_it_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -164,9 +164,19 @@ def test_where_there_is_no_journal_it_is_told(capsys: pytest.CaptureFixture[str]
 def test_the_doctor_finds_a_sound_house_sound(corral: Type) -> None:
     done = corral("doctor")
     assert done.code == 0, done.out
-    assert "knows you as admin" in done.out
+    assert "you are admin" in done.out
     states = {each["about"]: each["state"] for each in json.loads(corral("doctor", "--json").out)}
     assert {"python", "data", "database", "cgroups", "gpus", "port", "clock", "credentials", "server"} <= set(states)
+
+
+def test_the_doctor_says_what_is_separated_by_what(corral: Type) -> None:
+    [found] = [each for each in json.loads(corral("doctor", "--json").out) if each["about"] == "separation"]
+    parts = dict(part.split(" by ", 1) for part in found["what"].split("; "))
+    assert {"server's data", "tasks of other users", "signals", "memory", "CPU time", "number of processes"} <= set(
+        parts
+    )
+    assert parts["server's data"].startswith("account" if os.geteuid() == 0 else ("mount namespace", "nothing"))
+    assert (found["state"] == "note") == any(by.startswith("nothing") for by in parts.values())
 
 
 def test_the_doctor_says_what_to_do(corral: Type, monkeypatch: pytest.MonkeyPatch, at_home: Path) -> None:
@@ -186,9 +196,9 @@ def test_a_configuration_is_written_checked_and_shown(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CORRAL_CONFIG", raising=False)
-    assert typed(capsys, "config", "init").out == "corral.yaml is written\n"
+    assert typed(capsys, "config", "init").out == "wrote corral.yaml\n"
     assert typed(capsys, "config", "init").code == 2
-    assert typed(capsys, "config", "check", "corral.yaml").out == "corral.yaml is sound\n"
+    assert typed(capsys, "config", "check", "corral.yaml").out == "corral.yaml is valid\n"
     shown = typed(capsys, "config", "show", "corral.yaml").out
     assert shown == typed(capsys, "config", "show").out
     assert json.loads(typed(capsys, "config", "show", "--json").out)["listen"]["port"] == 7411

@@ -85,7 +85,7 @@ def test_a_run_can_end_at_a_time_and_says_that_it_did(capsys: Capture, workload:
     asked = ("sim", "run", "--trace", workload, "--nodes", "1x8", "-q", "--until", "1h30m")
     shown = typed(capsys, *asked)
     assert shown.code == 0
-    assert "NOT THE WHOLE RUN: it was ended 1.50 h after the first submission" in " ".join(shown.out.split())
+    assert "INCOMPLETE: the run was ended 1.50 h after the first submission" in " ".join(shown.out.split())
     (run,) = json.loads(typed(capsys, *asked, "--json", "-").out)["runs"]
     assert run["cut_ms"] == 5_400_000
 
@@ -156,7 +156,7 @@ def test_generate_overwrites_only_when_told_to(capsys: Capture, tmp_path: Path) 
     out.write_text("precious")
     refused = typed(capsys, "sim", "generate", TWO_TEAMS, "--out", str(out))
     assert refused.code == 2
-    assert "is there already" in refused.err
+    assert "exists already" in refused.err
     assert out.read_text() == "precious"
     assert typed(capsys, "sim", "generate", TWO_TEAMS, "--out", str(out), "--force", "-q").code == 0
     assert out.read_text().startswith("id,")
@@ -183,10 +183,10 @@ REFUSED: dict[str, tuple[str, tuple[str, ...]]] = {
     "no policy": ("compare --trace TABLE --nodes 1x8 --policy ,", ("names no policy",)),
     "a trace that is nearly one": ("run --trace synthetic:labb", ("Did you mean 'lab'?", "corral sim list")),
     "a family that is nearly one": ("run --trace sintetic:lab", ("Did you mean 'synthetic'?",)),
-    "a public trace without its folder": ("run --trace philly:6c71a0", ("CORRAL_TRACES", "--traces FOLDER")),
+    "a public trace without its folder": ("run --trace philly:6c71a0", ("CORRAL_TRACES", "--traces")),
     "a folder that is not there": ("list --traces NOWHERE", ("there is no folder NOWHERE",)),
     "a table that is not there": ("run --trace csv:nothing.csv", ("nothing.csv: there is no such file",)),
-    "no machines": ("run --trace TABLE", ("does not say which machines", "--nodes 8x8 (8 nodes of 8 GPUs)")),
+    "no machines": ("run --trace TABLE", ("does not describe a cluster", "--nodes 8x8 (8 nodes of 8 GPUs)")),
     "machines that are none": ("run --trace TABLE --nodes 8by8", ("--nodes: '8by8' does not describe nodes", "8x8")),
     "machines beyond measure": ("run --trace TABLE --nodes 999999x8", ("more than 1,000,000 GPUs",)),
     "a topology that is none": ("run --trace TABLE --nodes 1x8 --topology rack", ("--topology: 'rack'", "rack=8")),
@@ -200,7 +200,7 @@ REFUSED: dict[str, tuple[str, tuple[str, ...]]] = {
     "a number that is none": ("run --trace TABLE --nodes 1x8 --node-hours x", ("--node-hours", "'x' is not a valid")),
     "a part beyond one": (
         "run --trace TABLE --nodes 1x8 --lost-reports 1",
-        ("--lost-reports: lost_reports is a part",),
+        ("--lost-reports: lost_reports is a fraction",),
     ),
     "a price without watts": ("run --trace TABLE --nodes 1x8 --price 1", ("--price needs --power-idle",)),
     "half of the watts": ("run --trace TABLE --nodes 1x8 --power-idle 1", ("belong together",)),
@@ -208,9 +208,9 @@ REFUSED: dict[str, tuple[str, tuple[str, ...]]] = {
         "run --trace TABLE --nodes 1x8 --guarantee rad=4",
         ("has no team 'rad'", "did you mean 'red'?"),
     ),
-    "more promises than GPUs": ("run --trace TABLE --nodes 1x8 --guarantee red=9", ("promises 9 GPUs, there are 8",)),
+    "more promises than GPUs": ("run --trace TABLE --nodes 1x8 --guarantee red=9", ("adds up to 9 GPUs, there are 8",)),
     "a guarantee that is none": ("run --trace TABLE --nodes 1x8 --guarantee red", ("cannot be 'red'", "vision=16")),
-    "no saves and a save": ("run --trace TABLE --nodes 1x8 --no-saves --save 5s", ("--no-saves goes with neither",)),
+    "no saves and a save": ("run --trace TABLE --nodes 1x8 --no-saves --save 5s", ("--no-saves excludes --save",)),
     "an option that is nearly one": ("run --trce TABLE", ("No such option '--trce'", "--trace")),
     "a command that is nearly one": ("rum --trace TABLE", ("no command corral sim 'rum'", "did you mean 'run'?")),
     "no trace at all": ("run", ("Missing option '--trace'", "corral sim run --help")),

@@ -9,11 +9,11 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from corral.client.http1 import BadAnswer, Connection
+from corral.client.http1 import BadAnswer, HttpConnection
 
 
 @contextmanager
-def answering(*answers: bytes, keeps: bool = False) -> Iterator[Connection]:
+def answering(*answers: bytes, keeps: bool = False) -> Iterator[HttpConnection]:
     """A peer that sends each of these after a request, byte for byte, and then hangs up (or not)."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -30,7 +30,7 @@ def answering(*answers: bytes, keeps: bool = False) -> Iterator[Connection]:
 
         thread = threading.Thread(target=serve)
         thread.start()
-        connection = Connection("127.0.0.1", server.getsockname()[1], tls=None, connect_s=5)
+        connection = HttpConnection("127.0.0.1", server.getsockname()[1], tls=None, connect_s=5)
         try:
             yield connection
         finally:
@@ -38,7 +38,7 @@ def answering(*answers: bytes, keeps: bool = False) -> Iterator[Connection]:
             thread.join(10)
 
 
-def ask(connection: Connection) -> tuple[int, bytes, bool]:
+def ask(connection: HttpConnection) -> tuple[int, bytes, bool]:
     head = connection.send("GET", "/", {}, None, 5.0)
     return head.status, head.read(), head.keeps
 

@@ -12,7 +12,7 @@ from corral.client.asynchronous import AsyncClient
 from corral.client.blocking import Client
 from corral.client.credentials import save_credentials
 from corral.client.errors import BadCredentials, Unreachable
-from corral.client.places import HOPS, Places
+from corral.client.servers import HOPS, Servers
 from tests.client.conftest import Both
 from tests.client.fake import Fake, Reply, problem, serving
 
@@ -57,7 +57,7 @@ def test_the_next_is_asked_also_by_those_who_would_not_wait_for_a_single_one(fak
 def test_servers_that_name_each_other_are_given_up_on_in_time(fake: Fake, other: Fake, kind: str) -> None:
     fake.on("POST", PATH, sent_to(other))
     other.on("POST", PATH, sent_to(fake))
-    with pytest.raises(Unreachable, match="does not lead"):
+    with pytest.raises(Unreachable, match="is not the leader"):
         Both(kind, fake.url, patience_s=0.0)("cancel", "7")
     assert len(fake.seen) + len(other.seen) == HOPS + 1
 
@@ -145,14 +145,14 @@ def test_a_server_that_has_lost_its_database_is_left_for_the_next(fake: Fake, ot
 
 @pytest.mark.parametrize("location", ["http://b:1/v1/jobs", "ftp://b", "", "/v1/jobs", "https://a:1/x", "http://["])
 def test_a_token_does_not_leave_tls_nor_go_in_circles(location: str) -> None:
-    places = Places("https://a:1")
+    places = Servers("https://a:1")
     with pytest.raises(Unreachable):
         places.follow(location, HOPS)
     assert places.current == "https://a:1"
 
 
 def test_a_leader_that_is_lost_is_looked_for_among_those_that_were_named() -> None:
-    places = Places("http://a, http://b/", allow_plain=True)
+    places = Servers("http://a, http://b/", allow_plain=True)
     assert places.follow("http://c:1/v1/jobs?x", HOPS)
     assert places.current == "http://c:1"
     places.lost()
@@ -184,7 +184,7 @@ def test_on_this_machine_and_with_tls_nothing_need_be_allowed(url: str):
 
 
 def test_a_leader_beyond_this_machine_is_not_followed_without_tls():
-    places = Places("http://127.0.0.1:1")
+    places = Servers("http://127.0.0.1:1")
     with pytest.raises(Unreachable):
         places.follow("http://10.0.0.7:7411/v1/jobs", 3)
     assert places.follow("http://127.0.0.1:2/v1/jobs", 3)

@@ -103,6 +103,22 @@ def test_within_corral_sigterm_is_noted_and_harms_nobody() -> None:
     assert told(CORRAL_JOB_ID="1").stdout == "alive True 85\n"
 
 
+LEAVING = """
+import os, signal, sys
+from corral import training
+class Last:
+    def __del__(self, kill=os.kill, me=os.getpid(), what=signal.SIGTERM):
+        kill(me, what)
+last = Last()
+sys.exit(training.SAVED)
+"""
+
+
+def test_a_signal_that_meets_a_program_on_its_way_out_does_not_replace_its_exit_code() -> None:
+    done = subprocess.run([sys.executable, "-c", LEAVING], env=environment() | {"CORRAL_JOB_ID": "1"}, timeout=60)
+    assert done.returncode == 85
+
+
 def test_outside_corral_sigterm_ends_a_program_as_ever() -> None:
     assert told().returncode == -15
 

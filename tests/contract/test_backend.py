@@ -8,22 +8,22 @@ from typing import Protocol
 import pytest
 from msgspec import structs
 
-from corral.backends.base import Backend, Phase, StaleEpoch, TaskKey, TaskOrder, TaskReport
-from corral.backends.container.host import ContainerHost
-from corral.backends.container.settings import ContainerSettings
-from corral.backends.fake import FakeBackend, Script
-from corral.backends.health.monitor import Monitor
-from corral.backends.health.watched import WatchedBackend
-from corral.backends.local.backend import LocalBackend
-from corral.backends.local.settings import LocalSettings
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import FailureClass
+from corral.health.monitor import Monitor
+from corral.health.watched import WatchedBackend
+from corral.runtime.base import Backend, Phase, StaleEpoch, TaskKey, TaskOrder, TaskReport
+from corral.runtime.container.host import ContainerHost
+from corral.runtime.container.settings import ContainerSettings
+from corral.runtime.fake import FakeBackend, FakeScript
+from corral.runtime.local.backend import LocalBackend
+from corral.runtime.local.settings import LocalSettings
 from corral.wire.health import HealthSettings
 from tests.accounts import OWN
 from tests.agent.fleet_ground import FleetServer, make_agent
 from tests.agent.lines import DirectLine
-from tests.backends.podman import IMAGE, Podman
-from tests.backends.telling import Ear, now_ms, order, until
+from tests.runtime.podman import IMAGE, Podman
+from tests.runtime.telling import Ear, now_ms, order, until
 
 KEY = TaskKey("17[3]/main", 1, 0)
 FAR_MS = 600_000
@@ -57,34 +57,34 @@ class Stage(Protocol):
 
 class FakeStage:
     def __init__(self) -> None:
-        self._scripts: dict[TaskKey, Script] = {}
+        self._scripts: dict[TaskKey, FakeScript] = {}
         self._backend = FakeBackend([NodeSpec("n1")], lambda order: self._scripts[order.key])
 
     def backend(self) -> Backend:
         return self._backend
 
     def exits(self, key: TaskKey, code: int) -> TaskOrder:
-        return self._order(key, Script(runs_ms=0, exit_code=code))
+        return self._order(key, FakeScript(runs_ms=0, exit_code=code))
 
     def prints(self, key: TaskKey, text: str) -> TaskOrder:
-        return self._order(key, Script(runs_ms=0, stdout=text.encode()))
+        return self._order(key, FakeScript(runs_ms=0, stdout=text.encode()))
 
     def runs(self, key: TaskKey) -> TaskOrder:
-        return self._order(key, Script())
+        return self._order(key, FakeScript())
 
     def saves(self, key: TaskKey, step: int) -> TaskOrder:
-        return self._order(key, Script(saves=step))
+        return self._order(key, FakeScript(saves=step))
 
     def is_stubborn(self, key: TaskKey) -> TaskOrder:
-        return self._order(key, Script(is_stubborn=True))
+        return self._order(key, FakeScript(is_stubborn=True))
 
     def cannot_start(self, key: TaskKey) -> TaskOrder:
-        return self._order(key, Script(starts=False, failure=FailureClass.USER_ERROR, why="no such command"))
+        return self._order(key, FakeScript(starts=False, failure=FailureClass.USER_ERROR, why="no such command"))
 
     def is_ready(self, backend: Backend, key: TaskKey) -> bool:
         return True
 
-    def _order(self, key: TaskKey, script: Script) -> TaskOrder:
+    def _order(self, key: TaskKey, script: FakeScript) -> TaskOrder:
         self._scripts[key] = script
         return order(key, "pretend")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from corral.store.chain import BEGINNING, follow
-from corral.store.journal import Head, Journal, JournalFailed, StoredImage, all_records
+from corral.store.journal import Journal, JournalFailed, JournalHead, StoredImage, all_records
 from corral.store.memory import MemoryJournal
 from corral.store.postgres import PostgresJournal
 from corral.store.sqlite import SqliteJournal
@@ -48,7 +48,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[_Site]:
 def test_what_was_appended_is_read_in_order_and_chained(site):
     journal = site.journal
     futures = [journal.append([entry(2 * n), entry(2 * n + 1, "bob", "key")]) for n in range(50)]
-    assert futures[-1].result(10) == journal.head == Head(100, journal.read(99, 1)[0].hash)
+    assert futures[-1].result(10) == journal.head == JournalHead(100, journal.read(99, 1)[0].hash)
     records = list(all_records(journal, at_once=7))
     assert [record.seq for record in records] == list(range(1, 101))
     assert [record.at_ms for record in records] == list(range(100))

@@ -119,7 +119,7 @@ def test_an_empty_backlog_keeps_nothing_of_its_history():
     for each in everyone:
         each.state = GangState.RUNNING
         backlog.remove(each)
-    assert (backlog.count, backlog.desks, backlog.demands) == (0, {}, {})
+    assert (backlog.count, backlog.buckets, backlog.demands) == (0, {}, {})
 
 
 def test_who_has_left_is_not_kept_in_mind_for_ever():
@@ -135,3 +135,22 @@ def test_who_has_left_is_not_kept_in_mind_for_ever():
         backlog.remove(everyone[-1])
         backlog.add(everyone[-1])
     assert len(backlog.ages[0]) < 100
+
+
+def test_from_which_length_on_no_gang_of_a_demand_is_gone_in_time():
+    backlog = Backlog()
+    lengths = ((10, 0), (20, 0), (20, 5), (30, 5), (None, 0))
+    gangs = [gang(at, profile=Profile(demand_of(), expected)) for at, (expected, _) in enumerate(lengths)]
+    for each, (_, overrun) in zip(gangs, lengths, strict=True):
+        each.overrun_ms = overrun
+        backlog.add(each)
+    assert [backlog.not_gone_ms(demand_of(), within, 40) for within in (9, 10, 24, 34, 35, 40)] == [
+        0,
+        11,
+        21,
+        21,
+        31,
+        41,
+    ]
+    backlog.remove(gangs[1])
+    assert [backlog.not_gone_ms(demand_of(), within, 40) for within in (24, 25)] == [11, 21]

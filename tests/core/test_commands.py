@@ -313,7 +313,7 @@ def test_requeueing_what_is_leaving_already_adds_nothing():
     assert commands.requeue(made.state, "j", made.now) == []
 
 
-def test_a_changed_priority_moves_the_gang_to_another_desk():
+def test_a_changed_priority_moves_the_gang_to_another_bucket():
     made = world()
     gang = made.submit("j")
     made.take(commands.change_priority(made.state, "j", 7, made.now))

@@ -10,7 +10,7 @@ import pytest
 from corral.core.fleets import commands
 from corral.core.fleets import fleets as f
 from corral.core.fleets.fleets import Fleet, Fleets, FleetSpec, NodeShape, PilotPhase
-from corral.core.fleets.upkeep import ABSENT_MS, BACKOFF_MS, LEAD_MS, SILENT_MS, Owed, Standing, upkeep
+from corral.core.fleets.reconcile import ABSENT_MS, BACKOFF_MS, LEAD_MS, SILENT_MS, Actions, PilotNode, upkeep
 from corral.core.intake.refusal import Refusal
 
 NOW = 10_000_000
@@ -35,11 +35,11 @@ def see(
 
 def owed(
     fleets: Fleets,
-    nodes: Mapping[str, Standing] | None = None,
+    nodes: Mapping[str, PilotNode] | None = None,
     target: int = 2,
     absent: Mapping[str, int] | None = None,
     now_ms: int = NOW,
-) -> Owed:
+) -> Actions:
     names = [fleets.next_pilot("gpu", ahead) for ahead in range(8)]
     found = upkeep(fleets.fleets["gpu"], names, nodes or {}, target, absent or {}, now_ms)
     for event in found.events:
@@ -47,7 +47,7 @@ def owed(
     return found
 
 
-def kinds(found: Owed) -> list[tuple[str, str]]:
+def kinds(found: Actions) -> list[tuple[str, str]]:
     return [(type(event).__name__, getattr(event, "pilot", "")) for event in found.events]
 
 
@@ -82,7 +82,7 @@ def test_a_node_that_is_there_has_joined_and_tells_what_it_brings() -> None:
     see(fleets, "gpu-1", STARTED)
     see(fleets, "gpu-2", STARTED)
     shape = NodeShape((), (("cpu_milli", 4_000),))
-    found = owed(fleets, {"gpu-1": Standing(shape=shape)})
+    found = owed(fleets, {"gpu-1": PilotNode(shape=shape)})
     assert kinds(found) == [("PilotJoined", "gpu-1")]
     assert the(fleets).shape == shape
 
@@ -91,9 +91,9 @@ def test_the_lease_has_the_last_word_about_a_pilot_that_the_engine_calls_over() 
     fleets = fleets_with("gpu-1", "gpu-2")
     see(fleets, "gpu-1", ENDED, why="cancelled")
     see(fleets, "gpu-2", STARTED)
-    alive = {"gpu-1": Standing(since_ms=NOW), "gpu-2": Standing(since_ms=NOW)}
+    alive = {"gpu-1": PilotNode(since_ms=NOW), "gpu-2": PilotNode(since_ms=NOW)}
     assert "PilotEnded" not in dict(kinds(owed(fleets, alive)))
-    lost = {"gpu-1": Standing(is_lost=True, since_ms=NOW), "gpu-2": Standing(since_ms=NOW)}
+    lost = {"gpu-1": PilotNode(is_lost=True, since_ms=NOW), "gpu-2": PilotNode(since_ms=NOW)}
     found = owed(fleets, lost)
     assert kinds(found) == [("PilotEnded", "gpu-1"), ("PilotOrdered", "gpu-3")]
     assert found.remove == ["gpu-1"]
@@ -114,7 +114,7 @@ def test_a_forgotten_pilot_whose_node_is_there_stays() -> None:
     fleets = fleets_with("gpu-1", "gpu-2")
     for pilot in ("gpu-1", "gpu-2"):
         see(fleets, pilot, STARTED)
-    nodes = {pilot: Standing(is_busy=True) for pilot in ("gpu-1", "gpu-2")}
+    nodes = {pilot: PilotNode(is_busy=True) for pilot in ("gpu-1", "gpu-2")}
     found = owed(fleets, nodes, absent={"gpu-1": 0})
     assert {kind for kind, _ in kinds(found)} == {"PilotJoined"}
 
@@ -128,7 +128,7 @@ def test_pilots_that_end_without_having_joined_are_tried_again_more_and_more_slo
     assert the(fleets).last_end == "exit 1"
     assert kinds(owed(fleets, now_ms=NOW + 2 * BACKOFF_MS - 1)) == []
     assert kinds(owed(fleets, now_ms=NOW + 2 * BACKOFF_MS)) == [("PilotOrdered", "gpu-3")]  # one is enough to try
-    owed(fleets, {"gpu-3": Standing()}, now_ms=NOW + 2 * BACKOFF_MS)
+    owed(fleets, {"gpu-3": PilotNode()}, now_ms=NOW + 2 * BACKOFF_MS)
     assert the(fleets).failures == 0
 
 
@@ -137,14 +137,14 @@ def test_a_fleet_that_is_given_back_lets_work_leave_first() -> None:
     see(fleets, "gpu-1", STARTED)
     see(fleets, "gpu-2", WAITING)
     fleets.apply(f.FleetRecalled(5_000, "gpu"))
-    busy = {"gpu-1": Standing(is_busy=True)}
+    busy = {"gpu-1": PilotNode(is_busy=True)}
     first = owed(fleets, busy, target=0)
     assert (first.drain, first.release) == (["gpu-1"], ["gpu-2"])
-    drained = {"gpu-1": Standing(is_busy=True, is_drained=True)}
+    drained = {"gpu-1": PilotNode(is_busy=True, is_drained=True)}
     assert owed(fleets, drained, target=0, absent={"gpu-2": NOW}).release == []
-    empty = {"gpu-1": Standing(is_drained=True)}
+    empty = {"gpu-1": PilotNode(is_drained=True)}
     assert owed(fleets, empty, target=0).release == ["gpu-1"]
-    last = owed(fleets, {"gpu-1": Standing(is_lost=True)}, target=0, absent={"gpu-1": NOW})
+    last = owed(fleets, {"gpu-1": PilotNode(is_lost=True)}, target=0, absent={"gpu-1": NOW})
     assert kinds(last) == [("PilotEnded", "gpu-1"), ("FleetRemoved", "")]
     assert fleets.fleets == {}
 
@@ -153,9 +153,9 @@ def test_idle_nodes_beyond_the_target_go_back_after_the_cool_down_and_busy_ones_
     fleets = fleets_with("gpu-1", "gpu-2", nodes_min=0, nodes_max=4)
     for pilot in ("gpu-1", "gpu-2"):
         see(fleets, pilot, STARTED)
-    nodes = {"gpu-1": Standing(is_busy=True, since_ms=0), "gpu-2": Standing(since_ms=NOW - IDLE_MS + 1)}
+    nodes = {"gpu-1": PilotNode(is_busy=True, since_ms=0), "gpu-2": PilotNode(since_ms=NOW - IDLE_MS + 1)}
     assert "PilotRecalled" not in dict(kinds(owed(fleets, nodes, target=0)))
-    nodes["gpu-2"] = Standing(since_ms=NOW - IDLE_MS)
+    nodes["gpu-2"] = PilotNode(since_ms=NOW - IDLE_MS)
     found = owed(fleets, nodes, target=0)
     assert kinds(found) == [("PilotRecalled", "gpu-2")]
 
@@ -164,7 +164,7 @@ def test_what_still_waits_is_let_go_first_when_less_is_needed() -> None:
     fleets = fleets_with("gpu-1", "gpu-2", nodes_min=0, nodes_max=4)
     see(fleets, "gpu-1", STARTED)
     see(fleets, "gpu-2", WAITING)
-    nodes = {"gpu-1": Standing(is_busy=True, since_ms=0)}
+    nodes = {"gpu-1": PilotNode(is_busy=True, since_ms=0)}
     assert ("PilotRecalled", "gpu-2") in kinds(owed(fleets, nodes, target=1))
 
 
@@ -172,7 +172,7 @@ def test_where_a_person_wants_fewer_the_idle_go_first_and_then_those_with_work()
     fleets = fleets_with("gpu-1", "gpu-2", nodes_min=1, nodes_max=1)
     for pilot in ("gpu-1", "gpu-2"):
         see(fleets, pilot, STARTED)
-    nodes = {"gpu-1": Standing(is_busy=True, since_ms=0), "gpu-2": Standing(since_ms=NOW)}
+    nodes = {"gpu-1": PilotNode(is_busy=True, since_ms=0), "gpu-2": PilotNode(since_ms=NOW)}
     found = owed(fleets, nodes, target=1)
     assert ("PilotRecalled", "gpu-2") in kinds(found)
     assert found.drain == ["gpu-2"]
@@ -182,10 +182,10 @@ def test_a_machine_that_is_about_to_be_taken_away_is_replaced_before() -> None:
     fleets = fleets_with("gpu-1", "gpu-2")
     see(fleets, "gpu-1", STARTED, until_ms=NOW + LEAD_MS - 1, at_ms=3_000)
     see(fleets, "gpu-2", STARTED, until_ms=NOW + LEAD_MS, at_ms=3_000)
-    nodes = {pilot: Standing(is_busy=True) for pilot in ("gpu-1", "gpu-2")}
+    nodes = {pilot: PilotNode(is_busy=True) for pilot in ("gpu-1", "gpu-2")}
     assert ("PilotOrdered", "gpu-3") in kinds(owed(fleets, nodes))
     see(fleets, "gpu-3", STARTED)
-    nodes["gpu-3"] = Standing()
+    nodes["gpu-3"] = PilotNode()
     assert kinds(owed(fleets, nodes)) == [("PilotJoined", "gpu-3")]  # and nobody is sent away for it
 
 
@@ -193,13 +193,13 @@ def test_a_machine_that_is_lent_for_a_minute_is_not_replaced_when_it_comes() -> 
     fleets = fleets_with("gpu-1", "gpu-2")
     for pilot in ("gpu-1", "gpu-2"):
         see(fleets, pilot, STARTED, until_ms=NOW + 59_000)
-    nodes = {pilot: Standing(is_busy=True) for pilot in ("gpu-1", "gpu-2")}
+    nodes = {pilot: PilotNode(is_busy=True) for pilot in ("gpu-1", "gpu-2")}
     assert "PilotOrdered" not in dict(kinds(owed(fleets, nodes)))
     assert ("PilotOrdered", "gpu-3") in kinds(owed(fleets, nodes, now_ms=NOW + 45_000))
 
 
-@pytest.mark.parametrize("node", [None, Standing(is_lost=True, since_ms=NOW - SILENT_MS)])
-def test_what_was_started_and_stays_silent_is_given_up(node: Standing | None) -> None:
+@pytest.mark.parametrize("node", [None, PilotNode(is_lost=True, since_ms=NOW - SILENT_MS)])
+def test_what_was_started_and_stays_silent_is_given_up(node: PilotNode | None) -> None:
     fleets = fleets_with("gpu-1", nodes_min=1, nodes_max=1)
     see(fleets, "gpu-1", STARTED, at_ms=NOW - SILENT_MS)
     found = owed(fleets, {} if node is None else {"gpu-1": node}, target=1)
@@ -211,7 +211,7 @@ def test_nothing_is_ordered_beyond_what_it_may_cost() -> None:
     spec = {"price_milli": 1_000, "cost_max_milli": 2_000}
     fleets = fleets_with("gpu-1", **spec)
     see(fleets, "gpu-1", STARTED, at_ms=3_000)
-    nodes = {"gpu-1": Standing(is_busy=True)}
+    nodes = {"gpu-1": PilotNode(is_busy=True)}
     assert ("PilotOrdered", "gpu-2") in kinds(owed(fleets, nodes, now_ms=3_000 + 2 * f.HOUR_MS - 4))
     dear = fleets_with("gpu-1", **spec)
     see(dear, "gpu-1", STARTED, at_ms=3_000)
@@ -238,11 +238,11 @@ def test_what_cannot_be_wanted_is_refused(said: dict[str, Any], code: str) -> No
     assert answer.code == code
 
 
-def test_a_fleet_keeps_its_owner_and_its_carrier() -> None:
+def test_a_fleet_keeps_its_owner_and_its_provider() -> None:
     fleets = fleets_with()
     other = commands.set_fleet(fleets, FleetSpec(name="gpu", kind="slurm"), "bob", "beef", NOW)
     assert isinstance(other, Refusal)
-    assert other.code == "other_carrier"
+    assert other.code == "other_provider"
     answer = commands.set_fleet(fleets, FleetSpec(name="gpu", kind="fake", nodes_max=9), "bob", "beef", NOW)
     assert not isinstance(answer, Refusal)
     for event in answer:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from corral.core import events as e
+from corral.core.accounts import identity
+from corral.core.accounts.accounts import Accounts, UserRemoved, UserSet
+from corral.core.accounts.identity import AccountRules, account_for, review
 from corral.core.image import from_image, take_image
 from corral.core.intake.refusal import Refusal
 from corral.core.laws import check
 from corral.core.model import Blocker, GangSpec, GangState, JobSpec, QueueSpec, Settings, Suspension
-from corral.core.people import identity
-from corral.core.people.accounts import Accounts, UserRemoved, UserSet
-from corral.core.people.identity import AccountRules, account_for, review
 from corral.core.snapshot import Snapshot
-from corral.server.saved import Known
+from corral.server.journal_state import JournalState
 from tests.simulation.upheaval import Upheaval
 from tests.world import World, demand_of
 
@@ -87,7 +87,8 @@ class Ground:
         return self.review()
 
     def release(self, *, is_administrator: bool = True) -> str:
-        found = identity.release(self.world.state, self.accounts, "1", self.rules, is_administrator, self.world.now)
+        account = account_for(self.accounts, "ann", self.rules, self.cannot_run_as)
+        found = identity.release(self.world.state, self.accounts, "1", account, is_administrator, self.world.now)
         if isinstance(found, Refusal):
             return found.code
         self.world.take(found)
@@ -163,6 +164,14 @@ def test_another_account_holds_a_job_until_an_administrator_says_that_it_shall_r
     assert (ground.job.suspended, ground.job.account) == (None, "other")
 
 
+def test_nobody_can_release_a_job_to_an_account_as_which_no_machine_can_run_it() -> None:
+    ground = Ground()
+    ground.cannot_run_as = lambda account: "" if account == "ann-unix" else "no machine can"
+    ground.set("other")
+    assert ground.release() == "cannot_run_as"
+    assert ground.job.suspended is Suspension.ACCOUNT_CHANGED
+
+
 def test_a_job_accepted_without_an_account_never_runs_as_root() -> None:
     ground = Ground(account="")
     ground.accounts = people(ann="")
@@ -175,14 +184,14 @@ def test_a_job_accepted_without_an_account_never_runs_as_root() -> None:
 
 @pytest.mark.parametrize("kept", ["event", "image"])
 def test_what_was_written_before_accounts_were_fixed_has_the_account_of_its_user(kept: str) -> None:
-    known = Known.nothing(Settings())
+    known = JournalState.nothing(Settings())
     known.apply(e.QueueSet(1, QueueSpec(name="team")))
     known.apply(UserSet(1, "ann", "ann-unix"))
     known.apply(e.JobSubmitted(2, "1", SPEC, "ann"))
     known.apply(e.JobSubmitted(2, "2", SPEC, "gone"))
     if kept == "image":
         known.state.jobs["1"].account = None
-        known = Known.unpack(known.pack())
+        known = JournalState.unpack(known.pack())
     known.apply(UserSet(3, "ann", "other"))
     assert (known.state.jobs["1"].account, known.state.jobs["2"].account) == ("ann-unix", None)
 

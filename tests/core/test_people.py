@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from corral.core.accounts import accounts as a
+from corral.core.accounts import commands
+from corral.core.accounts.accounts import Accounts, Role
 from corral.core.intake.refusal import Refusal
-from corral.core.people import accounts as a
-from corral.core.people import commands
-from corral.core.people.accounts import Accounts, Role
 
 NOW = 1_000
 QUEUES = ("", "team")

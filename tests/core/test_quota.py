@@ -4,7 +4,9 @@ import pytest
 
 from corral.core.cluster.resources import GPU_MILLI, amounts
 from corral.core.model import NEVER_MS, Budget, QueueSpec, QuotaChange
-from corral.core.queues.quota import QueueTree, contested
+from corral.core.queues.budget import Run
+from corral.core.queues.quota import QueueTree
+from corral.core.queues.terms import contested
 from tests.world import gpu_amounts
 
 HOUR_MS = 3_600_000
@@ -188,40 +190,55 @@ def test_the_next_change_is_the_nearest_begin_end_or_new_window():
     assert [made.next_change_ms(now) for now in (0, 30, 119, 150, 200, 210)] == [30, 100, 120, 200, 210, 300]
 
 
+def run(gpus: int, begin_ms: int, end_ms: int) -> Run:
+    return Run(begin_ms, end_ms, gpus * 1000)
+
+
 def test_a_budget_counts_what_was_spent_and_what_is_under_way():
     made = tree(queue("a", budget=Budget(gpu_ms=100, window_ms=HOUR_MS)))
-    made.spend("a", 60, 0)
-    made.commit_budget("a", 30)
-    assert kinds(made, "a", 0, gpu_ms=10) == []
-    assert kinds(made, "a", 0, gpu_ms=11) == ["budget a"]
+    made.spend("a", run(1, 0, 60), by_window=True)
+    made.set_run("a", "under way", run(1, 60, 90))
+    assert kinds(made, "a", 1, gpu_ms=10, now_ms=60) == []
+    assert kinds(made, "a", 1, gpu_ms=11, now_ms=60) == ["budget a"]
+    made.set_run("a", "under way", None)
+    assert kinds(made, "a", 1, gpu_ms=40, now_ms=60) == []
 
 
 def test_a_new_window_begins_with_nothing_spent():
     made = tree(queue("a", budget=Budget(100, HOUR_MS, anchor_ms=500)))
-    made.spend("a", 100, 600)
-    assert kinds(made, "a", 0, gpu_ms=1, now_ms=HOUR_MS + 499) == ["budget a"]
-    assert kinds(made, "a", 0, gpu_ms=100, now_ms=HOUR_MS + 500) == []
+    made.spend("a", run(1, 500, 600), by_window=True)
+    assert kinds(made, "a", 1, gpu_ms=1, now_ms=HOUR_MS + 499) == ["budget a"]
+    assert kinds(made, "a", 1, gpu_ms=100, now_ms=HOUR_MS + 500) == []
 
 
 def test_a_parents_budget_binds_its_children():
     made = tree(queue("org", budget=Budget(100, HOUR_MS)), queue("org/a"), queue("org/b"))
-    made.spend("org/a", 100, 0)
-    assert kinds(made, "org/b", 0, gpu_ms=1) == ["budget org"]
+    made.spend("org/a", run(1, 0, 100), by_window=True)
+    assert kinds(made, "org/b", 1, gpu_ms=1, now_ms=100) == ["budget org"]
 
 
-def test_what_is_spent_is_remembered_for_ever_beside_the_window():
-    made = tree(queue("a", budget=Budget(100, HOUR_MS)))
-    made.spend("a", 100, 0)
-    made.spend("a", 50, 2 * HOUR_MS)
-    assert made.queues["a"].used_gpu_ms == made.queues[""].used_gpu_ms == 150
-    assert made.spent_gpu_ms("a", 2 * HOUR_MS) == 50
+@pytest.mark.parametrize(("by_window", "spent"), [(True, 20), (False, 120)])
+def test_a_run_across_two_windows_is_charged_to_each_for_its_part(by_window, spent):
+    """As older journals have it, all of it is charged to the last."""
+    made = tree(queue("a", budget=Budget(100, 200)))
+    made.spend("a", run(1, 100, 220), by_window)
+    assert made.spent_gpu_ms("a", 220) == spent
+    assert made.queues["a"].used_gpu_ms == made.queues[""].used_gpu_ms == 120
+
+
+def test_each_window_that_a_run_touches_must_have_enough_left_for_its_part():
+    made = tree(queue("a", budget=Budget(100, 200)))
+    made.set_run("a", "later", run(1, 210, 250))
+    assert kinds(made, "a", 1, gpu_ms=160, now_ms=100) == []  # 100 in the first, 60 in the second
+    assert kinds(made, "a", 1, gpu_ms=161, now_ms=100) == ["budget a"]
+    assert kinds(made, "a", 1, gpu_ms=102, now_ms=99) == ["budget a"]
 
 
 def test_giving_a_queue_a_budget_does_not_forget_what_it_spent_in_the_present_window():
     made = tree(queue("a", budget=Budget(100, HOUR_MS)))
-    made.spend("a", 80, 5 * HOUR_MS)
+    made.spend("a", run(1, 5 * HOUR_MS, 5 * HOUR_MS + 80), by_window=True)
     made.put(queue("a", budget=Budget(90, HOUR_MS), weight=2))
-    assert made.spent_gpu_ms("a", 5 * HOUR_MS) == 80
+    assert made.spent_gpu_ms("a", 5 * HOUR_MS + 80) == 80
 
 
 # ---- bookkeeping --------------------------------------------------------------------------------------
@@ -240,10 +257,10 @@ def test_a_copy_is_charged_without_anyone_noticing():
     assert made.queues["a"].used == {}
 
 
-def test_a_budget_committed_in_a_copy_is_not_committed():
-    made = tree(queue("a"))
-    made.copy().commit_budget("a", 5)
-    assert made.queues["a"].committed_gpu_ms == 0
+def test_a_run_that_is_counted_in_a_copy_is_not_counted():
+    made = tree(queue("a", budget=Budget(100, HOUR_MS)))
+    made.copy().set_run("a", "x", run(1, 0, 5))
+    assert not made.runs
 
 
 def test_a_dropped_queue_is_gone_from_its_parent():

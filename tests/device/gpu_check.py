@@ -17,13 +17,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from corral.backends import gpus
-from corral.backends.base import Phase, Report, TaskKey, TaskOrder, TaskReport
-from corral.backends.inventory import inventory
-from corral.backends.local.backend import LocalBackend
-from corral.backends.local.settings import LocalSettings
 from corral.core.cluster.resources import Gpu
 from corral.core.model import FailureClass
+from corral.runtime import gpus
+from corral.runtime.base import Phase, Report, TaskKey, TaskOrder, TaskReport
+from corral.runtime.inventory import inventory
+from corral.runtime.local.backend import LocalBackend
+from corral.runtime.local.settings import LocalSettings
 
 PATIENCE_S = 180
 

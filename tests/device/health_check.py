@@ -15,18 +15,18 @@ from pathlib import Path
 
 import msgspec
 
-from corral.backends.base import HealthReport, Report
-from corral.backends.health.anatomy import anatomy
-from corral.backends.health.devices import devices_of
-from corral.backends.health.drills import Drill, XidDrill, health_folder, write_drills
-from corral.backends.health.errands import probe_errand, probe_reading
-from corral.backends.health.host import Host
-from corral.backends.health.monitor import Monitor
-from corral.backends.health.readings import ProbeReading
-from corral.backends.health.rules import Seen, look_at_gpu
-from corral.backends.inventory import inventory
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import Health
+from corral.health.devices import devices_of
+from corral.health.fault_injection import InjectedFault, InjectedXid, health_folder, write_drills
+from corral.health.hardware import read_hardware
+from corral.health.host import HostReader
+from corral.health.monitor import Monitor
+from corral.health.probe_process import probe_reading, start_gpu_probe
+from corral.health.readings import ProbeReading
+from corral.health.rules import Observation, gpu_symptoms
+from corral.runtime.base import HealthReport, Report
+from corral.runtime.inventory import inventory
 from corral.wire.health import HealthSettings
 
 PROBE_MS = 300_000
@@ -60,8 +60,8 @@ def read_everything(node: NodeSpec, data: Path, found: dict[str, object]) -> lis
     found["unknown"] = sorted(
         {name for each in readings for name in each.__struct_fields__ if getattr(each, name) is None}
     )
-    found["details"] = msgspec.to_builtins(anatomy(devices, [data]))
-    found["host"] = msgspec.to_builtins(Host([data]).read())
+    found["details"] = msgspec.to_builtins(read_hardware(devices, [data]))
+    found["host"] = msgspec.to_builtins(HostReader([data]).read())
     found["hears_xids_by"] = (
         "events" if getattr(devices, "_events", None) is not None else "the kernel's log or nothing"
     )
@@ -73,7 +73,7 @@ def read_everything(node: NodeSpec, data: Path, found: dict[str, object]) -> lis
     faults += [f"{each.uuid} is not there" for each in readings if not each.is_there]
     faults += [f"{each.uuid} tells no temperature" for each in readings if each.temperature_c is None]
     for reading in readings:
-        faults += [f"{each.code}: {each.why}" for each in look_at_gpu(reading, Seen(), 0, HealthSettings())[0]]
+        faults += [f"{each.code}: {each.why}" for each in gpu_symptoms(reading, Observation(), 0, HealthSettings())[0]]
     return faults
 
 
@@ -88,7 +88,7 @@ def try_gpus(node: NodeSpec, found: dict[str, object]) -> list[str]:
 
 
 def tried(uuid: str) -> ProbeReading:
-    errand = probe_errand(uuid, PROBE_MS)
+    errand = start_gpu_probe(uuid, PROBE_MS)
     while (ended := errand.ended()) is None:
         time.sleep(0.05)
     return probe_reading(ended)
@@ -119,7 +119,7 @@ def watch(node: NodeSpec, data: Path, found: dict[str, object]) -> list[str]:
         f"a healthy machine is {each.health}: {each.why}" for _, each in told if each.health is not Health.HEALTHY
     ]
     drilled = time.monotonic()
-    write_drills(health_folder(data), {0: Drill(xids=(XidDrill(79, time.time_ns() // 1_000_000),))})
+    write_drills(health_folder(data), {0: InjectedFault(xids=(InjectedXid(79, time.time_ns() // 1_000_000),))})
     seen = until(Health.FAILED, 10)
     found["drill_heard_ms"] = None if seen is None else round((seen - drilled) * 1000)
     faults += ["the drill was not heard"] if seen is None else []

@@ -16,11 +16,11 @@ import threading
 import time
 from pathlib import Path
 
-from corral.backends.base import Phase, Report, TaskKey, TaskOrder, TaskReport
-from corral.backends.inventory import inventory
-from corral.backends.local.backend import LocalBackend
-from corral.backends.local.settings import LocalSettings
 from corral.core.model import FailureClass
+from corral.runtime.base import Phase, Report, TaskKey, TaskOrder, TaskReport
+from corral.runtime.inventory import inventory
+from corral.runtime.local.backend import LocalBackend
+from corral.runtime.local.settings import LocalSettings
 
 SLICE_MIB = 20 * 1024
 TAKES = """

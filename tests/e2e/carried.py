@@ -11,13 +11,13 @@ from typing import Any
 
 import msgspec
 
-from corral.cli.fleet.bed import Testbed
+from corral.cli.fleet.testbed_parts import Testbed
 from corral.client.blocking import Client
 from corral.wire.api.fleets import FleetBody, FleetView
 from corral.wire.api.jobs import JobView
 from corral.wire.api.record import EventView
-from tests.carriers.private_slurm import PrivateSlurm
-from tests.carriers.slurm_ground import pilot_settings
+from tests.providers.private_slurm import PrivateSlurm
+from tests.providers.slurm_ground import pilot_settings
 
 PATIENCE_S = 90.0
 

@@ -1,8 +1,10 @@
-"""A server for a test, ended with it together with the tasks that it left."""
+"""A server for a test, ended with it together with the tasks that it left; as root or as somebody else."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.account_ground import PYTHON, SERVER_ACCOUNT, Cell, can_be_somebody_else
 from tests.e2e.live import Live
 
 
@@ -31,3 +34,27 @@ def live(tmp_path: Path) -> Iterator[Callable[..., Live]]:
                 control = os.open(folder / "control", os.O_WRONLY | os.O_NONBLOCK)
                 os.write(control, b"kill the test is over\n")
                 os.close(control)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """That every account can enter; those of pytest are for its own alone."""
+    with tempfile.TemporaryDirectory(prefix="corral-test-") as made:
+        Path(made).chmod(0o755)
+        yield Path(made)
+
+
+@pytest.fixture
+def cell(live: Callable[..., Live], folder: Path) -> Callable[..., Cell]:
+    """``is_root``: whether the server is. ``engine``: the socket of its container engine."""
+
+    def make(is_root: bool, engine: str = "") -> Cell:
+        if not is_root and not can_be_somebody_else():
+            pytest.skip(f"{SERVER_ACCOUNT} cannot run a server with {PYTHON} here")
+        data = folder / "data"
+        data.mkdir(mode=0o700)
+        if not is_root:
+            shutil.chown(data, SERVER_ACCOUNT, "nogroup")
+        return Cell(live(data), folder, is_root, engine)
+
+    return make

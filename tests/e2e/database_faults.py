@@ -32,7 +32,7 @@ import psycopg
 from corral.client import Client
 from corral.client.errors import ClientError, Problem
 from corral.core.laws import violations
-from corral.server.start import load
+from corral.server.recovery import load
 from corral.store.journal import JournalUnusable, all_records
 from corral.store.postgres import PostgresReader, verify
 from tests.database import Database

@@ -21,7 +21,7 @@ from typing import Any
 from corral.client import Client
 from corral.client.errors import Problem, Unreachable
 from corral.core.laws import violations
-from corral.server.start import load
+from corral.server.recovery import load
 from corral.store.journal import Record, all_records
 from corral.store.postgres import PostgresReader, verify
 from tests.database import Database

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from corral.core.laws import violations
-from corral.server.start import load
+from corral.server.recovery import load
 from corral.store.sqlite.journal import SqliteJournal
 from corral.store.verify import verify
 from tests.e2e.live import Live, Refused, Unanswered, is_alive

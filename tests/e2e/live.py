@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import pwd
 import signal
 import socket
 import subprocess
@@ -18,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from corral.backends.local.state import TaskState
+from corral.runtime.local.state import TaskState
 
 ROOT = Path(__file__).resolve().parents[2]
 READY_S = 60.0
@@ -65,6 +66,8 @@ class Live:
                 stderr=errors,
                 start_new_session=True,
                 user=self.account,
+                group=None if self.account is None else pwd.getpwuid(self.account).pw_gid,
+                extra_groups=None if self.account is None else [],
             )
         return self.process
 
@@ -182,7 +185,7 @@ class Live:
     def planner(self) -> int | None:
         """The process id of the planner that the server has now."""
         assert self.process is not None
-        module = b"corral.server.planning.thinking"
+        module = b"corral.server.planner.process"
         return next((pid for pid in children(self.process.pid) if module in command(pid)), None)
 
     def spawner(self) -> int | None:

@@ -134,10 +134,35 @@ def _(_facts: dict[str, Any]) -> object:
     return [each for each in roots if os.access(each / "cgroup.procs", os.W_OK)]
 
 
-@tried("speak with the container engine")
+for name, place in {"the machine's": "/run/podman/podman.sock", "Corral's": ""}.items():
+
+    @tried(f"speak with {name} container engine")
+    def _(facts: dict[str, Any], place: str = place) -> object:
+        with socket.socket(socket.AF_UNIX) as line:
+            line.connect(place or facts["engine"] or "/no-engine")
+        return True
+
+
+@tried("list what Corral's container engine keeps")
+def _(facts: dict[str, Any]) -> object:
+    return facts["engine"] and os.listdir(f"{os.path.dirname(facts['engine'])}/storage")
+
+
+@tried("find another's secret in any environment")
+def _(_facts: dict[str, Any]) -> object:
+    found = []
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            found += [pid] * (b"SECRET=ben's" in Path(f"/proc/{pid}/environ").read_bytes())
+        except OSError:
+            continue
+    return found
+
+
+@tried("ask the account's service manager")
 def _(_facts: dict[str, Any]) -> object:
     with socket.socket(socket.AF_UNIX) as line:
-        line.connect("/run/podman/podman.sock")
+        line.connect(f"/run/user/{os.getuid()}/bus")
     return True
 
 

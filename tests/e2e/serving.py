@@ -14,13 +14,15 @@ from pathlib import Path
 
 import msgspec
 
-from corral.backends.base import Backend
-from corral.backends.health.monitor import Monitor
-from corral.backends.health.watched import WatchedBackend
-from corral.backends.local.backend import LocalBackend
+from corral.core.accounts.identity import AccountRules
 from corral.core.cluster.resources import Gpu, amounts
 from corral.core.cluster.topology import NodeSpec
-from corral.core.people.identity import AccountRules
+from corral.health.monitor import Monitor
+from corral.health.watched import WatchedBackend
+from corral.runtime.base import Backend
+from corral.runtime.container.host import ContainerHost
+from corral.runtime.container.settings import ContainerSettings
+from corral.runtime.local.backend import LocalBackend
 from corral.server.main import CannotStart, Options, serve
 from corral.store.journal import JournalBroken, JournalBusy, JournalUnusable
 from corral.wire.health import HealthSettings
@@ -35,8 +37,9 @@ def node(gpus: int = 8) -> NodeSpec:
     return NodeSpec("here", uuids, amounts({"cpu_milli": CPUS * 1000, "memory_mib": MEMORY_MIB}))
 
 
-def backend(data: Path, here: NodeSpec, health: str) -> Backend:
-    local = LocalBackend(data, here)
+def backend(data: Path, here: NodeSpec, health: str, engine: str) -> Backend:
+    containers = ContainerHost(ContainerSettings(socket=engine, pull="never")) if engine else None
+    local = LocalBackend(data, here, None, containers)
     if not health:
         return local
     return WatchedBackend(local, Monitor(here, data, msgspec.json.decode(health, type=HealthSettings)))
@@ -54,6 +57,7 @@ def main() -> int:
     parser.add_argument("--account", default=os.environ.get(VARIABLE, ""), help="for users who have none")
     parser.add_argument("--cancel-after-ms", type=int, default=86_400_000)
     parser.add_argument("--lease-s", type=float, default=5.0)
+    parser.add_argument("--engine", default="", help="the socket of a container engine")
     asked = parser.parse_args()
     if asked.ahead_s:
         right = time.time_ns
@@ -67,7 +71,7 @@ def main() -> int:
         accounts=AccountRules(default=asked.account, cancel_after_ms=asked.cancel_after_ms),
     )
     try:
-        return serve(options, backend(asked.tasks or asked.data, node(asked.gpus), asked.health))
+        return serve(options, backend(asked.tasks or asked.data, node(asked.gpus), asked.health, asked.engine))
     except (CannotStart, JournalBusy, JournalBroken, JournalUnusable) as wrong:
         print(wrong, file=sys.stderr)
         return 2

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.backends.podman import IMAGE, Podman
-from tests.backends.telling import until
 from tests.e2e.live import ROOT, Live, Refused, environment
+from tests.runtime.podman import IMAGE, Podman
+from tests.runtime.telling import until
 
 
 class Up(Live):
@@ -89,7 +89,7 @@ def test_without_an_engine_a_job_with_an_image_is_refused(tmp_path: Path):
     server = Up(tmp_path / "data", str(tmp_path / "no-engine.sock"))
     server.start()
     try:
-        until(lambda: "no container engine answers" in _refusal(server))  # once it was looked for
+        until(lambda: "no container runtime answers" in _refusal(server))  # once it was looked for
     finally:
         server.stop()
 

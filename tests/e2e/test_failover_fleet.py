@@ -18,9 +18,9 @@ from corral.client import Client
 from corral.store.postgres import PostgresReader
 from corral.wire.api.fleets import FleetBody
 from tests.accounts import OWN, VARIABLE
-from tests.carriers.command_ground import end_all, hook_settings
 from tests.database import Database
 from tests.e2e.live import environment, free_port
+from tests.providers.command_ground import end_all, hook_settings
 
 
 class House:

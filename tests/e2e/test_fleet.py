@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from corral.agent.agent import Agent
-from corral.agent.line import Refused
-from corral.agent.place import AgentPlace
-from corral.backends.base import Phase, TaskKey, TaskReport
-from corral.backends.fleet.messages import AgentReport, DesiredAsk, ObservedTask
-from corral.cli.fleet.bed import SERVER
+from corral.agent.agent_dir import AgentDir
+from corral.agent.server_connection import Refused
+from corral.cli.fleet.testbed_parts import SERVER
 from corral.client import Client
 from corral.core.cluster.resources import Gpu, amounts
 from corral.core.cluster.topology import NodeSpec
+from corral.remote.messages import AgentReport, DesiredAsk, ObservedTask
+from corral.runtime.base import Phase, TaskKey, TaskReport
 from corral.server.main import GRACEFUL_S
 from tests.accounts import OWN
 from tests.agent.fleet_ground import make_agent
@@ -131,6 +131,7 @@ def test_logs_outlive_their_machine(tmp_path: Path):
         trial.until("it ends", lambda: trial.job(job).state == "succeeded")
         kept = tmp_path / "bed" / "server" / "fleet" / "logs"
         trial.until("its log is brought", lambda: any(kept.rglob("whole.stderr")))
+        assert [path.read_text() for path in kept.rglob("user")] == ["admin"], "whose it is, as the server knows"
         trial.bed.kill("n1")
         trial.until("it is given up", lambda: trial.is_lost("n1"))
         text = b"".join(part.data for part in client.logs(job))
@@ -140,7 +141,7 @@ def test_logs_outlive_their_machine(tmp_path: Path):
 
 def agent_in_here(trial: FleetTrial, node: str, seed: int | None) -> Agent:
     """An agent in this process, on whose line things happen."""
-    credential = AgentPlace(trial.bed.folder / node).credential()
+    credential = AgentDir(trial.bed.folder / node).credential()
     line = line_of(credential)
     spec = NodeSpec(
         node,
@@ -182,13 +183,13 @@ def test_lost_repeated_and_late_messages_lead_to_the_same_end(tmp_path: Path, se
                     # when one of two fails, the other may be ended before it has written
                     assert lines == "1\n" or (n % 3 and n % 2 and lines == ""), "each task ran once"
             if seed is not None:
-                assert all(isinstance(agent.line, FaultyLine) and agent.line.faults > 5 for agent in agents)
+                assert all(isinstance(agent.server, FaultyLine) and agent.server.faults > 5 for agent in agents)
             assert trial.events("NodeLost", "TasksLost") == []
         finally:
             for agent in agents:
                 agent.stop()
-                if isinstance(agent.line, FaultyLine):
-                    agent.line.close()
+                if isinstance(agent.server, FaultyLine):
+                    agent.server.close()
 
 
 def test_a_rogue_agent_is_refused_and_found_in_the_record(tmp_path: Path):
@@ -198,7 +199,7 @@ def test_a_rogue_agent_is_refused_and_found_in_the_record(tmp_path: Path):
         run = trial.last_runs(job)[0]
         mine = "n2" if run.node == "n1" else "n1"
         trial.bed.freeze(mine)  # its credential is used by somebody else
-        line = line_of(AgentPlace(trial.bed.folder / mine).credential())
+        line = line_of(AgentDir(trial.bed.folder / mine).credential())
         key = TaskKey(f"{job}/main", 1, 0)
         lie = TaskReport(key=key, phase=Phase.DOWN, at_ms=0, node=mine, exit_code=0)
         with pytest.raises(Refused) as other_node:
@@ -215,14 +216,16 @@ def test_a_rogue_agent_is_refused_and_found_in_the_record(tmp_path: Path):
                 other.report(AgentReport(node=mine, session=1, seq=1))
         old = line.report(AgentReport(node=mine, session=10**12, seq=2, is_full=True, epoch=0))
         assert old.wants_full
-        assert "which is over" in old.refused
+        assert "but has already reported" in old.refused
         codes = [each.value.code for each in (other_node, orders, other_job, taken)]
         assert codes == ["not_your_node", "not_your_node", "not_yours", "out_of_scope"]
         line.hang_up()
         trial.bed.thaw(mine)
+        # A refusal is answered before it is written down.
+        trial.until("all are in the record", lambda: len(trial.events("AccessRefused")) >= 4)
         told = [(event.data["user"], event.data["what"]) for event in trial.events("AccessRefused")]
         assert [user for user, _ in told] == [f"node:{mine}"] * 4
-        expected = ["to speak for", "to speak for", "never given", "which is over"]
+        expected = ["sent a message for", "sent a message for", "was not given", "has already reported"]
         assert all(words in what for (_, what), words in zip(told, expected, strict=True)), told
         assert trial.is_whole(job, 1)
         assert trial.job(job).state == "running"
@@ -277,7 +280,7 @@ def test_a_machine_that_holds_its_gang_up_is_found_by_what_the_ranks_say_and_its
         job, other = submitted_by(trial, 2, gang)
         trial.until("it is suspect", lambda: client.node("n2").health == "suspect")
         assert "straggler: rank " in client.node("n2").why
-        assert "is busy for 300 ms with a step, others for 100 ms" in client.node("n2").why
+        assert "takes 300 ms for a step, the median is 100 ms" in client.node("n2").why
         told = [event.data["node"] for event in trial.events("NodeHealthChanged") if "straggler" in event.data["why"]]
         assert told == ["n2"]
         for each in (job, other):

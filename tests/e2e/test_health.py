@@ -118,7 +118,7 @@ def test_memory_errors_drain_the_gpu_and_its_job_moves(live, corral):
     began = drill(corral, server, "--uncorrected", "2", "--fail-probe")
     seen = until(lambda: gpu(server)["health"] == "draining")
     assert seen - began < PATIENCE_S, "at the next look, or nearly"
-    assert gpu(server)["why"] == "2 memory errors that could not be corrected"
+    assert gpu(server)["why"] == "2 uncorrectable memory errors"
     until(lambda: server.job(hit)["attempts"] == 2 and server.job(hit)["state"] == "running")
     assert gpu(server)["gangs"] == []
 
@@ -128,7 +128,7 @@ def test_an_operator_clears_what_is_mended(live, corral):
     server.start()
     drill(corral, server, "--vanish")
     until(lambda: gpu(server)["health"] == "failed")
-    assert gpu(server)["why"] == "the driver cannot reach the GPU any more"
+    assert gpu(server)["why"] == "the driver can no longer reach the GPU"
     drill(corral, server, "--end")
     corral("node", "clear", "--data", str(server.data), "--gpu", "3")
     until(lambda: gpu(server)["health"] == "healthy")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.cli.fleet.bed import PLANNER, SERVER
+from corral.cli.fleet.testbed_parts import PLANNER, SERVER
 from tests.e2e.fleet import FleetTrial
 
 pytestmark = pytest.mark.timeout(280)
@@ -28,7 +28,7 @@ SLOW_LOAD = f"""\
 import sys
 if "up" in sys.orig_argv:
     import time
-    import corral.server.start as start
+    import corral.server.recovery as start
     load = start.load
     def slowly(journal):
         end = time.monotonic() + {SLOW_S}

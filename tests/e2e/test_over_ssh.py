@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.carriers.ssh_ground import Sshd, clean
 from tests.e2e.fleet import FleetTrial
+from tests.providers.ssh_ground import Sshd, clean
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 30.0

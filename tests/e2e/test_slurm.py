@@ -15,8 +15,8 @@ import pytest
 
 import corral
 from tests.accounts import VARIABLE
-from tests.carriers.private_slurm import why_not
 from tests.e2e.carried import Carried
+from tests.providers.private_slurm import why_not
 
 pytestmark = [
     pytest.mark.timeout(280),

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from corral.backends.carriers.base import Carrier, PilotOrder, PilotPhase
-from corral.backends.carriers.slurm import opened
-from tests.carriers.private_slurmdbd import AccountedSlurm, why_not
-from tests.carriers.slurm_ground import pilot_settings
+from corral.providers.base import PilotOrder, PilotPhase, Provider
+from corral.providers.slurm import opened
 from tests.e2e.carried import Carried
+from tests.providers.private_slurmdbd import AccountedSlurm, why_not
+from tests.providers.slurm_ground import pilot_settings
 
 pytestmark = [
     pytest.mark.timeout(180),
@@ -45,7 +45,7 @@ def slurm() -> Iterator[AccountedSlurm]:
     made.stop()
 
 
-def carrier(slurm: AccountedSlurm, runs: str = "exec sleep 1000", nodelist: str = "") -> Carrier:
+def provider(slurm: AccountedSlurm, runs: str = "exec sleep 1000", nodelist: str = "") -> Provider:
     """A new one remembers nothing, as after a restart of the server. ``runs``: in place of an agent."""
     return opened(pilot_settings(slurm, corral=("sh", "-c", runs), gpus=4, nodelist=nodelist), CLUSTER)
 
@@ -90,7 +90,7 @@ def asked(slurm: AccountedSlurm) -> int:
 
 def told(slurm: AccountedSlurm, *pilots: str) -> dict[str, str]:
     """What a server that has just begun is told: why each is over."""
-    sightings = carrier(slurm).look(pilots)
+    sightings = provider(slurm).look(pilots)
     assert all(each.phase is PilotPhase.ENDED and each.left_ms is None for each in sightings)
     return {each.pilot: each.why for each in sightings}
 
@@ -98,16 +98,16 @@ def told(slurm: AccountedSlurm, *pilots: str) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def over(slurm: AccountedSlurm) -> tuple[str, ...]:
     """One was cancelled, one lost its node, one was cancelled while it waited, one failed; Slurm has forgotten all."""
-    carrier(slurm, nodelist="n0").acquire([order("cancelled")])
-    carrier(slurm, nodelist="n1").acquire([order("lost")])
+    provider(slurm, nodelist="n0").acquire([order("cancelled")])
+    provider(slurm, nodelist="n1").acquire([order("lost")])
     until("both run", lambda: is_running(slurm, "cancelled") and is_running(slurm, "lost"))
-    carrier(slurm).acquire([order("waiting")])
+    provider(slurm).acquire([order("waiting")])
     time.sleep(0.5)
     cancel(slurm, "waiting")
     cancel(slurm, "cancelled")
     slurm.command("scontrol", "update", "nodename=n1", "state=down", "reason=test")
     slurm.command("scontrol", "update", "nodename=n1", "state=resume")
-    carrier(slurm, runs="exit 3").acquire([order("failed")])
+    provider(slurm, runs="exit 3").acquire([order("failed")])
     for pilot in (pilots := ("cancelled", "lost", "waiting", "failed")):
         until_forgotten(slurm, pilot)
         until_recorded(slurm, pilot, "CANCELLED by 0", "NODE_FAIL", "FAILED")
@@ -120,16 +120,16 @@ def test_how_a_pilot_ended_is_told_when_slurm_has_forgotten_it(slurm: AccountedS
     assert why["cancelled"].endswith("was cancelled by root")
     assert why["waiting"].endswith("was cancelled by root")
     assert why["lost"].endswith("lost its node")
-    assert "failed with exit code 3; its words are in pilot.log" in why["failed"]
+    assert "failed with exit code 3; see pilot.log" in why["failed"]
 
-    before, lasting = asked(slurm), carrier(slurm)
+    before, lasting = asked(slurm), provider(slurm)
     for _ in range(5):
         assert len(lasting.look([*over, "never"])) == 4
     assert asked(slurm) - before == 1, "the same is not asked at every look"
 
 
 def test_nobody_asks_the_accounts_about_what_slurm_knows(slurm: AccountedSlurm) -> None:
-    seen = carrier(slurm)
+    seen = provider(slurm)
     seen.acquire([order("known")])
     until("it runs", lambda: is_running(slurm, "known"))
     before = asked(slurm)
@@ -146,7 +146,7 @@ def test_what_the_accounts_hold_to_be_running_is_not_there_and_is_submitted_agai
     slurm.stop_controller()
     shutil.copytree(slurm.folder / "state", old)
     slurm.start_controller()
-    carrier(slurm).acquire([order("runaway")])
+    provider(slurm).acquire([order("runaway")])
     until_recorded(slurm, "runaway", "RUNNING")
     slurm.kill_controller()
     shutil.rmtree(slurm.folder / "state")
@@ -156,7 +156,7 @@ def test_what_the_accounts_hold_to_be_running_is_not_there_and_is_submitted_agai
     assert recorded(slurm, "runaway") == ["RUNNING"]
     assert told(slurm, "runaway") == {}
 
-    again = carrier(slurm)
+    again = provider(slurm)
     again.acquire([order("runaway")])
     again.acquire([order("runaway")])
     assert len(slurm.command("squeue", "-h", f"--name=corral-{CLUSTER}-runaway", "--format=%i").split()) == 1
@@ -167,7 +167,7 @@ def test_what_the_accounts_hold_to_be_running_is_not_there_and_is_submitted_agai
 def test_what_a_controller_without_its_state_writes_off_says_nothing(
     slurm: AccountedSlurm, over: tuple[str, ...]
 ) -> None:
-    carrier(slurm).acquire([order("orphan")])
+    provider(slurm).acquire([order("orphan")])
     until_recorded(slurm, "orphan", "RUNNING")
     slurm.kill_controller()
     slurm.start_controller("-c")
@@ -179,7 +179,7 @@ def test_accounts_that_are_down_or_hang_do_no_harm(slurm: AccountedSlurm, over: 
     assert told(slurm, *over).keys() == set(over)
     slurm.signal_accounting(signal.SIGSTOP)
     began = time.monotonic()
-    hung = carrier(slurm)
+    hung = provider(slurm)
     assert list(hung.look(over)) == []
     assert time.monotonic() - began < 10
     began = time.monotonic()
@@ -187,7 +187,7 @@ def test_accounts_that_are_down_or_hang_do_no_harm(slurm: AccountedSlurm, over: 
     assert time.monotonic() - began < 2, "it is not waited for again"
 
     slurm.kill_accounting()
-    alone = carrier(slurm)
+    alone = provider(slurm)
     assert list(alone.look(over)) == []
     alone.acquire([order("present")])
     until("a pilot runs", lambda: is_running(slurm, "present"))

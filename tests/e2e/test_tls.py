@@ -178,11 +178,11 @@ async def test_an_asynchronous_client_and_a_login_know_the_authority_too(house: 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--listen", "0.0.0.0:0"), "tokens would travel readably"),
+        (("--listen", "0.0.0.0:0"), "tokens would be sent unencrypted"),
         (("--listen", "127.0.0.1:0", "--tls-cert", "server.pem"), "a certificate and its key go together"),
-        (("--listen", "127.0.0.1:0", "--tls-cert", "server.pem", "--tls-key", "stranger.key"), "do not go together"),
-        (("--listen", "127.0.0.1:0", "--tls-cert", "server.pem", "--tls-key", "nowhere"), "cannot be read"),
-        (("--listen", "127.0.0.1:0", "--tls-cert", "names", "--tls-key", "server.key"), "are no PEM"),
+        (("--listen", "127.0.0.1:0", "--tls-cert", "server.pem", "--tls-key", "stranger.key"), "do not match"),
+        (("--listen", "127.0.0.1:0", "--tls-cert", "server.pem", "--tls-key", "nowhere"), "cannot read the TLS files"),
+        (("--listen", "127.0.0.1:0", "--tls-cert", "names", "--tls-key", "server.key"), "are not PEM"),
     ],
 )
 def test_a_server_does_not_start_with_half_of_it(house: House, words: tuple[str, ...], said: str):

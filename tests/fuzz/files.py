@@ -9,8 +9,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from corral.backends.local.paces import read_paces
-from corral.backends.local.task.scratch import CHECKPOINT, STEP_MAX, Scratch
+from corral.runtime.local.step_times import read_paces
+from corral.runtime.local.task.scratch import CHECKPOINT, STEP_MAX, Scratch
 
 _LINES = (
     b'{"step": %d}', b'{"step": -%d}', b'{"step": %d.5}', b'{"step": %de400}', b'{"step": "%d"}', b'{"step": [%d]}',

@@ -20,9 +20,9 @@ from typing import Any
 
 import msgspec
 
-from corral.backends.base import StaleEpoch
-from corral.backends.fleet.border import BadReport
-from corral.backends.fleet.messages import AgentReport, DesiredAsk, LogDelivery
+from corral.remote.border import BadReport
+from corral.remote.messages import AgentReport, DesiredAsk, LogDelivery
+from corral.runtime.base import StaleEpoch
 from tests.fuzz.files import read_hostile_files
 from tests.fuzz.site import Node, Site
 
@@ -115,7 +115,7 @@ class Liar:
         return self.base(
             tasks=[self.task(key, down=self.said(key, why=long, unenforced=[long] * 3))] if self.node.tasks else [],
             health=[{"node": self.node.name, "gpu": None, "health": "suspect", "why": long}],
-            lacks={long[:100]: long}, is_full=self.rng.random() < 0.5,
+            lacks={long[:100]: long}, separation={long[:100]: long}, is_full=self.rng.random() < 0.5,
         )  # fmt: skip
 
     def impostor(self) -> Raw:

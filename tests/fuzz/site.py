@@ -4,17 +4,12 @@ nodes that do what they are asked. The clock moves by hand. For drivers that say
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
-from corral.backends.base import HealthReport, NodeReport, Phase, Report, TaskKey, TaskOrder, TaskReport
-from corral.backends.fleet.backend import FleetBackend
-from corral.backends.fleet.border import BadReport
-from corral.backends.fleet.messages import AgentReport, DesiredAsk, LogChunk, ObservedTask, Renewal
-from corral.backends.fleet.settings import FleetSettings
 from corral.core import events as e
 from corral.core import facts as f
 from corral.core.cluster.resources import Demand, Gpu, TaskDemand, amounts
@@ -29,8 +24,13 @@ from corral.core.model import GangSpec, Health, JobSpec, QueueSpec, Settings
 from corral.core.state import State
 from corral.core.work import Work
 from corral.policy.catalog import policy as named_policy
+from corral.remote.backend import RemoteBackend
+from corral.remote.border import BadReport
+from corral.remote.messages import AgentReport, DesiredAsk, LogChunk, ObservedTask, Renewal
+from corral.remote.settings import RemoteSettings
+from corral.runtime.base import HealthReport, NodeReport, Phase, Report, TaskKey, TaskOrder, TaskReport
 from corral.server.dispatch import Dispatch
-from corral.server.start import expect_fleet
+from corral.server.recovery import expect_fleet
 from corral.store.memory_lookup import MemoryLookup
 from corral.wire.codec import encode
 from tests.agent.keeping import InProcessKeeper
@@ -65,8 +65,8 @@ class Site:
         """A server begins, on what the one before it knew."""
         self._epoch += 1
         self.engine = Engine(self.state, self._policy, self._write)
-        self.fleet = FleetBackend(
-            self._folder, FleetSettings(), monotonic_ms=lambda: self.now_ms, wall_ms=lambda: self.now_ms
+        self.fleet = RemoteBackend(
+            self._folder, RemoteSettings(), monotonic_ms=lambda: self.now_ms, wall_ms=lambda: self.now_ms
         )
         self._launch, self._keep = self.fleet.launch, self.fleet._logs.keep
         self.fleet.launch = self._note_orders  # type: ignore[method-assign]
@@ -139,7 +139,7 @@ class Site:
         for event in stopped:
             self.dispatch.forget(event.gang, event.attempt)
         for effect in owed:
-            self.dispatch.carry_out(effect)
+            self.dispatch.execute(effect)
 
     def _write(self, events: Sequence[e.Event]) -> None:
         for event in events:
@@ -191,10 +191,10 @@ class Site:
         self.given |= {order.key: order.node for order in orders}
         self._launch(orders)
 
-    def _check_log(self, chunk: LogChunk) -> int:
+    def _check_log(self, chunk: LogChunk, user_of: Callable[[TaskKey], str]) -> int:
         if self.given.get(chunk.key) != self._speaker:
             self.foreign.append(f"node {self._speaker} wrote the log of {chunk.key}")
-        return self._keep(chunk)
+        return self._keep(chunk, user_of)
 
     def check(self) -> None:
         check(self.state)

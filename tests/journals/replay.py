@@ -20,11 +20,11 @@ from pathlib import Path
 import msgspec
 
 from corral.core import events as e
+from corral.core.accounts.accounts import AccountEvent, Accounts, UserSet
+from corral.core.accounts.identity import AccountRules, review
 from corral.core.apply import apply
 from corral.core.fleets.fleets import FleetEvent, Fleets
 from corral.core.model import Settings
-from corral.core.people.accounts import AccountEvent, Accounts, UserSet
-from corral.core.people.identity import AccountRules, review
 from corral.core.state import State
 from corral.store.archive import write_archive
 from corral.store.chain import BEGINNING, chain

@@ -5,9 +5,9 @@ from typing import get_args
 
 import pytest
 
+from corral.core.accounts.accounts import AccountEvent
 from corral.core.events import Event
 from corral.core.fleets.fleets import FleetEvent
-from corral.core.people.accounts import AccountEvent
 from corral.store.archive import archive_begins_after, read_archive
 from corral.store.chain import BEGINNING
 from corral.wire import codec

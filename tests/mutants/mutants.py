@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 CORE, POLICY = "src/corral/core", "src/corral/policy"
-HEALTH = "src/corral/backends/health"
-FLEET = "src/corral/backends/fleet"
+HEALTH = "src/corral/health"
+FLEET = "src/corral/remote"
 
 APPLY = "tests/core/test_apply.py::"
 _CHARGED = "test_a_gang_is_metered_until_it_has_stopped_and_charged_unless_it_makes_room_for_others"
@@ -19,8 +19,12 @@ SETTLE = "tests/core/test_settle.py::"
 ENGINE = "tests/core/test_engine.py::"
 TRAPS = "tests/traps/test_traps.py::"
 VICTIMS = "tests/policy/test_victims.py::"
+LARGE = "tests/policy/test_large_gangs.py::"
 LAWS = "tests/simulation/test_laws.py::test_no_law_is_broken_under_standard"
 UPHEAVAL = "tests/simulation/test_laws.py::test_no_law_is_broken_in_upheaval"
+ORDER = "tests/policy/test_queue_order.py::"
+SEARCHES = "tests/policy/test_failed_searches.py::"
+RUNS = "tests/judges/runs/test_scenarios.py::"
 FLEET_BACKEND = "tests/agent/test_fleet_backend.py::"
 SAME_JOURNAL = "tests/simulation/test_determinism.py::"
 
@@ -39,6 +43,10 @@ class Mutant:
 
 def scenario(name: str) -> str:
     return f"tests/scenarios/test_scenarios.py::test_the_plan_is_as_written[{name}]"
+
+
+def judged(name: str) -> str:
+    return f"tests/judges/test_findings.py::test_the_promise_is_kept[{name}]"
 
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -104,7 +112,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{CORE}/commit.py",
         "    draft.capacity.undo(mark)\n    for (victim, told)",
         "    for (victim, told)",
-        "Room that was refused leaves its victims evicted in the draft.",
+        "Preemptor that was refused leaves its victims evicted in the draft.",
         (f"{COMMIT}test_room_that_was_refused_promises_nobody_the_cpus_of_its_victims",),
     ),
     Mutant(
@@ -182,7 +190,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "loosest_domain",
-        f"{POLICY}/placement.py",
+        f"{POLICY}/placement/seating.py",
         "_, number = min(fitting)",
         "_, number = max(fitting)",
         "The emptiest rack is broken up for small gangs.",
@@ -190,7 +198,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "spare_not_used",
-        f"{POLICY}/elastic.py",
+        f"{POLICY}/cycle/elastic.py",
         "if spares and _keeps_constraints(",
         "if not spares and _keeps_constraints(",
         "A spare is held and never takes the place of what was lost.",
@@ -208,8 +216,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "time_limit_counts_earlier_runs",
         f"{CORE}/apply_gangs.py",
-        "GangState.RUNNING, gang.everyone, event.at_ms",
-        "GangState.RUNNING, gang.everyone, event.at_ms - gang.done_ms",
+        "gang.started_ms = event.at_ms",
+        "gang.started_ms = event.at_ms - gang.done_ms",
         "What was run before an eviction counts against the time limit.",
         (f"{TRAPS}test_trap_05_the_time_limit_does_not_count_earlier_evicted_runs",),
     ),
@@ -319,7 +327,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "drain_ignored",
-        f"{POLICY}/standard.py",
+        f"{POLICY}/cycle/standard.py",
         "self.decisions.append(Evict(gang.id, gang.attempt, Cause.DRAIN))",
         "pass",
         "What runs on a drained node stays.",
@@ -344,7 +352,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "no_entry_charge",
-        f"{POLICY}/fairness.py",
+        f"{POLICY}/cycle/fairness.py",
         "self._charge = self._tree.entry_charge_ms * _SCALE",
         "self._charge = 0",
         "What a queue starts counts only as time passes, so a burst gains.",
@@ -387,11 +395,51 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "patience_ignored",
-        f"{POLICY}/standard.py",
-        "self.now_ms - gang.waiting_since_ms >= self.parts.patience_ms",
-        "self.now_ms < gang.waiting_since_ms",
+        f"{POLICY}/backfill/patience.py",
+        "if since <= self._since_ms and (best is None or since < best[0]):",
+        "if False:",
         "The oldest gang waits for ever behind queues that have had less.",
         (scenario("order_overdue"),),
+    ),
+    Mutant(
+        "patience_without_rest",
+        f"{POLICY}/backfill/patience.py",
+        "self._over.update(self._resting(priority))",
+        "pass",
+        "Once the whole backlog has waited too long, every start is by age, and shares and weights count no more.",
+        ("tests/policy/test_patience.py::test_a_backlog_older_than_patience_leaves_every_queue_its_share",),
+    ),
+    Mutant(
+        "patience_of_a_failed_job",
+        f"{CORE}/apply_gangs.py",
+        'OutOfTurn("", known.since_ms, known.until(now_ms, expected))',
+        'OutOfTurn("", known.since_ms, known.until_ms)',
+        "A job that went before its turn and failed at once takes the right from all others for long.",
+        ("tests/policy/test_patience.py::test_who_went_before_its_turn_and_failed_at_once_keeps_nobody_waiting",),
+    ),
+    Mutant(
+        "limit_without_reservation",
+        f"{POLICY}/cycle/standard.py",
+        "self.limits.keep_for(gang, shortfall)",
+        "pass",
+        "A stream of small jobs keeps a gang as large as the limit of its queue from ever starting.",
+        (f"{LARGE}test_a_large_gang_has_its_part_of_the_limit",),
+    ),
+    Mutant(
+        "patience_before_owners",
+        f"{POLICY}/backfill/patience.py",
+        "yields_to(self._draft, gang, turn.gang)",
+        "False",
+        "Who has waited too long goes before an owner, who takes it back a moment later.",
+        ("tests/policy/test_patience.py::test_an_owner_goes_before_who_has_waited_too_long",),
+    ),
+    Mutant(
+        "promise_broken_by_quota",
+        f"{POLICY}/cycle/standard.py",
+        "if bounds is not None and self._make_room(walk, gang, bounds):",
+        "if bounds is not None and self._make_room(walk, gang, FREE):",
+        "A queue at its limit that replaces its own takes seats that were promised to another.",
+        (f"{LARGE}test_a_promised_start_is_kept_when_a_queue_at_its_limit_makes_room_for_its_own",),
     ),
     # ---- quota --------------------------------------------------------------------------------------------
     Mutant(
@@ -412,8 +460,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "lend_ignored",
-        f"{CORE}/queues/quota.py",
-        "return max(0, (self.guarantee(name, dimension, now_ms) or 0) - lend)",
+        f"{CORE}/queues/lending.py",
+        "return max(0, (tree.guarantee(name, dimension, now_ms) or 0) - lend)",
         "return 0",
         "What a queue keeps for itself is lent.",
         (scenario("quota_lend"),),
@@ -421,7 +469,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # ---- who makes room -----------------------------------------------------------------------------------
     Mutant(
         "victims_in_the_order_of_a_set",
-        f"{POLICY}/preemption.py",
+        f"{POLICY}/preemption/preemptor.py",
         "for c in sorted(picked, key=lambda c: (c.price, c.gang.rank))",
         "for c in sorted(picked, key=lambda c: hash(c.gang.id))",
         "The order of victims differs from process to process.",
@@ -429,7 +477,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "of_equals_the_first_leaves",
-        f"{POLICY}/vacancy.py",
+        f"{POLICY}/preemption/vacancy.py",
         "return (candidate.price, -candidate.gang.rank)",
         "return (candidate.price, candidate.gang.rank)",
         "Of equally dear victims the one that came first leaves.",
@@ -437,7 +485,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "victims_not_trimmed",
-        f"{POLICY}/victims.py",
+        f"{POLICY}/preemption/search.py",
         "found = self._trim(list(chosen.values()), at)",
         "found = list(chosen.values())",
         "Gangs leave that need not, and sets are taken that are not enough.",
@@ -448,7 +496,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "leaving_counts_against_newcomers",
-        f"{POLICY}/preemption.py",
+        f"{POLICY}/preemption/preemptor.py",
         "capacity.give_back(n, seat.gpus, seat.slice_mib, gang.amounts)",
         "pass",
         "Somebody else is asked to leave though enough are leaving already.",
@@ -456,15 +504,15 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "guarantee_floor_ignored",
-        f"{POLICY}/preemption.py",
-        "above[queue] = used - (tree.guarantee(queue, GPU_MILLI, now) or 0)",
-        "above[queue] = used + NEVER_MS",
+        f"{POLICY}/preemption/rights.py",
+        "self._above[queue] = used - (self._tree.guarantee(queue, GPU_MILLI, self._now_ms) or 0)",
+        "self._above[queue] = used + NEVER_MS",
         "A queue that borrows a little loses what it is guaranteed, too.",
         (f"{VICTIMS}test_a_queue_gives_back_what_it_borrowed_and_no_more",),
     ),
     Mutant(
         "borrower_by_priority",
-        f"{POLICY}/rights.py",
+        f"{POLICY}/preemption/rights.py",
         "if not is_borrowing:\n            return None",
         "if not is_borrowing:\n            return Cause.PRIORITY if is_lower else None",
         "A borrower of high priority takes what another queue is guaranteed.",
@@ -472,7 +520,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "minimum_runtime_ignored",
-        f"{POLICY}/preemption.py",
+        f"{POLICY}/preemption/preemptor.py",
         "and not (spec.min_runtime_ms and run_ms(each) < spec.min_runtime_ms)",
         "",
         "A gang is evicted before it has run as long as it was promised.",
@@ -488,10 +536,10 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "given_up_too_early",
-        f"{POLICY}/walk.py",
-        "!= from_ms - 1 for expected in",
-        "!= -1 for expected in",
-        "A demand is closed everywhere though somebody would be gone at the very moment a promised start begins.",
+        f"{POLICY}/cycle/standard.py",
+        "walk.close_everywhere(gang.demand, last_ms - self.now_ms + 1 if last_ms >= 0 else 0)",
+        "walk.close_everywhere(gang.demand)",
+        "A demand is closed everywhere though somebody would be gone before a promised start begins.",
         ("tests/policy/test_giving_up.py::test_giving_up_on_a_demand_changes_no_decision",),
     ),
     Mutant(
@@ -512,15 +560,15 @@ MUTANTS: tuple[Mutant, ...] = (
         "hits.bit_count() >= terms.needs",
         "hits.bit_count() >= 1",
         "One hot moment takes a GPU out of service.",
-        ("tests/backends/health/test_judgement.py::test_after_these_looks[once hot is nothing]",),
+        ("tests/health/test_judgement.py::test_after_these_looks[once hot is nothing]",),
     ),
     Mutant(
         "time_heals",
         f"{HEALTH}/judgement.py",
-        "if sheet.owes_probe or sheet.health is Health.HEALTHY:",
-        "if sheet.health is Health.HEALTHY:",
+        "if record.owes_probe or record.health is Health.HEALTHY:",
+        "if record.health is Health.HEALTHY:",
         "A GPU that failed comes back without having been tried.",
-        ("tests/backends/health/test_judgement.py::test_what_failed_comes_back_only_after_a_probe",),
+        ("tests/health/test_judgement.py::test_what_failed_comes_back_only_after_a_probe",),
     ),
     Mutant(
         "unknown_is_gone",
@@ -528,12 +576,12 @@ MUTANTS: tuple[Mutant, ...] = (
         'return getattr(error, "value", None) in gone',
         "return True",
         "A GPU that does not answer one question is told as lost, and its job is ended.",
-        ("tests/backends/health/test_devices.py::test_what_nvml_does_not_tell_is_unknown",),
+        ("tests/health/test_devices.py::test_what_nvml_does_not_tell_is_unknown",),
     ),
     # ---- many machines -------------------------------------------------------------------------------------
     Mutant(
         "versions_of_the_agent_before",
-        f"{FLEET}/member.py",
+        f"{FLEET}/node_session.py",
         "self.known, self.is_heard = 0, False",
         "self.is_heard = False",
         "What an agent tells after a restart is taken as known, and its tasks are never heard of again.",
@@ -543,16 +591,16 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "back_with_tasks",
-        f"{FLEET}/member.py",
-        "return said.is_full and is_after and all(task.down is not None for task in said.tasks)",
-        "return said.is_full and is_after",
+        f"{FLEET}/node_session.py",
+        "return message.is_full and is_after and all(task.down is not None for task in message.tasks)",
+        "return message.is_full and is_after",
         "A machine that was given up is used again while something still runs there.",
         (f"{FLEET_BACKEND}test_a_node_is_given_up_with_all_that_ran_there_and_returns_when_it_is_empty",),
     ),
     Mutant(
         "forgotten_epoch",
         f"{FLEET}/backend.py",
-        "elif member.is_heard and said.epoch < self._epoch:",
+        "elif member.is_heard and message.epoch < self._epoch:",
         "elif False:",
         "An agent that speaks from the past is believed, and gets a lease.",
         (f"{FLEET_BACKEND}test_an_agent_that_falls_back_behind_an_epoch_it_has_heard_of_is_refused",),
@@ -564,5 +612,148 @@ MUTANTS: tuple[Mutant, ...] = (
         "slept = False",
         "A server that slept gives all its machines up when it wakes.",
         ("tests/agent/test_lease.py::test_a_stalled_server_does_not_blame_the_nodes",),
+    ),
+    # ---- promises between queues, seen by the judges -------------------------------------------------------
+    Mutant(
+        "lend_of_children_ignored",
+        f"{CORE}/queues/lending.py",
+        "below = sum([unlent(tree, child, dimension, now_ms) for child in queue.children])",
+        "below = 0",
+        "What a nested queue does not lend is taken by queues outside its parent.",
+        (judged("093_lend_of_a_nested_queue"),),
+    ),
+    Mutant(
+        "own_work_takes_what_children_keep",
+        f"{CORE}/queues/lending.py",
+        "return None if bound is None else bound - _unlent_of(tree, tree.queues[name].children, dimension, now_ms)",
+        "return bound",
+        "The work of a queue itself takes what the queues below it do not lend.",
+        (judged("093_lend_beside_the_queue_above"),),
+    ),
+    Mutant(
+        "one_gang_asked_twice",
+        f"{POLICY}/preemption/search.py",
+        "if item[0].gang.demand.tasks_min:  # of one that could shrink or leave, only what gives up more",
+        "if False:",
+        "A gang that could shrink or leave is counted twice, and the search fails.",
+        (judged("105_slices_on_one_gpu_leave_together"),),
+    ),
+    # ---- order, guarantees, budgets ------------------------------------------------------------------------
+    Mutant(
+        "share_before_priority",
+        f"{POLICY}/cycle/order.py",
+        "return (-priority, share, name)",
+        "return (share, -priority, name)",
+        "Between queues, the share counts before the priority.",
+        (f"{ORDER}test_the_walk_gives_turns_in_the_order_of_the_rule_also_while_it_is_charged_and_lines_are_closed",),
+    ),
+    Mutant(
+        "owner_by_its_own_queue_alone",
+        f"{POLICY}/cycle/tournament.py",
+        "entrant.is_entitled = is_owner and self._guarantees.is_within(entrant.queue, entrant.depth, demand)",
+        "entrant.is_entitled = is_owner",
+        "An owner in its queue goes before other organisations, though its own is over its guarantee.",
+        (f"{ORDER}test_the_walk_gives_turns_in_the_order_of_the_rule_also_while_it_is_charged_and_lines_are_closed",),
+    ),
+    Mutant(
+        "no_reduction_of_victims",
+        f"{POLICY}/preemption/search.py",
+        "best = reduction.run(best, is_exact)",
+        "pass",
+        "An owner is denied what cannot be found node by node.",
+        ("tests/policy/test_many_victims.py::test_what_is_feasible_among_many_of_one_gpu_is_served",),
+    ),
+    Mutant(
+        "one_budget_for_all_windows",
+        f"{CORE}/queues/budget.py",
+        "for window in range(first, min(last, first + WINDOWS_MAX) + 1):",
+        "for window in range(first, first + 1):",
+        "A run across two windows takes nothing of the second.",
+        (f"{QUOTA}test_each_window_that_a_run_touches_must_have_enough_left_for_its_part",),
+    ),
+    Mutant(
+        "budget_not_committed_in_the_plan",
+        f"{CORE}/snapshot.py",
+        'self.queues.set_run(gang.queue, f"{gang.id} next", run)',
+        "pass",
+        "All gangs that one plan starts may use the same rest of a budget.",
+        (judged("099_budget_of_several_reclaims"),),
+    ),
+    # ---- reservations ---------------------------------------------------------------------------------------
+    Mutant(
+        "reservation_lost_with_shares",
+        f"{POLICY}/cycle/standard.py",
+        "overdue or self.heads.before(walk, turn) or turn",
+        "overdue or turn",
+        "A queue with a smaller share takes what is kept for a large gang, again and again.",
+        (f"{RUNS}test_large_gangs_of_a_nested_queue_have_their_share",),
+    ),
+    Mutant(
+        "reservation_beyond_what_is_lent",
+        f"{POLICY}/cycle/standard.py",
+        "allowed = self.limits.allowed_from(gang, is_barred, self.calendar.reservations)",
+        "allowed = None",
+        "A start is reserved for a time at which quota does not allow it.",
+        (
+            f"{RUNS}test_a_reserved_start_is_for_a_time_at_which_nobody_takes_back_what_it_does_not_lend",
+            f"{RUNS}test_two_reserved_starts_do_not_count_on_the_same_limit",
+        ),
+    ),
+    Mutant(
+        "reservation_lost_over_a_limit",
+        f"{POLICY}/cycle/standard.py",
+        "self._reserve_again(gang, pool)",
+        "pass",
+        "A gang that is over its limit for a while loses its reserved start to another.",
+        (f"{RUNS}test_a_gang_that_is_over_its_limit_for_a_while_keeps_its_reserved_start",),
+    ),
+    Mutant(
+        "limit_kept_only_for_who_fits",
+        f"{POLICY}/cycle/standard.py",
+        "self._keep_for_first(walk, gang)",
+        "pass",
+        "Nothing of a limit is kept for a gang that does not fit at the time either, and it starves.",
+        (f"{RUNS}test_sites_that_once_broke_a_promise_keep_it",),
+    ),
+    Mutant(
+        "easy_does_not_count",
+        f"{POLICY}/backfill/calendar.py",
+        "counts = self._counts_beside(at, gang, here)",
+        "counts = None",
+        "A reserved start keeps others from GPUs though as many are free elsewhere at that time.",
+        ("tests/policy/test_backfill.py::test_a_promised_gpu_may_be_taken_where_another_of_the_node_will_do",),
+    ),
+    Mutant(
+        "growth_onto_reservations",
+        f"{POLICY}/cycle/standard.py",
+        "bounds = self.calendar.bounds(gang, later_ms=self.snapshot.job(gang).spec.grace_ms)",
+        "bounds = FREE",
+        "An elastic gang grows onto GPUs that are reserved for another.",
+        ("tests/policy/test_elastic.py::test_an_elastic_gang_does_not_grow_onto_what_is_promised_to_somebody",),
+    ),
+    # ---- slices, memories, claims ---------------------------------------------------------------------------
+    Mutant(
+        "slices_charged_as_gpus",
+        f"{POLICY}/quota/allowance.py",
+        "slice_mib * 1000 // gpu.vram_mib",
+        "1000",
+        "A slice counts as a whole GPU under a limit.",
+        ("tests/policy/test_slices.py::test_a_slice_that_is_a_small_part_of_a_large_gpu_only_goes_to_a_large_one",),
+    ),
+    Mutant(
+        "failed_search_of_a_longer_run",
+        f"{POLICY}/preemption/preemptor.py",
+        "key = (*key, gang.queue, gang.priority, gang.user, length, name)",
+        "key = (*key, gang.queue, gang.priority, gang.user, name)",
+        "A long run over the budget keeps a short one of the same shape from taking back.",
+        (f"{SEARCHES}test_a_long_run_over_the_budget_does_not_keep_a_short_one_of_the_same_shape_from_taking_back",),
+    ),
+    Mutant(
+        "turn_lost_with_the_claim",
+        f"{POLICY}/cycle/standard.py",
+        "self.returned.append(gang)",
+        "pass",
+        "A gang whose claim is dropped has no turn in that plan, and one behind it goes before.",
+        ("tests/policy/test_claims.py::test_who_loses_its_claim_goes_before_those_behind_it",),
     ),
 )

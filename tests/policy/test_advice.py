@@ -3,8 +3,9 @@
 import pytest
 
 from corral.core.cluster.resources import amounts
+from corral.core.intake import commands
 from corral.core.intake.refusal import Refusal
-from corral.policy.advice import smallest_changes
+from corral.policy.explain.advice import smallest_changes
 from tests.world import World, demand_of, seat
 
 HOUR = 3_600_000
@@ -70,7 +71,7 @@ def test_a_shorter_time_before_somebody_elses_start():
     world.run("first", demand=demand_of(8), seats=[seat("a0", *range(8))], time_limit_ms=HOUR)
     world.submit("large", demand=demand_of(8, 2), time_limit_ms=HOUR)
     gang = world.submit("long", demand=demand_of(8), time_limit_ms=10 * HOUR)
-    assert "limit its time to 1h" in offers(world, gang)
+    assert "limit its time to 59m" in offers(world, gang)  # who reads it a little later can still follow it
 
 
 def test_a_release_where_nothing_else_is_missing():
@@ -98,3 +99,34 @@ def test_asking_changes_nothing():
 def test_a_gang_nobody_knows_is_refused():
     world = World()
     assert isinstance(smallest_changes(world.snapshot(), world.engine.policy, "nobody"), Refusal)
+
+
+def tight(*behind: str) -> World:
+    """Two of four GPUs are free; the first in line wants twice two of them, those behind it want two."""
+    made = World().rack("a", 1, 4).queue("team")
+    made.run("busy", demand=demand_of(2), seats=[seat("a0", 0, 1)], time_limit_ms=3_600_000, grace_ms=0)
+    made.submit("first", demand=demand_of(2, 2), time_limit_ms=7_200_000)
+    for name in behind:
+        made.submit(name, demand=demand_of(2), time_limit_ms=7_200_000)
+    made.cycle()
+    return made
+
+
+def fields(made: World, gang: str) -> set[str]:
+    found = smallest_changes(made.snapshot(), made.engine.policy, gang)
+    assert not isinstance(found, Refusal)
+    return {change.field for change in found}
+
+
+def test_what_would_help_only_at_the_old_place_in_line_is_not_advised():
+    """Whoever asks for something else submits anew, and stands at the end."""
+    assert "tasks" in fields(tight(), "first/main")
+    assert "tasks" not in fields(tight("behind"), "first/main")
+
+
+def test_following_the_advice_starts_the_job():
+    made = tight()
+    made.take(commands.cancel(made.state, "first", made.now))
+    gang = made.submit("again", demand=demand_of(2, 1), time_limit_ms=7_200_000)
+    made.cycle()
+    assert gang.holds_seats

@@ -52,7 +52,7 @@ def test_elastic_gangs_that_cannot_grow_ask_once_for_all_of_them(monkeypatch):
         asked.append(about)
         return [0] * len(capacity.topology.nodes)
 
-    monkeypatch.setattr("corral.policy.elastic.slots", nothing)
+    monkeypatch.setattr("corral.policy.cycle.elastic.bounded_slots", nothing)
     made.cycle()
     assert len(asked) == 1
 

@@ -6,12 +6,13 @@ import pytest
 from corral.core.cluster.resources import amounts
 from corral.core.intake import commands
 from corral.core.intake.refusal import Refusal
-from corral.core.model import GangState
+from corral.core.model import After, Dependency, GangState
 from corral.core.snapshot import Snapshot
-from corral.policy.explain import explain
-from corral.policy.reasons import (
+from corral.policy.explain.holds import explain
+from corral.policy.explain.reasons import (
     AboutToStart,
     AmountShort,
+    DependencyUnmet,
     Hold,
     NeverFits,
     NoCapacity,
@@ -35,6 +36,16 @@ def hold_of(world, gang):
 
 def whole(node):
     return seat(node, *range(8))
+
+
+def test_a_parent_that_is_over_and_forgotten_is_no_reason():
+    world = World().rack("a", 1).queue("team")
+    for parent in ("p1", "p2"):
+        world.submit(parent)
+    child = world.submit("child", after=(Dependency("p1", After.ANY), Dependency("p2", After.ANY)))
+    world.take(commands.cancel(world.state, "p1", world.now))
+    world.take(commands.forget(world.state, "p1", world.now))
+    assert hold_of(world, child).reasons == (DependencyUnmet("p2", "any"),)
 
 
 def test_a_gang_nobody_knows_is_refused():

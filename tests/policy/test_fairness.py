@@ -6,7 +6,7 @@ import pytest
 
 from corral.core.cluster.resources import amounts
 from corral.core.model import GangState
-from corral.policy.fairness import Shares
+from corral.policy.cycle.fairness import Shares
 from tests.world import World, demand_of
 
 HOUR_MS = 3_600_000

@@ -1,4 +1,4 @@
-"""Closing a demand at every desk changes no decision: equivalent to giving everyone a turn. See ``Cycle._give_up``."""
+"""Closing a demand in every bucket changes no decision: as if every gang had a turn. See ``Cycle._give_up``."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from corral.core import events as e
 from corral.core import facts as f
 from corral.core.model import JobSpec, QueueSpec
 from corral.policy.backfill.rules import EASY, Backfill
-from corral.policy.order import ByPriority, ByPriorityAndShare
-from corral.policy.preemption import Preemption, Room
-from corral.policy.standard import Parts, Standard
-from corral.policy.walk import Walk
+from corral.policy.cycle.order import ByPriority, ByPriorityAndShare
+from corral.policy.cycle.parts import Parts
+from corral.policy.cycle.standard import Standard
+from corral.policy.cycle.walk import Walk
+from corral.policy.preemption.preemptor import Preemption, Preemptor
 from tests.bench import workload
 
 HOUR_MS = workload.HOUR_MS
@@ -51,7 +52,14 @@ def journal_of(seed: int, parts: Parts) -> list[e.Event]:
 
 
 @pytest.mark.parametrize(
-    ("order", "seed"), [("by priority", 8), ("by share, two promises", 9), ("by share, two promises", 76)]
+    ("order", "seed"),
+    [
+        ("by priority", 38),
+        ("by priority", 45),
+        ("by share, two promises", 27),
+        ("by share, two promises", 0),
+        ("by share, two promises", 35),
+    ],
 )
 def test_giving_up_on_a_demand_changes_no_decision(order, seed, monkeypatch):
     monkeypatch.setattr(workload, "SIZES", ((1, 500), (2, 150), (4, 150), (8, 100), (16, 60), (32, 40), (64, 10)))
@@ -66,5 +74,5 @@ def test_giving_up_on_a_demand_changes_no_decision(order, seed, monkeypatch):
     monkeypatch.setattr(Walk, "close_everywhere", close_and_tell)
     found = journal_of(seed, parts)
     assert closed, "nothing was given up: this seed tests nothing"
-    monkeypatch.setattr(Room, "is_over", lambda _room: False)
+    monkeypatch.setattr(Preemptor, "is_over", lambda _room: False)
     assert journal_of(seed, parts) == found

@@ -6,7 +6,7 @@ from corral.core.cluster.resources import Demand, TaskDemand
 from corral.core.cluster.topology import Topology
 from corral.core.intake import commands
 from corral.core.model import GangState, Profile
-from corral.policy.placement import FREE, find_seats
+from corral.policy.placement.seating import FREE, find_seats
 from tests.world import World, demand_of, node_spec, open_capacity, seat, state_of
 
 

@@ -12,7 +12,7 @@ import pytest
 from corral.core.cluster.capacity import Capacity
 from corral.core.cluster.resources import Demand, Seat
 from corral.core.cluster.topology import Topology
-from corral.policy.placement import find_seats, spread_of
+from corral.policy.placement.seating import find_seats, spread_of
 from tests.world import demand_of, node_spec, open_capacity
 
 # ---- against the optimum ------------------------------------------------------------------------------

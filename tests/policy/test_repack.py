@@ -8,10 +8,10 @@ from corral.core import events as e
 from corral.core.model import NEVER_MS, Budget, Cause, GangState
 from corral.core.plan import Evict, MakeRoom, Place
 from corral.policy.backfill.rules import GREEDY
-from corral.policy.order import ByArrival
+from corral.policy.cycle.order import ByArrival
+from corral.policy.cycle.parts import Parts
 from corral.policy.repack.policy import Repack
 from corral.policy.repack.ranks import ByAttainedService
-from corral.policy.standard import Parts
 from tests.world import World, demand_of, seat
 
 MINUTE = 60_000

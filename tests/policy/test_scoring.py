@@ -7,8 +7,7 @@ import pytest
 from corral.core.cluster.capacity import Capacity
 from corral.core.cluster.resources import CPU_MILLI, MEMORY_MIB, Demand, TaskDemand, amounts
 from corral.core.cluster.topology import NodeSpec, Topology
-from corral.policy.placement import Bounds, find_seats
-from corral.policy.scoring import (
+from corral.policy.placement.scoring import (
     FragmentationDescent,
     LeastFragmentation,
     PublishedBestFit,
@@ -18,6 +17,7 @@ from corral.policy.scoring import (
     best_fit,
     gpu_milli_left,
 )
+from corral.policy.placement.seating import Bounds, find_seats
 from tests.world import World, demand_of, node_spec, open_capacity, state_of
 
 

@@ -4,11 +4,11 @@ from typing import Any
 
 from corral.core.model import Cause, GangState
 from corral.core.plan import MakeRoom, Place
-from corral.policy.preemption import LOOK_AGAIN_MS
+from corral.policy.preemption.preemptor import LOOK_AGAIN_MS
 from tests.world import World, demand_of, seat
 
 MINUTE, HOUR = 60_000, 3_600_000
-SAVES: dict[str, Any] = dict(checkpoints=True, restart_cost_ms=MINUTE)
+SAVES: dict[str, Any] = dict(checkpoints=True, restart_cost_ms=MINUTE, grace_ms=0)
 
 
 def lab(gpus: int = 8) -> World:
@@ -120,3 +120,23 @@ def test_where_time_is_shared_and_somebody_waits_a_plan_asks_to_be_made_again():
     assert again is not None
     assert world.now < again <= world.now + 10 * MINUTE
     assert again % LOOK_AGAIN_MS == 0
+
+
+def test_a_switch_costs_the_grace_too_so_that_switching_takes_no_more_than_a_tenth_of_the_time():
+    world = lab()
+    graces = {**SAVES, "grace_ms": 5 * MINUTE}
+    first = world.run("first", demand=demand_of(gpus=8), **graces)
+    world.submit("second", demand=demand_of(gpus=8), **graces)
+    asked_ms: list[int] = []
+    begun, running = world.now, first
+    while len(asked_ms) < 4:
+        world.wait(MINUTE)
+        if rooms(world):
+            asked_ms.append(world.now)
+            world.wait(5 * MINUTE)  # it takes all the time it was given
+            leave(world, running)
+            world.cycle()
+            running = next(iter(world.state.holders.values()))
+            world.up(running)
+    switching_ms = len(asked_ms) * (5 + 1) * MINUTE
+    assert switching_ms <= (world.now - begun) / 10 + 6 * MINUTE

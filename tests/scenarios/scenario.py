@@ -23,8 +23,8 @@ from corral.core.state import State
 from corral.policy.backfill.rules import CONSERVATIVE, EASY, GREEDY, STRICT, Backfill
 from corral.policy.catalog import CATALOG, standard
 from corral.policy.catalog import policy as named_policy
-from corral.policy.explain import explain
-from corral.policy.scoring import best_fit
+from corral.policy.explain.holds import explain
+from corral.policy.placement.scoring import best_fit
 from tests.scenarios.telling import plan_lines, reason_lines
 from tests.scenarios.words import Words, job_spec, node_specs, queue_spec, seats_on
 

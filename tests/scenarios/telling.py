@@ -7,7 +7,7 @@ from typing import assert_never
 
 from corral.core.cluster.resources import Seat
 from corral.core.plan import Decision, DropClaim, Evict, Grow, MakeRoom, Place, Plan, Repair
-from corral.policy.reasons import Hold, span
+from corral.policy.explain.reasons import Hold, span
 
 
 def plan_lines(plan: Plan, with_gpus: bool) -> Iterator[str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from corral.core.people.accounts import Role
+from corral.core.accounts.accounts import Role
 from corral.server.api.app import make_app
-from corral.server.api.entry.settings import ApiSettings
+from corral.server.api.http.settings import ApiSettings
 from tests.server.memory_service import MemoryService
 
 

@@ -10,22 +10,22 @@ from pathlib import Path
 
 import msgspec
 
-from corral.agent.gateway_line import GatewayLine
-from corral.agent.servers import Servers
-from corral.backends.base import Report
-from corral.backends.fleet import frames
-from corral.backends.fleet.backend import FleetBackend
-from corral.backends.fleet.messages import Hello, LeaseAnswer, No, Renewal
-from corral.backends.fleet.settings import FleetSettings
+from corral.agent.gateway_connection import GatewayConnection
+from corral.agent.servers import JoinServers
 from corral.core.cluster.topology import NodeSpec
+from corral.remote import frames
+from corral.remote.backend import RemoteBackend
+from corral.remote.messages import Hello, LeaseAnswer, No, Renewal
+from corral.remote.settings import RemoteSettings
+from corral.runtime.base import Report
 from corral.server.gateway.gateway import AgentGateway
 from corral.server.gateway.link import Setup
 from corral.server.gateway.place import bound_for_agents
 from corral.server.gateway.process import boot_ms
-from corral.server.gateway.roster import Credential, Roster, write_roster
+from corral.server.gateway.roster import NodeCredential, Roster, write_roster
 
 EPOCH = 3
-SETTINGS = FleetSettings(lease_ms=4_000, heartbeat_ms=500, margin_ms=1_000)
+SETTINGS = RemoteSettings(lease_ms=4_000, heartbeat_ms=500, margin_ms=1_000)
 FAR_MS = 600_000
 
 
@@ -33,24 +33,24 @@ def token_of(node: str) -> str:
     return f"corral_{node}_secret-of-{node}"
 
 
-def credential_of(node: str) -> Credential:
-    return Credential(node, hashlib.sha256(f"secret-of-{node}".encode()).hexdigest())
+def credential_of(node: str) -> NodeCredential:
+    return NodeCredential(node, hashlib.sha256(f"secret-of-{node}".encode()).hexdigest())
 
 
 class GatewayGround:
     """``lends_ms``: for how long the right to extend leases is lent, again and again."""
 
     def __init__(
-        self, folder: Path, nodes: int = 2, settings: FleetSettings = SETTINGS, gone: tuple[str, ...] = (),
+        self, folder: Path, nodes: int = 2, settings: RemoteSettings = SETTINGS, gone: tuple[str, ...] = (),
         **setup: object,
     ) -> None:  # fmt: skip
         self.nodes = [f"n{number}" for number in range(1, nodes + 1)]
         self.told: list[Report] = []
         self.refused: list[tuple[str, str]] = []
         self.until_ms: Callable[[], int] = lambda: boot_ms() + FAR_MS
-        self.credentials: dict[str, tuple[Credential, ...]] = {node: (credential_of(node),) for node in self.nodes}
+        self.credentials: dict[str, tuple[NodeCredential, ...]] = {node: (credential_of(node),) for node in self.nodes}
         write_roster(folder, Roster(self.credentials, gone))
-        self.fleet = FleetBackend(folder, settings)
+        self.fleet = RemoteBackend(folder, settings)
         for node in self.nodes:
             self.fleet.expect(NodeSpec(node), node in gone)
         self.fleet.open(self.told.append, EPOCH)
@@ -65,8 +65,10 @@ class GatewayGround:
         refuse = lambda node, what: self.refused.append((node, what))  # noqa: E731
         self.gateway.open(fleet or self.fleet, dict(self.credentials), farewell_ms, refuse)  # type: ignore[arg-type]
 
-    def line(self, node: str = "n1") -> GatewayLine:
-        line = GatewayLine(node, Servers(("http://127.0.0.1:1",), ""), token_of(node), (f"127.0.0.1:{self.port}",))
+    def line(self, node: str = "n1") -> GatewayConnection:
+        line = GatewayConnection(
+            node, JoinServers(("http://127.0.0.1:1",), ""), token_of(node), (f"127.0.0.1:{self.port}",)
+        )
         line.answer_s = 20.0
         self._open.append(line.hang_up)
         return line

@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from corral.backends.base import LogPart, TaskKey
+from corral.core.accounts import accounts as a
+from corral.core.accounts.accounts import AccountEvent, Accounts, Role
+from corral.core.accounts.identity import AccountRules, account_for
 from corral.core.cluster.resources import Gpu, amounts
 from corral.core.cluster.topology import NodeSpec
 from corral.core.commit import commit
@@ -19,17 +21,15 @@ from corral.core.intake import commands
 from corral.core.intake.refusal import Refusal
 from corral.core.intake.site import SiteRules
 from corral.core.model import JobSpec, QueueSpec, Settings
-from corral.core.people import accounts as a
-from corral.core.people.accounts import AccountEvent, Accounts, Role
-from corral.core.people.identity import AccountRules
 from corral.core.snapshot import Snapshot
 from corral.core.state import State
 from corral.policy.catalog import policy as named_policy
-from corral.policy.explain import explain
+from corral.policy.explain.holds import explain
+from corral.runtime.base import LogPart, TaskKey
 from corral.server.auth import new_token
-from corral.server.loop import Done
-from corral.server.planning.thinking import Prospect, Why
-from corral.server.standing.vitals import Vitals
+from corral.server.ha.vitals import Vitals
+from corral.server.loop import Committed
+from corral.server.planner.answers import DryRunOutcome, WhyAnswer
 from corral.store.journal import Entry, Record
 from corral.store.memory import MemoryJournal
 from corral.wire.codec import decode, encode
@@ -89,7 +89,6 @@ class MemoryService:
 
     def __init__(self, nodes: int = 1, gpus: int = 8) -> None:
         self.state, self.accounts, self.fleets = State(Settings()), Accounts(), Fleets()
-        self.account_rules = AccountRules()
         self.journal = MemoryJournal()
         self.lookup = self.journal.lookup
         self.backend, self.secrets, self.fleet = MemoryLogs(), MemorySecrets(), None
@@ -110,9 +109,15 @@ class MemoryService:
             devices = tuple(Gpu(f"SIM-{n}-{slot}", "H100", 81_559) for slot in range(gpus))
             self.do("world", commands.add_node(self.state, NodeSpec(f"n{n}", devices, has), self.now_ms()))
 
+    def account_for(self, user: str) -> str | Refusal:
+        return account_for(self.accounts, user, AccountRules(), lambda _: "")
+
     def lacks(self, node: str) -> dict[str, str]:
         del node
         return {}
+
+    def separation(self, node: str) -> dict[str, str]:
+        return {"signals": f"account of {node}"}
 
     def vitals(self) -> Vitals:
         return Vitals(seq=self.durable_seq)
@@ -140,30 +145,30 @@ class MemoryService:
         news, self.news = self.news, asyncio.Event()
         news.set()
 
-    def do(self, actor: str, events: Sequence[Event] | Refusal, request: str = "") -> Done | Refusal:
+    def do(self, actor: str, events: Sequence[Event] | Refusal, request: str = "") -> Committed | Refusal:
         if isinstance(events, Refusal):
             return events
         self._actor, self._request, self._written = actor, request, []
         self.engine.take(events, self.now_ms())
-        return Done(self.journal.head.seq, tuple(self._written))
+        return Committed(self.journal.head.seq, tuple(self._written))
 
-    def do_accounts(self, actor: str, events: Sequence[AccountEvent] | Refusal) -> Done | Refusal:
+    def do_accounts(self, actor: str, events: Sequence[AccountEvent] | Refusal) -> Committed | Refusal:
         if isinstance(events, Refusal):
             return events
         self._actor, self._request, self._written = actor, "", []
         self._write(events)
         for event in events:
             self.accounts.apply(event)
-        return Done(self.journal.head.seq, tuple(self._written))
+        return Committed(self.journal.head.seq, tuple(self._written))
 
-    def do_fleets(self, actor: str, events: Sequence[FleetEvent] | Refusal) -> Done | Refusal:
+    def do_fleets(self, actor: str, events: Sequence[FleetEvent] | Refusal) -> Committed | Refusal:
         if isinstance(events, Refusal):
             return events
         self._actor, self._request, self._written = actor, "", []
         self._write(events)
         for event in events:
             self.fleets.apply(event)
-        return Done(self.journal.head.seq, tuple(self._written))
+        return Committed(self.journal.head.seq, tuple(self._written))
 
     def plan(self) -> None:
         """One cycle of the scheduler."""
@@ -175,34 +180,34 @@ class MemoryService:
     def new_job_ids(self, count: int) -> list[str]:
         return [str(self.state.next_job + n) for n in range(count)]
 
-    async def submit(self, user: str, specs: Sequence[JobSpec], request: str = "") -> Done | Refusal:
+    async def submit(self, user: str, specs: Sequence[JobSpec], request: str = "") -> Committed | Refusal:
         named = dict(zip(self.new_job_ids(len(specs)), specs, strict=True))
         return await self.change(user, lambda s, now_ms: commands.submit_many(s, named, user, now_ms), request)
 
-    async def change(self, actor, command, request: str = "") -> Done | Refusal:
+    async def change(self, actor, command, request: str = "") -> Committed | Refusal:
         if self.delay is not None:
             await self.delay.wait()
         return self.do(actor, command(self.state, self.now_ms()), request)
 
-    async def change_accounts(self, actor, command) -> Done | Refusal:
+    async def change_accounts(self, actor, command) -> Committed | Refusal:
         return self.do_accounts(actor, command(self.accounts, self.now_ms()))
 
-    async def change_fleets(self, actor, command) -> Done | Refusal:
+    async def change_fleets(self, actor, command) -> Committed | Refusal:
         return self.do_fleets(actor, command(self.fleets, self.now_ms()))
 
     def promised_ms(self, gang: str) -> int | None:
         return None
 
-    async def explain(self, gang: str) -> Why | Refusal:
+    async def explain(self, gang: str) -> WhyAnswer | Refusal:
         hold = explain(Snapshot(self.state, self.now_ms()), self.policy, gang)
-        return hold if isinstance(hold, Refusal) else Why(hold)
+        return hold if isinstance(hold, Refusal) else WhyAnswer(hold)
 
-    async def dry_run(self, specs: Sequence[JobSpec], user: str) -> Sequence[Prospect] | Refusal:
+    async def dry_run(self, specs: Sequence[JobSpec], user: str) -> Sequence[DryRunOutcome] | Refusal:
         named = dict(zip(self.new_job_ids(len(specs)), specs, strict=True))
         answer = commands.submit_many(self.state, named, user, self.now_ms())
         if isinstance(answer, Refusal):
             return answer
-        return [Prospect(f"{job}/{gang.role}") for job, spec in named.items() for gang in spec.gangs]
+        return [DryRunOutcome(f"{job}/{gang.role}") for job, spec in named.items() for gang in spec.gangs]
 
     def subscribe(self) -> MemoryFeed:
         return MemoryFeed(self)

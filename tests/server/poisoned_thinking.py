@@ -8,7 +8,7 @@ import time
 from corral.core.plan import Plan
 from corral.core.snapshot import Snapshot
 from corral.policy.catalog import standard
-from corral.server.planning import thinking
+from corral.server.planner import process
 
 
 def poisoned(depth: int, patience_ms: int) -> object:
@@ -31,5 +31,5 @@ def poisoned(depth: int, patience_ms: int) -> object:
 
 
 if __name__ == "__main__":
-    vars(thinking)["standard"] = poisoned
-    thinking.main(sys.argv[1])
+    vars(process)["standard"] = poisoned
+    process.main(sys.argv[1])

@@ -8,15 +8,15 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from corral.backends.fake import FakeBackend, Script
 from corral.core import events as e
+from corral.core.accounts.accounts import TokenIssued
 from corral.core.cluster.resources import Demand, Gpu, TaskDemand, amounts
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import GangSpec, JobSpec, QueueSpec, Settings
-from corral.core.people.accounts import TokenIssued
 from corral.core.work import Work
-from corral.server.running import Running
-from corral.server.start import founding, load
+from corral.runtime.fake import FakeBackend, FakeScript
+from corral.server.recovery import founding, load
+from corral.server.server import Server
 from corral.server.vault import secrets_of
 from corral.store.journal import Entry, Journal
 from corral.store.lookup import JobRow
@@ -42,13 +42,13 @@ def found(journal: Journal, queues: tuple[QueueSpec, ...] = (QueueSpec(name="def
 @asynccontextmanager
 async def running(
     folder: Path, journal: Journal | None = None, backend: FakeBackend | None = None, keep_ended: int = 1_000
-) -> AsyncIterator[Running]:
+) -> AsyncIterator[Server]:
     journal = journal if journal is not None else MemoryJournal()
     if journal.head.seq == 0:
         found(journal)
-    backend = backend if backend is not None else FakeBackend([NODE], lambda _: Script(runs_ms=20))
+    backend = backend if backend is not None else FakeBackend([NODE], lambda _: FakeScript(runs_ms=20))
     lookup = _FedLookup(journal)
-    server = Running(load(journal), journal, lookup, backend, secrets_of(folder))
+    server = Server(load(journal), journal, lookup, backend, secrets_of(folder))
     server.loop.keep_ended = keep_ended
     await server.begin()
     try:

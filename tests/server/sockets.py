@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import uvicorn
 
 from corral.server.api.budget import ConnectionBudget
-from corral.server.api.entry.heads import timed_heads
+from corral.server.api.http.header_timeout import timed_heads
 
 
 @asynccontextmanager
@@ -21,6 +21,7 @@ async def served(desk, most: int = 4_000):
         host="127.0.0.1",
         port=0,
         http=budget.counted(timed_heads(desk.app.shared.settings)),
+        interface="asgi3",
         log_config=None,
         lifespan="off",
         timeout_graceful_shutdown=5,

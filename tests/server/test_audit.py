@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from corral.backends.base import TaskKey
 from corral.core import facts as f
+from corral.core.accounts import accounts as a
+from corral.core.accounts import commands
+from corral.core.accounts.accounts import Role
 from corral.core.engine import react
 from corral.core.intake.refusal import Refusal
-from corral.core.people import accounts as a
-from corral.core.people import commands
-from corral.core.people.accounts import Role
-from corral.server.api.entry.settings import ApiSettings
+from corral.runtime.base import TaskKey
+from corral.server.api.http.settings import ApiSettings
 from tests.server.asgi import Stream, ask
 from tests.server.memory_service import MemoryService
 from tests.server.servers import running, until
@@ -132,7 +132,7 @@ def test_expired_tokens_stay_for_a_while_and_are_then_dropped():
 
 
 async def test_a_server_drops_expired_tokens_by_itself(tmp_path, monkeypatch):
-    monkeypatch.setattr("corral.server.running.EXPIRED_S", 0.05)
+    monkeypatch.setattr("corral.server.server.EXPIRED_S", 0.05)
     async with running(tmp_path) as server:
         accounts = server.service.accounts
         old_ms = server.service.now_ms() - commands.EXPIRED_KEPT_MS

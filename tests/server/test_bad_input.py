@@ -8,8 +8,8 @@ import tracemalloc
 
 import pytest
 
-from corral.server.api.entry.rate import Buckets
-from corral.server.api.entry.settings import ApiSettings
+from corral.server.api.http.rate_limit import Buckets
+from corral.server.api.http.settings import ApiSettings
 from tests.server.asgi import ask
 
 JOB = {"queue": "team", "command": "true"}

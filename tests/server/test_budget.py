@@ -27,7 +27,7 @@ async def test_a_full_server_says_that_it_is_busy_and_health_is_answered(desk):
         silent = await idle(port, 5)
         status, problem = await asked(desk, port, "/v1/whoami")
         assert (status, problem["code"]) == (503, "server_busy")
-        assert "the server is busy" in str(problem["detail"])
+        assert "has reached its limit of connections" in str(problem["detail"])
         reader, writer = await connected(port, request(desk, "GET", "/v1/whoami"))
         assert b"retry-after: 1" in (await reader.readuntil(b"\r\n\r\n")).lower()
         writer.close()
@@ -45,7 +45,24 @@ async def test_beyond_what_is_held_back_whoever_came_first_and_said_nothing_goes
         first, writer = await asyncio.open_connection("127.0.0.1", port)
         silent = await idle(port, 40)
         assert (await asked(desk, port, "/v1/health"))[0] == 200
+        writer.write(request(desk, "GET", "/v1/whoami").replace("\n", "\r\n").encode() + b"\r\n\r\n")
         async with asyncio.timeout(10):
-            assert await first.read() == b""
+            told = (await first.read()).lower()
+        assert told.startswith(b"http/1.1 503 "), "also for who asks only now"
+        assert b"retry-after: 1" in told
+        assert b"server_busy" in told
         for each in (writer, *silent):
+            each.close()
+
+
+async def test_those_who_are_on_their_way_out_are_bounded_as_well(desk, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(budget, "HELD_BACK", 2)
+    monkeypatch.setattr(budget, "LEAVING_MAX", 4)
+    async with served(desk, most=3) as (server, port):
+        silent = await idle(port, 100)
+        async with asyncio.timeout(10):
+            while len(server.server_state.connections) > 3 + 2 + 4:
+                await asyncio.sleep(0.01)
+        assert (await asked(desk, port, "/v1/health"))[0] == 200
+        for each in silent:
             each.close()

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from corral.core.intake.refusal import Refusal
-from corral.server.api.entry.problems import refused
-from corral.server.watch import disk
-from corral.server.watch.disk import DiskWatch
+from corral.server.api.http.problems import refused
+from corral.server.node_health import disk
+from corral.server.node_health.disk import DiskWatch
 from corral.store import reserve as reserves
 from corral.store.journal import Entry, JournalFailed
 from corral.store.reserve import Reserve, free_bytes, is_full, keep_bytes

@@ -4,10 +4,6 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from corral.backends.base import HealthReport, Phase, Report, SavedReport, TaskKey, TaskOrder, TaskReport
-from corral.backends.fake import FakeBackend
-from corral.backends.fleet.backend import FleetBackend
-from corral.backends.fleet.settings import LEASE_MS, SHARED_LEASE_MS, fleet_settings
 from corral.core import events as e
 from corral.core import facts as f
 from corral.core.apply import apply
@@ -17,9 +13,13 @@ from corral.core.effects import KillGang, StartGang, WarnGang
 from corral.core.model import Cause, FailureClass, GangSpec, Health, JobSpec, QueueSpec, Settings
 from corral.core.state import State
 from corral.core.work import Work
+from corral.remote.backend import RemoteBackend
+from corral.remote.settings import LEASE_MS, SHARED_LEASE_MS, fleet_settings
+from corral.runtime.base import HealthReport, Phase, Report, SavedReport, TaskKey, TaskOrder, TaskReport
+from corral.runtime.fake import FakeBackend
 from corral.server.dispatch import Dispatch
-from corral.server.running import Running
-from corral.server.start import load
+from corral.server.recovery import load
+from corral.server.server import Server
 from corral.server.vault import secrets_of
 from corral.store.memory import MemoryJournal
 from corral.store.memory_lookup import MemoryLookup
@@ -119,32 +119,32 @@ def test_names_of_output_files_have_the_signs_of_sbatch(pattern, name):
 
 def test_what_is_owed_is_asked_of_the_backend():
     desk = Desk(spec(Work(command=("x",))), TWO)
-    desk.dispatch.carry_out(StartGang("7/main", 1, TWO))
+    desk.dispatch.execute(StartGang("7/main", 1, TWO))
     assert desk.asked("launch") == [TaskKey("7/main", 1, 0), TaskKey("7/main", 1, 1)]
-    desk.dispatch.carry_out(WarnGang("7/main", 1, Cause.RECLAIM, 99))
-    desk.dispatch.carry_out(KillGang("7/main", 1))
+    desk.dispatch.execute(WarnGang("7/main", 1, Cause.RECLAIM, 99))
+    desk.dispatch.execute(KillGang("7/main", 1))
     assert len(desk.asked("warn")) == len(desk.asked("kill")) == 2
 
 
 def test_what_is_owed_again_after_each_task_is_asked_once_and_by_the_next_server_again():
     desk = Desk(spec(Work(command=("x",))), TWO)
     start = StartGang(desk.name, 1, TWO)
-    desk.dispatch.carry_out(start)
+    desk.dispatch.execute(start)
     apply(desk.state, e.TasksStarted(3, desk.name, 1, 0b01))
-    desk.dispatch.carry_out(start)
+    desk.dispatch.execute(start)
     assert desk.asked("launch") == [TaskKey(desk.name, 1, 0), TaskKey(desk.name, 1, 1)]
     again = Dispatch(desk.state, desk.backend, 3, lambda queue, name: None)
-    again.carry_out(start)
+    again.execute(start)
     assert desk.asked("launch")[2:] == [TaskKey(desk.name, 1, 1)]
     for deadline_ms in (9, 9, 8):
-        desk.dispatch.carry_out(WarnGang(desk.name, 1, Cause.DRAIN, deadline_ms))
+        desk.dispatch.execute(WarnGang(desk.name, 1, Cause.DRAIN, deadline_ms))
     assert desk.asked("warn") == [TaskKey(desk.name, 1, task) for task in (0, 1, 0, 1)]
 
 
 def test_an_effect_that_came_too_late_does_nothing():
     desk = Desk(spec(Work(command=("x",))), TWO)
-    desk.dispatch.carry_out(StartGang("7/main", 0, TWO))
-    desk.dispatch.carry_out(KillGang("9/main", 1))
+    desk.dispatch.execute(StartGang("7/main", 0, TWO))
+    desk.dispatch.execute(KillGang("9/main", 1))
     assert desk.backend.asked == []
 
 
@@ -171,7 +171,7 @@ def test_a_task_of_an_old_attempt_is_ended_and_then_let_go():
 def test_an_attempt_begins_only_when_the_one_before_it_has_ended():
     desk = Desk(spec(Work(command=("x",))), TWO)
     desk.dispatch.fact(report(0, Phase.UP))
-    desk.dispatch.carry_out(StartGang("7/main", 1, TWO))
+    desk.dispatch.execute(StartGang("7/main", 1, TWO))
     assert desk.asked("launch") == []
     desk.dispatch.fact(report(0, Phase.DOWN))
     assert desk.asked("launch") == [TaskKey("7/main", 1, 0), TaskKey("7/main", 1, 1)]
@@ -179,14 +179,14 @@ def test_an_attempt_begins_only_when_the_one_before_it_has_ended():
 
 def test_a_repaired_gang_does_not_wait_for_tasks_that_are_gone_already():
     desk = Desk(spec(Work(command=("x",))), TWO)
-    desk.dispatch.carry_out(StartGang("7/main", 1, TWO))
+    desk.dispatch.execute(StartGang("7/main", 1, TWO))
     for task in (0, 1):
         desk.dispatch.fact(report(1, Phase.UP, task))
     apply(desk.state, e.GangStarted(3, "7/main", 1))
     desk.dispatch.fact(report(1, Phase.DOWN, 0))
     apply(desk.state, e.TasksLost(4, "7/main", 1, 1, "here", FailureClass.NODE_LOST))
     apply(desk.state, e.GangRepaired(5, "7/main", 2, TWO))
-    desk.dispatch.carry_out(StartGang("7/main", 2, TWO))
+    desk.dispatch.execute(StartGang("7/main", 2, TWO))
     assert desk.asked("forget") == [TaskKey("7/main", 1, 0)]
     assert desk.asked("kill") == [TaskKey("7/main", 1, 1)]
     desk.dispatch.fact(report(1, Phase.DOWN, 1))
@@ -195,7 +195,7 @@ def test_a_repaired_gang_does_not_wait_for_tasks_that_are_gone_already():
 
 def test_the_backend_may_forget_once_the_end_is_written_down():
     desk = Desk(spec(Work(command=("x",))), TWO)
-    desk.dispatch.carry_out(StartGang("7/main", 1, TWO))
+    desk.dispatch.execute(StartGang("7/main", 1, TWO))
     desk.dispatch.forget("7/main", 1)
     assert sorted(desk.asked("forget")) == [TaskKey("7/main", 1, 0), TaskKey("7/main", 1, 1)]
     desk.dispatch.forget("7/main", 1)
@@ -216,12 +216,12 @@ def test_an_attempt_that_is_told_to_leave_while_it_waits_for_an_older_one_is_ove
     desk.dispatch.fact(report(1, Phase.UP))
     apply(desk.state, e.TasksLost(3, "7/main", 1, 0b10, "here", FailureClass.NODE_LOST))
     apply(desk.state, e.GangRepaired(4, "7/main", 2, TWO))
-    desk.dispatch.carry_out(StartGang("7/main", 2, TWO))
+    desk.dispatch.execute(StartGang("7/main", 2, TWO))
     assert desk.asked("launch") == []
     told: list[Report] = []
     desk.dispatch.tell = told.append
     apply(desk.state, e.GangEvicted(5, "7/main", 2, Cause.DRAIN, 99))
-    desk.dispatch.carry_out(WarnGang("7/main", 2, Cause.DRAIN, 99))
+    desk.dispatch.execute(WarnGang("7/main", 2, Cause.DRAIN, 99))
     facts = [desk.dispatch.fact(each) for each in told]
     assert facts == [f.TasksDown("7/main", 2, mask, 143, None, "here") for mask in (1, 2)]
     desk.dispatch.fact(report(1, Phase.DOWN))
@@ -338,8 +338,8 @@ def test_a_failure_is_judged_when_the_loss_of_another_machine_would_be_known(tmp
     """A node may have renewed its lease right before it died: the lease, the margin and a look later it is lost."""
     journal = MemoryJournal()
     found(journal)
-    fleet = FleetBackend(tmp_path, fleet_settings(lease_ms))
-    server = Running(load(journal), journal, MemoryLookup(), fleet, secrets_of(tmp_path))
+    fleet = RemoteBackend(tmp_path, fleet_settings(lease_ms))
+    server = Server(load(journal), journal, MemoryLookup(), fleet, secrets_of(tmp_path))
     state = Desk(spec(Work(command=("x",))), TWO).state
     server._dispatch.state = state
     fact = server._dispatch.fact(TaskReport(key=TaskKey("7/main", 1, 0), phase=Phase.DOWN, at_ms=3, node="here"))

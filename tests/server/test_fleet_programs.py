@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from corral.backends.carriers import catalog
-from corral.core.people.accounts import Role
+from corral.core.accounts.accounts import Role
+from corral.providers import catalog
 from corral.server.api.app import make_app
-from corral.server.api.entry.settings import ApiSettings
+from corral.server.api.http.settings import ApiSettings
 from tests.server.asgi import ask
 from tests.server.memory_service import MemoryService
 

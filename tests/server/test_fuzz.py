@@ -16,11 +16,11 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from corral.core.accounts.accounts import Role
 from corral.core.intake import commands
 from corral.core.model import JobSpec
-from corral.core.people.accounts import Role
 from corral.server.api.app import make_app
-from corral.server.api.entry.settings import ApiSettings
+from corral.server.api.http.settings import ApiSettings
 from corral.wire.job import parse_job
 from tests.server.memory_service import MemoryService
 

@@ -13,13 +13,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from corral.agent.line import NoAnswer
-from corral.backends.base import NodePhase, NodeReport
-from corral.backends.fleet import frames
-from corral.backends.fleet.leases import Standing
-from corral.backends.fleet.messages import AgentAnswer, AgentReport, LeaseAnswer, Renewal
-from corral.backends.fleet.settings import FleetSettings
+from corral.agent.server_connection import NoAnswer
 from corral.core.cluster.topology import NodeSpec
+from corral.remote import frames
+from corral.remote.leases import LeaseStatus
+from corral.remote.messages import AgentAnswer, AgentReport, LeaseAnswer, Renewal
+from corral.remote.settings import RemoteSettings
+from corral.runtime.base import NodePhase, NodeReport
 from corral.server.gateway.place import PORT_FILE, PlaceTaken, bound_for_agents
 from corral.server.gateway.process import boot_ms
 from corral.server.gateway.roster import ROSTER, read_roster
@@ -202,7 +202,7 @@ def test_an_agent_speaks_for_its_own_node_and_no_other(tmp_path: Path):
         agent.hello()
         agent.say(frames.REPORT, report("n2"))
         assert agent.why_out() == "not_your_node"
-        assert ground.refused == [("n1", "node n1 tried to speak for node 'n2'")]
+        assert ground.refused == [("n1", "node n1 sent a message for node 'n2'")]
         assert not ground.fleet.is_heard("n2")
 
 
@@ -315,7 +315,7 @@ def test_no_more_agents_are_let_in_than_there_is_room_for(tmp_path: Path):
 def test_two_thousand_agents_keep_their_leases_on_one_gateway(tmp_path: Path):
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8_192), hard))
-    settings = FleetSettings(lease_ms=60_000, heartbeat_ms=5_000, margin_ms=2_000)
+    settings = RemoteSettings(lease_ms=60_000, heartbeat_ms=5_000, margin_ms=2_000)
     with GatewayGround(tmp_path, nodes=2_000, settings=settings) as ground:
         ground.open()
         agents = [LightAgent(node, ground.port, token_of(node)) for node in ground.nodes]
@@ -358,4 +358,4 @@ def test_a_default_that_is_taken_is_left_for_another_and_a_stated_one_is_not(tmp
 
 
 def test_standings_travel_as_they_are():
-    assert msgspec.json.decode(msgspec.json.encode(Standing(3, True)), type=Standing) == Standing(3, True)
+    assert msgspec.json.decode(msgspec.json.encode(LeaseStatus(3, True)), type=LeaseStatus) == LeaseStatus(3, True)

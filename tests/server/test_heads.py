@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from corral.server.api.entry.settings import ApiSettings
+from corral.server.api.http.settings import ApiSettings
 from tests.server.sockets import answer_of, connected, request, served
 
 MIB = 1 << 20

@@ -7,22 +7,22 @@ import signal
 import pytest
 import uvloop
 
-from corral.backends.base import StaleEpoch
-from corral.backends.fake import FakeBackend
 from corral.core import events as e
+from corral.core.accounts.accounts import TokenIssued
 from corral.core.intake.commands import cancel
 from corral.core.intake.refusal import Refusal
 from corral.core.model import After, Dependency, GangState, Settings
-from corral.core.people.accounts import TokenIssued
+from corral.runtime.base import StaleEpoch
+from corral.runtime.fake import FakeBackend
 from corral.server.api.app import make_app
 from corral.server.auth import new_token
-from corral.server.ending import ServerStopped
-from corral.server.loop import Done
+from corral.server.journal_state import IMAGE_FORMAT, JournalState
+from corral.server.loop import Committed
 from corral.server.metrics import Metrics
-from corral.server.planning.planner import Planner, PlannerLost
-from corral.server.planning.thinking import Why
-from corral.server.saved import IMAGE_FORMAT, Known
-from corral.server.start import load
+from corral.server.planner.answers import WhyAnswer
+from corral.server.planner.client import Planner, PlannerLost
+from corral.server.recovery import load
+from corral.server.shutdown import ServerStopped
 from corral.store.journal import Record, StoredImage
 from corral.store.memory import MemoryJournal
 from corral.wire.config import PolicyChoice
@@ -34,7 +34,7 @@ async def test_a_job_runs_to_its_end(tmp_path):
     journal = MemoryJournal()
     async with running(tmp_path, journal) as server:
         done = await server.service.submit("root", [job(), job(gpus=2, tasks=2)])
-        assert isinstance(done, Done)
+        assert isinstance(done, Committed)
         assert [event.job for event in done.events if isinstance(event, e.JobSubmitted)] == ["1", "2"]
         await until(lambda: len(ended(journal)) == 2)
         assert ended(journal) == {"1": True, "2": True}
@@ -63,7 +63,7 @@ async def test_nothing_is_answered_or_started_before_it_is_durable(tmp_path):
         assert not [key for what, key in backend.asked if what == "launch"]
         journal.held = False
         journal.release()
-        assert isinstance(await asked, Done)
+        assert isinstance(await asked, Committed)
         await until(lambda: bool([key for what, key in backend.asked if what == "launch"]))
 
 
@@ -152,7 +152,7 @@ def test_a_planner_whose_pipe_broke_before_its_end_was_heard_of_is_lost_like_any
 
     async def ask_twice() -> None:
         planner = Planner(PolicyChoice())
-        await planner.begin(Known.nothing(Settings()).pack())
+        await planner.begin(JournalState.nothing(Settings()).pack())
         await planner.plan(0)
         process = planner._process
         assert process is not None
@@ -222,7 +222,7 @@ async def test_the_planner_may_hang(tmp_path):
 
 
 async def test_a_planner_that_hangs_does_not_keep_the_server_from_stopping(tmp_path, monkeypatch):
-    monkeypatch.setattr("corral.server.running.IMAGE_S", 0.2)
+    monkeypatch.setattr("corral.server.server.IMAGE_S", 0.2)
     async with asyncio.timeout(60):
         async with running(tmp_path) as server:
             await server.service.submit("root", [job()])
@@ -240,7 +240,7 @@ async def test_why_and_a_dry_run_change_nothing(tmp_path):
         await until(lambda: server.service.state.gangs["1/main"].state is GangState.RUNNING)
         before = journal.head.seq
         answer = await server.service.explain("2/main")
-        assert isinstance(answer, Why)
+        assert isinstance(answer, WhyAnswer)
         assert answer.hold.reasons
         small = await server.service.dry_run([job(gpus=4)], "root")
         assert not isinstance(small, Refusal)
@@ -250,6 +250,19 @@ async def test_why_and_a_dry_run_change_nothing(tmp_path):
         assert isinstance(never, Refusal)
         assert journal.head.seq == before
         assert await server.service.dry_run([job(gpus=4)], "root") == small
+
+
+async def test_a_dry_run_says_what_would_let_the_job_start_now(tmp_path):
+    async with running(tmp_path, MemoryJournal(), FakeBackend([NODE])) as server:
+        await server.service.submit("root", [job(gpus=4, time_limit_ms=3_600_000), job(gpus=8)])
+        await until(lambda: server.service.state.gangs["1/main"].state is GangState.RUNNING)
+        long = await server.service.dry_run([job(gpus=4)], "root")
+        assert not isinstance(long, Refusal)
+        advised = {change.field: int(change.value) for change in long[0].changes}
+        assert 0 < advised["time_limit"] <= 3_600_000
+        short = await server.service.dry_run([job(gpus=4, time_limit_ms=advised["time_limit"])], "root")
+        assert not isinstance(short, Refusal)
+        assert short[0].hold is None
 
 
 async def test_jobs_that_are_over_are_forgotten_in_time(tmp_path):
@@ -337,7 +350,7 @@ async def test_jobs_of_one_submission_may_wait_for_each_other_and_for_those_long
         await server.service.submit("root", [job()])
         await until(lambda: "1" not in server.service.state.jobs)
         after = (Dependency("1", After.OK), Dependency("#0", After.OK))
-        assert isinstance(await server.service.submit("root", [job(), job(after=after)]), Done)
+        assert isinstance(await server.service.submit("root", [job(), job(after=after)]), Committed)
         await until(lambda: len(ended(journal)) == 3)
         assert ended(journal) == {"1": True, "2": True, "3": True}
         answer = await server.service.submit("root", [job(after=(Dependency("1", After.NOT_OK),))])
@@ -346,7 +359,7 @@ async def test_jobs_of_one_submission_may_wait_for_each_other_and_for_those_long
 
 
 async def test_jobs_that_wait_are_not_looked_through_for_garbage_again_and_again(tmp_path, monkeypatch):
-    monkeypatch.setattr("corral.server.garbage.WHOLE_LOOK_S", 0.05)
+    monkeypatch.setattr("corral.server.gc_tuning.WHOLE_LOOK_S", 0.05)
     begun_with = list(gc.callbacks)
 
     class Ring:
@@ -373,7 +386,7 @@ async def test_jobs_that_wait_are_not_looked_through_for_garbage_again_and_again
 
 
 async def test_servers_that_never_live_long_come_to_an_image_all_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr("corral.server.running.RECORDS_PER_IMAGE", 20)
+    monkeypatch.setattr("corral.server.server.RECORDS_PER_IMAGE", 20)
     journal = MemoryJournal()
     for life in range(1, 4):
         async with running(tmp_path, journal) as server:

@@ -7,15 +7,16 @@ import re
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from corral.backends.fleet.counts import FleetCounts
 from corral.core import events as e
 from corral.core import facts as f
+from corral.core.accounts.accounts import AccessRefused
 from corral.core.engine import react
-from corral.core.people.accounts import AccessRefused
+from corral.core.gang_id import job_of
+from corral.remote.counters import RemoteCounters
 from corral.server.api.app import make_app
-from corral.server.api.entry.settings import ApiSettings
+from corral.server.api.http.settings import ApiSettings
 from corral.server.metrics import Metrics
-from corral.server.totals import fold, job_of
+from corral.server.totals import fold
 from tests.server.asgi import ask
 
 JOB = {"queue": "team", "command": "true", "gpus": 2}
@@ -101,7 +102,7 @@ async def test_gauges_are_as_the_state(watched):
 async def test_what_came_too_late_and_who_was_refused_is_counted(watched):
     metrics = watched.app.metrics
     assert "corral_agent_reports" not in metrics.text(0).decode(), "there are no agents"
-    metrics.fleet = FleetCounts(reports=9, late_reports=3, old_reports=2, refused_orders=1)
+    metrics.fleet = RemoteCounters(reports=9, late_reports=3, old_reports=2, refused_orders=1)
     for event in (e.NodeLost(1, "n0"), AccessRefused(1, "node:n1", "tried to speak for node n2")):
         metrics.take(event)
     told = samples(metrics.text(0))

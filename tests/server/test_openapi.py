@@ -10,10 +10,10 @@ import pytest
 
 from corral.core.fleets.fleets import FleetSet, FleetSpec, PilotOrdered
 from corral.server.api.app import all_routes
-from corral.server.api.entry.route import Door, Kind
+from corral.server.api.http.route import BodyKind, RouteAccess
 from corral.server.api.openapi import describe
 from corral.server.api.page import PAGE, SCRIPT
-from corral.server.api.table import ROUTES
+from corral.server.api.routes import ROUTES
 from tests.server.asgi import ask
 
 DOCUMENT = json.loads(json.dumps(describe(ROUTES)))
@@ -70,7 +70,7 @@ def test_every_operation_is_whole(about):
 
 
 def test_only_what_is_open_says_so():
-    open_routes = {route.path for route in ROUTES if route.door is Door.OPEN}
+    open_routes = {route.path for route in ROUTES if route.access is RouteAccess.OPEN}
     assert open_routes == {"/v1/health"}
     assert {p for p, m in DOCUMENT["paths"].items() for o in m.values() if o.get("security") == []} == open_routes
 
@@ -78,7 +78,7 @@ def test_only_what_is_open_says_so():
 def test_routes_name_a_verb_unless_they_are_about_oneself():
     without = {route.path for route in ROUTES if route.verb is None}
     assert without == {"/v1/health", "/v1/whoami"}
-    assert all(route.body is not None for route in ROUTES if route.kind is Kind.SHAPE)
+    assert all(route.body is not None for route in ROUTES if route.kind is BodyKind.SHAPE)
 
 
 async def test_answers_are_as_described(desk):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from corral.core.people.accounts import Role
+from corral.core.accounts.accounts import Role
 from corral.server.api.app import all_routes
-from corral.server.api.entry.settings import ApiSettings
+from corral.server.api.http.settings import ApiSettings
 from corral.server.auth import TABLE, Verb
 from tests.architecture.repository import ROOT
 
@@ -39,5 +39,5 @@ def test_the_bounds_on_the_page_are_those_of_the_settings():
     assert f"{bounds.streams_per_token} for each token, {bounds.streams_per_user} for each user" in page
     assert f"{bounds.streams_per_address:,} for each address, {bounds.streams_max:,} in all" in page
     assert f"the last {bounds.streams_reserve} are for users" in page
-    assert f"{bounds.send_timeout_s:.0f} s without its client taking anything" in page
+    assert f"{bounds.send_timeout_s:.0f} s in which the client reads nothing" in page
     assert f"after {bounds.failures_max} from one address" in page

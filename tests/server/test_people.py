@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from corral.core.people import accounts as a
-from corral.core.people.accounts import Role
+from corral.core.accounts import accounts as a
+from corral.core.accounts.accounts import Role
 from corral.server.auth import TABLE, Principal, Reach, Verb, authenticate, may_mint, new_token
 from corral.server.vault import secrets_of
 from tests.server.asgi import ask

@@ -7,12 +7,12 @@ import pytest
 from corral.core import events as e
 from corral.core.intake.commands import drain, quarantine, release, undrain
 from corral.core.laws import violations
-from corral.policy.reasons import Quarantined
+from corral.policy.explain.reasons import Quarantined
 from corral.server.metrics import Metrics
-from corral.server.planning.blame import CULPRITS_MAX, find
-from corral.server.planning.planner import Planner
-from corral.server.planning.thinking import Why
-from corral.server.start import load
+from corral.server.planner.answers import WhyAnswer
+from corral.server.planner.bisect import CULPRITS_MAX, find
+from corral.server.planner.client import Planner
+from corral.server.recovery import load
 from corral.store.memory import MemoryJournal
 from tests.server.asgi import ask
 from tests.server.servers import ended, job, reopened, running, until, written
@@ -42,7 +42,7 @@ async def test_a_job_that_makes_the_policy_raise_is_quarantined_and_the_others_r
         assert "corral_jobs_quarantined_total 1.0" in told
         assert "corral_plan_failures_total" in told
         why = await server.service.explain("4/main")
-        assert isinstance(why, Why)
+        assert isinstance(why, WhyAnswer)
         assert isinstance(why.hold.reasons[0], Quarantined)
         assert "corral release 4" in why.hold.reasons[0].text(0)
         assert not list(violations(server.service.state))

@@ -2,24 +2,24 @@
 
 import pytest
 
-from corral.backends.base import HealthReport, NodePhase, NodeReport, Phase, SavedReport, TaskKey, TaskReport
-from corral.backends.fake import FakeBackend, Script
 from corral.core.cluster.resources import Gpu
 from corral.core.cluster.topology import NodeSpec
 from corral.core.laws import check
 from corral.core.model import GangState, Health
-from corral.server.running import Running
+from corral.runtime.base import HealthReport, NodePhase, NodeReport, Phase, SavedReport, TaskKey, TaskReport
+from corral.runtime.fake import FakeBackend, FakeScript
+from corral.server.server import Server
 from tests.server.servers import NODE, job, running, until
 
 
-def hear(server: Running, *reports: object) -> None:
+def hear(server: Server, *reports: object) -> None:
     server._reports.extend(reports)  # type: ignore[arg-type]
     server._take_reports()
 
 
 async def test_a_task_number_that_cannot_be_changes_nothing(tmp_path):
     """It was shifted by: negative shift count, and the server ended; a large one took all memory."""
-    async with running(tmp_path, backend=FakeBackend([NODE], lambda _: Script(runs_ms=600_000))) as server:
+    async with running(tmp_path, backend=FakeBackend([NODE], lambda _: FakeScript(runs_ms=600_000))) as server:
         state, gang = server.service.state, "1/main"
         await server.service.submit("root", [job()])
         await until(lambda: state.gangs[gang].state is GangState.RUNNING)

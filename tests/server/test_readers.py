@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from corral.core.people.accounts import Role
-from corral.server.api.entry.shared_views import SharedViews, in_steps
+from corral.core.accounts.accounts import Role
+from corral.server.api.http.shared_views import SharedViews, in_steps
 from tests.server.asgi import ask
 from tests.steps import tracing
 
@@ -78,7 +78,7 @@ async def test_a_view_that_cannot_be_made_is_told_to_all_who_wait_and_made_again
 
 
 async def test_others_have_a_turn_between_the_steps_of_a_long_read(monkeypatch):
-    monkeypatch.setattr("corral.server.api.entry.shared_views._STEP_S", -1)
+    monkeypatch.setattr("corral.server.api.http.shared_views._STEP_S", -1)
     turns = 0
 
     async def other() -> None:

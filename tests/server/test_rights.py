@@ -10,12 +10,12 @@ import json
 
 import pytest
 
-from corral.backends.base import TaskKey
+from corral.core.accounts import accounts as a
+from corral.core.accounts.accounts import Role
 from corral.core.fleets.fleets import FleetSet, FleetSpec
-from corral.core.people import accounts as a
-from corral.core.people.accounts import Role
+from corral.runtime.base import TaskKey
 from corral.server.api.app import all_routes, make_app
-from corral.server.api.entry.route import Door
+from corral.server.api.http.route import RouteAccess
 from tests.server.asgi import Answer, Stream, ask
 from tests.server.memory_service import START_MS, MemoryService
 
@@ -319,7 +319,7 @@ async def test_tokens_that_are_not_good_open_nothing(route, token):
     app = make_app(service)
     answer = await ask(app, route.method, path, headers=headers)
     app.close()
-    assert answer.status == (200 if route.door is Door.OPEN else 401)
+    assert answer.status == (200 if route.access is RouteAccess.OPEN else 401)
 
 
 @pytest.mark.parametrize("route", all_routes(), ids=lambda route: f"{route.method} {route.path}")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
-from corral.server.api.entry.settings import ApiSettings
+from corral.server.api.http.settings import ApiSettings
 from tests.server.sockets import answer_of, connected, request, served
 
 HEAD_S = 0.4
@@ -45,6 +46,37 @@ async def test_a_slow_body_is_given_up_and_others_are_served_meanwhile(desk):
             assert (await answer_of(each))[0] == 408
             other.close()
         writer.close()
+
+
+class TestRate:
+    @pytest.fixture
+    def settings(self):
+        return ApiSettings(body_timeout_s=60, body_rate_min=1_000, body_allowance_s=0.3)
+
+    async def test_a_body_that_drips_is_given_up_long_before_its_time_is_over(self, desk):
+        async with served(desk) as (_, port):
+            reader, writer = await connected(port, request(desk, "POST", "/v1/jobs", "Content-Length: 100000"))
+            answer = asyncio.create_task(answer_of(reader))
+            while not answer.done():
+                writer.write(b" ")
+                await asyncio.sleep(0.02)
+            status, problem = await answer
+            assert (status, problem["code"]) == (408, "body_too_slow")
+            assert "1000 bytes per second" in str(problem["detail"])
+            with suppress(ConnectionResetError):  # closed while it was still sending
+                async with asyncio.timeout(10):
+                    assert await reader.read() == b"", "and closed"
+            writer.close()
+
+    async def test_a_body_that_comes_in_parts_at_a_fair_rate_is_taken(self, desk):
+        body = b'{"queue": "team", "command": "true"}'.ljust(30_000)
+        async with served(desk) as (_, port):
+            reader, writer = await connected(port, request(desk, "POST", "/v1/jobs", f"Content-Length: {len(body)}"))
+            for start in range(0, len(body), 5_000):
+                writer.write(body[start : start + 5_000])
+                await asyncio.sleep(0.1)
+            assert (await answer_of(reader))[0] == 201
+            writer.close()
 
 
 async def test_a_stream_does_not_hold_up_the_end(desk):

@@ -10,11 +10,11 @@ import pytest
 
 from corral.core.intake.refusal import Refusal
 from corral.server.api.app import make_app
-from corral.server.api.entry.problems import Unable
-from corral.server.saved import IMAGE_FORMAT
-from corral.server.standing.apart import apart
-from corral.server.standing.following import STALE_S, Follower
-from corral.server.standing.redirect import Redirect, Starting, Switch, is_answered_here
+from corral.server.api.http.problems import ApiError
+from corral.server.ha.detached_wait import apart
+from corral.server.ha.follower import STALE_S, Follower
+from corral.server.ha.redirect import Redirect, Starting, Switch, is_answered_here
+from corral.server.journal_state import IMAGE_FORMAT
 from corral.store.journal import JournalAway, JournalBusy, StoredImage
 from corral.store.memory import MemoryJournal
 from tests.server.asgi import ask
@@ -180,7 +180,7 @@ async def test_whoever_asks_something_while_the_server_goes_down_is_told_so():
     app = make_app(Follower(leader, leader.lookup))
     app.close()
     for look in (app.shared.look, app.shared.look_first, app.shared.look_at_logs):
-        with pytest.raises(Unable) as told:
+        with pytest.raises(ApiError) as told:
             await look(leader.lookup.job, "1")
         assert (told.value.status, told.value.code) == (503, "going_down")
 

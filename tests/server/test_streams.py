@@ -9,12 +9,12 @@ from typing import get_args
 
 import pytest
 
-from corral.backends.base import TaskKey
 from corral.core import facts as f
+from corral.core.accounts import accounts as a
 from corral.core.engine import react
-from corral.core.people import accounts as a
-from corral.server.api.entry.settings import ApiSettings
-from corral.server.api.handlers.telling import _SENTENCES
+from corral.runtime.base import TaskKey
+from corral.server.api.handlers.event_text import _SENTENCES
+from corral.server.api.http.settings import ApiSettings
 from corral.wire import codec
 from tests.server.asgi import Stream, ask
 
@@ -62,6 +62,12 @@ async def test_pages_can_be_narrowed(desk):
     assert [event["job"] for event in page["events"]] == ["1", "2", "3"]
     assert page["events"][0]["text"] == "job 1 was submitted to team"
     assert page["events"][0]["actor"] == "member"
+
+
+async def test_private_names_of_actors_in_old_journals_are_shown_as_system(desk):
+    assert any(record.actor == "world" for record in desk.service.journal.read(0, 1000))
+    page = (await ask(desk.app, "GET", "/v1/events?types=NodeAdded", desk.root)).json()
+    assert {event["actor"] for event in page["events"]} == {"system"}
 
 
 async def test_no_digest_of_a_token_is_ever_told(desk):

@@ -7,15 +7,15 @@ import time
 
 import pytest
 
-from corral.backends.base import TaskKey
-from corral.backends.fleet.backend import FleetBackend
-from corral.backends.fleet.settings import FleetSettings
 from corral.core import facts as f
+from corral.core.accounts import accounts as a
+from corral.core.accounts.accounts import Role
 from corral.core.engine import react
-from corral.core.people import accounts as a
-from corral.core.people.accounts import Role
-from corral.server.api.entry.settings import ApiSettings
-from corral.server.service import Feed, Newsroom
+from corral.remote.backend import RemoteBackend
+from corral.remote.settings import RemoteSettings
+from corral.runtime.base import TaskKey
+from corral.server.api.http.settings import ApiSettings
+from corral.server.service import EventFeed, EventHub
 from corral.store.journal import Record
 from tests.server.asgi import Stream, ask
 
@@ -146,10 +146,10 @@ class TestLogsOfAFleet:
             streams_max=2_000, streams_per_user=1_000, streams_per_token=1_000, streams_per_address=1_000
         )
 
-    async def fleet(self, desk, tmp_path, wait_ms: int) -> FleetBackend:
+    async def fleet(self, desk, tmp_path, wait_ms: int) -> RemoteBackend:
         """Job 1 runs on a node of a fleet whose agent says nothing about its log."""
         await running_job(desk)
-        backend = FleetBackend(tmp_path, FleetSettings(log_wait_ms=wait_ms))
+        backend = RemoteBackend(tmp_path, RemoteSettings(log_wait_ms=wait_ms))
         backend.expect(desk.service.state.nodes["n0"].spec, False, [KEY])
         backend.open(lambda _: None, 1)
         desk.service.backend = backend
@@ -197,8 +197,8 @@ async def test_feeds_that_are_equally_far_read_together():
         reads.append((after, limit))
         return []
 
-    room = Newsroom(read)
-    feeds = [aiter(Feed(room, 7)) for _ in range(100)]
+    room = EventHub(read)
+    feeds = [aiter(EventFeed(room, 7)) for _ in range(100)]
     waiting = [asyncio.ensure_future(anext(feed)) for feed in feeds]
     await asyncio.sleep(0.1)
     assert len(reads) == 1

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from corral.core.accounts import accounts as a
 from corral.core.events import JobSubmitted
-from corral.core.people import accounts as a
 from corral.server.api.app import make_app
 from tests.server.asgi import ask
 

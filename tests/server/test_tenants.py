@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
+from corral.core.accounts import accounts as a
+from corral.core.accounts.accounts import Role
 from corral.core.intake.site import SiteRules
 from corral.core.model import Cause, GangState
-from corral.core.people import accounts as a
-from corral.core.people.accounts import Role
 from corral.server.api.app import make_app
 from tests.server.asgi import ask
 from tests.server.memory_service import MemoryService

@@ -6,16 +6,16 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from corral.backends.carriers.base import PilotOrder
-from corral.backends.carriers.fake import FakeCarrier, FakeEngine
+from corral.core.accounts.accounts import Role
 from corral.core.fleets.fleets import Fleet, FleetSet, FleetSpec, PilotPhase
-from corral.core.people.accounts import Role
-from corral.server.carrying.tending import AT_ONCE, Tender
+from corral.providers.base import PilotOrder
+from corral.providers.fake import FakeCloud, FakeProvider
+from corral.server.provisioning.reconciler import AT_ONCE, FleetReconciler
 from tests.server.memory_service import MemoryService
 
 
-class Listening(FakeCarrier):
-    def __init__(self, engine: FakeEngine) -> None:
+class Listening(FakeProvider):
+    def __init__(self, engine: FakeCloud) -> None:
         super().__init__(engine)
         self.asked: list[list[str]] = []
 
@@ -24,7 +24,7 @@ class Listening(FakeCarrier):
         super().acquire(orders)
 
 
-async def tended(carrier: Listening, nodes: int) -> MemoryService:
+async def tended(provider: Listening, nodes: int) -> MemoryService:
     """As it is when all pilots of a fleet have been seen."""
     service = MemoryService(nodes=0)
     service.user("ann", (Role.OPERATOR, ""))
@@ -36,7 +36,7 @@ async def tended(carrier: Listening, nodes: int) -> MemoryService:
 
     whole: Any = service  # as much of it as is used here
     nothing: Any = None  # no node ever joins
-    tender = Tender("gpu", whole, nothing, ("http://head:7411",), lambda _fleet: carrier, target)
+    tender = FleetReconciler("gpu", whole, nothing, ("http://head:7411",), lambda _fleet: provider, target)
     task = asyncio.create_task(tender.run())
     try:
         async with asyncio.timeout(20):
@@ -48,20 +48,20 @@ async def tended(carrier: Listening, nodes: int) -> MemoryService:
 
 
 async def test_all_that_is_needed_is_asked_for_in_one_call() -> None:
-    carrier = Listening(FakeEngine(nodes=0))
-    await tended(carrier, 5)
-    assert carrier.asked == [["gpu-1", "gpu-2", "gpu-3", "gpu-4", "gpu-5"]]
+    provider = Listening(FakeCloud(nodes=0))
+    await tended(provider, 5)
+    assert provider.asked == [["gpu-1", "gpu-2", "gpu-3", "gpu-4", "gpu-5"]]
 
 
 async def test_between_two_looks_there_is_an_end_to_it() -> None:
-    carrier = Listening(FakeEngine(nodes=0))
-    await tended(carrier, AT_ONCE + 6)
-    assert [len(asked) for asked in carrier.asked] == [AT_ONCE, 6]
+    provider = Listening(FakeCloud(nodes=0))
+    await tended(provider, AT_ONCE + 6)
+    assert [len(asked) for asked in provider.asked] == [AT_ONCE, 6]
 
 
 async def test_one_answer_that_is_lost_keeps_no_other_from_being_seen() -> None:
-    carrier = Listening(FakeEngine(nodes=0))
-    carrier.engine.lose_answers = 1
-    service = await tended(carrier, 3)
-    assert carrier.engine.acquired == ["gpu-1", "gpu-2", "gpu-3"]
+    provider = Listening(FakeCloud(nodes=0))
+    provider.engine.lose_answers = 1
+    service = await tended(provider, 3)
+    assert provider.engine.acquired == ["gpu-1", "gpu-2", "gpu-3"]
     assert {pilot.phase for pilot in service.fleets.fleets["gpu"].pilots.values()} == {PilotPhase.WAITING}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from corral.server.api.entry import throttle
-from corral.server.api.entry.settings import ApiSettings
-from corral.server.api.entry.throttle import HERE_FACTOR, WAIT_S_MAX, WAIT_S_MAX_HERE, Failures, network_of
+from corral.server.api.http import throttle
+from corral.server.api.http.settings import ApiSettings
+from corral.server.api.http.throttle import HERE_FACTOR, WAIT_S_MAX, WAIT_S_MAX_HERE, FailedSignIns, network_of
 from corral.server.auth import new_token
 from tests.server.asgi import ask
 
@@ -51,7 +51,7 @@ async def test_no_token_at_all_is_no_guess(desk):
 
 
 def test_waits_double_and_end():
-    failures, key, now_s = Failures(FREE), ("10.1.1.1", ""), 0.0
+    failures, key, now_s = FailedSignIns(FREE), ("10.1.1.1", ""), 0.0
     waits = []
     for _ in range(FREE + 9):
         waits.append(failures.failed(key, now_s))
@@ -63,7 +63,7 @@ def test_waits_double_and_end():
 
 def test_the_table_is_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(throttle, "_KEPT", 100)
-    failures = Failures(FREE)
+    failures = FailedSignIns(FREE)
     for n in range(1_000):
         failures.failed((f"10.0.{n // 256}.{n % 256}", ""), float(n))
     assert len(failures._failed) == 100

@@ -7,33 +7,33 @@ from typing import TypeVar
 
 import pytest
 
-from corral.backends.fake import FakeBackend, Script
 from corral.core import events as e
 from corral.core.intake.commands import cancel, hold
 from corral.core.model import GangState
-from corral.server.running import Running
+from corral.runtime.fake import FakeBackend, FakeScript
+from corral.server.server import Server
 from corral.store.memory import MemoryJournal
 from tests.server.servers import NODE, job, running, until, written
 
-LONG = Script(start_ms=300, runs_ms=600_000)  # it comes up when the server has nothing left to do
+LONG = FakeScript(start_ms=300, runs_ms=600_000)  # it comes up when the server has nothing left to do
 E = TypeVar("E", bound=e.Event)
 SOON_S = 5.0  # generous: what is broken takes minutes
 
 
 @pytest.fixture(autouse=True)
 def _short_end(monkeypatch):
-    monkeypatch.setattr("corral.server.running.IMAGE_S", 0.2)  # a planner that hangs makes none
+    monkeypatch.setattr("corral.server.server.IMAGE_S", 0.2)  # a planner that hangs makes none
 
 
 def first(journal: MemoryJournal, kind: type[E]) -> E | None:
     return next((event for event in written(journal) if isinstance(event, kind)), None)
 
 
-async def is_running(server: Running, gang: str) -> None:
+async def is_running(server: Server, gang: str) -> None:
     await until(lambda: server.service.state.gangs[gang].state is GangState.RUNNING)
 
 
-async def stop_planner(server: Running) -> None:
+async def stop_planner(server: Server) -> None:
     """It hangs, and a plan is wanted of it."""
     process = server.loop.planner._process
     assert process is not None

@@ -2,7 +2,6 @@
 
 import pytest
 
-from corral.backends.fake import FakeBackend, Script
 from corral.core import events as e
 from corral.core.apply import FOLDS
 from corral.core.apply_gangs import FOLD_GANGS
@@ -10,14 +9,15 @@ from corral.core.image import take_image
 from corral.core.intake.commands import change_priority, hold
 from corral.core.laws import violations
 from corral.core.model import GangState
-from corral.server.loop import Done
+from corral.runtime.fake import FakeBackend, FakeScript
+from corral.server.loop import Committed
 from corral.server.metrics import Metrics
-from corral.server.running import Running
-from corral.server.start import load
+from corral.server.recovery import load
+from corral.server.server import Server
 from corral.store.memory import MemoryJournal
 from tests.server.servers import NODE, ended, job, reopened, running, until, written
 
-LONG = Script(runs_ms=600_000)
+LONG = FakeScript(runs_ms=600_000)
 
 
 def break_fold(monkeypatch, folds: dict, kind: type, is_bad) -> None:
@@ -32,7 +32,7 @@ def break_fold(monkeypatch, folds: dict, kind: type, is_bad) -> None:
     monkeypatch.setitem(folds, kind, broken)
 
 
-def agree(server: Running, journal: MemoryJournal) -> bool:
+def agree(server: Server, journal: MemoryJournal) -> bool:
     """Whether the next server would know what this one knows."""
     there = load(reopened(journal)).state
     return take_image(server.service.state) == take_image(there) and not list(violations(server.service.state))
@@ -52,8 +52,8 @@ async def test_a_command_that_cannot_be_applied_leaves_no_trace_and_others_go_on
         assert server.service.state.jobs["2"].priority == 0
         assert agree(server, journal)
         done = await server.service.change("bob", lambda state, now: change_priority(state, "3", 9, now))
-        assert isinstance(done, Done)
-        assert isinstance(await server.service.submit("root", [job(held=True)]), Done)
+        assert isinstance(done, Committed)
+        assert isinstance(await server.service.submit("root", [job(held=True)]), Committed)
         assert agree(server, journal)
         assert server.loop.failure is None
         assert "corral_state_restored_total 1.0" in metrics.text(0).decode()

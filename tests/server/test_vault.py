@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from corral.core.people import accounts as a
-from corral.core.people.accounts import Accounts
+from corral.core.accounts import accounts as a
+from corral.core.accounts.accounts import Accounts
 from corral.server.vault import secrets_of
 from corral.server.vault.keys import BadKey, add_key, load_keys, read_keys
 from corral.server.vault.sealing import CannotOpen, Sealer
@@ -105,9 +105,9 @@ def test_servers_that_share_a_database_need_a_key_that_all_have(tmp_path):
     ("text", "mode", "why"),
     [
         (b"", 0o600, "no key"),
-        (b"c2hvcnQ=\n", 0o600, "no key: each is 32 bytes"),
-        (b"not base64!\n", 0o600, "no key: each is 32 bytes"),
-        (base64.b64encode(bytes(32)), 0o644, "can be read by others"),
+        (b"c2hvcnQ=\n", 0o600, "invalid line: each key is 32 bytes"),
+        (b"not base64!\n", 0o600, "invalid line: each key is 32 bytes"),
+        (base64.b64encode(bytes(32)), 0o644, "can be read by other users"),
     ],
 )
 def test_a_bad_key_file_is_told(tmp_path, text, mode, why):

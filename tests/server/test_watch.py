@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from corral.backends.base import HealthReport, PaceReport, TaskKey
 from corral.core import events as e
 from corral.core.cluster.resources import Seat
 from corral.core.model import Cause, FailureClass, Health, JobSpec
-from corral.server.watch.history import EndHistory
-from corral.server.watch.past import recalled
-from corral.server.watch.verdicts import FleetWatch
+from corral.runtime.base import HealthReport, PaceReport, TaskKey
+from corral.server.node_health.history import EndHistory
+from corral.server.node_health.past_ends import read_recent
+from corral.server.node_health.status import NodeStatuses
 from corral.store.journal import Entry
 from corral.store.memory import MemoryJournal
 from corral.wire.codec import encode
@@ -59,10 +59,67 @@ def test_a_node_on_which_work_fails_more_than_elsewhere_is_a_lemon():
     past.ran(["n1"], FAILED, times=5)
     past.ran(["n2"], times=15)
     past.ran(["n3"], FAILED, times=1)
-    why = "lemon: work of 5 users met faults of the machine here within 1d (5 of 5 jobs; 1 of 16 elsewhere), and fares"
+    why = "lemon: jobs of 5 users hit machine faults here within 3d (5 of 5 jobs; 1 of 16 elsewhere), and run"
     assert {node: said[: len(why)] for node, said in past.lemons().items()} == {"n1": why}
     assert past.lemons(lemon_failures=0) == {}
-    assert past.lemons(now_ms=NOW_MS + 2 * DAY_MS) == {}, "it is long ago"
+    assert past.lemons(now_ms=NOW_MS + 4 * DAY_MS) == {}, "it is long ago"
+
+
+def test_a_lemon_that_spoils_a_job_now_and_then_is_found_over_more_than_a_day():
+    past = Past()
+    past.at_ms = NOW_MS - 65 * HOUR_MS
+    for _ in range(8):
+        past.ran(["n1"], FAILED)
+        past.ran(["n1"])
+        past.ran(["n2"], times=9)
+        past.at_ms += 8 * HOUR_MS
+    assert past.lemons().keys() == {"n1"}
+
+
+def test_what_fails_everywhere_in_the_same_hours_condemns_nobody_also_if_it_runs_well_later():
+    """A shared filesystem fails again and again; what it spoils is run again."""
+    past, nodes = Past(), [f"n{n}" for n in range(8)]
+    for _ in range(2):
+        past.at_ms = NOW_MS - DAY_MS if past.gangs == 0 else NOW_MS - 12 * HOUR_MS
+        gangs = [past.placed(node) for _ in range(3) for node in nodes]
+        for gang in gangs:
+            past.add(e.GangStopped(past._next(), gang, 1, FAILED, 1))
+        past.at_ms += HOUR_MS
+        for n, gang in enumerate(gangs):
+            past.add(e.GangPlaced(past._next(), gang, 2, (Seat(nodes[(n + 1) % 8], 1),), ()))
+            past.add(e.GangStopped(past._next(), gang, 2))
+        past.at_ms += HOUR_MS
+        for node in nodes:
+            past.ran([node], times=60)
+    assert past.lemons() == {}
+
+
+def test_a_node_is_judged_again_once_its_failed_jobs_have_run_well_elsewhere():
+    past = Past()
+    past.at_ms = NOW_MS - DAY_MS
+    for n in range(15):  # programs that fail wherever they run
+        past.ran([f"m{n}"], FAILED)
+    past.ran(["n3"], times=500)
+    past.at_ms += 2 * HOUR_MS
+    gangs = []
+    for _ in range(5):
+        gangs.append(past.placed("n1"))
+        past.add(e.GangStopped(past._next(), gangs[-1], 1, FAILED, 1))
+        past.ran(["n1"], times=3)
+    history = EndHistory()
+    for event in past.events:
+        history.take(event)
+    assert history.lemons(NOW_MS, HealthSettings(), {}) == {}
+    again = Past()
+    again.at_ms, again.gangs = past.at_ms, past.gangs
+    for gang in gangs:
+        again.add(e.GangPlaced(again._next(), gang, 2, (Seat("n3", 1),), ()))
+        again.add(e.GangStopped(again._next(), gang, 2))
+    again.ran(["n3"], times=40)
+    for event in again.events:
+        history.take(event)
+    (why,) = history.lemons(NOW_MS, HealthSettings(), {}).values()
+    assert "5 of these jobs ran well elsewhere afterwards" in why
 
 
 def test_a_users_errors_condemn_nothing_however_many():
@@ -110,11 +167,11 @@ def test_a_node_that_is_lost_again_and_again_is_a_lemon_and_a_network_that_fails
         past.add(e.NodeLost(NOW_MS - hour * HOUR_MS, "n1"))
         for node in ("n2", "n3"):
             past.add(e.NodeLost(NOW_MS - hour * HOUR_MS - 1_000_000, node))
-    assert past.lemons() == {"n1": "lemon: it was lost 5 times within 1d"}
+    assert past.lemons() == {"n1": "lemon: it was lost 5 times within 3d"}
 
 
-def watch_of(past: Past) -> FleetWatch:
-    watch = FleetWatch(EndHistory())
+def watch_of(past: Past) -> NodeStatuses:
+    watch = NodeStatuses(EndHistory())
     for event in past.events:
         watch.take(event)
     return watch
@@ -126,15 +183,15 @@ def test_the_worse_of_two_words_counts_and_a_lemon_stays_one_until_it_is_undrain
     past.ran(["n2"], times=15)
     watch = watch_of(past)
     well = HealthReport("n1", None, Health.HEALTHY)
-    assert watch.heard(well) == well
+    assert watch.take_report(well) == well
     (said,) = watch.judge(NOW_MS)
     assert (said.health, said.why[:6]) == (Health.SUSPECT, "lemon:")
-    assert watch.heard(well) == said, "it does not know how others fare"
+    assert watch.take_report(well) == said, "it does not know how others fare"
     ill = HealthReport("n1", None, Health.DRAINING, "disk")
-    assert watch.heard(ill) == ill
+    assert watch.take_report(ill) == ill
     gpu = HealthReport("n1", 3, Health.FAILED, "Xid 79")
-    assert watch.heard(gpu) == gpu
-    watch.heard(well)
+    assert watch.take_report(gpu) == gpu
+    watch.take_report(well)
     later = Past()
     later.at_ms = NOW_MS
     later.ran(["n2"], FAILED, times=30)
@@ -151,15 +208,15 @@ def test_a_new_server_recalls_the_history_from_the_record():
     journal = MemoryJournal()
     written: list[e.Event] = [*losses, calm]
     journal.append([Entry(event.at_ms, "world", encode(event)) for event in written])
-    assert recalled(journal, NOW_MS - DAY_MS) == losses
-    assert recalled(journal, NOW_MS) == []
-    watch = FleetWatch(EndHistory())
-    for event in recalled(journal, NOW_MS - DAY_MS):
+    assert read_recent(journal, NOW_MS - DAY_MS) == losses
+    assert read_recent(journal, NOW_MS) == []
+    watch = NodeStatuses(EndHistory())
+    for event in read_recent(journal, NOW_MS - DAY_MS):
         watch.take(event)
     assert [each.node for each in watch.judge(NOW_MS)] == ["n1"]
 
 
-def paced(watch: FleetWatch, attempt: int = 1, jobs: Sequence[str] = ("7", "8"), **busy_ms: int) -> None:
+def paced(watch: NodeStatuses, attempt: int = 1, jobs: Sequence[str] = ("7", "8"), **busy_ms: int) -> None:
     """One rank of each job on each node, in the order given; each job is another user's."""
     for job in jobs:
         watch.take(e.JobSubmitted(NOW_MS, job, JobSpec(queue="team", gangs=()), f"user of {job}"))
@@ -168,22 +225,22 @@ def paced(watch: FleetWatch, attempt: int = 1, jobs: Sequence[str] = ("7", "8"),
 
 
 def test_what_one_job_says_of_its_steps_condemns_nothing():
-    watch = FleetWatch(EndHistory())
+    watch = NodeStatuses(EndHistory())
     paced(watch, jobs=("7",), n1=100, n2=104, n3=180, n4=99)
     assert [each for n in range(9) for each in watch.judge(NOW_MS + n)] == []
 
 
 def test_a_machine_whose_ranks_are_slower_than_their_gang_is_a_straggler():
-    watch = FleetWatch(EndHistory())
+    watch = NodeStatuses(EndHistory())
     paced(watch, n1=100, n2=104, n3=180, n4=99)
     assert [list(watch.judge(NOW_MS + n)) for n in range(2)] == [[], []], "once is nobody's fault"
     (said,) = watch.judge(NOW_MS + 2)
     assert (said.node, said.health) == ("n3", Health.SUSPECT)
-    assert said.why == "straggler: rank 2 of 8/main is busy for 180 ms with a step, others for 102 ms"
+    assert said.why == "straggler: rank 2 of 8/main takes 180 ms for a step, the median is 102 ms"
     paced(watch, n1=100, n2=104, n3=175, n4=99)
     assert list(watch.judge(NOW_MS + 3)) == [], "the words stay the same"
     well = HealthReport("n3", None, Health.HEALTHY)
-    assert watch.heard(well) == said
+    assert watch.take_report(well) == said
     for gang in ("7/main", "8/main"):
         watch.take(e.GangStopped(NOW_MS + 4, gang, 1))
     assert list(watch.judge(NOW_MS + 5)) == []
@@ -191,7 +248,7 @@ def test_a_machine_whose_ranks_are_slower_than_their_gang_is_a_straggler():
 
 
 def test_few_ranks_old_attempts_and_equal_slowness_make_no_straggler():
-    watch = FleetWatch(EndHistory())
+    watch = NodeStatuses(EndHistory())
     paced(watch, n1=100, n2=900, n3=100)
     assert [each for n in range(5) for each in watch.judge(NOW_MS + n)] == [], "three are too few to compare"
     paced(watch, attempt=2, n1=900, n2=910, n3=905, n4=800)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 
-from corral.backends.fake import FakeBackend, Script
-from corral.core.people.accounts import TokenIssued
+from corral.core.accounts.accounts import TokenIssued
+from corral.runtime.fake import FakeBackend, FakeScript
 from corral.server.api.app import make_app
 from corral.server.auth import new_token
 from corral.server.metrics import Metrics
-from corral.server.running import Running
-from corral.server.start import load
+from corral.server.recovery import load
+from corral.server.server import Server
 from corral.server.totals import fold
 from corral.server.vault import secrets_of
 from corral.store.sqlite.journal import SqliteJournal
@@ -29,7 +29,7 @@ async def whole(folder, backend, token=None):
     if journal.head.seq == 0:
         found(journal)
     secrets = secrets_of(folder)
-    server = Running(load(journal), journal, journal.lookup, backend, secrets)
+    server = Server(load(journal), journal, journal.lookup, backend, secrets)
     await server.begin()
     service = server.service
     try:
@@ -49,7 +49,7 @@ async def whole(folder, backend, token=None):
 
 
 async def test_a_job_from_submission_to_its_log(tmp_path):
-    backend = FakeBackend([NODE], lambda _: Script(runs_ms=50, stdout=b"hello\n"))
+    backend = FakeBackend([NODE], lambda _: FakeScript(runs_ms=50, stdout=b"hello\n"))
     async with whole(tmp_path, backend) as (app, server, token):
         async with Stream(app, "/v1/events?follow=true", token) as stream:
             answer = await ask(app, "POST", "/v1/jobs", token, JOB, [("Idempotency-Key", "once")])
@@ -61,6 +61,10 @@ async def test_a_job_from_submission_to_its_log(tmp_path):
         assert (job["state"], job["exit_code"], job["command"][-1]) == ("succeeded", 0, "true")
         assert [run["nodes"] for run in job["history"]] == [["here"]]
         assert (await ask(app, "GET", "/v1/jobs/1/logs", token)).body == b"hello\n"
+        events = (await ask(app, "GET", "/v1/events?job=1", token)).json()["events"]
+        actors = {event["type"]: event["actor"] for event in events}
+        assert actors["GangPlaced"] == "system", "the planner is not a user"
+        assert actors["GangStarted"].startswith("node "), "its node reported it"
         usage = (await ask(app, "GET", "/v1/usage", token)).json()
         assert usage["gpu_ms"] > 0
         records = server.service.journal.read(0, 1_000)
@@ -103,7 +107,7 @@ async def test_why_and_what_would_happen(tmp_path):
 
 
 async def test_many_clients_at_once(tmp_path):
-    backend = FakeBackend([NODE], lambda _: Script(runs_ms=5))
+    backend = FakeBackend([NODE], lambda _: FakeScript(runs_ms=5))
     async with whole(tmp_path, backend) as (app, _, token):
 
         async def client(number: int) -> list[str]:

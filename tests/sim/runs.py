@@ -61,7 +61,7 @@ class Told:
             refuse=lambda _, refusal: self.refusals.append(refusal),
             **more,
         )
-        self.simulation.carry = carry
+        self.simulation.delivery_times = carry
         self.simulation.run()
 
     def of(self, kind: type[Kind], name: str = "") -> list[Kind]:

@@ -68,7 +68,7 @@ def test_rates_that_cannot_be_are_told(rates: FaultRates, field: str) -> None:
 
 def test_a_lost_report_is_made_again_until_it_is_heard() -> None:
     network = Network(FaultRates(lost_reports=0.5, report_again_ms=10_000))
-    heard = [network.carry(1_000) for _ in range(1_000)]
+    heard = [network.delivery_times(1_000) for _ in range(1_000)]
     late = sum(times[0] > 1_000 for times in heard)
     doubled = sum(len(times) == 2 for times in heard)
     assert 430 < late < 570
@@ -96,7 +96,7 @@ def test_lost_reports_make_runs_later_and_lose_no_job() -> None:
     arrivals = [job(f"j{n}", SECOND + n * MINUTE, HOUR, gpus=4, priority=n % 3) for n in range(20)]
     costs = Costs(start_ms=5 * SECOND, restart_ms=9 * SECOND, save_ms=3 * SECOND, checkpoint_every_ms=10 * MINUTE)
     network = Network(FaultRates(lost_reports=0.3))
-    told = Told(arrivals, costs=costs, carry=network.carry)
+    told = Told(arrivals, costs=costs, carry=network.delivery_times)
     assert len(ends(told)) == 20
     assert all(end.succeeded for end in told.of(e.JobEnded))
     assert max(ends(told).values()) > max(ends(Told(arrivals, costs=costs)).values())
@@ -104,5 +104,5 @@ def test_lost_reports_make_runs_later_and_lose_no_job() -> None:
 
 def test_marks_of_periodic_checkpoints_do_not_multiply() -> None:
     costs = Costs(checkpoint_every_ms=MINUTE)
-    told = Told([job("a", SECOND, 10 * HOUR)], costs=costs, carry=Network(FaultRates(lost_reports=0.2)).carry)
+    told = Told([job("a", SECOND, 10 * HOUR)], costs=costs, carry=Network(FaultRates(lost_reports=0.2)).delivery_times)
     assert len(told.of(e.CheckpointCommitted)) <= 10 * 60

@@ -6,11 +6,20 @@ import pytest
 
 from corral.core.model import QueueSpec
 from corral.sim.history import Recorder
-from corral.sim.literature import OVERHEAD_S, REAL, RULES, Comparison, comparisons, muri, overhead_s, philly_by_count
-from corral.sim.literature import policy_of as published
-from corral.sim.literature import testbed as on_real_gpus
+from corral.sim.research.literature import (
+    OVERHEAD_S,
+    REAL,
+    RULES,
+    Comparison,
+    comparisons,
+    muri,
+    overhead_s,
+    philly_by_count,
+)
+from corral.sim.research.literature import policy_of as published
+from corral.sim.research.literature import testbed as on_real_gpus
+from corral.sim.research.taxed import TaxedSimulation
 from corral.sim.run import Arrival
-from corral.sim.taxed import TaxedSimulation
 from tests.sim.runs import SECOND, cluster, job
 from tests.sim.traces.files import PUBLIC, needs_public_traces
 

@@ -6,7 +6,16 @@ import pytest
 
 from corral.core import events as e
 from corral.core.cluster.resources import CPU_MILLI, TaskDemand
-from corral.sim.openb import drawn, gpu_milli_of, nodes_of, published, read_order, recorded, replay, typical_tasks
+from corral.sim.research.openb import (
+    drawn,
+    gpu_milli_of,
+    nodes_of,
+    published,
+    read_order,
+    recorded,
+    replay,
+    typical_tasks,
+)
 from corral.sim.traces.catalog import open_trace
 from corral.sim.traces.model import Trace, TraceJob, TraceNodes
 from tests.sim.traces.files import PUBLIC, needs_public_traces, written

@@ -7,7 +7,7 @@ import pytest
 from corral.core.cluster.resources import GPU_MILLI
 from corral.sim.cluster import build_cluster
 from corral.sim.traces.model import Trace, TraceJob, TraceNodes
-from corral.sim.workload import ESTIMATES, HOUR_MS, Terms, arrivals_of, demand_of, queues_of
+from corral.sim.workload import ESTIMATES, HOUR_MS, SubmissionTerms, arrivals_of, demand_of, queues_of
 from tests.sim.runs import cluster
 
 EIGHTS = cluster("4x8")
@@ -57,7 +57,7 @@ def test_estimates() -> None:
 def test_a_stated_limit_is_believed_and_enforced_only_when_asked() -> None:
     trace = Trace("t", (asked(1, limit_ms=HOUR_MS),))
     assert arrivals_of(trace, EIGHTS)[0].spec.time_limit_ms is None
-    assert arrivals_of(trace, EIGHTS, Terms(ends_at_limit=True))[0].spec.time_limit_ms == HOUR_MS
+    assert arrivals_of(trace, EIGHTS, SubmissionTerms(ends_at_limit=True))[0].spec.time_limit_ms == HOUR_MS
 
 
 def test_teams_are_queues_and_a_name_is_never_a_path() -> None:

@@ -3,8 +3,6 @@ are the real ones; machines come after a while, jobs end after a while."""
 
 from __future__ import annotations
 
-from corral.backends.carriers.base import PilotOrder, PilotPhase
-from corral.backends.carriers.fake import FakeEngine
 from corral.core import events as e
 from corral.core import facts as f
 from corral.core.cluster.resources import Demand, Gpu, TaskDemand
@@ -13,7 +11,7 @@ from corral.core.engine import Engine
 from corral.core.fleets import fleets as fl
 from corral.core.fleets.fleets import Fleets, FleetSpec, NodeShape
 from corral.core.fleets.outlook import could_come
-from corral.core.fleets.upkeep import Standing, upkeep
+from corral.core.fleets.reconcile import PilotNode, upkeep
 from corral.core.intake import commands
 from corral.core.intake.refusal import Refusal
 from corral.core.laws import check
@@ -22,6 +20,8 @@ from corral.core.snapshot import Snapshot
 from corral.core.state import State
 from corral.policy.catalog import policy as named_policy
 from corral.policy.demand import needs
+from corral.providers.base import PilotOrder, PilotPhase
+from corral.providers.fake import FakeCloud
 
 BOOT_S, RUN_S, GPUS = 20, 30, 8
 SHAPE = NodeShape(tuple(Gpu(f"g{n}", "H100", 81_920) for n in range(GPUS)))
@@ -32,7 +32,7 @@ class Lending:
 
     def __init__(self, idle_s: int, most: int = 6) -> None:
         self.now_s, self.idle_s = 1_000, idle_s
-        self.state, self.fleets, self.cloud = State(Settings()), Fleets(), FakeEngine(most)
+        self.state, self.fleets, self.cloud = State(Settings()), Fleets(), FakeCloud(most)
         policy = named_policy("standard")
         assert not isinstance(policy, Refusal)
         self.engine = Engine(self.state, policy, lambda _: None)
@@ -107,14 +107,14 @@ class Lending:
         for node in owed.remove:
             self.engine.take([e.NodeRemoved(self.now, node)], self.now)
 
-    def _standing(self) -> dict[str, Standing]:
+    def _standing(self) -> dict[str, PilotNode]:
         found = {}
         for name, node in self.state.nodes.items():
             is_busy = bool(self.state.tenants[name])
             if is_busy:
                 self.idle_since.pop(name, None)
             since = self.idle_since.setdefault(name, self.now_s) if not is_busy else self.now_s
-            found[name] = Standing(node.lost, is_busy, node.drained, since * 1000, SHAPE)
+            found[name] = PilotNode(node.lost, is_busy, node.drained, since * 1000, SHAPE)
         return found
 
 

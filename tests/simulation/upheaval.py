@@ -143,8 +143,7 @@ class Upheaval(Driver):
             events = commit(self.state, plan, self.now)
             self._must_commit_in_full(plan, events)
             self._no_circle(events, made_way)
-            owed = effects(self.state)
-            if not events and not owed:
+            if not events and not any(self._is_pending(effect.gang) for effect in effects(self.state)):
                 return
             self._take(events)
             self.now += 1
@@ -155,6 +154,11 @@ class Upheaval(Driver):
                 else:
                     self._tell(f.TasksDown(gang.id, gang.attempt, gang.everyone, 85))
         raise LawBroken(f"nothing has happened for {ROUNDS_MAX} rounds, and there is still something to decide")
+
+    def _is_pending(self, name: str) -> bool:
+        """Whether a gang still has something to do; one that has ended may wait to be judged."""
+        gang = self.state.gangs[name]
+        return gang.ended != gang.everyone or gang.eviction is None or gang.eviction.judge_ms <= self.now
 
     def _no_circle(self, events: Sequence[e.Event], made_way: Counter[tuple[str, str]]) -> None:
         """Rights shift while others start, so a gang may have to move again; what goes on and on is a circle."""

@@ -7,9 +7,9 @@ from itertools import islice
 from random import Random
 
 from corral.core import events as e
+from corral.core.accounts import accounts as a
 from corral.core.cluster.resources import Gpu
 from corral.core.fleets import fleets as fl
-from corral.core.people import accounts as a
 from corral.store.journal import Entry
 from corral.store.lookup import request_mark
 from corral.wire.codec import Written, encode

@@ -4,8 +4,8 @@ import pytest
 
 from corral.store.archive import ArchiveRefused, archive_begins_after, read_archive, write_archive
 from corral.store.chain import BEGINNING, chain
-from corral.store.journal import Head, JournalBroken, JournalFailed, StoredImage
-from corral.store.sqlite import SqliteJournal, removal
+from corral.store.journal import JournalBroken, JournalFailed, JournalHead, StoredImage
+from corral.store.sqlite import SqliteJournal, prune
 from corral.store.verify import verify
 from tests.store.entries import entry, submission
 
@@ -14,12 +14,12 @@ RECORDS = chain(BEGINNING, 3, 1, [entry(n, "änn", "a key") for n in range(40)])
 
 @pytest.mark.parametrize("name", ["part.jsonl", "part.jsonl.gz"])
 def test_a_file_gives_back_what_was_written(tmp_path, name):
-    path, middle = tmp_path / name, Head(RECORDS[9].seq, RECORDS[9].hash)
-    assert write_archive(path, middle, RECORDS[10:]) == Head(40, RECORDS[-1].hash)
+    path, middle = tmp_path / name, JournalHead(RECORDS[9].seq, RECORDS[9].hash)
+    assert write_archive(path, middle, RECORDS[10:]) == JournalHead(40, RECORDS[-1].hash)
     assert list(read_archive(path)) == RECORDS[10:]
     assert archive_begins_after(path) == middle
     assert path.stat().st_mode & 0o777 == 0o600
-    with pytest.raises(ArchiveRefused, match="there already"):
+    with pytest.raises(ArchiveRefused, match="already exists"):
         write_archive(path, BEGINNING, RECORDS)
 
 
@@ -87,11 +87,11 @@ def test_what_a_job_asked_for_is_still_shown(journal):
 
 
 def test_an_interrupted_removal_is_finished_by_the_next_call(journal, monkeypatch):
-    monkeypatch.setattr(removal, "AT_ONCE", 4)
+    monkeypatch.setattr(prune, "AT_ONCE", 4)
     journal.save_image(StoredImage(20, 1, b""))
     with monkeypatch.context() as patch:
         patch.setattr(SqliteJournal, "_remove", lambda self, upto: self._writer.run(
-            lambda: removal.remove_some(self._connection, self._epoch, upto)).result())  # fmt: skip
+            lambda: prune.remove_some(self._connection, self._epoch, upto)).result())  # fmt: skip
         journal.archive(10)
     assert journal.read(0, 1)[0].seq == 5
     assert verify(journal.folder) == []

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from corral.core import events as e
+from corral.store import postgres
 from corral.store.journal import Entry, StoredImage
 from corral.store.postgres import PostgresJournal
 from corral.store.projection import job_told_of
@@ -130,16 +132,29 @@ def test_bytes_that_nobody_can_read_are_about_no_job(tmp_path):
     assert job_told_of(99, body) == ""
 
 
-@pytest.mark.parametrize(
-    ("damage", "told"),
-    [
-        ("DELETE FROM job_records WHERE job = '2'", "1 records are not entered, the first is 2"),
-        ("INSERT INTO job_records VALUES ('2', 1)", "1 rows should not be there"),
-    ],
-)
+DAMAGES = [
+    ("DELETE FROM job_records WHERE job = '2'", "1 records have no entry, the first is 5"),
+    ("INSERT INTO job_records VALUES ('2', 1)", "1 rows should not exist"),
+]
+
+
+@pytest.mark.parametrize(("damage", "told"), DAMAGES)
+def test_a_table_in_postgres_that_differs_from_the_records_is_found_by_verify(database, tmp_path, damage, told):
+    address = database.new()
+    journal = PostgresJournal(address, holder="test", folder=tmp_path)
+    journal.append([submission(n) for n in range(1, 4)] + [released(n) for n in range(1, 4)]).result(30)
+    journal.close()
+    assert postgres.verify(address, tmp_path) == []
+    with psycopg.connect(address) as connection:
+        connection.execute(damage)
+    (found,) = postgres.verify(address, tmp_path)
+    assert told in found.text
+
+
+@pytest.mark.parametrize(("damage", "told"), DAMAGES)
 def test_a_table_that_differs_from_the_records_is_found_by_verify(tmp_path, damage, told):
     journal = SqliteJournal(tmp_path)
-    journal.append([submission(n) for n in range(1, 4)]).result(10)
+    journal.append([submission(n) for n in range(1, 4)] + [released(n) for n in range(1, 4)]).result(10)
     journal.close()
     assert verify(tmp_path) == []
     with closing(sqlite3.connect(tmp_path / FILE_NAME)) as connection:
@@ -147,3 +162,26 @@ def test_a_table_that_differs_from_the_records_is_found_by_verify(tmp_path, dama
         connection.commit()
     (found,) = verify(tmp_path)
     assert told in found.text
+
+
+def test_submissions_are_found_by_the_table_of_jobs_and_need_no_entry(opened):
+    """They are most of what a busy server writes. Entries of an earlier version do no harm."""
+    journal = opened()
+    journal.append([submission(n) for n in range(1, 41)] + [released(n) for n in range(1, 41)]).result(60)
+    run = journal._writer.run
+    count = "SELECT count(*) FROM job_records"
+    assert run(lambda: journal._own_connection().execute(count).fetchone()[0]).result(30) == 40
+    assert (seqs(journal, "7"), journal.lookup.records_of("7", 7, 5).records[0].seq) == ([7, 47], 47)
+    run(lambda: journal._own_connection().execute("INSERT INTO job_records VALUES ('7', 7)")).result(30)
+    assert seqs(journal, "7") == [7, 47]
+    assert run(lambda: list(by_job.wrong_entries(journal._own_connection()))).result(30) == []
+    journal.close()
+
+
+def test_of_a_job_whose_submission_is_archived_the_rest_is_still_found(opened):
+    journal = opened()
+    journal.append([submission(1)] + [released(1) for _ in range(9)]).result(60)
+    journal.save_image(StoredImage(5, 1, b"a state"))
+    journal.archive(5)
+    assert seqs(journal, "1") == [6, 7, 8, 9, 10]
+    journal.close()

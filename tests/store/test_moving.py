@@ -6,9 +6,9 @@ import pytest
 
 from corral.store.address import verify
 from corral.store.archive import ArchiveRefused
+from corral.store.backup import JournalPlace, backup, copy, place_of, restore
 from corral.store.journal import JournalBroken, JournalBusy, JournalUnusable, StoredImage
 from corral.store.lookup import JobQuery
-from corral.store.moving import JournalPlace, backup, copy, place_of, restore
 from corral.store.postgres import PostgresJournal, PostgresReader
 from corral.store.sqlite import SqliteJournal, SqliteReader
 from tests.store.entries import submission

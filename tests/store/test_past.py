@@ -11,13 +11,13 @@ from corral.core import events as e
 from corral.core.cluster.resources import Demand, Seat, TaskDemand
 from corral.core.laws import check
 from corral.core.model import GangSpec, JobSpec, QueueSpec, Settings
-from corral.server.saved import IMAGE_FORMAT
-from corral.server.start import NUMBERS_AHEAD, is_restored, load
+from corral.server.journal_state import IMAGE_FORMAT
+from corral.server.recovery import NUMBERS_AHEAD, is_restored, load
+from corral.store.backup import backup, restore
 from corral.store.identity import Identity, claim_identity
 from corral.store.images import ImageFolder
 from corral.store.journal import EPOCHS_AHEAD, Entry, JournalUnusable, StoredImage, all_records
 from corral.store.memory import MemoryJournal
-from corral.store.moving import backup, restore
 from corral.store.sqlite.journal import SqliteJournal
 from corral.store.sqlite.rebuild import differences
 from corral.wire.codec import encode

@@ -50,7 +50,7 @@ def ask(address: str, statement: str) -> list:
 
 
 def test_a_second_server_is_told_who_leads(journal, address):
-    with pytest.raises(JournalBusy, match=r"led by the server at http://a:1 since .* UTC"):
+    with pytest.raises(JournalBusy, match=r"the server at http://a:1 leads since .* UTC"):
         PostgresJournal(address)
     journal.append([entry(1)]).result(10)
 
@@ -90,7 +90,7 @@ def test_a_frozen_leader_that_keeps_the_row_of_the_writer_locked_loses_it(addres
 
 
 def test_a_leader_that_cannot_renew_stops_before_its_lease_ends(address, monkeypatch):
-    monkeypatch.setattr("corral.store.postgres.lease.Lease._renew_once", lambda self, link: None)
+    monkeypatch.setattr("corral.store.postgres.lease.LeaderLease._renew_once", lambda self, link: None)
     journal = PostgresJournal(address, lease_s=1)
     began = time.monotonic()
     with pytest.raises(JournalFailed, match="could not be renewed"):
@@ -192,7 +192,7 @@ def test_no_password_is_ever_shown(database):
 def test_a_database_of_somebody_else_or_of_the_future_is_left_alone(database):
     address = database.new()
     ask(address, "CREATE TABLE invoices (id int)")
-    with pytest.raises(JournalUnusable, match="not Corral's"):
+    with pytest.raises(JournalUnusable, match="tables of another program"):
         PostgresJournal(address)
     address = database.new()
     PostgresJournal(address).close()

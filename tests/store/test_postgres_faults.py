@@ -15,8 +15,8 @@ from psycopg import errors
 
 from corral.store.journal import JournalAway, JournalFailed, JournalUnusable
 from corral.store.postgres import PostgresJournal, PostgresReader, verify
+from corral.store.postgres.errors import DatabaseTimeout, trouble
 from corral.store.postgres.lease import now_s
-from corral.store.postgres.troubles import Silent, trouble
 from corral.store.projection import fold
 from tests.database import Database
 from tests.e2e.proxy import DatabaseProxy, Mode
@@ -118,7 +118,7 @@ def test_whoever_cannot_write_gives_the_lead_up_and_nobody_takes_it_before_it_ca
     journal = PostgresJournal(address, holder="a", lease_s=2.0)
     journal.append([entry(1)]).result(10)
     with locked(address, "records"):
-        with pytest.raises(JournalFailed, match="another session keeps its tables locked"):
+        with pytest.raises(JournalFailed, match="another session has locked its tables"):
             journal.append([entry(2)]).result(LONG_S)
         journal.close()
         with pytest.raises(JournalAway) as told:
@@ -135,7 +135,7 @@ def test_whoever_cannot_write_gives_the_lead_up_and_nobody_takes_it_before_it_ca
 def test_a_lease_is_not_renewed_while_the_writer_is_stuck(address, monkeypatch):
     monkeypatch.setattr(PostgresJournal, "_stuck_s", lambda self: 100.0)
     journal = PostgresJournal(address, lease_s=2.0)
-    with pytest.raises(JournalFailed, match=r"nothing could be written for 100\.0 s"):
+    with pytest.raises(JournalFailed, match=r"the journal could not be written for 100\.0 s"):
         journal.lost.result(LONG_S)
     journal.close()
     PostgresJournal(address).close()
@@ -188,7 +188,7 @@ def test_a_read_only_database_is_named_and_not_taken_for_a_fault_of_corral(addre
     ask(address, "SELECT pg_terminate_backend(session) FROM leader")
     with pytest.raises(JournalFailed, match="read-only") as failed:
         journal.append([entry(2)]).result(LONG_S)
-    assert "fault of Corral" not in str(failed.value)
+    assert "a bug of Corral" not in str(failed.value)
     journal.close()
     with pytest.raises(JournalAway, match="read-only") as told:
         PostgresJournal(address)
@@ -208,7 +208,7 @@ def test_a_read_only_database_is_named_and_not_taken_for_a_fault_of_corral(addre
         (errors.TooManyConnections("sorry"), "crowded"),
         (errors.AdminShutdown("terminating"), "away"),
         (errors.IoError("read failed"), "away"),
-        (Silent("no answer for 1 s"), "silent"),
+        (DatabaseTimeout("no answer for 1 s"), "silent"),
         (psycopg.OperationalError("FATAL:  the database system is starting up"), "away"),
         (psycopg.OperationalError("connection refused"), "away"),
         (psycopg.OperationalError('FATAL:  password authentication failed for user "x"'), None),

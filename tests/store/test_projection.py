@@ -3,12 +3,13 @@
 import pytest
 
 from corral.core import events as e
+from corral.core.gang_id import job_of
 from corral.core.state import State
 from corral.sim.history import record as history_of
 from corral.store.journal import Entry, all_records
 from corral.store.lookup import AttemptRow, JobQuery, UsageQuery
 from corral.store.memory import MemoryJournal
-from corral.store.projection import by_day, day_of, job_of
+from corral.store.projection import by_day, day_of
 from corral.store.sqlite import SqliteJournal
 from corral.store.sqlite.rebuild import differences
 from corral.wire.codec import encode

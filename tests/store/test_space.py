@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.store.journal import Head, StoredImage
+from corral.store.journal import JournalHead, StoredImage
 from corral.store.sqlite import SqliteJournal, database, space
 from corral.store.sqlite.database import FILE_NAME
 from corral.store.verify import verify
@@ -60,7 +60,7 @@ def test_others_write_while_pages_are_given_back(tmp_path, monkeypatch):
     monkeypatch.setattr(space, "PAGES_AT_ONCE", 50)
     fill(tmp_path, is_old=False)
     journal = SqliteJournal(tmp_path)
-    given: list[Future[Head]] = []
+    given: list[Future[JournalHead]] = []
     give = space.give_some_back
 
     def give_and_append(connection: sqlite3.Connection) -> bool:

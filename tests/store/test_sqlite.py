@@ -65,7 +65,7 @@ def test_a_writer_of_an_old_epoch_is_fenced(journal):
     with closing(sqlite3.connect(journal.folder / FILE_NAME)) as other:
         other.execute("UPDATE writer SET epoch = epoch + 1")
         other.commit()
-    with pytest.raises(JournalFenced, match="another writer"):
+    with pytest.raises(JournalFenced, match="another server"):
         journal.append([entry(2)]).result(10)
     with pytest.raises(JournalFenced):
         journal.append([entry(3)]).result(10)
@@ -102,7 +102,7 @@ def test_a_fault_in_the_projections_writes_nothing(journal, monkeypatch):
         raise AssertionError("a bug")
 
     monkeypatch.setattr("corral.store.sqlite.journal.fold", broken)
-    with pytest.raises(JournalFailed, match=r"a bug.*a fault of Corral"):
+    with pytest.raises(JournalFailed, match=r"a bug.*a bug of Corral"):
         journal.append([entry(1)]).result(10)
     assert journal.read(0, 10) == []
 
@@ -188,7 +188,7 @@ def test_a_reader_needs_a_journal(tmp_path):
 
 def test_a_file_where_the_folder_should_be(tmp_path):
     (tmp_path / "data").write_text("")
-    with pytest.raises(JournalUnusable, match="Name a"):
+    with pytest.raises(JournalUnusable, match="Use a folder"):
         SqliteJournal(tmp_path / "data")
 
 

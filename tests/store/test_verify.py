@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from corral.store.chain import BEGINNING, chain, follow
-from corral.store.journal import Head, JournalBroken, JournalUnusable, StoredImage
+from corral.store.journal import JournalBroken, JournalHead, JournalUnusable, StoredImage
 from corral.store.sql.records import whole_journal
 from corral.store.sqlite import SqliteJournal
 from corral.store.sqlite.database import FILE_NAME
@@ -200,7 +200,7 @@ def test_an_old_copy_of_the_database_alone_is_found_and_not_written_to(folder):
     journal.close()
     (folder / FILE_NAME).write_bytes(old)
     assert [finding.about for finding in verify(folder)] == ["end"]
-    with pytest.raises(JournalBroken, match=r"journal\.head knows of record"):
+    with pytest.raises(JournalBroken, match=r"journal\.head names record"):
         SqliteJournal(folder)
 
 
@@ -228,7 +228,7 @@ def test_the_chain_tells_fields_apart():
 
 def test_following_stops_at_the_first_fault():
     records = chain(BEGINNING, 1, 1, [entry(n) for n in range(5)])
-    assert follow(BEGINNING, records) == Head(5, records[-1].hash)
+    assert follow(BEGINNING, records) == JournalHead(5, records[-1].hash)
     with pytest.raises(JournalBroken, match="record 3 is missing"):
         follow(BEGINNING, [*records[:2], *records[3:]])
 

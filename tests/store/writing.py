@@ -15,12 +15,12 @@ from concurrent.futures import Future
 from pathlib import Path
 from random import Random
 
-from corral.store.journal import Head, StoredImage
+from corral.store.journal import JournalHead, StoredImage
 from corral.store.sqlite import SqliteJournal, database
 from tests.store.entries import entry, submission
 
 
-def say(done: Future[Head]) -> None:
+def say(done: Future[JournalHead]) -> None:
     """Called by the writer's thread as soon as the promise is kept."""
     if done.exception() is None:
         os.write(1, b"%d\n" % done.result().seq)

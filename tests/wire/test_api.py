@@ -9,8 +9,8 @@ from typing import get_args
 import msgspec
 import pytest
 
+from corral.core.accounts.accounts import Role
 from corral.core.model import Cause, FailureClass, GangState, Health
-from corral.core.people.accounts import Role
 from corral.wire import api
 from corral.wire.api.answers import Answer, Body
 

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from corral.core import events as e
+from corral.core.accounts import accounts as a
 from corral.core.cluster.resources import Seat
 from corral.core.fleets import fleets as fl
-from corral.core.people import accounts as a
 from corral.wire import codec
 
 KINDS = get_args(e.Event) + get_args(a.AccountEvent) + get_args(fl.FleetEvent)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from corral.core.cluster.resources import amounts
 from corral.core.model import Budget, QueueSpec, QuotaChange
+from corral.wire.durations import MOST_MS
 from corral.wire.queues import GPU_HOURS_MAX, HOUR_MS, parse_queue, write_queue
-from corral.wire.spans import MOST_MS
 
 NAMES = st.sampled_from(["gpu_milli", "cpu_milli", "memory_mib", "disk_mib", "gpu_milli:H100", "licence"])
 

@@ -26,7 +26,7 @@ READ = {
 }  # fmt: skip
 REFUSED = {
     "": "is not a size", "64": "has no unit", "64G": "may be read in two ways", "1.5g": "may be read in two ways",
-    "-1GB": "is not a size", "GB": "is not a size", "1GBB": "which is none", "1 PB": "which is none",
+    "-1GB": "is not a size", "GB": "is not a size", "1GBB": "which is unknown", "1 PB": "which is unknown",
     "99999999999TiB": "more than a million TiB", "٣GB": "is not a size", "1,5GB": "is not a size",
 }  # fmt: skip
 

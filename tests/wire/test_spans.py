@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.core.intake.refusal import Refusal
-from corral.wire.spans import MOST_MS, UNITS_MS, parse_span, write_span
+from corral.wire.durations import MOST_MS, UNITS_MS, parse_span, write_span
 
 READ = {
     "30s": 30_000,

@@ -5,7 +5,7 @@ import pytest
 from corral.core.cluster.topology import NodeSpec
 from corral.core.intake.refusal import Refusal
 from corral.wire.config import Config, parse_config, write_config
-from corral.wire.topology import UNPLACED, Places, TopologySource, hostlist, read_slurm_topology
+from corral.wire.topology import UNPLACED, NodePlaces, TopologySource, hostlist, read_slurm_topology
 
 NAMES = {
     "one": ("gpu1", ["gpu1"]),
@@ -84,7 +84,7 @@ PATHS = {
 
 @pytest.mark.parametrize(("node", "levels", "labels", "path"), PATHS.values(), ids=PATHS)
 def test_the_path_of_a_node(node, levels, labels, path):
-    assert Places(SOURCE, SWITCHES).path_of(node, levels, labels) == path
+    assert NodePlaces(SOURCE, SWITCHES).path_of(node, levels, labels) == path
 
 
 NODES = {
@@ -98,12 +98,12 @@ NODES = {
 
 @pytest.mark.parametrize(("spec", "is_here", "path"), NODES.values(), ids=NODES)
 def test_a_node_with_its_path(spec, is_here, path):
-    assert Places(SOURCE, SWITCHES).placed(spec, ("spine", "rack"), is_here=is_here).path == path
+    assert NodePlaces(SOURCE, SWITCHES).placed(spec, ("spine", "rack"), is_here=is_here).path == path
 
 
 def test_the_first_of_two_that_name_a_node_has_the_word():
     source = TopologySource(nodes=(("n1", ("a",)), ("n[1-2]", ("b",))))
-    assert [Places(source).path_of(node, ("rack",)) for node in ("n1", "n2")] == [("a",), ("b",)]
+    assert [NodePlaces(source).path_of(node, ("rack",)) for node in ("n1", "n2")] == [("a",), ("b",)]
 
 
 def test_the_configuration_of_topology_and_health():

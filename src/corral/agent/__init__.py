@@ -1,1 +1,1 @@
-"""The agent of a node: it makes happen what the server wants, and tells the truth about it."""
+"""The agent of a node: it starts and stops tasks as the server orders, and reports their state."""

@@ -1,6 +1,6 @@
-"""At which address the other machines reach this one: that with which it speaks to the server.
+"""The address at which other machines reach this one: the local address of the route to the server.
 
-Asks the kernel which way leads there; sends nothing. Knows sockets and URLs.
+Asks the kernel for the route; sends nothing. Knows sockets and URLs.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from urllib.parse import urlsplit
 
 
 def own_address(urls: Sequence[str]) -> str:
-    """Empty: no server's address leads anywhere from here."""
+    """The local address of the route to the first server that can be routed to. Empty: there is none."""
     for url in urls:
         with suppress(OSError, ValueError):
             parts = urlsplit(url)
             if not parts.hostname:
                 continue
-            for family, kind, _, _, place in socket.getaddrinfo(
+            for family, kind, _, _, target in socket.getaddrinfo(
                 parts.hostname, parts.port or 80, type=socket.SOCK_DGRAM
             ):
                 with suppress(OSError), socket.socket(family, kind) as probe:
-                    probe.connect(place)
+                    probe.connect(target)
                     return str(probe.getsockname()[0])
     return ""

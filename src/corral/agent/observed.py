@@ -1,6 +1,6 @@
-"""What a node has: its tasks as the backend tells them, with a version that grows with every change.
+"""The state of a node as its backend reports it, with a version that increases with every change.
 
-Knows what changed after which version, so that a report says no more than is new. Told from any thread.
+Knows what changed after which version, so that a report holds only what is new. May be called from any thread.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ import threading
 
 from msgspec import structs
 
-from corral.backends.base import (
+from corral.remote.messages import ObservedTask
+from corral.runtime.base import (
     DetailsReport,
     HealthReport,
     NodeReport,
@@ -19,7 +20,6 @@ from corral.backends.base import (
     SavedReport,
     TaskKey,
 )
-from corral.backends.fleet.messages import ObservedTask
 from corral.wire.details import NodeDetails
 
 
@@ -56,7 +56,7 @@ class Observed:
             self._tasks[report.key] = self.version, task
 
     def expect(self, key: TaskKey) -> None:
-        """It was ordered; nothing is known of it yet."""
+        """Record that the task was ordered; there is no report of it yet."""
         with self._lock:
             if key not in self._tasks:
                 self.version += 1
@@ -81,12 +81,12 @@ class Observed:
             return [key for key, (_, task) in self._tasks.items() if task.down is not None]
 
     def details_after(self, base: int) -> NodeDetails | None:
-        """What the machine is made of, if that was found out after ``base``."""
+        """The hardware and software of the machine, if they were read after ``base``."""
         version, details = self._details
         return details if version > base else None
 
     def after(self, base: int) -> tuple[int, tuple[ObservedTask, ...], tuple[HealthReport, ...]]:
-        """The version now, and what changed after ``base``; -1: everything."""
+        """The present version, and what changed after ``base``. -1: everything."""
         with self._lock:
             tasks = tuple(task for version, task in self._tasks.values() if version > base)
             health = tuple(report for version, report in self._health.values() if version > base)

@@ -1,1 +1,1 @@
-"""How people talk to Corral: one module a noun, loaded when it is asked for, so that every answer begins at once."""
+"""The command line: one module per noun, imported when it is used, so that every command starts quickly."""

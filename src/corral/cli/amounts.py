@@ -1,10 +1,10 @@
-"""Amounts as people say them, ``gpus=8,memory=512GiB``, and as the interface has them, ``{"gpu_milli": 8000, ...}``."""
+"""Amounts as users write them, ``gpus=8,memory=512GiB``, and as the API has them, ``{"gpu_milli": 8000, ...}``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from corral.cli.complaint import Complaint
+from corral.cli.errors import Complaint
 from corral.cli.render import mib, milli
 
 _NAMES = {"gpus": "gpu_milli", "cpus": "cpu_milli", "memory": "memory_mib", "disk": "disk_mib"}
@@ -52,5 +52,5 @@ def amounts_text(stated: Mapping[str, int]) -> str:
 
 
 def gpus_text(stated: Mapping[str, int]) -> str:
-    """The GPUs alone; - where nothing is stated of them."""
+    """The number of GPUs; ``-`` if none is stated."""
     return milli(stated["gpu_milli"]) if "gpu_milli" in stated else "-"

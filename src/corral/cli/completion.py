@@ -1,4 +1,4 @@
-"""``corral completion``: what a shell needs to complete commands and options."""
+"""``corral completion``: scripts with which a shell completes commands and options."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def completion(shell: str) -> None:
     """Print the completion script of a shell: bash, zsh or fish."""
     from corral.cli.main import corral
 
-    os.environ[VARIABLE] = f"{shell}_source"  # how click is asked for it
+    os.environ[VARIABLE] = f"{shell}_source"  # the name of the variable that click reads
     try:
         corral.main(args=[], prog_name="corral", complete_var=VARIABLE)
     finally:

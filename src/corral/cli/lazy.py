@@ -1,7 +1,7 @@
-"""A group of commands whose modules are loaded when they are needed, and no sooner.
+"""A group of commands whose modules are imported when they are used.
 
-Knows names and where their commands lie. A module of a command declares what can be typed and is light; what it takes
-to carry the command out is imported when it is carried out.
+Knows names and the modules of their commands. The module of a command declares options and is light; it imports what it
+needs to run inside its function.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 
 import rich_click as click
 
-from corral.cli.complaint import unknown
+from corral.cli.errors import unknown
 
 
 class Noun(click.RichGroup):
-    """A group that answers an unknown command with the nearest."""
+    """A group that answers an unknown command with the nearest known one."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -27,7 +27,7 @@ class Noun(click.RichGroup):
 
 
 class LazyGroup(Noun):
-    """``lazy`` names for each command its ``module:attribute``."""
+    """``lazy``: ``module:attribute`` of each command."""
 
     def __init__(self, *args: Any, lazy: Mapping[str, str], **settings: Any) -> None:
         super().__init__(*args, **settings)

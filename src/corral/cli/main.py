@@ -1,6 +1,6 @@
-"""The command ``corral``: which nouns there are, and how every command ends.
+"""The command ``corral``: its subcommands, and how every command ends.
 
-Exit codes are in ``complaint``. Loads nothing that the command at hand does not need.
+Exit codes are in ``errors``. Imports only what the command needs.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import NoReturn
 import rich_click as click
 
 from corral import __version__
-from corral.cli.complaint import FAULT, INTERRUPTED, Complaint
+from corral.cli.errors import FAULT, INTERRUPTED, Complaint
 from corral.cli.lazy import LazyGroup
-from corral.cli.render import say
+from corral.cli.render import print_note
 
 DEBUG_VARIABLE = "CORRAL_DEBUG"
 NOUNS = {
@@ -35,17 +35,17 @@ NOUNS = {
     "priority": "corral.cli.jobs.change:priority",
     "queue": "corral.cli.cluster.queue:queue",
     "node": "corral.cli.cluster.node:node",
-    "fleet": "corral.cli.fleet.lent:fleet",
+    "fleet": "corral.cli.fleet.fleet:fleet",
     "agent": "corral.cli.fleet.agent:agent",
     "pilot": "corral.cli.fleet.pilot:pilot",
     "testbed": "corral.cli.fleet.testbed:testbed",
     "events": "corral.cli.cluster.events:events",
     "usage": "corral.cli.cluster.usage:usage",
-    "user": "corral.cli.people.user:user",
-    "token": "corral.cli.people.token:token",
-    "secret": "corral.cli.people.secret:secret",
-    "login": "corral.cli.people.login:login",
-    "whoami": "corral.cli.people.whoami:whoami",
+    "user": "corral.cli.accounts.user:user",
+    "token": "corral.cli.accounts.token:token",
+    "secret": "corral.cli.accounts.secret:secret",
+    "login": "corral.cli.accounts.login:login",
+    "whoami": "corral.cli.accounts.whoami:whoami",
     "doctor": "corral.cli.serve.doctor:doctor",
     "db": "corral.cli.serve.db:db",
     "config": "corral.cli.serve.config:config",
@@ -72,7 +72,7 @@ def corral() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run one command and leave with its exit code."""
+    """Run one command and exit with its exit code."""
     sys.exit(_run(arguments))
 
 
@@ -82,34 +82,34 @@ def _run(arguments: Sequence[str] | None) -> int:
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except click.ClickException as error:
-        return _tell(error)
+        return _print_error(error)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return INTERRUPTED
     except BrokenPipeError:
-        # whoever reads has seen enough; nothing more may be written, not even when the interpreter ends
+        # the reader closed the pipe; the interpreter must not write at exit either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
         if os.environ.get(DEBUG_VARIABLE):
             raise
         what = f"{type(error).__name__}: {error}"
-        hint = f"this is a fault of corral; set {DEBUG_VARIABLE}=1 to see where it happened"
-        return _tell(Complaint(what, hint, exit_code=FAULT))
+        hint = f"internal error; set {DEBUG_VARIABLE}=1 for the traceback"
+        return _print_error(Complaint(what, hint, exit_code=FAULT))
 
 
-def _tell(error: click.ClickException) -> int:
-    """What is wrong, and below it what to do."""
+def _print_error(error: click.ClickException) -> int:
+    """Print what is wrong, and below it what to do."""
     if hasattr(error, "show_faults"):
-        error.show_faults()  # a line each, above what they amount to
+        error.show_faults()  # one line each, above the summary
     message = error.format_message().rstrip(".")
     hint = error.hint if isinstance(error, Complaint) else _usage_hint(error)
-    say(f"error: {message}")
+    print_note(f"error: {message}")
     if hint:
-        say(f"  hint: {hint}")
+        print_note(f"  hint: {hint}")
     return error.code if isinstance(error, Complaint) else error.exit_code
 
 
 def _usage_hint(error: click.ClickException) -> str:
     context = getattr(error, "ctx", None)
-    return f"{context.command_path} --help shows what can be said" if context is not None else ""
+    return f"see: {context.command_path} --help" if context is not None else ""

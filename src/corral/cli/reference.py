@@ -1,6 +1,6 @@
 """The reference of the command line, made from the commands themselves: every command, its options, the exit codes.
 
-Knows how click describes commands. ``docs/cli.md`` is its text; a test says when that is no longer so.
+Knows how click describes commands. ``docs/cli.md`` is its text; a test fails when the page is out of date.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from collections.abc import Iterator
 
 import rich_click as click
 
-from corral.cli.complaint import EXIT_CODES
+from corral.cli.errors import EXIT_CODES
 from corral.cli.jobs.options import JobCommand
 from corral.cli.main import corral
 
-FULL = "submit"  # of the commands that take all keys of a job, the one that lists them
+FULL = "submit"  # the command that lists the keys of a job, for all commands that take them
 
 HEAD = """# The command line
 
-Made from the commands; `make accept` writes it anew. `corral COMMAND --help` shows the same.
+Generated from the commands by `make accept`. `corral COMMAND --help` shows the same.
 
-Every list takes `--json`, and `--fields` to pick columns. Standard output has what was asked for, standard error what
-is said about it. `NO_COLOR` turns colour off. `CORRAL_URL`, `CORRAL_TOKEN` and `CORRAL_CA` say which server and who
-asks; otherwise `$XDG_CONFIG_HOME/corral/credentials.json` does, which `corral up` and `corral login` write.
-`CORRAL_DEBUG=1` shows where a fault of Corral's own happened. `eval "$(corral completion bash)"` completes commands and
-options (zsh and fish: likewise).
+Every list takes `--json`, and `--fields` to pick columns. Results go to standard output, messages to standard error.
+`NO_COLOR` turns colour off. `CORRAL_URL`, `CORRAL_TOKEN` and `CORRAL_CA` name the server, your token and a private
+certificate authority; without them `$XDG_CONFIG_HOME/corral/credentials.json` is used, which `corral up` and
+`corral login` write. `CORRAL_DEBUG=1` prints the traceback of an internal error.
+`eval "$(corral completion bash)"` completes commands and options (zsh and fish alike).
 
 ## Exit codes
 
@@ -35,8 +35,8 @@ options (zsh and fish: likewise).
 
 def reference() -> str:
     lines = [f"| {code} | {meaning} |" for code, meaning in sorted(EXIT_CODES.items())]
-    parts = [HEAD + "\n".join(lines), "`run` and `wait` leave with the exit code of the job: of its first failed task."]
-    context = click.RichContext(corral, info_name="corral", **corral.context_settings)  # options of help are remembered
+    parts = [HEAD + "\n".join(lines), "`run` and `wait` exit with the exit code of the job's first failed task."]
+    context = click.RichContext(corral, info_name="corral", **corral.context_settings)  # click caches the help options
     parts += list(_described(corral, context))
     return "\n\n".join(parts) + "\n"
 

@@ -1,8 +1,8 @@
-"""How answers look: aligned tables, spans of time, amounts, JSON, and colour where somebody looks.
+"""Output: aligned tables, durations, amounts, JSON, and colour on a terminal.
 
-Knows texts and widths. Knows no command and no server. Everything that is shown comes out here, so that what others
-wrote is made ``harmless`` in one place. Written by hand rather than with rich, whose import alone would take half of
-the time that ``corral ps`` may take.
+Knows texts and widths. Knows no command and no server. All output goes through here, so that text of others is made
+``harmless`` in one place. Does not use rich, whose import alone would take half of the time that ``corral ps`` may
+take.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any, Generic, TypeVar
 
 import rich_click as click
 
-from corral.cli.complaint import Complaint, nearest
-from corral.cli.harmless import harmless, one_line
+from corral.cli.errors import Complaint, nearest
+from corral.cli.safe_text import harmless, one_line
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ STATE_COLOURS = {
     "succeeded": "bright_black", "failed": "red", "cancelled": "bright_black", "healthy": "green",
     "suspect": "yellow", "draining": "yellow",
 }  # fmt: skip
-#: Begins a colour of ours until it is written; nobody else can write it, so nobody else's colours come through.
+#: Stands for the escape of our own colours until they are written. It is random, so text of others cannot contain it.
 _ESCAPE = "\x1b["
 _MARK = f"\ue000{os.urandom(6).hex()}["
 _COLOURS = re.compile(re.escape(_MARK) + r"[0-9;]*m")
@@ -38,7 +38,7 @@ _UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 
 
 class Field(Generic[T]):
-    """A column: what it shows of an item. ``value`` is what JSON has instead of the attribute of the same name."""
+    """A column: the text for an item. ``value``: the JSON value, if it is not the attribute of the same name."""
 
     def __init__(
         self,
@@ -49,11 +49,15 @@ class Field(Generic[T]):
         shrinks: bool = False,
         value: Callable[[T], Any] | None = None,
     ) -> None:
-        self.show, self.title, self.right, self.shrinks, self.value = show, title, right, shrinks, value
+        self.show = show
+        self.title = title
+        self.right = right
+        self.shrinks = shrinks
+        self.value = value
 
 
 class Listing(Generic[T]):
-    """A list that people see as a table, and programs as JSON; both may pick fields."""
+    """A list, printed as a table or as JSON; ``--fields`` picks columns of both."""
 
     def __init__(self, fields: Mapping[str, Field[T]], usual: Sequence[str]) -> None:
         self.fields, self.usual = dict(fields), tuple(usual)
@@ -61,10 +65,10 @@ class Listing(Generic[T]):
     def options(self, function: Callable[..., Any]) -> Callable[..., Any]:
         names = ", ".join(self.fields)
         pick = click.option(
-            "--fields", metavar="A,B", default=None, help=f"Which columns, of: {names}.", panel="Output"
+            "--fields", metavar="A,B", default=None, help=f"Columns to show, of: {names}.", panel="Output"
         )
         function = pick(function)
-        return click.option("--json", "as_json", is_flag=True, help="As JSON.", panel="Output")(function)
+        return click.option("--json", "as_json", is_flag=True, help="Print JSON.", panel="Output")(function)
 
     def picked(self, fields: str | None, usual: Sequence[str] = ()) -> tuple[str, ...]:
         if fields is None:
@@ -85,9 +89,9 @@ class Listing(Generic[T]):
             write_json([self._pick(item, names) for item in items] if fields is not None else items)
         elif items:
             for line in self.table(items, names):
-                tell(line)
+                print_line(line)
         elif empty:
-            say(empty)
+            print_note(empty)
 
     def table(self, items: Sequence[T], names: Sequence[str]) -> list[str]:
         columns = [self.fields[name] for name in names]
@@ -105,7 +109,7 @@ class Listing(Generic[T]):
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[Field[Any]] = ()) -> list[str]:
-    """Lines of aligned columns. On a terminal those that may shrink give way until a line fits."""
+    """Lines of aligned columns. On a terminal, columns that may shrink are cut until a line fits."""
     columns = columns or [Field(str)] * len(titles)
     rows = [[one_line(cell) for cell in row] for row in rows]
     widths = [max(len(title), *(width(row[n]) for row in rows), 0) for n, title in enumerate(titles)]
@@ -119,7 +123,7 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequenc
 
 
 def _columns() -> int:
-    """As shutil has it, whose import takes longer than everything here."""
+    """As shutil.get_terminal_size; importing shutil takes longer than everything here."""
     stated = os.environ.get("COLUMNS", "")
     return int(stated) if stated.isdecimal() and stated != "0" else os.get_terminal_size(sys.stdout.fileno()).columns
 
@@ -161,7 +165,7 @@ def write_json_line(value: Any) -> None:
 
 
 def _json(document: bytes) -> str:
-    """The same document, without characters that a terminal would carry out."""
+    """The same document, with control characters escaped."""
     return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", document.decode())
 
 
@@ -169,7 +173,7 @@ def _json(document: bytes) -> str:
 
 
 def has_colour(stream: Any = None) -> bool:
-    """NO_COLOR forbids it, FORCE_COLOR demands it, otherwise a terminal has it."""
+    """NO_COLOR turns colour off, FORCE_COLOR turns it on; otherwise a terminal has it."""
     if os.environ.get("NO_COLOR"):
         return False
     stream = sys.stdout if stream is None else stream
@@ -177,7 +181,7 @@ def has_colour(stream: Any = None) -> bool:
 
 
 def style(text: str, *, stream: Any = None, **how: Any) -> str:
-    """To be written with ``tell`` or ``say``."""
+    """Text with colour, to be written with ``print_line`` or ``print_note``."""
     if not text or not has_colour(stream):
         return text
     before, _, after = click.style("|", **how).partition("|")
@@ -189,12 +193,12 @@ def state_text(state: str, note: str = "") -> str:
     return f"{shown} {note}" if note else shown
 
 
-def say(text: str = "", **how: Any) -> None:
-    """For whoever reads along: standard error, so that standard output stays clean."""
+def print_note(text: str = "", **how: Any) -> None:
+    """Write a message for users to standard error, so that standard output has only results."""
     click.echo(_written(style(text, stream=sys.stderr, **how)), err=True, color=has_colour(sys.stderr) or None)
 
 
-def tell(text: str = "") -> None:
+def print_line(text: str = "") -> None:
     click.echo(_written(text), color=has_colour() or None)
 
 
@@ -227,21 +231,21 @@ def ago(ms: int | None, now: int | None = None) -> str:
 
 
 def ahead(ms: int, now: int) -> str:
-    """When something will be: in 2h10m (16:20)."""
+    """A time in the future: in 2h10m (16:20)."""
     if ms <= now:
         return "now"
     return f"in {span(ms - now)} ({clock(ms, now)})"
 
 
 def clock(ms: int, now: int | None = None) -> str:
-    """Local time; the day too, where it is another."""
+    """Local time; with the day if it is not today."""
     then, today = time.localtime(ms / 1000), time.localtime((now_ms() if now is None else now) / 1000)
     same_day = (then.tm_year, then.tm_yday) == (today.tm_year, today.tm_yday)
     return time.strftime("%H:%M:%S" if same_day else "%Y-%m-%d %H:%M", then)
 
 
 def milli(count: int) -> str:
-    """Thousandths as people count them: 8, 0.5."""
+    """Thousandths as a decimal number: 8, 0.5."""
     return str(count // 1000) if count % 1000 == 0 else f"{count / 1000:.3f}".rstrip("0")
 
 

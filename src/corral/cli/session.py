@@ -1,6 +1,6 @@
-"""From a command to a server: a client with the user's credentials, and its errors as complaints.
+"""From a command to a server: a client with the user's credentials; its errors become ``Complaint``.
 
-Knows which exit code an error has. Imports the client only when a command is carried out.
+Knows which exit code an error has. Imports the client only when a command runs.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from corral.cli.complaint import BAD_INPUT, NOT_FOUND, REFUSED, TIMED_OUT, UNREACHABLE, Complaint
+from corral.cli.errors import BAD_INPUT, NOT_FOUND, REFUSED, TIMED_OUT, UNREACHABLE, Complaint
 
 if TYPE_CHECKING:
     from corral.client.blocking import Client
@@ -21,7 +21,7 @@ DEBUG_VARIABLE = "CORRAL_DEBUG"
 
 @contextmanager
 def connected(patience_s: float = 20.0) -> Iterator[Client]:
-    """A client for one command. A server that is not there is told at once; one that goes away is waited for."""
+    """A client for one command. Fails at once if no server answers; waits for a server that goes away later."""
     from corral.client.blocking import Client
     from corral.client.errors import ClientError
 
@@ -66,4 +66,4 @@ def _hint(error: ClientError) -> str:
     status, request = getattr(error, "status", 0), getattr(error, "request_id", "")
     if status == 401:
         return "ask an administrator for a token, and put it into CORRAL_TOKEN or credentials.json"
-    return f"the log of the server tells more, under {request}" if status >= 500 and request else ""
+    return f"details are in the server log, request {request}" if status >= 500 and request else ""

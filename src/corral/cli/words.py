@@ -1,6 +1,6 @@
-"""Kinds of values that options take: a word of a list, a span of time, a count by name.
+"""Types of option values: a word of a list, a duration, a count by name.
 
-Each reads one text or complains with what to write instead. Light: what it takes to read a value is imported then.
+Each parses one text, or raises ``Complaint`` with what to write instead. Light: parsers are imported when used.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 import rich_click as click
 
-from corral.cli.complaint import Complaint, nearest
+from corral.cli.errors import Complaint, nearest
 
 
 class Word(click.ParamType[str]):
-    """One of a few words; an unknown one is answered with the nearest."""
+    """One of a few words; an unknown one gets the nearest as a hint."""
 
     name = "word"
 
@@ -55,13 +55,13 @@ class Words(click.ParamType[tuple[str, ...]]):
 
 
 class Span(click.ParamType[int]):
-    """A span of time such as 30s, 10m, 2h, 7d or 1d12h, in milliseconds."""
+    """A duration such as 30s, 10m, 2h, 7d or 1d12h, in milliseconds."""
 
     name = "time"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:  # noqa: ARG002
         from corral.core.intake.refusal import Refusal
-        from corral.wire.spans import parse_span
+        from corral.wire.durations import parse_span
 
         found = value if isinstance(value, int) else parse_span(str(value))
         if isinstance(found, Refusal):

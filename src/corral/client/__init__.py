@@ -1,7 +1,7 @@
 """Corral from Python: ``Client`` and ``AsyncClient``, their errors, and ``training`` for scripts that run as jobs.
 
-Names are loaded when they are asked for: a training script loads the standard library only, and the synchronous client
-does not load what the asynchronous one needs.
+Names are imported when first used: a training script imports only the standard library, and the synchronous client
+does not import what the asynchronous one needs.
 """
 
 from __future__ import annotations

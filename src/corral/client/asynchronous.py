@@ -1,4 +1,4 @@
-"""``AsyncClient``: the same calls to be awaited, over httpx2; ``async for`` where ``Client`` has ``for``."""
+"""``AsyncClient``: the calls of ``Client`` as coroutines, over httpx2; ``async for`` where ``Client`` has ``for``."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import httpx2
 import msgspec
 
 from corral.client.blocking import ANSWER_S, CONNECT_S, QUICK_CONNECT_S, lost, split_url, tls_context
-from corral.client.call import SILENCE_S, Answer, Call, Item, More, Open, Pause, Series
+from corral.client.call import SILENCE_S, ApiCall, Item, More, Open, Pause, RawAnswer, Series
 from corral.client.calls import Calls
 from corral.client.credentials import find_credentials
 from corral.client.errors import Unreachable
-from corral.client.overtaken import HEALTH_PATH, HEALTH_S, LOOK_AFTER_S, LOOK_AGAIN_S, Overtaken, overtaken_by
-from corral.client.places import HOPS, Places
 from corral.client.retry import patience_for
+from corral.client.servers import HOPS, Servers
+from corral.client.stale_answers import HEALTH_PATH, HEALTH_S, LOOK_AFTER_S, LOOK_AGAIN_S, Overtaken, overtaken_by
 from corral.wire.api.record import HealthView
 
 T = TypeVar("T")
@@ -26,7 +26,7 @@ _NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 
 
 class AsyncClient(Calls):
-    """A server, as one user sees it; arguments as those of ``Client``. Used in ``async with``, or closed by hand."""
+    """A server, as one user sees it; arguments as for ``Client``. Use it in ``async with``, or call ``close``."""
 
     def __init__(
         self,
@@ -43,12 +43,14 @@ class AsyncClient(Calls):
         if url is None or token is None:
             found = find_credentials()
             allow_plain_http = allow_plain_http or (found.allow_plain_http and url in (None, found.url))
-            url, token, ca = url or found.url, token or found.token, found.ca if ca is None else ca
-        places = self._places = Places(url, allow_plain=allow_plain_http)
-        for place in self._places.all:
+            url = url or found.url
+            token = token or found.token
+            ca = found.ca if ca is None else ca
+        servers = self._servers = Servers(url, allow_plain=allow_plain_http)
+        for place in self._servers.all:
             split_url(place)
-        self.patience = patience_for(places, patience_s, first_patience_s)
-        self._connect_s = QUICK_CONNECT_S if self._places.others else CONNECT_S
+        self.patience = patience_for(servers, patience_s, first_patience_s)
+        self._connect_s = QUICK_CONNECT_S if self._servers.others else CONNECT_S
         self._http = httpx2.AsyncClient(
             headers={"Authorization": f"Bearer {token}", "Accept": "application/json"},
             timeout=httpx2.Timeout(answer_s, connect=self._connect_s),
@@ -59,8 +61,8 @@ class AsyncClient(Calls):
 
     @property
     def url(self) -> str:
-        """The server that is asked at the moment."""
-        return self._places.current
+        """The server that requests go to now."""
+        return self._servers.current
 
     async def converse_later(self, series: Series[T], /) -> AsyncGenerator[T, None]:
         """Carry out a conversation; see ``call``."""
@@ -77,7 +79,7 @@ class AsyncClient(Calls):
                 try:
                     if isinstance(step, Item):
                         yield step.value
-                    elif isinstance(step, Call):
+                    elif isinstance(step, ApiCall):
                         answer = await self._ask(step)
                     elif isinstance(step, Open):
                         if stream is not None:
@@ -94,21 +96,21 @@ class AsyncClient(Calls):
                     failed = lost(self.url, error, connected=True)
                 except (httpx2.TransportError, TimeoutError) as error:
                     failed = self._lost(error)
-                    self._places.lost()
+                    self._servers.lost()
         finally:
             if stream is not None:
                 await stream.close()
 
-    def _request(self, call: Call[Any], **more: Any) -> httpx2.Request:
+    def _request(self, call: ApiCall[Any], **more: Any) -> httpx2.Request:
         body = None if call.body is None else msgspec.json.encode(call.body)
         headers = {**call.headers, "Content-Type": "application/json"} if body is not None else dict(call.headers)
         return self._http.build_request(call.method, self.url + call.target, content=body, headers=headers, **more)
 
     def _is_sent_on(self, response: httpx2.Response, hops: int) -> bool:
-        """Another leads, and is asked from now on."""
-        return response.status_code == 307 and self._places.follow(response.headers.get("location", ""), hops)
+        """Another server is the leader; requests go there from now on."""
+        return response.status_code == 307 and self._servers.follow(response.headers.get("location", ""), hops)
 
-    async def _ask(self, call: Call[Any], hops: int = HOPS) -> Answer:
+    async def _ask(self, call: ApiCall[Any], hops: int = HOPS) -> RawAnswer:
         try:
             response = await self._patiently(self._http.send(self._request(call)))
         except Overtaken:
@@ -117,11 +119,11 @@ class AsyncClient(Calls):
             return await self._ask(call, hops - 1)
         if self._is_sent_on(response, hops):
             return await self._ask(call, hops - 1)
-        if response.status_code == 503 and self._places.others:
-            self._places.lost()  # the next one may know who leads
+        if response.status_code == 503 and self._servers.others:
+            self._servers.lost()  # the next server may know the leader
         return _answer(response, response.content)
 
-    async def _open(self, call: Call[Any], hops: int = HOPS) -> tuple[_Stream | None, Answer]:
+    async def _open(self, call: ApiCall[Any], hops: int = HOPS) -> tuple[_Stream | None, RawAnswer]:
         timeout = httpx2.Timeout(SILENCE_S, connect=self._connect_s)
         response = await self._patiently(self._http.send(self._request(call, timeout=timeout), stream=True))
         if response.status_code == 307:
@@ -135,13 +137,13 @@ class AsyncClient(Calls):
         return None, _answer(response, body)
 
     async def _patiently(self, work: Coroutine[Any, Any, T]) -> T:
-        """What comes of it. While nothing does, the servers are asked now and then how they are doing; where another
-        one leads than the one that is silent, it is asked from now on."""
+        """The result of a request. While it is pending, the health of all servers is checked regularly; if the server
+        does not answer and another one is the leader, requests go there from now on."""
         url, wait_s = self.url, LOOK_AFTER_S
         task = asyncio.ensure_future(work)
         try:
             while True:
-                await asyncio.wait([task], timeout=wait_s if self._places.others else None)
+                await asyncio.wait([task], timeout=wait_s if self._servers.others else None)
                 if task.done():
                     return await task
                 await self._look_around(url)
@@ -152,12 +154,12 @@ class AsyncClient(Calls):
                 await asyncio.gather(task, return_exceptions=True)
 
     async def _look_around(self, url: str) -> None:
-        places = [url, *(each for each in self._places.others if each != url)]
-        own, *others = await asyncio.gather(*map(self._health, places))
-        found = {each: health for each, health in zip(places[1:], others, strict=True) if health is not None}
+        servers = [url, *(each for each in self._servers.others if each != url)]
+        own, *others = await asyncio.gather(*map(self._health, servers))
+        found = {each: health for each, health in zip(servers[1:], others, strict=True) if health is not None}
         leader = overtaken_by(url, own, found)
-        if leader and (self.url != url or self._places.move(leader)):
-            raise Overtaken(f"it is silent, and {leader} leads")
+        if leader and (self.url != url or self._servers.move(leader)):
+            raise Overtaken(f"it does not answer, and {leader} leads")
 
     async def _health(self, url: str) -> HealthView | None:
         try:
@@ -175,7 +177,7 @@ class AsyncClient(Calls):
         return lost(self.url, error, connected=connected)
 
     async def aclose(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         await self._http.aclose()
 
     async def __aenter__(self) -> AsyncClient:
@@ -191,7 +193,7 @@ class AsyncClient(Calls):
 
 
 class _Stream:
-    """An answer that goes on."""
+    """A streamed response."""
 
     def __init__(self, response: httpx2.Response) -> None:
         self._response, self._parts = response, response.aiter_raw()
@@ -206,5 +208,5 @@ class _Stream:
         await self._response.aclose()
 
 
-def _answer(response: httpx2.Response, body: bytes = b"") -> Answer:
-    return Answer(response.status_code, {name.lower(): value for name, value in response.headers.items()}, body)
+def _answer(response: httpx2.Response, body: bytes = b"") -> RawAnswer:
+    return RawAnswer(response.status_code, {name.lower(): value for name, value in response.headers.items()}, body)

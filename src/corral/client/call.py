@@ -1,8 +1,8 @@
-"""A request as a value, and how a method that describes one becomes a method that makes it.
+"""A request as a value, and how a method that describes a request becomes a method that sends it.
 
-One description serves both clients: ``@call`` above a function that returns a ``Call`` gives ``Client`` a method that
-returns the answer and ``AsyncClient`` one to be awaited; ``@talk`` and ``@series`` do the same for what takes several
-requests. Knows nothing of sockets.
+One description serves both clients: ``@call`` above a function that returns an ``ApiCall`` gives ``Client`` a method
+that returns the answer and ``AsyncClient`` a coroutine; ``@talk`` and ``@series`` do the same for methods that take
+several requests. Does not know sockets.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from msgspec import Struct
 P = ParamSpec("P")
 T = TypeVar("T")
 
-SILENCE_S = 60.0  # of a stream: the server says something every 15 s
+SILENCE_S = 60.0  # for streams: the server sends something every 15 s
 
 
-class Call(Struct, Generic[T], frozen=True, gc=False):
-    """``answer`` is what the body is read as. ``repeatable``: doing it twice is doing it once."""
+class ApiCall(Struct, Generic[T], frozen=True, gc=False):
+    """``answer``: type of the response body. ``repeatable``: the request is idempotent."""
 
     method: str
     path: str
@@ -33,45 +33,45 @@ class Call(Struct, Generic[T], frozen=True, gc=False):
 
     @property
     def target(self) -> str:
-        """The path with what follows the question mark; what is None, empty or False is not said."""
-        said = {name: _said(value) for name, value in self.query.items() if _is_said(value)}
-        return f"{self.path}?{urlencode(said, safe=',')}" if said else self.path
+        """The path with its query; parameters that are None, empty or False are left out."""
+        parameters = {name: _parameter_text(value) for name, value in self.query.items() if _is_given(value)}
+        return f"{self.path}?{urlencode(parameters, safe=',')}" if parameters else self.path
 
 
-def _is_said(value: Any) -> bool:
+def _is_given(value: Any) -> bool:
     return value is not None and value is not False and value not in ("", ())
 
 
-def _said(value: Any) -> str:
+def _parameter_text(value: Any) -> str:
     if value is True:
         return "true"
     return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 
 def path(*parts: str) -> str:
-    """``/v1/`` and the parts. Queues have slashes in their names, and have them here."""
+    """``/v1/`` and the parts. Slashes in names of queues are kept."""
     return "/v1/" + "/".join(quote(part, safe="/" if parts[0] == "queues" else "") for part in parts)
 
 
-class Answer(Struct, frozen=True):
-    """What came back. Of a stream: without its body, which follows."""
+class RawAnswer(Struct, frozen=True):
+    """A response. For a stream: without the body, which is read later."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes = b""
 
 
-# ---- what a conversation may ask of whoever carries it out: a Call for its Answer, and these -----------------------
+# ---- what a conversation may yield to its client: an ApiCall, for its answer, and these ------------------------------
 
 
 class Open(Struct, frozen=True):
-    """Begin a stream; its head is the Answer. A second one replaces the first."""
+    """Open a stream; the result is its head. A second stream replaces the first."""
 
-    call: Call[Any]
+    call: ApiCall[Any]
 
 
 class More(Struct, frozen=True):
-    """The next bytes of the stream; none: it has ended. Nothing for so long: it is lost."""
+    """Read the next bytes of the stream; empty: it has ended. No bytes within the timeout: the connection is lost."""
 
     seconds: float = SILENCE_S
 
@@ -81,12 +81,12 @@ class Pause(Struct, frozen=True):
 
 
 class Item(Struct, Generic[T], frozen=True):
-    """Something for whoever iterates."""
+    """An item for the caller that iterates."""
 
     value: T
 
 
-Step = Call[Any] | Open | More | Pause
+Step = ApiCall[Any] | Open | More | Pause
 Talk = Generator[Step, Any, T]
 Series = Generator[Step | Item[T], Any, None]
 
@@ -95,19 +95,19 @@ Series = Generator[Step | Item[T], Any, None]
 
 
 class Blocking(Protocol):
-    """A client whose methods return when it is done."""
+    """A client with blocking methods."""
 
     def converse(self, series: Series[T], /) -> Generator[T, None, None]: ...
 
 
 class Awaiting(Protocol):
-    """A client whose methods are awaited."""
+    """A client with coroutine methods."""
 
     def converse_later(self, series: Series[T], /) -> AsyncGenerator[T, None]: ...
 
 
 class talk(Generic[P, T]):  # noqa: N801 - read as a decorator
-    """Makes a method of a conversation that ends with one result."""
+    """Turns a conversation with one result into a method."""
 
     def __init__(self, describe: Callable[Concatenate[Any, P], Talk[T]]) -> None:
         self._describe = describe
@@ -143,8 +143,8 @@ class talk(Generic[P, T]):  # noqa: N801 - read as a decorator
         return functools.update_wrapper(bound_later, self._describe)
 
 
-def call(describe: Callable[Concatenate[Any, P], Call[T]]) -> talk[P, T]:
-    """Makes a method of one request."""
+def call(describe: Callable[Concatenate[Any, P], ApiCall[T]]) -> talk[P, T]:
+    """Turns one request into a method."""
     from corral.client.retry import answered
 
     def conversation(client: Any, /, *args: P.args, **named: P.kwargs) -> Talk[T]:
@@ -155,7 +155,7 @@ def call(describe: Callable[Concatenate[Any, P], Call[T]]) -> talk[P, T]:
 
 
 class series(Generic[P, T]):  # noqa: N801 - read as a decorator
-    """Makes a method of a conversation whose results are iterated over."""
+    """Turns a conversation with many results into a method to iterate over."""
 
     def __init__(self, describe: Callable[Concatenate[Any, P], Series[T]]) -> None:
         self._describe = describe

@@ -1,4 +1,4 @@
-"""Everything that can be asked of a server, said once for both clients."""
+"""All requests to a server, described once for both clients."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What can be asked about queues, nodes, usage and the server. Each method describes its request; see ``call``."""
+"""Requests about queues, nodes, usage and the server. Each method describes its request; see ``call``."""
 
 from __future__ import annotations
 
-from corral.client.call import Call, call, path
+from corral.client.call import ApiCall, call, path
 from corral.wire.api.cluster import DrainBody, NodeList, NodeView, QueueBody, QueueList, QueueView
 from corral.wire.api.jobs import ChangeAnswer
 from corral.wire.api.people import JoinTokenBody, TokenMade
@@ -13,64 +13,64 @@ class ClusterCalls:
     """Queues, nodes, usage, health."""
 
     @call
-    def queues(self) -> Call[QueueList]:
-        """The tree of queues, each before those below it."""
-        return Call("GET", path("queues"), QueueList)
+    def queues(self) -> ApiCall[QueueList]:
+        """All queues, each before its children."""
+        return ApiCall("GET", path("queues"), QueueList)
 
     @call
-    def queue(self, name: str) -> Call[QueueView]:
-        """One queue: its terms and what it has."""
-        return Call("GET", path("queues", name), QueueView)
+    def queue(self, name: str) -> ApiCall[QueueView]:
+        """One queue: its settings and usage."""
+        return ApiCall("GET", path("queues", name), QueueView)
 
     @call
-    def set_queue(self, name: str, terms: QueueBody) -> Call[ChangeAnswer]:
-        """Make a queue, or give it other terms."""
-        return Call("PUT", path("queues", name), ChangeAnswer, body=terms)
+    def set_queue(self, name: str, terms: QueueBody) -> ApiCall[ChangeAnswer]:
+        """Create a queue, or change its settings."""
+        return ApiCall("PUT", path("queues", name), ChangeAnswer, body=terms)
 
     @call
-    def remove_queue(self, name: str) -> Call[ChangeAnswer]:
-        """Remove a queue that is empty."""
-        return Call("DELETE", path("queues", name), ChangeAnswer)
+    def remove_queue(self, name: str) -> ApiCall[ChangeAnswer]:
+        """Remove an empty queue."""
+        return ApiCall("DELETE", path("queues", name), ChangeAnswer)
 
     @call
-    def nodes(self) -> Call[NodeList]:
-        """The machines and their GPUs."""
-        return Call("GET", path("nodes"), NodeList)
+    def nodes(self) -> ApiCall[NodeList]:
+        """All nodes and their GPUs."""
+        return ApiCall("GET", path("nodes"), NodeList)
 
     @call
-    def node(self, name: str) -> Call[NodeView]:
-        """One machine."""
-        return Call("GET", path("nodes", name), NodeView)
+    def node(self, name: str) -> ApiCall[NodeView]:
+        """One node."""
+        return ApiCall("GET", path("nodes", name), NodeView)
 
     @call
-    def drain(self, node: str, why: str = "") -> Call[ChangeAnswer]:
-        """Take nothing new and ask everybody on it to leave."""
-        return Call("POST", path("nodes", node, "drain"), ChangeAnswer, body=DrainBody(why=why))
+    def drain(self, node: str, why: str = "") -> ApiCall[ChangeAnswer]:
+        """Drain a node: start nothing new on it, and requeue its jobs after a warning."""
+        return ApiCall("POST", path("nodes", node, "drain"), ChangeAnswer, body=DrainBody(why=why))
 
     @call
-    def undrain(self, node: str) -> Call[ChangeAnswer]:
-        """Take work again."""
-        return Call("POST", path("nodes", node, "undrain"), ChangeAnswer)
+    def undrain(self, node: str) -> ApiCall[ChangeAnswer]:
+        """Undrain a node: start jobs on it again."""
+        return ApiCall("POST", path("nodes", node, "undrain"), ChangeAnswer)
 
     @call
-    def remove_node(self, node: str) -> Call[ChangeAnswer]:
-        """Remove a machine on which nothing runs, with its credential."""
-        return Call("DELETE", path("nodes", node), ChangeAnswer)
+    def remove_node(self, node: str) -> ApiCall[ChangeAnswer]:
+        """Remove a node on which nothing runs, and revoke its credential."""
+        return ApiCall("DELETE", path("nodes", node), ChangeAnswer)
 
     @call
-    def make_join_token(self, node: str = "", expires_in_ms: int = 3_600_000) -> Call[TokenMade]:
-        """A token with which one machine can join, once; as this node, if one is named."""
+    def make_join_token(self, node: str = "", expires_in_ms: int = 3_600_000) -> ApiCall[TokenMade]:
+        """Create a token with which one node can join, once; with a name: only as this node."""
         body = JoinTokenBody(node=node, expires_in_ms=expires_in_ms)
-        return Call("POST", path("join-tokens"), TokenMade, body=body, repeatable=False)
+        return ApiCall("POST", path("join-tokens"), TokenMade, body=body, repeatable=False)
 
     @call
     def usage(
         self, *, queue: str | None = None, user: str | None = None, since: str | None = None, until: str | None = None
-    ) -> Call[UsageView]:
+    ) -> ApiCall[UsageView]:
         """GPU time by queue, user and day (UTC, YYYY-MM-DD; both ends included)."""
-        return Call("GET", path("usage"), UsageView, {"queue": queue, "user": user, "since": since, "until": until})
+        return ApiCall("GET", path("usage"), UsageView, {"queue": queue, "user": user, "since": since, "until": until})
 
     @call
-    def health(self) -> Call[HealthView]:
-        """Whether the server is in service."""
-        return Call("GET", path("health"), HealthView)
+    def health(self) -> ApiCall[HealthView]:
+        """The health of the server."""
+        return ApiCall("GET", path("health"), HealthView)

@@ -1,7 +1,7 @@
-"""Where the server is and who asks: from the environment, or from a file that only its owner can read.
+"""The server's address and the user's token: from the environment, or from a file that only its owner can read.
 
-Knows two places and their order. A token is never sent to another server than those it was stored with, or the leader
-that one of them names.
+Knows both sources and their order. A token is sent only to the servers it was stored with, and to the leader that one
+of them names.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from typing import NamedTuple
 
 from corral.client.errors import BadCredentials
 
-URL_VARIABLE, TOKEN_VARIABLE, CA_VARIABLE = "CORRAL_URL", "CORRAL_TOKEN", "CORRAL_CA"
-_START = "corral up starts a server on this machine and keeps its token for you; for another one set both variables"
+URL_VARIABLE = "CORRAL_URL"
+TOKEN_VARIABLE = "CORRAL_TOKEN"
+CA_VARIABLE = "CORRAL_CA"
+_START = "start a server on this machine with corral up, which stores a token; for another server: corral login"
 
 
 class Credentials(NamedTuple):
-    """``source`` is where they were found, for messages. ``ca``: a file with the authority that vouches for the server;
-    empty: those that this machine trusts. ``allow_plain_http``: whoever stored them allowed that."""
+    """``source``: where they were found, for messages. ``ca``: a file with the certificate authority of the server;
+    empty: those that this machine trusts. ``allow_plain_http``: allowed when they were stored."""
 
     url: str
     token: str
@@ -30,11 +32,11 @@ class Credentials(NamedTuple):
     allow_plain_http: bool = False
 
     def __repr__(self) -> str:
-        return f"Credentials(url={self.url!r}, source={self.source!r})"  # a token has no business in a log
+        return f"Credentials(url={self.url!r}, source={self.source!r})"  # keeps the token out of logs
 
 
 def find_credentials(environment: Mapping[str, str] | None = None) -> Credentials:
-    """CORRAL_URL, CORRAL_TOKEN and CORRAL_CA, or what the file says of what they leave open."""
+    """From CORRAL_URL, CORRAL_TOKEN and CORRAL_CA; from the file where a variable is not set."""
     env = os.environ if environment is None else environment
     url, token = env.get(URL_VARIABLE, "").rstrip("/"), env.get(TOKEN_VARIABLE, "")
     if url and token:
@@ -56,7 +58,7 @@ def credentials_path(environment: Mapping[str, str] | None = None) -> Path:
 
 
 def read_credentials(path: Path) -> Credentials | None:
-    """What the file says; None: there is no file. One that others can read is refused: it may be known already."""
+    """The content of the file; None: there is no file. Refused if others can read the file."""
     try:
         with path.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
@@ -67,20 +69,24 @@ def read_credentials(path: Path) -> Credentials | None:
         raise BadCredentials(f"{path} cannot be read: {error.strerror}", "it must be a file of yours") from None
     if mode & 0o077:
         what = f"{path} can be read by others (mode {mode:04o})"
-        raise BadCredentials(what, f"chmod 600 {path}; if others may have read it, make a new token: corral token make")
+        raise BadCredentials(
+            what, f"chmod 600 {path}; if others may have read it, create a new token: corral token make"
+        )
     try:
-        told = json.loads(text)
-        where, token, ca = str(told["url"]).rstrip("/"), str(told["token"]), str(told.get("ca", ""))
-        return Credentials(where, token, str(path), ca, told.get("allow_plain_http") is True)
+        stored = json.loads(text)
+        where = str(stored["url"]).rstrip("/")
+        token = str(stored["token"])
+        ca = str(stored.get("ca", ""))
+        return Credentials(where, token, str(path), ca, stored.get("allow_plain_http") is True)
     except (ValueError, KeyError, TypeError, AttributeError):
-        what = f'{path} is not what it should be: {{"url": ..., "token": ...}}'
+        what = f'{path} is invalid; expected: {{"url": ..., "token": ...}}'
         raise BadCredentials(what, "remove it and run corral up again, or write a token into it") from None
 
 
 def save_credentials(
     url: str, token: str, path: Path | None = None, ca: str = "", *, allow_plain_http: bool = False
 ) -> Path:
-    """Write them for this user alone, all at once: whoever reads sees the old file or the new one."""
+    """Write them, readable by this user only. Atomic: readers see the old file or the new one."""
     target = credentials_path() if path is None else path
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     kept = {"url": url.rstrip("/"), "token": token} | ({"ca": ca} if ca else {})

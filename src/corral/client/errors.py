@@ -1,6 +1,6 @@
-"""What can go wrong between a client and a server: each says what, and where it is known, what to do.
+"""Errors between a client and a server: each says what is wrong and, if known, what to do.
 
-Knows nothing of how requests are sent.
+Does not know how requests are sent.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class ClientError(Exception):
-    """Everything that a client raises. ``hint`` says what to do; it may be empty."""
+    """The base of all errors that a client raises. ``hint``: what to do; may be empty."""
 
     def __init__(self, what: str, hint: str = "") -> None:
         super().__init__(what)
@@ -24,7 +24,7 @@ class BadCredentials(ClientError):
 
 
 class Unreachable(ClientError):
-    """No answer came. ``connected``: there was somebody, so the request may have been carried out."""
+    """No answer. ``connected``: a server was reached, so the request may have been executed."""
 
     def __init__(self, what: str, hint: str = "", *, connected: bool = False) -> None:
         super().__init__(what, hint)
@@ -32,11 +32,11 @@ class Unreachable(ClientError):
 
 
 class Timeout(ClientError):
-    """What was waited for did not happen in time."""
+    """The awaited event did not happen in time."""
 
 
 class Problem(ClientError):
-    """The server said no. ``code`` is stable and may be compared; ``faults`` are all those of a job document."""
+    """The server refused. ``code`` is stable and may be compared; ``faults``: all errors in a job document."""
 
     def __init__(
         self,
@@ -49,9 +49,13 @@ class Problem(ClientError):
         faults: tuple[FaultView, ...] = (),
     ) -> None:
         super().__init__(detail or code, hint)
-        self.status, self.code, self.detail = status, code, detail
-        self.field, self.request_id, self.faults = field, request_id, faults
+        self.status = status
+        self.code = code
+        self.detail = detail
+        self.field = field
+        self.request_id = request_id
+        self.faults = faults
 
 
 class NotFound(Problem):
-    """There is no such thing, or none that one may see."""
+    """It does not exist, or you may not see it."""

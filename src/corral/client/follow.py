@@ -1,7 +1,7 @@
-"""What takes several requests: the end of a job, its logs, the feed. All of it goes on after a lost connection.
+"""Conversations of several requests: the end of a job, its logs, events. All resume after a lost connection.
 
-Knows nothing of sockets: conversations ask for requests, streams and pauses. The feed is read as server-sent events, a
-log as it is; both are resumed where they stopped, by number and by offset.
+Does not know sockets: conversations yield requests, streams and pauses. Events are read as server-sent events, a log as
+bytes; both resume where they stopped, by record number and by offset.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from corral.client.call import SILENCE_S, Answer, Call, Item, More, Open, Pause, Series, Talk, path, series, talk
+from corral.client.call import SILENCE_S, ApiCall, Item, More, Open, Pause, RawAnswer, Series, Talk, path, series, talk
 from corral.client.errors import NotFound, Problem, Timeout, Unreachable
 from corral.client.jobs import job_call
 from corral.client.retry import Patient, answered, asked, pause_s, problem_of
@@ -21,15 +21,15 @@ from corral.wire.api.queries import LOG_ATTEMPT, LOG_GANG, LOG_NEXT, LOG_OFFSET,
 from corral.wire.api.record import EventList, EventView
 from corral.wire.api.words import ENDED
 
-POLL_S = 1.0  # where a stream cannot be had
-NEXT_RUN_S, NEXT_RUN_S_MAX = 0.2, 1.5  # between two looks for the next run of a job whose log is followed
+POLL_S = 1.0  # if no stream is available
+NEXT_RUN_S, NEXT_RUN_S_MAX = 0.2, 1.5  # between two checks for the next attempt of a job whose log is followed
 _PAGE = 1000
-_NO_LOG = ("no_such_log", "no_such_gang")  # nothing of it has run yet
+_NO_LOG = ("no_such_log", "no_such_gang")  # no attempt has started yet
 _SSE = {"Accept": "text/event-stream"}
 
 
 class LogBytes(msgspec.Struct, frozen=True):
-    """Bytes of one log; ``offset`` counts from the first byte that was ever written to it."""
+    """Bytes of one log; ``offset`` counts from the first byte ever written to it."""
 
     gang: str
     attempt: int
@@ -38,11 +38,11 @@ class LogBytes(msgspec.Struct, frozen=True):
 
 
 class FollowCalls(Patient):
-    """Wait for a job, read its logs, read the record of everything."""
+    """Wait for a job, read its logs, read events."""
 
     @talk
     def wait(self, job: str, *, timeout_s: float | None = None) -> Talk[JobView]:
-        """The job, once it is over. Raises ``Timeout`` when it is not over by then."""
+        """Wait until the job has ended, and return it. Raises ``Timeout``."""
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         head = (yield from answered(self, _page(0, 1))).head
         while True:
@@ -63,13 +63,13 @@ class FollowCalls(Patient):
         queue: str | None = None,
         types: Sequence[str] = (),
     ) -> Series[EventView]:
-        """Records above ``after``, in order; ``follow``: and those to come, for ever."""
-        said = {"job": job, "queue": queue, "types": tuple(types)}
+        """Records after ``after``, in order; ``follow``: and new ones, without end."""
+        parameters = {"job": job, "queue": queue, "types": tuple(types)}
         if follow:
-            yield from _feed(self, after, said)
+            yield from _feed(self, after, parameters)
             return
         while True:
-            page = yield from answered(self, _page(after, _PAGE, **said))
+            page = yield from answered(self, _page(after, _PAGE, **parameters))
             for event in page.events:
                 yield Item(event)
             if page.next >= page.head or page.next <= after:
@@ -94,37 +94,42 @@ class FollowCalls(Patient):
         tail: int | None = None,
         follow: bool = False,
     ) -> Series[LogBytes]:
-        """A log in parts. ``attempt`` 0: the newest, and with ``follow`` those after it until the job is over."""
-        said = {"gang": gang, "task": task, "stream": stream}
+        """A log in parts. ``attempt`` 0: the newest, and with ``follow`` later ones until the job has ended."""
+        parameters = {"gang": gang, "task": task, "stream": stream}
         if not follow:
-            yield from _Log(job, said, attempt, offset, tail).rest(self)
+            yield from _Log(job, parameters, attempt, offset, tail).rest(self)
             return
         run, looks = attempt, 0
         while True:
-            view = yield from answered(self, job_call(job))  # before the log: if it is over, nothing follows the log
-            log = _Log(job, said, run, offset, tail)
+            view = yield from answered(
+                self, job_call(job)
+            )  # read before the log: if the job has ended, the log is complete
+            log = _Log(job, parameters, run, offset, tail)
             yield from _until_there(self, log)
             if attempt or (view.state in ENDED and not log.attempt):
                 return
             if log.attempt:
-                run, offset, tail, looks = log.attempt + 1, 0, None, 0
+                run = log.attempt + 1
+                offset = 0
+                tail = None
+                looks = 0
             else:
                 yield Pause(min(NEXT_RUN_S * (1 << min(looks, 3)), NEXT_RUN_S_MAX))
                 looks += 1
 
 
-def _page(after: int, limit: int, **said: Any) -> Call[EventList]:
-    return Call("GET", path("events"), EventList, {"after": after, "limit": limit, **said})
+def _page(after: int, limit: int, **parameters: Any) -> ApiCall[EventList]:
+    return ApiCall("GET", path("events"), EventList, {"after": after, "limit": limit, **parameters})
 
 
-# ---- the feed -------------------------------------------------------------------------------------------------------
+# ---- events ---------------------------------------------------------------------------------------------------------
 
 
-def _feed(client: Patient, after: int, said: dict[str, Any]) -> Series[EventView]:
+def _feed(client: Patient, after: int, parameters: dict[str, Any]) -> Series[EventView]:
     tries = 0
     while True:
         try:
-            yield from opened(client, Call("GET", path("events"), bytes, _follow(after, said), headers=_SSE))
+            yield from opened(client, ApiCall("GET", path("events"), bytes, _follow(after, parameters), headers=_SSE))
             lines = _Lines()
             while data := (yield More()):
                 for text in lines.feed(data):
@@ -137,17 +142,17 @@ def _feed(client: Patient, after: int, said: dict[str, Any]) -> Series[EventView
         tries += 1
 
 
-def _follow(after: int, said: dict[str, Any]) -> dict[str, Any]:
-    return {**said, "after": after, "follow": True}
+def _follow(after: int, parameters: dict[str, Any]) -> dict[str, Any]:
+    return {**parameters, "after": after, "follow": True}
 
 
-def opened(client: Patient, call: Call[Any]) -> Talk[Answer]:
-    """The head of a stream that was begun, with as much patience as any request; a refusal is raised."""
+def opened(client: Patient, call: ApiCall[Any]) -> Talk[RawAnswer]:
+    """The head of a stream that was opened, retried like any request; a refusal is raised."""
     began_s, tries = time.monotonic(), 0
     while True:
         wait_s, tries = pause_s(tries), tries + 1
         try:
-            answer: Answer = yield Open(call)
+            answer: RawAnswer = yield Open(call)
             client.patience.is_reached = True
             if answer.status < 400:
                 return answer
@@ -160,10 +165,10 @@ def opened(client: Patient, call: Call[Any]) -> Talk[Answer]:
 
 
 def _until_news(job: str, head: int, until_s: float | None) -> Talk[int]:
-    """Until the feed tells of the end of the job; where there is no feed to be had, a pause."""
-    said = _follow(head, {"job": job, "types": ("JobEnded",)})
+    """Wait for the event that ends the job; without a stream, pause."""
+    parameters = _follow(head, {"job": job, "types": ("JobEnded",)})
     try:
-        answer: Answer = yield Open(Call("GET", path("events"), bytes, said, headers=_SSE))
+        answer: RawAnswer = yield Open(ApiCall("GET", path("events"), bytes, parameters, headers=_SSE))
         if answer.status >= 400:
             raise problem_of(answer)
         lines = _Lines()
@@ -183,7 +188,7 @@ def _left_s(until_s: float | None, most_s: float) -> float:
 
 
 class _Lines:
-    """From bytes of a stream of server-sent events to the data of each; comments keep it alive and say nothing."""
+    """From bytes of server-sent events to the data of each event; comments only keep the connection open."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -203,22 +208,25 @@ class _Lines:
 # ---- logs -----------------------------------------------------------------------------------------------------------
 
 
-def _log_call(job: str, said: dict[str, Any]) -> Call[bytes]:
-    return Call("GET", path("jobs", job, "logs"), bytes, said, headers={"Accept": "*/*"})
+def _log_call(job: str, parameters: dict[str, Any]) -> ApiCall[bytes]:
+    return ApiCall("GET", path("jobs", job, "logs"), bytes, parameters, headers={"Accept": "*/*"})
 
 
 class _Log:
-    """One log that is read from a place to its end. ``attempt`` becomes the run it is of; 0: there is none yet."""
+    """One log, read from an offset to its end. ``attempt`` becomes the attempt it belongs to; 0: there is none yet."""
 
-    def __init__(self, job: str, said: dict[str, Any], attempt: int, offset: int, tail: int | None) -> None:
-        self.job, self.said = job, said
-        self.wanted, self.attempt, self.offset, self.tail = attempt, 0, offset, tail
+    def __init__(self, job: str, parameters: dict[str, Any], attempt: int, offset: int, tail: int | None) -> None:
+        self.job, self.parameters = job, parameters
+        self.wanted = attempt
+        self.attempt = 0
+        self.offset = offset
+        self.tail = tail
         self.gang, self.is_over = "", False
 
     def rest(self, client: Patient) -> Series[LogBytes]:
-        """What there is of it now, in parts."""
+        """The current content, in parts."""
         while True:
-            answer = yield from asked(client, _log_call(self.job, self._said()))
+            answer = yield from asked(client, _log_call(self.job, self._parameters()))
             if answer.status >= 400:
                 raise problem_of(answer)
             following = self._note(answer)
@@ -228,14 +236,14 @@ class _Log:
             self.offset = following
 
     def follow(self, client: Patient) -> Series[LogBytes]:
-        """And what comes, until the run is over. A stream may end because the server does: then it is looked again."""
+        """New content until the attempt has ended. A stream may end because the server stops: then read again."""
         tries = 0
         while True:
             yield from self.rest(client)
             if self.is_over:
                 return
             try:
-                yield from opened(client, _log_call(self.job, self._said() | {"follow": True}))
+                yield from opened(client, _log_call(self.job, self._parameters() | {"follow": True}))
                 while data := (yield More()):
                     tries = 0
                     yield Item(LogBytes(self.gang, self.attempt, self.offset, data))
@@ -245,11 +253,11 @@ class _Log:
             yield Pause(pause_s(min(tries, 3)))
             tries += 1
 
-    def _said(self) -> dict[str, Any]:
-        return self.said | {"attempt": self.attempt or self.wanted, "offset": self.offset, "tail": self.tail}
+    def _parameters(self) -> dict[str, Any]:
+        return self.parameters | {"attempt": self.attempt or self.wanted, "offset": self.offset, "tail": self.tail}
 
-    def _note(self, answer: Answer) -> int:
-        """Where the part lies; the place after it is the result."""
+    def _note(self, answer: RawAnswer) -> int:
+        """The part with its offset; returns the offset after it."""
         headers = answer.headers
         self.gang, self.attempt = headers.get(LOG_GANG.lower(), ""), int(headers.get(LOG_ATTEMPT.lower(), 0))
         self.offset, self.tail = int(headers.get(LOG_OFFSET.lower(), self.offset)), None
@@ -258,7 +266,7 @@ class _Log:
 
 
 def _until_there(client: Patient, log: _Log) -> Series[LogBytes]:
-    """Follow a log if there is one; ``log.attempt`` tells."""
+    """Follow a log if there is one: then ``log.attempt`` is not 0."""
     try:
         yield from log.follow(client)
     except NotFound as error:

@@ -1,8 +1,8 @@
-"""As much of HTTP/1.1 as a client of Corral needs: a request out, an answer in, over a connection that is kept.
+"""The part of HTTP/1.1 that a client of Corral needs: requests and responses over a connection that is kept open.
 
-Written by hand because the standard library's client takes longer to import than all the rest of ``corral ps``: it
-loads the parser of e-mails. Knows bytes and headers; nothing of Corral, tokens or retries. What does not follow the
-protocol is a ``BadAnswer``. Answers are read as they come: by length, in chunks, or to the end of the connection.
+Not the standard library's client, because importing that takes longer than all the rest of ``corral ps``: it imports
+the e-mail parser. Knows bytes and headers, not Corral, tokens or retries. A response that violates the protocol raises
+``BadAnswer``. Bodies are read by length, in chunks, or to the end of the connection.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _NO_BODY = (204, 304)
 
 
 class BadAnswer(OSError):
-    """What came is not an answer in HTTP, or not all of it."""
+    """The bytes received are not a complete HTTP response."""
 
 
-class Connection:
-    """One connection; one request at a time. Closed by whoever finds that its answer cannot be trusted. ``tls``: by
-    what the other side is known; None: it is not asked."""
+class HttpConnection:
+    """One connection; one request at a time. The caller closes it after an invalid response. ``tls``: the context that
+    verifies the server; None: plain HTTP."""
 
     def __init__(self, host: str, port: int, *, tls: SSLContext | None, connect_s: float) -> None:
         self._socket = socket.create_connection((host, port), timeout=connect_s)
@@ -41,14 +41,16 @@ class Connection:
                 self._socket.close()
                 raise
         self._host = f"{f'[{host}]' if ':' in host else host}:{port}"
-        self._ahead = b""  # what was received beyond what was asked for
+        self._ahead = b""  # bytes received after the current response
         self._patience_s = connect_s
         self.first_look_s = self.look_s = 0.0
-        #: Called when nothing has moved for ``first_look_s``, and again every ``look_s``; may raise to end the wait.
+        #: Called if no byte moved for ``first_look_s``, and again every ``look_s``; may raise to end the wait.
         self.on_silence: Callable[[], None] | None = None
 
-    def send(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, timeout_s: float) -> Head:
-        """The head of the answer; its body is then read from it."""
+    def send(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, timeout_s: float
+    ) -> ResponseHead:
+        """Send a request and return the head of the response, from which its body is read."""
         self.patience(timeout_s)
         lines = [f"{method} {target} HTTP/1.1", f"Host: {self._host}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
@@ -63,7 +65,7 @@ class Connection:
             if head.status >= 200:
                 return head
 
-    def _head(self, method: str) -> Head:
+    def _head(self, method: str) -> ResponseHead:
         while b"\r\n\r\n" not in self._ahead:
             if len(self._ahead) > HEAD_MAX:
                 raise BadAnswer("the head of the answer is too long")
@@ -73,10 +75,10 @@ class Connection:
         version, _, rest = first.partition(" ")
         status = rest[:3]
         if not version.startswith("HTTP/1.") or not status.isdecimal():
-            raise BadAnswer(f"this is no answer in HTTP: {first[:60]!r}")
+            raise BadAnswer(f"this is not an HTTP response: {first[:60]!r}")
         pairs = (line.partition(":") for line in lines)
         headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
-        return Head(self, int(status), headers, closes=version == "HTTP/1.0", is_empty=method == "HEAD")
+        return ResponseHead(self, int(status), headers, closes=version == "HTTP/1.0", is_empty=method == "HEAD")
 
     def _more(self) -> bytes:
         data = self._receive(_AT_ONCE)
@@ -100,7 +102,7 @@ class Connection:
         return line
 
     def patience(self, seconds: float) -> None:
-        """How long the other side may be silent, from now on."""
+        """Set how long to wait for bytes, from now on."""
         self._patience_s = seconds
         self._socket.settimeout(seconds)
 
@@ -108,7 +110,7 @@ class Connection:
         return self._patiently(lambda: self._socket.recv(most))
 
     def _patiently(self, move: Callable[[], T]) -> T:
-        """As `move` would by itself, with a look around now and then."""
+        """Run ``move``, and call ``look`` regularly while it waits."""
         if self.on_silence is None:
             return move()
         until_s, wait_s = time.monotonic() + self._patience_s, self.first_look_s
@@ -125,20 +127,22 @@ class Connection:
 
     @property
     def is_quiet(self) -> bool:
-        """Nothing has come that nobody asked for: not even its end."""
+        """Whether the idle connection received nothing, not even its end."""
         return not self._ahead and not select.select([self._socket], [], [], 0)[0]
 
     def close(self) -> None:
         self._socket.close()
 
 
-class Head:
-    """Status and headers of an answer, and its body as it comes. ``keeps``: the connection can be used after it."""
+class ResponseHead:
+    """Status and headers of a response, and its body as it arrives. ``keeps``: the connection can be reused."""
 
     def __init__(
-        self, connection: Connection, status: int, headers: dict[str, str], *, closes: bool, is_empty: bool
+        self, connection: HttpConnection, status: int, headers: dict[str, str], *, closes: bool, is_empty: bool
     ) -> None:
-        self.connection, self.status, self.headers = connection, status, headers
+        self.connection = connection
+        self.status = status
+        self.headers = headers
         self.keeps = not closes and headers.get("connection", "").lower() != "close"
         self._in_chunks = "chunked" in headers.get("transfer-encoding", "").lower()
         length = headers.get("content-length")
@@ -152,7 +156,7 @@ class Head:
         self._is_over = is_empty or status in _NO_BODY or (self._left == 0 and not self._in_chunks)
 
     def more(self) -> bytes:
-        """The next bytes of the body, as soon as there are any; none: that was all of it."""
+        """The next bytes of the body, as soon as there are any; empty: the end."""
         if self._is_over:
             return b""
         if self._left == 0:
@@ -173,7 +177,7 @@ class Head:
         return data
 
     def read(self) -> bytes:
-        """All of the body."""
+        """The whole body."""
         parts = []
         while data := self.more():
             parts.append(data)
@@ -187,12 +191,12 @@ class Head:
             raise BadAnswer(f"the length of a chunk is {size[:20]!r}") from None
         if length == 0:
             while self.connection.line():
-                pass  # what follows the last chunk says nothing that is needed
+                pass  # trailers are not needed
         return length
 
     def _end_part(self) -> None:
         if self._in_chunks:
             if self.connection.line():
-                raise BadAnswer("a chunk is longer than it says")
+                raise BadAnswer("a chunk is longer than its stated length")
         else:
             self._is_over = True

@@ -1,6 +1,6 @@
-"""What can be asked about jobs. Each method describes its request; see ``call``.
+"""Requests about jobs. Each method describes its request; see ``call``.
 
-Knows paths and shapes. A submission carries a key of its own, so that it is never carried out twice.
+Knows paths and shapes. A submission has an idempotency key, so that it is never executed twice.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from corral.client.call import Call, Item, Series, call, path, series
+from corral.client.call import ApiCall, Item, Series, call, path, series
 from corral.client.retry import Patient, answered
 from corral.wire.api.jobs import (
     BatchAnswer,
@@ -30,22 +30,22 @@ Document = Mapping[str, Any]
 
 
 class JobCalls(Patient):
-    """Jobs: submit, look, change."""
+    """Jobs: submit, read, change."""
 
     @call
-    def submit(self, document: Document, *, key: str = "") -> Call[SubmitAnswer]:
-        """Submit one job document. ``key``: two submissions with the same one are one; made up where not given."""
+    def submit(self, document: Document, *, key: str = "") -> ApiCall[SubmitAnswer]:
+        """Submit one job document. ``key``: submissions with the same key create one job; random if not given."""
         return _submission(path("jobs"), SubmitAnswer, document, key)
 
     @call
-    def submit_many(self, documents: Sequence[Document], *, key: str = "") -> Call[BatchAnswer]:
+    def submit_many(self, documents: Sequence[Document], *, key: str = "") -> ApiCall[BatchAnswer]:
         """Submit several, all or none. In ``after``, ``#0`` is the first of them."""
         return _submission(path("jobs", "batch"), BatchAnswer, {"jobs": list(documents)}, key)
 
     @call
-    def dry_run(self, document: Document) -> Call[DryRunAnswer]:
-        """What would become of a job that is submitted now. Nothing is written."""
-        return Call("POST", path("jobs"), DryRunAnswer, {"dry_run": True}, document)
+    def dry_run(self, document: Document) -> ApiCall[DryRunAnswer]:
+        """Dry run: what would happen if the job were submitted now. Nothing is stored."""
+        return ApiCall("POST", path("jobs"), DryRunAnswer, {"dry_run": True}, document)
 
     @series
     def jobs(
@@ -60,14 +60,20 @@ class JobCalls(Patient):
         until_ms: int | None = None,
         limit: int | None = None,
     ) -> Series[JobSummary]:
-        """Jobs, newest first, page by page as they are needed; at most ``limit``."""
+        """Jobs, newest first, fetched page by page as needed; at most ``limit``."""
         pairs = tuple(f"{name}={value}" for name, value in (labels or {}).items())
-        said: dict[str, Any] = {"queue": queue, "user": user, "states": tuple(states), "name": name, "labels": pairs}
-        said |= {"since_ms": since_ms, "until_ms": until_ms}
+        parameters: dict[str, Any] = {
+            "queue": queue,
+            "user": user,
+            "states": tuple(states),
+            "name": name,
+            "labels": pairs,
+        }
+        parameters |= {"since_ms": since_ms, "until_ms": until_ms}
         left, cursor = limit, None
         while left is None or left > 0:
             size = PAGE if left is None else min(PAGE, left)
-            asked = Call("GET", path("jobs"), JobList, {**said, "limit": size, "cursor": cursor})
+            asked = ApiCall("GET", path("jobs"), JobList, {**parameters, "limit": size, "cursor": cursor})
             page: JobList = yield from answered(self, asked)
             for job in page.jobs:
                 yield Item(job)
@@ -77,48 +83,48 @@ class JobCalls(Patient):
                 return
 
     @call
-    def job(self, job: str) -> Call[JobView]:
+    def job(self, job: str) -> ApiCall[JobView]:
         """One job in full."""
         return job_call(job)
 
     @call
-    def why(self, job: str) -> Call[WhyView]:
-        """Why it waits: all reasons, who is in the way, what would help, when it will start."""
-        return Call("GET", path("jobs", job, "why"), WhyView)
+    def why(self, job: str) -> ApiCall[WhyView]:
+        """Why a job waits: all reasons, the jobs in the way, what would help, and the expected start."""
+        return ApiCall("GET", path("jobs", job, "why"), WhyView)
 
     @call
-    def cancel(self, job: str, *, now: bool = False) -> Call[ChangeAnswer]:
-        """End it for good. ``now``: without its grace."""
-        return Call("POST", path("jobs", job, "cancel"), ChangeAnswer, {"now": True} if now else {})
+    def cancel(self, job: str, *, now: bool = False) -> ApiCall[ChangeAnswer]:
+        """Cancel a job. ``now``: without grace."""
+        return ApiCall("POST", path("jobs", job, "cancel"), ChangeAnswer, {"now": True} if now else {})
 
     @call
-    def hold(self, job: str) -> Call[ChangeAnswer]:
-        """Let it wait until it is released."""
+    def hold(self, job: str) -> ApiCall[ChangeAnswer]:
+        """Hold a job: it does not start until it is released."""
         return _change(job, "hold")
 
     @call
-    def release(self, job: str) -> Call[ChangeAnswer]:
-        """Let a held job go on."""
+    def release(self, job: str) -> ApiCall[ChangeAnswer]:
+        """Release a held job."""
         return _change(job, "release")
 
     @call
-    def requeue(self, job: str) -> Call[ChangeAnswer]:
-        """Stop it and let it wait for another run."""
+    def requeue(self, job: str) -> ApiCall[ChangeAnswer]:
+        """Stop a job and requeue it."""
         return _change(job, "requeue")
 
     @call
-    def set_priority(self, job: str, priority: int) -> Call[ChangeAnswer]:
+    def set_priority(self, job: str, priority: int) -> ApiCall[ChangeAnswer]:
         """Change its priority."""
-        return Call("POST", path("jobs", job, "priority"), ChangeAnswer, body=PriorityBody(priority=priority))
+        return ApiCall("POST", path("jobs", job, "priority"), ChangeAnswer, body=PriorityBody(priority=priority))
 
 
-def job_call(job: str) -> Call[JobView]:
-    return Call("GET", path("jobs", job), JobView)
+def job_call(job: str) -> ApiCall[JobView]:
+    return ApiCall("GET", path("jobs", job), JobView)
 
 
-def _submission(where: str, answer: type[Any], body: Any, key: str) -> Call[Any]:
-    return Call("POST", where, answer, body=body, headers={IDEMPOTENCY: key or os.urandom(16).hex()})
+def _submission(where: str, answer: type[Any], body: Any, key: str) -> ApiCall[Any]:
+    return ApiCall("POST", where, answer, body=body, headers={IDEMPOTENCY: key or os.urandom(16).hex()})
 
 
-def _change(job: str, verb: str) -> Call[ChangeAnswer]:
-    return Call("POST", path("jobs", job, verb), ChangeAnswer, repeatable=verb != "requeue")
+def _change(job: str, verb: str) -> ApiCall[ChangeAnswer]:
+    return ApiCall("POST", path("jobs", job, verb), ChangeAnswer, repeatable=verb != "requeue")

@@ -1,11 +1,11 @@
-"""What can be asked about users, roles, tokens and secrets. Each method describes its request; see ``call``."""
+"""Requests about users, roles, tokens and secrets. Each method describes its request; see ``call``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import cast
 
-from corral.client.call import Call, call, path
+from corral.client.call import ApiCall, call, path
 from corral.wire.api.jobs import ChangeAnswer
 from corral.wire.api.people import (
     RoleBody,
@@ -26,70 +26,70 @@ class PeopleCalls:
     """Users, roles, tokens, secrets."""
 
     @call
-    def whoami(self) -> Call[WhoAmI]:
-        """Who asks, and what they may do."""
-        return Call("GET", path("whoami"), WhoAmI)
+    def whoami(self) -> ApiCall[WhoAmI]:
+        """The user of the token, with roles and rights."""
+        return ApiCall("GET", path("whoami"), WhoAmI)
 
     @call
-    def users(self) -> Call[UserList]:
-        """Everybody, with their roles."""
-        return Call("GET", path("users"), UserList)
+    def users(self) -> ApiCall[UserList]:
+        """All users you may see, with their roles."""
+        return ApiCall("GET", path("users"), UserList)
 
     @call
-    def user(self, name: str) -> Call[UserView]:
+    def user(self, name: str) -> ApiCall[UserView]:
         """One user."""
-        return Call("GET", path("users", name), UserView)
+        return ApiCall("GET", path("users", name), UserView)
 
     @call
-    def set_user(self, name: str, *, account: str | None = None, disabled: bool | None = None) -> Call[ChangeAnswer]:
-        """Make a user, or change one; None: as it is. ``account``: of the machine, that their jobs run as."""
-        return Call("PUT", path("users", name), ChangeAnswer, body=UserBody(account=account, disabled=disabled))
+    def set_user(self, name: str, *, account: str | None = None, disabled: bool | None = None) -> ApiCall[ChangeAnswer]:
+        """Create or change a user; None: unchanged. ``account``: Unix account that runs their jobs."""
+        return ApiCall("PUT", path("users", name), ChangeAnswer, body=UserBody(account=account, disabled=disabled))
 
     @call
-    def remove_user(self, name: str) -> Call[ChangeAnswer]:
+    def remove_user(self, name: str) -> ApiCall[ChangeAnswer]:
         """Remove a user with all roles and tokens."""
-        return Call("DELETE", path("users", name), ChangeAnswer)
+        return ApiCall("DELETE", path("users", name), ChangeAnswer)
 
     @call
-    def grant(self, user: str, role: str, queue: str = "") -> Call[ChangeAnswer]:
-        """Give a role in a queue and all below it; no queue: everywhere."""
+    def grant(self, user: str, role: str, queue: str = "") -> ApiCall[ChangeAnswer]:
+        """Grant a role in a queue and its children; without a queue: everywhere."""
         body = RoleBody(role=cast(RoleWord, role), queue=queue)
-        return Call("PUT", path("users", user, "roles"), ChangeAnswer, body=body)
+        return ApiCall("PUT", path("users", user, "roles"), ChangeAnswer, body=body)
 
     @call
-    def revoke(self, user: str, role: str, queue: str = "") -> Call[ChangeAnswer]:
-        """Take a role away."""
-        return Call("DELETE", path("users", user, "roles"), ChangeAnswer, {"role": role, "queue": queue})
+    def revoke(self, user: str, role: str, queue: str = "") -> ApiCall[ChangeAnswer]:
+        """Revoke a role."""
+        return ApiCall("DELETE", path("users", user, "roles"), ChangeAnswer, {"role": role, "queue": queue})
 
     @call
-    def tokens(self, user: str = "") -> Call[TokenList]:
-        """Somebody's tokens; one's own."""
-        return Call("GET", path("tokens"), TokenList, {"user": user})
+    def tokens(self, user: str = "") -> ApiCall[TokenList]:
+        """Tokens of a user; default: your own."""
+        return ApiCall("GET", path("tokens"), TokenList, {"user": user})
 
     @call
     def make_token(
         self, name: str = "", *, user: str = "", scope: Sequence[str] = (), expires_in_ms: int | None = None
-    ) -> Call[TokenMade]:
-        """A new token; its text is told this once."""
+    ) -> ApiCall[TokenMade]:
+        """Create a token. Its value is returned only here."""
         body = TokenBody(user=user, name=name, scope=tuple(scope), expires_in_ms=expires_in_ms)
-        return Call("POST", path("tokens"), TokenMade, body=body, repeatable=False)
+        return ApiCall("POST", path("tokens"), TokenMade, body=body, repeatable=False)
 
     @call
-    def revoke_token(self, token: str) -> Call[ChangeAnswer]:
-        """End a token by its id."""
-        return Call("DELETE", path("tokens", token), ChangeAnswer)
+    def revoke_token(self, token: str) -> ApiCall[ChangeAnswer]:
+        """Revoke a token by its id."""
+        return ApiCall("DELETE", path("tokens", token), ChangeAnswer)
 
     @call
-    def secrets(self) -> Call[SecretList]:
-        """Names of secrets; values are never told."""
-        return Call("GET", path("secrets"), SecretList)
+    def secrets(self) -> ApiCall[SecretList]:
+        """Names of secrets; values are never returned."""
+        return ApiCall("GET", path("secrets"), SecretList)
 
     @call
-    def set_secret(self, name: str, value: str, queue: str = "") -> Call[ChangeAnswer]:
-        """Keep a value for jobs of a queue and all below it."""
-        return Call("PUT", path("secrets", name), ChangeAnswer, {"queue": queue}, SecretBody(value=value))
+    def set_secret(self, name: str, value: str, queue: str = "") -> ApiCall[ChangeAnswer]:
+        """Store a value for jobs of a queue and its children."""
+        return ApiCall("PUT", path("secrets", name), ChangeAnswer, {"queue": queue}, SecretBody(value=value))
 
     @call
-    def remove_secret(self, name: str, queue: str = "") -> Call[ChangeAnswer]:
-        """Forget it."""
-        return Call("DELETE", path("secrets", name), ChangeAnswer, {"queue": queue})
+    def remove_secret(self, name: str, queue: str = "") -> ApiCall[ChangeAnswer]:
+        """Remove a secret."""
+        return ApiCall("DELETE", path("secrets", name), ChangeAnswer, {"queue": queue})

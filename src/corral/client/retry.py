@@ -1,7 +1,7 @@
-"""When to ask again, and what an answer says.
+"""When to retry a request, and how a response is read.
 
-A request is repeated after a lost connection if doing it twice is doing it once, or if it was never sent; and after
-"too busy" (429, 503), when the server says so. Knows no sockets: it is a conversation like any other.
+A request is repeated after a lost connection if it is idempotent or was never sent, and after "too busy" (429, 503)
+when the server says so. Does not know sockets: it is a conversation like any other.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from corral.client.call import Answer, Call, Pause, Talk
+from corral.client.call import ApiCall, Pause, RawAnswer, Talk
 from corral.client.errors import NotFound, Problem, Unreachable
-from corral.client.places import Places
+from corral.client.servers import Servers
 from corral.wire.api.answers import Problem as ProblemBody
 
 T = TypeVar("T")
@@ -24,7 +24,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 
 
 class Patience(msgspec.Struct):
-    """For how long a request is tried again. ``first_s`` holds until the server was reached for the first time."""
+    """How long a request is retried. ``first_s`` applies until the server was reached for the first time."""
 
     seconds: float = 10.0
     first_s: float = 10.0
@@ -35,29 +35,29 @@ class Patience(msgspec.Struct):
         return self.seconds if self.is_reached else self.first_s
 
 
-def patience_for(places: Places, seconds: float, first_s: float | None) -> Patience:
-    """Where several servers are named, one that is not there is no reason to give up at once."""
-    return Patience(seconds, seconds if first_s is None or places.others else first_s)
+def patience_for(servers: Servers, seconds: float, first_s: float | None) -> Patience:
+    """With several servers, one that cannot be reached is no reason to fail at once."""
+    return Patience(seconds, seconds if first_s is None or servers.others else first_s)
 
 
 class Patient:
-    """What a conversation needs to know of its client."""
+    """The state of a client that conversations need."""
 
     patience: Patience
 
 
-def answered(client: Patient, call: Call[T]) -> Talk[T]:
-    """The answer to a request, as what it is; a refusal is raised."""
+def answered(client: Patient, call: ApiCall[T]) -> Talk[T]:
+    """The decoded response to a request; a refusal is raised."""
     return read(call, (yield from asked(client, call)))
 
 
-def asked(client: Patient, call: Call[Any]) -> Talk[Answer]:
-    """The answer to a request, whatever it says."""
+def asked(client: Patient, call: ApiCall[Any]) -> Talk[RawAnswer]:
+    """The response to a request, of any status."""
     began_s, tries = time.monotonic(), 0
     while True:
         wait_s, tries = pause_s(tries), tries + 1
         try:
-            answer: Answer = yield call
+            answer: RawAnswer = yield call
         except Unreachable as error:
             client.patience.is_reached |= error.connected
             may_repeat = call.repeatable or not error.connected
@@ -72,18 +72,18 @@ def asked(client: Patient, call: Call[Any]) -> Talk[Answer]:
 
 
 def pause_s(tries: int) -> float:
-    """Twice as long each time, up to a bound; never the same for two clients that lost the same server."""
+    """Doubles each time up to a bound, with jitter, so that clients of one server do not retry at the same time."""
     jitter = 0.75 + os.urandom(1)[0] / 512
     return min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * float(1 << tries)) * jitter
 
 
-def _retry_after_s(answer: Answer) -> float:
+def _retry_after_s(answer: RawAnswer) -> float:
     stated = answer.headers.get("retry-after", "")
     return float(stated) if stated.isdecimal() else 0.0
 
 
-def read(call: Call[T], answer: Answer) -> T:
-    """The body of a good answer; a refusal is raised."""
+def read(call: ApiCall[T], answer: RawAnswer) -> T:
+    """The body of a successful response; a refusal is raised."""
     if answer.status >= 400:
         raise problem_of(answer)
     if call.answer is bytes:
@@ -93,12 +93,12 @@ def read(call: Call[T], answer: Answer) -> T:
     return msgspec.json.decode(answer.body, type=call.answer)
 
 
-def problem_of(answer: Answer) -> Problem:
+def problem_of(answer: RawAnswer) -> Problem:
     kind = NotFound if answer.status == 404 else Problem
     try:
-        told = msgspec.json.decode(answer.body, type=ProblemBody)
+        problem = msgspec.json.decode(answer.body, type=ProblemBody)
     except (msgspec.DecodeError, UnicodeDecodeError):
         what = f"the answer has status {answer.status} and does not come from Corral"
         return kind(answer.status, "not_corral", what, "check the address: CORRAL_URL, or credentials.json")
-    what = told.detail or told.title
-    return kind(answer.status, told.code, what, told.hint, told.field, told.request_id, told.faults)
+    what = problem.detail or problem.title
+    return kind(answer.status, problem.code, what, problem.hint, problem.field, problem.request_id, problem.faults)

@@ -1,7 +1,7 @@
-"""What a training script needs to know of Corral: who it is among its ranks, when to stop, and how to say "saved".
+"""What a training script needs from Corral: its rank, when to stop, and how to report a checkpoint.
 
-Standard library only. Outside Corral everything still works and does nothing: rank 0 of 1, never asked to stop. As
-``corral.training`` in scripts, for example::
+Standard library only. Outside Corral everything works and does nothing: rank 0 of 1, never preempted. Import it
+as ``corral.training``, for example::
 
     import os, sys, time
     from corral import training
@@ -13,7 +13,7 @@ Standard library only. Outside Corral everything still works and does nothing: r
     while step < 1_000:
         time.sleep(0.02)                            # a step of training
         step += 1
-        if training.should_stop():                  # asked to leave: save, say so, and go
+        if training.should_stop():                  # preempted: save, report it, and exit
             with open(checkpoint + ".new", "w") as file:
                 file.write(str(step))
             os.replace(checkpoint + ".new", checkpoint)
@@ -22,12 +22,13 @@ Standard library only. Outside Corral everything still works and does nothing: r
             print("saved step", step, flush=True)
             sys.exit(training.SAVED)
 
-Within Corral, importing this makes SIGTERM harmless in a program that does not handle it: the signal is noted, and
-`should_stop` says so. A handler that the program installs itself, before or later, is the one that counts.
+In a job, importing this module installs a handler for SIGTERM if the program has none: the signal is recorded, and
+`should_stop` returns True. A handler that the program installs itself, before or later, takes precedence.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -54,22 +55,22 @@ def job_id() -> str | None:
 
 
 def attempt() -> int:
-    """Which run of the job this is, from 1. Above 1: there may be a checkpoint to go on from."""
+    """The number of this attempt, from 1. Above 1: there may be a checkpoint to resume from."""
     return _number("CORRAL_ATTEMPT", 1)
 
 
 def rank() -> int:
-    """This process among all of the gang, from 0."""
+    """The rank of this process in the gang, from 0."""
     return _number("RANK", 0)
 
 
 def world_size() -> int:
-    """How many processes the gang has in this run. It may be another number in the next one."""
+    """The number of processes of the gang in this attempt. It may differ in the next one."""
     return _number("WORLD_SIZE", 1)
 
 
 def local_rank() -> int:
-    """This process among those of its task, from 0."""
+    """The rank of this process in its task, from 0."""
     return _number("LOCAL_RANK", 0)
 
 
@@ -78,15 +79,15 @@ def local_world_size() -> int:
 
 
 def array_index() -> int | None:
-    """Which element of an array this is; None: it is not of an array."""
+    """The index of this job in its array; None: not an array."""
     stated = os.environ.get("CORRAL_ARRAY_INDEX")
     return int(stated) if stated else None
 
 
 def checkpoint_saved(step: int) -> None:
-    """Say that a checkpoint is complete and durable at this step. What comes after it is all an eviction can cost.
+    """Report that the checkpoint of this step is complete and durable. A preemption costs only the work after it.
 
-    To be called by one process of the gang, after every rank has written its part.
+    Call it in one process of the gang, after every rank has written its part.
     """
     path = os.environ.get(CHECKPOINT_FILE)
     if not path:
@@ -94,16 +95,16 @@ def checkpoint_saved(step: int) -> None:
     line = json.dumps({"step": int(step), "at_ms": time.time_ns() // 1_000_000}) + "\n"
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
-        os.write(descriptor, line.encode())  # one write: a line is never torn
+        os.write(descriptor, line.encode())  # one write, so that a line is never split
     finally:
         os.close(descriptor)
 
 
 def step_done(busy_s: float) -> None:
-    """Say how long this process was busy with a step: computing, loading data; *not* waiting for other ranks.
+    """Report how long this process worked on a step: computing and loading data, *not* waiting for other ranks.
 
-    So machines are found that slow a gang down. To be called by every rank after every step; cheap: the mean is written
-    down every few seconds.
+    Corral uses it to find nodes that slow a gang down. Call it in every rank after every step; it is cheap: the mean is
+    written every few seconds.
     """
     path = os.environ.get(CHECKPOINT_FILE)
     if not path:
@@ -113,38 +114,42 @@ def step_done(busy_s: float) -> None:
     if now_s < _pace.next_s:
         return
     mean_ms = round(_pace.busy_s / _pace.steps * 1000)
-    _pace.steps, _pace.busy_s, _pace.next_s = 0, 0.0, now_s + _PACE_EVERY_S
+    _pace.steps = 0
+    _pace.busy_s = 0.0
+    _pace.next_s = now_s + _PACE_EVERY_S
     target = os.path.join(os.path.dirname(path), f"pace.{rank()}")
-    with contextlib.suppress(OSError), open(f"{target}.new", "w", encoding="ascii") as file:  # it is only advice
+    with contextlib.suppress(OSError), open(f"{target}.new", "w", encoding="ascii") as file:  # the report is optional
         file.write(str(mean_ms))
         file.close()
         os.replace(f"{target}.new", target)
 
 
 class _Pace:
-    """Since it was last written down."""
+    """Times since the last write."""
 
-    steps, busy_s, next_s = 0, 0.0, 0.0
+    steps = 0
+    busy_s = 0.0
+    next_s = 0.0
 
 
 _pace = _Pace()
 
 
 def should_stop() -> bool:
-    """Whether this task was asked to save and leave. Cheap: one look at a file that is usually not there."""
+    """Whether this task must save and exit. Cheap: tests for a file that usually does not exist."""
     path = os.environ.get(WARNING_FILE)
     return _noted.is_terminated or (bool(path) and os.path.exists(path or ""))
 
 
 def deadline() -> float | None:
-    """By when to have left, in seconds since 1970; None: nobody asked. After it comes SIGKILL."""
+    """The time by which to exit, in seconds since 1970; None: not preempted. SIGKILL follows."""
     warning = _warning()
     at_ms = warning.get("deadline_ms") if warning else None
     return at_ms / 1000 if isinstance(at_ms, int | float) else None
 
 
 def seconds_left() -> float | None:
-    """How long is left to save; None: nobody asked. By a clock that nobody can set, where the warning says so."""
+    """Seconds left to save; None: not preempted. By the monotonic clock if the warning has its time."""
     warning = _warning()
     at_ms = warning.get("boot_ms") if warning else None
     if isinstance(at_ms, int | float) and hasattr(time, "CLOCK_BOOTTIME"):
@@ -154,7 +159,7 @@ def seconds_left() -> float | None:
 
 
 def why_stop() -> str:
-    """Why it was asked to leave (priority, reclaim, drain, time_limit, ...); empty: nobody asked."""
+    """Why it must exit (priority, reclaim, drain, time_limit, ...); empty: not preempted."""
     warning = _warning()
     return str(warning.get("why", "")) if warning else ""
 
@@ -163,10 +168,10 @@ def _warning() -> dict[str, object] | None:
     path = os.environ.get(WARNING_FILE)
     try:
         with open(path or "", encoding="utf-8") as file:
-            told = json.load(file)
+            warning = json.load(file)
     except (OSError, ValueError):
-        return None  # not there, or not yet whole
-    return told if isinstance(told, dict) else None
+        return None  # missing, or not complete yet
+    return warning if isinstance(warning, dict) else None
 
 
 def _number(name: str, otherwise: int) -> int:
@@ -174,12 +179,12 @@ def _number(name: str, otherwise: int) -> int:
     return int(stated) if stated.isdecimal() else otherwise
 
 
-#: The exit code that means: saved, run me again. That of the job (``requeue_exit``), if it names another one.
+#: Exit code that means: saved, requeue. The ``requeue_exit`` of the job, if it is set.
 SAVED = _number(REQUEUE_EXIT, 85)
 
 
 class _Noted:
-    """What signals have said."""
+    """Signals received."""
 
     is_terminated = False
 
@@ -192,24 +197,31 @@ def _note_termination(*_: object) -> None:
 
 
 def _restore_in_child() -> None:
-    """`multiprocessing` ends its processes by SIGTERM, and waits for them."""
+    """`multiprocessing` ends its processes with SIGTERM and waits for them."""
     _noted.is_terminated = False
     if signal.getsignal(signal.SIGTERM) is _note_termination:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _make_termination_harmless() -> None:
-    """In the program itself, not in a helper that `multiprocessing` has started for it, which imports the same."""
+    """Install only in the program itself, not in a process of `multiprocessing`, which imports the same modules."""
     if _is_helper():
         return
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         return
     signal.signal(signal.SIGTERM, _note_termination)
     os.register_at_fork(after_in_child=_restore_in_child)
+    atexit.register(_ignore_at_exit)
+
+
+def _ignore_at_exit() -> None:
+    """Python removes its handlers at exit: a SIGTERM at that time would replace the exit code."""
+    if signal.getsignal(signal.SIGTERM) is _note_termination:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _is_helper() -> bool:
-    """One that is being started imports the program before it knows its parent, and is marked meanwhile."""
+    """A starting process imports the program before it knows its parent; a mark tells it apart until then."""
     known = sys.modules.get("multiprocessing.process")
     if known is None:
         return False

@@ -1,6 +1,6 @@
-"""What is true (pure): events fold into state, facts and commands become events, a plan is checked and committed.
+"""The core (pure): events fold into state, facts and commands become events, a plan is checked and committed.
 
-No input or output, no clock, no randomness, no logging: time and identity come in as arguments.
+No input or output, no clock, no randomness, no logging: time and identity are arguments.
 """
 
 from corral.core.cluster.capacity import Capacity

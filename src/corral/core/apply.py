@@ -1,6 +1,6 @@
-"""How an event changes the state: nodes, queues and jobs here, gangs in apply_gangs. The only code that changes it.
+"""Applies events to the state: nodes, queues and jobs here, gangs in apply_gangs. The only code that changes it.
 
-Nothing is decided here. An event that does not belong is a bug of whoever emitted it and is met by an assertion.
+Nothing is decided here. An event that does not fit the state is a bug of its producer and fails an assertion.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 
 from corral.core import events as e
 from corral.core.apply_gangs import FOLD_GANGS, drop_from_held, enter_line, leave_line, unblock
+from corral.core.gang_id import gang_id
 from corral.core.lifecycle import may_follow
 from corral.core.model import Blocker, Gang, Health, Job, JobSpec, Node, Profile
 from corral.core.state import Namesakes, State, deadlines, healthy_gpus, is_leaving, is_open, node_total
@@ -34,7 +35,7 @@ def apply(state: State, event: e.Event) -> None:
 
 
 def _founded(state: State, event: e.Founded) -> None:
-    assert state.version == 1, "a journal is founded once, before anything else"
+    assert state.version == 1, "Founded must be the first event of a journal"
     state.settings = event.settings
     state.queues.half_life_ms = event.settings.half_life_ms
     state.queues.entry_charge_ms = event.settings.entry_charge_ms
@@ -84,7 +85,7 @@ def _node_returned(state: State, event: e.NodeReturned) -> None:
 
 
 def _count(state: State, node: Node, sign: int) -> None:
-    """Add a node to what the cluster has, or take it off; a lost node counts for nothing."""
+    """Add a node to the total of the cluster, or subtract it; a lost node does not count."""
     if not node.lost:
         total = state.queues.total
         for name, amount in node_total(node.spec).items():
@@ -141,8 +142,8 @@ def _queue_removed(state: State, event: e.QueueRemoved) -> None:
 
 
 def number_of(job: str) -> int:
-    """Of a job that is named by a number; 0: it has another name."""
-    return int(job) if job.isascii() and job.isdecimal() and len(job) < 16 else 0
+    """The number of a job; 0 if its id is not a number."""
+    return int(job) if len(job) < 16 and job.isdecimal() and job.isascii() else 0
 
 
 def _job_submitted(state: State, event: e.JobSubmitted) -> None:
@@ -170,7 +171,7 @@ def _job_submitted(state: State, event: e.JobSubmitted) -> None:
 
 
 def _blockers_at_birth(state: State, job: Job, now_ms: int) -> int:
-    spec, blockers = job.spec, 0  # numbers: flags are slow, and every submission comes here, also at a replay
+    spec, blockers = job.spec, 0  # plain integers: flags are slow, and this runs for every submission and at replay
     if spec.held:
         blockers |= _HELD
     if spec.begin_ms is not None and spec.begin_ms > now_ms:
@@ -185,7 +186,9 @@ def _blockers_at_birth(state: State, job: Job, now_ms: int) -> int:
     return blockers
 
 
-_HELD, _BEGIN, _DEPENDENCY = int(Blocker.HELD), int(Blocker.BEGIN), int(Blocker.DEPENDENCY)
+_HELD = int(Blocker.HELD)
+_BEGIN = int(Blocker.BEGIN)
+_DEPENDENCY = int(Blocker.DEPENDENCY)
 
 
 def _make_gang(state: State, job: Job, name: str, demand: Any, blockers: int) -> None:
@@ -201,6 +204,7 @@ def _make_gang(state: State, job: Job, name: str, demand: Any, blockers: int) ->
         submitted_ms=job.submitted_ms,
         waiting_since_ms=job.submitted_ms,
         blockers=blockers,
+        overrun_ms=spec.overrun_ms,
     )
     state.next_rank += 1
     state.gangs[name] = gang
@@ -212,15 +216,11 @@ def _make_gang(state: State, job: Job, name: str, demand: Any, blockers: int) ->
 
 
 def _park_excess(state: State, job: Job) -> None:
-    """Array elements beyond array_parallel stay out of line until an earlier one is over."""
+    """Array elements beyond array_parallel are not queued until an earlier one has ended."""
     job.active = min(job.abreast, len(job.gangs))
     job.parked = job.gangs[job.active :][::-1]
     for name in job.parked:
         state.gangs[name].blockers |= Blocker.ARRAY
-
-
-def gang_id(job: str, role: str, index: int | None) -> str:
-    return f"{job}/{role}" if index is None else f"{job}[{index}]/{role}"
 
 
 def _job_cancelled(state: State, event: e.JobCancelled) -> None:

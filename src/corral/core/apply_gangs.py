@@ -1,4 +1,4 @@
-"""How an event changes a gang: its place in line, its seats, what its queue is charged and metered.
+"""Applies events of gangs: queue position, seats, and what the queue is charged and metered.
 
 Called by apply after the table in lifecycle has allowed the event. Decides nothing.
 """
@@ -10,13 +10,14 @@ from typing import Any
 
 from corral.core import events as e
 from corral.core.cluster.resources import GPU_MILLI, amount_of
-from corral.core.model import QUICK_MS, TERMINAL, Blocker, Eviction, Gang, GangState, Job
+from corral.core.model import QUICK_MS, TERMINAL, Blocker, Eviction, Gang, GangState, Job, OutOfTurn
+from corral.core.queues.budget import Run
 from corral.core.state import State, deadlines, seated
 
-HEAD = 1 << 60  # taken off the rank of a gang that goes to the head of its line
+HEAD = 1 << 60  # subtracted from the rank of a gang that goes to the head of its queue
 
 
-# ---- the line ------------------------------------------------------------------------------------------------------
+# ---- the backlog ---------------------------------------------------------------------------------------------------
 
 
 def enter_line(state: State, gang: Gang) -> None:
@@ -28,7 +29,7 @@ def is_in_line(gang: Gang) -> bool:
 
 
 def leave_line(state: State, gang: Gang) -> bool:
-    """Take a gang out of its line. Says whether it was in one."""
+    """Remove a gang from the backlog. Returns whether it was there."""
     was_in_line = is_in_line(gang)
     if was_in_line:
         state.backlog.remove(gang)
@@ -37,7 +38,7 @@ def leave_line(state: State, gang: Gang) -> bool:
 
 
 def unblock(state: State, gang: Gang, blocker: int) -> None:
-    """One thing less that keeps the gang out of line."""
+    """Remove a blocker; a gang without blockers enters the backlog."""
     was_in_line = is_in_line(gang)
     gang.blockers &= ~blocker
     if not was_in_line and is_in_line(gang):
@@ -54,7 +55,7 @@ def _awoke(state: State, gang: Gang, event: e.GangAwoke) -> None:
 
 
 def _unpark(job: Job, gang: Gang) -> None:
-    """Mostly it is the next one, which stands last."""
+    """Usually it is the next one, which is last in the list."""
     if job.parked[-1] == gang.id:
         job.parked.pop()
     else:
@@ -78,17 +79,36 @@ def _placed(state: State, gang: Gang, event: e.GangPlaced) -> None:
     else:
         leave_line(state, gang)
         gang.turn = state.version
-    assert not gang.blockers, "a gang that is kept out of line was placed"
+    assert not gang.blockers, "a blocked gang was placed"
     _sit(state, gang, event)
     _set_charge(state, gang, gang.metered)
+    _note_if_out_of_turn(state, gang, event)
     expected = gang.profile.expected_ms or state.settings.default_expected_ms
     gang.committed_gpu_ms = gang.gpu_milli * expected // 1000
     state.queues.commit_budget(gang.queue, gang.committed_gpu_ms)
 
 
+def _note_if_out_of_turn(state: State, gang: Gang, event: e.GangPlaced | e.GangClaimed) -> None:
+    """Record that a gang was served out of turn; expired entries are dropped."""
+    if event.out_of_turn_until_ms:
+        over = [key for key, known in state.out_of_turn.items() if not known.gang and known.until_ms <= event.at_ms]
+        for key in over:
+            del state.out_of_turn[key]
+        known = OutOfTurn(gang.id, event.at_ms, event.out_of_turn_until_ms)
+        state.out_of_turn[gang.priority, gang.demand.task] = known
+
+
+def _note_that_it_left(state: State, gang: Gang, now_ms: int) -> None:
+    """A gang served out of turn has left: others wait in proportion to how long it really ran."""
+    for key, known in state.out_of_turn.items():
+        if known.gang == gang.id:
+            expected = gang.profile.expected_ms or state.settings.default_expected_ms
+            state.out_of_turn[key] = OutOfTurn("", known.since_ms, known.until(now_ms, expected))
+
+
 def _repaired(state: State, gang: Gang, event: e.GangRepaired) -> None:
     assert event.attempt == gang.attempt + 1, "attempts increase by one"
-    _account_for_run(state, gang, event.at_ms)
+    _account_for_run(state, gang, event.at_ms, event.by_window)
     gang.done_ms += _saved_part(gang)
     if not gang.saved_ms and (not gang.started_ms or event.at_ms - gang.started_ms < QUICK_MS):
         gang.quick_failures += 1
@@ -120,7 +140,7 @@ def _sit(state: State, gang: Gang, event: e.GangPlaced | e.GangRepaired) -> None
 
 
 def _rise(state: State, gang: Gang, now_ms: int) -> None:
-    """Give all seats back."""
+    """Release all seats."""
     state.touch(gang.all_seats)
     seats = seated(state.topology, gang.all_seats)
     state.capacity.give_back_all(seats, gang.amounts)
@@ -154,11 +174,13 @@ def _claimed(state: State, gang: Gang, event: e.GangClaimed) -> None:
     for n, seat in seated(state.topology, event.seats):
         state.capacity.claim(n, seat.gpus, gang.amounts)
     _set_charge(state, gang, state.charge_for(gang.demand.task, event.seats))
+    _note_if_out_of_turn(state, gang, event)
 
 
 def _claim_dropped(state: State, gang: Gang, event: e.ClaimDropped) -> None:
     _unclaim(state, gang)
     _set_charge(state, gang, ())
+    _note_that_it_left(state, gang, event.at_ms)
     if is_in_line(gang):
         state.backlog.add(gang)
 
@@ -185,7 +207,9 @@ def _tasks_started(state: State, gang: Gang, event: e.TasksStarted) -> None:
 
 
 def _started(state: State, gang: Gang, event: e.GangStarted) -> None:
-    gang.state, gang.started, gang.started_ms = GangState.RUNNING, gang.everyone, event.at_ms
+    gang.state = GangState.RUNNING
+    gang.started = gang.everyone
+    gang.started_ms = event.at_ms
     state.touch(gang.all_seats)
     for when in deadlines(state, gang):
         state.set_timer(when, gang)
@@ -253,7 +277,7 @@ def _grace_ended(state: State, gang: Gang, event: e.GraceEnded) -> None:
 
 
 def _stopped(state: State, gang: Gang, event: e.GangStopped) -> None:
-    _account_for_run(state, gang, event.at_ms)
+    _account_for_run(state, gang, event.at_ms, event.by_window)
     _account_for_loss(state, gang, event.lost_gpu_ms)
     state.queues.commit_budget(gang.queue, -gang.committed_gpu_ms)
     gang.committed_gpu_ms = 0
@@ -261,29 +285,33 @@ def _stopped(state: State, gang: Gang, event: e.GangStopped) -> None:
     if not gang.claim:
         _set_charge(state, gang, ())
     gang.state, gang.blockers = GangState.WAITING, gang.blockers | Blocker.STOPPED
-    gang.done_ms, gang.eviction, gang.grace_over = event.done_ms, None, False
+    gang.done_ms = event.done_ms
+    gang.eviction = None
+    gang.grace_over = False
     gang.waiting_since_ms = event.at_ms
 
 
-def _account_for_run(state: State, gang: Gang, now_ms: int) -> None:
+def _account_for_run(state: State, gang: Gang, now_ms: int, by_window: bool) -> None:
     gpu_ms = gang.gpu_milli * (now_ms - gang.placed_ms) // 1000
     gang.served_gpu_ms += gpu_ms
-    state.queues.spend(gang.queue, gpu_ms, now_ms)
+    state.queues.spend(gang.queue, Run(gang.placed_ms, now_ms, gang.gpu_milli), by_window)
+    if state.out_of_turn:
+        _note_that_it_left(state, gang, now_ms)
 
 
 def _account_for_loss(state: State, gang: Gang, lost_gpu_ms: int) -> None:
-    """Work lost to a preemption is written against the queue for whose sake it was lost."""
+    """Account work lost to a preemption to the queue of the gang that benefited."""
     if not lost_gpu_ms or gang.eviction is None or not gang.eviction.beneficiary:
         return
     beneficiary = state.gangs.get(gang.eviction.beneficiary)
     if beneficiary is not None and beneficiary.id != gang.id:
         state.queues.queues[gang.queue].loss_suffered_gpu_ms += lost_gpu_ms
-        if beneficiary.queue in state.queues.queues:  # it may be gone by now
+        if beneficiary.queue in state.queues.queues:  # it may have been removed
             state.queues.queues[beneficiary.queue].loss_caused_gpu_ms += lost_gpu_ms
 
 
 def _saved_part(gang: Gang) -> int:
-    """The running time of the present attempt that a checkpoint has made safe."""
+    """The running time of the current attempt up to its last checkpoint."""
     return max(0, gang.saved_ms - gang.started_ms) if gang.started_ms and gang.saved_ms else 0
 
 

@@ -1,7 +1,7 @@
-"""From a plan to events: each decision is checked against the state as it is now, and what no longer holds is dropped.
+"""Commits a plan: each decision is checked against the current state, and what no longer holds is dropped.
 
-A plan may be as old as it likes. Committing it never overcommits anything, never splits a gang, never revives an old
-attempt, and never takes a queue over its bounds. A plan made from the present commits in full.
+A plan may be of any age. Committing it never overcommits anything, never splits a gang, never revives an old attempt,
+and never takes a queue over its limits. A plan made from the current state commits in full.
 """
 
 from __future__ import annotations
@@ -33,15 +33,17 @@ def commit(state: State, plan: Plan, now_ms: int) -> list[e.Event]:
 
 
 def _promise(state: State, plan: Plan, served: Container[str], now_ms: int) -> list[e.Event]:
-    """What a plan that keeps its promises changes about them. One that was promised to somebody who no longer stands
-    in line is void."""
-    if not plan.keeps:
+    """The changes to durable reservations, for a plan that keeps or remembers them. A reservation of a gang that no
+    longer waits is void."""
+    if not plan.keeps and not plan.remembers:
         return []
-    given = {each.gang: each for each in plan.reservations}
+    given, known = {each.gang: each for each in plan.reservations}, state.promises
     changed = tuple(
         each
         for each in plan.reservations
-        if each != state.promises.get(each.gang) and each.gang not in served and _is_in_line(state, each.gang)
+        if (each != known.get(each.gang) if plan.keeps else each.gang not in known)
+        and each.gang not in served
+        and _is_in_line(state, each.gang)
     )
     withdrawn = tuple(name for name in state.promises if name not in given and name not in served)
     return [e.StartsPromised(now_ms, changed, withdrawn)] if changed or withdrawn else []
@@ -53,7 +55,7 @@ def _is_in_line(state: State, name: str) -> bool:
 
 
 def commit_one(draft: Draft, decision: Decision) -> list[e.Event]:
-    """The events of one decision, or none if it does not hold any more. The draft then contains it."""
+    """The events of one decision; none if it no longer holds. The draft then contains it."""
     gang = draft.state.gangs.get(decision.gang)
     if gang is None or gang.id in draft.served or gang.id in draft.leaving:
         return []
@@ -64,9 +66,10 @@ def _place(draft: Draft, gang: Gang, decision: Place) -> list[e.Event]:
     if gang.state is not GangState.WAITING or gang.blockers or gang.attempt + 1 != decision.attempt:
         return []
     seats = decision.seats + decision.spares
-    if not _is_whole(gang, decision.seats, decision.spares) or not lasts(draft.state, gang, seats, draft.now_ms):
+    is_whole = _is_whole(gang, decision.seats, decision.spares, goes_on=_has_claim(draft, gang))
+    if not is_whole or not lasts(draft.state, gang, seats, draft.now_ms):
         return []
-    if gang.claim:
+    if _has_claim(draft, gang):
         if not _same_gpus(gang.claim, seats) or not _are_free(draft, gang, seats, own_claim=True):
             return []
         draft.place_on_claim(gang, seats)
@@ -77,12 +80,18 @@ def _place(draft: Draft, gang: Gang, decision: Place) -> list[e.Event]:
         gpu_ms = _gpu_ms(draft, gang, charge)
         if not _may_be_charged(draft, gang, charge, gpu_ms):
             return []
-        draft.place(gang, seats, charge, gpu_ms)
-    return [e.GangPlaced(draft.now_ms, gang.id, decision.attempt, decision.seats, decision.spares)]
+        draft.place(gang, seats, charge)
+    until = decision.out_of_turn_until_ms
+    return [e.GangPlaced(draft.now_ms, gang.id, decision.attempt, decision.seats, decision.spares, until)]
 
 
 def _make_room(draft: Draft, gang: Gang, decision: MakeRoom) -> list[e.Event]:
-    if gang.state is not GangState.WAITING or gang.blockers or gang.claim or gang.attempt + 1 != decision.attempt:
+    if (
+        gang.state is not GangState.WAITING
+        or gang.blockers
+        or _has_claim(draft, gang)
+        or gang.attempt + 1 != decision.attempt
+    ):
         return []
     victims = [(draft.state.gangs.get(victim.gang), victim) for victim in decision.victims]
     for victim, told in victims:
@@ -109,7 +118,8 @@ def _make_room(draft: Draft, gang: Gang, decision: MakeRoom) -> list[e.Event]:
         _take_back(draft, mark, victims, charges)
         return []
     draft.claim(gang, decision.seats, draft.state.charge_for(gang.demand.task, decision.seats))
-    return [*found, *kept, e.GangClaimed(draft.now_ms, gang.id, gang.attempt, decision.seats)]
+    claimed = e.GangClaimed(draft.now_ms, gang.id, gang.attempt, decision.seats, decision.out_of_turn_until_ms)
+    return [*found, *kept, claimed]
 
 
 def _take_back(draft: Draft, mark: int, victims: Sequence[Any], charges: Sequence[Any]) -> None:
@@ -117,10 +127,12 @@ def _take_back(draft: Draft, mark: int, victims: Sequence[Any], charges: Sequenc
     for (victim, told), charged in zip(victims, charges, strict=True):
         draft.leaving.pop(victim.id)
         draft.queues.charge(victim.queue, victim.user, charged, 1)
+        draft.count_run(victim)
         if told.keep:
             draft.served.pop(victim.id)
             kept = draft.state.charge_for(victim.demand.task, told.keep)
             draft.queues.charge(victim.queue, victim.user, kept, -1)
+            draft.count_next_run(victim, ())
 
 
 def _repair(draft: Draft, gang: Gang, decision: Repair) -> list[e.Event]:
@@ -128,7 +140,7 @@ def _repair(draft: Draft, gang: Gang, decision: Repair) -> list[e.Event]:
         return []
     seats = decision.seats + decision.spares
     fresh = [seat for seat in seats if seat not in gang.all_seats]
-    is_whole = _is_whole(gang, decision.seats, decision.spares, is_repair=True)
+    is_whole = _is_whole(gang, decision.seats, decision.spares, goes_on=True)
     if not is_whole or not lasts(draft.state, gang, fresh, draft.now_ms):
         return []
     mark = draft.capacity.mark()
@@ -142,7 +154,7 @@ def _repair(draft: Draft, gang: Gang, decision: Repair) -> list[e.Event]:
     draft.capacity.undo(mark)
     draft.queues.charge(gang.queue, gang.user, gang.charged, 1)
     draft.move(gang, seats, charge)
-    return [e.GangRepaired(draft.now_ms, gang.id, decision.attempt, decision.seats, decision.spares)]
+    return [e.GangRepaired(draft.now_ms, gang.id, decision.attempt, decision.seats, decision.spares, by_window=True)]
 
 
 def _grow(draft: Draft, gang: Gang, decision: Grow) -> list[e.Event]:
@@ -175,7 +187,7 @@ def _evict(draft: Draft, gang: Gang, decision: Evict) -> list[e.Event]:
 
 
 def _drop_claim(draft: Draft, gang: Gang, decision: DropClaim) -> list[e.Event]:
-    if not gang.claim or gang.attempt != decision.attempt:
+    if not _has_claim(draft, gang) or gang.attempt != decision.attempt:
         return []
     draft.drop_claim(gang)
     return [e.ClaimDropped(draft.now_ms, gang.id, gang.attempt)]
@@ -191,13 +203,17 @@ _COMMIT: dict[type, Callable[[Draft, Gang, Any], list[e.Event]]] = {
 }
 
 
-# ---- does it still hold --------------------------------------------------------------------------------------------
+def _has_claim(draft: Draft, gang: Gang) -> bool:
+    return bool(gang.claim) and gang.id not in draft.dropped
 
 
-def _is_whole(gang: Gang, seats: Sequence[Seat], spares: Sequence[Seat], is_repair: bool = False) -> bool:
-    """All of the gang or none: the right number of seats, each of the right size. Going on may have used up spares."""
+# ---- checks --------------------------------------------------------------------------------------------------------
+
+
+def _is_whole(gang: Gang, seats: Sequence[Seat], spares: Sequence[Seat], goes_on: bool) -> bool:
+    """Whether the seats are complete: the right number, each of the right size. A gang that goes on may have used up
+    spares."""
     demand = gang.demand
-    goes_on = is_repair or bool(gang.claim)
     if len(seats) not in demand.sizes() or len(spares) > demand.spares:
         return False
     if len(spares) < demand.spares and not goes_on:
@@ -211,7 +227,7 @@ def _is_whole(gang: Gang, seats: Sequence[Seat], spares: Sequence[Seat], is_repa
 
 
 def _are_of_size(gang: Gang, seats: Sequence[Seat]) -> bool:
-    """Whether each seat has as many GPUs as a task wants; a slice sits on one."""
+    """Whether each seat has as many GPUs as a task requests; a slice is on one."""
     task = gang.demand.task
     each = 1 if task.slice_mib else task.gpus
     return all(seat.gpus.bit_count() == each for seat in seats)
@@ -224,11 +240,11 @@ def _same_gpus(claim: Sequence[Seat], seats: Sequence[Seat]) -> bool:
 def _are_free(
     draft: Draft, gang: Gang, seats: Sequence[Seat], own_claim: bool = False, kept: Sequence[Seat] = ()
 ) -> bool:
-    """Whether the gang could sit down on all of these seats at once, now. Leaves the draft as it was."""
+    """Whether the gang could take all of these seats together now. Does not change the draft."""
     capacity, task = draft.capacity, gang.demand.task
     accepted, number = capacity.topology.accepted(task), capacity.topology.number
     mark = capacity.mark()
-    # where several sit on one node they must be tried one on top of the other
+    # several seats on one node must be tried together
     share_nodes = len(seats) > 1 and len({seat.node for seat in seats}) < len(seats)
     if own_claim:
         for seat in gang.claim:
@@ -248,7 +264,7 @@ def _are_free(
 
 
 def _has_room(draft: Draft, gang: Gang, n: int, seat: Seat, accepted: int, is_kept: bool) -> bool:
-    """A seat that the gang has already may stay even where nothing new is placed (a node that is being drained)."""
+    """Whether a seat has room. A seat that the gang already holds may stay on a node that accepts no new tasks."""
     capacity = draft.capacity
     if not capacity.open[n] and not (is_kept and not draft.state.nodes[seat.node].lost):
         return False
@@ -266,7 +282,7 @@ def _has_room(draft: Draft, gang: Gang, n: int, seat: Seat, accepted: int, is_ke
 
 
 def _can_claim(draft: Draft, gang: Gang, seats: Sequence[Seat]) -> bool:
-    """Whether these seats are free, or will be once everyone who is leaving has left."""
+    """Whether these seats are free, or will be once all gangs that are stopping have stopped."""
     capacity, task = draft.capacity, gang.demand.task
     accepted, number = capacity.topology.accepted(task), capacity.topology.number
     leaving = draft.leaving_masks({seat.node: None for seat in seats})

@@ -1,6 +1,6 @@
-"""What the state owes the world. Derived from state alone, so that after a restart nothing is forgotten.
+"""Effects: what must be done for the state. Derived from the state alone, so that a restart forgets nothing.
 
-An effect is owed until a report says it was carried out; carrying it out twice must do no harm.
+An effect is due until a report shows that it was executed; executing it twice must do no harm.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class StartGang(Struct, frozen=True, gc=False, tag=True):
 
 
 class WarnGang(Struct, frozen=True, gc=False, tag=True):
-    """Tell the tasks to save and leave by the deadline."""
+    """Warn the tasks: save a checkpoint and stop before the deadline."""
 
     gang: str
     attempt: int
@@ -32,7 +32,7 @@ class WarnGang(Struct, frozen=True, gc=False, tag=True):
 
 
 class KillGang(Struct, frozen=True, gc=False, tag=True):
-    """The grace is over: end what still runs of the attempt."""
+    """The grace period has expired: kill the running tasks of the attempt."""
 
     gang: str
     attempt: int
@@ -42,7 +42,7 @@ Effect = StartGang | WarnGang | KillGang
 
 
 def owed(gang: Gang) -> Effect | None:
-    """What is owed for one gang, if anything."""
+    """The effect that is due for one gang, if any."""
     if gang.state is GangState.STARTING:
         return StartGang(gang.id, gang.attempt, gang.seats)
     if gang.state is GangState.STOPPING and gang.eviction is not None:
@@ -53,6 +53,6 @@ def owed(gang: Gang) -> Effect | None:
 
 
 def effects(state: State, gangs: Iterable[str] | None = None) -> list[Effect]:
-    """What is owed for these gangs, or for all of them (after a restart)."""
+    """The effects that are due for these gangs, or for all (after a restart)."""
     known = state.gangs
     return [effect for name in (state.holders if gangs is None else gangs) if (effect := owed(known[name])) is not None]

@@ -1,7 +1,7 @@
-"""The loop that both drivers turn: facts become events, events change the state, the state gives plan and effects.
+"""The engine that both drivers use: facts become events, events change the state, the state gives plan and effects.
 
-``react`` and ``cycle`` are pure; ``Engine`` strings them together in the one order that loses nothing: write, then
-know, then act. It is told how to write; it does not know whether it is live or simulated.
+``react`` and ``cycle`` are pure; ``Engine`` combines them in the one order that loses nothing: write, apply, then act.
+How to write is passed in; it does not know whether it is live or simulated.
 """
 
 from __future__ import annotations
@@ -39,10 +39,12 @@ class Engine:
     """State, policy and where events are written."""
 
     def __init__(self, state: State, policy: Policy, write: Write) -> None:
-        self.state, self.policy, self.write = state, policy, write
+        self.state = state
+        self.policy = policy
+        self.write = write
 
     def take(self, events: Sequence[e.Event], now_ms: int) -> list[Effect]:
-        """Write events, apply them and all that follows from them; what is owed for the gangs they touched."""
+        """Write and apply events and all that follows from them. Returns the effects due for the gangs they concern."""
         touched: dict[str, None] = {}
         state = self.state
         while events:
@@ -55,17 +57,17 @@ class Engine:
         return effects(state, touched) if touched else []
 
     def tell(self, fact: f.Fact, now_ms: int) -> list[Effect]:
-        """A fact from the world."""
+        """Take a reported fact."""
         return self.take(react(self.state, fact, now_ms), now_ms)
 
     def wake_ms(self, now_ms: int) -> int:
-        """When to tick and plan next if nothing is reported before: something is due, or terms of a queue change."""
+        """When to tick and plan next if nothing is reported before: a timer is due, or a queue changes by schedule."""
         due = self.state.next_timer_ms()
         change = self.state.queues.next_change_ms(now_ms)
         return change if due is None else min(due, change)
 
     def cycle(self, now_ms: int) -> tuple[Plan, list[Effect]]:
-        """Plan once and carry the plan into the state."""
+        """Plan once and commit the plan to the state."""
         plan, events = cycle(self.state, self.policy, now_ms)
         return plan, self.take(events, now_ms)
 
@@ -76,7 +78,7 @@ def cycle(state: State, policy: Policy, now_ms: int) -> tuple[Plan, list[e.Event
 
 
 def react(state: State, fact: f.Fact, now_ms: int) -> list[e.Event]:
-    """What a fact changes. A fact that is old, repeated or about nothing known changes nothing."""
+    """The events of a fact. A fact that is old, repeated or about something unknown has none."""
     match fact:
         case f.Ticked():
             known = state.gangs.get(fact.gang)
@@ -103,7 +105,7 @@ def react(state: State, fact: f.Fact, now_ms: int) -> list[e.Event]:
 
 
 def _current(state: State, name: str, attempt: int) -> Gang | None:
-    """The gang, if the attempt is the one under way."""
+    """The gang, if this is its current attempt."""
     gang = state.gangs.get(name)
     return gang if gang is not None and gang.attempt == attempt and gang.holds_seats else None
 
@@ -144,15 +146,22 @@ def _tasks_down(state: State, fact: f.TasksDown, now_ms: int) -> list[e.Event]:
     if is_last and not judge_ms:
         return settle(state, gang, now_ms, fact.exit_code, fact.failure, fact.node)
     evicted = e.GangEvicted(
-        now_ms, gang.id, gang.attempt, Cause.FAILURE, now_ms + spec.grace_ms,
-        failure=fact.failure or FailureClass.USER_ERROR, exit_code=fact.exit_code, node=fact.node, judge_ms=judge_ms,
-    )  # fmt: skip
+        now_ms,
+        gang.id,
+        gang.attempt,
+        Cause.FAILURE,
+        now_ms + spec.grace_ms,
+        failure=fact.failure or FailureClass.USER_ERROR,
+        exit_code=fact.exit_code,
+        node=fact.node,
+        judge_ms=judge_ms,
+    )
     return [evicted, ended] if is_last else [ended, evicted]
 
 
 def _down_while_leaving(gang: Gang, fact: f.TasksDown, news: int, ended: e.TasksEnded, now_ms: int) -> list[e.Event]:
-    """Nothing: it was the last, and there is nothing to wait for. What took a task away explains why others failed
-    a moment before, and is kept."""
+    """Events while the gang is stopping; none if this was the last task and there is nothing to wait for. The loss of a
+    task explains why others failed shortly before, and is recorded."""
     assert gang.eviction is not None
     if gang.eviction.cause is Cause.FAILURE and fact.failure in OUTER and gang.blamed is None:
         return [e.TasksLost(now_ms, gang.id, gang.attempt, news, fact.node, fact.failure)]
@@ -162,8 +171,8 @@ def _down_while_leaving(gang: Gang, fact: f.TasksDown, news: int, ended: e.Tasks
 
 
 def _judge_ms(state: State, gang: Gang, fact: f.TasksDown, now_ms: int) -> int:
-    """A plain failure of one of several machines may be the consequence of losing another, which is known a lease
-    later: until then nobody is blamed. 0: there is nothing to wait for."""
+    """When to decide the cause of a failure. A plain failure on one of several nodes may be the consequence of losing
+    another node, which is known one lease later. 0: there is nothing to wait for."""
     is_plain = fact.failure in (None, FailureClass.USER_ERROR, FailureClass.NETWORK)
     is_alone = len({seat.node for seat in gang.seats}) == 1
     return 0 if is_alone or not is_plain else now_ms + (fact.judge_ms or state.settings.judge_ms)
@@ -197,7 +206,7 @@ def _node_gone(state: State, name: str, now_ms: int) -> list[e.Event]:
 
 
 def _node_back(state: State, name: str, now_ms: int) -> list[e.Event]:
-    """Not with GPUs that another machine has said it has meanwhile."""
+    """A node returns, unless another node has reported one of its GPUs meanwhile."""
     node = state.nodes.get(name)
     if node is None or not node.lost:
         return []
@@ -206,7 +215,7 @@ def _node_back(state: State, name: str, now_ms: int) -> list[e.Event]:
 
 
 def _awaits_judgement(gang: Gang) -> bool:
-    """All of it has ended, and nobody is blamed yet."""
+    """Whether all tasks have ended and the cause is not decided yet."""
     return gang.state is GangState.STOPPING and gang.eviction is not None and gang.ended == gang.everyone
 
 
@@ -218,7 +227,7 @@ def _node_observed(state: State, fact: f.NodeObserved, now_ms: int) -> list[e.Ev
 
 
 def _node_ends(state: State, fact: f.NodeEnds, now_ms: int) -> list[e.Event]:
-    """Ends are told again and again and never quite the same; a moment more or less is no news."""
+    """Set the end time of a node. It is reported repeatedly with small differences; less than 5 s is ignored."""
     node = state.nodes.get(fact.node)
     if node is None or node.until_ms == fact.until_ms:
         return []
@@ -241,20 +250,25 @@ def _gpu_observed(state: State, fact: f.GpuObserved, now_ms: int) -> list[e.Even
                 deadline = now_ms + state.jobs[gang.job].spec.grace_ms
                 found.append(
                     e.GangEvicted(
-                        now_ms, gang.id, gang.attempt, Cause.FAILURE, deadline,
-                        failure=FailureClass.GPU_FAULT, node=fact.node,
+                        now_ms,
+                        gang.id,
+                        gang.attempt,
+                        Cause.FAILURE,
+                        deadline,
+                        failure=FailureClass.GPU_FAULT,
+                        node=fact.node,
                     )
-                )  # fmt: skip
+                )
     return found
 
 
 def _due(state: State, gang: Gang, now_ms: int) -> list[e.Event]:
-    """What time has done to a gang."""
+    """The events of timers that are due for a gang."""
     spec = state.jobs[gang.job].spec
     if gang.state is GangState.WAITING:
         latest = None if spec.deadline_ms is None else spec.deadline_ms - (spec.expected_ms or 0)
         if latest is not None and now_ms >= latest:
-            why = "could no longer end before its deadline"
+            why = "could no longer finish before its deadline"
             return [e.GangFinished(now_ms, gang.id, gang.attempt, GangState.CANCELLED, why)]
         over = 0
         if gang.blockers & Blocker.BEGIN and spec.begin_ms is not None and now_ms >= spec.begin_ms:
@@ -283,7 +297,7 @@ def _due(state: State, gang: Gang, now_ms: int) -> list[e.Event]:
 
 
 def _leave_before_the_end(state: State, gang: Gang, now_ms: int) -> list[e.Event]:
-    """One of its machines will be taken away: it has its grace, or what is left of it."""
+    """Stop a gang before one of its nodes is withdrawn: with its grace period, or what is left of it."""
     node = min((seat.node for seat in gang.all_seats if seat.node in state.ending), key=lambda name: state.ending[name])
     deadline = min(now_ms + state.jobs[gang.job].spec.grace_ms, max(now_ms, state.ending[node] - END_MARGIN_MS))
     return [e.GangEvicted(now_ms, gang.id, gang.attempt, Cause.DRAIN, deadline, node=node)]

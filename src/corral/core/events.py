@@ -1,6 +1,6 @@
-"""What happened, in the past tense. Events are the journal: state is nothing but their fold.
+"""Events, in the past tense. The journal is a log of events, and the state is their fold.
 
-Every event carries its time. Gang events carry the attempt they speak of. Nothing here decides anything.
+Every event has its time. Gang events have the attempt they are about. Nothing here decides anything.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from corral.core.model import (
 
 
 class _Event(Struct, frozen=True, gc=False, tag=True):
-    """Common base. The tag in the encoded form is the name of the class."""
+    """Common base. The tag of the encoded form is the name of the class."""
 
     at_ms: int
 
 
 class Founded(_Event, frozen=True, gc=False, tag=True):
-    """The first event of a journal: what everything after it is folded with."""
+    """The first event of a journal: the settings for folding all later events."""
 
     settings: Settings
 
@@ -42,7 +42,7 @@ class _NodeEvent(_Event, frozen=True, gc=False, tag=True):
 
 
 class NodeAdded(_Event, frozen=True, gc=False, tag=True):
-    """A machine joined, or its description changed; tasks on it go on."""
+    """A node joined, or its description changed; tasks on it continue."""
 
     spec: NodeSpec
 
@@ -52,7 +52,7 @@ class NodeRemoved(_NodeEvent, frozen=True, gc=False, tag=True):
 
 
 class NodeLost(_NodeEvent, frozen=True, gc=False, tag=True):
-    """The lease of the node is over and its tasks are certainly dead."""
+    """The lease of the node has expired, and its tasks have certainly ended."""
 
 
 class NodeReturned(_NodeEvent, frozen=True, gc=False, tag=True):
@@ -71,7 +71,7 @@ class GpuHealthChanged(_NodeEvent, frozen=True, gc=False, tag=True):
 
 
 class NodeDrained(_NodeEvent, frozen=True, gc=False, tag=True):
-    """An operator wants the node empty."""
+    """An operator drained the node."""
 
 
 class NodeUndrained(_NodeEvent, frozen=True, gc=False, tag=True):
@@ -79,13 +79,13 @@ class NodeUndrained(_NodeEvent, frozen=True, gc=False, tag=True):
 
 
 class NodeEndSet(_NodeEvent, frozen=True, gc=False, tag=True):
-    """The machine is lent until then, as far as is known; None: for no time that is known."""
+    """The node will be withdrawn then; None: no end is known."""
 
     until_ms: int | None
 
 
 class QueueSet(_Event, frozen=True, gc=False, tag=True):
-    """A queue was made, or its terms changed."""
+    """A queue was created or changed."""
 
     spec: QueueSpec
 
@@ -99,8 +99,8 @@ class _JobEvent(_Event, frozen=True, gc=False, tag=True):
 
 
 class JobSubmitted(_JobEvent, frozen=True, gc=False, tag=True):
-    """``account``: of the machine, that it runs as, whatever becomes of its user; None: an event of before there was
-    one in it."""
+    """``account``: of the machine, that the job runs as, even if its user changes; None: an event of an older
+    version."""
 
     spec: JobSpec
     user: str
@@ -108,11 +108,11 @@ class JobSubmitted(_JobEvent, frozen=True, gc=False, tag=True):
 
 
 class JobCancelled(_JobEvent, frozen=True, gc=False, tag=True):
-    """Somebody wants the job gone. Its gangs leave each in its own time."""
+    """The job was cancelled. Its gangs stop with their grace periods."""
 
 
 class JobHeld(_JobEvent, frozen=True, gc=False, tag=True):
-    """``why``: set where the server itself holds the job, because planning failed with it; then it is quarantined."""
+    """The job was held. ``why``: set if the server holds it because planning failed with it (quarantine)."""
 
     why: str = ""
 
@@ -122,27 +122,27 @@ class JobReleased(_JobEvent, frozen=True, gc=False, tag=True):
 
 
 class JobSuspended(_JobEvent, frozen=True, gc=False, tag=True):
-    """The job may not start any more: its user was removed or disabled, or has another account. ``cancel_ms``: when it
-    is cancelled, if that lasts."""
+    """The job may not start: its user was removed or disabled, or has another account. ``cancel_ms``: when it is
+    cancelled if it is still suspended then."""
 
     why: Suspension
     cancel_ms: int | None = None
 
 
 class JobResumed(_JobEvent, frozen=True, gc=False, tag=True):
-    """The job may start again. ``account``: what it runs as from here on; None: as before."""
+    """The job may start again. ``account``: what it runs as from now on; None: as before."""
 
     account: str | None = None
 
 
 class JobEnded(_JobEvent, frozen=True, gc=False, tag=True):
-    """All gangs of the job are over."""
+    """All gangs of the job have ended."""
 
     succeeded: bool
 
 
 class JobForgotten(_JobEvent, frozen=True, gc=False, tag=True):
-    """A job that is over leaves the state. What became of it stays in the journal and in what is kept of it."""
+    """An ended job was dropped from the state. The journal and the lookups keep it."""
 
 
 class PriorityChanged(_JobEvent, frozen=True, gc=False, tag=True):
@@ -152,22 +152,27 @@ class PriorityChanged(_JobEvent, frozen=True, gc=False, tag=True):
 class _GangEvent(_Event, frozen=True, gc=False, tag=True):
     gang: str
     attempt: int
-    #: whether the event speaks of an attempt that is under way (False: of the gang as a whole)
+    #: whether the event is about the current attempt (False: about the gang as a whole)
     names_live_attempt: ClassVar[bool] = True
 
 
 class GangAwoke(_GangEvent, frozen=True, gc=False, tag=True):
-    """Something that kept a waiting gang out of the line is over."""
+    """A blocker of a waiting gang was removed."""
 
     blocker: int
     names_live_attempt: ClassVar[bool] = False
 
 
 class GangPlaced(_GangEvent, frozen=True, gc=False, tag=True):
-    """A new attempt begins on these seats; any claim it had is used up."""
+    """A new attempt starts on these seats; its claim, if any, is used up.
+
+    ``out_of_turn_until_ms``: it was served out of turn because it had waited too long; no other gang of its priority
+    and its kinds of nodes is served so before that time. 0: it was its turn.
+    """
 
     seats: tuple[Seat, ...]
     spares: tuple[Seat, ...] = ()
+    out_of_turn_until_ms: int = 0
     names_live_attempt: ClassVar[bool] = False
 
 
@@ -176,7 +181,7 @@ class TasksStarted(_GangEvent, frozen=True, gc=False, tag=True):
 
 
 class GangStarted(_GangEvent, frozen=True, gc=False, tag=True):
-    """All tasks of the attempt run."""
+    """All tasks of the attempt are running."""
 
 
 class CheckpointCommitted(_GangEvent, frozen=True, gc=False, tag=True):
@@ -184,14 +189,14 @@ class CheckpointCommitted(_GangEvent, frozen=True, gc=False, tag=True):
 
 
 class TasksEnded(_GangEvent, frozen=True, gc=False, tag=True):
-    """Some tasks are over while others are not."""
+    """Some tasks have ended; others have not."""
 
     tasks: int
     exit_code: int = 0
 
 
 class TasksLost(_GangEvent, frozen=True, gc=False, tag=True):
-    """Tasks died with their node or GPU; the gang is broken, its survivors keep their seats."""
+    """Tasks were lost with their node or GPU; the gang is broken, and the other tasks keep their seats."""
 
     tasks: int
     node: str
@@ -199,8 +204,8 @@ class TasksLost(_GangEvent, frozen=True, gc=False, tag=True):
 
 
 class GangEvicted(_GangEvent, frozen=True, gc=False, tag=True):
-    """The gang was told to save and leave. It frees nothing until it has stopped. ``is_charged``: its queue is charged
-    for it until then, because it makes room for nobody."""
+    """The gang must save a checkpoint and stop. It frees nothing until it has stopped. ``is_charged``: its queue is
+    charged for it until then, because it is not preempted."""
 
     cause: Cause
     deadline_ms: int
@@ -214,13 +219,17 @@ class GangEvicted(_GangEvent, frozen=True, gc=False, tag=True):
 
 
 class GraceEnded(_GangEvent, frozen=True, gc=False, tag=True):
-    """The deadline of an eviction passed: what still runs is to be killed."""
+    """The deadline of an eviction has passed: its running tasks are killed."""
 
 
 class GangClaimed(_GangEvent, frozen=True, gc=False, tag=True):
-    """These seats are held for the gang until all of them are free. The last ``spares`` of them are spares."""
+    """These seats are claimed for the gang until all of them are free. The last ``spares`` of them are spares.
+
+    ``out_of_turn_until_ms``: as of ``GangPlaced``.
+    """
 
     seats: tuple[Seat, ...]
+    out_of_turn_until_ms: int = 0
     names_live_attempt: ClassVar[bool] = False
 
 
@@ -229,26 +238,35 @@ class ClaimDropped(_GangEvent, frozen=True, gc=False, tag=True):
 
 
 class GangRepaired(_GangEvent, frozen=True, gc=False, tag=True):
-    """A broken gang goes on as a new attempt: survivors where they were, lost tasks elsewhere, or fewer tasks."""
+    """A broken gang continues as a new attempt: other tasks where they were, lost tasks elsewhere, or fewer tasks.
+
+    ``by_window``: as of ``GangStopped``.
+    """
 
     seats: tuple[Seat, ...]
     spares: tuple[Seat, ...] = ()
+    by_window: bool = False
     names_live_attempt: ClassVar[bool] = False
 
 
 class GangStopped(_GangEvent, frozen=True, gc=False, tag=True):
-    """Nothing of the attempt runs any more; its seats are free (or go to whoever claims them)."""
+    """All tasks of the attempt have ended; its seats are free, or go to the gang that claims them.
+
+    ``by_window``: each window of a budget is charged for its part of the run, and not the last one for all of it.
+    """
 
     failure: FailureClass | None = None
     exit_code: int = 0
     lost_gpu_ms: int = 0
     done_ms: int = 0
+    by_window: bool = False
 
 
 class GangRequeued(_GangEvent, frozen=True, gc=False, tag=True):
-    """Back to waiting. ``counted``: the failure whose retry it used up; ``profile``: its new shape, if that changed.
+    """The gang is queued again. ``counted``: the failure whose retry it used; ``profile``: its new shape, if changed.
 
-    Its place in line is what it was, unless it goes to the head (not its fault), or to the end (its turn is over).
+    It keeps its queue position, unless it goes to the head (a failure of the infrastructure) or to the end (its time
+    share is over).
     """
 
     not_before_ms: int = 0
@@ -261,7 +279,7 @@ class GangRequeued(_GangEvent, frozen=True, gc=False, tag=True):
 
 
 class GangFinished(_GangEvent, frozen=True, gc=False, tag=True):
-    """The gang is over for good."""
+    """The gang has ended for good."""
 
     state: GangState
     why: str = ""
@@ -270,7 +288,7 @@ class GangFinished(_GangEvent, frozen=True, gc=False, tag=True):
 
 
 class StartsPromised(_Event, frozen=True, gc=False, tag=True):
-    """A policy that keeps its promises gave these gangs a start, or another one, and took back those of others."""
+    """Durable reservations were made or changed for these gangs, and withdrawn for others."""
 
     promises: tuple[Reservation, ...]
     withdrawn: tuple[str, ...] = ()

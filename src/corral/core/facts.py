@@ -1,6 +1,6 @@
-"""What the world reports: clocks, agents and engines. A fact may be late, repeated or plainly stale.
+"""Facts: reports of clocks, agents and providers. A fact may be late, repeated or stale.
 
-Facts are not trusted to be news: ``react`` turns a fact into events only if it changes something.
+``react`` turns a fact into events only if it changes something.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from corral.core.model import FailureClass, Health
 
 
 class Ticked(Struct, frozen=True, gc=False):
-    """Time has passed; whatever was due is due. ``gang``: for this one; empty: for all of them."""
+    """Time has passed; timers may be due. ``gang``: check this one; empty: all."""
 
     gang: str = ""
 
 
 class TasksUp(Struct, frozen=True, gc=False):
-    """These tasks (a mask over task numbers) of an attempt run."""
+    """These tasks (a mask over task numbers) of an attempt are running."""
 
     gang: str
     attempt: int
@@ -25,8 +25,8 @@ class TasksUp(Struct, frozen=True, gc=False):
 
 
 class TasksDown(Struct, frozen=True, gc=False):
-    """These tasks of an attempt are over. ``failure`` is the reporter's classification, if it made one. ``judge_ms``:
-    after this time it would be known that another machine was lost meanwhile; 0: as the settings say."""
+    """These tasks of an attempt have ended. ``failure``: the reporter's classification, if any. ``judge_ms``: after
+    this time the loss of another node would be known; 0: as the settings say."""
 
     gang: str
     attempt: int
@@ -38,7 +38,7 @@ class TasksDown(Struct, frozen=True, gc=False):
 
 
 class Saved(Struct, frozen=True, gc=False):
-    """The job acknowledged a committed checkpoint."""
+    """The job reported a committed checkpoint."""
 
     gang: str
     attempt: int
@@ -46,7 +46,7 @@ class Saved(Struct, frozen=True, gc=False):
 
 
 class NodeGone(Struct, frozen=True, gc=False):
-    """The node's lease is over: its tasks have stopped, whether or not anyone can see it."""
+    """The lease of the node has expired: its tasks have stopped, even if the server cannot see that."""
 
     node: str
 
@@ -56,7 +56,7 @@ class NodeBack(Struct, frozen=True, gc=False):
 
 
 class NodeObserved(Struct, frozen=True, gc=False):
-    """How a node is, and why that is thought. What is observed again in the same words is no news."""
+    """The health of a node, and why. The same health with the same reason changes nothing."""
 
     node: str
     health: Health
@@ -64,7 +64,7 @@ class NodeObserved(Struct, frozen=True, gc=False):
 
 
 class NodeEnds(Struct, frozen=True, gc=False):
-    """The machine will be taken away then; None: nobody knows of an end."""
+    """The node will be withdrawn then; None: no end is known."""
 
     node: str
     until_ms: int | None

@@ -1,8 +1,7 @@
-"""A state as plain values, to be written down and read back: so that a restart need not fold the whole journal.
+"""The image of a state as plain values, saved and loaded so that a restart need not fold the whole journal.
 
-Knows every field of a state that is not worked out from others. What a state keeps for speed (columns, lines, what
-policies remember) is made anew; the orders in which things were taken up are kept, so that a state that was read back
-goes on exactly as the one that was written.
+Knows every field of a state that cannot be derived from others. What a state keeps for speed (columns, backlog, caches
+of policies) is built again; the order of entries is kept, so that a loaded state behaves exactly like the saved one.
 """
 
 from __future__ import annotations
@@ -10,7 +9,8 @@ from __future__ import annotations
 from msgspec import Struct
 
 from corral.core.apply_gangs import enter_line, is_in_line
-from corral.core.model import After, Gang, Job, Node, Profile, QueueSpec, Reservation, Settings
+from corral.core.cluster.resources import TaskDemand
+from corral.core.model import After, Gang, Job, Node, OutOfTurn, Profile, QueueSpec, Reservation, Settings
 from corral.core.queues.quota import ROOT, Queue
 from corral.core.queues.usage import Usage
 from corral.core.state import Namesakes, State, Timer, awaited_ends
@@ -35,7 +35,7 @@ class QueueImage(Struct, frozen=True, gc=False):
 
 
 class Image(Struct, frozen=True, gc=False, kw_only=True):
-    """A state. Gangs are named where they stand in an order."""
+    """The image of a state. Ordered tables contain the names of gangs."""
 
     settings: Settings
     version: int
@@ -54,15 +54,16 @@ class Image(Struct, frozen=True, gc=False, kw_only=True):
     dependents: list[tuple[str, list[str]]]
     namesakes: list[tuple[str, str, list[str]]]
     promises: list[Reservation] = []
+    out_of_turn: list[tuple[int, TaskDemand, OutOfTurn]] = []
 
 
-#: Tables of gangs by name whose order is kept, and tables of names.
+#: Tables of gangs by name, and tables of names, whose order is kept.
 _OF_GANGS = ("holders", "claimants", "broken", "stopping", "elastic", "spent")
 _OF_NAMES = ("draining", "loose")
 
 
 def take_image(state: State) -> Image:
-    """The state as values. They share nothing that the state will change, once they are encoded."""
+    """The state as values. Encode them before the state changes: they share objects with it."""
     return Image(
         settings=state.settings,
         version=state.version,
@@ -81,6 +82,7 @@ def take_image(state: State) -> Image:
         dependents=[(job, [name for name, _ in waiting]) for job, waiting in state.dependents.items()],
         namesakes=[(user, name, list(jobs)) for (user, name), jobs in state.namesakes.items()],
         promises=list(state.promises.values()),
+        out_of_turn=[(priority, task, known) for (priority, task), known in state.out_of_turn.items()],
     )
 
 
@@ -103,7 +105,7 @@ def _queue_image(queue: Queue) -> QueueImage:
 
 
 def from_image(image: Image) -> State:
-    """A state that goes on as the one of which the image was taken."""
+    """The state of an image; it behaves exactly like the original."""
     state = State(image.settings)
     state.version, state.now_ms = image.version, image.now_ms
     state.next_rank, state.next_job = image.next_rank, image.next_job
@@ -127,8 +129,8 @@ def from_image(image: Image) -> State:
     state.awaited = awaited_ends(state)
     state.namesakes = {(user, name): Namesakes.fromkeys(jobs) for user, name, jobs in image.namesakes}
     state.promises = {promise.gang: promise for promise in image.promises}
-    for job in state.jobs.values():
-        state.queues.count_elements(job.spec.queue, job.user, job.elements_left)
+    state.out_of_turn = {(priority, task): known for priority, task, known in image.out_of_turn}
+    _restore_counts(state)
     _restore_lines(state)
     return state
 
@@ -144,14 +146,16 @@ def _restore_queue(state: State, image: QueueImage) -> None:
         queue.user_used.setdefault(user, {})[dimension] = amount
     queue.jobs, queue.user_jobs = image.jobs, dict(image.user_jobs)
     queue.usage, queue.user_usage = image.usage, dict(image.user_usage)
-    queue.window, queue.spent_gpu_ms, queue.committed_gpu_ms = image.window, image.spent_gpu_ms, image.committed_gpu_ms
+    queue.window = image.window
+    queue.spent_gpu_ms = image.spent_gpu_ms
+    queue.committed_gpu_ms = image.committed_gpu_ms
     queue.loss_caused_gpu_ms, queue.loss_suffered_gpu_ms = image.loss_caused_gpu_ms, image.loss_suffered_gpu_ms
     queue.used_gpu_ms = image.used_gpu_ms
 
 
 def _restore_dependents(state: State, image: Image) -> None:
-    """An image has the names of those who wait; which end they wait for is in what they asked for. Those who were
-    cancelled and forgotten meanwhile wait for nothing."""
+    """Restore dependencies. An image has the names of dependent jobs; the kind of dependency is in their specs. Jobs
+    that were cancelled and dropped meanwhile have none."""
     wanted: dict[tuple[str, str], list[After]] = {}
     for name in {name for _, waiting in image.dependents for name in waiting if name in state.jobs}:
         for dependency in reversed(state.jobs[name].spec.after):
@@ -161,8 +165,20 @@ def _restore_dependents(state: State, image: Image) -> None:
         state.dependents[job] = [(name, afters.pop() if len(afters) > 1 else afters[0]) for name, afters in known]
 
 
+def _restore_counts(state: State) -> None:
+    """Count unfinished elements. Equivalent to counting each job; for speed each pair of queue and user is added
+    once."""
+    left: dict[tuple[str, str], int] = {}
+    for job in state.jobs.values():
+        if job.unfinished:
+            key = (job.spec.queue, job.user)
+            left[key] = left.get(key, 0) + job.elements_left
+    for (queue, user), count in left.items():
+        state.queues.count_elements(queue, user, count)
+
+
 def _restore_lines(state: State) -> None:
-    """Equal shapes become one object again: many gangs share few of them."""
+    """Fill the backlog. Equal profiles become one object again: many gangs share few of them."""
     shapes: dict[Profile, Profile] = {}
     for gang in sorted(state.gangs.values(), key=lambda gang: gang.rank):
         gang.profile = shapes.setdefault(gang.profile, gang.profile)

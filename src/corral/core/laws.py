@@ -1,6 +1,6 @@
-"""The laws every state obeys. Checked after every event in simulation, and now and then live.
+"""The laws that every state obeys. Checked after every event in simulation, and at recovery.
 
-Each check recomputes from the gangs themselves what ``apply`` keeps incrementally, and compares.
+Each check recomputes from the gangs what ``apply`` maintains incrementally, and compares.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from corral.core.state import State, awaited_ends, leave_ms, seated
 
 
 class LawBroken(AssertionError):
-    """The state is not what a state can be. Never caught: whoever sees it has found a bug."""
+    """The state is inconsistent. Never caught: it is always a bug."""
 
 
 def check(state: State) -> None:
-    """Raise LawBroken with everything that is wrong."""
+    """Raise LawBroken with all violations."""
     broken = list(violations(state))
     if broken:
         raise LawBroken("; ".join(broken))
@@ -35,7 +35,7 @@ def violations(state: State) -> Iterator[str]:
 
 
 def _nothing_overcommitted(state: State) -> Iterator[str]:
-    """Law 1. No GPU has two live attempts, no slice or amount passes its capacity."""
+    """Law 1. No GPU has two live attempts, and no slices or amounts exceed the capacity."""
     owner: dict[tuple[int, int], str] = {}
     slices: dict[tuple[int, int], int] = {}
     used: dict[tuple[str, int], int] = {}
@@ -64,7 +64,7 @@ def _nothing_overcommitted(state: State) -> Iterator[str]:
 
 
 def _claims_are_disjoint(state: State) -> Iterator[str]:
-    """A claimed GPU is claimed once, and its user, if it has one, is leaving."""
+    """A GPU is claimed at most once, and a gang that holds a claimed GPU is stopping."""
     claimed: dict[tuple[str, int], str] = {}
     for gang in state.claimants.values():
         for seat in gang.claim:
@@ -78,11 +78,11 @@ def _claims_are_disjoint(state: State) -> Iterator[str]:
             for seat in gang.all_seats:
                 for gpu in range(seat.gpus.bit_length()):
                     if seat.gpus >> gpu & 1 and (seat.node, gpu) in claimed:
-                        yield f"{claimed[seat.node, gpu]} claims a GPU that {gang.id} is not leaving"
+                        yield f"{claimed[seat.node, gpu]} claims a GPU of {gang.id}, which is not stopping"
 
 
 def _columns_are_right(state: State) -> Iterator[str]:
-    """Law 1. used + free = capacity: the columns kept by apply equal those counted anew."""
+    """Law 1. used + free = capacity: the columns that apply maintains equal those counted from the gangs."""
     kept, counted = state.capacity, state.recounted(state.topology)
     for column in ("open", "up", "used", "claimed", "free", "vram", "left", "rooms", "sizes"):
         if getattr(kept, column) != getattr(counted, column):
@@ -93,17 +93,17 @@ def _columns_are_right(state: State) -> Iterator[str]:
 
 
 def _gangs_are_whole(state: State) -> Iterator[str]:
-    """Law 2. A gang holds all of its seats or none, and is where its state says."""
+    """Law 2. A gang holds all of its seats or none, and is in the tables of its state."""
     for gang in state.gangs.values():
         holds = gang.state in HOLDING
         if holds != bool(gang.seats) or holds != (gang.id in state.holders):
             yield f"{gang.id} is {gang.state} with {len(gang.seats)} seats"
         if holds and len(gang.seats) not in gang.demand.sizes():
-            yield f"{gang.id} runs with {len(gang.seats)} tasks, which it did not ask for"
+            yield f"{gang.id} runs with {len(gang.seats)} tasks, which its demand does not allow"
         if bool(gang.claim) != (gang.id in state.claimants) or (gang.is_over and gang.claim):
             yield f"{gang.id} has a claim left behind"
         if gang.blockers & Blocker.STOPPED:
-            yield f"{gang.id} stopped and nobody said what follows"
+            yield f"{gang.id} stopped, and no event decided what follows"
         if (gang.state is GangState.BROKEN) != (gang.id in state.broken):
             yield f"{gang.id} is {gang.state} but listed otherwise"
         if (gang.holds_seats and gang.demand.is_elastic) != (gang.id in state.elastic):
@@ -124,14 +124,14 @@ def _gangs_are_whole(state: State) -> Iterator[str]:
 
 
 def _lines_are_right(state: State) -> Iterator[str]:
-    """Everyone who waits and is not kept out stands in exactly one line, in order."""
-    standing: list[str] = []
+    """Every waiting gang without blockers is in exactly one bucket of the backlog, in order."""
+    queued: list[str] = []
     for line in state.backlog.lines():
         names = list(line)
-        standing += names
+        queued += names
         ranks = [state.gangs[name].rank for name in names]
         if ranks != sorted(ranks) or not names:
-            yield f"a line of {line.queue} is out of order or empty: {names}"
+            yield f"a bucket of {line.queue} is out of order or empty: {names}"
         for name in names:
             gang = state.gangs[name]
             if (gang.queue, gang.priority, gang.user, gang.profile) != (
@@ -140,7 +140,7 @@ def _lines_are_right(state: State) -> Iterator[str]:
                 line.user,
                 line.profile,
             ):
-                yield f"{name} stands in the wrong line"
+                yield f"{name} is in the wrong bucket"
     classes = {demand: size_class(demand) for line in state.backlog.lines() for demand in [line.profile.demand]}
     members = {kind: {d for d, each in classes.items() if each == kind} for kind in set(classes.values())}
     kept = {kind: set(demands) for kind, demands in state.backlog.classes.items()}
@@ -154,11 +154,11 @@ def _lines_are_right(state: State) -> Iterator[str]:
     counts = {queue: (each.gangs, each.gpu_milli) for queue, each in state.backlog.queues.items()}
     if counts != waiting:
         yield f"waiting by queue: {counts}, counted {waiting}"
-    if not state.promises.keys() <= set(standing):
-        yield f"promised a start and not in line: {sorted(state.promises.keys() - set(standing))}"
+    if not state.promises.keys() <= set(queued):
+        yield f"reserved a start but not queued: {sorted(state.promises.keys() - set(queued))}"
     wanted = [gang.id for gang in state.gangs.values() if _belongs_in_line(gang)]
-    if sorted(standing) != sorted(wanted) or state.backlog.count != len(wanted):
-        yield f"in line: {sorted(standing)}, should be: {sorted(wanted)}"
+    if sorted(queued) != sorted(wanted) or state.backlog.count != len(wanted):
+        yield f"queued: {sorted(queued)}, should be: {sorted(wanted)}"
 
 
 def _belongs_in_line(gang: Gang) -> bool:
@@ -166,7 +166,7 @@ def _belongs_in_line(gang: Gang) -> bool:
 
 
 def _queues_are_right(state: State) -> Iterator[str]:
-    """What queues are charged equals the sum over their gangs; nobody who makes room for another is charged."""
+    """The charge of a queue equals the sum over its gangs; a gang that makes room for another is not charged."""
     used: dict[tuple[str, str], int] = {}
     for gang in state.gangs.values():
         for dimension, amount in gang.charged:
@@ -174,7 +174,7 @@ def _queues_are_right(state: State) -> Iterator[str]:
                 used[name, dimension] = used.get((name, dimension), 0) + amount
         makes_room = gang.eviction is not None and not gang.eviction.is_charged
         if gang.state is GangState.STOPPING and makes_room and gang.charged and not gang.claim:
-            yield f"{gang.id} is leaving and still charged"
+            yield f"{gang.id} is stopping and still charged"
     left = _unfinished_elements(state)
     for name, queue in state.queues.queues.items():
         for dimension, amount in queue.used.items():
@@ -189,7 +189,7 @@ def _queues_are_right(state: State) -> Iterator[str]:
 
 
 def _unfinished_elements(state: State) -> dict[str, dict[str, int]]:
-    """By queue and user, those of queues below counted with it."""
+    """Unfinished elements by queue and user, including the queues below."""
     found: dict[str, dict[str, int]] = {}
     for job in state.jobs.values():
         gangs = sum(not state.gangs[gang].is_over for gang in job.gangs)
@@ -200,7 +200,7 @@ def _unfinished_elements(state: State) -> dict[str, dict[str, int]]:
 
 
 def _ends_are_kept(state: State) -> Iterator[str]:
-    """Law 6. Whoever runs on a machine that will be taken away is asked to leave in time: a timer says so."""
+    """Law 6. A gang on a node that will be withdrawn has a timer to be evicted in time."""
     known = {name: node.until_ms for name, node in state.nodes.items() if node.until_ms is not None}
     if known != state.ending:
         yield f"nodes end {state.ending}, their records say {known}"
@@ -209,20 +209,20 @@ def _ends_are_kept(state: State) -> Iterator[str]:
         if gang.state in (GangState.STARTING, GangState.RUNNING):
             leave = leave_ms(state, gang)
             if leave is not None and (leave, gang.id, gang.attempt) not in timers:
-                yield f"{gang.id} must begin to leave at {leave} and nothing is due then"
+                yield f"{gang.id} must be evicted at {leave}, but no timer is due then"
 
 
 def _gpus_have_owners(state: State) -> Iterator[str]:
-    """Law 7. Who is said to have a GPU is a node that has it."""
+    """Law 7. The recorded owner of a GPU is a node that has it."""
     for uuid, owner in state.gpu_owners.items():
         if owner not in state.nodes or all(gpu.uuid != uuid for gpu in state.nodes[owner].spec.gpus):
-            yield f"GPU {uuid} is said to be of {owner}, which does not have it"
+            yield f"GPU {uuid} is recorded for {owner}, which does not have it"
 
 
 def _counts_are_right(state: State) -> Iterator[str]:
-    """What is counted as it changes equals what is counted from scratch."""
+    """Counters that are maintained incrementally equal those counted again."""
     if state.awaited != awaited_ends(state):
-        yield f"ends that are waited for: {state.awaited}, counted {awaited_ends(state)}"
+        yield f"open dependencies: {state.awaited}, counted {awaited_ends(state)}"
     for job in state.jobs.values():
         parked = [name for name in job.gangs if state.gangs[name].blockers & Blocker.ARRAY]
         if sorted(parked) != sorted(job.parked):

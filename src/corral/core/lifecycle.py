@@ -1,6 +1,6 @@
-"""The life of a gang: which event may follow in which state. The table is the state machine; the rest reads it.
+"""The lifecycle of a gang: which events are allowed in which state. The table is the state machine; the rest reads it.
 
-Knows nothing of why things happen.
+Knows nothing about the reasons of events.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 from corral.core import events as e
 from corral.core.model import GangState
 
-W, S, R, B, X = (
-    GangState.WAITING,
-    GangState.STARTING,
-    GangState.RUNNING,
-    GangState.BROKEN,
-    GangState.STOPPING,
-)
-OK, NOT_OK, GONE = GangState.SUCCEEDED, GangState.FAILED, GangState.CANCELLED
+W = GangState.WAITING
+S = GangState.STARTING
+R = GangState.RUNNING
+B = GangState.BROKEN
+X = GangState.STOPPING
+OK = GangState.SUCCEEDED
+NOT_OK = GangState.FAILED
+GONE = GangState.CANCELLED
 
 #: state -> event -> the states it may lead to
 TRANSITIONS: dict[GangState, dict[type, tuple[GangState, ...]]] = {
@@ -54,7 +54,7 @@ TRANSITIONS: dict[GangState, dict[type, tuple[GangState, ...]]] = {
         e.CheckpointCommitted: (X,),
         e.TasksEnded: (X,),
         e.TasksLost: (X,),
-        e.GangClaimed: (X,),  # a change of size: the seats it goes on with
+        e.GangClaimed: (X,),  # a change of size: the seats it continues with
         e.ClaimDropped: (X,),
         e.GraceEnded: (X,),
         e.GangStopped: (W,),

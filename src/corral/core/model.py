@@ -1,7 +1,7 @@
-"""What is known of jobs and gangs: what was asked (frozen specs) and what became of it (records of the state).
+"""The model of jobs, gangs, queues and nodes: what users requested (frozen specs), and records of the state.
 
-Specs are values. Records are changed by the state when it applies an event, and by nothing else. Neither refers to
-anything that refers back to it, so the garbage collector need not look at them (``gc=False``).
+Specs are values. Records are changed only by the state when it applies an event. There are no reference cycles, so the
+garbage collector need not track them (``gc=False``).
 """
 
 from __future__ import annotations
@@ -12,20 +12,21 @@ from msgspec import Struct, field
 
 from corral.core.cluster.resources import Amounts, Demand, Seat
 from corral.core.cluster.topology import NodeSpec
+from corral.core.gang_id import index_of, role_of
 from corral.core.work import Work
 
 NEVER_MS = 1 << 62  # later than any time
 
-#: So many runs in a row that failed within so short a time, without a checkpoint, are a crash loop.
+#: This many consecutive attempts that failed within QUICK_MS, without a checkpoint, are a crash loop.
 CRASH_LOOP = 5
 QUICK_MS = 60_000
 
-#: So long before a machine is taken away nothing may run on it any more: what is left is for telling how it ended.
+#: A node must be empty this long before it is withdrawn, so that agents can still report how tasks ended.
 END_MARGIN_MS = 5_000
 
 
 class FailureClass(StrEnum):
-    """Why a run ended before its work was done."""
+    """Why an attempt ended before its work was done."""
 
     USER_ERROR = "user_error"
     OUT_OF_MEMORY = "out_of_memory"
@@ -33,23 +34,23 @@ class FailureClass(StrEnum):
     GPU_FAULT = "gpu_fault"
     NETWORK = "network"
     NODE_LOST = "node_lost"
-    KILLED = "killed"  # by SIGKILL, and not by Corral: the kernel for want of memory, or somebody on the machine
+    KILLED = "killed"  # by SIGKILL, and not by Corral: by the kernel (out of memory), or by a user of the machine
     START_FAILED = "start_failed"
     TIME_LIMIT = "time_limit"
     PREEMPTED = "preempted"
     CANCELLED = "cancelled"
 
 
-#: Steps of training above this are nobody's: every database and every reader of JSON can hold what is below.
+#: The largest training step: every database and every JSON parser can hold it.
 STEP_MAX = (1 << 53) - 1
 
-#: Faults of the infrastructure: they never use up the user's retries.
+#: Failures of the infrastructure: they do not use up the user's retries.
 INFRASTRUCTURE = frozenset(
     {FailureClass.GPU_FAULT, FailureClass.NETWORK, FailureClass.NODE_LOST, FailureClass.START_FAILED}
 )
 
 
-#: What comes over a task from outside, and explains why others of its gang fail.
+#: Failures with an external cause, which explain why other tasks of the gang fail.
 OUTER = frozenset({FailureClass.NODE_LOST, FailureClass.KILLED, FailureClass.GPU_FAULT, FailureClass.OUT_OF_MEMORY})
 
 
@@ -57,7 +58,7 @@ class GangState(StrEnum):
     WAITING = "waiting"
     STARTING = "starting"
     RUNNING = "running"
-    BROKEN = "broken"  # lost a task; survivors keep their seats until it is repaired or given up
+    BROKEN = "broken"  # lost a task; the others keep their seats until the gang is repaired or stopped
     STOPPING = "stopping"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -70,30 +71,30 @@ HOLDING = frozenset({GangState.STARTING, GangState.RUNNING, GangState.BROKEN, Ga
 
 
 class Cause(StrEnum):
-    """Why a gang was told to leave. The first four make room for another gang (they preempt)."""
+    """Why a gang is evicted. The first four make room for another gang (preemption)."""
 
-    RECLAIM = "reclaim"  # its queue had borrowed what the owner wants back
+    RECLAIM = "reclaim"  # the owner reclaims what its queue had borrowed
     PRIORITY = "priority"
     TIME_SHARE = "time_share"
-    SHRINK = "shrink"  # gives up a part of its seats and goes on with the rest
+    SHRINK = "shrink"  # gives up some of its seats and continues with the rest
     GROW = "grow"
-    MOVE = "move"  # goes on elsewhere; it has lost its seats, not its turn
+    MOVE = "move"  # continues on other nodes; it keeps its queue position
     DRAIN = "drain"
     TIME_LIMIT = "time_limit"
     START_TIMEOUT = "start_timeout"
-    FAILURE = "failure"  # one of its tasks failed; the others are told to stop
+    FAILURE = "failure"  # one of its tasks failed; the others are stopped
     UNREPAIRABLE = "unrepairable"
     CANCEL = "cancel"
-    REQUEUE = "requeue"  # somebody asked for it
+    REQUEUE = "requeue"  # requested by a user
 
 
 PREEMPTING = frozenset({Cause.RECLAIM, Cause.PRIORITY, Cause.TIME_SHARE, Cause.SHRINK})
-#: Nobody else makes it leave: its queue is charged for it until it has stopped.
+#: Not caused by another gang: its queue is charged for it until it has stopped.
 OWN_WILL = frozenset({Cause.CANCEL, Cause.TIME_LIMIT})
 
 
 class Blocker(IntFlag):
-    """What keeps a waiting gang out of the line, whatever the cluster looks like."""
+    """Why a waiting gang is not queued, independent of the cluster."""
 
     NONE = 0
     HELD = 1
@@ -101,17 +102,17 @@ class Blocker(IntFlag):
     BEGIN = 4
     BACKOFF = 8
     ARRAY = 16
-    SUSPENDED = 64  # its user may not run it as what it was accepted with
-    STOPPED = 32  # between the end of an attempt and the word on what follows; never seen outside a batch of events
+    SUSPENDED = 64  # its user may not run it as the account it was accepted with
+    STOPPED = 32  # between the end of an attempt and the decision on what follows; never visible outside a batch
 
 
 class Suspension(StrEnum):
-    """Why a job may not start, whoever asks: its user is no longer who it was accepted from."""
+    """Why a job may not start: its user has changed since it was accepted."""
 
     USER_REMOVED = "user_removed"
     USER_DISABLED = "user_disabled"
     ACCOUNT_CHANGED = "account_changed"
-    NO_ACCOUNT = "no_account"  # it was accepted without one, and would run as the server
+    NO_ACCOUNT = "no_account"  # it was accepted without an account, and would run as the server
 
 
 class After(StrEnum):
@@ -126,7 +127,7 @@ class Dependency(Struct, frozen=True, gc=False):
 
 
 class RetryRule(Struct, frozen=True, gc=False):
-    """What to do after a failure of one class. ``count`` None: for ever (a crash loop is stopped all the same)."""
+    """What to do after a failure of one class. ``count`` None: no limit (a crash loop is stopped nevertheless)."""
 
     count: int | None = 0
     backoff_ms: int = 10_000
@@ -187,29 +188,34 @@ class JobSpec(Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def expected_ms(self) -> int | None:
-        """How long a run is thought to last: the estimate if there is one, never beyond the limit."""
+        """The expected run time: the estimate if there is one, at most the limit."""
         if self.estimate_ms is None or self.time_limit_ms is None:
             return self.time_limit_ms if self.estimate_ms is None else self.estimate_ms
         return min(self.estimate_ms, self.time_limit_ms)
 
+    @property
+    def overrun_ms(self) -> int:
+        """How much longer it may keep its seats: at its limit it may use its grace, too."""
+        return self.grace_ms if self.time_limit_ms is not None and self.expected_ms == self.time_limit_ms else 0
+
 
 def elements(spec: JobSpec) -> int:
-    """How many jobs it is: an array counts each of its elements."""
+    """The number of jobs: an array counts each of its elements."""
     return len(spec.array) or 1
 
 
 class Settings(Struct, frozen=True, gc=False, kw_only=True):
-    """What the state must know to fold events. Changing one of these means a new journal or a new image."""
+    """Settings for folding events. Changing one of these needs a new journal or a new image."""
 
     levels: tuple[str, ...] = ()
     half_life_ms: int = 7 * 24 * 3_600_000
-    entry_charge_ms: int = 3_600_000  # what a start is charged at once, so that a burst gains nothing
-    default_expected_ms: int = 24 * 3_600_000  # for work that states neither limit nor estimate
-    judge_ms: int = 10_000  # after a plain failure of one of several machines, where the fact does not say it
+    entry_charge_ms: int = 3_600_000  # charged immediately at a start, so that bursts have no advantage
+    default_expected_ms: int = 24 * 3_600_000  # for jobs with neither limit nor estimate
+    judge_ms: int = 10_000  # after a plain failure on one of several nodes, if the fact does not specify it
 
 
 class Job(Struct, gc=False):
-    """A job as the state knows it. Its outcome follows from its gangs."""
+    """A job in the state. Its outcome follows from its gangs."""
 
     id: str
     spec: JobSpec
@@ -218,19 +224,19 @@ class Job(Struct, gc=False):
     priority: int
     gangs: list[str] = field(default_factory=list)
     unfinished: int = 0
-    failed: int = 0  # gangs that ended otherwise than well
+    failed: int = 0  # gangs that did not succeed
     cancelled: bool = False
     held: bool = False
-    active: int = 0  # array elements that are in line or hold seats
+    active: int = 0  # array elements that are queued or hold seats
     parked: list[str] = field(default_factory=list)  # array elements beyond array_parallel, last first
-    held_why: str = ""  # why the server itself holds it: it is quarantined
-    account: str | None = None  # of the machine, to run as: fixed when it was accepted; "": the server's own
+    held_why: str = ""  # why it is quarantined
+    account: str | None = None  # of the machine, that it runs as: fixed when it was accepted; "": that of the server
     suspended: Suspension | None = None
     cancel_ms: int | None = None  # when it is cancelled, if it is still suspended then
 
     @property
     def abreast(self) -> int:
-        """How many gangs of an array may be in line or hold seats at once."""
+        """The number of gangs of an array that may be queued or hold seats at the same time."""
         return (self.spec.array_parallel or len(self.gangs)) * len(self.spec.gangs)
 
     @property
@@ -239,7 +245,7 @@ class Job(Struct, gc=False):
 
     @property
     def elements_left(self) -> int:
-        """How many of its elements are not over, as far as the number of gangs says so."""
+        """The number of unfinished elements, computed from the number of unfinished gangs."""
         return -(-self.unfinished // len(self.spec.gangs))
 
     @property
@@ -248,12 +254,19 @@ class Job(Struct, gc=False):
 
 
 def is_hopeless(parent: Job, after: After) -> bool:
-    """Whether a job ended in a way that a dependent can no longer wait for."""
+    """Whether a job ended in a way that a dependency on it can no longer be fulfilled."""
     return parent.is_over and after is not After.ANY and parent.succeeded != (after is After.OK)
 
 
+def unfulfilled(job: str, after: After) -> str:
+    """The text for a dependency that can no longer be fulfilled."""
+    if after is After.OK:
+        return f"depends on the success of job {job}, which did not succeed"
+    return f"depends on the failure of job {job}, which succeeded"
+
+
 class Profile(Struct, frozen=True, gc=False, cache_hash=True):
-    """What makes two waiting gangs of one user and queue the same to the scheduler, age aside: a shape."""
+    """The shape of a gang: waiting gangs of one user and queue with equal profiles differ only in age."""
 
     demand: Demand
     expected_ms: int | None = None
@@ -261,7 +274,7 @@ class Profile(Struct, frozen=True, gc=False, cache_hash=True):
 
 
 class Eviction(Struct, frozen=True, gc=False):
-    """Why and by when a gang leaves."""
+    """Why a gang is stopping, and its deadline."""
 
     cause: Cause
     since_ms: int
@@ -270,12 +283,12 @@ class Eviction(Struct, frozen=True, gc=False):
     failure: FailureClass | None = None
     exit_code: int | None = None
     node: str = ""
-    judge_ms: int = 0  # a plain failure is not judged before: another machine may be found lost
+    judge_ms: int = 0  # the cause of a plain failure is decided then: another node may turn out to be lost
     is_charged: bool = False
 
 
 class Reservation(Struct, frozen=True, gc=False):
-    """A start promised for later: nobody behind it in order may take what it needs from then on."""
+    """A reserved start: no gang behind it in order may take what it needs from then on."""
 
     gang: str
     at_ms: int
@@ -283,15 +296,29 @@ class Reservation(Struct, frozen=True, gc=False):
     seats: tuple[Seat, ...]
 
 
+class OutOfTurn(Struct, frozen=True, gc=False):
+    """A gang was served out of turn because it had waited too long. ``until_ms``: until then no other gang of its
+    priority and kinds of nodes is, if it runs for its expected time. ``gang``: empty once it has ended; then the time
+    is final."""
+
+    gang: str
+    since_ms: int
+    until_ms: int
+
+    def until(self, now_ms: int, expected_ms: int) -> int:
+        """The final time for a gang that ends now: in proportion to how long it ran."""
+        return self.since_ms + (self.until_ms - self.since_ms) * (now_ms - self.since_ms) // max(1, expected_ms)
+
+
 class Gang(Struct, gc=False):
-    """A gang as the state knows it. ``seats`` are in rank order; ``spares`` are held idle beside them."""
+    """A gang in the state. ``seats`` are in rank order; ``spares`` are held idle beside them."""
 
     id: str
     job: str
     queue: str
     user: str
     priority: int
-    rank: int  # place in line: smaller is earlier
+    rank: int  # queue position: smaller is earlier
     profile: Profile
     submitted_ms: int
     waiting_since_ms: int
@@ -300,29 +327,39 @@ class Gang(Struct, gc=False):
     attempt: int = 0
     seats: tuple[Seat, ...] = ()
     spares: tuple[Seat, ...] = ()
-    claim: tuple[Seat, ...] = ()  # seats held for it until they are free
+    claim: tuple[Seat, ...] = ()  # seats claimed for it until they are free
     started: int = 0  # masks over task numbers
     ended: int = 0
     lost: int = 0
     exit_code: int = 0  # of the first task that ended with anything but 0
     placed_ms: int = 0
-    turn: int = 0  # the state's version when it was last given, or promised, seats: of one moment, who came first
+    turn: int = 0  # version of the state when it last got or claimed seats: orders gangs of the same time
     started_ms: int = 0
     eviction: Eviction | None = None
     grace_over: bool = False
     saved_ms: int = 0  # when the newest checkpoint of this attempt was committed; 0: none yet
     saved_step: int = -1
     done_ms: int = 0  # running time of earlier attempts that was not lost
-    served_gpu_ms: int = 0  # what it has received so far, without the present attempt
+    served_gpu_ms: int = 0  # GPU time of earlier attempts
     not_before_ms: int = 0
     quick_failures: int = 0
-    charged: Amounts = ()  # what its queue is charged for it at present
-    metered: Amounts = ()  # what its queue is metered for: what it holds, also while it leaves
+    charged: Amounts = ()  # what its queue is charged for it now
+    metered: Amounts = ()  # what its queue is metered for: what it holds, also while it stops
     gpu_milli: int = 0  # the GPUs among that, in thousandths
     committed_gpu_ms: int = 0
-    blamed: FailureClass | None = None  # what took tasks away while it was leaving, and where: the cause of the rest
+    blamed: FailureClass | None = None  # external failure while it was stopping: the cause of the other failures
     blamed_node: str = ""
+    overrun_ms: int = 0  # how much longer than expected it may keep its seats
     retries: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def role(self) -> str:
+        return role_of(self.id)
+
+    @property
+    def index(self) -> int | None:
+        """The index of the array element; None for a job that is not an array."""
+        return index_of(self.id)
 
     @property
     def demand(self) -> Demand:
@@ -351,7 +388,7 @@ class Gang(Struct, gc=False):
 
 
 class QuotaChange(Struct, frozen=True, gc=False):
-    """A change of quota from one time to another, added to what the queue has otherwise."""
+    """A scheduled change of quota, added to the other settings of the queue."""
 
     from_ms: int
     until_ms: int
@@ -360,7 +397,7 @@ class QuotaChange(Struct, frozen=True, gc=False):
 
 
 class Budget(Struct, frozen=True, gc=False):
-    """At most ``gpu_ms`` GPU-milliseconds in each window; windows follow one another from ``anchor_ms``."""
+    """At most ``gpu_ms`` GPU-milliseconds in each window; the first window starts at ``anchor_ms``."""
 
     gpu_ms: int
     window_ms: int
@@ -368,7 +405,7 @@ class Budget(Struct, frozen=True, gc=False):
 
 
 class QueueSpec(Struct, frozen=True, gc=False, kw_only=True):
-    """A share of the cluster. ``name`` is its path: ``org/team/project``. What is not stated is not bounded."""
+    """The settings of a queue. ``name`` is its path: ``org/team/project``. What is not set is not limited."""
 
     name: str
     guarantee: Amounts = ()
@@ -381,9 +418,9 @@ class QueueSpec(Struct, frozen=True, gc=False, kw_only=True):
     budget: Budget | None = None
     changes: tuple[QuotaChange, ...] = ()
     priority_ceiling: int | None = None
-    time_share: int = 0  # 0: off; n: a gang may be asked to yield once it ran n times what a switch costs
-    grace_max_ms: int | None = None  # the longest grace of a job here
-    preemptible: bool | None = None  # whether jobs that do not say so may be preempted; None: as above it
+    time_share: int = 0  # 0: off; n: a gang may be preempted once it ran for n times the cost of a switch
+    grace_max_ms: int | None = None  # the longest grace period of a job
+    preemptible: bool | None = None  # whether jobs that do not specify it may be preempted; None: as the parent
 
     @property
     def parent(self) -> str:
@@ -392,19 +429,19 @@ class QueueSpec(Struct, frozen=True, gc=False, kw_only=True):
 
 class Health(StrEnum):
     HEALTHY = "healthy"
-    SUSPECT = "suspect"  # nothing new is placed here; what runs goes on
-    DRAINING = "draining"  # what runs is asked to save and leave
+    SUSPECT = "suspect"  # no new tasks; running ones continue
+    DRAINING = "draining"  # running gangs save a checkpoint and are requeued
     FAILED = "failed"
 
 
 class Node(Struct, gc=False):
-    """A machine as the state knows it."""
+    """A node in the state."""
 
     spec: NodeSpec
     health: Health = Health.HEALTHY
     lost: bool = False
-    drained: bool = False  # an operator asked for it
+    drained: bool = False  # by an operator
     gpu_health: dict[int, Health] = field(default_factory=dict)
-    why: str = ""  # what was last said about its health, and about that of its GPUs
-    gpu_why: dict[int, str] = field(default_factory=dict)
-    until_ms: int | None = None  # when the machine is taken away, if that is known
+    why: str = ""  # the reason for its health
+    gpu_why: dict[int, str] = field(default_factory=dict)  # the reasons for the health of its GPUs
+    until_ms: int | None = None  # when the node is withdrawn, if known

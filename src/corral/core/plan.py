@@ -1,7 +1,7 @@
-"""What should happen: decisions as values that can be printed, compared, stored, refused.
+"""Plans: decisions as values that can be printed, compared, stored, refused.
 
 A policy makes a plan from a snapshot; commit turns the part of it that still holds into events.
-Decisions name the attempt they would make or end, so that an old plan can do no harm.
+Decisions name the attempt they would start or end, so that an old plan can do no harm.
 """
 
 from __future__ import annotations
@@ -13,24 +13,29 @@ from corral.core.model import Cause, FailureClass, Reservation
 
 
 class Spread(Struct, frozen=True, gc=False):
-    """How far apart a placement lies: the innermost domain that holds it, and how many of each level it touches."""
+    """The extent of a placement: the innermost domain that contains it, and the number of domains it uses per level."""
 
     within: str
     domains: tuple[int, ...] = ()  # per level, outermost first, nodes last
 
 
 class Place(Struct, frozen=True, gc=False, tag=True):
-    """Start a waiting gang on these seats, in rank order; ``spares`` are held idle beside them."""
+    """Start a waiting gang on these seats, in rank order; ``spares`` are held idle beside them.
+
+    ``out_of_turn_until_ms``: it is served out of turn because it has waited too long, and no other gang of its priority
+    and its kinds of nodes is before that time. 0: it is its turn.
+    """
 
     gang: str
     attempt: int
     seats: tuple[Seat, ...]
     spares: tuple[Seat, ...] = ()
     spread: Spread | None = None
+    out_of_turn_until_ms: int = 0
 
 
 class Victim(Struct, frozen=True, gc=False):
-    """A gang that has to leave, why, and what it costs. With ``keep`` it goes on with those seats, smaller."""
+    """A gang to preempt, why, and the price. With ``keep`` it continues with those seats, smaller."""
 
     gang: str
     attempt: int
@@ -40,16 +45,20 @@ class Victim(Struct, frozen=True, gc=False):
 
 
 class MakeRoom(Struct, frozen=True, gc=False, tag=True):
-    """Have these victims leave and hold these seats for the gang until they are free. All of it or nothing."""
+    """Preempt these victims and claim these seats for the gang until they are free. All or nothing.
+
+    ``out_of_turn_until_ms``: as of ``Place``.
+    """
 
     gang: str
     attempt: int
     seats: tuple[Seat, ...]
     victims: tuple[Victim, ...]
+    out_of_turn_until_ms: int = 0
 
 
 class Repair(Struct, frozen=True, gc=False, tag=True):
-    """Let a broken gang go on as a new attempt on these seats."""
+    """Continue a broken gang as a new attempt on these seats."""
 
     gang: str
     attempt: int
@@ -58,7 +67,7 @@ class Repair(Struct, frozen=True, gc=False, tag=True):
 
 
 class Grow(Struct, frozen=True, gc=False, tag=True):
-    """Have an elastic gang save and go on with these seats: those it has and more."""
+    """Restart an elastic gang with these seats: those it has and more."""
 
     gang: str
     attempt: int
@@ -66,7 +75,7 @@ class Grow(Struct, frozen=True, gc=False, tag=True):
 
 
 class Evict(Struct, frozen=True, gc=False, tag=True):
-    """Have a gang save and leave, for nobody's sake."""
+    """Evict a gang without a beneficiary."""
 
     gang: str
     attempt: int
@@ -75,7 +84,7 @@ class Evict(Struct, frozen=True, gc=False, tag=True):
 
 
 class DropClaim(Struct, frozen=True, gc=False, tag=True):
-    """Seats held for the gang can no longer become its own."""
+    """Drop the claim of a gang: it can no longer get all of the seats."""
 
     gang: str
     attempt: int
@@ -84,10 +93,23 @@ class DropClaim(Struct, frozen=True, gc=False, tag=True):
 Decision = Place | MakeRoom | Repair | Grow | Evict | DropClaim
 
 
-class Plan(Struct, frozen=True, gc=False):
-    """All decisions of one moment. ``look_again_ms``: when another plan is due even if nothing is reported before.
+class PartKept(Struct, frozen=True, gc=False):
+    """A part of the limit of a queue, or of a user in it, is kept for this gang from a time on. ``queue`` is empty for
+    the whole cluster, ``user`` for a limit of the queue."""
 
-    ``keeps``: the reservations are promises that later plans have to know of; those not among them are taken back.
+    gang: str
+    queue: str
+    user: str
+    at_ms: int
+    is_guarantee: bool = False  # a part of the guarantee of the queue, and not of its limit
+
+
+class Plan(Struct, frozen=True, gc=False):
+    """All decisions of one planning cycle. ``look_again_ms``: when another plan is due even if nothing is reported.
+
+    ``keeps``: the reservations are durable, so later plans must respect them; earlier ones not among them are
+    withdrawn. ``remembers``: the same, but later plans need only know which gangs have a reservation, and not for when.
+    ``parts``: what is kept within limits, if that delayed a gang.
     """
 
     at_ms: int
@@ -95,3 +117,5 @@ class Plan(Struct, frozen=True, gc=False):
     reservations: tuple[Reservation, ...] = ()
     look_again_ms: int | None = None
     keeps: bool = False
+    parts: tuple[PartKept, ...] = ()
+    remembers: bool = False

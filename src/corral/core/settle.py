@@ -1,6 +1,6 @@
-"""What follows when something is over: after an attempt, done, back in line or given up; after a job, its dependents.
+"""What follows an end: after an attempt the gang succeeds, is requeued or fails; after a job, its dependents.
 
-Pure: from the state and how it ended, to the events that say so.
+Pure: from the state and the way it ended to events.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ from corral.core.model import (
     Profile,
     RetryRule,
     is_hopeless,
+    unfulfilled,
 )
 from corral.core.state import State
 
 BACKOFF_MAX_MS = 600_000
 AVOID_MAX = 3
 
-#: Evictions after which the gang simply waits for its next turn.
+#: Causes of eviction after which the gang is requeued.
 _RETURNING = PREEMPTING | {Cause.GROW, Cause.MOVE, Cause.DRAIN, Cause.REQUEUE}
 
 
 def settle(
     state: State, gang: Gang, now_ms: int, exit_code: int, failure: FailureClass | None, node: str = ""
 ) -> list[e.Event]:
-    """The events that end the present attempt and say what comes next. All its tasks are over."""
+    """The events that end the current attempt and decide what follows. All its tasks have ended."""
     exit_code = gang.exit_code or exit_code
     job = state.jobs[gang.job]
     saved_on_leaving = gang.eviction is not None and gang.saved_ms >= gang.eviction.since_ms > 0
@@ -51,7 +52,7 @@ def settle(
     kept_ms = gang.done_ms + _safe_ms(gang, now_ms, failure)
     lost_ms = max(0, _ran_ms(gang, now_ms) - (kept_ms - gang.done_ms))
     stopped = e.GangStopped(
-        now_ms, gang.id, gang.attempt, failure, exit_code, gang.gpu_milli * lost_ms // 1000, kept_ms
+        now_ms, gang.id, gang.attempt, failure, exit_code, gang.gpu_milli * lost_ms // 1000, kept_ms, by_window=True
     )
     if job.cancelled:
         return [stopped, _finish(gang, GangState.CANCELLED, "cancelled", now_ms, FailureClass.CANCELLED)]
@@ -68,7 +69,7 @@ def settle(
 def _classify(
     gang: Gang, spec: JobSpec, exit_code: int, failure: FailureClass | None, saved_on_leaving: bool
 ) -> FailureClass | None:
-    """How the attempt ended. A gang that was told to leave and left is preempted, whatever its exit code says."""
+    """How the attempt ended. An evicted gang that stopped is preempted, whatever its exit code."""
     eviction = gang.eviction
     if eviction is None:
         if failure is not None or exit_code in (0, spec.requeue_exit):
@@ -89,7 +90,7 @@ def _classify(
 
 
 def _asks_for_more(spec: JobSpec, exit_code: int, saved_on_leaving: bool) -> bool:
-    """Exit 85, or exit 0 after a checkpoint acknowledged while leaving: saved, requeue me."""
+    """Whether the job asks to be requeued: exit code 85, or 0 after a checkpoint saved while stopping."""
     return exit_code == spec.requeue_exit or saved_on_leaving
 
 
@@ -98,14 +99,14 @@ def _ran_ms(gang: Gang, now_ms: int) -> int:
 
 
 def _safe_ms(gang: Gang, now_ms: int, failure: FailureClass | None) -> int:
-    """The part of this attempt's running time that is not lost: all if it ended well, else up to the checkpoint."""
+    """The running time of this attempt that is not lost: all if it succeeded, else up to the last checkpoint."""
     if failure is None:
         return _ran_ms(gang, now_ms)
     return max(0, gang.saved_ms - gang.started_ms) if gang.saved_ms and gang.started_ms else 0
 
 
 def _once_more(gang: Gang, now_ms: int) -> e.Event:
-    """It asked to be requeued. One that does so again and again at once is in a loop of its own making."""
+    """Requeue at the request of the job. Repeated quick requests count as a crash loop."""
     is_quick = gang.eviction is None and not gang.saved_ms and _ran_ms(gang, now_ms) < QUICK_MS
     if is_quick and gang.quick_failures + 1 >= CRASH_LOOP:
         return _finish(gang, GangState.FAILED, "crash loop", now_ms, FailureClass.USER_ERROR)
@@ -148,7 +149,7 @@ def _after_failure(
 
 
 def _where(gang: Gang, failure: FailureClass, node: str) -> str:
-    """Where that happened for which it failed. ``node``: where its last task ended."""
+    """The node of the failure. ``node``: of the task that ended last."""
     if gang.blamed_node or gang.eviction is None:
         return gang.blamed_node or node
     is_first = gang.eviction.failure is failure and gang.eviction.node
@@ -156,15 +157,15 @@ def _where(gang: Gang, failure: FailureClass, node: str) -> str:
 
 
 def _is_fenced(state: State, gang: Gang, node: str) -> bool:
-    """Whether a GPU that it held there is known to have failed: nobody is placed on that one, and the node's other GPUs
-    are as good as any. Else it is the node that is not trusted."""
+    """Whether one of its GPUs there is known to have failed: that GPU gets no tasks, and the other GPUs of the node can
+    be used. Otherwise the node must be avoided."""
     known = state.nodes.get(node)
     failed = 0 if known is None else sum(1 << n for n, is_ in known.gpu_health.items() if is_ is Health.FAILED)
     return any(seat.node == node and seat.gpus & failed for seat in gang.seats)
 
 
 def _next_profile(state: State, gang: Gang, rule: RetryRule, node: str) -> Profile:
-    """The shape of the next attempt: off the node that failed, with more memory, if the rule says so and it fits."""
+    """The profile of the next attempt: avoiding the failed node, with more memory, if the rule says so and it fits."""
     profile = gang.profile
     if rule.grow_memory_percent:
         task = profile.demand.task
@@ -186,11 +187,11 @@ def _replace_task(profile: Profile, grown: dict[str, int]) -> Profile:
 
 
 def follow_up(state: State, now_ms: int) -> list[e.Event]:
-    """What follows by itself: a gang of which nothing runs has stopped; an ended job wakes or dooms its dependents."""
+    """Follow-up events: a gang without running tasks has stopped; an ended job releases or cancels its dependents."""
     found: list[e.Event] = []
     for gang in state.spent.values():
         found += settle(state, gang, now_ms, 0, FailureClass.NODE_LOST if gang.lost else None)
-    ended: dict[str, list[tuple[Job, After]]] = {}  # who waited -> what ended of that, and what end it waited for
+    ended: dict[str, list[tuple[Job, After]]] = {}  # dependent -> ended jobs, and the kind of dependency
     for job_id in state.loose:
         job = state.jobs[job_id]
         if not job.is_over:
@@ -203,32 +204,31 @@ def follow_up(state: State, now_ms: int) -> list[e.Event]:
         if (first := _first_of_its_name(state, job)) is not None:
             ended.setdefault(first, [])
     for job_id, parents in ended.items():
-        if job_id in state.jobs:  # else it was cancelled meanwhile, and forgotten
+        if job_id in state.jobs:  # otherwise it was cancelled and dropped meanwhile
             found += _dependency_news(state, state.jobs[job_id], parents, now_ms)
     return found
 
 
 def _first_of_its_name(state: State, job: Job) -> str | None:
-    """The oldest job that is not over of those that a job shares its user and name with."""
+    """The oldest unfinished job with the same user and name."""
     return next(iter(state.namesakes.get((job.user, job.spec.name), ())), None)
 
 
 def _dependency_news(state: State, job: Job, ended: Sequence[tuple[Job, After]], now_ms: int) -> list[e.Event]:
-    """What follows for a job from the ends of some that it waited for.
+    """What follows for a job from the end of some of its dependencies.
 
-    Equivalent to looking at all it waits for: those that ended before would have doomed it then, and of the others
-    it is enough to know how many there are.
+    Equivalent to checking all its dependencies: earlier ends would have cancelled it then, and of the others only the
+    number matters.
     """
     waiting = [g for g in (state.gangs[name] for name in job.gangs) if g.blockers & Blocker.DEPENDENCY]
     if not waiting:
         return []
-    in_vain = {(parent.id, after) for parent, after in ended if is_hopeless(parent, after)}
-    if in_vain:
-        parent, after = next(iter(in_vain))
-        if len(in_vain) > 1:  # the one that the job names first
-            parent, after = next((d.job, d.after) for d in job.spec.after if (d.job, d.after) in in_vain)
-        why = f"waited for {parent} to end {after}, which can no longer be"
-        return [_finish(gang, GangState.CANCELLED, why, now_ms) for gang in waiting]
+    hopeless = {(parent.id, after) for parent, after in ended if is_hopeless(parent, after)}
+    if hopeless:
+        parent, after = next(iter(hopeless))
+        if len(hopeless) > 1:  # the one that the job names first
+            parent, after = next((d.job, d.after) for d in job.spec.after if (d.job, d.after) in hopeless)
+        return [_finish(gang, GangState.CANCELLED, unfulfilled(parent, after), now_ms) for gang in waiting]
     is_next = not job.spec.singleton or _first_of_its_name(state, job) == job.id
     if state.awaited.get(job.id, 0) > len(ended) or not is_next:
         return []

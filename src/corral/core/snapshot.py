@@ -1,7 +1,7 @@
-"""The state as a policy sees it: at one moment, to be read, with a draft to try things on.
+"""Snapshots: the state at one time, for a policy to read, with a draft to try decisions.
 
-A snapshot is a view, not a copy; it is good until the next event is applied. The draft is a copy and may be changed at
-will: it holds what a plan under construction has already decided.
+A snapshot is a view, not a copy; it is valid until the next event is applied. The draft is a copy and may be changed:
+it contains what a plan under construction has already decided.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from operator import itemgetter
 
-from corral.core.cluster.resources import Amounts, Seat
+from corral.core.cluster.capacity import Capacity
+from corral.core.cluster.resources import GPU_MILLI, Amounts, Seat, amount_of
 from corral.core.intake.submission import why_never
 from corral.core.model import Gang, GangState, Job
+from corral.core.queues.budget import Run
 from corral.core.state import State, need_ms, seated
 
-#: A gang that never reports a checkpoint is not dearer for its silence: so much unsaved work is the most it counts for.
+#: A gang that never reports a checkpoint gets no higher price for that: at most this much unsaved work is counted.
 SILENT_MS = 5 * 60_000
-#: So much later than now a gang for which room is made is thought to start: whoever leaves may use its grace.
+#: A gang that preempts others is expected to start this much later: victims may use their grace periods.
 ROOM_MS = 60_000
 
 
@@ -33,18 +35,26 @@ class Snapshot:
     def draft(self) -> Draft:
         return Draft(self)
 
+    @cached_property
+    def emptied(self) -> Capacity:
+        """All nodes that accept tasks, as if they were empty. Read-only."""
+        capacity = Capacity(self.state.topology)
+        for n, is_open in enumerate(self.state.capacity.open):
+            capacity.set_up(n, is_open, self.state.capacity.up[n])
+        return capacity
+
     def avoid(self, gang: Gang, later_ms: int = 0) -> tuple[str, ...]:
-        """The nodes a gang must keep off, because they end too early for it; and those it should, unless the cluster
-        has shrunk so far that it could not run elsewhere. ``later_ms``: it starts only then."""
+        """The nodes a gang must avoid: those that end too early for it, and those on which it failed, unless it could
+        not run elsewhere. ``later_ms``: it starts this much later."""
         return self.kept_off(gang) + self.too_short(gang, later_ms) if self.state.ending else self.kept_off(gang)
 
     def kept_off(self, gang: Gang) -> tuple[str, ...]:
-        """The nodes on which it failed before."""
+        """The nodes on which it failed before; none if it could not run without them."""
         nodes = gang.profile.avoid
         return () if nodes and why_never(self.state, gang.demand, nodes) is not None else nodes
 
     def too_short(self, gang: Gang, later_ms: int = 0) -> tuple[str, ...]:
-        """The nodes that are taken away before the gang would be done, or have saved anything."""
+        """The nodes that are withdrawn before the gang would finish or save a checkpoint."""
         if not self.state.ending:
             return ()
         until = self.now_ms + later_ms + need_ms(self.state, gang)
@@ -55,22 +65,21 @@ class Snapshot:
         return sorted(self.state.ending.items(), key=itemgetter(1))
 
     def is_choosy(self, gang: Gang) -> bool:
-        """Whether others who want the same may take what this one may not."""
+        """Whether other gangs with the same demand may use nodes that this one may not."""
         return bool(gang.profile.avoid or self.too_short(gang))
 
     def expected_ms(self, gang: Gang) -> int:
         return gang.profile.expected_ms or self.state.settings.default_expected_ms
 
     def hold_ms(self, gang: Gang) -> int:
-        """How long a gang that starts now is thought to keep its seats: at its limit it may use its grace, too."""
+        """How long a gang that starts now is expected to hold its seats: at its limit it may use its grace, too."""
         spec, expected = self.job(gang).spec, self.expected_ms(gang)
         return expected + spec.grace_ms if expected == spec.time_limit_ms else expected
 
     def expected_end_ms(self, gang: Gang) -> int:
-        """When a gang that holds seats is thought to give them back.
+        """When a gang that holds seats is expected to release them.
 
-        One that is past its limit will be gone at once; one that overran a mere estimate is thought to run as long
-        again.
+        A gang past its limit is expected to end now; one past its estimate is expected to run for the same time again.
         """
         if gang.state is GangState.STOPPING and gang.eviction is not None:
             return max(self.now_ms + 1, gang.eviction.deadline_ms)
@@ -82,21 +91,23 @@ class Snapshot:
         return begun + hold
 
     def run_ms(self, gang: Gang) -> int:
-        """How long the present attempt has run."""
+        """How long the current attempt has run."""
         return self.now_ms - gang.started_ms if gang.started_ms and gang.holds_seats else 0
 
     def remaining_ms(self, gang: Gang) -> int:
-        """What is thought to be left to run: the estimate less what was done and not lost."""
+        """The expected remaining run time: the estimate less what was done and not lost."""
         return max(0, self.expected_ms(gang) - gang.done_ms - self.run_ms(gang))
 
     def served_gpu_ms(self, gang: Gang) -> int:
-        """What a gang has received in all its attempts."""
+        """The GPU time of a gang in all its attempts."""
         held = self.now_ms - gang.placed_ms if gang.holds_seats else 0
         return gang.served_gpu_ms + gang.gpu_milli * held // 1000
 
     def price_gpu_ms(self, gang: Gang) -> int:
-        """What evicting a gang costs: work since its last committed checkpoint, and starting it again."""
-        saved, started, unsaved = gang.saved_ms, gang.started_ms, 0
+        """The price of evicting a gang: work since its last committed checkpoint, and the restart."""
+        saved = gang.saved_ms
+        started = gang.started_ms
+        unsaved = 0
         if started:
             unsaved = self.now_ms - (saved if saved > started else started)
         if not saved:
@@ -105,7 +116,7 @@ class Snapshot:
 
 
 class Draft:
-    """What the cluster and the queues look like once the decisions made so far are carried out."""
+    """The cluster and the queues after the decisions made so far."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
@@ -113,20 +124,40 @@ class Draft:
         self.now_ms = snapshot.now_ms
         self.capacity = self.state.capacity.copy()
         self.queues = self.state.queues.copy()
-        self.leaving: dict[str, None] = {}  # evicted by this draft
-        self.served: dict[str, None] = {}  # placed, or promised seats, by this draft
-        self.seated: dict[str, list[tuple[Gang, Seat]]] = {}  # by node: who sat down here in this draft
-        self.promised: dict[str, list[tuple[Gang, Seat]]] = {}  # by node: who claims seats here
-        self.touched: set[str] = set()  # nodes that are no longer as the state has them
+        self.leaving: dict[str, None] = {}  # gangs evicted by this draft
+        self.served: dict[str, None] = {}  # gangs that got or claimed seats in this draft
+        self.dropped: dict[str, None] = {}  # gangs whose claims this draft has dropped: they may be served again
+        self.seated: dict[str, list[tuple[Gang, Seat]]] = {}  # by node: seats taken in this draft
+        self.promised: dict[str, list[tuple[Gang, Seat]]] = {}  # by node: claimed seats
+        self.touched: set[str] = set()  # nodes that differ from the state
         for gang in self.state.claimants.values():
             for seat in gang.claim:
                 self.promised.setdefault(seat.node, []).append((gang, seat))
+        if self.queues.has_budgets:
+            for gang in self.state.holders.values():
+                self.count_run(gang)
+            for gang in self.state.claimants.values():
+                self.count_next_run(gang, self.state.charge_for(gang.demand.task, gang.claim))
 
-    def place(self, gang: Gang, seats: Sequence[Seat], charge: Amounts, gpu_ms: int) -> None:
+    def count_run(self, gang: Gang) -> None:
+        """Count the run of a gang that holds seats in budgets: for its expected time, or until it has stopped."""
+        end_ms = gang.placed_ms + self.snapshot.expected_ms(gang)
+        if self.is_leaving(gang):
+            end_ms = self.now_ms if gang.eviction is None else gang.eviction.deadline_ms
+        self.queues.set_run(gang.queue, gang.id, Run(gang.placed_ms, max(self.now_ms, end_ms), gang.gpu_milli))
+
+    def count_next_run(self, gang: Gang, charge: Amounts) -> None:
+        """The same for a gang that will get seats; an empty charge removes it."""
+        milli = amount_of(charge, GPU_MILLI) or 0
+        run = Run(self.now_ms, self.now_ms + self.snapshot.expected_ms(gang), milli) if milli else None
+        self.queues.set_run(gang.queue, f"{gang.id} next", run)
+
+    def place(self, gang: Gang, seats: Sequence[Seat], charge: Amounts) -> None:
         self._sit(gang, seats)
         self.served[gang.id] = None
         self.queues.charge(gang.queue, gang.user, charge, 1)
-        self.queues.commit_budget(gang.queue, gpu_ms)
+        if self.queues.has_budgets:
+            self.count_next_run(gang, charge)
 
     def place_on_claim(self, gang: Gang, seats: Sequence[Seat]) -> None:
         """The claim turns into seats; its charge stays."""
@@ -143,6 +174,8 @@ class Draft:
             self.touched.add(seat.node)
         self.served[gang.id] = None
         self.queues.charge(gang.queue, gang.user, charge, 1)
+        if self.queues.has_budgets:
+            self.count_next_run(gang, charge)
 
     def drop_claim(self, gang: Gang) -> None:
         for n, seat in seated(self.capacity.topology, gang.claim):
@@ -150,18 +183,21 @@ class Draft:
             self.promised[seat.node] = [each for each in self.promised[seat.node] if each[0] is not gang]
             self.touched.add(seat.node)
         self.queues.charge(gang.queue, gang.user, gang.charged, -1)
-        self.served[gang.id] = None
+        self.count_next_run(gang, ())
+        self.dropped[gang.id] = None
 
     def evict(self, gang: Gang) -> None:
-        """It is told to leave: its charge ends, its seats do not become free."""
+        """Evict a gang: its charge ends, but its seats are not free yet."""
         for n, seat in seated(self.capacity.topology, gang.all_seats):
             self.capacity.pledge(n, gang.amounts, -1)
             self.touched.add(seat.node)
         self.leaving[gang.id] = None
         self.queues.charge(gang.queue, gang.user, gang.charged, -1)
+        if self.queues.has_budgets:
+            self.count_run(gang)
 
     def move(self, gang: Gang, seats: Sequence[Seat], charge: Amounts) -> None:
-        """A broken gang goes on elsewhere."""
+        """Move a broken gang to these seats."""
         self._rise(gang)
         self._sit(gang, seats)
         self.served[gang.id] = None
@@ -172,7 +208,7 @@ class Draft:
         return gang.state is GangState.STOPPING or gang.id in self.leaving
 
     def leaving_masks(self, nodes: Iterable[str]) -> dict[str, int]:
-        """By node, the GPUs held by gangs that are on their way out."""
+        """By node, the GPUs held by gangs that are stopping."""
         masks: dict[str, int] = {}
         for node in nodes:
             leaving = staying = 0
@@ -187,7 +223,7 @@ class Draft:
                     staying |= held
             for _, seat in self.seated.get(node, ()):
                 staying |= seat.gpus
-            masks[node] = leaving & ~staying  # a GPU that is shared is left when all who share it have left
+            masks[node] = leaving & ~staying  # a shared GPU is free when all gangs that share it have stopped
         return masks
 
     def _sit(self, gang: Gang, seats: Sequence[Seat]) -> None:

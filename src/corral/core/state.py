@@ -1,6 +1,6 @@
-"""What is true now: the fold of all events so far, and the questions one can ask of it.
+"""The state: the fold of all events so far, and queries on it.
 
-Only ``apply`` (beside this module) changes a state; everything else reads. No clock, no decisions.
+Only ``apply`` changes a state; everything else reads it. No clock, no decisions.
 """
 
 from __future__ import annotations
@@ -13,17 +13,29 @@ from typing import Any
 from corral.core.cluster.capacity import Capacity
 from corral.core.cluster.resources import GPU_MILLI, Amounts, Seat, TaskDemand
 from corral.core.cluster.topology import NodeSpec, Topology
-from corral.core.model import END_MARGIN_MS, After, Blocker, Gang, GangState, Health, Job, Node, Reservation, Settings
+from corral.core.model import (
+    END_MARGIN_MS,
+    After,
+    Blocker,
+    Gang,
+    GangState,
+    Health,
+    Job,
+    Node,
+    OutOfTurn,
+    Reservation,
+    Settings,
+)
 from corral.core.queues.backlog import Backlog
 from corral.core.queues.quota import QueueTree
 
-_MADE_ANEW = ("topology", "capacity", "never_fits")
+_DERIVED = ("topology", "capacity", "never_fits")
 
-#: (when, gang, attempt): something about this gang is due then. Stale entries are dropped when they come up.
+#: (when, gang, attempt): a timer of this gang. Stale entries are dropped when they are due.
 Timer = tuple[int, str, int]
 
 
-#: Names of jobs in order. The first is found, and any is taken out, at the same cost however many there are.
+#: Names of jobs in order. Finding the first and removing any take constant time.
 Namesakes = OrderedDict[str, None]
 
 
@@ -31,7 +43,7 @@ class State:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.nodes: dict[str, Node] = {}
-        self.gpu_owners: dict[str, str] = {}  # UUID -> the node that has it; of several, the last that said so
+        self.gpu_owners: dict[str, str] = {}  # UUID -> its node; if several reported it, the last one
         self.queues = QueueTree(settings.half_life_ms, settings.entry_charge_ms)
         self.jobs: dict[str, Job] = {}
         self.gangs: dict[str, Gang] = {}
@@ -44,48 +56,50 @@ class State:
         self.elastic: dict[str, Gang] = {}  # gangs that hold seats and may have more or fewer of them
         self.tenants: dict[str, dict[str, None]] = {}  # node -> gangs with a seat on it
         self.draining: dict[str, None] = {}  # nodes that should become empty
-        self.ending: dict[str, int] = {}  # nodes that will be taken away -> when
-        self.dependents: dict[str, list[tuple[str, After]]] = {}  # job -> who waits for its end, and for which
-        self.awaited: dict[str, int] = {}  # job -> how many ends it still waits for; none: not among these
+        self.ending: dict[str, int] = {}  # nodes that will be withdrawn -> when
+        self.dependents: dict[str, list[tuple[str, After]]] = {}  # job -> dependent jobs, and the kind of dependency
+        self.awaited: dict[str, int] = {}  # job -> number of its open dependencies; absent: none
         self.namesakes: dict[tuple[str, str], Namesakes] = {}  # (user, name) -> unfinished jobs, oldest first
-        self.suspended: dict[str, None] = {}  # jobs that may not start because of what became of their users
-        self.loose: dict[str, None] = {}  # jobs that ended, or whose array has room: something follows
-        self.spent: dict[str, Gang] = {}  # told to leave, and nothing of them runs any more
-        self.promises: dict[str, Reservation] = {}  # gangs in line -> the start that was promised to them
+        self.suspended: dict[str, None] = {}  # jobs that may not start because their users have changed
+        self.loose: dict[str, None] = {}  # jobs to settle: they ended, or their array has room
+        self.spent: dict[str, Gang] = {}  # gangs to settle: evicted, and all their tasks have ended
+        self.promises: dict[str, Reservation] = {}  # waiting gangs -> their durable reservations
+        #: (priority, task) of the last gang served out of turn -> until when no other like it is
+        self.out_of_turn: dict[tuple[int, TaskDemand], OutOfTurn] = {}
         self.timers: list[Timer] = []
         self.next_rank = 1
-        self.next_job = 1  # how many jobs there ever were, and one: whoever numbers them goes on from there
+        self.next_job = 1  # the number of the next job
         self.version = 0
         self.now_ms = 0
         self._is_stale = True
         self._charges: dict[tuple[TaskDemand, int, int], Amounts] = {}
-        #: what policies worked out about nodes. Not part of the state: dropping it changes nothing but speed.
+        #: a cache of policies about nodes. Not part of the state: dropping it changes only speed.
         self.memory: dict[Any, Any] = {}
-        #: nodes about which something has changed, in order; what was worked out before holds for all others
+        #: changed nodes, in order; cached results for all other nodes are valid
         self.changes: list[str] = []
 
     # ---- the cluster -------------------------------------------------------------------------------------------
 
     topology: Topology
     capacity: Capacity
-    never_fits: dict[Any, Any]  # what is known about demands on the empty cluster
+    never_fits: dict[Any, Any]  # cached results for demands on the empty cluster
 
     def __getattr__(self, name: str) -> Any:
-        """The three above are missing while nodes have changed: they are made anew when one of them is next needed."""
-        if name in _MADE_ANEW and self.__dict__.get("_is_stale"):
+        """The three above are missing after nodes have changed; they are built when one of them is next needed."""
+        if name in _DERIVED and self.__dict__.get("_is_stale"):
             self._rebuild()
             return self.__dict__[name]
         raise AttributeError(f"a state has no {name!r}")
 
     def refresh(self) -> None:
-        """Make the columns anew if nodes came or went. Before anything is changed that they are counted from."""
+        """Rebuild the columns if nodes have changed. Must be called before changing what they are counted from."""
         if self._is_stale:
             self._rebuild()
 
     def nodes_changed(self) -> None:
-        """Nodes came or went: numbers and columns are made anew when next needed, once for any number of changes."""
+        """Nodes were added or removed: numbers and columns are rebuilt when next needed, once for many changes."""
         self._is_stale = True
-        for name in _MADE_ANEW:
+        for name in _DERIVED:
             self.__dict__.pop(name, None)
 
     def _rebuild(self) -> None:
@@ -96,13 +110,13 @@ class State:
         self.memory, self.changes = {}, []
 
     def touch(self, seats: Iterable[Seat]) -> None:
-        """Something about these seats has changed."""
+        """Mark the nodes of these seats as changed."""
         self.changes += [seat.node for seat in seats]
         if len(self.changes) > 100_000:
             self.changes, self.memory = [], {}
 
     def recounted(self, topology: Topology) -> Capacity:
-        """The columns, counted from the gangs themselves. The columns kept by apply must always equal this."""
+        """The columns, counted from the gangs. The columns that apply maintains must always equal this."""
         capacity = Capacity(topology)
         for node in self.nodes.values():
             capacity.set_up(topology.number[node.spec.name], is_open(node), healthy_gpus(node))
@@ -117,7 +131,7 @@ class State:
         return capacity
 
     def charge_for(self, task: TaskDemand, seats: Sequence[Seat]) -> Amounts:
-        """What a queue is charged for these seats."""
+        """The charge of a queue for these seats."""
         topology = self.topology
         found = seated(topology, seats)
         if len(found) == 1:
@@ -134,7 +148,7 @@ class State:
         return tuple(sorted(total.items()))
 
     def _charge_for_one(self, task: TaskDemand, kind: int, gpus: int) -> Amounts:
-        """For one seat on a kind of node. A slice is charged as one also while it claims a GPU."""
+        """The charge for one seat on a kind of node. A slice is charged as a slice also while it claims a GPU."""
         known = self._charges.get((task, kind, gpus))
         if known is None:
             charge = dict(task.amounts)
@@ -142,7 +156,7 @@ class State:
                 gpu = self.topology.layouts[kind][gpus.bit_length() - 1]
                 milli = task.slice_mib * 1000 // gpu.vram_mib if task.slice_mib else gpus.bit_count() * 1000
                 charge |= {GPU_MILLI: milli, f"{GPU_MILLI}:{gpu.model}": milli}
-            if len(self._charges) >= 16_384:  # people may ask for anything
+            if len(self._charges) >= 16_384:  # users may submit any number of demands
                 self._charges.clear()
             known = self._charges[task, kind, gpus] = tuple(sorted(charge.items()))
         return known
@@ -153,11 +167,11 @@ class State:
         heappush(self.timers, (when_ms, gang.id, gang.attempt))
 
     def next_timer_ms(self) -> int | None:
-        """When something is due next, or None."""
+        """When the next timer is due; None if there is none."""
         return self.timers[0][0] if self.timers else None
 
     def due(self, now_ms: int) -> Iterator[Gang]:
-        """Gangs about which something may be due, in order. Reads the heap without taking anything off it."""
+        """Gangs with timers that may be due, in order. Reads the heap without changing it."""
         found, pending = [], [0]
         while pending:
             at = pending.pop()
@@ -172,7 +186,7 @@ class State:
                 yield known
 
     def drop_stale_timers(self) -> None:
-        """Take off what is no longer due. Only what happens to a gang can make its timers stale."""
+        """Remove stale timers from the top. Only events of a gang can make its timers stale."""
         while self.timers and not self._is_live(self.timers[0]):
             heappop(self.timers)
 
@@ -183,12 +197,12 @@ class State:
 
 
 def awaited_ends(state: State) -> dict[str, int]:
-    """How many ends each job still waits for, counted from the jobs that are waited for."""
+    """The number of open dependencies of each job, counted from the dependents."""
     return dict(Counter(name for waiting in state.dependents.values() for name, _ in waiting))
 
 
 def deadlines(state: State, gang: Gang) -> tuple[int, ...]:
-    """The times at which something becomes due for a gang as it is now."""
+    """The times at which timers of a gang are due in its current state."""
     spec = state.jobs[gang.job].spec
     if gang.state is GangState.WAITING:
         begin = spec.begin_ms if gang.blockers & Blocker.BEGIN and spec.begin_ms is not None else 0
@@ -211,19 +225,19 @@ def _leave_times(state: State, gang: Gang) -> tuple[int, ...]:
 
 
 def leave_ms(state: State, gang: Gang) -> int | None:
-    """When a gang must begin to leave so that it is gone before the first of its machines is taken away."""
+    """When a gang must be evicted to have stopped before the first of its nodes is withdrawn."""
     end = seats_end_ms(state, gang.all_seats)
     return None if end is None else end - END_MARGIN_MS - state.jobs[gang.job].spec.grace_ms
 
 
 def seats_end_ms(state: State, seats: Iterable[Seat]) -> int | None:
-    """When the first of these machines is taken away, if that is known of any."""
+    """When the first of these nodes is withdrawn, if known."""
     return min((state.ending[seat.node] for seat in seats if seat.node in state.ending), default=None)
 
 
 def need_ms(state: State, gang: Gang) -> int:
-    """For how long a machine must be there for a gang to be placed on it: until it is done, if it is known how long
-    that takes and all would be lost before; else until it has got somewhere and saved that. Its grace comes on top."""
+    """How long a node must remain for a gang to be placed on it: the expected run time; for a gang that saves
+    checkpoints, or without an expected time, the restart cost, so that it makes progress. The grace period is added."""
     spec = state.jobs[gang.job].spec
     expected = gang.profile.expected_ms
     run_ms = spec.restart_cost_ms if expected is None else expected
@@ -233,13 +247,13 @@ def need_ms(state: State, gang: Gang) -> int:
 
 
 def lasts(state: State, gang: Gang, seats: Iterable[Seat], now_ms: int) -> bool:
-    """Whether the machines of these seats are there for long enough for a gang to be placed on them now."""
+    """Whether the nodes of these seats remain long enough for a gang to be placed on them now."""
     end = seats_end_ms(state, seats) if state.ending else None
     return end is None or now_ms + need_ms(state, gang) <= end
 
 
 def node_total(spec: NodeSpec) -> dict[str, int]:
-    """What a node brings to the cluster, in the dimensions queues are charged in."""
+    """The total of a node, in the dimensions in which queues are charged."""
     total = dict(spec.amounts)
     for gpu in spec.gpus:
         for name in (GPU_MILLI, f"{GPU_MILLI}:{gpu.model}"):
@@ -248,12 +262,12 @@ def node_total(spec: NodeSpec) -> dict[str, int]:
 
 
 def is_open(node: Node) -> bool:
-    """Whether a node takes new tasks."""
+    """Whether a node accepts new tasks."""
     return node.health is Health.HEALTHY and not node.lost and not node.drained
 
 
 def is_leaving(node: Node) -> bool:
-    """Whether what runs on a node is to be moved away."""
+    """Whether gangs on a node must be moved away."""
     return node.drained or node.health in (Health.DRAINING, Health.FAILED)
 
 

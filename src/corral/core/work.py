@@ -1,7 +1,7 @@
-"""What the tasks of a gang execute. The engine carries it from submission to start and never looks inside.
+"""What the tasks of a gang execute. The engine passes it from submission to start and does not interpret it.
 
-Knows words only. How they become a process or a container is the matter of a backend; who may use which secret or
-account is decided by the server.
+Values only. A backend turns it into a process or a container; the server decides which secrets and accounts a user may
+use.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from msgspec import Struct
 
 
 class EarlySignal(Struct, frozen=True, gc=False):
-    """A signal that a job asked to get ahead of its end, so long before the deadline; unhandled it kills."""
+    """A signal that the job requested, sent this long before the deadline; if unhandled, it kills."""
 
     signal: str  # SIGUSR1, SIGUSR2, ...
     before_ms: int
@@ -23,11 +23,10 @@ class Mount(Struct, frozen=True, gc=False):
 
 
 class Work(Struct, frozen=True, gc=False, kw_only=True):
-    """A command and what surrounds it. Every task of the gang runs the same; they differ in rank only.
+    """A command and its environment. Every task of the gang runs the same; they differ only in rank.
 
-    ``processes``: how many of them in each task, each with a rank of its own; 0: one for each GPU of the task; None:
-    one that need not know of ranks.
-    ``secrets`` names variables and the secrets that fill them: the values are nowhere in here.
+    ``processes``: the number in each task, each with a rank of its own; 0: one for each GPU of the task; None: one
+    without a rank. ``secrets``: variables and the names of the secrets that fill them; the values are not here.
     """
 
     command: tuple[str, ...]
@@ -37,8 +36,8 @@ class Work(Struct, frozen=True, gc=False, kw_only=True):
     processes: int | None = None
     image: str = ""
     mounts: tuple[Mount, ...] = ()
-    output: str = ""  # a file of the user's that gets the output too, with %j %A %a %x %N %u as in sbatch
+    output: str = ""  # a file of the user that also gets the output, with %j %A %a %x %N %u as in sbatch
     error: str = ""
     early_signal: EarlySignal | None = None
-    compat: str = ""  # "slurm": the variables of Slurm as well
-    hold_on_fail_ms: int = 0  # keep the task's place so long after a failure, for a look
+    compat: str = ""  # "slurm": also set the variables of Slurm
+    hold_on_fail_ms: int = 0  # keep the task this long after a failure, for debugging

@@ -1,16 +1,24 @@
-"""What should happen (pure): a policy is a function from a snapshot to a plan. Composed of parts, found by name."""
+"""What should happen (pure): a policy is a function from a snapshot to a plan. Composed of parts, found by name.
 
-from corral.policy.advice import smallest_changes
-from corral.policy.backfill.calendar import Calendar
-from corral.policy.backfill.rules import CONSERVATIVE, EASY, GREEDY, STRICT, Backfill
-from corral.policy.catalog import CATALOG, policy
-from corral.policy.order import Order
-from corral.policy.placement import Bounds, Scorer, Seating, find_seats
-from corral.policy.preemption import Preemption
-from corral.policy.reasons import Hold, InTheWay, Reason
-from corral.policy.repack.policy import Repack
-from corral.policy.scoring import LeastFragmentation, best_fit
-from corral.policy.standard import Parts, Standard
+Names are imported when first used: a server only explains why gangs wait, and only its planner decides.
+"""
+
+# ruff: noqa: F401 - what is loaded is handed out by its name
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+if _TYPE_CHECKING:
+    from corral.policy.backfill.calendar import TransientReservations
+    from corral.policy.backfill.rules import CONSERVATIVE, EASY, GREEDY, STRICT, Backfill
+    from corral.policy.catalog import CATALOG, policy
+    from corral.policy.cycle.order import Order
+    from corral.policy.cycle.parts import Parts
+    from corral.policy.cycle.standard import Standard
+    from corral.policy.explain.advice import smallest_changes
+    from corral.policy.explain.reasons import Hold, InTheWay, Reason
+    from corral.policy.placement.scoring import LeastFragmentation, best_fit
+    from corral.policy.placement.seating import Bounds, Scorer, Seating, find_seats
+    from corral.policy.preemption.preemptor import Preemption
+    from corral.policy.repack.policy import Repack
 
 __all__ = [
     "CATALOG",
@@ -20,7 +28,6 @@ __all__ = [
     "STRICT",
     "Backfill",
     "Bounds",
-    "Calendar",
     "Hold",
     "InTheWay",
     "LeastFragmentation",
@@ -32,8 +39,32 @@ __all__ = [
     "Scorer",
     "Seating",
     "Standard",
+    "TransientReservations",
     "best_fit",
     "find_seats",
     "policy",
     "smallest_changes",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _offered()[name]
+
+
+def _offered() -> dict[str, object]:
+    from corral.policy.backfill.calendar import TransientReservations
+    from corral.policy.backfill.rules import CONSERVATIVE, EASY, GREEDY, STRICT, Backfill
+    from corral.policy.catalog import CATALOG, policy
+    from corral.policy.cycle.order import Order
+    from corral.policy.cycle.parts import Parts
+    from corral.policy.cycle.standard import Standard
+    from corral.policy.explain.advice import smallest_changes
+    from corral.policy.explain.reasons import Hold, InTheWay, Reason
+    from corral.policy.placement.scoring import LeastFragmentation, best_fit
+    from corral.policy.placement.seating import Bounds, Scorer, Seating, find_seats
+    from corral.policy.preemption.preemptor import Preemption
+    from corral.policy.repack.policy import Repack
+
+    return dict(locals())

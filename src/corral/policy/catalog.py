@@ -8,13 +8,14 @@ from corral.core.cluster.resources import TaskDemand
 from corral.core.engine import Policy
 from corral.core.intake.refusal import Refusal
 from corral.policy.backfill.rules import CONSERVATIVE, EASY, GREEDY, STRICT, Backfill
-from corral.policy.order import ByArrival, ByLength, ByPriority, ByPriorityAndShare, ByShare
-from corral.policy.placement import Scorer
-from corral.policy.preemption import Preemption
+from corral.policy.cycle.order import ByArrival, ByLength, ByPriority, ByPriorityAndShare, ByShare
+from corral.policy.cycle.parts import Parts
+from corral.policy.cycle.standard import Standard
+from corral.policy.placement.scoring import FragmentationDescent, PublishedBestFit, Remembered
+from corral.policy.placement.seating import Scorer
+from corral.policy.preemption.preemptor import Preemption
 from corral.policy.repack.policy import Repack
 from corral.policy.repack.ranks import ByAttainedService, Change, Rank, by_remaining_service, by_remaining_time
-from corral.policy.scoring import FragmentationDescent, PublishedBestFit, Remembered
-from corral.policy.standard import Parts, Standard
 
 HOUR_MS = 3_600_000
 
@@ -55,7 +56,7 @@ def _scored(make_scorer: Callable[[], Scorer]) -> Make:
     return make
 
 
-#: What ``fgd`` expects if it is told nothing of the work to come: tasks of 1, 2, 4 and 8 GPUs, equally often.
+#: What ``fgd`` expects by default: tasks of 1, 2, 4 and 8 GPUs, equally often.
 SIZES_ALIKE = tuple((TaskDemand(gpus=gpus), 1) for gpus in (1, 2, 4, 8))
 
 CATALOG: dict[str, Make] = {

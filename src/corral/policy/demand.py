@@ -1,8 +1,8 @@
-"""How many nodes fleets that follow demand should have now: as many as the gangs in line would sit on, no more.
+"""How many nodes fleets that follow demand should have now: as many as the waiting gangs would use, no more.
 
-No share of anything in use is looked at. Who waits is seated, in order and within quota, on what is free and on nodes
-that may still come, with the same search that places gangs; nodes that somebody would sit on are wanted. Cheaper fleets
-come first. Knows nothing of engines, and nothing of how long anything takes to come.
+Utilisation is not considered. Waiting gangs are placed, in order and within quota, on free GPUs and on nodes that may
+still come, with the same search that places gangs; nodes that a gang would use are wanted. Cheaper fleets come first.
+Does not know providers, nor how long nodes take to come.
 """
 
 from __future__ import annotations
@@ -13,28 +13,24 @@ from corral.core.cluster.capacity import Capacity
 from corral.core.cluster.resources import GPU_MILLI
 from corral.core.cluster.topology import NodeSpec, Topology
 from corral.core.fleets.fleets import Fleet
-from corral.core.fleets.outlook import coming, with_nodes
+from corral.core.fleets.outlook import coming, follows_demand, with_nodes
 from corral.core.intake.commands import is_in_use
 from corral.core.model import Gang
 from corral.core.snapshot import Snapshot
 from corral.core.state import node_total, seated
-from corral.policy.placement import find_seats
+from corral.policy.placement.seating import find_seats
 
-GANGS_MAX = 5_000  # looked at in one go
-
-
-def follows_demand(fleet: Fleet) -> bool:
-    return fleet.spec.nodes_min < fleet.spec.nodes_max and not fleet.is_recalled
+GANGS_MAX = 5_000  # considered at once
 
 
 def needs(snapshot: Snapshot, fleets: Mapping[str, Fleet]) -> dict[str, int]:
-    """By fleet: how many nodes it should have, those that are there included."""
+    """By fleet: how many nodes it should have, including present ones."""
     found: dict[str, int] = {}
     waiting = _in_order(snapshot)
     following = [fleet for fleet in fleets.values() if follows_demand(fleet)]
     for fleet in sorted(following, key=lambda fleet: (fleet.spec.price_milli, fleet.spec.name)):
         more = coming(snapshot.state, fleet)
-        if more is None:  # one is enough to find out what they are like
+        if more is None:  # one is enough to learn their resources
             wanted = 1 if waiting else 0
         else:
             trial = _Trial(snapshot, more)
@@ -79,7 +75,7 @@ class _Trial:
         return self.used & set(self._more)
 
     def seat(self, waiting: Sequence[Gang]) -> list[Gang]:
-        """Those for whom there is no room, here or on nodes that may come. Whoever is over quota needs none."""
+        """Gangs that fit neither here nor on nodes that may come. A gang over quota needs no node."""
         left: list[Gang] = []
         hopeless: set[object] = set()
         for gang in waiting:
@@ -95,12 +91,12 @@ class _Trial:
         return left
 
     def _is_allowed(self, gang: Gang) -> bool:
-        charge = gang.demand.charge(gang.demand.smallest)
+        charge = self._topology.least_charge(gang.demand, gang.demand.smallest)
         gpu_ms = charge.get(GPU_MILLI, 0) * self._snapshot.expected_ms(gang) // 1000
         return next(self._queues.shortfalls(gang.queue, gang.user, charge, gpu_ms, self._snapshot.now_ms), None) is None
 
     def _sit(self, gang: Gang) -> bool:
-        """On what is there, if it can; else also on what may come."""
+        """On present nodes, if possible; else also on nodes that may come."""
         demand, avoid = gang.demand, self._snapshot.avoid(gang)
         found = find_seats(self._capacity, demand, demand.smallest, (*avoid, *self._more))
         found = found or find_seats(self._capacity, demand, demand.smallest, avoid)
@@ -110,5 +106,7 @@ class _Trial:
         self._capacity.take_all(seated(self._topology, seats), gang.amounts)
         self._capacity.keep()
         self.used.update(seat.node for seat in seats)
-        self._queues.charge(gang.queue, gang.user, tuple(sorted(demand.charge(demand.smallest).items())), 1)
+        self._queues.charge(
+            gang.queue, gang.user, tuple(sorted(self._topology.least_charge(demand, demand.smallest).items())), 1
+        )
         return True

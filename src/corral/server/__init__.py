@@ -1,1 +1,1 @@
-"""What people and agents talk to: the second driver of the engine, on real time and real machines."""
+"""The server that clients and agents connect to: the second driver of the engine, with real time and real nodes."""

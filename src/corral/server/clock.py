@@ -1,7 +1,8 @@
-"""The time of the server: it begins with the wall clock and then runs on, whatever is done to the wall clock.
+"""The time of the server: it starts with the wall clock and then runs on, even if the wall clock is changed.
 
-Time never goes back behind what the journal has seen, so a start with a clock that is far ahead cannot be undone. A
-jump that nobody vouches for is therefore not believed (decision 20). Knows the clocks of this machine, nothing else.
+Time never goes back before the last record of the journal, so a start with a clock that is far ahead cannot be undone.
+A large jump of an unsynchronised clock is therefore ignored (decision 20). Knows the clocks of this machine, nothing
+else.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import structlog
 
 log = structlog.get_logger(__name__)
 
-JUMP_MS_MAX = 7 * 86_400_000  # further ahead of the last record the wall clock must be known to be right
+JUMP_MS_MAX = 7 * 86_400_000  # a wall clock further ahead of the last record must be synchronised
 BEHIND_MS_MAX = 300_000
 TRUST = "CORRAL_TRUST_CLOCK"  # set to 1: the wall clock is right, whatever the kernel says
 
@@ -24,7 +25,7 @@ _STATUS_AT = 5  # the field, in words: modes, offset, freq, maxerror, esterror, 
 
 
 def is_synchronised() -> bool:
-    """Whether the kernel's clock is kept right by somebody. It is not after it was set by hand, or before NTP."""
+    """Whether the clock of the kernel is synchronised: not after it was set by hand, nor before NTP has set it."""
     if os.environ.get(TRUST) == "1":
         return True
     timex = (ctypes.c_long * 64)()
@@ -36,7 +37,7 @@ def is_synchronised() -> bool:
 
 
 class Clock:
-    """Milliseconds since 1970. ``not_before_ms``: what the journal has seen already; time never goes back behind it."""
+    """Milliseconds since 1970. ``not_before_ms``: the time of the last record; time never goes back before it."""
 
     def __init__(self, not_before_ms: int = 0, is_right: Callable[[], bool] = is_synchronised) -> None:
         self._offset_ns = _begins_ms(_wall_ms(), not_before_ms, is_right) * 1_000_000 - time.monotonic_ns()
@@ -50,21 +51,25 @@ class Clock:
 
 
 def _begins_ms(wall_ms: int, last_ms: int, is_right: Callable[[], bool]) -> int:
-    """At what time a server begins whose last record is of ``last_ms`` (0: it has none)."""
+    """The start time of a server whose last record is of ``last_ms`` (0: it has none)."""
     ahead_ms = wall_ms - last_ms
     if last_ms and ahead_ms > JUMP_MS_MAX and not is_right():
         log.error(
-            "clock_not_believed", ahead_s=ahead_ms // 1000, goes_on_from_ms=last_ms,
-            why="the wall clock is far after the last record and not synchronised; a start on it could not be undone",
+            "clock_not_believed",
+            ahead_s=ahead_ms // 1000,
+            goes_on_from_ms=last_ms,
+            why="the wall clock is far ahead of the last record and not synchronised; using it could not be undone",
             do=f"synchronise the clock, or set {TRUST}=1 if it is right, and restart",
-        )  # fmt: skip
+        )
         return last_ms
     if -ahead_ms > BEHIND_MS_MAX:
         log.error(
-            "clock_behind_the_journal", behind_s=-ahead_ms // 1000, goes_on_from_ms=last_ms,
-            why="time never goes back: durations are right, but times are shown later than they are",
+            "clock_behind_the_journal",
+            behind_s=-ahead_ms // 1000,
+            goes_on_from_ms=last_ms,
+            why="time never goes back: durations are right, but times are shown too late",
             do="set the wall clock if it is wrong; see docs/operate/alarms.md",
-        )  # fmt: skip
+        )
     return max(wall_ms, last_ms)
 
 

@@ -1,7 +1,7 @@
-"""From what is owed to orders: which process runs where, with which environment. And back: from reports to facts.
+"""Effects become orders: which process runs where, with which environment. Reports become facts.
 
-Knows gangs, seats and the variables that training code expects. Knows nothing of how a task is run, nor of the
-journal. Orders may be given again: everything in them follows from the state, so they come out the same.
+Knows gangs, seats and the variables that training code expects. Knows nothing about how a task is run, or about the
+journal. An order may be given twice: everything in it follows from the state, so both are equal.
 """
 
 from __future__ import annotations
@@ -9,7 +9,13 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator
 
-from corral.backends.base import (
+from corral.core import facts as f
+from corral.core.cluster.resources import CPU_MILLI, MEMORY_MIB, amount_of
+from corral.core.effects import Effect, KillGang, StartGang, WarnGang
+from corral.core.model import STEP_MAX, Gang, GangState, Job
+from corral.core.state import State
+from corral.core.work import Work
+from corral.runtime.base import (
     Backend,
     DetailsReport,
     HealthReport,
@@ -25,15 +31,9 @@ from corral.backends.base import (
     TaskReport,
     Tell,
 )
-from corral.core import facts as f
-from corral.core.cluster.resources import CPU_MILLI, MEMORY_MIB, amount_of
-from corral.core.effects import Effect, KillGang, StartGang, WarnGang
-from corral.core.model import STEP_MAX, Gang, GangState, Job
-from corral.core.state import State
-from corral.core.work import Work
 from corral.server.slurm_env import SlurmSeats, slurm_env
 
-#: Ports at which ranks meet: below those that systems hand out by themselves.
+#: Ports for the rendezvous of ranks: below the ephemeral ports of operating systems.
 _PORTS = range(20_000, 32_000)
 _HERE = "127.0.0.1"
 
@@ -41,27 +41,29 @@ Reveal = Callable[[str, str], "str | None"]  # (queue, secret) -> its value
 
 
 class Dispatch:
-    """Carries out effects through a backend. Remembers which tasks the backend has, by gang and attempt, and which of
-    them have ended."""
+    """Executes effects through a backend. Remembers the backend's tasks by gang and attempt, and which have ended."""
 
     def __init__(self, state: State, backend: Backend, epoch: int, reveal: Reveal) -> None:
-        self.state, self.backend, self.epoch, self.reveal = state, backend, epoch, reveal
+        self.state = state
+        self.backend = backend
+        self.epoch = epoch
+        self.reveal = reveal
         self._there: dict[str, dict[int, set[TaskKey]]] = {}
         self._over: set[TaskKey] = set()
-        self._carried: dict[str, Effect] = {}  # by gang, the last one
-        self._delayed: dict[str, int] = {}  # gang -> the attempt that waits for what is left of older ones
+        self._executed: dict[str, Effect] = {}  # the last effect of each gang
+        self._delayed: dict[str, int] = {}  # gang -> the attempt that waits for tasks of earlier attempts to end
         self.to_wall: Callable[[int], int] = lambda at_ms: at_ms  # from the server's clock to that of the machine
-        self.judge_ms = 0  # after a failure: when the loss of another machine would be known; 0: as the settings say
-        self.tell: Tell = _tell_nobody  # what becomes of tasks that no backend has heard of
+        self.judge_ms = 0  # after a failure: when the loss of another node would be known; 0: as the settings say
+        self.tell: Tell = _ignore  # receives reports about tasks that no backend was given
 
-    def carry_out(self, effect: Effect) -> None:
-        """Once: an effect is owed again with every task that has done its part, and a gang may have a thousand."""
+    def execute(self, effect: Effect) -> None:
+        """Execute an effect once. The engine repeats an effect with every task that starts or ends."""
         gang = self.state.gangs.get(effect.gang)
         if gang is None or gang.attempt != effect.attempt or not gang.holds_seats:
-            return  # it was over before its turn came
-        if self._carried.get(gang.id) == effect:
+            return  # the attempt has ended
+        if self._executed.get(gang.id) == effect:
             return
-        self._carried[gang.id] = effect
+        self._executed[gang.id] = effect
         if isinstance(effect, StartGang):
             self._start(gang)
         elif self._delayed.get(gang.id) == gang.attempt:
@@ -74,10 +76,10 @@ class Dispatch:
                 self.backend.kill(key)
 
     def _start(self, gang: Gang) -> None:
-        """What is left of older attempts ends first; the last of them to go lets this one begin."""
+        """Start the tasks, after all tasks of earlier attempts have ended; the last of those triggers this again."""
         old = [key for attempt, keys in self._there.get(gang.id, {}).items() if attempt < gang.attempt for key in keys]
         for key in old:
-            if key in self._over:  # a gang that is repaired goes on from attempt to attempt without stopping
+            if key in self._over:  # a repaired gang starts a new attempt without stopping
                 self._let_go(key)
             else:
                 self.backend.kill(key)
@@ -91,15 +93,15 @@ class Dispatch:
             self.backend.launch(orders)
 
     def _give_up_start(self, gang: Gang) -> None:
-        """It is told to leave before it was ordered anywhere: nobody else would ever say that its tasks are over."""
+        """The gang is stopped before its tasks were ordered, so no backend will report their end: report it here."""
         del self._delayed[gang.id]
         for key in _live_tasks(gang):
             node = gang.seats[key.task].node
-            why = "it was told to leave before it began"
+            why = "stopped before it started"
             self.tell(TaskReport(key=key, phase=Phase.DOWN, at_ms=0, node=node, exit_code=143, why=why))
 
     def fact(self, report: Report) -> f.Fact | None:
-        """What a report says; None if it speaks of an attempt that is over. Such a task is ended, or let go."""
+        """The fact of a report; None if it is about an old attempt. A task of an old attempt is killed or forgotten."""
         if isinstance(report, DetailsReport | PaceReport):
             return None
         if isinstance(report, HealthReport):
@@ -112,7 +114,7 @@ class Dispatch:
         gang = self.state.gangs.get(key.gang)
         is_current = gang is not None and gang.attempt == key.attempt and gang.holds_seats
         if gang is not None and is_current and not 0 <= key.task < len(gang.seats):
-            return None  # no task of it has this number
+            return None  # the gang has no task with this number
         if isinstance(report, SavedReport):
             is_step = is_current and 0 <= report.step <= STEP_MAX
             return f.Saved(key.gang, key.attempt, report.step) if is_step else None
@@ -136,8 +138,8 @@ class Dispatch:
             self._start(gang)
 
     def forget(self, gang: str, attempt: int) -> None:
-        """Nothing of the attempt runs any more, and that is written down."""
-        self._carried.pop(gang, None)
+        """All tasks of the attempt have ended, and the journal has it."""
+        self._executed.pop(gang, None)
         self._delayed.pop(gang, None)
         for key in list(self._there.get(gang, {}).get(attempt, ())):
             self._let_go(key)
@@ -158,9 +160,9 @@ class Dispatch:
     # ---- orders ------------------------------------------------------------------------------------------------
 
     def orders(self, gang: Gang) -> Iterator[TaskOrder]:
-        """One for each task of the attempt that has neither begun nor ended."""
+        """One order for each task of the attempt that has neither started nor ended."""
         job = self.state.jobs[gang.job]
-        work = next(spec.work for spec in job.spec.gangs if spec.role == role_of(gang)) or Work(command=("true",))
+        work = next(spec.work for spec in job.spec.gangs if spec.role == gang.role) or Work(command=("true",))
         common = self._environment(job, gang, work)
         secrets = tuple(self._secrets(job, work))
         begun, next_rank = gang.started | gang.ended, 0
@@ -206,13 +208,13 @@ class Dispatch:
                 yield variable, value
 
     def _environment(self, job: Job, gang: Gang, work: Work) -> dict[str, str]:
-        """What all tasks of the attempt have in common. What the user sets wins, except where ranks would not agree."""
+        """Variables that all tasks of the attempt share. The user's values win, except where ranks must agree."""
         defaults = {"OMP_NUM_THREADS": _threads(gang, work)}
         ours = {
             "CORRAL_JOB_ID": job.id,
             "CORRAL_JOB_NAME": job.spec.name,
             "CORRAL_GANG": gang.id,
-            "CORRAL_ROLE": role_of(gang),
+            "CORRAL_ROLE": gang.role,
             "CORRAL_ATTEMPT": str(gang.attempt),
             "CORRAL_QUEUE": job.spec.queue,
             "CORRAL_USER": job.user,
@@ -222,18 +224,17 @@ class Dispatch:
         if _has_ranks(gang, work):
             defaults |= {"MASTER_ADDR": self._address(gang), "MASTER_PORT": str(_port(gang))}
             ours |= _world(gang, work)
-        index = array_index(gang)
+        index = gang.index
         if index is not None:
             ours["CORRAL_ARRAY_INDEX"] = str(index)
         if work.compat == "slurm":
-            defaults |= slurm_env(
-                job, gang, index, _ranks(gang, work)
-            )  # a script's own directives are in its environment
+            # defaults: the script's own directives are in its environment
+            defaults |= slurm_env(job, gang, index, _ranks(gang, work))
         return {**defaults, **dict(work.env), **ours}
 
     def _address(self, gang: Gang) -> str:
-        """Where all ranks reach the first one. An address that only holds within a machine is of use where all of
-        them have one: on one machine, or where one plays several."""
+        """The address at which all ranks reach the first one. A loopback address works only if all nodes have one: on
+        one machine, or on one that simulates several nodes."""
         nodes = dict.fromkeys(seat.node for seat in gang.seats)
         if len(self.state.nodes) == 1 or len(gang.seats) == 1:
             return _HERE
@@ -243,12 +244,12 @@ class Dispatch:
         return next(iter(nodes))
 
 
-def _tell_nobody(_: Report) -> None:
-    """Before anybody listens."""
+def _ignore(_: Report) -> None:
+    """Used before the server is ready for reports."""
 
 
 def _node_fact(report: NodeReport) -> f.Fact | None:
-    """That one has joined is no fact but a change, which may be refused."""
+    """The fact of a report about a node. Joining is not a fact but a change, which may be refused."""
     if report.phase is NodePhase.GONE:
         return f.NodeGone(report.node)
     if report.phase is NodePhase.LEAVING:
@@ -271,15 +272,14 @@ def _task_environment(gang: Gang, work: Work, task: int, ranks: int) -> dict[str
 
 
 def _has_ranks(gang: Gang, work: Work) -> bool:
-    """Whether its processes are told of one another. One process by itself is not: libraries that see a rank take it
-    that somebody else starts the others."""
+    """Whether the processes get ranks. A single process does not: libraries that see a rank expect other processes."""
     return work.processes is not None or gang.demand.tasks > 1
 
 
 def _world(gang: Gang, work: Work) -> dict[str, str]:
     world = {"WORLD_SIZE": str(sum(_ranks(gang, work))), "GROUP_WORLD_SIZE": str(len(gang.seats))}
     if work.compat == "slurm":
-        return world  # it is one or the other: a library that sees both takes the wrong one
+        return world  # a library that sees both Slurm and torchrun variables uses the wrong ones
     return world | {
         "TORCHELASTIC_RESTART_COUNT": str(gang.attempt - 1),
         "TORCHELASTIC_MAX_RESTARTS": "0",
@@ -296,12 +296,12 @@ def _live_tasks(gang: Gang) -> list[TaskKey]:
 
 
 def _processes(work: Work, gpus: int) -> int:
-    """How many processes a task has: as many as were asked for, or one for each of its GPUs."""
+    """The number of processes of a task: as requested, or one for each of its GPUs."""
     return 1 if work.processes is None else work.processes or max(1, gpus)
 
 
 def _ranks(gang: Gang, work: Work) -> list[int]:
-    """By task."""
+    """The number of processes of each task."""
     return [_processes(work, seat.gpus.bit_count()) for seat in gang.seats]
 
 
@@ -311,25 +311,15 @@ def _threads(gang: Gang, work: Work) -> str:
 
 
 def _port(gang: Gang) -> int:
-    """Another one for each attempt, and the same one whenever the attempt is ordered again."""
+    """A different port for each attempt; the same one if the attempt is ordered again."""
     return _PORTS[zlib.crc32(f"{gang.id} {gang.attempt}".encode()) % len(_PORTS)]
 
 
-def role_of(gang: Gang) -> str:
-    return gang.id.rpartition("/")[2]
-
-
-def array_index(gang: Gang) -> int | None:
-    """The index of an array's element, which is part of the gang's name."""
-    head = gang.id.removeprefix(gang.job).rpartition("/")[0]
-    return int(head[1:-1]) if head.startswith("[") else None
-
-
 def _expanded(pattern: str, job: Job, gang: Gang, node: str) -> str:
-    """The name of an output file, with the signs that sbatch knows."""
+    """The name of an output file, with the replacement symbols of sbatch filled in."""
     if "%" not in pattern:
         return pattern
-    index = array_index(gang)
+    index = gang.index
     signs = {
         "%j": job.id if index is None else f"{job.id}_{index}",
         "%A": job.id,

@@ -1,7 +1,7 @@
-"""The server as a process: open the data directory, begin, serve the interface, end in order.
+"""The server as a process: open the data directory, start, serve the API, shut down in order.
 
-Knows options, files of the data directory and signals. ``serve`` returns when somebody asked it to stop, and says with
-which exit code; what keeps it from starting is a ``CannotStart`` that says what to do.
+Knows options, files of the data directory and signals. ``serve`` returns an exit code after a signal; an error at the
+start is a ``CannotStart`` that says what to do.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ import uvloop
 from msgspec import Struct, field
 
 from corral import __version__
-from corral.backends.base import Backend, StaleEpoch
-from corral.backends.fleet.backend import FleetBackend
+from corral.core.accounts.accounts import TokenIssued
+from corral.core.accounts.identity import AccountRules
 from corral.core.intake.refusal import Refusal
 from corral.core.intake.site import SiteRules
 from corral.core.model import QueueSpec, Settings
-from corral.core.people.accounts import TokenIssued
-from corral.core.people.identity import AccountRules
+from corral.remote.backend import RemoteBackend
+from corral.runtime.base import Backend, StaleEpoch
 from corral.server.api.app import Api, make_app
 from corral.server.api.budget import ConnectionBudget, connections_for
-from corral.server.api.entry.heads import timed_heads
-from corral.server.api.entry.settings import ApiSettings
+from corral.server.api.http.header_timeout import timed_heads
+from corral.server.api.http.settings import ApiSettings
 from corral.server.auth import new_token
-from corral.server.ending import LOST, ServerStopped, end_within, first
-from corral.server.gateway.begin import AgentPlace, begin_gateway, keep_roster
+from corral.server.gateway.begin import GatewayAddress, begin_gateway, keep_roster
 from corral.server.gateway.gateway import AgentGateway
 from corral.server.gateway.place import PlaceTaken
+from corral.server.ha.redirect import Redirect, Starting, Switch
+from corral.server.ha.standby import Lead, Standby
+from corral.server.loop import SYSTEM
 from corral.server.metrics import Metrics
-from corral.server.planning.thinking import chosen_policy
-from corral.server.running import Running
-from corral.server.standing.redirect import Redirect, Starting, Switch
-from corral.server.standing.standby import Lead, Standby
-from corral.server.start import FOUNDER, founding, load, set_logs_aside
+from corral.server.node_health.disk import DiskWatch
+from corral.server.recovery import founding, load, set_logs_aside
+from corral.server.server import Server
+from corral.server.shutdown import LOST, ServerStopped, end_within, first
 from corral.server.vault import first_token, secrets_of
 from corral.server.vault.keys import BadKey
-from corral.server.watch.disk import DiskWatch
 from corral.store.attest import BadAttestation, signer_of
 from corral.store.files import write_whole
 from corral.store.journal import Entry, Journal
@@ -60,54 +60,54 @@ from corral.wire.address import is_plain
 from corral.wire.codec import encode
 from corral.wire.config import PolicyChoice
 from corral.wire.health import HealthSettings
-from corral.wire.keeping import AttestRules
-from corral.wire.topology import Places
+from corral.wire.retention import AttestRules
+from corral.wire.topology import NodePlaces
 
 log = structlog.get_logger(__name__)
 
 DEFAULT_PORT = 7411
 SERVER_FILE = "server.json"
 GRACEFUL_S = 5
-FULL_PATIENCE_S = 600.0  # how long a full disk is waited for before the server gives up
-KEEP_ALIVE_S = 75  # longer than any agent or client is silent on a connection that it means to use again
-_STOP_S = 60.0  # when asked to stop: an image of a large state takes its time
-_END_S = 20.0  # when it cannot go on, or only stood by
-_SWITCH_S = 0.001  # how long a busy thread keeps the interpreter from the journal's writer
+FULL_PATIENCE_S = 600.0  # how long the server waits for room on a full disk before it gives up
+KEEP_ALIVE_S = 75  # longer than any agent or client is silent on a connection that it will use again
+_STOP_S = 60.0  # after a signal: saving an image of a large state takes time
+_END_S = 20.0  # after a failure, or of a standby
+_SWITCH_S = 0.001  # how long a busy thread may keep the interpreter from the writer of the journal
 
 
 class CannotStart(Exception):
-    """What keeps the server from starting, and what to do about it."""
+    """Why the server cannot start, and what to do."""
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """What ``corral up`` was told. ``credentials``: where the administrator's token goes at a first start."""
+    """Options of ``corral up``. ``credentials``: file for the administrator's token, written at the first start."""
 
     data: Path
     credentials: Path
-    database: str = ""  # the address of a database that several servers may share; otherwise a file in the data folder
-    advertise: str = ""  # where others reach this server, if not at host and port
-    peers: tuple[str, ...] = ()  # where other servers of the same database answer
-    lease_s: float = 5.0  # of a shared database: for how long nobody else may lead after the leader was heard of
+    database: str = ""  # the address of a shared database; empty: a file in the data folder
+    advertise: str = ""  # the URL of this server for others, if not host and port
+    peers: tuple[str, ...] = ()  # URLs of other servers on the same database
+    lease_s: float = 5.0  # on a shared database: after the last renewal no other server may lead for this time
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
     policy: PolicyChoice = PolicyChoice()
     settings: Settings = Settings()
-    places: Places = field(default_factory=Places)  # where nodes stand
-    rules: SiteRules = SiteRules()  # what jobs may ask for where no queue says otherwise
-    health: HealthSettings = HealthSettings()  # from when on machines of a fleet are lemons
+    places: NodePlaces = field(default_factory=NodePlaces)  # topology of the nodes
+    rules: SiteRules = SiteRules()  # limits of jobs, where a queue has none
+    health: HealthSettings = HealthSettings()  # when nodes are considered lemons
     queues: tuple[QueueSpec, ...] = (QueueSpec(name="default"),)
     administrator: str = "admin"
-    administrator_account: str = ""  # of this machine, that their jobs run as; at a first start
+    administrator_account: str = ""  # the account of this machine that their jobs run as; used at the first start
     accounts: AccountRules = AccountRules()
     keep_ended: int = 1_000
     keep_ended_ms: int = 86_400_000
-    secret_key_file: str = ""  # of the keys that seal secrets, if not where they are by themselves
+    secret_key_file: str = ""  # file with the keys that encrypt secrets; empty: the default one
     attest: AttestRules = AttestRules()
     tls_certificate: str = ""
     tls_key: str = ""
-    tls_ca: str = ""  # who vouches for the certificate; kept with the administrator's token
-    connections_max: int = 4_000  # beyond, requests are answered with 503
-    agent_port: int | None = None  # where agents speak to the server; None: the next after ``port``, if it is free
+    tls_ca: str = ""  # the CA of the certificate; saved with the administrator's token
+    connections_max: int = 4_000  # beyond this, requests are answered with 503
+    agent_port: int | None = None  # the port for agents; None: the next after ``port``, if it is free
     agent_connections_max: int = 8_000
     api: ApiSettings = ApiSettings()
 
@@ -117,8 +117,8 @@ class Options(Struct, frozen=True, kw_only=True):
         return f"{'https' if self.tls_certificate else 'http'}://{host}:{self.port}"
 
     @property
-    def agents(self) -> AgentPlace:
-        return AgentPlace(
+    def agents(self) -> GatewayAddress:
+        return GatewayAddress(
             self.host, self.agent_port, self.port + 1, self.agent_connections_max, self.tls_certificate, self.tls_key
         )
 
@@ -128,19 +128,19 @@ class Options(Struct, frozen=True, kw_only=True):
 
 
 class ServerFile(Struct, frozen=True):
-    """What others on this machine find out about a running server."""
+    """What other programs on this machine can read about a running server."""
 
     url: str
     pid: int
     started_ms: int
     version: str = ""
-    waits_for: str = ""  # what keeps it from being in service
+    waits_for: str = ""  # what it needs before it is ready
 
 
 def serve(options: Options, backend: Backend) -> int:
-    """Run until SIGTERM or SIGINT. 0: asked to stop; 1: the journal could not be written any more."""
-    if isinstance(wrong := chosen_policy(options.policy), Refusal):
-        raise CannotStart(str(wrong))
+    """Run until SIGTERM or SIGINT. 0: stopped by a signal; 1: the journal could not be written."""
+    if options.policy.name != PolicyChoice().name:
+        _check_policy(options.policy)
     _log_to_standard_error()
     sys.setswitchinterval(_SWITCH_S)
     try:
@@ -153,9 +153,16 @@ def serve(options: Options, backend: Backend) -> int:
         return runner.run(_Serving(options, backend, place).run(ground))
 
 
+def _check_policy(choice: PolicyChoice) -> None:
+    from corral.server.planner.process import chosen_policy  # loads all policies, which the server does not need
+
+    if isinstance(wrong := chosen_policy(choice), Refusal):
+        raise CannotStart(str(wrong))
+
+
 def _opened(options: Options, backend: Backend) -> tuple[Lead | Standby, socket.socket]:
-    """The right to the data, then the address; nothing is written before this server has both. Leases are kept from
-    here on, however long it takes to load what is known."""
+    """Lock the data, then bind the address; nothing is written before this server has both. Leases of nodes are renewed
+    from here on, however long loading the state takes."""
     if options.database:
         found = partial(_found, options=options)
         standby = Standby(
@@ -192,7 +199,7 @@ def _gateway(
 
 
 def _bound(options: Options) -> socket.socket:
-    """The address is ours from here on; nobody is let in before the server can answer."""
+    """Bind the address. Connections are accepted later, when the server can answer."""
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     place = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -202,13 +209,13 @@ def _bound(options: Options) -> socket.socket:
         place.close()
         where = f"{options.host}:{options.port}"
         if wrong.errno == errno.EADDRINUSE:
-            raise CannotStart(f"cannot listen on {where}: another program has it. Choose another port") from None
+            raise CannotStart(f"cannot listen on {where}: the port is in use. Choose another port") from None
         raise CannotStart(f"cannot listen on {where}: {wrong.strerror}. Choose another address or port") from None
     return place
 
 
 def _found(journal: Journal, options: Options) -> None:
-    """A first start: an administrator, its token for the command line, and the queues."""
+    """First start: create an administrator, a token for the command line, and the queues."""
     now_ms = time.time_ns() // 1_000_000
     set_logs_aside(options.data, now_ms)
     token = new_token()
@@ -217,18 +224,20 @@ def _found(journal: Journal, options: Options) -> None:
     )
     account = options.administrator_account
     events = founding(options.settings, options.queues, options.administrator, issued, now_ms, account)
-    # the token first: a start that ends in between is a first start again, and makes another one
+    # the token first: if the start fails in between, the next one is a first start again and makes another token
     kept = {"url": options.public_url, "token": token.text}
-    allowed = {"allow_plain_http": True} if is_plain(options.public_url) else {}  # by whoever started this server
+    allowed = {"allow_plain_http": True} if is_plain(options.public_url) else {}  # by the user who started this server
     write_private(options.credentials, kept | ({"ca": options.tls_ca} if options.tls_ca else {}) | allowed)
-    journal.append([Entry(now_ms, FOUNDER, encode(event)) for event in events]).result()
+    journal.append([Entry(now_ms, SYSTEM, encode(event)) for event in events]).result()
 
 
 class _Serving:
-    """The life of the process: stand by, lead, end."""
+    """The life of the process: standby, leader, shutdown."""
 
     def __init__(self, options: Options, backend: Backend, place: socket.socket) -> None:
-        self._options, self._backend, self._place = options, backend, place
+        self._options = options
+        self._backend = backend
+        self._place = place
         self._stop = asyncio.Event()
         self._switch = Switch(Starting())
         self._http = _Http(ConnectionBudget(self._switch, connections_for(options.connections_max)), options)
@@ -251,7 +260,7 @@ class _Serving:
         end_within(_STOP_S)
 
     async def _take_turns(self, standby: Standby) -> int:
-        """Answer what can be read until it is this server's turn to lead."""
+        """Serve reads as a standby until this server becomes the leader."""
         self._switch.app = Starting(lambda: standby.database)
         ways: list[Callable[[], None]] = []
 
@@ -280,10 +289,10 @@ class _Serving:
         options = self._options
         urls = (options.public_url, *options.peers)
         gateway = lead.gateway
-        if gateway is None and isinstance(self._backend, FleetBackend):
+        if gateway is None and isinstance(self._backend, RemoteBackend):
             keep_roster(options.data, lead.known)
             gateway = _gateway(options, self._backend, lead.journal, lead.until_s)
-        server = Running(
+        server = Server(
             lead.known, lead.journal, lead.lookup, self._backend, lead.secrets, options.policy, urls, gateway
         )
         server.places, server.watch.settings = options.places, options.health
@@ -316,8 +325,8 @@ class _Serving:
                 await asyncio.to_thread(gateway.close)
         return 0 if server.loop.failure is None else 1
 
-    async def _has_begun(self, server: Running) -> bool:
-        """False: somebody asked to stop, or the lead was lost, before it had."""
+    async def _has_begun(self, server: Server) -> bool:
+        """Start the server. False: a signal came, or leadership was lost, before it was ready."""
         begin = asyncio.create_task(server.begin())
         await first(begin, self._stop, server.loop.stopped)
         if begin.done():
@@ -327,7 +336,7 @@ class _Serving:
         await asyncio.gather(begin, return_exceptions=True)
         return False
 
-    async def _until_over(self, server: Running) -> None:
+    async def _until_over(self, server: Server) -> None:
         assert self._task is not None
         await first(self._task, self._stop, server.loop.stopped)
 
@@ -342,7 +351,7 @@ class _Serving:
             await asyncio.gather(self._task, return_exceptions=True)
 
 
-def _api(server: Running, options: Options) -> Api:
+def _api(server: Server, options: Options) -> Api:
     metrics = Metrics(server.service.state, server.service.now_ms())
     server.loop.watchers.append(metrics.take)
     metrics.fleet = None if server.service.fleet is None else server.service.fleet.counts
@@ -352,7 +361,7 @@ def _api(server: Running, options: Options) -> Api:
 
 
 def _from_elsewhere(loop: asyncio.AbstractEventLoop, stop: Callable[[BaseException], None], why: BaseException) -> None:
-    """From another thread: whatever was heard of there stops the server here, unless it has ended meanwhile."""
+    """Called in another thread: stop the server in its own thread, unless it has ended meanwhile."""
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(stop, why)
 
@@ -367,10 +376,11 @@ class _Http(uvicorn.Server):
                 host=options.host,
                 port=options.port,
                 http=budget.counted(timed_heads(options.api)),
+                interface="asgi3",
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                proxy_headers=False,  # who asks is who has connected, whatever a header claims
+                proxy_headers=False,  # the client is the peer of the connection, whatever a header claims
                 timeout_graceful_shutdown=GRACEFUL_S,
                 timeout_keep_alive=KEEP_ALIVE_S,
                 lifespan="off",
@@ -387,7 +397,7 @@ class _Http(uvicorn.Server):
     async def until_listening(self, serving: asyncio.Task[None]) -> None:
         while not self.started:
             if serving.done():
-                raise CannotStart("the interface did not start; see above")
+                raise CannotStart("the HTTP server did not start; the error is in the log above")
             await asyncio.sleep(0.005)
 
 
@@ -399,7 +409,7 @@ def _tell_where(options: Options, waits_for: str = "") -> None:
 
 
 def write_private(path: Path, value: Any) -> None:
-    """A small file that only its owner may read, replaced in one step."""
+    """Write a small file that only its owner may read, atomically."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_whole(path, msgspec.json.encode(value))
 

@@ -1,7 +1,7 @@
-"""What is told to Prometheus: counters folded from events, gauges read from the state when asked, and a few timings.
+"""Metrics for Prometheus: counters folded from events, gauges read from the state on request, and a few timings.
 
 A registry of its own. Labels are queues, models, causes, routes and statuses: never jobs, users or nodes. Counters
-begin at zero with the process, as Prometheus expects; ``totals.fold`` over the same records gives the same numbers.
+start at zero with the process, as Prometheus expects; ``totals.fold`` over the same records gives the same numbers.
 """
 
 from __future__ import annotations
@@ -14,68 +14,78 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 
 import corral
-from corral.backends.fleet.counts import FleetCounts
+from corral.core.accounts.accounts import AccountEvent
 from corral.core.cluster.resources import GPU_MILLI
 from corral.core.events import Event
 from corral.core.fleets.fleets import FleetEvent
 from corral.core.model import GangState, Health, Node
-from corral.core.people.accounts import AccountEvent
 from corral.core.state import State, is_open
+from corral.remote.counters import RemoteCounters
+from corral.server.node_health.disk import DiskWatch
 from corral.server.totals import Fold, cumulative
-from corral.server.watch.disk import DiskWatch
 
 KIND = "text/plain; version=0.0.4; charset=utf-8"
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 class Metrics:
-    """``take`` is given every durable event once; the others are told as they happen."""
+    """All metrics of a server. ``take`` gets every durable event once; the other methods count as things happen."""
 
     def __init__(self, state: State, now_ms: int = 0) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
         self.fold = Fold(state)
         self.state = state
         self.now_ms = now_ms
-        self.fleet: FleetCounts | None = None  # where tasks run on many machines
+        self.fleet: RemoteCounters | None = None  # if tasks run on several nodes
         self.disk: DiskWatch | None = None
         self._refused = Counter(
-            "corral_jobs_refused", "Jobs that were refused at submission, by code", ["code"], registry=self.registry
+            "corral_jobs_refused", "Jobs refused at submission, by code", ["code"], registry=self.registry
         )
         self._requests = Counter(
-            "corral_http_requests", "Requests answered, by route and status", ["route", "status"],
+            "corral_http_requests",
+            "Requests answered, by route and status",
+            ["route", "status"],
             registry=self.registry,
-        )  # fmt: skip
+        )
         self._request_seconds = Histogram(
-            "corral_http_request_duration_seconds", "Time to answer a request", ["route"], buckets=_FAST,
+            "corral_http_request_duration_seconds",
+            "Time to answer a request",
+            ["route"],
+            buckets=_FAST,
             registry=self.registry,
-        )  # fmt: skip
+        )
         self._plan_seconds = Histogram(
-            "corral_plan_duration_seconds", "From asking for a plan to having it", buckets=_FAST, registry=self.registry
+            "corral_plan_duration_seconds", "Time to make a plan", buckets=_FAST, registry=self.registry
         )
         self._plan_failures = Counter(
-            "corral_plan_failures", "Plans that could not be made: the policy raised, or took too long",
+            "corral_plan_failures",
+            "Plans that failed: the policy raised an error or took too long",
             registry=self.registry,
-        )  # fmt: skip
+        )
         self._quarantined = Counter(
-            "corral_jobs_quarantined", "Jobs that the server holds because planning failed with them",
+            "corral_jobs_quarantined",
+            "Jobs held because planning failed with them",
             registry=self.registry,
-        )  # fmt: skip
+        )
         self._restored = Counter(
-            "corral_state_restored", "Times the state was read back because an event could not be applied",
+            "corral_state_restored",
+            "Times the state was read back because an event could not be applied",
             registry=self.registry,
-        )  # fmt: skip
+        )
         self._decisions = Counter(
-            "corral_plan_decisions", "Decisions of plans, by what became of them", ["outcome"], registry=self.registry
+            "corral_plan_decisions", "Decisions of plans, by outcome", ["outcome"], registry=self.registry
         )
         self._append_seconds = Histogram(
-            "corral_journal_append_duration_seconds", "From handing a batch to the journal to its being durable",
-            buckets=_FAST, registry=self.registry,
-        )  # fmt: skip
+            "corral_journal_append_duration_seconds",
+            "Time until a batch of records is durable",
+            buckets=_FAST,
+            registry=self.registry,
+        )
         self._known: dict[tuple[str, int], tuple[object, object]] = {}
-        self._told = _Told()
-        self.registry.register(self._told)
+        self._computed = _Computed()
+        self.registry.register(self._computed)
 
-    # ---- told as it happens ------------------------------------------------------------------------------------
+    # ---- counted as it happens ---------------------------------------------------------------------------------
 
     def take(self, event: Event | AccountEvent | FleetEvent) -> None:
         self.fold.take(event)
@@ -92,7 +102,7 @@ class Metrics:
         known[1].observe(seconds)  # type: ignore[attr-defined]
 
     def planned(self, seconds: float, kept: int, dropped: int) -> None:
-        """A plan came back after so long; so many of its decisions still held when it was committed."""
+        """Count a plan: its duration, and how many of its decisions were kept and dropped at commit."""
         self._plan_seconds.observe(seconds)
         self._decisions.labels("kept").inc(kept)
         self._decisions.labels("dropped").inc(dropped)
@@ -109,34 +119,34 @@ class Metrics:
     def appended(self, seconds: float) -> None:
         self._append_seconds.observe(seconds)
 
-    # ---- asked for ---------------------------------------------------------------------------------------------
+    # ---- computed on request -----------------------------------------------------------------------------------
 
     def text(self, now_ms: int) -> bytes:
-        """All of it, as Prometheus reads it."""
+        """All metrics in the text format of Prometheus."""
         self.now_ms = now_ms
         return self.written(list(self.families()))
 
     def families(self) -> Iterator[Metric]:
-        """What is worked out when somebody asks, one after the other: whoever asks may pause in between."""
+        """The metrics that are computed on request, one after the other; the caller may pause in between."""
         yield from _counters(self.fold)
         yield from _work(self.state)
         yield from _machines(self.state)
         if self.fleet is not None:
             yield from _agents(self.fleet)
         if self.disk is not None:
-            yield _gauge("corral_disk_free_bytes", "Free on the disk of the data folder", [], {(): self.disk.free})
+            about = "Free space on the disk of the data folder"
+            yield _gauge("corral_disk_free_bytes", about, [], {(): self.disk.free})
         yield from _queues(self.state, self.now_ms)
-        yield _gauge("corral_build_info", "The version that runs", ["version"], {(corral.__version__,): 1})
+        yield _gauge("corral_build_info", "Running version", ["version"], {(corral.__version__,): 1})
 
     def written(self, families: Sequence[Metric]) -> bytes:
-        """These and what is counted as it happens, as text. Looks at nothing else, so that a thread may do it; one at a
-        time."""
-        self._told.families = families
+        """These and the counted metrics as text. Reads nothing else, so it can run in a thread; one call at a time."""
+        self._computed.families = families
         return generate_latest(self.registry)
 
 
-class _Told:
-    """Numbers that were worked out when somebody asked."""
+class _Computed:
+    """A collector of metrics that were computed on request."""
 
     def __init__(self) -> None:
         self.families: Sequence[Metric] = ()
@@ -148,17 +158,17 @@ class _Told:
 def _counters(fold: Fold) -> Iterator[Metric]:
     totals = fold.totals
     yield _counter("corral_jobs_submitted", "Jobs accepted", ["queue"], _single(totals.submitted))
-    yield _counter("corral_jobs_ended", "Jobs that are over", ["queue", "outcome"], totals.ended)
-    yield _counter("corral_attempts_started", "Runs of gangs that began", ["queue"], _single(totals.started))
-    yield _counter("corral_attempts_ended", "Runs of gangs that ended", ["queue", "failure"], totals.stopped)
-    yield _counter("corral_evictions", "Gangs that were told to leave", ["queue", "cause"], totals.evicted)
-    yield _counter("corral_requeues", "Gangs that went back to waiting", ["queue"], _single(totals.requeued))
+    yield _counter("corral_jobs_ended", "Jobs ended, by outcome", ["queue", "outcome"], totals.ended)
+    yield _counter("corral_attempts_started", "Attempts of gangs started", ["queue"], _single(totals.started))
+    yield _counter("corral_attempts_ended", "Attempts of gangs ended", ["queue", "failure"], totals.stopped)
+    yield _counter("corral_evictions", "Gangs stopped by the server, by cause", ["queue", "cause"], totals.evicted)
+    yield _counter("corral_requeues", "Gangs requeued", ["queue"], _single(totals.requeued))
     lost = {(queue,): ms / 1000 for queue, ms in totals.lost_gpu_ms.items()}
     yield _counter("corral_lost_gpu_seconds", "GPU time whose work was lost", ["queue"], lost)
-    yield _counter("corral_nodes_lost", "Machines that were given up", [], {(): totals.nodes_lost})
+    yield _counter("corral_nodes_lost", "Nodes declared lost", [], {(): totals.nodes_lost})
     refused = {(): totals.access_refused}
-    yield _counter("corral_access_refused", "Entries of the audit log about what somebody may not", [], refused)
-    yield _counter("corral_journal_records", "Records written", [], {(): totals.records})
+    yield _counter("corral_access_refused", "Entries of the audit log about refused access", [], refused)
+    yield _counter("corral_journal_records", "Records written to the journal", [], {(): totals.records})
     latency = HistogramMetricFamily("corral_start_latency_seconds", "From submission to the first start of a gang")
     latency.add_metric([], buckets=list(cumulative(totals.latency)), sum_value=totals.latency_sum_ms / 1000)
     yield latency
@@ -166,13 +176,15 @@ def _counters(fold: Fold) -> Iterator[Metric]:
 
 def _work(state: State) -> Iterator[Metric]:
     yield _gauge(
-        "corral_jobs_unfinished", "Jobs that are not over", ["queue"],
+        "corral_jobs_unfinished",
+        "Jobs that have not ended",
+        ["queue"],
         {(name,): queue.jobs for name, queue in state.queues.queues.items() if name},
-    )  # fmt: skip
+    )
     holding: Counts[tuple[str, ...]] = Counts((gang.queue, str(gang.state)) for gang in state.holders.values())
-    for (_, queue), desk in state.backlog.desks.items():
-        holding[queue, str(GangState.WAITING)] += desk.count
-    yield _gauge("corral_gangs", "Gangs in line or holding seats", ["queue", "state"], holding)
+    for (_, queue), bucket in state.backlog.buckets.items():
+        holding[queue, str(GangState.WAITING)] += bucket.count
+    yield _gauge("corral_gangs", "Gangs queued or holding seats", ["queue", "state"], holding)
 
 
 def _machines(state: State) -> Iterator[Metric]:
@@ -194,33 +206,33 @@ def _machines(state: State) -> Iterator[Metric]:
             else:
                 where = "free" if free >> slot & 1 else "claimed"
             gpus[gpu.model, where] += 1
-    yield _gauge("corral_gpus", "GPUs by what becomes of them now", ["model", "state"], gpus)
-    yield _gauge("corral_nodes", "Machines by state", ["state"], nodes)
+    yield _gauge("corral_gpus", "GPUs by state", ["model", "state"], gpus)
+    yield _gauge("corral_nodes", "Nodes by state", ["state"], nodes)
 
 
-def _agents(counts: FleetCounts) -> Iterator[Metric]:
+def _agents(counts: RemoteCounters) -> Iterator[Metric]:
     yield _counter("corral_agent_reports", "Reports of agents", [], {(): counts.reports})
     yield from _gateway(counts)
-    late = "Reports that were repeated, overtaken, or of a machine that was given up"
+    late = "Reports that were repeated, out of date, or of a lost node"
     yield _counter("corral_agent_reports_late", late, [], {(): counts.late_reports})
-    old = "Reports of an epoch that is over, from agents that had heard of the present one"
+    old = "Reports of an old epoch from agents that knew the current one"
     yield _counter("corral_agent_reports_refused", old, [], {(): counts.old_reports})
-    refused = "Orders that agents have refused because they came too late"
+    refused = "Orders that agents refused because they arrived too late"
     yield _counter("corral_agent_orders_refused", refused, [], {(): counts.refused_orders})
-    bad = "Messages of agents that were refused as a whole because they cannot be true"
+    bad = "Messages of agents refused as a whole because they are invalid"
     yield _counter("corral_agent_reports_bad", bad, [], {(): counts.bad_reports})
     items = "Items in reports of agents that were cut, corrected or left out"
     yield _counter("corral_agent_items_bad", items, [], {(): counts.bad_items})
-    strays = "Tasks that agents reported and were never given"
+    strays = "Tasks that agents reported but were never given"
     yield _counter("corral_agent_tasks_stray", strays, [], {(): counts.stray_tasks})
 
 
-def _gateway(counts: FleetCounts) -> Iterator[Metric]:
-    yield _gauge("corral_agent_connections", "Agents that are connected", [], {(): counts.connections})
-    yield _counter("corral_agent_renewals", "Leases that agents have asked for", [], {(): counts.renewals})
-    refused = "Connections of agents that were not let in, or put out"
+def _gateway(counts: RemoteCounters) -> Iterator[Metric]:
+    yield _gauge("corral_agent_connections", "Agents connected", [], {(): counts.connections})
+    yield _counter("corral_agent_renewals", "Lease renewals of agents", [], {(): counts.renewals})
+    refused = "Connections of agents that were refused or closed"
     yield _counter("corral_agent_connections_refused", refused, [], {(): counts.connections_refused})
-    busy = "Messages of agents that found no room and are said again"
+    busy = "Messages of agents that found the queue full and are sent again"
     yield _counter("corral_agent_messages_busy", busy, [], {(): counts.messages_busy})
 
 

@@ -1,7 +1,7 @@
-"""Everything the interface may ask of the server, in one place.
+"""Everything that the API needs of the server, in one class.
 
-Knows the loop, the store and the backend, and nothing of HTTP or of who may ask what. Everything that changes goes
-through the loop; reading never waits for it.
+Knows the loop, the store and the backend, and nothing about HTTP or rights. All changes go through the loop; reading
+never waits for it.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from contextlib import suppress
 import msgspec
 import structlog
 
-from corral.backends.base import Backend, KnowsBeforehand
-from corral.backends.fleet.backend import FleetBackend
 from corral.core import events as e
+from corral.core.accounts import identity
+from corral.core.accounts.accounts import Accounts
 from corral.core.fleets.fleets import Fleets
 from corral.core.fleets.outlook import could_come
 from corral.core.intake.commands import submit_many
 from corral.core.intake.refusal import Refusal
 from corral.core.intake.site import SiteRules
-from corral.core.model import After, Dependency, JobSpec
-from corral.core.people import identity
-from corral.core.people.accounts import Accounts
+from corral.core.model import After, Dependency, JobSpec, unfulfilled
 from corral.core.state import State
-from corral.server.loop import AccountCommand, Command, Done, FleetCommand, Loop
-from corral.server.planning.planner import PlannerLost, ThoughtFailed
-from corral.server.planning.thinking import Answer, Prospect, Why
-from corral.server.standing.vitals import Vitals
+from corral.remote.backend import RemoteBackend
+from corral.runtime.base import Backend, Capabilities
+from corral.server.ha.vitals import Vitals
+from corral.server.loop import AccountCommand, Command, Committed, FleetCommand, Loop
+from corral.server.planner.answers import DryRunOutcome, PlannerAnswer, WhyAnswer
+from corral.server.planner.client import PlannerError, PlannerLost
 from corral.server.vault.store import SecretStore
 from corral.store.journal import Journal, Record
 from corral.store.lookup import Lookup
@@ -40,9 +40,9 @@ _FEED_AT_ONCE = 500
 _ASKED_AGAIN, _ASK_AGAIN_S = 100, 0.1
 
 
-class Newsroom:
-    """Where feeds learn that there is something new to read, or that it is over. ``leader``: where another server
-    answers that leads."""
+class EventHub:
+    """Notifies feeds that there are new records, or that the server stops. ``leader``: URL of the leading server, if
+    another one leads."""
 
     leads = True
 
@@ -50,14 +50,14 @@ class Newsroom:
         self.read = read
         self.leader = ""
         self.is_ending = False
-        self.rules = SiteRules()  # what the site allows where no queue says otherwise
-        self.details: dict[str, NodeDetails] = {}  # what nodes have last told about what they are made of
+        self.rules = SiteRules()  # limits of the site, where a queue has none
+        self.details: dict[str, NodeDetails] = {}  # the hardware that nodes last reported
         self.news = asyncio.Event()
         self._reads: dict[tuple[int, asyncio.Event], asyncio.Future[list[Record]]] = {}
 
     async def read_on(self, after: int, news: asyncio.Event) -> list[Record]:
-        """Records after a number. Equivalent to reading for each feed by itself; feeds that are equally far and have
-        heard the same news share one look, so that hundreds of them cost no more than one."""
+        """Records after a number. Equivalent to one read for each feed; feeds at the same position that were notified
+        together share one read, so that hundreds of them cost no more than one."""
         key = (after, news)
         reading = self._reads.get(key)
         if reading is None:
@@ -65,41 +65,48 @@ class Newsroom:
             reading.add_done_callback(lambda _: self._reads.pop(key, None))
         return await asyncio.shield(reading)
 
-    @property
-    def account_rules(self) -> identity.AccountRules:
-        """What the site says about accounts of machines."""
-        return identity.AccountRules()
+    def account_for(self, user: str) -> str | Refusal:
+        """The account that jobs of this user run as if submitted now."""
+        return Refusal("not_leading", f"only the leading server knows the account of {user}", "ask the leader")
 
     def vitals(self) -> Vitals:
-        """How this server is doing."""
+        """The health of this server."""
         return Vitals()
 
     def lacks(self, node: str) -> Mapping[str, str]:
-        """What a machine cannot run or limit, and why; known where its tasks are."""
+        """What a node cannot run or limit, and why; only the leader knows."""
+        del node
+        return {}
+
+    def separation(self, node: str) -> Mapping[str, str]:
+        """What isolates tasks from each other on a node; only the leader knows."""
         del node
         return {}
 
     def end_feeds(self) -> None:
-        """The server stops: whoever listens is let go."""
+        """End all feeds: the server stops."""
         self.is_ending = True
         self.wake()
 
     def wake(self) -> None:
-        """Let whoever waits for news look again."""
+        """Wake everything that waits for new records."""
         news, self.news = self.news, asyncio.Event()
         news.set()
 
 
-class Service(Newsroom):
+class ServerService(EventHub):
     def __init__(self, loop: Loop, lookup: Lookup, backend: Backend, secrets: SecretStore) -> None:
-        self.loop, self.lookup, self.backend, self.secrets = loop, lookup, backend, secrets
+        self.loop = loop
+        self.lookup = lookup
+        self.backend = backend
+        self.secrets = secrets
         super().__init__(loop.journal.read)
-        self._knowing = backend if isinstance(backend, KnowsBeforehand) else None
+        self._knowing = backend if isinstance(backend, Capabilities) else None
         self.is_ready = False
-        self.closed: Refusal | None = None  # why no new work is taken in at present
+        self.closed: Refusal | None = None  # why no new jobs are accepted now
         if self._knowing is not None:
             loop.cannot_run_as = self._knowing.cannot_run_as
-        self.leading: Callable[[], Vitals] = Vitals  # what is known of the right to write
+        self.leading: Callable[[], Vitals] = Vitals  # the state of this server's leadership
         loop.watchers.append(self._notice)
 
     @property
@@ -115,8 +122,8 @@ class Service(Newsroom):
         return self.loop.known.fleets
 
     @property
-    def fleet(self) -> FleetBackend | None:
-        return self.backend if isinstance(self.backend, FleetBackend) else None
+    def fleet(self) -> RemoteBackend | None:
+        return self.backend if isinstance(self.backend, RemoteBackend) else None
 
     @property
     def journal(self) -> Journal:
@@ -140,19 +147,22 @@ class Service(Newsroom):
     def lacks(self, node: str) -> Mapping[str, str]:
         return self._knowing.lacks(node) if self._knowing is not None else {}
 
+    def separation(self, node: str) -> Mapping[str, str]:
+        return self._knowing.separation(node) if self._knowing is not None else {}
+
     # ---- changes -----------------------------------------------------------------------------------------------
 
-    async def change(self, actor: str, command: Command, request: str = "") -> Done | Refusal:
+    async def change(self, actor: str, command: Command, request: str = "") -> Committed | Refusal:
         return await self.loop.change(actor, command, request)
 
-    async def change_accounts(self, actor: str, command: AccountCommand) -> Done | Refusal:
+    async def change_accounts(self, actor: str, command: AccountCommand) -> Committed | Refusal:
         return await self.loop.change_accounts(actor, command)
 
-    async def change_fleets(self, actor: str, command: FleetCommand) -> Done | Refusal:
+    async def change_fleets(self, actor: str, command: FleetCommand) -> Committed | Refusal:
         return await self.loop.change_fleets(actor, command)
 
-    async def submit(self, user: str, specs: Sequence[JobSpec], request: str = "") -> Done | Refusal:
-        """Take in jobs, all or none. The server numbers them; one may wait for another of them as ``#0``, ``#1``..."""
+    async def submit(self, user: str, specs: Sequence[JobSpec], request: str = "") -> Committed | Refusal:
+        """Submit jobs, all or none. The server numbers them; one may depend on another of them as ``#0``, ``#1``..."""
         over = self.closed or self._impossible(specs) or await self._over(specs)
         if isinstance(over, Refusal):
             return over
@@ -166,16 +176,11 @@ class Service(Newsroom):
 
         return await self.change(user, command, request)
 
-    @property
-    def account_rules(self) -> identity.AccountRules:
-        return self.loop.account_rules
-
     def account_for(self, user: str) -> str | Refusal:
-        """What jobs that this user submits now will run as."""
         return identity.account_for(self.accounts, user, self.loop.account_rules, self.loop.cannot_run_as)
 
     def _numbered(self, specs: Sequence[JobSpec], over: Container[str]) -> dict[str, JobSpec]:
-        """The jobs by their numbers; they wait for nobody who is over and forgotten."""
+        """The jobs by their numbers, without dependencies on jobs that have ended and left memory."""
         ids = self.new_job_ids(len(specs))
         if not any(spec.after for spec in specs):
             return dict(zip(ids, specs, strict=True))
@@ -189,12 +194,12 @@ class Service(Newsroom):
         return {number: resolved(spec) for number, spec in zip(ids, specs, strict=True)}
 
     def new_job_ids(self, count: int) -> list[str]:
-        """The next numbers. To be used at once, within a command: nobody else is given them before it is taken."""
+        """The next job numbers. Use them immediately, within a command, before another command gets the same ones."""
         first = self.state.next_job
         return [str(number) for number in range(first, first + count)]
 
     def _impossible(self, specs: Sequence[JobSpec]) -> Refusal | None:
-        """What the machines are known not to be able to run, as an image where there is no container engine."""
+        """Refuse what no node can run, such as an image where there is no container runtime."""
         if self._knowing is None:
             return None
         for work in (gang.work for spec in specs for gang in spec.gangs if gang.work is not None):
@@ -204,7 +209,7 @@ class Service(Newsroom):
         return None
 
     async def _over(self, specs: Sequence[JobSpec]) -> set[str] | Refusal:
-        """Jobs that are waited for, ended as they should, and were let go by the state."""
+        """Dependencies that are fulfilled and no longer in memory; a refusal if one can no longer be fulfilled."""
         named = {d.job for spec in specs for d in spec.after if d.job not in self.state.jobs}
         rows = {job: await asyncio.to_thread(self.lookup.job, job) for job in named if not job.startswith("#")}
         ended = {job: row.state == "succeeded" for job, row in rows.items() if row is not None and row.is_over}
@@ -212,23 +217,23 @@ class Service(Newsroom):
             for dependency in spec.after:
                 ok = ended.get(dependency.job)
                 if ok is not None and dependency.after is not After.ANY and ok != (dependency.after is After.OK):
-                    why = f"job {dependency.job} is over and did not end {dependency.after}"
-                    return Refusal("dependency_failed", why, field="after")
+                    why = f"the job {unfulfilled(dependency.job, dependency.after)}"
+                    return Refusal("dependency_failed", why, "remove the dependency", "after")
         return set(ended)
 
-    # ---- thought -----------------------------------------------------------------------------------------------
+    # ---- answers of the planner --------------------------------------------------------------------------------
 
-    async def explain(self, gang: str) -> Why | Refusal:
-        """Why a gang waits, who is in its way, and what would help."""
+    async def explain(self, gang: str) -> WhyAnswer | Refusal:
+        """Why a gang waits, what blocks it, and what would help."""
         answer = await self._thought(lambda: self.loop.planner.why(gang, self.now_ms()))
         return answer.refusal or answer.why or Refusal("no_such_gang", f"there is no gang {gang!r}")
 
     def promised_ms(self, gang: str) -> int | None:
-        """When the last plan promised it a start, if it did."""
+        """The start time that the last plan reserved for it, if it did."""
         return self.loop.promised.get(gang)
 
-    async def dry_run(self, specs: Sequence[JobSpec], user: str) -> Sequence[Prospect] | Refusal:
-        """What would become of these jobs if they were submitted now, with the numbers they would get."""
+    async def dry_run(self, specs: Sequence[JobSpec], user: str) -> Sequence[DryRunOutcome] | Refusal:
+        """What would happen to these jobs if they were submitted now, with the numbers they would get."""
         account = self.account_for(user)
         over = account if isinstance(account, Refusal) else self._impossible(specs) or await self._over(specs)
         if isinstance(over, Refusal):
@@ -238,19 +243,19 @@ class Service(Newsroom):
         )
         return answer.refusal or answer.prospects
 
-    async def _thought(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
-        """What the planner answers. One that has ended is begun anew by the loop, and asked again."""
+    async def _thought(self, ask: Callable[[], Awaitable[PlannerAnswer]]) -> PlannerAnswer:
+        """The answer of the planner. If it has ended, the loop restarts it, and it is asked again."""
         for _ in range(_ASKED_AGAIN):
             with suppress(PlannerLost):
                 try:
                     return await ask()
-                except ThoughtFailed as failed:
+                except PlannerError as failed:
                     log.error("planner_failed", error=str(failed))
-                    why = "the planner failed on this question; details are in the server log"
-                    return Answer(refusal=Refusal("planner_failed", why))
+                    why = "the planner failed on this request; details are in the server log"
+                    return PlannerAnswer(refusal=Refusal("planner_failed", why))
             self.loop.want_plan()
             await asyncio.sleep(_ASK_AGAIN_S)
-        return Answer(refusal=Refusal("planner_away", "the planner is being started", "try again in a moment"))
+        return PlannerAnswer(refusal=Refusal("planner_away", "the planner is starting", "try again in a few seconds"))
 
     # ---- the feed ----------------------------------------------------------------------------------------------
 
@@ -258,11 +263,11 @@ class Service(Newsroom):
     def durable_seq(self) -> int:
         return self.loop.durable_seq
 
-    def subscribe(self) -> Feed:
-        """Everything that becomes durable from now on."""
-        return Feed(self, self.durable_seq)
+    def subscribe(self) -> EventFeed:
+        """A feed of the records that become durable from now on."""
+        return EventFeed(self, self.durable_seq)
 
-    def _notice(self, event: object) -> None:  # noqa: ARG002 - that there is one is all it needs
+    def _notice(self, event: object) -> None:  # noqa: ARG002 - feeds read the records themselves
         self.wake()
 
     def end_feeds(self) -> None:
@@ -271,15 +276,17 @@ class Service(Newsroom):
             self.fleet.let_go()
 
 
-class Feed:
+class EventFeed:
     """Durable records after a number, as they come. It ends when it is closed, or when the server stops."""
 
-    def __init__(self, service: Newsroom, after: int) -> None:
-        self._service, self._after, self._is_open = service, after, True
+    def __init__(self, service: EventHub, after: int) -> None:
+        self._service = service
+        self._after = after
+        self._is_open = True
 
     async def __aiter__(self) -> AsyncIterator[Record]:
         while self._is_open and not self._service.is_ending:
-            news = self._service.news  # before reading: whatever is written from now on will set it
+            news = self._service.news  # taken before reading: every later record sets it
             found = await self._service.read_on(self._after, news)
             for record in found:
                 self._after = record.seq

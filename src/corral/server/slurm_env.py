@@ -1,6 +1,6 @@
-"""The variables of Slurm, for jobs that ask for them (``compat: slurm``).
+"""The environment variables of Slurm, for jobs that ask for them (``compat: slurm``).
 
-Knows names that scripts written for Slurm read. Only on request: some libraries behave otherwise when they see them.
+Knows the names that scripts written for Slurm read. Only on request: some libraries change behaviour when they are set.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from corral.core.model import Gang, Job
 
 
 def slurm_env(job: Job, gang: Gang, index: int | None, ranks: Sequence[int]) -> dict[str, str]:
-    """Of the attempt as a whole. ``ranks``: how many processes each task has; Slurm calls these tasks, and counts them
-    by node, however many of ours are there."""
+    """Variables of the whole attempt. ``ranks``: processes of each task; Slurm calls the processes tasks and counts
+    them by node."""
     by_node = _by_node(gang, ranks)
     tasks, listed = str(sum(ranks)), ",".join(by_node)
     found = {
@@ -40,7 +40,7 @@ def slurm_env(job: Job, gang: Gang, index: int | None, ranks: Sequence[int]) -> 
 
 
 class SlurmSeats:
-    """How the processes of an attempt lie on its nodes, as Slurm counts them."""
+    """The processes of an attempt on its nodes, as Slurm counts them."""
 
     def __init__(self, gang: Gang, ranks: Sequence[int]) -> None:
         self._gang, self._ranks = gang, ranks
@@ -54,7 +54,7 @@ class SlurmSeats:
             self._seats[seat.node] = self._seats.get(seat.node, 0) + 1
 
     def node_env(self, task: int, stated: Mapping[str, str]) -> dict[str, str]:
-        """What the attempt has on the node of one task; what the script's own directives have ``stated`` stays."""
+        """Resources of the attempt on the node of one task; values ``stated`` by the script's own directives win."""
         gang = self._gang
         here = self._seats[gang.seats[task].node]
         gpus = str(gang.demand.task.gpus * here)
@@ -69,7 +69,7 @@ class SlurmSeats:
         return {name: stated.get(name, value) for name, value in found.items()}
 
     def process_env(self, task: int, rank: int, local: int) -> dict[str, str]:
-        """Where one process stands among all, and among those of its node."""
+        """The number of one process among all, and among those of its node."""
         return {
             "SLURM_PROCID": str(rank),
             "SLURM_LOCALID": str(self._before[task] + local),
@@ -85,6 +85,6 @@ def _by_node(gang: Gang, ranks: Sequence[int]) -> dict[str, int]:
 
 
 def _abridged(counts: Sequence[int]) -> str:
-    """As Slurm writes it: 2(x3),1."""
+    """Counts in the notation of Slurm: 2(x3),1."""
     runs = [(count, len(list(same))) for count, same in groupby(counts)]
     return ",".join(f"{count}(x{times})" if times > 1 else str(count) for count, times in runs)

@@ -1,8 +1,8 @@
-"""What time alone brings about: limits, graces, start timeouts, deadlines, retries; and ended jobs leave memory.
+"""Timers: time limits, grace periods, start timeouts, deadlines, retries; and ended jobs are dropped from memory.
 
-Runs beside planning and waits for nobody: a planner that hangs or fails delays nothing here. Sleeps until something is
-due and is woken when that moves earlier. Knows when; what follows is decided by the engine. Long work is done in
-slices, so that requests and reports are answered in between.
+Runs independently of planning: a planner that hangs or fails delays nothing here. Sleeps until something is due and is
+woken when that moves earlier. Knows when; the engine decides what follows. Long work is done in slices, so that
+requests and reports are answered in between.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from contextlib import suppress
 from itertools import islice
 from typing import Protocol
 
-from corral.server.saved import Known
+from corral.server.journal_state import JournalState
 
-_AT_ONCE = 200  # gangs, or ended jobs, before others get their turn
-_RETRY_MS = 1_000  # what is still due after its turn is looked at again after this time
+_AT_ONCE = 200  # gangs, or ended jobs, before the event loop runs other tasks
+_RETRY_MS = 1_000  # a timer that is still due after its turn is tried again after this time
 _SLEEP_MS_MAX = 3_600_000
+_NEVER_MS = 1 << 62
 
 
 class Ticking(Protocol):
-    """Who is told that time has passed."""
+    """What the timers call."""
 
-    known: Known
+    known: JournalState
     keep_ended: int
     keep_ended_ms: int
 
@@ -37,14 +38,14 @@ class Timers:
         self._ticking, self._now_ms = ticking, now_ms
         self._ended = deque((now_ms(), job) for job in ended)
         self._moved = asyncio.Event()
-        self._wakes_ms = 0  # until when it sleeps
+        self._wakes_ms = 0  # when it wakes up
         self._retry_ms = 0
 
     def job_ended(self, job: str, at_ms: int) -> None:
         self._ended.append((at_ms, job))
 
     def look(self) -> None:
-        """Something has happened: wake up if something is due earlier than was known."""
+        """Something has changed: wake up if a timer is due earlier than before."""
         if self._next_ms() < self._wakes_ms:
             self._moved.set()
 
@@ -55,19 +56,19 @@ class Timers:
                 async with asyncio.timeout(min(max(0, self._wakes_ms - now_ms), _SLEEP_MS_MAX) / 1000):
                     await self._moved.wait()
             self._moved.clear()
-            self._wakes_ms = 0  # what happens now need not wake it
+            self._wakes_ms = 0  # it is awake: changes need not wake it
             self._turn(self._now_ms())
             await asyncio.sleep(0)
 
     def _next_ms(self) -> int:
-        """When something is due next."""
+        """When the next timer is due."""
         due_ms = self._ticking.known.state.next_timer_ms()
-        times = [] if due_ms is None else [max(due_ms, self._retry_ms)]
+        next_ms = _NEVER_MS if due_ms is None else max(due_ms, self._retry_ms)
         if len(self._ended) > self._ticking.keep_ended:
-            times.append(0)
-        elif self._ended:
-            times.append(self._ended[0][0] + self._ticking.keep_ended_ms + 1)
-        return min(times, default=1 << 62)
+            return 0
+        if self._ended:
+            return min(next_ms, self._ended[0][0] + self._ticking.keep_ended_ms + 1)
+        return next_ms
 
     def _turn(self, now_ms: int) -> None:
         state = self._ticking.known.state

@@ -1,7 +1,7 @@
-"""What has happened, counted: the fold of events from which the counters of the metrics are told.
+"""The counters of the metrics, as a fold of events.
 
-Pure. The same fold over the journal gives the same numbers, which is how they are reconciled. Knows nothing of
-Prometheus or of how events arrive.
+Pure. The same fold over the journal gives the same numbers, so they can be reconciled. Knows nothing about Prometheus
+or how events arrive.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct, field
 
 from corral.core import events as e
+from corral.core.accounts.accounts import AccessRefused, AccountEvent
 from corral.core.fleets.fleets import FleetEvent
-from corral.core.people.accounts import AccessRefused, AccountEvent
+from corral.core.gang_id import job_of
 from corral.core.state import State
 
 #: Upper bounds of the classes of start latency, in milliseconds; the last class has none.
@@ -21,7 +22,7 @@ LATENCY_MS = (10, 25, 50, 100, 200, 500, 1_000, 5_000, 30_000, 120_000, 600_000,
 
 
 class Totals(Struct):
-    """Counts since the fold began. Keys are the labels of the metric, in order."""
+    """Counts since the fold started. Keys are the labels of the metric, in order."""
 
     submitted: Counter[str] = field(default_factory=Counter)  # queue
     ended: Counter[tuple[str, str]] = field(default_factory=Counter)  # queue, outcome
@@ -38,7 +39,7 @@ class Totals(Struct):
 
 
 class Fold:
-    """Takes events one by one. What it must remember of a job it forgets when the engine does."""
+    """Takes events one by one. Forgets a job when the engine does."""
 
     def __init__(self, state: State | None = None) -> None:
         self.totals = Totals()
@@ -97,7 +98,7 @@ class Fold:
 
 
 def fold(events: Iterable[e.Event | AccountEvent | FleetEvent]) -> Totals:
-    """All of them, from the beginning."""
+    """The totals of all these events."""
     folding = Fold()
     for event in events:
         folding.take(event)
@@ -109,13 +110,8 @@ def latency_class(waited_ms: int) -> int:
 
 
 def cumulative(classes: Counter[int]) -> Iterator[tuple[str, int]]:
-    """As Prometheus tells a histogram: upper bounds in seconds, and how many are not above."""
+    """A histogram in the form of Prometheus: upper bounds in seconds, and cumulative counts."""
     so_far = 0
     for n, bound in enumerate((*LATENCY_MS, None)):
         so_far += classes[n]
         yield ("+Inf" if bound is None else str(bound / 1000)), so_far
-
-
-def job_of(gang: str) -> str:
-    """The job of a gang: ``17`` of ``17/main`` and of ``17[3]/main``."""
-    return gang.partition("/")[0].partition("[")[0]

@@ -1,1 +1,1 @@
-"""What would happen: the engine turned by a heap of events instead of by the world."""
+"""The simulator: drives the engine from a heap of simulated events instead of reports of nodes."""

@@ -1,8 +1,8 @@
-"""The machines of a simulation: from a short description, or from what a workload says of its cluster.
+"""The cluster of a simulation: from a short description, or from the workload's own.
 
-``8x8`` is eight nodes of eight GPUs; ``4x8:H100+2x4:A100`` are two kinds; ``count:96`` is one place with 96 GPUs, for
+``8x8`` is eight nodes of eight GPUs; ``4x8:H100+2x4:A100`` are two kinds; ``count:96`` is one node with 96 GPUs, for
 policies of the literature that only count. ``rack=8,spine=4`` puts eight nodes into a rack and four racks under a
-spine. Knows nothing of jobs.
+spine. Does not know jobs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from corral.core.intake.refusal import Refusal
 from corral.sim.traces.model import TraceNodes
 
 GPUS_MAX = 1_000_000
-VRAM_MIB = 80_000  # of a GPU about which nothing is said
+VRAM_MIB = 80_000  # memory of a GPU if none is given
 _PART = re.compile(r"(\d+)x(\d+)(?::([\w.+-]+))?")
 _COUNT = re.compile(r"count:(\d+)")
 
@@ -36,7 +36,7 @@ class ClusterSpec(Struct, frozen=True):
 
     @property
     def gpus_a_node(self) -> int:
-        """Of the largest node."""
+        """GPUs of the largest node."""
         return max((len(node.gpus) for node in self.nodes), default=0)
 
 
@@ -64,7 +64,7 @@ def parse_cluster(text: str, topology: str = "") -> ClusterSpec | Refusal:
 
 
 def parse_levels(topology: str) -> list[tuple[str, int]] | Refusal:
-    """Levels as (name, how many of what is below), innermost first."""
+    """Levels as (name, number of children), innermost first."""
     levels: list[tuple[str, int]] = []
     for part in topology.split(",") if topology else ():
         name, _, size = part.partition("=")
@@ -76,12 +76,12 @@ def parse_levels(topology: str) -> list[tuple[str, int]] | Refusal:
     reserved = next((name for name in names if name in (CLUSTER, NODE_LEVEL) or names.count(name) > 1), None)
     if reserved is not None:
         why = f"{reserved!r} cannot be a level" if names.count(reserved) == 1 else f"{reserved!r} is a level twice"
-        return Refusal("bad_topology", why, "give each level between node and cluster a name of its own", "topology")
+        return Refusal("bad_topology", why, "give each level between node and cluster a different name", "topology")
     return levels
 
 
 def build_cluster(parts: Sequence[TraceNodes], levels: Sequence[tuple[str, int]] = ()) -> ClusterSpec:
-    """Nodes in the order given; ``levels`` are (name, how many of what is below), innermost first."""
+    """Nodes in the order given; ``levels`` are (name, number of children), innermost first."""
     nodes: list[NodeSpec] = []
     total = sum(part.count for part in parts)
     digits = len(str(max(0, total - 1)))

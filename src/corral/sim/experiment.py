@@ -1,6 +1,6 @@
-"""One question to the simulator: this workload, on these machines, under this policy, at these costs.
+"""One experiment: a workload on a cluster under a policy, with costs and faults.
 
-Puts the parts together and gives a result that reports can show. Everything that makes two runs differ is in the
+Assembles the parts and returns a result that reports can show. Everything in which two runs may differ is in the
 scenario.
 """
 
@@ -24,17 +24,17 @@ from corral.sim.report.result import Result, evaluate
 from corral.sim.run import Simulation
 from corral.sim.speed import DEFAULT_SLOWDOWN, ByDistance, Slowdown
 from corral.sim.traces.model import Trace
-from corral.sim.workload import ESTIMATES, Terms, arrivals_of, queues_of
+from corral.sim.workload import ESTIMATES, SubmissionTerms, arrivals_of, queues_of
 from corral.sim.world import FREE, Costs
 
 LEARNED = "learned"
 
-#: Sees the run after every moment. May end it by raising KeyboardInterrupt.
+#: Called after every simulated instant. May end the run by raising KeyboardInterrupt.
 Watch = Callable[[Simulation], None]
 
 
 class Scenario(Struct, frozen=True):
-    """How a workload is run. ``estimates``: exact, hours, stated, none, or learned from what has ended."""
+    """How a workload is run. ``estimates``: exact, hours, stated, none, or learned from ended jobs."""
 
     policy: str = "standard"
     costs: Costs = FREE
@@ -57,7 +57,7 @@ def simulate(
     policy: Policy | None = None,
     journal: Callable[[Sequence[e.Event]], None] | None = None,
 ) -> Result | Refusal:
-    """Run a workload to its end. What ends it before gives the result so far, with ``cut_ms`` set."""
+    """Run a workload to its end. An interrupted run gives the result so far, with ``cut_ms`` set."""
     chosen = policy or named_policy(scenario.policy)
     if isinstance(chosen, Refusal):
         return chosen
@@ -97,7 +97,7 @@ def _simulation(
         if journal is not None:
             journal(events)
 
-    terms = Terms(
+    terms = SubmissionTerms(
         estimate=ESTIMATES.get(scenario.estimates),
         whole_nodes=scenario.whole_nodes,
         checkpoints=scenario.checkpoints,
@@ -105,11 +105,11 @@ def _simulation(
         grace_ms=max(30_000, 2 * (scenario.costs.save_ms + scenario.costs.stop_ms)),
     )
     arrivals = arrivals_of(trace, cluster, terms)
-    misfortunes = []
+    drawn_faults = []
     if scenario.faults is not None and arrivals:
-        # as long again as jobs arrive: what is still in line then meets faults, too
+        # twice the time in which jobs arrive, so that jobs still queued after it meet faults too
         last = arrivals[-1].at_ms + max(each.work_ms for each in arrivals)
-        misfortunes = mishaps(cluster, scenario.faults, arrivals[0].at_ms, 2 * last - arrivals[0].at_ms)
+        drawn_faults = mishaps(cluster, scenario.faults, arrivals[0].at_ms, 2 * last - arrivals[0].at_ms)
     simulation = Simulation(
         cluster,
         arrivals,
@@ -117,13 +117,13 @@ def _simulation(
         recorder if learner is None and journal is None else write,
         queues=queues_of(trace, scenario.time_share, dict(scenario.guarantees)),
         costs=scenario.costs,
-        mishaps=misfortunes,
+        mishaps=drawn_faults,
         settings=Settings(levels=cluster.levels),
         refuse=lambda *_: recorder.refuse(),
         admit=None if learner is None else learner.admit,
     )
     if scenario.faults is not None and scenario.faults.lost_reports:
-        simulation.carry = Network(scenario.faults).carry
+        simulation.delivery_times = Network(scenario.faults).delivery_times
     if scenario.slowdown is not None:
         simulation.world.speed = ByDistance(simulation.state, scenario.slowdown)
     return simulation

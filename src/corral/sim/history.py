@@ -1,7 +1,7 @@
-"""What happened in a run, folded from its events: each job with its runs, and how many GPUs were in service when.
+"""The history of a run, folded from its events: each job with its attempts, and the GPUs in service over time.
 
-Reads events and nothing else, so that a simulated run and the journal of a site give the same histories. Judges
-nothing: what the numbers mean is the business of ``report``.
+Reads events and nothing else, so that a simulated run and the journal of a site give the same histories. Computes
+no measures: ``report`` does.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 from msgspec import Struct, field
 
 from corral.core import events as e
-from corral.core.apply import gang_id
 from corral.core.cluster.resources import GPU_MILLI, Seat
 from corral.core.cluster.topology import NodeSpec
+from corral.core.gang_id import gang_id
 from corral.core.model import GangState
 
 #: A step function: (time, value from then on), in order of time, at most one step a time.
@@ -22,25 +22,25 @@ StepList = list[tuple[int, int]]
 
 
 class RunRecord(Struct, gc=False):
-    """One attempt of a gang: from the moment its seats were taken to the moment they were free again."""
+    """One attempt of a gang, from the time its seats were taken to the time they were free again."""
 
     gang: str
     attempt: int
     placed_ms: int
-    gpu_milli: int  # all its seats together, spares included
-    nodes: tuple[str, ...]  # one entry a seat, in rank order, spares last
-    started_ms: int | None = None  # all tasks ran; None: never
-    ended_ms: int | None = None  # None: still holding at the end of the history
-    cause: str = ""  # why it was told to leave, if it was (a Cause)
-    failure: str = ""  # how it failed, if it did (a FailureClass)
+    gpu_milli: int  # of all its seats, spares included
+    nodes: tuple[str, ...]  # one entry per seat, in rank order, spares last
+    started_ms: int | None = None  # when all tasks ran; None: never
+    ended_ms: int | None = None  # None: it still held seats at the end of the history
+    cause: str = ""  # why it was preempted, if it was (a Cause)
+    failure: str = ""  # how it failed, if it failed (a FailureClass)
     lost_gpu_ms: int = 0  # work that has to be done again
     saved_ms: int | None = None  # its newest checkpoint
-    spares: int = 0  # so many of the seats are held idle
-    is_last: bool = False  # the gang was over after it
+    spares: int = 0  # number of seats held as spares
+    is_last: bool = False  # the gang ended with it
 
 
-class JobRecord(Struct, gc=False):
-    """One job. ``gpu_milli`` is what it asked for, all its gangs together."""
+class JobHistory(Struct, gc=False):
+    """One job. ``gpu_milli``: requested by all its gangs together."""
 
     id: str
     queue: str
@@ -49,16 +49,16 @@ class JobRecord(Struct, gc=False):
     gpu_milli: int
     runs: list[RunRecord] = field(default_factory=list)
     ended_ms: int | None = None
-    outcome: str = ""  # "succeeded", "failed", "cancelled"; "": not over
+    outcome: str = ""  # "succeeded", "failed", "cancelled"; "": not ended
     gangs: int = 1
 
 
 class History(Struct):
     """A whole run. ``capacity`` has a step (time, GPU-milli in service) whenever that changed; ``nodes`` has the same
-    for each node. A node is in service while it belongs to the cluster and is not lost, be it healthy or not.
+    for each node. A node is in service while it belongs to the cluster and is not lost, healthy or not.
     """
 
-    jobs: dict[str, JobRecord] = field(default_factory=dict)
+    jobs: dict[str, JobHistory] = field(default_factory=dict)
     capacity: StepList = field(default_factory=list)
     begin_ms: int = 0
     end_ms: int = 0
@@ -72,9 +72,9 @@ class Recorder:
 
     def __init__(self) -> None:
         self.history = History()
-        self._owner: dict[str, JobRecord] = {}  # gang -> its job, until the gang is over
-        self._latest: dict[str, RunRecord] = {}  # gang -> its newest run, until the gang is over
-        self._unhappy: dict[str, str] = {}  # job -> how the worst of its gangs ended, if not well
+        self._owner: dict[str, JobHistory] = {}  # gang -> its job, until the gang has ended
+        self._latest: dict[str, RunRecord] = {}  # gang -> its newest attempt, until the gang has ended
+        self._unhappy: dict[str, str] = {}  # job -> the worst end of its gangs, if one did not succeed
         self._specs: dict[str, NodeSpec] = {}
         self._folds: dict[type, Callable[[Any], None]] = {
             e.NodeAdded: self._node_added,
@@ -104,11 +104,11 @@ class Recorder:
             if fold is not None:
                 fold(event)
         history.events += len(events)
-        if events[-1].at_ms > history.end_ms:  # within a batch time does not go back
+        if events[-1].at_ms > history.end_ms:  # times within a batch do not decrease
             history.end_ms = events[-1].at_ms
 
     def refuse(self) -> None:
-        """A job was not accepted. No event says so: whoever submits has to."""
+        """Record a refused job. There is no event for it, so the caller that submits must call this."""
         self.history.refused += 1
 
     # ---- nodes -------------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ class Recorder:
         spec, owner = event.spec, self._owner
         asked = sum([gang.demand.charge(gang.demand.tasks).get(GPU_MILLI, 0) for gang in spec.gangs])
         indices = spec.array or (None,)
-        job = JobRecord(event.job, spec.queue, event.user, event.at_ms, asked * len(indices))
+        job = JobHistory(event.job, spec.queue, event.user, event.at_ms, asked * len(indices))
         job.gangs = len(spec.gangs) * len(indices)
         self.history.jobs[job.id] = job
         for index in indices:
@@ -163,7 +163,7 @@ class Recorder:
         self._owner[event.gang].runs.append(run)
 
     def _slice_milli(self, seat: Seat) -> int:
-        """A slice holds the part of its GPU that it has of the VRAM: what the core charges for it."""
+        """A slice holds its part of the GPU's memory, as the core charges it."""
         gpu = self._specs[seat.node].gpus[seat.gpus.bit_length() - 1]
         return seat.slice_mib * 1000 // gpu.vram_mib
 
@@ -180,7 +180,7 @@ class Recorder:
         self._latest[event.gang].cause = event.cause.value
 
     def _repaired(self, event: e.GangRepaired) -> None:
-        """The broken attempt ends where the next one begins; what it had not saved is lost, and no event says so."""
+        """The broken attempt ends where the next one begins. Its unsaved work is lost; there is no event for it."""
         run = self._latest[event.gang]
         run.ended_ms = event.at_ms
         if run.started_ms is not None:

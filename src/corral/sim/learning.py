@@ -1,7 +1,7 @@
-"""How long a job will probably run, learned from those that ended: no oracle, only what a site would know by then.
+"""Estimates of run times, learned from ended jobs: no oracle, only what a site would know at that time.
 
-Jobs of one user and size resemble each other, then jobs of one team and size, then of one size. Until enough of them
-have ended, nothing is said. Watches events; knows nothing of how long a job really takes.
+Jobs of one user and size resemble each other most, then jobs of one team and size, then of one size. Until enough of
+them have ended, there is no estimate. Reads events; does not know how long a job really takes.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from corral.core import events as e
+from corral.core.gang_id import element_of
 from corral.core.model import GangState, JobSpec
 from corral.sim.run import Arrival
 
-ENOUGH = 5  # ended jobs before anything is said of the next
-REMEMBERED = 200  # of each kind, the latest
-PERCENT = 80  # of like jobs ended within what is said: a promise that is too short is worse than one too long
+ENOUGH = 5  # ended jobs needed for an estimate
+REMEMBERED = 200  # run times kept for each kind, the latest
+PERCENT = 80  # fraction of similar jobs that ended within the estimate: too short is worse than too long
 
 Kind = tuple[str, ...]
 
 
 class _Lengths:
-    """The latest lengths of one kind of job."""
+    """The latest run times of one kind of job."""
 
     def __init__(self) -> None:
         self._latest: deque[int] = deque()
@@ -43,16 +44,16 @@ class _Lengths:
 
 
 class Learner:
-    """Watches what ends, and gives the next job an estimate."""
+    """Observes ended jobs, and estimates the run time of new ones."""
 
     def __init__(self) -> None:
-        self._kinds: dict[str, tuple[Kind, ...]] = {}  # job -> the kinds it is one of
-        self._since: dict[str, int] = {}  # gang -> when its present attempt started
-        self._ran: dict[str, int] = {}  # gang -> how long it has run in all
+        self._kinds: dict[str, tuple[Kind, ...]] = {}  # job -> the kinds it belongs to
+        self._since: dict[str, int] = {}  # gang -> start of its current attempt
+        self._ran: dict[str, int] = {}  # gang -> its run time in all attempts
         self._lengths: dict[Kind, _Lengths] = {}
 
     def admit(self, arrival: Arrival) -> JobSpec:
-        """What is submitted: the job, with an estimate where there is one."""
+        """The job to submit, with an estimate if there is one."""
         spec = arrival.spec
         size = str(sum(gang.demand.tasks * gang.demand.task.gpus for gang in spec.gangs))
         kinds = ((spec.queue, arrival.user, size), (spec.queue, size), (size,))
@@ -77,13 +78,13 @@ class Learner:
 
     def _finished(self, event: e.GangFinished) -> None:
         ran = self._ran.pop(event.gang, 0)
-        kinds = self._kinds.pop(event.gang.rpartition("/")[0], ())
+        kinds = self._kinds.pop(element_of(event.gang), ())
         if event.state is GangState.SUCCEEDED:
             for kind in kinds:
                 self._lengths.setdefault(kind, _Lengths()).add(ran)
 
 
 def _rounded(length_ms: int) -> int:
-    """Up to two significant binary digits: jobs of nearly equal length are of one shape."""
+    """Rounded up to two significant binary digits, so that jobs of similar length have one shape."""
     step = 1 << max(0, length_ms.bit_length() - 3)
     return max(1, -(-length_ms // step) * step)

@@ -1,8 +1,8 @@
-"""The simulator's driver: an agenda of what will happen, and the engine that decides at each moment of it.
+"""The simulator's driver: a heap of future events, and the engine that decides after each of them.
 
-Turns the very engine that the live server turns. At one moment reports come first, then what befell machines, then new
-jobs, then the plan; whatever takes no time happens before the clock moves on. Draws no random number: the same
-workload, cluster, policy and faults give the same events, byte for byte.
+Uses the same engine as the live server. At one instant reports come first, then faults, then new jobs, then the plan;
+what takes no time happens before the clock advances. Draws no random numbers: the same workload, cluster, policy and
+faults give the same events, byte for byte.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from corral.sim.world import FREE, Costs, Item, Save, SpeedModel, World
 
 Write = Callable[[Sequence[e.Event]], None]
 
-#: So many plans at one moment without the clock moving on are a quarrel of the policy with itself.
+#: Most plans at one instant. More of them mean that the policy does not terminate.
 ROUNDS_MAX = 1_000
 _FREES_NOTHING = frozenset({f.TasksUp, f.Saved})
-REPORT, MISHAP = 0, 1  # of what is due at one moment, reports come first
+REPORT, MISHAP = 0, 1  # at one instant, reports come first
 
 
 class Arrival(Struct, frozen=True, gc=False):
-    """A job as it is submitted, and how much work it really is."""
+    """A job as it is submitted, and its true work."""
 
     id: str
     at_ms: int
@@ -46,7 +46,7 @@ class Arrival(Struct, frozen=True, gc=False):
 class Simulation:
     """One run. ``write`` sees every event; ``refuse`` every job that was not accepted, and why.
 
-    ``admit`` may say more about a job when it arrives than was known before, such as how long it may run.
+    ``admit`` may add to a job when it arrives, for example an estimate of its run time.
     """
 
     def __init__(
@@ -78,9 +78,9 @@ class Simulation:
             {arrival.id: arrival.exit_code for arrival in arrivals if arrival.exit_code},
         )
         self._agenda: list[tuple[int, int, int, Item]] = []
-        self.carry: Callable[[int], Sequence[int]] | None = None  # when what is reported at a time is heard
-        self.steps = 0  # moments lived through
-        self._tickets = 0  # of two things due at once, the one that was put down first comes first
+        self.delivery_times: Callable[[int], Sequence[int]] | None = None  # when a report sent at a time arrives
+        self.steps = 0  # instants simulated
+        self._tickets = 0  # at the same time, the item that was added first comes first
         self._look_again_ms = NEVER_MS
         for node in cluster.nodes:
             self._take(commands.add_node(self.state, node, self.now_ms))
@@ -90,12 +90,12 @@ class Simulation:
             self._put(when_ms, MISHAP, fact)
 
     def run(self, until_ms: int = NEVER_MS) -> None:
-        """Let time pass until everything is over, or until a time."""
+        """Run until all jobs have ended, or until a time."""
         while self.step(until_ms):
             pass
 
     def step(self, until_ms: int = NEVER_MS) -> bool:
-        """Go to the next moment at which anything happens, and live through it. False: there is none."""
+        """Advance to the next instant with an event, and simulate it. False: there is none."""
         then_ms = self.next_ms()
         if then_ms > until_ms or then_ms >= NEVER_MS:
             return False
@@ -110,7 +110,7 @@ class Simulation:
         return True
 
     def next_ms(self) -> int:
-        """When something happens next; NEVER_MS if all is over, whatever may still befall machines."""
+        """The time of the next event; NEVER_MS if all jobs have ended, even if faults remain."""
         if self.is_over:
             return NEVER_MS
         times = [self._look_again_ms]
@@ -124,14 +124,16 @@ class Simulation:
 
     @property
     def is_over(self) -> bool:
-        """Whether every job has come and gone."""
+        """Whether every job was submitted and has ended."""
         state = self.state
         is_busy = state.backlog.count or state.holders or state.claimants or state.timers
         return not is_busy and self._next_arrival == len(self.arrivals)
 
     def later(self, when_ms: int, item: Item) -> None:
-        # reports get lost or doubled on their way; what a job does by itself does not
-        for arrives_ms in (when_ms,) if self.carry is None or type(item) is Save else self.carry(when_ms):
+        # reports can be lost or duplicated; what a job does itself cannot
+        for arrives_ms in (
+            (when_ms,) if self.delivery_times is None or type(item) is Save else self.delivery_times(when_ms)
+        ):
             self._put(arrives_ms, REPORT, item)
 
     def _put(self, when_ms: int, order: int, item: Item) -> None:
@@ -139,8 +141,10 @@ class Simulation:
         heappush(self._agenda, (when_ms, order, self._tickets, item))
 
     def _deliver(self) -> bool:
-        """Everything on the agenda that is due. Says whether something may be free now that was not."""
-        now, agenda, has_freed = self.now_ms, self._agenda, False
+        """Handle all due events. Returns whether capacity may have become free."""
+        now = self.now_ms
+        agenda = self._agenda
+        has_freed = False
         while agenda and agenda[0][0] <= now:
             fact = self.world.happen(heappop(agenda)[3], now)
             if fact is not None:
@@ -160,7 +164,7 @@ class Simulation:
                 self.refuse(arrival, answer)
 
     def _plan(self) -> None:
-        """Plan, let happen what takes no time, and plan again while there is something to plan for."""
+        """Plan, apply what takes no time, and plan again while there is something to decide."""
         for _ in range(ROUNDS_MAX):
             if not self._has_questions():
                 self._look_again_ms = NEVER_MS
@@ -174,7 +178,7 @@ class Simulation:
         raise RuntimeError(f"the policy plans without end at {self.now_ms} ms")
 
     def _has_questions(self) -> bool:
-        """Whether there is anything to decide: somebody waits, or somebody has to move, or could grow."""
+        """Whether there is anything to decide: a gang waits, must move, or could grow."""
         state = self.state
         return bool(state.backlog.count or state.claimants or state.broken or state.draining or state.elastic)
 

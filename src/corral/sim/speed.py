@@ -1,8 +1,8 @@
-"""What a placement costs in speed: ranks that lie further apart wait longer for each other.
+"""How a placement affects speed: ranks that are further apart wait longer for each other.
 
 A documented, replaceable model (docs/simulator.md has the sources of its figures): a job within the reach of NVLink
 runs at full speed; one that spans nodes loses a part of it, a larger part with every level of the topology it has to
-cross, and most if a tensor-parallel group of it is torn apart. Knows seats and the tree, nothing of time or work.
+cross, and most if one of its tensor-parallel groups is split. Knows seats and the tree, not time or work.
 """
 
 from __future__ import annotations
@@ -20,31 +20,33 @@ class Slowdown(Struct, frozen=True):
 
     across_nodes: int = 930  # all nodes under one leaf switch
     across: tuple[tuple[str, int], ...] = (("rack", 880), ("spine", 820), ("zone", 700))  # by name of the level
-    scattered: int = 800  # for a job that would fit one node, and sits on several
-    torn: int = 500  # for a job with a tensor-parallel group that NVLink does not reach
+    scattered: int = 800  # for a job that would fit on one node, and is on several
+    torn: int = 500  # for a job with a tensor-parallel group that is split between NVLink domains
 
 
 DEFAULT_SLOWDOWN = Slowdown()
 
 
 class ByDistance:
-    """A speed model: how far apart the seats of a job lie."""
+    """A speed model: by the distance between the seats of a job."""
 
     def __init__(
         self, state: State, slowdown: Slowdown = DEFAULT_SLOWDOWN, talks: Mapping[str, int] | None = None
     ) -> None:
-        self._state, self._slowdown, self._talks = state, slowdown, talks or {}
+        self._state = state
+        self._slowdown = slowdown
+        self._talks = talks or {}
         self._across = dict(slowdown.across)
 
     def __call__(self, job: str, seats: Sequence[Seat]) -> int:
-        """``talks``: what part of the usual loss, in thousandths, a job suffers; one that never talks loses nothing."""
+        """``talks``: communication of the job: the part of the usual loss, in thousandths; 0: no loss."""
         return 1000 - (1000 - self._usual(job, seats)) * self._talks.get(job, 1000) // 1000
 
     def _usual(self, job: str, seats: Sequence[Seat]) -> int:
         topology = self._state.topology
         numbers = [topology.number.get(seat.node) for seat in seats]
         nodes = {n for n in numbers if n is not None}
-        reach = topology.nvlink_level  # GPUs under one domain of this level are as near as those of one node
+        reach = topology.nvlink_level  # GPUs in one domain of this level are as close as those of one node
         if len(nodes) < 2 or (reach is not None and len({topology.above[n][reach] for n in nodes}) == 1):
             return 1000
         speed = self._slowdown.across_nodes
@@ -59,7 +61,7 @@ class ByDistance:
         return speed
 
     def _is_torn(self, job: str, places: Sequence[int | None]) -> bool:
-        """Whether consecutive ranks of one tensor-parallel group sit in different places."""
+        """Whether consecutive ranks of one tensor-parallel group are in different domains."""
         known = self._state.jobs.get(job)
         size = 1 if known is None else known.spec.gangs[0].demand.chunk
         return any(len(set(places[at : at + size])) > 1 for at in range(0, len(places), size))

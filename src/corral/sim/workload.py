@@ -1,6 +1,6 @@
-"""From a workload to submissions: what each job asks of the engine, and what the engine is told of its length.
+"""From a workload to submissions: the request of each job, and the estimate of its length.
 
-Knows traces and job specs. How long a job really runs is known here and to the world, and to nobody who decides.
+Knows traces and job specs. The true length of a job is known here and in ``world``, never to a policy.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from corral.sim.traces.model import Trace, TraceJob
 HOUR_MS = 3_600_000
 DEFAULT_QUEUE = "all"
 
-#: What the engine is told of a job's length: None is nothing.
+#: The estimate of a job's length that the engine gets; None: no estimate.
 Estimate = Callable[[TraceJob], int | None]
 
 
@@ -34,34 +34,34 @@ def whole_hours(job: TraceJob) -> int | None:
 
 
 def as_stated(job: TraceJob) -> int | None:
-    """The limit that the user gave, where there is one."""
+    """The time limit that the user gave, if there is one."""
     return job.limit_ms
 
 
 ESTIMATES: dict[str, Estimate | None] = {"exact": exact, "hours": whole_hours, "stated": as_stated, "none": None}
 
 
-class Terms(Struct, frozen=True):
+class SubmissionTerms(Struct, frozen=True):
     """How jobs of a trace are submitted."""
 
     estimate: Estimate | None = None
     whole_nodes: bool = False  # a job larger than a node takes whole nodes
-    checkpoints: bool = True  # whether jobs save when told to leave
+    checkpoints: bool = True  # whether jobs save when they are preempted
     grace_ms: int = 30_000
     restart_cost_ms: int = 0
-    ends_at_limit: bool = False  # a stated limit is enforced, not only believed
+    ends_at_limit: bool = False  # a time limit is enforced, not only used as an estimate
 
 
-DEFAULT_TERMS = Terms()
+DEFAULT_TERMS = SubmissionTerms()
 
 
-def arrivals_of(trace: Trace, cluster: ClusterSpec, terms: Terms = DEFAULT_TERMS) -> list[Arrival]:
+def arrivals_of(trace: Trace, cluster: ClusterSpec, terms: SubmissionTerms = DEFAULT_TERMS) -> list[Arrival]:
     """The jobs of a trace as submissions, in its order.
 
-    To the engine, time 0 is never: a workload that begins there begins a second later.
+    To the engine, time 0 means never: a workload that begins at 0 begins a second later.
     """
     later_ms = 1_000 if trace.jobs and trace.jobs[0].submit_ms <= 0 else 0
-    # jobs that ask for the same share one value: a large workload has few of them
+    # jobs with equal requests share one value: a large workload has few different ones
     gangs: dict[tuple[object, ...], tuple[GangSpec, ...]] = {}
     found = []
     for job in trace.jobs:
@@ -73,10 +73,10 @@ def arrivals_of(trace: Trace, cluster: ClusterSpec, terms: Terms = DEFAULT_TERMS
 
 
 def queues_of(trace: Trace, time_share: int = 0, guarantees: dict[str, int] | None = None) -> list[QueueSpec]:
-    """A queue for each team, all of one weight; ``guarantees`` in GPUs."""
+    """One queue per team, all of equal weight; ``guarantees`` in GPUs."""
     names = sorted({queue_of(job) for job in trace.jobs})
-    promised = guarantees or {}
-    return [QueueSpec(name=name, time_share=time_share, guarantee=_gpus(promised.get(name))) for name in names]
+    guaranteed = guarantees or {}
+    return [QueueSpec(name=name, time_share=time_share, guarantee=_gpus(guaranteed.get(name))) for name in names]
 
 
 def _gpus(count: int | None) -> Amounts:
@@ -84,11 +84,11 @@ def _gpus(count: int | None) -> Amounts:
 
 
 def queue_of(job: TraceJob) -> str:
-    """Queues are a tree: a team's name must not look like a path in it."""
+    """Names of queues are paths in a tree: a slash in the name of a team is replaced."""
     return job.team.replace("/", "-") or DEFAULT_QUEUE
 
 
-def _arrival(job: TraceJob, gangs: tuple[GangSpec, ...], terms: Terms, later_ms: int) -> Arrival:
+def _arrival(job: TraceJob, gangs: tuple[GangSpec, ...], terms: SubmissionTerms, later_ms: int) -> Arrival:
     estimate = None if terms.estimate is None else terms.estimate(job)
     spec = JobSpec(
         queue=queue_of(job),
@@ -104,7 +104,7 @@ def _arrival(job: TraceJob, gangs: tuple[GangSpec, ...], terms: Terms, later_ms:
 
 
 def demand_of(job: TraceJob, cluster: ClusterSpec, whole_nodes: bool = False) -> Demand:
-    """One task where a node can hold the job, else as many equal tasks as it takes."""
+    """One task if the job fits on a node, else as many equal tasks as needed."""
     largest = cluster.gpus_a_node
     tasks = 1
     if job.gpus > largest:

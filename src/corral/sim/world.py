@@ -1,7 +1,7 @@
-"""What an effect leads to, and when: starting, working, saving and stopping take time, and a restart costs.
+"""The simulated nodes: starting, working, saving and stopping take time, and a restart costs work.
 
-Plays the machines. Knows how much work a job is and how fast it goes where it sits; decides nothing. Whatever it
-reports, it reports as facts, and the engine treats them as it treats those of real machines.
+Knows the work of a job and its speed at its placement; decides nothing. It reports facts, which the engine treats like
+those of real nodes.
 """
 
 from __future__ import annotations
@@ -16,53 +16,53 @@ from corral.core.effects import Effect, StartGang, WarnGang
 from corral.core.model import Cause, GangState
 from corral.core.state import State
 
-#: What part of its full speed a job reaches on these seats, in thousandths.
+#: The speed of a job on these seats, in thousandths of full speed.
 SpeedModel = Callable[[str, Sequence[Seat]], int]
 
 
 class Costs(Struct, frozen=True):
-    """How long things take that are not work. All zero: the literature's idea of a cluster."""
+    """Times that are not work. All zero: the model of most publications."""
 
-    start_ms: int = 0  # from the order to the first step, of a first start
+    start_ms: int = 0  # from the order to the first step, at the first start
     restart_ms: int = 0  # the same when a checkpoint has to be loaded
-    save_ms: int = 0  # to write a checkpoint when told to leave
-    stop_ms: int = 0  # from the last word to the end of the processes
-    checkpoint_every_ms: int = 0  # 0: saves only when told to leave
-    saves: bool = True  # whether jobs save when told to leave; those that do not begin anew
+    save_ms: int = 0  # to write a checkpoint when preempted
+    stop_ms: int = 0  # from the kill to the end of the processes
+    checkpoint_every_ms: int = 0  # 0: saves only when preempted
+    saves: bool = True  # whether jobs save when preempted; otherwise they start from the beginning
 
 
 FREE = Costs()
-#: A sound guess for training jobs: see docs/simulator.md for where the figures come from.
+#: A reasonable default for training jobs; docs/simulator.md has the sources of the figures.
 TYPICAL = Costs(start_ms=30_000, restart_ms=60_000, save_ms=15_000, stop_ms=2_000, checkpoint_every_ms=1_800_000)
 
 
-#: A gang of which a part has died cannot write a checkpoint any more.
+#: A gang that has lost tasks cannot write a checkpoint.
 _TOO_LATE_TO_SAVE = frozenset({Cause.FAILURE, Cause.UNREPAIRABLE})
 
 
 class Save(Struct, frozen=True, gc=False):
-    """A mark on the agenda: this attempt writes a checkpoint now, if it still runs."""
+    """An event: this attempt writes a checkpoint now, if it still runs."""
 
     gang: str
     attempt: int
 
 
-#: What may stand on the agenda.
+#: Items of the agenda.
 Item = f.Fact | Save
 
 
 class Attempt(Struct):
-    """One run of a gang under way."""
+    """One running attempt of a gang."""
 
     number: int
     up_ms: int  # when work begins
     speed: int  # thousandths
     step: int  # of its newest checkpoint
-    is_leaving: bool = False  # it has been told so
+    is_leaving: bool = False  # it was warned
 
 
 class World:
-    """Carries effects out. ``later`` puts something on the agenda."""
+    """Executes effects. ``later`` adds an item to the agenda."""
 
     def __init__(
         self,
@@ -73,10 +73,14 @@ class World:
         speed: SpeedModel | None = None,
         exits: Mapping[str, int] | None = None,
     ) -> None:
-        self._state, self._work, self._later = state, work_ms, later
-        self._costs, self.speed, self._exits = costs, speed, exits or {}
+        self._state = state
+        self._work = work_ms
+        self._later = later
+        self._costs = costs
+        self.speed = speed
+        self._exits = exits or {}
         self._running: dict[str, Attempt] = {}
-        self._safe: dict[str, int] = {}  # gang -> work that a checkpoint has made safe, in ms at full speed
+        self._safe: dict[str, int] = {}  # gang -> work saved in a checkpoint, in ms at full speed
 
     def obey(self, effects: Sequence[Effect], now_ms: int) -> None:
         for effect in effects:
@@ -88,7 +92,7 @@ class World:
                 self._down(effect.gang, effect.attempt, now_ms, 137)
 
     def happen(self, item: Item, now_ms: int) -> f.Fact | None:
-        """What is told when an item of the agenda comes up; None if it no longer means anything."""
+        """The report for an item of the agenda; None if it no longer applies."""
         if not isinstance(item, Save):
             return item
         attempt = self._running.get(item.gang)
@@ -100,7 +104,7 @@ class World:
     def _start(self, effect: StartGang, now_ms: int) -> None:
         known = self._running.get(effect.gang)
         if known is not None and known.number == effect.attempt:
-            return  # told twice
+            return  # sent twice
         job = self._state.gangs[effect.gang].job
         safe = self._safe.get(effect.gang, 0)
         delay = self._costs.restart_ms if safe else self._costs.start_ms
@@ -118,14 +122,14 @@ class World:
     def _stop(self, effect: WarnGang, now_ms: int) -> None:
         attempt = self._running.get(effect.gang)
         if attempt is None or attempt.number != effect.attempt or attempt.is_leaving:
-            return  # a warning is owed until the gang has left, and is given again
+            return  # the engine repeats the warning until the gang has left
         attempt.is_leaving = True
         last_ms = now_ms
         if self._costs.saves and attempt.up_ms <= now_ms and effect.cause not in _TOO_LATE_TO_SAVE:
             last_ms = now_ms + self._costs.save_ms
             if last_ms <= effect.deadline_ms:
                 self._later(last_ms, self._saved(effect.gang, attempt, now_ms))
-            else:  # killed while it writes: there is no such checkpoint
+            else:  # killed while writing: there is no checkpoint
                 last_ms = max(now_ms, effect.deadline_ms)
         self._down(effect.gang, effect.attempt, last_ms + self._costs.stop_ms, self._saved_exit(effect.gang))
 
@@ -136,7 +140,7 @@ class World:
         self._later(when_ms, f.TasksDown(gang, attempt, self._state.gangs[gang].everyone, exit_code))
 
     def _saved(self, gang: str, attempt: Attempt, when_ms: int) -> f.Saved:
-        """The work done by then is safe. The attempt goes on from there."""
+        """Save the work done so far. The attempt continues."""
         done = max(0, when_ms - attempt.up_ms) * attempt.speed // 1000
         self._safe[gang] = self._safe.get(gang, 0) + done
         attempt.up_ms = max(attempt.up_ms, when_ms)

@@ -1,1 +1,1 @@
-"""Where the journal is kept, and what can be looked up in it."""
+"""The storage of the journal, and lookups in it."""

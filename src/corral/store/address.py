@@ -1,6 +1,6 @@
-"""Where a journal is: a folder of this machine, or a PostgreSQL database by its address.
+"""The location of a journal: a folder of this machine, or the address of a PostgreSQL database.
 
-Imports the driver of PostgreSQL only when a database is named, and says what to install if it is not there.
+Imports the driver of PostgreSQL only when a database is used, and says what to install if it is missing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def postgres() -> ModuleType:
 
 
 def verify(place: str | Path) -> list[Finding]:
-    """All that is wrong with a journal, wherever it is; nothing: it is whole."""
+    """All errors found in a journal, wherever it is; empty if it is intact."""
     if isinstance(place, str) and is_postgres(place):
         findings: list[Finding] = postgres().verify(place)
         return findings

@@ -1,7 +1,7 @@
-"""Records in a file: a stretch of the journal with both ends of its chain, so that the file proves itself.
+"""Archives: consecutive records in a file, with both ends of their hash chain, so that the file can be verified alone.
 
-JSON lines, one record each: first what it follows, last what it ends with. Compressed if the name ends in ``.gz``.
-Knows files and the chain; knows nothing of where records come from.
+JSON lines, one record each; the first line names the record before, the last line the final record. Compressed if the
+name ends in ``.gz``. Knows files and the chain; knows nothing about where records come from.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from msgspec import Struct
 
 from corral.store.chain import why_not_next
 from corral.store.files import make_folder, sync_folder
-from corral.store.journal import Head, JournalBroken, Record
+from corral.store.journal import JournalBroken, JournalHead, Record
 
 VERSION = 1
 
 
 class _Front(Struct):
-    journal_archive: int  # the version of this form
+    journal_archive: int  # the version of this format
     after: int
     hash: str
 
@@ -36,7 +36,7 @@ class _End(Struct):
 
 
 class ArchiveRefused(Exception):
-    """These records cannot be archived. Says why."""
+    """These records cannot be archived; the text says why."""
 
 
 #: seq, epoch, format, at_ms, actor, request, body, hash
@@ -45,10 +45,10 @@ _line: msgspec.json.Decoder[_Line | _End] = msgspec.json.Decoder(_Line | _End)
 _encoder = msgspec.json.Encoder()
 
 
-def write_archive(path: Path, before: Head, records: Iterable[Record]) -> Head:
-    """Write records that follow ``before``, checked on the way, whole or not at all. Returns their end."""
+def write_archive(path: Path, before: JournalHead, records: Iterable[Record]) -> JournalHead:
+    """Write records that follow ``before``, checking each, atomically. Returns the last one."""
     if path.exists():
-        raise ArchiveRefused(f"{path} is there already. Name another file.")
+        raise ArchiveRefused(f"{path} already exists. Name another file.")
     make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
     opened = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -69,7 +69,7 @@ def write_archive(path: Path, before: Head, records: Iterable[Record]) -> Head:
     return end
 
 
-def _write(file: IO[bytes] | gzip.GzipFile, before: Head, records: Iterable[Record]) -> Head:
+def _write(file: IO[bytes] | gzip.GzipFile, before: JournalHead, records: Iterable[Record]) -> JournalHead:
     file.write(_encoder.encode(_Front(VERSION, before.seq, before.hash.hex())) + b"\n")
     head = before
     for r in records:
@@ -78,13 +78,13 @@ def _write(file: IO[bytes] | gzip.GzipFile, before: Head, records: Iterable[Reco
             raise JournalBroken(wrong)
         line = (r.seq, r.epoch, r.format, r.at_ms, r.actor, r.request, r.body.decode(), r.hash.hex())
         file.write(_encoder.encode(line) + b"\n")
-        head = Head(r.seq, r.hash)
+        head = JournalHead(r.seq, r.hash)
     file.write(_encoder.encode(_End(head.seq, head.hash.hex())) + b"\n")
     return head
 
 
 def read_archive(path: Path) -> Iterator[Record]:
-    """The records of a file, each checked. Raises ``JournalBroken`` where it is not what was written, or cut short."""
+    """The records of a file, each checked. Raises ``JournalBroken`` if the file was changed or is truncated."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             yield from _read(file, path)
@@ -92,7 +92,7 @@ def read_archive(path: Path) -> Iterator[Record]:
         raise JournalBroken(f"{path} cannot be read, or is damaged: {wrong}") from None
 
 
-#: What reading a file that is not there, or not what was written, may lead to.
+#: Errors from reading a file that is missing or damaged.
 _DAMAGE = (OSError, EOFError, zlib.error, ValueError, msgspec.DecodeError)
 
 
@@ -102,27 +102,27 @@ def _read(file: IO[bytes] | gzip.GzipFile, path: Path) -> Iterator[Record]:
         line = _line.decode(text)
         if isinstance(line, _End):
             if (line.last, line.hash) != (head.seq, head.hash.hex()) or file.readline():
-                raise JournalBroken(f"{path} does not end as it says it ends")
+                raise JournalBroken(f"the last line of {path} does not match its records")
             return
         seq, epoch, format, at_ms, actor, request, body, digest = line
         record = Record(seq, epoch, format, at_ms, actor, request, body.encode(), bytes.fromhex(digest))
         wrong = why_not_next(head, record)
         if wrong:
             raise JournalBroken(f"{path}: {wrong}")
-        head = Head(record.seq, record.hash)
+        head = JournalHead(record.seq, record.hash)
         yield record
-    raise JournalBroken(f"{path} is cut short after record {head.seq}")
+    raise JournalBroken(f"{path} is truncated after record {head.seq}")
 
 
-def _front(text: bytes, path: Path) -> Head:
+def _front(text: bytes, path: Path) -> JournalHead:
     front = msgspec.json.decode(text, type=_Front)
     if front.journal_archive != VERSION:
-        raise JournalBroken(f"{path} is of version {front.journal_archive}, and this Corral reads {VERSION}")
-    return Head(front.after, bytes.fromhex(front.hash))
+        raise JournalBroken(f"{path} has version {front.journal_archive}; this version of Corral reads {VERSION}")
+    return JournalHead(front.after, bytes.fromhex(front.hash))
 
 
-def archive_begins_after(path: Path) -> Head:
-    """What the first record of a file follows."""
+def archive_begins_after(path: Path) -> JournalHead:
+    """The record before the first one of a file."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             return _front(file.readline(), path)

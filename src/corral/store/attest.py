@@ -1,7 +1,8 @@
-"""Proof of where the chain stood, for keeping elsewhere: the number and hash of a record, signed (Ed25519).
+"""Attestations: signed heads of the journal (number and hash of a record, Ed25519), to be stored elsewhere.
 
-A journal that was put back to an earlier moment, or computed again by somebody who may write its files, cannot contain
-the heads that were attested before. Knows bytes and lines; knows no journal and no clock.
+A journal that was rolled back, or rewritten by a user who can write its files, does not contain the heads that were
+attested before. Knows bytes and lines; knows no journal and no clock. The cryptographic library is loaded on first use:
+a server that does not attest starts without it.
 """
 
 from __future__ import annotations
@@ -14,14 +15,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from msgspec import Struct
 
-from corral.store.journal import Head
+from corral.store.journal import JournalHead
 
-KEY_FILE = "attest.key"  # in the data folder, where nothing else is said
+KEY_FILE = "attest.key"  # in the data folder, if no other file is configured
 LINE_MAX = 4096
 _WHAT = b"corral journal head\0"
 
@@ -40,22 +38,25 @@ class Attestation(Struct, frozen=True):
     signature: str
 
     @property
-    def head(self) -> Head:
-        return Head(self.seq, bytes.fromhex(self.hash))
+    def head(self) -> JournalHead:
+        return JournalHead(self.seq, bytes.fromhex(self.hash))
 
 
 class Signer:
     def __init__(self, secret: bytes) -> None:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
         self._key = Ed25519PrivateKey.from_private_bytes(secret)
         self.public = self._key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw).hex()
 
-    def attest(self, head: Head, at_ms: int) -> Attestation:
+    def attest(self, head: JournalHead, at_ms: int) -> Attestation:
         signature = self._key.sign(_signed(head.seq, head.hash.hex(), at_ms)).hex()
         return Attestation(head.seq, head.hash.hex(), at_ms, self.public, signature)
 
 
 def signer_of(path: Path) -> Signer:
-    """The signer whose secret is in a file; the file is made if there is none."""
+    """The signer whose secret key is in a file; the file is created if there is none."""
     if not path.exists():
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name}.{os.getpid()}")
@@ -73,9 +74,9 @@ def signer_of(path: Path) -> Signer:
     except binascii.Error:
         secret = b""
     if len(secret) != 32:
-        raise BadAttestation(f"{path} is no key: it has 32 bytes in base64")
+        raise BadAttestation(f"{path} is not a key: a key is 32 bytes in base64")
     if mode & 0o077:
-        raise BadAttestation(f"the key {path} can be read by others (mode {mode:04o}). chmod 600 it")
+        raise BadAttestation(f"the key {path} can be read by other users (mode {mode:04o}): chmod 600 {path}")
     return Signer(secret)
 
 
@@ -86,13 +87,16 @@ def line_of(attestation: Attestation) -> bytes:
 def read_lines(lines: Iterable[bytes], public: str = "") -> Iterator[Attestation]:
     """The attestations of a file, each checked. ``public``: the only key that may have signed them, in hexadecimal.
     Raises `BadAttestation`."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
     for number, line in enumerate(lines, 1):
         try:
             found = msgspec.json.decode(line[:LINE_MAX], type=Attestation)
             key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(found.key))
             key.verify(bytes.fromhex(found.signature), _signed(found.seq, found.hash, found.at_ms))
         except (msgspec.DecodeError, ValueError, InvalidSignature):
-            raise BadAttestation(f"line {number} is not what was signed") from None
+            raise BadAttestation(f"line {number} does not match its signature") from None
         if public and found.key != public:
             raise BadAttestation(f"line {number} was signed with another key: {found.key}")
         yield found

@@ -1,6 +1,6 @@
-"""Files that survive a loss of power: written whole, forced to disk, then given their name.
+"""Durable files: written to a temporary name, synced to disk, then renamed.
 
-Knows the file system and nothing of what is in the files. Everything is private to its owner.
+Knows the file system and nothing about the content. Everything is private to its owner.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from pathlib import Path
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """After this the file has the new content for good; after a crash before, it has the old or the new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.new")  # of this call alone
+    """Replace a file atomically and durably. After a crash it has the old or the new content."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.new")  # unique for this call
     file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         with os.fdopen(file, "wb") as stream:
@@ -26,7 +26,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """A private folder, with those above it, durable; nothing if it is there already."""
+    """Create a private folder and its parents, durably, if it does not exist."""
     if not folder.is_dir():
         make_folder(folder.parent)
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -34,7 +34,7 @@ def make_folder(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make names that came or went in a folder durable."""
+    """Make created, renamed and removed names in a folder durable."""
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(opened)

@@ -1,8 +1,8 @@
-"""Which data folder this is: an id of its own, and whether the folder is a copy of another one.
+"""The identity of a data folder: its id, and whether the folder is a copy of another one.
 
-A copy would go on with the numbers and epochs of its original, and whoever carries out orders could not tell the two
-apart. The file names its own inode: copied, it has another. (A snapshot of a whole file system keeps inodes and is not
-noticed.) Knows one file.
+A copy would continue with the numbers and epochs of its original, and agents could not tell the two apart. The file
+contains its own inode number, which differs in a copy. (A snapshot of a whole file system keeps inodes and is not
+detected.) Knows one file.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ FILE_NAME = "server-id"
 
 
 class Identity(Struct, frozen=True):
-    """``is_copy``: the folder had the id of another one until now; it has one of its own from here on."""
+    """``is_copy``: the folder had the id of another one until now; it now has its own."""
 
     id: str
     is_copy: bool
 
 
 def claim_identity(folder: Path) -> Identity:
-    """The id of this folder, made if there is none, or if the one that is there is another folder's."""
+    """The id of this folder; a new one if there is none, or if the file belongs to another folder."""
     path = folder / FILE_NAME
     try:
         stated, inode = path.read_text("ascii", "replace").split(), path.stat().st_ino
@@ -34,7 +34,7 @@ def claim_identity(folder: Path) -> Identity:
         return Identity(_written(path, uuid.uuid4().hex), False)
     if len(stated) == 2 and stated[1] == str(inode):
         return Identity(stated[0], False)
-    if len(stated) == 1:  # of a version that did not name its inode
+    if len(stated) == 1:  # written by a version without the inode
         return Identity(_written(path, stated[0]), False)
     return Identity(_written(path, uuid.uuid4().hex), True)
 

@@ -1,7 +1,7 @@
-"""Images on disk: one file each, whole or not at all, checked when read; the last few are kept.
+"""Images on disk: one file each, written atomically, checked when read; the last few are kept.
 
-Knows files and checksums. Does not know what an image holds. Needs no lease: whoever follows the journal may save one,
-since an image only saves work that the records could do as well.
+Knows files and checksums. Does not know the content of an image. Needs no lease: every server that follows the journal
+may save one, since an image only saves folding the records.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ImageFolder:
         self._folder = folder
 
     def save(self, image: StoredImage) -> None:
-        """Keep an image; older ones but the last few are dropped."""
+        """Save an image and drop all but the last few."""
         front = _Front(image.seq, image.format, len(image.body), _checksum(image.seq, image.format, image.body))
         make_folder(self._folder)
         write_whole(self._path(image.seq), msgspec.json.encode(front) + b"\n" + image.body)
@@ -45,7 +45,7 @@ class ImageFolder:
             self._path(seq).unlink(missing_ok=True)
 
     def newest(self, below: int = NO_SEQ) -> StoredImage | None:
-        """The newest image that is whole, of a record below that one; a damaged one is passed over."""
+        """The newest intact image of a record below that number; damaged ones are skipped."""
         for seq in self.seqs():
             image = self.load(seq) if seq < below else None
             if image is not None:
@@ -53,13 +53,13 @@ class ImageFolder:
         return None
 
     def drop_after(self, seq: int) -> None:
-        """Drop images of records that are not there. They would pass for images of whatever is written next."""
+        """Drop images of records that do not exist. They would be taken for images of later records."""
         for other in self.seqs():
             if other > seq:
                 self._path(other).unlink(missing_ok=True)
 
     def seqs(self) -> list[int]:
-        """The records after which there are images, newest first."""
+        """The numbers of the records with images, newest first."""
         try:
             names = os.listdir(self._folder)
         except FileNotFoundError:
@@ -67,7 +67,7 @@ class ImageFolder:
         return sorted((int(found[1]) for name in names if (found := _NAME.fullmatch(name))), reverse=True)
 
     def load(self, seq: int) -> StoredImage | None:
-        """One image, or None if it is not whole."""
+        """One image; None if it is damaged."""
         try:
             content = self._path(seq).read_bytes()
             line, _, body = content.partition(b"\n")

@@ -1,7 +1,7 @@
 """The journal: an append-only, hash-chained log of events, behind a small Protocol.
 
-Knows records, their order and who may write them. Knows nothing of what events mean: they come encoded. Whoever
-appends learns that a batch is durable through its future, and neither answers nor acts before.
+Knows records, their order and which server may write them. Knows nothing about what events mean: they are encoded. The
+future of an append says when the batch is durable; the caller neither answers nor acts before.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from msgspec import Struct
 
 #: Above every record.
 NO_SEQ = 1 << 62
-#: A restored or copied journal goes on with an epoch that no server of its original can reach: whoever carries out
-#: orders refuses those of an epoch that it has seen pass.
+#: A restored or copied journal continues with an epoch that no server of its original can reach: agents refuse orders
+#: of an older epoch than they have seen.
 EPOCHS_AHEAD = 1_000
 
 
 class Entry(Struct, frozen=True, gc=False):
-    """One event to be written: encoded, with who caused it. ``request`` names the submission it came with, if it came
-    with an idempotency key (see ``store.lookup.request_mark``); empty otherwise."""
+    """One event to be written: encoded, with its actor. ``request`` identifies its submission, if that had an
+    idempotency key (see ``store.lookup.request_mark``); empty otherwise."""
 
     at_ms: int
     actor: str
@@ -42,8 +42,8 @@ class Record(Struct, frozen=True, gc=False):
     hash: bytes
 
 
-class Head(Struct, frozen=True, gc=False):
-    """The last record: its number (0: there is none yet) and its hash."""
+class JournalHead(Struct, frozen=True, gc=False):
+    """The last record: its number (0 if there is none) and its hash."""
 
     seq: int
     hash: bytes
@@ -58,28 +58,28 @@ class StoredImage(Struct, frozen=True, gc=False):
 
 
 class JournalBusy(Exception):
-    """Another server holds the journal. Says which, and since when."""
+    """Another server holds the journal; the text says which, and since when."""
 
 
 class JournalFenced(Exception):
-    """A later epoch has begun: whoever sees this must stop writing at once."""
+    """A later epoch has begun: this server must stop writing immediately."""
 
 
 class JournalBroken(Exception):
-    """A record is not what was written, or is missing. Says which."""
+    """A record was changed or is missing; the text says which."""
 
 
 class JournalFailed(Exception):
-    """Something could not be written, so nothing after it may be. The server stops; what was acknowledged is safe."""
+    """A write failed, so nothing after it may be written. The server stops; acknowledged records are safe."""
 
 
 class JournalUnusable(Exception):
-    """The place of the journal cannot be used: not readable, not writable, not a journal. Says what to do."""
+    """The folder or database cannot be used: not readable, not writable, not a journal. The text says what to do."""
 
 
 class JournalAway(JournalUnusable):
-    """The place of the journal cannot be used at the moment, and may be again by itself. ``kind``: one word for why,
-    such as away, silent, locked, read_only or full."""
+    """The database cannot be used now, but may recover by itself. ``kind``: one word for the problem, such as away,
+    silent, locked, read_only or full."""
 
     def __init__(self, what: str, kind: str = "away") -> None:
         super().__init__(what)
@@ -87,7 +87,7 @@ class JournalAway(JournalUnusable):
 
 
 class JournalTooNew(JournalUnusable):
-    """A later version of Corral has changed the database in a way that this one does not know."""
+    """A later version of Corral has changed the schema of the database."""
 
 
 class Journal(Protocol):
@@ -97,13 +97,13 @@ class Journal(Protocol):
     def epoch(self) -> int: ...
 
     @property
-    def head(self) -> Head:
-        """The last record that was handed in, durable or not."""
+    def head(self) -> JournalHead:
+        """The last appended record, durable or not."""
         ...
 
-    def append(self, entries: Sequence[Entry]) -> Future[Head]:
-        """Number and chain a batch; the future is done when all of it is durable, or fails, and then so does every
-        later append: what was not written cannot be followed by something that was. Batches become durable in order."""
+    def append(self, entries: Sequence[Entry]) -> Future[JournalHead]:
+        """Number and chain a batch. The future completes when all of it is durable. If it fails, every later append
+        fails, too, so that there is never a gap. Batches become durable in order."""
         ...
 
     def read(self, after: int, limit: int) -> list[Record]:
@@ -111,38 +111,38 @@ class Journal(Protocol):
         ...
 
     def save_image(self, image: StoredImage) -> None:
-        """Keep an image; older ones but the last few are dropped."""
+        """Save an image and drop all but the last few."""
         ...
 
     def newest_image(self, below: int = NO_SEQ) -> StoredImage | None:
-        """The newest that is whole, of a record below that one."""
+        """The newest intact image of a record below that number."""
         ...
 
     def archived(self, after: int) -> Iterator[Record]:
-        """Records with a number above ``after`` that are in archives, in order; some of them may be here as well."""
+        """Records with a number above ``after`` from archives, in order; some may also be in the database."""
         ...
 
     def close(self) -> None:
-        """Write what was handed in, give the lease back."""
+        """Write what was appended and release the lease."""
         ...
 
 
 class RecordSource(Protocol):
-    """A journal as whoever only reads it sees it."""
+    """A journal for reading only."""
 
     def read(self, after: int, limit: int) -> list[Record]: ...
 
     def newest_image(self, below: int = NO_SEQ) -> StoredImage | None:
-        """The newest that is whole, of a record below that one."""
+        """The newest intact image of a record below that number."""
         ...
 
     def archived(self, after: int) -> Iterator[Record]:
-        """Records with a number above ``after`` that are in archives, in order; some of them may be here as well."""
+        """Records with a number above ``after`` from archives, in order; some may also be in the database."""
         ...
 
 
 def all_records(journal: RecordSource, after: int = 0, at_once: int = 10_000) -> Iterator[Record]:
-    """Every durable record from there on."""
+    """Every durable record above a number."""
     while records := journal.read(after, at_once):
         yield from records
         after = records[-1].seq

@@ -1,7 +1,7 @@
-"""What can be looked up of past and present: jobs, their runs, usage, submissions. Rows, questions and a Protocol.
+"""Lookups of jobs, attempts, usage and submissions: rows, queries and a Protocol.
 
-The rows are a fold of the journal (``projection``); here is only what they look like and how they are asked for. Says
-nothing of who may ask: the rights of whoever asks come in with the question, as the queues they may see.
+The rows are a fold of the journal (``projection``); this module defines only their types and the queries. Rights are
+not decided here: a query contains the queues that the user may see.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from corral.core.cluster.resources import Seat
 from corral.core.model import JobSpec
 from corral.store.journal import Record
 
-#: States of a job that is not over, and of one that is.
+#: States of a job that has not ended, and of one that has.
 LIVE = ("waiting", "starting", "running", "stopping")
 OVER = ("succeeded", "failed", "cancelled")
 
@@ -23,12 +23,12 @@ PAGE_MAX = 10_000
 
 
 class JobRow(Struct):
-    """A job, from its submission on and for ever. ``seq`` is the record it was submitted by: newer is greater.
+    """A job, kept for ever. ``seq`` is the record of its submission: newer is greater.
 
     ``started_ms``: when the first of its gangs first ran. ``failure``, ``why`` and ``exit_code`` are those of the first
-    gang that did not end well; ``exit_code`` is 0 if all did and None while it is open, or if no task ever told one.
-    ``gpu_milli`` and ``tasks``: what it asks for, all gangs of all elements together. ``request`` is the idempotency
-    key of its submission by ``actor``. ``spec`` is there only where one job was asked for.
+    gang that did not succeed; ``exit_code`` is 0 if all succeeded, and None while it is unknown. ``gpu_milli`` and
+    ``tasks``: requested by all gangs of all elements together. ``request`` is the idempotency key of its submission by
+    ``actor``. ``spec`` is set only when a single job is looked up.
     """
 
     seq: int
@@ -54,12 +54,12 @@ class JobRow(Struct):
     array_size: int
     labels: tuple[tuple[str, str], ...]
     gangs: int
-    starting: int = 0  # so many of the gangs
-    running: int = 0  # the broken ones among them
+    starting: int = 0  # number of gangs in this state
+    running: int = 0  # includes broken ones
     stopping: int = 0
     failed: int = 0
     cancelled: int = 0
-    over: int = 0  # those that failed or were cancelled among them
+    over: int = 0  # includes those that failed or were cancelled
     spec: JobSpec | None = None
 
     @property
@@ -73,7 +73,8 @@ class JobRow(Struct):
 
 
 class AttemptRow(Struct):
-    """One run of a gang. ``state``: starting, running, broken, stopping, ended. Its last ``spares`` seats are idle."""
+    """One attempt of a gang. ``state``: starting, running, broken, stopping or ended. The last ``spares`` seats
+    are idle."""
 
     job: str
     gang: str
@@ -102,9 +103,9 @@ class AttemptRow(Struct):
 
 
 class UsageRow(Struct):
-    """What a user held in a queue on a day (UTC, YYYY-MM-DD), what of it was in vain, and how many jobs were submitted.
+    """GPU time of a user in a queue on a day (UTC, YYYY-MM-DD), the part of it that was lost, and jobs submitted.
 
-    What was lost is counted on the day on which it was lost.
+    Lost time is counted on the day on which it was lost.
     """
 
     queue: str
@@ -116,7 +117,7 @@ class UsageRow(Struct):
 
 
 class RequestRow(Struct, frozen=True):
-    """A submission with an idempotency key: what was submitted (``fingerprint``), and the jobs that came of it."""
+    """A submission with an idempotency key: a digest of what was submitted (``fingerprint``), and its jobs."""
 
     actor: str
     key: str
@@ -126,11 +127,11 @@ class RequestRow(Struct, frozen=True):
 
 
 class JobQuery(Struct, frozen=True, kw_only=True):
-    """Which jobs, newest first. All conditions hold at once.
+    """A query for jobs, newest first. A job must meet all conditions.
 
-    ``queues`` are the queues that whoever asks may see, each with all below it (None: all of them); jobs of the user
-    ``users_own`` are seen wherever they are. ``queue`` means it and all below it; ``name`` may end in ``*``; a job has
-    all of the ``labels``; ``since_ms`` up to but not including ``until_ms`` is when it was submitted.
+    ``queues`` are the queues that the user may see, each with all below it (None: all queues); jobs of the user
+    ``users_own`` are visible in every queue. ``queue`` means it and all below it; ``name`` may end in ``*``; a job must
+    have all of the ``labels``, and be submitted from ``since_ms`` up to but not including ``until_ms``.
     """
 
     queues: tuple[str, ...] | None = None
@@ -147,14 +148,14 @@ class JobQuery(Struct, frozen=True, kw_only=True):
 
 
 class JobPage(Struct, frozen=True):
-    """``cursor`` leads to the next page; None: there is none."""
+    """A page. ``cursor``: for the next page; None if there is none."""
 
     jobs: tuple[JobRow, ...]
     cursor: str | None = None
 
 
 class UsageQuery(Struct, frozen=True, kw_only=True):
-    """Which usage. Days are included at both ends. ``now_ms``: with what is being used by then, not yet over."""
+    """A query for usage. Both days are included. ``now_ms``: include running attempts up to this time."""
 
     queues: tuple[str, ...] | None = None
     users_own: str | None = None
@@ -166,7 +167,7 @@ class UsageQuery(Struct, frozen=True, kw_only=True):
 
 
 class JobRecords(Struct, frozen=True):
-    """Records about a job, in order. There are no others up to the record ``upto``; ``head`` is the last of all."""
+    """Records about a job, in order; complete up to the record ``upto``. ``head``: the last record of the journal."""
 
     records: list[Record]
     upto: int
@@ -178,7 +179,7 @@ class BadCursor(ValueError):
 
 
 class Lookup(Protocol):
-    """Safe to ask from any thread. Answers from what is durable."""
+    """Lookups of durable data, from any thread."""
 
     def jobs(self, query: JobQuery) -> JobPage: ...
 
@@ -187,7 +188,7 @@ class Lookup(Protocol):
         ...
 
     def attempts(self, job: str) -> list[AttemptRow]:
-        """All runs of all its gangs, by element, gang and number."""
+        """All attempts of all its gangs, by element, gang and number."""
         ...
 
     def usage(self, query: UsageQuery) -> list[UsageRow]:
@@ -197,34 +198,34 @@ class Lookup(Protocol):
     def request(self, actor: str, key: str) -> RequestRow | None: ...
 
     def records_of(self, job: str, after: int, limit: int) -> JobRecords:
-        """Records about a job above a number, as far as they are not archived. At most ``limit`` of them, and perhaps
-        fewer than there are: ``upto`` says how far to go on from."""
+        """Records about a job above a number that are not archived. At most ``limit``, and possibly fewer than there
+        are: continue from ``upto``."""
         ...
 
 
 def request_mark(key: str, fingerprint: str) -> str:
-    """What ``Entry.request`` says of a submission: its idempotency key and a digest of what was sent (no spaces)."""
+    """The value of ``Entry.request``: the idempotency key, and a digest of what was sent (without spaces)."""
     assert " " not in fingerprint
     return f"{fingerprint} {key}"
 
 
 def read_request_mark(mark: str) -> tuple[str, str]:
-    """Key and fingerprint; two empty texts for an entry without a key."""
+    """Key and fingerprint; both empty for an entry without a key."""
     fingerprint, _, key = mark.partition(" ")
     return key, fingerprint
 
 
 def after_cursor(cursor: str | None) -> int:
-    """The number below which the next page begins."""
+    """The number below which the next page starts."""
     if cursor is None:
         return 1 << 62
     if not (cursor.isascii() and cursor.isdecimal() and len(cursor) <= 18):
-        raise BadCursor(f"{cursor!r} is not a cursor. Use the one that came with the page before.")
+        raise BadCursor(f"{cursor!r} is not a cursor. Use the cursor of the previous page.")
     return int(cursor)
 
 
 def lies_in(queue: str, root: str) -> bool:
-    """Whether a queue is another, or below it; everything is below the empty name."""
+    """Whether a queue is ``root`` or below it; every queue is below the empty name."""
     return not root or queue == root or queue.startswith(root + "/")
 
 

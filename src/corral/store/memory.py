@@ -1,7 +1,7 @@
-"""A journal in memory, with the same order and the same chain as one on disk: for tests and for trying things out.
+"""A journal in memory, with the same order and the same chain as one on disk, for tests and experiments.
 
-Knows nothing of files. A ``held`` one keeps its promises back until it is told, so that a test can stand between
-"handed in" and "durable".
+Knows nothing about files. With ``held``, records become durable only on ``release``, so that a test can act between
+appended and durable.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 
 from corral.store.chain import BEGINNING, chain
-from corral.store.journal import NO_SEQ, Entry, Head, JournalFailed, Record, StoredImage
+from corral.store.journal import NO_SEQ, Entry, JournalFailed, JournalHead, Record, StoredImage
 from corral.store.memory_lookup import MemoryLookup
 from corral.wire import codec
 
@@ -18,18 +18,18 @@ IMAGES_KEPT = 3
 
 
 class MemoryJournal:
-    """Implements ``Journal``. A second one on the records of a first is what a restart is for one on disk."""
+    """Implements ``Journal``. Creating a second one with the records of a first simulates a restart."""
 
     def __init__(self, records: Sequence[Record] = (), *, held: bool = False) -> None:
         self.held = held
         self._records = list(records)
         self._images: list[StoredImage] = []
-        self._waiting: list[tuple[Future[Head], list[Record], Head]] = []
+        self._waiting: list[tuple[Future[JournalHead], list[Record], JournalHead]] = []
         self._failure: JournalFailed | None = None
         self.lookup = MemoryLookup()
         self.lookup.feed(self._records)
         last = self._records[-1] if self._records else None
-        self._head = BEGINNING if last is None else Head(last.seq, last.hash)
+        self._head = BEGINNING if last is None else JournalHead(last.seq, last.hash)
         self._epoch = 1 if last is None else last.epoch + 1
 
     @property
@@ -37,25 +37,25 @@ class MemoryJournal:
         return self._epoch
 
     @property
-    def head(self) -> Head:
+    def head(self) -> JournalHead:
         return self._head
 
-    def append(self, entries: Sequence[Entry]) -> Future[Head]:
-        future: Future[Head] = Future()
-        future.set_running_or_notify_cancel()  # what was handed in cannot be taken back
+    def append(self, entries: Sequence[Entry]) -> Future[JournalHead]:
+        future: Future[JournalHead] = Future()
+        future.set_running_or_notify_cancel()  # an append cannot be cancelled
         if self._failure is not None:
             future.set_exception(self._failure)
             return future
         records = chain(self._head, self._epoch, codec.FORMAT, entries)
         if records:
-            self._head = Head(records[-1].seq, records[-1].hash)
+            self._head = JournalHead(records[-1].seq, records[-1].hash)
         self._waiting.append((future, records, self._head))
         if not self.held:
             self.release()
         return future
 
     def release(self) -> None:
-        """Make durable what was handed in."""
+        """Make durable what was appended."""
         waiting, self._waiting = self._waiting, []
         for future, records, head in waiting:
             self._records += records
@@ -63,7 +63,7 @@ class MemoryJournal:
             future.set_result(head)
 
     def fail(self, why: str = "made to fail") -> None:
-        """From now on nothing can be written, and what was handed in was not."""
+        """Fail all appends that are not durable, and all later ones."""
         self._failure = JournalFailed(why)
         waiting, self._waiting = self._waiting, []
         for future, _, _ in waiting:

@@ -1,6 +1,6 @@
-"""Look-ups in memory: the same answers as those of a database, found by going through everything.
+"""Lookups in memory: the same answers as those of a database, by scanning everything.
 
-The plain statement of what each question means; the one on SQLite is held to it by the tests.
+This is the reference implementation; tests compare the databases with it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class MemoryRows(dict[Key, Row], Generic[Key, Row]):
 
 
 class MemoryLookup:
-    """Implements ``Lookup`` over records that are fed to it."""
+    """Implements ``Lookup`` over the records passed to ``feed``."""
 
     def __init__(self) -> None:
         self._jobs: MemoryRows[str, JobRow] = MemoryRows()
@@ -110,7 +110,7 @@ def in_order(run: AttemptRow) -> tuple[int, str, int]:
 
 
 def as_request(rows: list[JobRow]) -> RequestRow | None:
-    """The submission that these jobs, in order, came of. A key that was used twice means what it meant at first."""
+    """The submission of these jobs, which are in order. If a key was used twice, its first use counts."""
     if not rows:
         return None
     first = rows[0]
@@ -129,7 +129,7 @@ def is_usage_wanted(row: UsageRow, query: UsageQuery) -> bool:
 
 
 def with_open_runs(rows: list[UsageRow], open_runs: list[tuple[AttemptRow, JobRow]], now_ms: int) -> list[UsageRow]:
-    """Usage with what runs hold that are not over."""
+    """Usage including attempts that have not ended."""
     table = {(row.queue, row.user, row.day): row for row in rows}
     for run, job in open_runs:
         for day_ms, gpu_ms in by_day(run, now_ms):

@@ -1,7 +1,7 @@
-"""What is looked up, folded from the journal: from a record and its event to changed rows. Nothing else changes them.
+"""The projection: folds the records of the journal into the rows of lookups. Nothing else changes the rows.
 
-Pure: reads and writes rows through ``Tables`` and knows neither SQL nor files. All it must remember of what goes on is
-in the rows themselves, so a restart needs nothing, and folding all records anew gives the same rows.
+Pure: reads and writes rows through ``Tables`` and knows neither SQL nor files. All its state is in the rows, so a
+restart needs nothing else, and folding all records again gives the same rows.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from msgspec import Struct
 from corral.core import events as e
 from corral.core.cluster.resources import GPU_MILLI, Seat
 from corral.core.cluster.topology import NodeSpec
+from corral.core.gang_id import index_of, job_of, role_of
 from corral.core.model import GangState
 from corral.store.journal import Record
 from corral.store.lookup import AttemptRow, JobRow, UsageRow, read_request_mark
@@ -32,7 +33,7 @@ Row = TypeVar("Row")
 
 
 class Rows(Protocol, Generic[Key, Row]):
-    """One table. A row that was changed has to be put back."""
+    """One table. A changed row must be put back."""
 
     def get(self, key: Key) -> Row | None: ...
 
@@ -40,7 +41,7 @@ class Rows(Protocol, Generic[Key, Row]):
 
 
 class Tables(Struct, frozen=True):
-    """All that is kept."""
+    """All tables."""
 
     jobs: Rows[str, JobRow]
     attempts: Rows[tuple[str, int], AttemptRow]  # gang, attempt
@@ -49,11 +50,11 @@ class Tables(Struct, frozen=True):
 
 
 def fold(tables: Tables, records: Iterable[Record]) -> None:
-    """Change the rows by these records, in order. A record that changes no row because it cannot be true is left out,
-    and the log says so: what is looked up must never keep anybody from writing."""
+    """Apply these records to the rows, in order. A record that cannot be applied is skipped and logged as an error: a
+    problem of lookups must never block writing."""
     for record in records:
-        if record.format == codec.FORMAT and codec.kind_of(record.body) not in _TOLD_BY_NAME:
-            continue  # most records change no row: not worth decoding
+        if record.format == codec.FORMAT and codec.kind_of(record.body) not in _PROJECTED_NAMES:
+            continue  # most records change no row: do not decode them
         try:
             event = codec.decode(record.format, record.body)
             change = _CHANGES.get(type(event))
@@ -64,7 +65,7 @@ def fold(tables: Tables, records: Iterable[Record]) -> None:
 
 
 class _Named(Struct):
-    """What names the job in the bytes of an event; the rest is passed over."""
+    """The fields of an encoded event that name its job; the rest is ignored."""
 
     job: str = ""
     gang: str = ""
@@ -74,7 +75,7 @@ _named = msgspec.json.Decoder(_Named)
 
 
 def job_told_of(format: int, body: bytes) -> str:
-    """The job that a record is about; "" if it is about none, or cannot be read."""
+    """The job that a record is about; "" if there is none, or the record cannot be read."""
     try:
         named = _named.decode(body) if format == codec.FORMAT else codec.decode(format, body)
     except (ValueError, RecursionError, msgspec.DecodeError):
@@ -138,7 +139,7 @@ def _priority(tables: Tables, event: e.PriorityChanged, record: Record) -> None:
     tables.jobs.put(job.id, job)
 
 
-# ---- runs ----------------------------------------------------------------------------------------------------------
+# ---- attempts ------------------------------------------------------------------------------------------------------
 
 
 def _placed(tables: Tables, event: e.GangPlaced | e.GangRepaired, record: Record) -> None:
@@ -146,11 +147,11 @@ def _placed(tables: Tables, event: e.GangPlaced | e.GangRepaired, record: Record
     job = _job_of(tables, event.gang)
     if isinstance(event, e.GangRepaired):
         broken = _attempt(tables, event.gang, event.attempt - 1)
-        if broken.started_ms is not None:  # what it had not saved is lost, and no event says so
+        if broken.started_ms is not None:  # work since the last checkpoint is lost; no event records it
             safe_ms = max(broken.started_ms, broken.saved_ms or 0)
             broken.lost_gpu_ms = broken.gpu_milli * (event.at_ms - safe_ms) // 1000
         _end_run(tables, job, broken, event.at_ms)
-    role, index = _place_in_job(event.gang)
+    role, index = role_of(event.gang), index_of(event.gang)
     seats = event.seats + event.spares
     run = AttemptRow(
         job=job.id,
@@ -244,16 +245,16 @@ def _end_run(tables: Tables, job: JobRow, run: AttemptRow, now_ms: int) -> None:
 
 
 def by_day(run: AttemptRow, until_ms: int) -> Iterable[tuple[int, int]]:
-    """What a run held of GPUs on each day: (a time on that day, GPU-milliseconds). The parts add up to the whole."""
-    begin, told = run.placed_ms, 0
+    """GPU time of an attempt on each day: (a time on that day, GPU-milliseconds). The parts add up to the whole."""
+    begin, counted = run.placed_ms, 0
     while begin < until_ms and run.gpu_milli:
         end = min(until_ms, (begin // DAY_MS + 1) * DAY_MS)
         held = run.gpu_milli * (end - run.placed_ms) // 1000
-        yield begin, held - told
-        begin, told = end, held
+        yield begin, held - counted
+        begin, counted = end, held
 
 
-# ---- usage and machines --------------------------------------------------------------------------------------------
+# ---- usage and nodes -----------------------------------------------------------------------------------------------
 
 
 def _use(tables: Tables, job: JobRow, at_ms: int, *, gpu_ms: int = 0, lost_gpu_ms: int = 0, jobs: int = 0) -> None:
@@ -282,7 +283,7 @@ def _node_added(tables: Tables, event: e.NodeAdded, record: Record) -> None:
 
 
 def _gpu_milli(tables: Tables, seat: Seat) -> int:
-    """What a seat holds of GPUs. A slice is the part of its GPU that its memory is."""
+    """GPUs of a seat, in thousandths. A slice counts by its share of the memory of the GPU."""
     if not seat.slice_mib or not seat.gpus:
         return seat.gpus.bit_count() * 1000
     node = tables.nodes.get(seat.node)
@@ -303,25 +304,13 @@ def _job_of(tables: Tables, gang: str) -> JobRow:
     return _job(tables, job_of(gang))
 
 
-def job_of(gang: str) -> str:
-    """``17`` of ``17/main`` and of ``17[3]/main``."""
-    return gang.partition("/")[0].partition("[")[0]
-
-
-def _place_in_job(gang: str) -> tuple[str, int | None]:
-    """Role, and the number of the array element."""
-    element, _, role = gang.partition("/")
-    number = element.partition("[")[2]
-    return role, int(number[:-1]) if number else None
-
-
 def _attempt(tables: Tables, gang: str, number: int) -> AttemptRow:
     run = tables.attempts.get((gang, number))
     assert run is not None, f"attempt {number} of {gang} was never placed"
     return run
 
 
-#: Which count of the job a run in this state is in.
+#: The counter of the job for an attempt in this state.
 _COUNTED = {"starting": "starting", "running": "running", "broken": "running", "stopping": "stopping"}
 
 
@@ -340,7 +329,7 @@ def _put(tables: Tables, job: JobRow, run: AttemptRow | None = None) -> None:
 
 
 def _state_of(job: JobRow) -> str:
-    """The liveliest of its gangs; when all are over, how they ended."""
+    """The most active state of its gangs; when all have ended, the outcome."""
     if job.is_over:
         return "failed" if job.failed else "cancelled" if job.cancelled else "succeeded"
     return "running" if job.running else "starting" if job.starting else "stopping" if job.stopping else "waiting"
@@ -361,4 +350,4 @@ _CHANGES: dict[type, Callable[[Tables, Any, Record], None]] = {
     e.GangStopped: _stopped,
     e.GangFinished: _finished,
 }
-_TOLD_BY_NAME = {kind.__name__ for kind in _CHANGES}
+_PROJECTED_NAMES = {kind.__name__ for kind in _CHANGES}

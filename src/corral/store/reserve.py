@@ -1,7 +1,6 @@
-"""Room on a disk that is kept back: a file of a stated size, given up when nothing else is left, so that what must be
-written still can be.
+"""Reserved disk space: a file of a fixed size that is deleted when the disk is full, so that the journal can go on.
 
-Knows one file and the file system that it is on. Who gives it up says so.
+Knows one file and its file system. The caller logs when the reserve is used.
 """
 
 from __future__ import annotations
@@ -14,13 +13,14 @@ from corral.store.files import make_folder
 
 FILE_NAME = "journal.reserve"
 RESERVE_BYTES = 64 << 20
-#: Less than this part of a disk, and less than this much of it, is too little to take in new work or to keep logs.
+#: With less free space than this part of the disk (1/20), at most 1 GiB, no jobs are accepted and no logs are stored.
 _KEEP_PART, _KEEP_MAX = 20, 1 << 30
 
 
 class Reserve:
     def __init__(self, folder: Path, size: int = RESERVE_BYTES) -> None:
-        self._path, self._size = folder / FILE_NAME, size
+        self._path = folder / FILE_NAME
+        self._size = size
 
     @property
     def is_held(self) -> bool:
@@ -30,7 +30,7 @@ class Reserve:
             return False
 
     def take(self) -> bool:
-        """Keep the room back. False: there is not as much, or not so much that others have some as well."""
+        """Create the reserve. False if there is not enough free space for it and for other files."""
         if self.is_held:
             return True
         if free_bytes(self._path.parent) < self._size + keep_bytes(self._path.parent):
@@ -47,7 +47,7 @@ class Reserve:
             os.close(file)
 
     def release(self) -> bool:
-        """Give the room up. False: there was none."""
+        """Delete the reserve. False if there was none."""
         try:
             self._path.unlink()
         except FileNotFoundError:
@@ -56,19 +56,19 @@ class Reserve:
 
 
 def free_bytes(folder: Path) -> int:
-    """What whoever is not root may still write there."""
+    """Free space for users other than root."""
     room = os.statvfs(folder)
     return room.f_bavail * room.f_frsize
 
 
 def keep_bytes(folder: Path) -> int:
-    """How much of the disk is left alone by everything that can wait."""
+    """Free space that must remain for the journal; everything else stops using the disk before."""
     room = os.statvfs(folder)
     return min(room.f_blocks * room.f_frsize // _KEEP_PART, _KEEP_MAX)
 
 
 def is_full(wrong: BaseException) -> bool:
-    """Whether something failed because the disk has no room."""
+    """Whether an error means that the disk is full."""
     if isinstance(wrong, OSError) and wrong.errno in (errno.ENOSPC, errno.EDQUOT):
         return True
     return (getattr(wrong, "sqlite_errorname", "") or "").startswith("SQLITE_FULL")

@@ -1,1 +1,1 @@
-"""How things are written down: what people type and what programs exchange. Knows texts; decides nothing."""
+"""Formats: what users write and what programs exchange. Knows texts; decides nothing."""

@@ -1,15 +1,15 @@
-"""What the configuration may say about the accounts of machines. Knows keys and words, not what follows from them."""
+"""Configuration of accounts that jobs run as. Knows keys and texts, not their effect."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from corral.core.people.commands import ACCOUNT
-from corral.core.people.identity import AccountRules
+from corral.core.accounts.commands import ACCOUNT
+from corral.core.accounts.identity import AccountRules
 from corral.wire.document.kinds import SPAN, text
-from corral.wire.document.table import Key, Table, table_kind
+from corral.wire.document.table import Key, KeyTable, table_kind
 
-ACCOUNT_KEYS = Table(
+ACCOUNT_KEYS = KeyTable(
     "accounts",
     [
         Key("default", text("an account of the machines", pattern=ACCOUNT.pattern),

@@ -1,6 +1,6 @@
-"""Addresses: which is a database, what of it people may see; which server is spoken to so that others could listen.
+"""Addresses: which is a database, what of it may be shown; and which server is reached without encryption.
 
-Knows texts. A password in an address is for the database alone.
+Knows texts. A password in an address is only for the database.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from urllib.parse import urlsplit, urlunsplit
 
-#: Set to 1, it allows clients and agents to speak plain HTTP beyond this machine.
+#: Set to 1, it allows clients and agents to use plain HTTP to other machines.
 PLAIN_HTTP_VARIABLE = "CORRAL_ALLOW_PLAIN_HTTP"
 _SCHEMES = ("postgresql://", "postgres://")
 _SECRET = re.compile(r"(?<![a-z])(password|passfile|sslpassword)=[^&]*", re.IGNORECASE)
@@ -22,7 +22,7 @@ def is_postgres(place: str) -> bool:
 
 
 def shown(address: str) -> str:
-    """An address as people may see it: without any password."""
+    """An address for display: without a password."""
     try:
         parts = urlsplit(address)
     except ValueError:
@@ -33,7 +33,7 @@ def shown(address: str) -> str:
 
 
 def is_plain(url: str) -> bool:
-    """Whether a token would be sent unencrypted beyond this machine."""
+    """Whether a token would be sent unencrypted to another machine."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
@@ -48,12 +48,12 @@ def is_plain(url: str) -> bool:
 
 
 def why_not_plain(url: str, environment: Mapping[str, str] | None = None) -> str:
-    """Why no token may be sent there; empty: it may, or the environment allows it. To be asked by everything that sends
-    tokens: clients, the command line, agents."""
+    """Why no token may be sent there; empty: it may, or the environment allows it. Everything that sends tokens calls
+    it: clients, the command line, agents."""
     env = os.environ if environment is None else environment
     if not is_plain(url) or env.get(PLAIN_HTTP_VARIABLE, "") in ("1", "true", "yes"):
         return ""
     return f"tokens would be sent unencrypted to {url}"
 
 
-PLAIN_HINT = f"use https://, or say --allow-plain-http or {PLAIN_HTTP_VARIABLE}=1 if nobody can listen on the way"
+PLAIN_HINT = f"use https://, or give --allow-plain-http or {PLAIN_HTTP_VARIABLE}=1 if the network is trusted"

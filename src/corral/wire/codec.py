@@ -1,6 +1,6 @@
-"""How an event is written down and read back: JSON, tagged with the name of its class, under a format number.
+"""Encoding of events: JSON, tagged with the name of the class, under a format number.
 
-Knows the events and every format they were ever written in. Knows nothing of records, files or what events mean.
+Knows the events and every format they were ever written in. Does not know records, files or what events mean.
 The same event always gives the same bytes: fields in the order of their class, every field, no spaces.
 
 When an event changes so that old bytes would be read wrongly or not at all: raise ``FORMAT``, add to ``UPCASTERS`` how
@@ -14,23 +14,23 @@ from typing import Any
 
 import msgspec
 
+from corral.core.accounts.accounts import AccountEvent
 from corral.core.events import Event
 from corral.core.fleets.fleets import FleetEvent
-from corral.core.people.accounts import AccountEvent
 
-#: What is in a journal.
+#: The events of a journal.
 Written = Event | AccountEvent | FleetEvent
 #: From the raw form of an event in one format to its raw form in the next.
 Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
 
 #: The format that ``encode`` writes.
 FORMAT = 1
-#: Format n: what makes format n + 1 of it. Only what is old goes through here.
+#: Format n: the function that turns it into format n + 1. Used for old records only.
 UPCASTERS: Mapping[int, Upcaster] = {}
 
 
 class Unreadable(ValueError):
-    """These bytes are no event that this version of Corral knows."""
+    """These bytes are not an event that this version of Corral knows."""
 
 
 _encoder = msgspec.json.Encoder()
@@ -67,7 +67,7 @@ def decode_old(format: int, body: bytes, newest: int, upcasters: Mapping[int, Up
 def kind_of(body: bytes) -> str:
     """The name of the event's class, read off the front of the bytes without decoding them; "" if they begin otherwise.
 
-    Right for whatever ``encode`` wrote in any format, since the tag has always been the first field.
+    Correct for every format, since the tag has always been the first field.
     """
     if body[:9] != b'{"type":"':
         return ""

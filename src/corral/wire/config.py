@@ -1,7 +1,7 @@
-"""The configuration of a server: a YAML file whose every key is optional, and what holds when it says nothing.
+"""The configuration of a server: a YAML file in which every key is optional, and the defaults.
 
-Faults are those of job files: all at once, with file, line and column, and the nearest key. Reads texts; opens no file
-and changes nothing. Which policies there are it learns from the catalogue when one is named.
+Errors are reported as for job files: all at once, with file, line and column, and the nearest key. Reads texts; opens
+no file and changes nothing. Imports the catalogue of policies only when a policy is named.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 
 from msgspec import Struct, structs
 
+from corral.core.accounts.identity import AccountRules
 from corral.core.intake.site import SiteRules
 from corral.core.model import QueueSpec, Settings
-from corral.core.people.identity import AccountRules
 from corral.wire.accounts import ACCOUNT_KEYS, ACCOUNTS
 from corral.wire.address import shown
 from corral.wire.containers import CONTAINER_KEYS, CONTAINERS, ContainerRules
@@ -23,23 +23,23 @@ from corral.wire.document.kinds import (
     SIZE_OVER_ZERO,
     SPAN,
     SPAN_OVER_ZERO,
-    Kind,
+    ValueKind,
     bounded,
     listing,
     meant,
     number,
     text,
 )
-from corral.wire.document.table import Key, Table, table_kind
+from corral.wire.document.table import Key, KeyTable, table_kind
 from corral.wire.document.yaml import PlacedFault, read_yaml
 from corral.wire.health import HEALTH_KEYS, HEALTH_TABLE, HealthSettings
 from corral.wire.job.demands import LEVEL
 from corral.wire.job.keys import QUEUE
-from corral.wire.job.limits import LIMITS, Limits
+from corral.wire.job.limits import LIMITS, DocumentLimits
 from corral.wire.job.parse import DEFAULT_QUEUE
 from corral.wire.job.program import PATH_TEXT
-from corral.wire.keeping import ATTEST, ATTEST_KEYS, SECRET_KEYS, SECRETS, AttestRules, SecretRules
 from corral.wire.queues import PAGE, QUEUE_KEYS, parse_queue, queue_of, queue_schema, write_queue
+from corral.wire.retention import ATTEST, ATTEST_KEYS, SECRET_KEYS, SECRETS, AttestRules, SecretRules
 from corral.wire.rules import RULE_KEYS, RULES
 from corral.wire.topology import TOPOLOGY_KEYS, TOPOLOGY_TABLE, TopologySource
 
@@ -49,48 +49,49 @@ FILE_BYTES_MAX = 1 << 20
 
 
 class LogRules(Struct, frozen=True, kw_only=True):
-    """How much of what tasks write is kept, and how long."""
+    """How much of the output of tasks is kept, and how long."""
 
     keep_ms: int = 30 * DAY_MS
-    task_mib: int = 1024  # of one task; the oldest goes first
+    task_mib: int = 1024  # of one task; the oldest is dropped first
     total_mib: int = 100 * 1024
+    user_mib: int | None = None  # of all tasks of one user on a machine
     scratch_mib: int | None = None  # in private directories of all tasks of one account on a machine
 
 
 class ApiLimits(Struct, frozen=True, kw_only=True):
-    """What one request, and one token in a second, may ask of the server."""
+    """Limits of one request, and of the requests of one token per second."""
 
     body_mib: int = 32
     jobs_per_request: int = 5_000
     requests_per_s: int = 2_000  # for each token
-    requests_at_once: int = 4_000  # that may be saved up
+    requests_at_once: int = 4_000  # burst
 
 
 class AuditRules(Struct, frozen=True, kw_only=True):
-    """What is written into the record besides changes."""
+    """What is recorded besides changes."""
 
     reads: bool = False
 
 
 class AgentRules(Struct, frozen=True, kw_only=True):
-    """Where agents of machines that join speak to the server. ``port`` None: the one after the server's own."""
+    """The gateway for agents. ``port`` None: the port after the server's own."""
 
     port: int | None = None
     connections: int = 8_000
-    farewell_ms: int = 60_000  # the lease that a server which is stopped leaves behind
+    farewell_ms: int = 60_000  # the lease that a stopping server leaves for its agents
 
 
 class PolicyChoice(Struct, frozen=True, kw_only=True):
-    """Which policy decides, and its settings."""
+    """The scheduling policy and its settings."""
 
     name: str = "standard"
-    reservations: int = 1  # how many blocked gangs are promised a start
+    reservations: int = 1  # number of blocked gangs with a reservation
     patience_ms: int = DAY_MS
     timeout_ms: int = 30_000  # a plan that takes longer has failed
 
 
 class Config(Struct, frozen=True, kw_only=True):
-    """All that an administrator can say about a server. ``data`` empty: where the command line puts it by itself."""
+    """All settings of a server. ``data`` empty: the default of the command line."""
 
     data: str = ""
     database: str = ""
@@ -99,8 +100,8 @@ class Config(Struct, frozen=True, kw_only=True):
     tls_certificate: str = ""
     tls_key: str = ""
     tls_ca: str = ""  # for the command line of this machine
-    allow_plain_http: bool = False  # beyond this machine, without TLS
-    connections: int = 4_000  # of people and their programs
+    allow_plain_http: bool = False  # listen beyond this machine without TLS
+    connections: int = 4_000  # of clients
     agents: AgentRules = AgentRules()
     administrator: str = "admin"
     accounts: AccountRules = AccountRules()
@@ -113,7 +114,7 @@ class Config(Struct, frozen=True, kw_only=True):
     rules: SiteRules = SiteRules()
     secrets: SecretRules = SecretRules()
     attest: AttestRules = AttestRules()
-    limits: Limits = LIMITS
+    limits: DocumentLimits = LIMITS
     api: ApiLimits = ApiLimits()
     audit: AuditRules = AuditRules()
     health: HealthSettings = HealthSettings()
@@ -126,7 +127,7 @@ class Config(Struct, frozen=True, kw_only=True):
 
 
 def _policies() -> list[str]:
-    from corral.policy.catalog import CATALOG  # only when a policy is named: it loads all of them
+    from corral.policy.catalog import CATALOG  # only when a policy is named: it imports all of them
 
     return list(CATALOG)
 
@@ -138,16 +139,16 @@ def _read_policy_name(value: Any, _path: Path, _reading: Reading) -> str:
     return str(value)
 
 
-_POLICY_NAME = Kind(_read_policy_name, {"type": "string"}, "the name of a policy")
-POLICY_KEYS = Table(
+_POLICY_NAME = ValueKind(_read_policy_name, {"type": "string"}, "the name of a policy")
+POLICY_KEYS = KeyTable(
     "policy",
     [
-        Key("name", _POLICY_NAME, "Which policy.", "standard", default="standard", into="name"),
-        Key("reservations", number("a number of gangs", 0, 1000), "So many blocked gangs are promised a start.",
+        Key("name", _POLICY_NAME, "Scheduling policy.", "standard", default="standard", into="name"),
+        Key("reservations", number("a number of gangs", 0, 1000), "Number of blocked gangs that get a reservation.",
             1, default="1", into="reservations"),
-        Key("patience", SPAN_OVER_ZERO, "After so long the oldest goes first within its priority.",
+        Key("patience", SPAN_OVER_ZERO, "After this wait, the oldest gang goes first within its priority.",
             "1d", default="1d", into="patience_ms"),
-        Key("timeout", SPAN_OVER_ZERO, "How long a plan may take.", "30s", default="30s", into="timeout_ms"),
+        Key("timeout", SPAN_OVER_ZERO, "Longest time a plan may take.", "30s", default="30s", into="timeout_ms"),
     ],
 )  # fmt: skip
 
@@ -165,76 +166,82 @@ def _read_policy(value: Any, path: Path, reading: Reading) -> Any:
     return _POLICY_TABLE.read(value, path, reading)
 
 
-LISTEN_KEYS = Table(
+LISTEN_KEYS = KeyTable(
     "listen",
     [
-        Key("address", text("an address"), "On which address.", "0.0.0.0", default="127.0.0.1", into="address"),
-        Key("port", number("a port", 0, 65_535), "On which port.", 7411, default="7411", into="port"),
+        Key("address", text("an address"), "Address to listen on.", "0.0.0.0", default="127.0.0.1", into="address"),
+        Key("port", number("a port", 0, 65_535), "Port to listen on.", 7411, default="7411", into="port"),
         Key("tls_certificate", PATH_TEXT, "A file in PEM.", "/etc/corral/tls.pem", into="tls_certificate"),
         Key("tls_key", PATH_TEXT, "A file in PEM.", "/etc/corral/tls.key", into="tls_key"),
-        Key("tls_ca", PATH_TEXT, "Its authority, if that is a private one; for `corral` on this machine.",
+        Key("tls_ca", PATH_TEXT, "Certificate authority, if it is a private one; used by `corral` on this machine.",
             "/etc/corral/ca.pem", into="tls_ca"),
-        Key("allow_plain_http", FLAG, "Listen beyond this machine without TLS, tokens readable on the way.",
+        Key("allow_plain_http",
+            FLAG, "Allow listening beyond this machine without TLS; tokens are then sent unencrypted.",
             False, default="false", into="allow_plain_http"),
         Key("connections", number("a number of connections", 1, 1_000_000),
-            "Open connections at most; beyond, requests are answered with 503.",
+            "Most open connections; requests beyond it get 503.",
             4000, default="4000", into="connections"),
     ],
 )  # fmt: skip
-FAIRNESS_KEYS = Table(
+FAIRNESS_KEYS = KeyTable(
     "fairness",
     [
-        Key("half_life", SPAN_OVER_ZERO, "After so long what somebody has used counts half.",
+        Key("half_life", SPAN_OVER_ZERO, "Half-life of past usage.",
             "7d", default="7d", into="half_life_ms"),
-        Key("entry_charge", SPAN, "What a start is charged at once, so that a burst gains nothing.",
+        Key("entry_charge", SPAN, "Usage charged at each start, so that a burst gains nothing.",
             "1h", default="1h", into="entry_charge_ms"),
-        Key("default_estimate", SPAN_OVER_ZERO, "For work that states neither limit nor estimate.",
+        Key("default_estimate", SPAN_OVER_ZERO, "Assumed run time of jobs without time_limit and estimate.",
             "1d", default="1d", into="default_expected_ms"),
     ],
 )  # fmt: skip
-LOG_KEYS = Table(
+LOG_KEYS = KeyTable(
     "logs",
     [
-        Key("keep", SPAN_OVER_ZERO, "How long logs are kept after the end.", "30d", default="30d", into="keep_ms"),
-        Key("per_task", SIZE_OVER_ZERO, "How much of one task; the oldest goes first.",
+        Key("keep", SPAN_OVER_ZERO, "How long to keep logs after a job ended.", "30d", default="30d", into="keep_ms"),
+        Key("per_task", SIZE_OVER_ZERO, "Most log kept of one task; the oldest part is dropped first.",
             "1GiB", default="1GiB", into="task_mib"),
-        Key("total", SIZE_OVER_ZERO, "How much of all together.", "100GiB", default="100GiB", into="total_mib"),
+        Key("per_user", SIZE_OVER_ZERO,
+            "Most log kept of one user on a machine; the oldest of ended jobs are dropped first, then of running ones.",
+            "20GiB", default="a fair share of total", into="user_mib"),
+        Key("total", SIZE_OVER_ZERO,
+            "Most log kept of all tasks together; above it the users who keep most lose their oldest.",
+            "100GiB", default="100GiB", into="total_mib"),
         Key("scratch_per_account", SIZE_OVER_ZERO,
-            "How much tasks of one account may keep in private directories (TMPDIR) on a machine; who keeps more is "
-            "told, then the task that has most is ended.", "50GiB", default="no bound", into="scratch_mib"),
+            "How much tasks of one account may keep in private directories (TMPDIR) on a machine; an account above is "
+            "warned, then its task with the most is ended.", "50GiB", default="no bound", into="scratch_mib"),
     ],
 )  # fmt: skip
-API_KEYS = Table(
+API_KEYS = KeyTable(
     "api",
     [
-        Key("body", SIZE_OVER_ZERO, "The largest body of a request.", "32MiB", default="32MiB", into="body_mib"),
-        Key("jobs_per_request", number("a number of jobs", 1, 1_000_000), "Jobs in one request at most.",
+        Key("body", SIZE_OVER_ZERO, "Largest request body.", "32MiB", default="32MiB", into="body_mib"),
+        Key("jobs_per_request", number("a number of jobs", 1, 1_000_000), "Most jobs in one request.",
             5_000, default="5000", into="jobs_per_request"),
-        Key("requests_per_s", number("a number of requests", 1), "For each token.",
+        Key("requests_per_s", number("a number of requests", 1), "Request rate of each token.",
             2000, default="2000", into="requests_per_s"),
-        Key("requests_at_once", number("a number of requests", 1), "That a token may save up.",
+        Key("requests_at_once", number("a number of requests", 1), "Burst of each token.",
             4000, default="4000", into="requests_at_once"),
     ],
 )  # fmt: skip
-AUDIT_KEYS = Table(
+AUDIT_KEYS = KeyTable(
     "audit",
     [
-        Key("reads", FLAG, "Record who reads logs, names of secrets, the record and others' jobs.",
+        Key("reads", FLAG, "Also record reads of logs, secret names, the audit record and other users' jobs.",
             False, default="false", into="reads"),
     ],
 )  # fmt: skip
-AGENT_KEYS = Table(
+AGENT_KEYS = KeyTable(
     "agents",
     [
-        Key("port", number("a port", 0, 65_535), "On which port; 0: any, the same at every start.",
+        Key("port", number("a port", 0, 65_535), "Port for agents; 0: any free port, the same at every start.",
             7412, default="the one after listen.port", into="port"),
-        Key("connections", number("a number of connections", 1, 1_000_000), "So many agents at a time.",
+        Key("connections", number("a number of connections", 1, 1_000_000), "Most connected agents.",
             8000, default="8000", into="connections"),
-        Key("farewell", SPAN_OVER_ZERO, "So long tasks go on after the server was stopped in order.",
+        Key("farewell", SPAN_OVER_ZERO, "How long tasks continue after an orderly stop of the server.",
             "60s", default="60s", into="farewell_ms"),
     ],
 )  # fmt: skip
-LIMIT_KEYS = Table(
+LIMIT_KEYS = KeyTable(
     "limits",
     [
         Key(name, number("a number", 1), "See the limits of the job file.", getattr(LIMITS, name),
@@ -244,7 +251,7 @@ LIMIT_KEYS = Table(
 )  # fmt: skip
 
 
-def _into(found: dict[str, Any], table: Table) -> dict[str, Any]:
+def _into(found: dict[str, Any], table: KeyTable) -> dict[str, Any]:
     return {key.into: found[key.name] for key in table.keys if key.name in found}
 
 
@@ -276,9 +283,9 @@ def _queues_below(parent: str, value: Any, path: Path, reading: Reading) -> Iter
             reading.wrong(here, wrong)
 
 
-_TREE = Kind(lambda value, _path, _reading: value, {"type": "object"}, "a mapping of queues")
+_TREE = ValueKind(lambda value, _path, _reading: value, {"type": "object"}, "a mapping of queues")
 _TREE_KEY = Key("queues", _TREE, "The queues below it.", {"vision": {"guarantee": 8}})
-_TREE_KEYS = Table("queue", (*QUEUE_KEYS.keys, _TREE_KEY), QUEUE_KEYS.elsewhere, PAGE)
+_TREE_KEYS = KeyTable("queue", (*QUEUE_KEYS.keys, _TREE_KEY), QUEUE_KEYS.elsewhere, PAGE)
 
 _DATABASE = text(
     "the address of a PostgreSQL database",
@@ -286,49 +293,50 @@ _DATABASE = text(
     hint="write it like postgresql://corral@db.example/corral",
 )
 
-CONFIG_KEYS = Table(
+CONFIG_KEYS = KeyTable(
     "configuration",
     [
-        Key("data", PATH_TEXT, "Where everything is kept.", "/var/lib/corral", into="data"),
+        Key("data", PATH_TEXT, "Data folder.", "/var/lib/corral", into="data"),
         Key("database", _DATABASE, "A PostgreSQL database that several servers may share, instead of a file in data.",
             "postgresql://corral@db.example/corral", into="database"),
-        Key("listen", table_kind(LISTEN_KEYS, "a mapping"), "Where the server can be reached.", {"port": 7411}),
+        Key("listen", table_kind(LISTEN_KEYS, "a mapping"), "Address, port and TLS of the server.", {"port": 7411}),
         Key("agents", table_kind(AGENT_KEYS, "a mapping", lambda found: AgentRules(**_into(found, AGENT_KEYS))),
-            "Where agents of machines that join speak to the server.", {"port": 7412}, into="agents"),
-        Key("administrator", text("a name", most="name_chars"), "Who may do everything; made at the first start.",
+            "Port for agents, and their lease.", {"port": 7412}, into="agents"),
+        Key("administrator", text("a name", most="name_chars"), "The first administrator; created at the first start.",
             "admin", default="admin", into="administrator"),
         Key("accounts", ACCOUNTS, "The accounts of the machines that jobs run as.", {"default": "research"},
             into="accounts"),
-        Key("policy", Kind(_read_policy, {"anyOf": [_POLICY_NAME.schema, POLICY_KEYS.schema]}, "a policy"),
-            "What decides: a name, or a mapping.", "standard", default="standard", into="policy"),
+        Key("policy", ValueKind(_read_policy, {"anyOf": [_POLICY_NAME.schema, POLICY_KEYS.schema]}, "a policy"),
+            "Scheduling policy: a name, or a mapping.", "standard", default="standard", into="policy"),
         Key("levels", listing(LEVEL, "a list of levels", "models"), "Levels of the topology, the largest first.",
             ["zone", "rack"], default="none"),
-        Key("topology", TOPOLOGY_TABLE, "Where nodes stand in those levels.", {"slurm": "/etc/slurm/topology.conf"},
+        Key("topology", TOPOLOGY_TABLE, "Positions of nodes in these levels.", {"slurm": "/etc/slurm/topology.conf"},
             into="topology"),
-        Key("fairness", table_kind(FAIRNESS_KEYS, "a mapping"), "How use is remembered.", {"half_life": "7d"}),
+        Key("fairness", table_kind(FAIRNESS_KEYS, "a mapping"), "Decay of past usage.", {"half_life": "7d"}),
         Key("logs", table_kind(LOG_KEYS, "a mapping", lambda found: LogRules(**_into(found, LOG_KEYS))),
-            "What is kept of what tasks write.", {"keep": "30d"}, into="logs"),
+            "Retention of logs of tasks.", {"keep": "30d"}, into="logs"),
         Key("containers", CONTAINERS, "How jobs with an image are run.", {"pull": "missing"}, into="containers"),
-        Key("keep_ended", SPAN, "How long ended jobs stay in memory; the journal has them for ever.",
+        Key("keep_ended", SPAN, "How long ended jobs stay in memory; the journal keeps them.",
             "1d", default="1d", into="keep_ended_ms"),
-        Key("keep_ended_jobs", number("a number of jobs", 0, 10_000_000), "And how many of them at most.",
+        Key("keep_ended_jobs", number("a number of jobs", 0, 10_000_000), "Most ended jobs in memory.",
             1000, default="1000", into="keep_ended"),
-        Key("jobs", RULES, "What jobs may ask for where no queue above them says otherwise.",
+        Key("jobs", RULES, "Limits on jobs, unless a queue above them sets others.",
             {"priority_ceiling": 100}, into="rules"),
-        Key("secrets", SECRETS, "How values of secrets are sealed.", {"key_file": "/etc/corral/secrets.key"},
+        Key("secrets", SECRETS, "How secrets are encrypted.", {"key_file": "/etc/corral/secrets.key"},
             into="secrets"),
-        Key("attest", ATTEST, "Signed heads of the journal, kept elsewhere.", {"file": "/mnt/audit/corral.heads"},
+        Key("attest", ATTEST, "Signed heads of the journal, stored elsewhere.", {"file": "/mnt/audit/corral.heads"},
             into="attest"),
-        Key("limits", table_kind(LIMIT_KEYS, "a mapping"), "How large a job document may be.", {"array_size": 100_000}),
+        Key("limits", table_kind(LIMIT_KEYS, "a mapping"), "Limits on the size of a job document.",
+            {"array_size": 100_000}),
         Key("api", table_kind(API_KEYS, "a mapping", lambda found: ApiLimits(**_into(found, API_KEYS))),
-            "What one request may ask.", {"body": "32MiB"}, into="api"),
+            "Limits on requests.", {"body": "32MiB"}, into="api"),
         Key("audit", table_kind(AUDIT_KEYS, "a mapping", lambda found: AuditRules(**_into(found, AUDIT_KEYS))),
-            "What is recorded besides changes.", {"reads": True}, into="audit"),
-        Key("health", HEALTH_TABLE, "When a machine or a GPU counts as sick.", {"interval": "10s"}, into="health"),
-        Key("default_queue", QUEUE, "Where jobs go that name no queue.", "default", default="default",
+            "What the audit record holds besides changes.", {"reads": True}, into="audit"),
+        Key("health", HEALTH_TABLE, "Thresholds of the health monitor.", {"interval": "10s"}, into="health"),
+        Key("default_queue", QUEUE, "Queue for jobs that name none.", "default", default="default",
             into="default_queue"),
-        Key("queues", Kind(_read_queues, {"type": "object"}, "a mapping of queues"),
-            "The tree of queues at the first start; later `corral queue` changes them.",
+        Key("queues", ValueKind(_read_queues, {"type": "object"}, "a mapping of queues"),
+            "Queues created at the first start; afterwards use `corral queue`.",
             {"lab": {"guarantee": 16, "queues": {"vision": {"guarantee": 8}}}}, default="one: default", into="queues"),
     ],
     {"port": "it belongs below listen", "address": "it belongs below listen", "host": "it belongs below listen"},
@@ -367,25 +375,25 @@ def _config(found: dict[str, Any]) -> Config:
 
 
 def _check(config: Config, found: dict[str, Any], reading: Reading) -> None:
-    """What does not go together."""
+    """Checks of keys that depend on each other."""
     if bool(config.tls_certificate) != bool(config.tls_key):
         missing = "tls_key" if config.tls_certificate else "tls_certificate"
         reading.fault(("listen", missing), "missing", f"{missing} is missing", "a certificate needs its key")
     is_local = config.address in ("127.0.0.1", "::1", "localhost")
     if not is_local and not config.tls_certificate and not config.allow_plain_http:
-        why = f"{config.address} can be reached from elsewhere, and tokens would travel readably"
-        hint = "give tls_certificate and tls_key, or say allow_plain_http: true"
+        why = f"{config.address} can be reached from other machines, and tokens would be sent unencrypted"
+        hint = "give tls_certificate and tls_key, or allow_plain_http: true"
         reading.fault(("listen", "address"), "plain_http", why, hint)
     if config.default_queue not in {queue.name for queue in config.queues}:
         why = f"jobs go to {config.default_queue} by default, and there is no such queue"
         path: Path = ("default_queue",) if "default_queue" in found else ("queues",)
         reading.fault(path, "no_such_queue", why, "add it to queues, or name another default_queue")
     if len(set(config.settings.levels)) != len(config.settings.levels):
-        reading.fault(("levels",), "duplicate", "a level is there twice", "name every level once")
+        reading.fault(("levels",), "duplicate", "a level is named twice", "name every level once")
 
 
 def read_config(text: str, name: str, *, now_ms: int = 0) -> Config | list[PlacedFault]:
-    """The configuration in a file; every fault with ``file:line:column``. An empty file says nothing."""
+    """The configuration in a file; every error with ``file:line:column``. An empty file means the defaults."""
     documents = read_yaml(text, name, FILE_BYTES_MAX)
     if not documents:
         return Config()
@@ -404,10 +412,10 @@ def _by_place(fault: PlacedFault) -> tuple[int, int]:
 
 
 def write_config(config: Config) -> dict[str, Any]:
-    """The effective configuration as a document, defaults and all: ``parse_config`` gives the same back."""
+    """The effective configuration as a document, including defaults: ``parse_config`` reads it back."""
     written: dict[str, Any] = {"data": config.data} if config.data else {}
     if config.database:
-        written["database"] = shown(config.database)  # it may be read by anybody who may start a server
+        written["database"] = shown(config.database)  # the file may be readable by every user who may start a server
     written["listen"] = _written(config, LISTEN_KEYS)
     written["agents"] = _written(config.agents, AGENT_KEYS)
     written["administrator"] = config.administrator
@@ -432,7 +440,7 @@ def write_config(config: Config) -> dict[str, Any]:
     return written
 
 
-def _written(part: object, table: Table) -> dict[str, Any]:
+def _written(part: object, table: KeyTable) -> dict[str, Any]:
     return {
         key.name: key.kind.write(value) for key in table.keys if (value := getattr(part, key.into)) not in ("", None)
     }

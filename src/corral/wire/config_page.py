@@ -6,7 +6,7 @@ from corral.wire import config, queues
 from corral.wire.containers import CONTAINER_KEYS
 from corral.wire.document.reference import section
 from corral.wire.health import HEALTH_KEYS
-from corral.wire.keeping import ATTEST_KEYS, SECRET_KEYS
+from corral.wire.retention import ATTEST_KEYS, SECRET_KEYS
 from corral.wire.rules import RULE_KEYS
 from corral.wire.topology import TOPOLOGY_KEYS
 
@@ -23,7 +23,7 @@ def configuration_page() -> str:
         section("`containers`", "See [containers](operate/containers.md).", CONTAINER_KEYS),
         section("`jobs`", _JOBS, RULE_KEYS),
         section("`secrets`", "See [security](security.md#secrets).", SECRET_KEYS),
-        section("`attest`", "See [the journal](journal.md#heads-that-are-kept-elsewhere).", ATTEST_KEYS),
+        section("`attest`", "See [the journal](journal.md#heads-stored-elsewhere).", ATTEST_KEYS),
         section("`api`", "", config.API_KEYS),
         section("`audit`", "See [security](security.md#who-read-what).", config.AUDIT_KEYS),
         section("`health`", _HEALTH, HEALTH_KEYS),
@@ -37,10 +37,10 @@ def configuration_page() -> str:
 
 _HEAD = """# The configuration file
 
-Made from the tables in `corral.wire.config` and `corral.wire.queues`; `make accept` writes it anew.
+Made from the tables in `corral.wire.config` and `corral.wire.queues`; `make accept` writes it again.
 
-`corral up --config FILE`. Every key is optional; `corral config` shows what holds, defaults included. Faults are
-reported all at once, as `file:line:column`.
+`corral up --config FILE`. Every key is optional; `corral config` shows the effective values. All errors are
+reported at once, as `file:line:column`.
 
 ```yaml
 listen: {port: 7411}
@@ -55,11 +55,11 @@ queues:
   default: {max_jobs_per_user: 100}
 ```
 """
-_TOPOLOGY = """The first of `nodes`, `slurm` and `labels` that knows a node has the word."""
-_JOBS = """A queue may state its own `priority_ceiling` and `grace_max`; then the strictest on its path holds, and for
-everybody. Only an administrator of the cluster can state more than what holds above a queue."""
+_TOPOLOGY = """The first of `nodes`, `slurm` and `labels` that names a node applies."""
+_JOBS = """A queue may set its own `priority_ceiling` and `grace_max`; then the strictest on its path applies to all
+users. Only an administrator of the cluster can set more than a queue above allows."""
 _HEALTH = """What each signal means, and what to do, is in [health](operate/health.md)."""
 _QUEUE = """Also the body of `PUT /v1/queues/{name}`. Amounts: a number of GPUs, or a mapping such as
-`{gpus: 8, gpus:H100: 4, cpus: 64, memory: 1TiB}`, where `gpus:H100` are GPUs of one model. What is not stated is not
-bounded. Queues below a queue stand in its `queues`. A lead shares out the guarantee of the own queue; only an
-administrator of the cluster gives a guarantee where no queue above has one."""
+`{gpus: 8, gpus:H100: 4, cpus: 64, memory: 1TiB}`, where `gpus:H100` are GPUs of one model. What is not set is not
+limited. The children of a queue are in its `queues`. A lead divides the guarantee of their own queue; only an
+administrator of the cluster sets a guarantee where no queue above has one."""

@@ -1,4 +1,4 @@
-"""What the configuration may say about containers. Knows keys and words, not what they mean to an engine."""
+"""Configuration of containers. Knows keys and texts, not what they mean to a container runtime."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 from msgspec import Struct
 
 from corral.wire.document.faults import Path, Reading, Wrong, show
-from corral.wire.document.kinds import SIZE_OVER_ZERO, Kind, listing, meant, text
-from corral.wire.document.table import Key, Table, table_kind
+from corral.wire.document.kinds import SIZE_OVER_ZERO, ValueKind, listing, meant, text
+from corral.wire.document.table import Key, KeyTable, table_kind
 from corral.wire.job.program import PATH_TEXT
 
 PULL = ("missing", "always", "never")
 
 
 class ContainerRules(Struct, frozen=True, kw_only=True):
-    """How jobs with an image are run on this machine. ``socket`` empty: the engine is looked for; ``mounts`` empty:
-    whatever the account may reach; ``shm_mib`` None: as much as the task may have memory."""
+    """How jobs with an image run on this machine. ``socket`` empty: the runtime is searched; ``mounts`` empty: all
+    that the account may access; ``shm_mib`` None: the memory of the task."""
 
     socket: str = ""
     pull: str = "missing"
@@ -32,21 +32,21 @@ def _read_pull(value: Any, _path: Path, _reading: Reading) -> str:
     return str(value)
 
 
-_PULL = Kind(_read_pull, {"enum": list(PULL)}, "missing, always or never")
-CONTAINER_KEYS = Table(
+_PULL = ValueKind(_read_pull, {"enum": list(PULL)}, "missing, always or never")
+CONTAINER_KEYS = KeyTable(
     "containers",
     [
-        Key("socket", PATH_TEXT, "The Unix socket of Podman's or Docker's service.", "/run/podman/podman.sock",
-            default="looked for", into="socket"),
-        Key("pull", _PULL, "When images are fetched: `missing`, `always` or `never`.", "missing", default="missing",
+        Key("socket", PATH_TEXT, "Unix socket of Podman or Docker.", "/run/podman/podman.sock",
+            default="detected", into="socket"),
+        Key("pull", _PULL, "When to pull images: `missing`, `always` or `never`.", "missing", default="missing",
             into="pull"),
-        Key("mounts", listing(PATH_TEXT, "a list of paths", "mounts"), "Of which places jobs may mount something.",
-            ["/data", "/home"], default="what the account may reach", into="mounts"),
-        Key("network", text("the name of a network"), "The engine's network; `host` for training across machines.",
+        Key("mounts", listing(PATH_TEXT, "a list of paths", "mounts"), "Host directories that jobs may mount from.",
+            ["/data", "/home"], default="whatever the account can access", into="mounts"),
+        Key("network", text("the name of a network"), "Container network; `host` for training across machines.",
             "host", default="host", into="network"),
-        Key("shm", SIZE_OVER_ZERO, "Shared memory of a container.", "16GiB", default="the memory of the task",
+        Key("shm", SIZE_OVER_ZERO, "Size of /dev/shm in a container.", "16GiB", default="the memory of the task",
             into="shm_mib"),
-        Key("cdi_kind", text("a kind of devices"), "What GPUs are called in the CDI specification.", "nvidia.com/gpu",
+        Key("cdi_kind", text("a kind of devices"), "Name of GPUs in the CDI specification.", "nvidia.com/gpu",
             default="nvidia.com/gpu", into="cdi_kind"),
     ],
 )  # fmt: skip

@@ -1,6 +1,6 @@
-"""What a machine is made of, in more detail than placing work needs: for people, and for whoever looks for a fault.
+"""The hardware of a node in more detail than placement needs: for display and for diagnosis.
 
-Values only. None means that nobody knows.
+Values only. None: unknown.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from msgspec import Struct
 
 
 class NicDetails(Struct, frozen=True, gc=False):
-    """A network card; ``numa``: the part of the machine it is close to."""
+    """A network card; ``numa``: its NUMA node."""
 
     name: str
     speed_mbps: int | None = None
@@ -22,8 +22,8 @@ class DiskDetails(Struct, frozen=True, gc=False):
 
 
 class GpuDetails(Struct, frozen=True, gc=False, kw_only=True):
-    """How a GPU is connected. ``peers``: slots it reaches by NVLink without a switch; ``switches``: how many NVLinks
-    lead to switches. PCIe: what GPU and slot can do together."""
+    """How a GPU is connected. ``peers``: slots it reaches by NVLink without a switch; ``switches``: number of
+    NVLinks to switches. PCIe: what GPU and slot both support."""
 
     slot: int
     bus: str = ""
@@ -36,7 +36,7 @@ class GpuDetails(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class NodeDetails(Struct, frozen=True, gc=False, kw_only=True):
-    """A machine."""
+    """The hardware of a node."""
 
     system: str = ""
     driver: str | None = None  # of its GPUs

@@ -1,6 +1,6 @@
-"""What an administrator can say about health: how often is looked, and from which number on it is bad.
+"""Configuration of health monitoring: intervals and thresholds.
 
-Keys and defaults only. What is read, and what the numbers mean, is the matter of `corral.backends.health`.
+Keys and defaults only. `corral.health` reads the values and knows what they mean.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from corral.wire.document.kinds import FLAG, SIZE, SPAN, SPAN_OVER_ZERO, Kind, number
-from corral.wire.document.table import Key, Table, table_kind
+from corral.wire.document.kinds import FLAG, SIZE, SPAN, SPAN_OVER_ZERO, ValueKind, number
+from corral.wire.document.table import Key, KeyTable, table_kind
 from corral.wire.job.program import PATH_TEXT
 
 MINUTE_MS = 60_000
@@ -19,7 +19,7 @@ DAY_MS = 24 * HOUR_MS
 
 
 class HealthSettings(Struct, frozen=True, kw_only=True, gc=False):
-    """Thresholds and spans. A threshold of 0 means: no such rule."""
+    """Thresholds and intervals. A threshold of 0: no such rule."""
 
     is_on: bool = True
     interval_ms: int = 10_000
@@ -40,7 +40,7 @@ class HealthSettings(Struct, frozen=True, kw_only=True, gc=False):
     relapses_max: int = 3
     relapse_window_ms: int = DAY_MS
     lemon_failures: int = 4
-    lemon_window_ms: int = DAY_MS
+    lemon_window_ms: int = 3 * DAY_MS
     straggler_percent_max: int = 150
     probes: bool = True
     probe_every_ms: int = DAY_MS
@@ -57,50 +57,55 @@ _PERCENT = number("a part of a hundred", 0, 100_000)
 _DEFAULT = HealthSettings()
 
 
-def _key(name: str, kind: Kind, help: str, into: str) -> Key:
+def _key(name: str, kind: ValueKind, help: str, into: str) -> Key:
     value = kind.write(getattr(_DEFAULT, into))
     written = str(value).lower() if isinstance(value, bool) else str(value)
     return Key(name, kind, help, value or 1, default=written, into=into)
 
 
-HEALTH_KEYS = Table(
+HEALTH_KEYS = KeyTable(
     "health",
     [
-        _key("watch", FLAG, "Look at GPUs and machine at all.", "is_on"),
-        _key("interval", SPAN_OVER_ZERO, "Between two looks. Xids are heard at once.", "interval_ms"),
-        _key("quiet", SPAN, "What was wrong must be gone for so long before it counts as gone.", "quiet_ms"),
-        _key("temperature", _COUNT, "In °C, for GPUs that do not tell where they slow down.", "temperature_c_max"),
-        _key("memory_temperature", _COUNT, "In °C, for GPUs that do not tell their own.", "memory_temperature_c_max"),
-        _key("corrected_per_hour", _COUNT, "Corrected memory errors of a GPU.", "corrected_per_hour_max"),
-        _key("link_errors_per_hour", _COUNT, "Errors of an NVLink.", "link_errors_per_hour_max"),
-        _key("pcie_replays_per_hour", _COUNT, "Transfers over PCIe that were repeated.", "pcie_replays_per_hour_max"),
-        _key("nic_errors_per_hour", _COUNT, "Errors of a network card.", "nic_errors_per_hour_max"),
-        _key("disk_free", SIZE, "Less than that, and the machine takes nothing new.", "disk_free_mib_min"),
-        _key("disk_write", SPAN, "A small write may take so long.", "disk_write_ms_max"),
-        _key("memory_available", _PERCENT, "Less than that many percent, and it takes nothing new.",
+        _key("watch", FLAG, "Monitor GPUs and the machine.", "is_on"),
+        _key("interval", SPAN_OVER_ZERO, "Interval of readings. Xids are seen at once.", "interval_ms"),
+        _key("quiet", SPAN, "How long a fault must be gone before it is cleared.", "quiet_ms"),
+        _key("temperature", _COUNT, "GPU temperature limit in °C, if the GPU does not report its own.",
+             "temperature_c_max"),
+        _key("memory_temperature", _COUNT, "Memory temperature limit in °C, if the GPU does not report its own.",
+             "memory_temperature_c_max"),
+        _key("corrected_per_hour", _COUNT, "Most corrected memory errors of a GPU.", "corrected_per_hour_max"),
+        _key("link_errors_per_hour", _COUNT, "Most errors of an NVLink.", "link_errors_per_hour_max"),
+        _key("pcie_replays_per_hour", _COUNT, "Most PCIe replays.", "pcie_replays_per_hour_max"),
+        _key("nic_errors_per_hour", _COUNT, "Most errors of a network card.", "nic_errors_per_hour_max"),
+        _key("disk_free", SIZE, "Free disk below which the node takes no new work.", "disk_free_mib_min"),
+        _key("disk_write", SPAN, "Longest time for a small write.", "disk_write_ms_max"),
+        _key("memory_available", _PERCENT, "Available memory in percent below which the node takes no new work.",
              "memory_available_percent_min"),
-        _key("load", _PERCENT, "Load in percent of the CPUs; 0: any.", "load_percent_max"),
-        _key("clock_jump", SPAN, "The clock may be set by so much.", "clock_jump_ms_max"),
-        _key("clock_sync", FLAG, "Insist on a clock that is synchronised.", "needs_clock_sync"),
-        _key("silence", SPAN_OVER_ZERO, "The driver may leave a question unanswered for so long.", "silence_ms_max"),
-        _key("relapses", _COUNT, "After so many in the window a GPU stays out until an operator clears it.",
+        _key("load", _PERCENT, "Load limit in percent of the CPUs; 0: no limit.", "load_percent_max"),
+        _key("clock_jump", SPAN, "Largest clock step that is tolerated.", "clock_jump_ms_max"),
+        _key("clock_sync", FLAG, "Require a synchronised clock.", "needs_clock_sync"),
+        _key("silence", SPAN_OVER_ZERO, "How long the GPU driver may take to answer.", "silence_ms_max"),
+        _key("relapses",
+             _COUNT, "Failures within relapse_window after which a GPU stays out until an operator clears it.",
              "relapses_max"),
-        _key("relapse_window", SPAN_OVER_ZERO, "That window.", "relapse_window_ms"),
-        _key("lemon_failures", _COUNT, "Failures of so many different gangs make a lemon.", "lemon_failures"),
-        _key("lemon_window", SPAN_OVER_ZERO, "Within so long.", "lemon_window_ms"),
-        _key("straggler", _PERCENT, "Busy with a step for so many percent of the median of its gang, a rank is one.",
+        _key("relapse_window", SPAN_OVER_ZERO, "Window of relapses.", "relapse_window_ms"),
+        _key("lemon_failures", _COUNT, "Failures of different gangs that make a node a lemon.", "lemon_failures"),
+        _key("lemon_window", SPAN_OVER_ZERO, "Window of lemon_failures.", "lemon_window_ms"),
+        _key("straggler",
+             _PERCENT, "A rank is a straggler if its step time exceeds this percentage of its gang's median.",
              "straggler_percent_max"),
-        _key("probes", FLAG, "Try GPUs that are idle.", "probes"),
-        _key("probe_every", SPAN, "A healthy GPU that is idle is tried again after so long; 0: never.",
+        _key("probes", FLAG, "Probe idle GPUs.", "probes"),
+        _key("probe_every", SPAN, "Interval between probes of a healthy idle GPU; 0: never.",
              "probe_every_ms"),
-        _key("probe_retry", SPAN_OVER_ZERO, "After a probe that failed.", "probe_retry_ms"),
-        _key("probe_limit", SPAN_OVER_ZERO, "A probe may take so long.", "probe_limit_ms"),
-        _key("probe_share", _PERCENT, "Of the best speed that was measured, a GPU must reach so many percent.",
+        _key("probe_retry", SPAN_OVER_ZERO, "Retry interval after a failed probe.", "probe_retry_ms"),
+        _key("probe_limit", SPAN_OVER_ZERO, "Time limit of a probe.", "probe_limit_ms"),
+        _key("probe_share", _PERCENT, "Speed a GPU must reach, in percent of the best measured.",
              "probe_share_percent_min"),
-        Key("site_check", PATH_TEXT, "A program of yours: 0 well, 1 suspect, 2 to be drained; its first line says why.",
+        Key("site_check",
+            PATH_TEXT, "Your own check program. Exit 0: healthy, 1: suspect, 2: drain; its first line is the reason.",
             "/etc/corral/check", into="site_check"),
-        _key("site_check_every", SPAN_OVER_ZERO, "How often it is run.", "site_check_every_ms"),
-        _key("site_check_limit", SPAN_OVER_ZERO, "How long it may take.", "site_check_limit_ms"),
+        _key("site_check_every", SPAN_OVER_ZERO, "Interval of the site check.", "site_check_every_ms"),
+        _key("site_check_limit", SPAN_OVER_ZERO, "Time limit of the site check.", "site_check_limit_ms"),
     ],
 )  # fmt: skip
 

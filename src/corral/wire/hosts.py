@@ -1,4 +1,4 @@
-"""Addresses of machines as people and nodes write them. Looks nothing up."""
+"""Addresses of machines as users and nodes write them. Looks nothing up."""
 
 from __future__ import annotations
 

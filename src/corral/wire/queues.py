@@ -1,7 +1,7 @@
-"""Queues as people write them: the body of ``PUT /v1/queues/{name}`` and a part of the configuration file.
+"""Queues as users write them: the body of ``PUT /v1/queues/{name}`` and a part of the configuration file.
 
-Amounts are in people's units (whole GPUs, CPUs, sizes) and become those of the engine. Whether parents exist and
-children fit into them is not known here.
+Amounts are in users' units (whole GPUs, CPUs, sizes) and are converted to those of the engine. Does not know whether
+parents exist and children fit into them.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from corral.wire.document.kinds import (
     NUMBER_MAX,
     SPAN,
     SPAN_OVER_ZERO,
-    Kind,
+    ValueKind,
     bounded,
     listing,
     number,
     text,
 )
-from corral.wire.document.table import Key, Table, table_kind
+from corral.wire.document.table import Key, KeyTable, table_kind
 from corral.wire.job.keys import DISK_MIB, QUEUE
-from corral.wire.job.limits import LIMITS, Limits
+from corral.wire.job.limits import LIMITS, DocumentLimits
 from corral.wire.job.terms import MOMENT, PRIORITY_MOST
 from corral.wire.sizes import parse_size, write_size
 
@@ -39,7 +39,7 @@ _MILLI_MAX = 1_000_000_000
 # --- amounts ---------------------------------------------------------------------------------------------------------
 
 
-def _amounts(*, signed: bool) -> Kind:
+def _amounts(*, signed: bool) -> ValueKind:
     """A number of GPUs, or a mapping of names and amounts. ``gpus:H100`` are GPUs of one model."""
 
     def read(value: Any, path: Path, reading: Reading) -> Amounts:
@@ -62,7 +62,9 @@ def _amounts(*, signed: bool) -> Kind:
             {"type": "object", "additionalProperties": {"type": ["number", "string"], **least}},
         ]
     }
-    return Kind(read, schema, "a number of GPUs, or {gpus: 8, gpus:H100: 4, cpus: 64, memory: 1TiB}", _write_amounts)
+    return ValueKind(
+        read, schema, "a number of GPUs, or {gpus: 8, gpus:H100: 4, cpus: 64, memory: 1TiB}", _write_amounts
+    )
 
 
 def _amount(name: str, value: Any, signed: bool) -> tuple[str, int]:
@@ -74,7 +76,7 @@ def _amount(name: str, value: Any, signed: bool) -> tuple[str, int]:
         return f"{GPU_MILLI}:{name.removeprefix('gpus:')}", _milli(value, signed)
     if name in (*_MILLI.values(), *_MIB.values()) or name.startswith(f"{GPU_MILLI}:"):
         raise Wrong(
-            "bad_choice", f"{show(name)} is the engine's word", f"use {', '.join((*_MILLI, *_MIB))} or gpus:H100"
+            "bad_choice", f"{show(name)} is an internal name", f"use {', '.join((*_MILLI, *_MIB))} or gpus:H100"
         )
     if type(value) is not int or abs(value) > NUMBER_MAX or (value < 0 and not signed):
         raise Wrong("wrong_type", f"this must be a whole number that is not negative, not {show(value)}")
@@ -125,27 +127,27 @@ def _read_gpu_hours(value: Any, _path: Path, _reading: Reading) -> int:
     return gpu_ms
 
 
-_GPU_HOURS = Kind(
+_GPU_HOURS = ValueKind(
     _read_gpu_hours,
     {"type": "number", "exclusiveMinimum": 0, "maximum": GPU_HOURS_MAX},
     "a number of GPU-hours",
     lambda ms: ms // HOUR_MS if ms % HOUR_MS == 0 else ms / HOUR_MS,
 )
-BUDGET_KEYS = Table(
+BUDGET_KEYS = KeyTable(
     "budget",
     [
-        Key("gpu_hours", _GPU_HOURS, "How much GPU time in each window.", 5000, required=True),
-        Key("window", SPAN_OVER_ZERO, "How long a window is; windows follow one another.", "30d", required=True),
-        Key("anchor", MOMENT, "When some window begins.", "2026-01-01T00:00:00Z", default="1970-01-01T00:00:00Z"),
+        Key("gpu_hours", _GPU_HOURS, "GPU-hours per window.", 5000, required=True),
+        Key("window", SPAN_OVER_ZERO, "Length of a window; windows follow one another.", "30d", required=True),
+        Key("anchor", MOMENT, "Start of one of the windows.", "2026-01-01T00:00:00Z", default="1970-01-01T00:00:00Z"),
     ],
 )
-CHANGE_KEYS = Table(
+CHANGE_KEYS = KeyTable(
     "changes",
     [
-        Key("from", MOMENT, "From when.", "2026-05-01T00:00:00Z", required=True),
-        Key("until", MOMENT, "Until when.", "2026-05-15T00:00:00Z", required=True),
-        Key("guarantee", CHANGED, "Added to the guarantee meanwhile; negative takes away.", {"gpus": 16}),
-        Key("limit", CHANGED, "Added to the limit meanwhile.", {"gpus": 16}),
+        Key("from", MOMENT, "Start.", "2026-05-01T00:00:00Z", required=True),
+        Key("until", MOMENT, "End.", "2026-05-15T00:00:00Z", required=True),
+        Key("guarantee", CHANGED, "Added to the guarantee in this period; may be negative.", {"gpus": 16}),
+        Key("limit", CHANGED, "Added to the limit in this period; may be negative.", {"gpus": 16}),
     ],
 )
 
@@ -178,14 +180,14 @@ _CHANGES = listing(
 )
 _JOBS = number("a number of jobs", 0)
 
-#: Words of other tools, and what to say to them.
+#: Keys of other tools, with a hint for each.
 ELSEWHERE = {
     "nominalquota": "did you mean guarantee?",
     "quota": "did you mean guarantee?",
-    "borrowinglimit": "did you mean limit? It counts what is borrowed and what is owned together",
+    "borrowinglimit": "did you mean limit? It includes what is borrowed",
     "lendinglimit": "did you mean lend?",
     "overquotaweight": "did you mean weight?",
-    "preemptminruntime": "a job says it itself: min_runtime",
+    "preemptminruntime": "it is a key of a job: min_runtime",
     "grptres": "did you mean limit?",
     "grptresmins": "did you mean budget?",
     "maxtresperuser": "did you mean user_limit?",
@@ -194,56 +196,58 @@ ELSEWHERE = {
     "fairshare": "did you mean weight?",
 }
 
-QUEUE_KEYS = Table(
+QUEUE_KEYS = KeyTable(
     "queue",
     [
-        Key("guarantee", AMOUNTS, "Always obtainable, taken back from borrowers if need be. A number means GPUs.",
+        Key("guarantee",
+            AMOUNTS, "Always available to the queue; reclaimed from borrowers if needed. A number means GPUs.",
             {"gpus": 16}, default="none", into="guarantee"),
-        Key("limit", AMOUNTS, "The most it may have, borrowed or not.",
+        Key("limit", AMOUNTS, "Most it may use, including what it borrows.",
             {"gpus": 64, "gpus:H100": 16}, default="no bound", into="limit"),
-        Key("lend", AMOUNTS, "The most of its guarantee that it gives away while idle.",
+        Key("lend", AMOUNTS, "Most of its unused guarantee that others may borrow.",
             {"gpus": 8}, default="all of it", into="lend"),
-        Key("weight", number("a weight", 1, 1_000_000), "Its part of what is free, relative to its siblings.",
+        Key("weight", number("a weight", 1, 1_000_000), "Share of free capacity relative to its siblings.",
             2, default="1", into="weight"),
-        Key("user_limit", AMOUNTS, "The most that one user may have here.",
+        Key("user_limit", AMOUNTS, "Most that one user may use in this queue.",
             {"gpus": 8}, default="no bound", into="user_limit"),
-        Key("max_jobs", _JOBS, "The most unfinished jobs, here and below; each element of an array counts.",
+        Key("max_jobs", _JOBS, "Most unfinished jobs in the queue and its children; each array element counts.",
             1000, default="no bound", into="max_jobs"),
-        Key("max_jobs_per_user", _JOBS, "The same for each user.", 100, default="no bound", into="max_jobs_per_user"),
-        Key("budget", _BUDGET, "GPU time in each window.",
+        Key("max_jobs_per_user", _JOBS, "Most unfinished jobs of each user.", 100, default="no bound",
+            into="max_jobs_per_user"),
+        Key("budget", _BUDGET, "GPU-hours per window.",
             {"gpu_hours": 5000, "window": "30d"}, default="no bound", into="budget"),
-        Key("changes", _CHANGES, "Changes of quota from one time to another.",
+        Key("changes", _CHANGES, "Scheduled changes of guarantee and limit.",
             [{"from": "2026-05-01T00:00:00Z", "until": "2026-05-15T00:00:00Z", "guarantee": 16}], into="changes"),
         Key("priority_ceiling", number("a priority", -PRIORITY_MOST, PRIORITY_MOST),
-            "No job here has more than this priority.",
+            "Highest priority of jobs in this queue.",
             100, default="what `jobs` allows", into="priority_ceiling"),
-        Key("grace_max", SPAN, "The longest grace of a job here.", "10m",
+        Key("grace_max", SPAN, "Longest grace of jobs in this queue.", "10m",
             default="what `jobs` allows", into="grace_max_ms"),
-        Key("preemptible", FLAG, "Whether a job here that does not say so may be preempted.", False,
-            default="as the queue above it, or what `jobs` says", into="preemptible"),
+        Key("preemptible", FLAG, "Default of `preemptible` for jobs in this queue that do not state it.", False,
+            default="as its parent, or what `jobs` says", into="preemptible"),
         Key("time_share", number("a multiple", 0, 1_000_000),
-            "Time sharing among equals: a turn lasts so many times what a switch costs; 0: off.",
+            "Time sharing among equals: shortest turn, in multiples of the cost of a switch (grace, restart); 0: off.",
             10, default="0", into="time_share"),
     ],
     ELSEWHERE,
     PAGE,
 )  # fmt: skip
-_WITH_NAME = Table(
+_WITH_NAME = KeyTable(
     "queue", (Key("name", QUEUE, "Its path.", "lab/vision", into="name"), *QUEUE_KEYS.keys), ELSEWHERE, PAGE
 )
 
 
 def parse_queue(
-    document: object, name: str = "", *, now_ms: int = 0, limits: Limits = LIMITS
+    document: object, name: str = "", *, now_ms: int = 0, limits: DocumentLimits = LIMITS
 ) -> QueueSpec | list[Fault]:
-    """A queue by its document. The name may be given, or stand in the document; not two different ones."""
+    """A queue from its document. The name is an argument or in the document; the two must not differ."""
     reading = Reading(limits, now_ms, limits.faults)
     try:
         found = _WITH_NAME.read(document, (), reading)
         if name:
             QUEUE.read(name, ("name",), reading)
         if name and found.get("name", name) != name:
-            reading.fault(("name",), "conflict", f"the queue is called {name} already", "remove name")
+            reading.fault(("name",), "conflict", f"the queue is named {name} already", "remove name")
         if not name and not (isinstance(document, dict) and "name" in document):
             reading.fault(("name",), "missing", "the queue has no name", "give its path: lab/vision")
         if not reading.faults:
@@ -256,12 +260,12 @@ def parse_queue(
 
 
 def queue_of(found: dict[str, Any], name: str) -> QueueSpec:
-    """The spec of what ``QUEUE_KEYS`` has read."""
+    """The spec from values that ``QUEUE_KEYS`` has read."""
     return QueueSpec(name=name, **{key.into: found[key.name] for key in QUEUE_KEYS.keys if key.name in found})
 
 
 def write_queue(spec: QueueSpec) -> dict[str, Any]:
-    """Its canonical document: ``parse_queue`` gives the same spec back."""
+    """Its canonical document: ``parse_queue`` reads it back."""
     usual = QueueSpec(name="")
     written: dict[str, Any] = {"name": spec.name}
     for key in QUEUE_KEYS.keys:

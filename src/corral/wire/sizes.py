@@ -1,7 +1,7 @@
-"""Sizes and ranges as people write them: ``64GiB``, ``40GB``, ``512Mi``; ``40GB..80GB``, ``40GB..``, ``2..8``.
+"""Sizes and ranges as users write them: ``64GiB``, ``40GB``, ``512Mi``; ``40GB..80GB``, ``40GB..``, ``2..8``.
 
 ``Ki Mi Gi Ti`` (with or without B) are powers of 1024, ``KB MB GB TB`` powers of 1000. A letter alone is refused, since
-Slurm reads 64G as binary and Kubernetes as decimal. Exact: no floats. Knows texts only, nothing of jobs or files.
+Slurm reads 64G as binary and Kubernetes as decimal. Exact: no floats. Knows texts only, not jobs or files.
 
 VRAM is the exception that vendors force: the card sold as 80 GB reports 81,559 MiB, between 80 * 10^9 bytes (76,293
 MiB) and 80 * 2^30 (81,920 MiB), and the one of 48 GB reports 46,068 MiB. So in a range of VRAM a decimal unit is
@@ -25,7 +25,7 @@ UNITS = (
     | {f"{unit}b": size for unit, size in _DECIMAL.items()}
 )
 MIB = 1 << 20
-MOST_MIB = 1 << 40  # a million TiB: whoever writes more means something else
+MOST_MIB = 1 << 40  # a million TiB: more is probably a mistake
 
 _SIZE = re.compile(r"(\d{1,18})(?:\.(\d{1,18}))?\s*([a-z]*)", re.ASCII | re.IGNORECASE)
 _EXAMPLES = "write it like 512MiB, 64GiB or 40GB"
@@ -39,17 +39,19 @@ class Range(Struct, frozen=True, gc=False):
 
 
 def parse_size(text: str) -> int | Refusal:
-    """MiB, rounded up: never less than was asked for."""
+    """MiB, rounded up: never less than requested."""
     found = parse_bytes(text)
     return found if isinstance(found, Refusal) else -(-found // MIB)
 
 
 def parse_bytes(text: str) -> int | Refusal:
-    """Bytes, rounded up where decimals leave a part of one. A bare 0 is a size, other bare numbers are not."""
+    """Bytes, rounded up to a whole number. A bare 0 is a size, other bare numbers are not."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         return Refusal("bad_size", f"{text[:40]!r} is not a size", _EXAMPLES)
-    whole, decimals, unit = match[1], match[2] or "", match[3].lower()
+    whole = match[1]
+    decimals = match[2] or ""
+    unit = match[3].lower()
     if unit not in UNITS:
         return _wrong_unit(text.strip(), match[1] + (f".{match[2]}" if match[2] else ""), unit)
     scale = int("1" + "0" * len(decimals))
@@ -68,11 +70,11 @@ def _wrong_unit(text: str, number: str, unit: str) -> int | Refusal:
         letter = unit.upper()
         hint = f"write {number}{letter}iB (powers of 1024) or {number}{letter}B (powers of 1000)"
         return Refusal("bad_size", f"{text[:40]!r} may be read in two ways", hint)
-    return Refusal("bad_size", f"{text[:40]!r} has the unit {unit[:20]!r}, which is none", _EXAMPLES)
+    return Refusal("bad_size", f"{text[:40]!r} has the unit {unit[:20]!r}, which is unknown", _EXAMPLES)
 
 
 def write_size(mib: int) -> str:
-    """The same size exactly, in the largest unit that divides it: ``parse_size`` gives it back."""
+    """The same size exactly, in the largest unit that divides it: ``parse_size`` reads it back."""
     for unit, size in (("TiB", 1 << 20), ("GiB", 1 << 10)):
         if mib and mib % size == 0:
             return f"{mib // size}{unit}"
@@ -106,7 +108,7 @@ def _bound(text: str, *, is_low: bool) -> int | Refusal | None:
 
 
 def write_vram(low: int, high: int | None) -> str:
-    """The same range exactly; no lower bound is written as 0 where there is no upper one either."""
+    """The same range exactly; no lower bound is written as 0 if there is no upper one either."""
     if high is None:
         return f"{write_size(low)}.."
     return f"{write_size(low) if low else ''}..{write_size(high)}"

@@ -1,7 +1,7 @@
-"""Where machines stand: racks and switches by configuration, by a `topology.conf` of Slurm, or by labels.
+"""The topology of nodes: racks and switches from the configuration, from Slurm's `topology.conf`, or from labels.
 
-Gives the path of a node, level by level. Reads texts; opens no file. A node of which nothing is said stands in a domain
-of the name `unplaced`, so that it is never taken to be somebody's neighbour by name alone.
+Gives the path of a node, level by level. Reads texts; opens no file. A node without a known position is in a domain
+`unplaced`, so that it is not taken for a neighbour of another node.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from msgspec import Struct, structs
 from corral.core.cluster.topology import NodeSpec
 from corral.core.intake.refusal import Refusal
 from corral.wire.document.faults import Path, Reading, Wrong, show
-from corral.wire.document.kinds import Kind, bounded, listing, pairs, text
-from corral.wire.document.table import Key, Table, table_kind
+from corral.wire.document.kinds import ValueKind, bounded, listing, pairs, text
+from corral.wire.document.table import Key, KeyTable, table_kind
 from corral.wire.job.program import PATH_TEXT
 
 UNPLACED = "unplaced"
@@ -29,15 +29,15 @@ _DOMAIN = text("the name of a domain", most="name_chars", pattern=r"[^/\s]+")
 
 
 class TopologySource(Struct, frozen=True, kw_only=True):
-    """All that an administrator says about where nodes stand."""
+    """The configured positions of nodes."""
 
     slurm: str = ""  # the path of the file
     nodes: tuple[tuple[str, tuple[str, ...]], ...] = ()  # names with ranges -> domains, outermost first
-    labels: tuple[tuple[str, str], ...] = ()  # of the machine that reads this: level -> domain
+    labels: tuple[tuple[str, str], ...] = ()  # labels of this machine: level -> domain
 
 
-class Places:
-    """Where every node stands. ``switches``: what Slurm's file says, node -> switches, outermost first."""
+class NodePlaces:
+    """The positions of all nodes. ``switches``: from Slurm's file, node -> switches, outermost first."""
 
     def __init__(
         self, source: TopologySource | None = None, switches: Mapping[str, Sequence[str]] | None = None
@@ -48,7 +48,7 @@ class Places:
             self._known |= dict.fromkeys(hostlist(hosts), domains)
 
     def path_of(self, node: str, levels: Sequence[str], labels: Mapping[str, str] | None = None) -> tuple[str, ...]:
-        """One domain for each level, outermost first. The first that knows the node has the word: ``nodes`` of the
+        """One domain for each level, outermost first. The first source that knows the node applies: ``nodes`` of the
         configuration, Slurm, labels."""
         if node in self._known:
             return _fitted(self._known[node], levels)
@@ -57,8 +57,8 @@ class Places:
     def placed(
         self, spec: NodeSpec, levels: Sequence[str], *, is_here: bool = False, is_lent: bool = False
     ) -> NodeSpec:
-        """A node with its path. One that says itself where it stands is believed if nobody else knows; one that is
-        lent has the switches of its engine, of which the innermost are the levels here."""
+        """A node with its path. The position that a node reports is used if no other source knows it; a fleet node has
+        the switches of its provider, of which the innermost are the levels here."""
         if spec.name not in self._known and spec.path:
             return structs.replace(spec, path=_fitted(spec.path, levels)) if is_lent else spec
         labels = dict(self.source.labels) if is_here else {}
@@ -66,7 +66,7 @@ class Places:
 
 
 def _fitted(domains: Sequence[str], levels: Sequence[str]) -> tuple[str, ...]:
-    """The innermost of them; what is missing further out is one and the same for all."""
+    """The innermost of them; missing outer levels are one common domain."""
     kept = tuple(domains[-len(levels) :]) if levels else ()
     return (UNPLACED,) * (len(levels) - len(kept)) + kept
 
@@ -83,7 +83,7 @@ def hostlist(said: str) -> list[str]:
 
 
 def _split(said: str) -> Iterator[str]:
-    """At commas that stand outside of brackets."""
+    """Split at commas outside of brackets."""
     depth, part = 0, ""
     for sign in said:
         depth += (sign == "[") - (sign == "]")
@@ -112,7 +112,7 @@ def _expanded(part: str, most: int) -> list[str]:
         low, dash, high = each.partition("-")
         high = high if dash else low
         if not (low.isdecimal() and high.isdecimal() and int(low) <= int(high)):
-            raise ValueError(f"{each!r} in {part!r} is no range of numbers")
+            raise ValueError(f"{each!r} in {part!r} is not a range of numbers")
         if (int(high) - int(low) + 1) * len(tails) > most - len(found):
             raise ValueError(f"{part!r} are more than {HOSTS_MAX:,} names")
         numbers = (str(number).zfill(len(low)) for number in range(int(low), int(high) + 1))
@@ -126,8 +126,8 @@ def _expanded(part: str, most: int) -> list[str]:
 def read_slurm_topology(said: str) -> dict[str, tuple[str, ...]] | Refusal:
     """A `topology.conf` of the tree plugin: for each node its switches, outermost first.
 
-    Keys in any case, `#` begins a comment, a backslash at the end joins lines; what else stands there (LinkSpeed) says
-    nothing about where a node is."""
+    Keys in any case, `#` begins a comment, a backslash at the end joins lines; other keys (LinkSpeed) are
+    ignored."""
     parents: dict[str, str] = {}
     leaves: dict[str, str] = {}
     known: set[str] = set()
@@ -190,21 +190,21 @@ def _read_nodes(value: Any, path: Path, reading: Reading) -> tuple[tuple[str, tu
 
 
 _DOMAINS = listing(_DOMAIN, "a list of domains, outermost first", "models", lone=True, least=1)
-_NODES = Kind(
+_NODES = ValueKind(
     _read_nodes,
     {"type": "object", "additionalProperties": _DOMAINS.schema},
     "a mapping of nodes to domains",
     lambda nodes: {hosts: list(domains) for hosts, domains in nodes},
 )
-TOPOLOGY_KEYS = Table(
+TOPOLOGY_KEYS = KeyTable(
     "topology",
     [
-        Key("slurm", PATH_TEXT, "A topology.conf of Slurm (tree): the lowest switches are the last level.",
+        Key("slurm", PATH_TEXT, "Slurm's topology.conf (tree); the lowest switches become the last level.",
             "/etc/slurm/topology.conf", into="slurm"),
-        Key("nodes", _NODES, "By names of nodes, with ranges: their domains, one for each level, the largest first.",
+        Key("nodes", _NODES, "Domains by node name (ranges allowed), one per level, the largest first.",
             {"gpu[01-16]": ["spine1", "rack1"]}, into="nodes"),
         Key("labels", pairs(_DOMAIN, _DOMAIN, "a mapping of levels to domains", "labels"),
-            "Of the machine that reads this file: where it stands, level by level.", {"rack": "r1"}, into="labels"),
+            "Labels of this machine: its domain on each level.", {"rack": "r1"}, into="labels"),
     ],
 )  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from corral.sim.history import History, JobRecord, RunRecord
+from corral.sim.history import History, JobHistory, RunRecord
 
 S = 1_000  # milliseconds
 
@@ -25,10 +25,10 @@ def run(placed: int, started: int | None, ended: int | None, gpus: int = 1, node
     )
 
 
-def job(name: str, submitted: int, gpus: int, runs=(), ended: int | None = None, **terms) -> JobRecord:
+def job(name: str, submitted: int, gpus: int, runs=(), ended: int | None = None, **terms) -> JobHistory:
     outcome = terms.pop("outcome", "" if ended is None else "succeeded")
     team = terms.pop("team", "team")
-    return JobRecord(
+    return JobHistory(
         name,
         team,
         "ann",
@@ -41,7 +41,7 @@ def job(name: str, submitted: int, gpus: int, runs=(), ended: int | None = None,
     )
 
 
-def history(*jobs: JobRecord, end: int, nodes: dict[str, int] | None = None) -> History:
+def history(*jobs: JobHistory, end: int, nodes: dict[str, int] | None = None) -> History:
     """``nodes``: how many GPUs each has from the beginning."""
     has = {"a1": 4} if nodes is None else nodes
     return History(

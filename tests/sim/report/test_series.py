@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from corral.sim.history import History, JobRecord, RunRecord
+from corral.sim.history import History, JobHistory, RunRecord
 from corral.sim.report.fairness import shares
 from corral.sim.report.measures import measure
 from corral.sim.report.packing import fragmentation
@@ -26,7 +26,7 @@ def is_useful(one: RunRecord, second: int, end_ms: int) -> bool:
     return one.started_ms is not None and one.started_ms <= second * S < until
 
 
-def is_in_line(one: JobRecord, second: int) -> bool:
+def is_in_line(one: JobHistory, second: int) -> bool:
     is_there = one.submitted_ms <= second * S and (one.ended_ms is None or second * S < one.ended_ms)
     return is_there and not any(holds(each, second) for each in one.runs)
 

@@ -10,9 +10,9 @@ from corral.core.cluster.resources import Demand, TaskDemand, amounts
 from corral.core.intake.submission import faults_of
 from corral.core.model import DEFAULT_RETRIES, After, Dependency, GangSpec, JobSpec, RetryRule
 from corral.core.work import EarlySignal, Mount, Work
+from corral.wire.durations import MOST_MS
 from corral.wire.job.program import SIGNALS
 from corral.wire.job.terms import LATEST_MS
-from corral.wire.spans import MOST_MS
 
 WORDS = st.from_regex(r"[A-Za-z][A-Za-z0-9_]{0,11}", fullmatch=True)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=12)

@@ -39,11 +39,11 @@ def test_faults_have_their_place() -> None:
 
 
 WRONG = {
-    "equal keys": ("command: x\ngpus: 1\ngpus: 2\n", "job.yaml:3:1: gpus: the key 'gpus' is there twice; first on"),
+    "equal keys": ("command: x\ngpus: 1\ngpus: 2\n", "job.yaml:3:1: gpus: the key 'gpus' occurs twice; first on"),
     "a quote that does not end": ('command: "x\n', "job.yaml:2:1: found unexpected end of stream"),
     "a tab": ("command: x\n\tgpus: 1\n", "job.yaml:2:1: "),
     "a tag": ("command: !!python/object:os.system x\n", "job.yaml:1:10: command: the tag"),
-    "an endless alias": ("command: x\nenv: &a\n  A: *a\n", "job.yaml:2:6: env.A: an alias stands inside what"),
+    "an endless alias": ("command: x\nenv: &a\n  A: *a\n", "job.yaml:2:6: env.A: an alias is inside its own"),
     "nothing": ("# nothing\n", "job.yaml:1:1: there is no job in this file"),
     "a list": ("- command: x\n", "job.yaml:1:1: this must be a mapping, not a list"),
     "a complex key": ("command: x\n? [a, b]\n: c\n", "job.yaml:2:3: a key must be a single word"),

@@ -11,7 +11,7 @@ import pytest
 from corral.core.cluster.resources import Demand, Gpu, TaskDemand
 from corral.core.model import After, Dependency, FailureClass, JobSpec, RetryRule
 from corral.core.work import EarlySignal, Mount, Work
-from corral.wire.job import Limits, parse_job
+from corral.wire.job import DocumentLimits, parse_job
 
 NOW_MS = 1_800_000_000_000
 ONE_CPU = (("cpu_milli", 1000),)
@@ -239,7 +239,7 @@ def test_the_nearest_key_is_named(written: str, meant: str) -> None:
 
 
 def test_bounds_can_be_given() -> None:
-    tight = Limits(env_count=1, array_size=2, command_bytes=10, labels=0, gpus=4, name_chars=3)
+    tight = DocumentLimits(env_count=1, array_size=2, command_bytes=10, labels=0, gpus=4, name_chars=3)
     document = {
         "name": "long",
         "command": "x" * 11,

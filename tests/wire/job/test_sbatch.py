@@ -180,11 +180,11 @@ WRONG = {
     "a bad array": ("--array=9-1", "run.sh:2:9: array: the range 9-1 is empty"),
     "a dependency of another kind": ("-d after:5", "run.sh:2:9: --dependency: 'after:5' is not possible here"),
     "one of several": ("-d afterok:1?afterok:2", "run.sh:2:9: --dependency: any one of several"),
-    "a bad signal": ("--signal=KILL@5", "run.sh:2:9: --signal: 'KILL' is not a signal that a job can ask for"),
+    "a bad signal": ("--signal=KILL@5", "run.sh:2:9: --signal: 'KILL' is not a signal that a job can request"),
     "a bad queue": ("-p a//b", "run.sh:2:9: queue: 'a//b' is not the path of a queue"),
     "a bad begin": ("--begin=soon", "run.sh:2:9: --begin: 'soon' is not a time of Slurm's"),
     "a quote that does not end": ("--comment='x", "run.sh:2:19: a quote does not end"),
-    "parts": ("hetjob", "run.sh:2:9: hetjob: parts of a job stand in gangs here"),
+    "parts": ("hetjob", "run.sh:2:9: hetjob: use gangs for the parts of a job"),
     "a relative directory": ("-D runs", "run.sh:2:9: directory: 'runs' is not an absolute path"),
 }
 

@@ -1,1 +1,1 @@
-"""Commands about what is shared: queues, machines, usage, and the record of everything."""
+"""Commands about the cluster: queues, nodes, usage and events."""

@@ -1,4 +1,4 @@
-"""From the options of ``corral node drill`` to what a GPU shall look like."""
+"""From the options of ``corral node drill`` to the faults that a GPU is to show."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 from msgspec import structs
 
-from corral.backends.health.drills import Drill, XidDrill
-from corral.cli.complaint import Complaint
+from corral.cli.errors import Complaint
+from corral.health.fault_injection import InjectedFault, InjectedXid
 
 
-def drill_of(before: Drill | None, given: dict[str, Any]) -> Drill:
-    """What was drilled before goes on."""
-    drill = before or Drill()
+def drill_of(before: InjectedFault | None, given: dict[str, Any]) -> InjectedFault:
+    """Faults that were simulated before stay."""
+    drill = before or InjectedFault()
     stated = {
         "temperature_c": given["temperature"],
         "throttle": given["throttle"],
@@ -27,7 +27,7 @@ def drill_of(before: Drill | None, given: dict[str, Any]) -> Drill:
     }
     changes = {name: value for name, value in stated.items() if value is not None}
     if given["xid"] is not None:
-        changes["xids"] = (*drill.xids[-99:], XidDrill(given["xid"], time.time_ns() // 1_000_000))
+        changes["xids"] = (*drill.xids[-99:], InjectedXid(given["xid"], time.time_ns() // 1_000_000))
     if not changes:
-        raise Complaint("nothing is drilled", "say what shall be wrong, such as --xid 79, or --end")
+        raise Complaint("no fault is given", "give the fault to simulate, for example --xid 79; or --end")
     return structs.replace(drill, **changes)

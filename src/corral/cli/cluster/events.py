@@ -1,4 +1,4 @@
-"""``corral events``: what happened, as prose, with whoever did it."""
+"""``corral events``: what happened, and who did it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from corral.cli.render import clock, style, tell, write_json_line
+from corral.cli.render import clock, print_line, style, write_json_line
 from corral.cli.session import connected
 
 if TYPE_CHECKING:
@@ -19,27 +19,27 @@ LATEST = 50
 
 
 @click.command()
-@click.option("--follow", "-f", is_flag=True, help="Go on as things happen.")
+@click.option("--follow", "-f", is_flag=True, help="Follow new events.")
 @click.option(
     "--since",
     type=click.IntRange(min=0),
     metavar="SEQ",
     default=None,
-    help=f"Above this number of a record; otherwise the latest {LATEST}.",
+    help=f"Only events after this record; default: the latest {LATEST}.",
 )
-@click.option("--job", "-j", metavar="JOB", default=None, help="About this job.")
-@click.option("--queue", "-q", metavar="QUEUE", default=None, help="About this queue and those below it.")
-@click.option("--type", "types", metavar="TYPE", multiple=True, help="Of this type, JobEnded for example.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", default=None, help="No more than so many.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.", panel="Output")
+@click.option("--job", "-j", metavar="JOB", default=None, help="Only events of this job.")
+@click.option("--queue", "-q", metavar="QUEUE", default=None, help="Only events of this queue and its children.")
+@click.option("--type", "types", metavar="TYPE", multiple=True, help="Only this type of event, for example JobEnded.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", default=None, help="Show at most N.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.", panel="Output")
 def events(**given: Any) -> None:
-    """Tell what happened: who did what, and what came of it. Every record has a number, to go on from."""
+    """Show the event record: who did what, and what followed. Every record has a number to continue from."""
     with connected(patience_s=60.0) as client:
         for n, event in enumerate(_events(client, given), start=1):
             if given["as_json"]:
                 write_json_line(event)
             else:
-                tell(line(event))
+                print_line(line(event))
             if n == given["limit"]:
                 return
 

@@ -1,4 +1,4 @@
-"""``corral node``: the machines and their GPUs."""
+"""``corral node``: nodes and their GPUs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 from corral.cli.amounts import amounts_text
-from corral.cli.fleet import joining
+from corral.cli.fleet import join
 from corral.cli.lazy import Noun
 from corral.cli.render import (
     Field,
@@ -16,12 +16,12 @@ from corral.cli.render import (
     mib,
     milli,
     now_ms,
+    print_line,
     ranges,
     span,
     state_text,
     style,
     table,
-    tell,
     write_json,
 )
 from corral.cli.serve.place import data_folder, data_option
@@ -57,7 +57,7 @@ def _free(node: NodeView, name: str, show: str) -> str:
 
 
 def _left(node: NodeView) -> str:
-    """How long it is still lent."""
+    """Time until the provider takes the node back."""
     return "-" if node.until_ms is None else span(max(node.until_ms - now_ms(), 0))
 
 
@@ -82,7 +82,7 @@ NODES: Listing[NodeView] = Listing(
 @click.group(cls=Noun, invoke_without_command=True)
 @click.pass_context
 def node(ctx: click.Context) -> None:
-    """Machines: what they have, what is free, who is on them."""
+    """Nodes: their resources, what is free, and the jobs on them."""
     if ctx.invoked_subcommand is None:
         ctx.invoke(list_nodes, fields=None, as_json=False)
 
@@ -90,17 +90,17 @@ def node(ctx: click.Context) -> None:
 @node.command("list")
 @NODES.options
 def list_nodes(fields: str | None, as_json: bool) -> None:
-    """The machines, and what is free on each."""
+    """List the nodes and what is free on each."""
     with connected() as client:
         found = client.nodes().nodes
-    NODES.write(found, fields, as_json, empty="no machines")
+    NODES.write(found, fields, as_json, empty="no nodes")
 
 
 @node.command()
 @click.argument("name")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.", panel="Output")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.", panel="Output")
 def show(name: str, as_json: bool) -> None:
-    """One machine: every GPU, and who is on it."""
+    """Show a node: its GPUs, the jobs on them, and how tasks are isolated."""
     with connected() as client:
         found = client.node(name)
     if as_json:
@@ -108,29 +108,33 @@ def show(name: str, as_json: bool) -> None:
         return
     lines = {
         "node": found.name,
-        "state": _state(found) + ("" if found.open else ", takes nothing new"),
+        "state": _state(found) + ("" if found.open else ", takes no new jobs"),
         "why": found.why,
-        "stands in": ", ".join(f"{level} {where}" for level, where in found.domains.items()),
+        "topology": ", ".join(f"{level} {where}" for level, where in found.domains.items()),
         "has": amounts_text(found.amounts),
         "free": amounts_text(found.free),
         **({} if found.details is None else _made_of(found.details)),
         "lacks": "; ".join(f"{what} ({why})" for what, why in found.lacks.items()),
-        "came with": f"fleet {found.fleet}{f' ({found.where})' if found.where else ''}" if found.fleet else "",
-        "lent for": "" if found.until_ms is None else _left(found),
+        "fleet": f"fleet {found.fleet}{f' ({found.where})' if found.where else ''}" if found.fleet else "",
+        "time left": "" if found.until_ms is None else _left(found),
         "gangs": ", ".join([*found.gangs, *([f"{found.gangs_hidden} of others"] if found.gangs_hidden else [])]),
     }
     for title, text in lines.items():
         if text:
-            tell(f"{style(title, dim=True)}{' ' * (11 - len(title))}{text}")
+            print_line(f"{style(title, dim=True)}{' ' * (11 - len(title))}{text}")
+    if found.separation:
+        print_line()
+        for line in table(("SEPARATED", "BY"), list(found.separation.items())):
+            print_line(line)
     if found.gpus:
-        tell()
+        print_line()
         links = {each.slot: _links(each) for each in found.details.gpus} if found.details is not None else {}
         rows = [(*_gpu_row(gpu)[:-1], links.get(gpu.slot, "-"), gpu.uuid) for gpu in found.gpus]
         for line in table(("GPU", "MODEL", "VRAM", "HEALTH", "WHO", "LINKS", "UUID"), rows):
-            tell(line)
+            print_line(line)
         for gpu in found.gpus:
             if gpu.why:
-                tell(f"GPU {gpu.slot} is {state_text(gpu.health)}: {gpu.why}")
+                print_line(f"GPU {gpu.slot} is {state_text(gpu.health)}: {gpu.why}")
 
 
 def _made_of(details: NodeDetails) -> dict[str, str]:
@@ -165,25 +169,27 @@ def _gpu_row(gpu: GpuView) -> tuple[str, ...]:
 
 @node.command()
 @data_option
-@click.option("--gpu", type=int, required=True, metavar="N", help="Which GPU of this machine, by its slot.")
-@click.option("--xid", type=int, metavar="NUMBER", help="The driver says this Xid, once.")
-@click.option("--temperature", type=int, metavar="C", help="It is so hot.")
-@click.option("--throttle", type=Word("hw_thermal", "sw_thermal", "hw_power_brake"), help="It is slowed down.")
-@click.option("--uncorrected", type=int, metavar="N", help="So many memory errors that could not be corrected.")
-@click.option("--corrected", type=int, metavar="N", help="So many that could.")
-@click.option("--remap-failed", is_flag=True, help="A bad row of memory cannot be replaced.")
-@click.option("--link-down", type=int, multiple=True, metavar="N", help="This NVLink is down.")
-@click.option("--pcie-width", type=int, metavar="LANES", help="Its PCIe link has so many lanes.")
-@click.option("--vanish", is_flag=True, help="It has fallen off the bus.")
-@click.option("--fail-probe", is_flag=True, help="Trying it fails (simulated GPUs).")
-@click.option("--end", is_flag=True, help="The drill of this GPU is over.")
+@click.option("--gpu", type=int, required=True, metavar="N", help="GPU of this machine, by its slot.")
+@click.option("--xid", type=int, metavar="NUMBER", help="Simulate this Xid, once.")
+@click.option("--temperature", type=int, metavar="C", help="Simulate this GPU temperature.")
+@click.option(
+    "--throttle", type=Word("hw_thermal", "sw_thermal", "hw_power_brake"), help="Simulate this kind of throttling."
+)
+@click.option("--uncorrected", type=int, metavar="N", help="Simulate N uncorrected memory errors.")
+@click.option("--corrected", type=int, metavar="N", help="Simulate N corrected memory errors.")
+@click.option("--remap-failed", is_flag=True, help="Simulate a failed row remapping.")
+@click.option("--link-down", type=int, multiple=True, metavar="N", help="Simulate a failure of this NVLink.")
+@click.option("--pcie-width", type=int, metavar="LANES", help="Simulate a PCIe link with this many lanes.")
+@click.option("--vanish", is_flag=True, help="Simulate a GPU that has fallen off the bus.")
+@click.option("--fail-probe", is_flag=True, help="Let probes fail (simulated GPUs only).")
+@click.option("--end", is_flag=True, help="End all simulated faults of this GPU.")
 def drill(data: str | None, gpu: int, **given: Any) -> None:
-    """Make a GPU of this machine look sick, to see what would happen. Work on it is really moved away.
+    """Simulate a fault of a GPU of this machine. Jobs on it are really moved away.
 
-    For the server (or agent) that keeps its data in the folder. What was drilled stays until --end.
+    Acts on the server or agent that uses this data folder. The fault stays until --end.
     """
-    from corral.backends.health.drills import health_folder, read_drills, write_drills
     from corral.cli.cluster.drill import drill_of
+    from corral.health.fault_injection import health_folder, read_drills, write_drills
 
     folder = health_folder(data_folder(data))
     drills = read_drills(folder)
@@ -192,43 +198,45 @@ def drill(data: str | None, gpu: int, **given: Any) -> None:
     else:
         drills[gpu] = drill_of(drills.get(gpu), given)
     write_drills(folder, drills)
-    tell(f"GPU {gpu}: the drill is over" if gpu not in drills else f"GPU {gpu} is drilled; corral node show tells more")
+    print_line(
+        f"GPU {gpu}: simulated faults ended"
+        if gpu not in drills
+        else f"GPU {gpu}: the fault is simulated; see: corral node show"
+    )
 
 
 @node.command()
 @data_option
-@click.option(
-    "--gpu", type=int, default=None, metavar="N", help="Which GPU, by its slot; otherwise the machine itself."
-)
+@click.option("--gpu", type=int, default=None, metavar="N", help="GPU by its slot; default: the machine itself.")
 def clear(data: str | None, gpu: int | None) -> None:
-    """This machine, or one of its GPUs, is mended: forget what was wrong with it."""
+    """Clear the health faults of this machine, or of one GPU, after repair."""
     import time
 
-    from corral.backends.health.drills import Clearing, health_folder, read_clearings, write_clearings
+    from corral.health.fault_injection import FaultCleared, health_folder, read_clearings, write_clearings
 
     folder = health_folder(data_folder(data))
-    write_clearings(folder, [*read_clearings(folder)[-99:], Clearing(gpu, time.time_ns() // 1_000_000)])
-    tell(f"{'this machine' if gpu is None else f'GPU {gpu}'} is taken to be well until something is found again")
+    write_clearings(folder, [*read_clearings(folder)[-99:], FaultCleared(gpu, time.time_ns() // 1_000_000)])
+    print_line(f"{'this machine' if gpu is None else f'GPU {gpu}'} is healthy until a new fault is found")
 
 
 @node.command()
 @click.argument("name")
-@click.option("--why", metavar="TEXT", default="", help="For those who read the record.")
+@click.option("--why", metavar="TEXT", default="", help="Reason, for the audit record.")
 def drain(name: str, why: str) -> None:
-    """Take nothing new, and ask everybody on it to save and leave."""
+    """Drain a node: start nothing new on it, and requeue its jobs after a warning."""
     with connected() as client:
         client.drain(name, why)
-    tell(f"{name} is being drained; corral node show {name} tells who is still on it")
+    print_line(f"{name} is draining; jobs still on it: corral node show {name}")
 
 
 @node.command()
 @click.argument("name")
 def undrain(name: str) -> None:
-    """Take work again."""
+    """Undrain a node: start jobs on it again."""
     with connected() as client:
         client.undrain(name)
-    tell(f"{name} takes work again")
+    print_line(f"{name} takes jobs again")
 
 
-for _command in (joining.make_token, joining.join, joining.remove):
+for _command in (join.make_token, join.join, join.remove):
     node.add_command(_command)

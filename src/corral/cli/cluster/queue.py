@@ -1,4 +1,4 @@
-"""``corral queue``: who may take how much, and who has it."""
+"""``corral queue``: queues, their settings and their usage."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 from corral.cli.amounts import amounts_text, gpus_text, parse_amounts
-from corral.cli.complaint import Complaint
+from corral.cli.errors import Complaint
 from corral.cli.lazy import Noun
-from corral.cli.render import Field, Listing, gpu_hours, milli, style, tell, write_json
+from corral.cli.render import Field, Listing, gpu_hours, milli, print_line, style, write_json
 from corral.cli.session import connected
 from corral.cli.words import Span
 
@@ -38,7 +38,7 @@ QUEUES: Listing[QueueView] = Listing(
         "weight": Field(lambda queue: str(queue.terms.weight), right=True, value=lambda queue: queue.terms.weight),
     },
     ("name", "used", "guarantee", "limit", "borrowed", "gpu_milli_pending", "gangs_running", "gangs_waiting"),
-)  # fmt: skip
+)
 
 
 @click.group(cls=Noun, invoke_without_command=True)
@@ -52,7 +52,7 @@ def queue(ctx: click.Context) -> None:
 @queue.command("list")
 @QUEUES.options
 def list_queues(fields: str | None, as_json: bool) -> None:
-    """The tree of queues: GPUs they have, are guaranteed, borrowed, and wait for."""
+    """List the queues: GPUs in use, guaranteed, borrowed and waited for."""
     with connected() as client:
         found = client.queues().queues
     QUEUES.write(found, fields, as_json, empty="no queues that you may see")
@@ -60,9 +60,9 @@ def list_queues(fields: str | None, as_json: bool) -> None:
 
 @queue.command()
 @click.argument("name")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.", panel="Output")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.", panel="Output")
 def show(name: str, as_json: bool) -> None:
-    """One queue: its terms, and what it has."""
+    """Show a queue: its settings and its usage."""
     with connected() as client:
         found = client.queue(name)
     if as_json:
@@ -70,10 +70,10 @@ def show(name: str, as_json: bool) -> None:
         return
     lines = {
         "queue": found.name,
-        "has": amounts_text(found.used) or "nothing",
+        "in use": amounts_text(found.used) or "nothing",
         "guaranteed": amounts_text(found.guarantee) or "nothing",
-        "at most": amounts_text(found.limit) or "no limit",
-        "lends": amounts_text(found.terms.lend) or "all that is idle",
+        "limit": amounts_text(found.limit) or "no limit",
+        "lends": amounts_text(found.terms.lend) or "all of it",
         "borrowed": amounts_text(found.borrowed),
         "per user": amounts_text(found.terms.user_limit),
         "weight": str(found.terms.weight),
@@ -82,39 +82,46 @@ def show(name: str, as_json: bool) -> None:
         "used": f"{gpu_hours(found.used_gpu_ms)} GPU hours",
         "lost": f"{gpu_hours(found.loss_suffered_gpu_ms)} GPU hours to preemption, "
         f"and cost others {gpu_hours(found.loss_caused_gpu_ms)}",
-        "below it": ", ".join(found.children),
+        "children": ", ".join(found.children),
     }
     for title, text in lines.items():
         if text:
-            tell(f"{style(title, dim=True)}{' ' * (12 - len(title))}{text}")
+            print_line(f"{style(title, dim=True)}{' ' * (12 - len(title))}{text}")
 
 
 @queue.command("set")
 @click.argument("name")
-@click.option("--guarantee", metavar="gpus=8,...", default=None, help="What it can always obtain.")
-@click.option("--limit", metavar="gpus=16,...", default=None, help="The most it may have, borrowed or not.")
-@click.option("--lend", metavar="gpus=4,...", default=None, help="The most it gives away while idle.")
-@click.option("--user-limit", metavar="gpus=4,...", default=None, help="The most one user may have.")
-@click.option("--weight", type=click.IntRange(min=1), default=None, help="Its share of what is left over.")
-@click.option("--max-jobs", type=click.IntRange(min=0), default=None, help="So many jobs at a time.")
-@click.option("--max-jobs-per-user", type=click.IntRange(min=0), default=None, help="So many of one user.")
-@click.option("--priority-ceiling", type=int, default=None, help="No job may have a higher priority.")
-@click.option("--grace-max", type=Span(), metavar="TIME", default=None, help="The longest grace of a job.")
-@click.option("--preemptible/--not-preemptible", default=None, help="Whether jobs that do not say so may be preempted.")
-@click.option("--time-share", type=click.IntRange(min=0), default=None, help="Take turns; 0: do not.")
-@click.option("--budget", metavar="GPUHOURS/TIME", default=None, help="At most so much in each window: 1000h/30d.")
+@click.option("--guarantee", metavar="gpus=8,...", default=None, help="Always available to the queue.")
+@click.option("--limit", metavar="gpus=16,...", default=None, help="Most it may use, including what it borrows.")
+@click.option("--lend", metavar="gpus=4,...", default=None, help="Most of its unused guarantee that others may borrow.")
+@click.option("--user-limit", metavar="gpus=4,...", default=None, help="Most that one user may use.")
+@click.option(
+    "--weight", type=click.IntRange(min=1), default=None, help="Share of free capacity relative to its siblings."
+)
+@click.option("--max-jobs", type=click.IntRange(min=0), default=None, help="Most unfinished jobs.")
+@click.option("--max-jobs-per-user", type=click.IntRange(min=0), default=None, help="Most unfinished jobs of one user.")
+@click.option("--priority-ceiling", type=int, default=None, help="Highest priority of its jobs.")
+@click.option("--grace-max", type=Span(), metavar="TIME", default=None, help="Longest grace of its jobs.")
+@click.option("--preemptible/--not-preemptible", default=None, help="Default of preemptible for its jobs.")
+@click.option(
+    "--time-share",
+    type=click.IntRange(min=0),
+    default=None,
+    help="Time sharing: length of a turn as a multiple of the cost of a switch; 0: off.",
+)
+@click.option("--budget", metavar="GPUHOURS/TIME", default=None, help="GPU-hours per window, for example 1000h/30d.")
 def set_queue(name: str, **given: Any) -> None:
-    """Make a queue, or change some of its terms; those not given stay as they are. An empty amount removes a term."""
+    """Create a queue, or change the given settings of one. An empty amount removes a setting."""
     from corral.client.errors import NotFound
     from corral.wire.api.cluster import QueueBody
 
     with connected() as client:
         try:
-            terms, verb = client.queue(name).terms, "has new terms"
+            terms, verb = client.queue(name).terms, "changed"
         except NotFound:
-            terms, verb = QueueBody(), "is made"
+            terms, verb = QueueBody(), "created"
         client.set_queue(name, _changed(terms, given))
-    tell(f"queue {name} {verb}")
+    print_line(f"queue {name} {verb}")
 
 
 def _changed(terms: QueueBody, given: dict[str, Any]) -> QueueBody:
@@ -148,7 +155,7 @@ def _budget(text: str) -> Any:
 @queue.command()
 @click.argument("name")
 def remove(name: str) -> None:
-    """Remove a queue that has no jobs and no queues below it."""
+    """Remove a queue that has no jobs and no children."""
     with connected() as client:
         client.remove_queue(name)
-    tell(f"queue {name} is removed")
+    print_line(f"queue {name} removed")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from corral.cli.render import Field, Listing, gpu_hours, say
+from corral.cli.render import Field, Listing, gpu_hours, print_note
 from corral.cli.session import connected
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ USAGE: Listing[UsageLine] = Listing(
         "queue": Field(lambda line: line.queue),
         "user": Field(lambda line: line.user),
         "gpu_ms": Field(lambda line: gpu_hours(line.gpu_ms), title="GPU HOURS", right=True),
-        "lost_gpu_ms": Field(lambda line: gpu_hours(line.lost_gpu_ms), title="OF THEM LOST", right=True),
+        "lost_gpu_ms": Field(lambda line: gpu_hours(line.lost_gpu_ms), title="LOST", right=True),
         "jobs": Field(lambda line: str(line.jobs), right=True),
     },
     ("day", "queue", "user", "gpu_ms", "lost_gpu_ms", "jobs"),
@@ -26,15 +26,15 @@ USAGE: Listing[UsageLine] = Listing(
 
 
 @click.command()
-@click.option("--queue", "-q", metavar="QUEUE", default=None, help="Of this queue and those below it.")
-@click.option("--user", "-u", metavar="NAME", default=None, help="Of this user.")
-@click.option("--since", metavar="YYYY-MM-DD", default=None, help="From this day on (UTC).")
-@click.option("--until", metavar="YYYY-MM-DD", default=None, help="Up to and with this day.")
+@click.option("--queue", "-q", metavar="QUEUE", default=None, help="Only this queue and its children.")
+@click.option("--user", "-u", metavar="NAME", default=None, help="Only this user.")
+@click.option("--since", metavar="YYYY-MM-DD", default=None, help="First day (UTC).")
+@click.option("--until", metavar="YYYY-MM-DD", default=None, help="Last day (UTC).")
 @USAGE.options
 def usage(fields: str | None, as_json: bool, **given: Any) -> None:
     """GPU time by queue, user and day (UTC), and how much of it was lost to evictions and failures."""
     with connected() as client:
         found = client.usage(**given)
-    USAGE.write(found.lines, fields, as_json, empty="nothing was used")
+    USAGE.write(found.lines, fields, as_json, empty="no usage")
     if found.lines and not as_json:
-        say(f"in all {gpu_hours(found.gpu_ms)} GPU hours, {gpu_hours(found.lost_gpu_ms)} of them lost", dim=True)
+        print_note(f"in all {gpu_hours(found.gpu_ms)} GPU hours, {gpu_hours(found.lost_gpu_ms)} of them lost", dim=True)

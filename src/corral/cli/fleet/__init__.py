@@ -1,1 +1,1 @@
-"""Commands about many machines: the agent of a node, how a machine joins, and a fleet to try things out on."""
+"""Commands about nodes: the agent, joining, fleets from providers, and a test cluster on one machine."""

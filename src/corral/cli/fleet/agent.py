@@ -1,4 +1,4 @@
-"""``corral agent``: make this machine do what the server wants of it."""
+"""``corral agent``: run the tasks that the server assigns to this node."""
 
 from __future__ import annotations
 
@@ -7,28 +7,27 @@ from typing import TYPE_CHECKING
 
 import rich_click as click
 
-from corral.cli.complaint import FAULT, Complaint
+from corral.cli.errors import FAULT, Complaint
 from corral.cli.fleet.place import agent_data_option, agent_folder
 
 if TYPE_CHECKING:
-    from corral.agent.place import Credential
+    from corral.agent.agent_dir import AgentCredential
+    from corral.agent.servers import JoinServers
     from corral.core.cluster.topology import NodeSpec
     from corral.wire.config import Config
 
 
 @click.command()
 @agent_data_option
-@click.option("--fake-gpus", metavar="8xH100", default=None, help="Simulated GPUs instead of those of this machine.")
-@click.option(
-    "--path", "path", metavar="RACK/SWITCH", default="", help="Where it stands: a name for each level of the topology."
-)
+@click.option("--fake-gpus", metavar="8xH100", default=None, help="Simulate these GPUs instead of using real ones.")
+@click.option("--path", "path", metavar="RACK/SWITCH", default="", help="Topology domains of this node, one per level.")
 @click.option(
     "--config",
     metavar="FILE",
     default=None,
     envvar="CORRAL_CONFIG",
     show_envvar=True,
-    help="A configuration; of it, health, containers, logs and topology.labels matter here.",
+    help="Configuration file; the agent uses health, containers, logs and topology.labels of it.",
 )
 @click.option(
     "--account",
@@ -36,16 +35,16 @@ if TYPE_CHECKING:
     default=None,
     envvar="CORRAL_ACCOUNT",
     show_envvar=True,
-    help="The account of this machine for tasks that name none; without it an agent that is root refuses them.",
+    help="Account for tasks without one; without it, an agent that runs as root refuses them.",
 )
 @click.option(
     "--address",
     metavar="HOST",
     default="",
-    help="Address at which other machines reach this one; otherwise that with which it reaches the server.",
+    help="Address at which other nodes reach this one; default: the one used to reach the server.",
 )
-@click.option("--cpus", type=click.IntRange(min=1), default=None, help="CPUs to give to tasks; otherwise all.")
-@click.option("--memory-mib", type=click.IntRange(min=1), default=None, help="Memory for tasks; otherwise all.")
+@click.option("--cpus", type=click.IntRange(min=1), default=None, help="CPUs available to tasks; default: all.")
+@click.option("--memory-mib", type=click.IntRange(min=1), default=None, help="Memory available to tasks; default: all.")
 def agent(
     data: str | None,
     fake_gpus: str | None,
@@ -56,24 +55,24 @@ def agent(
     cpus: int | None,
     memory_mib: int | None,
 ) -> int:
-    """Run the agent of this machine, which has joined before (corral node join). Speaks only outward, to the server.
+    """Run the agent of this node, after corral node join. It only connects outward, to the server.
 
-    Ctrl-C stops it; tasks go on for the length of a lease, and an agent that begins before takes them up again.
+    Ctrl-C stops it. Tasks continue for the length of a lease; an agent that starts again in time picks them up.
     """
     from msgspec.structs import replace
 
-    from corral.agent.place import AgentPlace, BadPlace
+    from corral.agent.agent_dir import AgentDir, BadAgentDir
 
     folder = agent_folder(data)
     try:
-        credential = AgentPlace(folder).credential()
-    except BadPlace as error:
+        credential = AgentDir(folder).credential()
+    except BadAgentDir as error:
         raise Complaint(str(error).rstrip("."), exit_code=FAULT) from None
-    said = with_account(_config(config), account)
-    labels = dict(said.topology.labels)
-    path = path or "/".join(labels[level] for level in said.settings.levels if level in labels)
+    effective = with_account(_config(config), account)
+    labels = dict(effective.topology.labels)
+    path = path or "/".join(labels[level] for level in effective.settings.levels if level in labels)
     spec = replace(node_spec(credential.node, fake_gpus, path, cpus, memory_mib), address=_checked(address))
-    return run_agent(folder, credential, spec, said)
+    return run_agent(folder, credential, spec, effective)
 
 
 def _checked(address: str) -> str:
@@ -92,7 +91,7 @@ def _config(path: str | None) -> Config:
 
 
 def with_account(config: Config, account: str | None) -> Config:
-    """``account``: what tasks run as that name none."""
+    """``account``: runs tasks that name no account."""
     from msgspec import structs
 
     return structs.replace(config, accounts=structs.replace(config.accounts, default=account)) if account else config
@@ -101,15 +100,15 @@ def with_account(config: Config, account: str | None) -> Config:
 def node_spec(name: str, fake_gpus: str | None, path: str, cpus: int | None, memory_mib: int | None) -> NodeSpec:
     from msgspec import structs
 
-    from corral.backends.gpus import simulated
-    from corral.backends.inventory import inventory
     from corral.core.cluster.resources import CPU_MILLI, MEMORY_MIB, Gpu, amounts
+    from corral.runtime.gpus import simulated
+    from corral.runtime.inventory import inventory
 
     try:
         gpus = None if fake_gpus is None else simulated(fake_gpus)
     except ValueError as error:
         raise Complaint(f"--fake-gpus: {error}", "write it like 8xH100 or 4xH100,4xA100") from None
-    if gpus is not None:  # two machines of a test fleet must not seem to share their GPUs
+    if gpus is not None:  # GPU ids must differ between two agents on one machine
         gpus = tuple(Gpu(f"{gpu.uuid}@{name}", gpu.model, gpu.vram_mib, gpu.island) for gpu in gpus)
     found = inventory(name, gpus)
     stated = dict(found.amounts)
@@ -119,8 +118,10 @@ def node_spec(name: str, fake_gpus: str | None, path: str, cpus: int | None, mem
     return structs.replace(found, amounts=amounts(stated), path=where)
 
 
-def run_agent(folder: Path, credential: Credential, node: NodeSpec, config: Config, leave_ms: int | None = None) -> int:
-    """Until it is asked to stop. ``leave_ms``: the machine is then to be empty, and has so long to become so."""
+def run_agent(
+    folder: Path, credential: AgentCredential, node: NodeSpec, config: Config, leave_ms: int | None = None
+) -> int:
+    """Run until SIGTERM or SIGINT. ``leave_ms``: time for tasks to leave the node after that; None: they stay."""
     import logging
     import signal
     import sys
@@ -129,21 +130,25 @@ def run_agent(folder: Path, credential: Credential, node: NodeSpec, config: Conf
     from msgspec.structs import replace
 
     from corral.agent.address import own_address
-    from corral.agent.gateway_line import GatewayLine
-    from corral.agent.place import AgentPlace
+    from corral.agent.agent_dir import AgentDir, KnownGateway
+    from corral.agent.gateway_connection import GatewayConnection
     from corral.agent.renewal import CredentialRenewal
-    from corral.agent.servers import Servers
     from corral.agent.start import Busy, begin
     from corral.cli.serve.machine import container_settings, local_settings
 
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    try:
-        servers = Servers(credential.urls, credential.token, cafile=credential.cafile)
-    except OSError as error:
-        what = f"the authority of the server in {credential.cafile} cannot be read: {error}"
-        raise Complaint(what, "put it back, or join again with --ca", exit_code=FAULT) from None
+    servers = _servers(credential)
     node = replace(node, address=node.address or own_address(credential.urls))
-    line = GatewayLine(credential.node, servers, credential.token, credential.gateways)
+    place = AgentDir(folder)
+    last = place.gateway(credential.urls)
+    line = GatewayConnection(
+        credential.node,
+        servers,
+        credential.token,
+        credential.gateways,
+        None if last is None else (last.host, last.port, last.tls),
+        lambda known: place.keep_gateway(KnownGateway(credential.urls, *known)),
+    )
     try:
         running = begin(folder, node, line, config.health, local_settings(config), container_settings(config))
     except Busy as error:
@@ -154,7 +159,7 @@ def run_agent(folder: Path, credential: Credential, node: NodeSpec, config: Conf
         servers.use(token)
         line.use(token)
 
-    renewal = CredentialRenewal(AgentPlace(folder), credential, servers.renew, use)
+    renewal = CredentialRenewal(place, credential, servers.renew, use)
     renewal.begin()
 
     def ask(*_: object) -> None:
@@ -171,5 +176,15 @@ def run_agent(folder: Path, credential: Credential, node: NodeSpec, config: Conf
     running.stop()
     if running.failed is not None:
         hint = f"corral node token {credential.node} on the server, then corral node join --replace here"
-        raise Complaint(f"the server does not know this agent any more: {running.failed}", hint, exit_code=FAULT)
+        raise Complaint(f"the server no longer accepts this agent: {running.failed}", hint, exit_code=FAULT)
     return 0
+
+
+def _servers(credential: AgentCredential) -> JoinServers:
+    from corral.agent.servers import JoinServers
+
+    try:
+        return JoinServers(credential.urls, credential.token, cafile=credential.cafile)
+    except OSError as error:
+        what = f"cannot read the certificate authority in {credential.cafile}: {error}"
+        raise Complaint(what, "put it back, or join again with --ca", exit_code=FAULT) from None

@@ -1,8 +1,8 @@
-"""The network between an agent of a test fleet and its server, which can be cut, slowed and mended at will.
+"""The network between an agent of a test cluster and its server, which can be cut, delayed and restored.
 
-`ProxyLink`: a proxy on this machine, for everybody; a cut holds back what is under way and lets it through when it is
-mended, as TCP does. `NamespaceLink`: a network of its own for the agent, joined to this machine by a pair of virtual
-interfaces; needs root. Knows addresses and bytes, nothing of what is said.
+`ProxyLink`: a proxy on this machine, for any user; a cut holds back data in flight and delivers it when the link is
+restored, as TCP does. `NamespaceLink`: a network namespace for the agent, joined to this machine by a pair of virtual
+interfaces; needs root. Knows addresses and bytes, not their meaning.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Protocol
 _CHUNK = 1 << 16
 
 
-class Link(Protocol):
-    url: str  # at which the agent finds the server
-    gateway: str  # at which it speaks to it
+class NetworkLink(Protocol):
+    url: str  # where the agent connects to the server
+    gateway: str  # where the proxy connects to the server
 
     def words(self) -> list[str]:
-        """What goes before the agent's command."""
+        """Words to put before the agent's command."""
         ...
 
     def cut(self) -> None: ...
@@ -30,14 +30,14 @@ class Link(Protocol):
     def mend(self) -> None: ...
 
     def slow(self, ms: int) -> None:
-        """So long everything is under way, in each direction; 0: no longer than it takes."""
+        """Delay of all data, in each direction; 0: none."""
         ...
 
     def close(self) -> None: ...
 
 
 class Proxies:
-    """The thread in which all proxies of a fleet live."""
+    """The thread that runs all proxies of a test cluster."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -85,9 +85,9 @@ class ProxyLink:
 
     async def _begin(self, port: int) -> asyncio.Server:
         self._open.set()
-        return await asyncio.start_server(partial(self._carry, port), "127.0.0.1", 0)
+        return await asyncio.start_server(partial(self._serve, port), "127.0.0.1", 0)
 
-    async def _carry(self, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         far: asyncio.StreamWriter | None = None
         try:
             await self._open.wait()
@@ -100,7 +100,7 @@ class ProxyLink:
                     way.cancel()
                 await asyncio.gather(*ways, return_exceptions=True)
         except (OSError, asyncio.CancelledError):
-            pass  # the server is away, or the fleet ends; nobody waits for us
+            pass  # the server is away, or the test cluster is ending
         finally:
             for end in (writer, far):
                 if end is not None:
@@ -117,10 +117,12 @@ class ProxyLink:
 
 
 class NamespaceLink:
-    """``number``: which of the nets 10.77.n.0/24 is used."""
+    """``number``: n of the network 10.77.n.0/24 to use."""
 
     def __init__(self, name: str, number: int, port: int, agent_port: int) -> None:
-        self._space, self._inner, self._outer = f"corral-{name}", f"cri{number}", f"cro{number}"
+        self._space = f"corral-{name}"
+        self._inner = f"cri{number}"
+        self._outer = f"cro{number}"
         self.url, self.gateway = f"http://10.77.{number}.1:{port}", f"10.77.{number}.1:{agent_port}"
         self.close()
         _ip("netns", "add", self._space)

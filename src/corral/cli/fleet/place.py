@@ -1,4 +1,4 @@
-"""Where the agent of this machine keeps its data. Knows one path."""
+"""The data directory of the agent on this machine. Knows one path."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from pathlib import Path
 import rich_click as click
 
 agent_data_option = click.option(
-    "--data", metavar="FOLDER", default=None, envvar="CORRAL_AGENT_DATA", show_envvar=True,
-    help="Where the agent keeps its credential, its tasks and their logs.",
-)  # fmt: skip
+    "--data",
+    metavar="FOLDER",
+    default=None,
+    envvar="CORRAL_AGENT_DATA",
+    show_envvar=True,
+    help="Data folder of the agent: credential, tasks and logs.",
+)
 
 
 def agent_folder(stated: str | None) -> Path:

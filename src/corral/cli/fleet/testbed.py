@@ -1,4 +1,4 @@
-"""``corral testbed``: a fleet on this machine, to try out what happens when a machine fails."""
+"""``corral testbed``: a cluster on this machine, to try out what happens when a node fails."""
 
 from __future__ import annotations
 
@@ -9,30 +9,35 @@ from typing import TYPE_CHECKING
 
 import rich_click as click
 
-from corral.cli.complaint import FAULT, Complaint
+from corral.cli.errors import FAULT, Complaint
 from corral.cli.lazy import Noun
-from corral.cli.render import say, tell
+from corral.cli.render import print_line, print_note
 from corral.cli.words import Span
 
 if TYPE_CHECKING:
-    from corral.cli.fleet.bed import Testbed
+    from corral.cli.fleet.testbed_parts import Testbed
 
 _SOCKET = "testbed.sock"
 _folder = click.option(
-    "--folder", metavar="FOLDER", default="testbed", show_default=True, envvar="CORRAL_TESTBED", show_envvar=True,
-    help="Where everything of it lies.",
-)  # fmt: skip
+    "--folder",
+    metavar="FOLDER",
+    default="testbed",
+    show_default=True,
+    envvar="CORRAL_TESTBED",
+    show_envvar=True,
+    help="Folder for all its data.",
+)
 
 
 @click.group(cls=Noun, invoke_without_command=True)
 @_folder
-@click.option("--nodes", type=click.IntRange(1, 200), default=4, show_default=True, help="So many machines.")
-@click.option("--gpus", metavar="8xH100", default="8xH100", show_default=True, help="Simulated GPUs of each.")
-@click.option("--lease", type=Span(), metavar="TIME", default="8s", show_default=True, help="As of corral up.")
-@click.option("--netns", is_flag=True, help="Each agent in a network namespace of its own (root only).")
+@click.option("--nodes", type=click.IntRange(1, 200), default=4, show_default=True, help="Number of nodes.")
+@click.option("--gpus", metavar="8xH100", default="8xH100", show_default=True, help="Simulated GPUs per node.")
+@click.option("--lease", type=Span(), metavar="TIME", default="8s", show_default=True, help="As --lease of corral up.")
+@click.option("--netns", is_flag=True, help="Run each agent in its own network namespace (root only).")
 @click.pass_context
 def testbed(ctx: click.Context, folder: str, nodes: int, gpus: str, lease: int, netns: bool) -> int:
-    """A server and agents on this machine, with simulated GPUs. Ctrl-C ends it.
+    """Run a test cluster on this machine: a server and agents with simulated GPUs. Ctrl-C ends it.
 
     While it runs, in another terminal: corral testbed partition n2, heal, slow, kill, start, freeze, thaw. Commands
     like corral node and corral submit work after the line that it prints.
@@ -40,7 +45,7 @@ def testbed(ctx: click.Context, folder: str, nodes: int, gpus: str, lease: int, 
     if ctx.invoked_subcommand is not None:
         ctx.obj = folder
         return 0
-    from corral.cli.fleet.bed import BedFailed, Testbed
+    from corral.cli.fleet.testbed_parts import BedFailed, Testbed
 
     if netns and os.geteuid() != 0:
         raise Complaint("network namespaces need root", "leave out --netns: links are then proxies that can be cut")
@@ -48,10 +53,10 @@ def testbed(ctx: click.Context, folder: str, nodes: int, gpus: str, lease: int, 
     try:
         bed.start()
     except (BedFailed, OSError) as error:
-        raise Complaint(f"the fleet did not come up: {error}", exit_code=FAULT) from None
+        raise Complaint(f"the test cluster did not start: {error}", exit_code=FAULT) from None
     try:
-        tell(f"{nodes} nodes with {gpus} each are up; Ctrl-C ends them")
-        say(f"  export XDG_CONFIG_HOME={bed.folder}/config CORRAL_TESTBED={bed.folder}", dim=True)
+        print_line(f"{nodes} nodes with {gpus} each are up; Ctrl-C ends them")
+        print_note(f"  export XDG_CONFIG_HOME={bed.folder}/config CORRAL_TESTBED={bed.folder}", dim=True)
         _obey(bed)
     except KeyboardInterrupt:
         return 0
@@ -61,7 +66,7 @@ def testbed(ctx: click.Context, folder: str, nodes: int, gpus: str, lease: int, 
 
 
 def _obey(bed: Testbed) -> None:
-    """Lines like ``partition n2`` come through a socket in the folder."""
+    """Commands such as ``partition n2`` arrive through a socket in the folder."""
     path = bed.folder / _SOCKET
     path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX) as door:
@@ -72,14 +77,18 @@ def _obey(bed: Testbed) -> None:
             visitor, _ = door.accept()
             with visitor:
                 words = visitor.recv(1000).decode("utf-8", "replace").split()
-                visitor.sendall(_carry_out(bed, words).encode())
+                visitor.sendall(_execute(bed, words).encode())
 
 
-def _carry_out(bed: Testbed, words: list[str]) -> str:
+def _execute(bed: Testbed, words: list[str]) -> str:
     acts = {
-        "partition": bed.partition, "heal": bed.heal, "kill": bed.kill, "freeze": bed.freeze, "thaw": bed.thaw,
+        "partition": bed.partition,
+        "heal": bed.heal,
+        "kill": bed.kill,
+        "freeze": bed.freeze,
+        "thaw": bed.thaw,
         "start": bed.restart,
-    }  # fmt: skip
+    }
     verb, name, *rest = [*words, "", ""]
     if name not in [*bed.nodes, "server"] or (name == "server" and verb in ("partition", "heal", "slow")):
         return f"there is no node {name!r}; there are: {', '.join(bed.nodes)}"
@@ -97,11 +106,11 @@ def _send(folder: str, *words: str) -> None:
             line.sendall(" ".join(words).encode())
             answer = line.recv(4000).decode()
     except OSError as error:
-        what = f"there is no test fleet in {folder}: {(error.strerror or str(error)).lower()}"
-        raise Complaint(what, "corral testbed starts one; --folder names it", exit_code=FAULT) from None
+        what = f"there is no test cluster in {folder}: {(error.strerror or str(error)).lower()}"
+        raise Complaint(what, "start one with: corral testbed; --folder names another", exit_code=FAULT) from None
     if answer:
-        raise Complaint(answer, "corral node lists them")
-    tell(f"done: {' '.join(words)}")
+        raise Complaint(answer, "list them with: corral node")
+    print_line(f"done: {' '.join(words)}")
 
 
 def _verb(name: str, about: str) -> None:
@@ -113,12 +122,12 @@ def _verb(name: str, about: str) -> None:
 
 
 for _name, _about in {
-    "partition": "Cut the network of a node: what is under way arrives when it is healed.",
-    "heal": "Mend the network of a node.",
-    "kill": "Kill the agent of a node, or the server, with SIGKILL; tasks are not touched.",
-    "start": "Start the agent of a node, or the server, anew.",
-    "freeze": "Stop the agent of a node, or the server, in its tracks (SIGSTOP).",
-    "thaw": "Let what was frozen go on.",
+    "partition": "Cut the network of a node. Data in flight arrives after heal.",
+    "heal": "Restore the network of a node.",
+    "kill": "Kill the agent of a node, or the server, with SIGKILL. Tasks are not touched.",
+    "start": "Start the agent of a node, or the server, again.",
+    "freeze": "Freeze the agent of a node, or the server (SIGSTOP).",
+    "thaw": "Continue a frozen agent or server.",
 }.items():
     _verb(_name, _about)
 
@@ -128,5 +137,5 @@ for _name, _about in {
 @click.argument("time", type=Span())
 @click.pass_obj
 def slow(folder: str, node: str, time: int) -> None:
-    """Let everything to and from a node be under way for TIME; 0s: no longer than it takes."""
+    """Delay all traffic of a node by TIME; 0s: no delay."""
     _send(folder, "slow", node, str(time))

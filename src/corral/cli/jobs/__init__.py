@@ -1,1 +1,1 @@
-"""Commands about jobs: submit, look, wait, change."""
+"""Commands about jobs: submit, show, wait, change."""

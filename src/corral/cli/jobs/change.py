@@ -1,4 +1,4 @@
-"""``corral cancel, hold, release, requeue, priority``: change jobs. Several at once are changed one by one."""
+"""``corral cancel, hold, release, requeue, priority``: change jobs. Several jobs are changed one by one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 from corral.cli.jobs.logs import named
-from corral.cli.render import say, tell
+from corral.cli.render import print_line, print_note
 from corral.cli.session import complaint_of, connected
 
 if TYPE_CHECKING:
@@ -20,44 +20,44 @@ _jobs = click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
 
 
 @click.command()
-@click.option("--now", is_flag=True, help="Kill what runs at once, without its grace.")
+@click.option("--now", is_flag=True, help="Kill running tasks at once, without grace.")
 @_jobs
 def cancel(now: bool, jobs: tuple[str, ...]) -> int:
-    """End jobs for good. What runs is asked to save and leave, and has its grace for that."""
+    """Cancel jobs. Running jobs are warned and have their grace to save."""
     return _change(jobs, lambda client, job: client.cancel(job, now=now), "is cancelled")
 
 
 @click.command()
 @_jobs
 def hold(jobs: tuple[str, ...]) -> int:
-    """Keep jobs from starting until they are released."""
+    """Hold jobs: they do not start until they are released."""
     return _change(jobs, lambda client, job: client.hold(job), "is held")
 
 
 @click.command()
 @_jobs
 def release(jobs: tuple[str, ...]) -> int:
-    """Let held jobs go on."""
+    """Release held jobs."""
     return _change(jobs, lambda client, job: client.release(job), "is released")
 
 
 @click.command()
 @_jobs
 def requeue(jobs: tuple[str, ...]) -> int:
-    """Stop what runs of jobs and let them wait for another run. It may save first, as when it is preempted."""
-    return _change(jobs, lambda client, job: client.requeue(job), "goes back to its queue")
+    """Stop jobs and requeue them. They are warned first, as in a preemption."""
+    return _change(jobs, lambda client, job: client.requeue(job), "is requeued")
 
 
 @click.command()
 @click.argument("value", type=int, metavar="PRIORITY")
 @_jobs
 def priority(value: int, jobs: tuple[str, ...]) -> int:
-    """Change the priority of jobs. A higher one goes first, also before other queues; see the ceiling of the queue."""
+    """Change the priority of jobs, up to the ceiling of the queue. A higher priority runs first, across queues."""
     return _change(jobs, lambda client, job: client.set_priority(job, value), f"has priority {value}")
 
 
 def _change(jobs: tuple[str, ...], change: Change, done: str) -> int:
-    """All of them, whatever becomes of each; the exit code is that of the first that could not be changed."""
+    """Change every job, even if some fail. The exit code is that of the first failure."""
     from corral.client.errors import Problem
 
     code = 0
@@ -66,11 +66,11 @@ def _change(jobs: tuple[str, ...], change: Change, done: str) -> int:
         for job in ids:
             try:
                 change(client, job)
-                tell(f"job {job} {done}")
+                print_line(f"job {job} {done}")
             except Problem as problem:
                 complaint = complaint_of(problem)
                 if len(ids) == 1:
                     raise complaint from None
                 code = code or complaint.code
-                say(f"error: job {job}: {complaint.message}")
+                print_note(f"error: job {job}: {complaint.message}")
     return code

@@ -1,7 +1,7 @@
-"""From what was typed to job documents: a file, a script, standard input or a command, with options over all of it.
+"""From the command line to job documents: a file, a script, standard input or a command; options override them.
 
-Knows where texts come from. What is wrong with them is found by ``wire.job``, all of it at once, and told with file,
-line and column before anything is sent.
+Knows where texts come from. ``wire.job`` finds all errors in them at once; they are shown with file, line and column
+before anything is sent.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corral.cli.complaint import BAD_INPUT, Complaint
-from corral.cli.render import count, now_ms, say, style
+from corral.cli.errors import BAD_INPUT, Complaint
+from corral.cli.render import count, now_ms, print_note, style
 
 if TYPE_CHECKING:
     from corral.wire.job.files import Parsed
@@ -22,11 +22,11 @@ STDIN = "-"
 
 
 def job_documents(words: Sequence[str], command: Sequence[str] | None, over: dict[str, Any]) -> list[Parsed]:
-    """The jobs that were meant. Complains of everything that is wrong with any of them."""
+    """The jobs to submit. Raises one ``Complaint`` with all errors in them."""
     usual = {"directory": os.getcwd()}
     if command is not None:
         if words:
-            what = f"there is both a job file, {words[0]!r}, and a command after --"
+            what = f"both a job file, {words[0]!r}, and a command after --"
             raise Complaint(what, "give one of them")
         return _sound(_from_command(command, usual | over))
     if not words:
@@ -60,16 +60,22 @@ def _from_text(text: str, name: str, words: Sequence[str], usual: dict[str, Any]
         from corral.wire.job.sbatch import read_sbatch
 
         zone = datetime.now().astimezone().tzinfo
-        assert zone is not None, "what astimezone gives is in a zone"
+        assert zone is not None, "astimezone sets a time zone"
         return [
             read_sbatch(
-                text, name, arguments=words, now_ms=now_ms(), defaults=usual, overrides=over,
-                environ=os.environ, zone=zone,
+                text,
+                name,
+                arguments=words,
+                now_ms=now_ms(),
+                defaults=usual,
+                overrides=over,
+                environ=os.environ,
+                zone=zone,
             )
-        ]  # fmt: skip
+        ]
     if words:
         hint = f"for a command write: corral submit -- {' '.join([name, *words])}"
-        raise Complaint(f"a job file takes no words after it: {' '.join(words)}", hint)
+        raise Complaint(f"unexpected arguments after a job file: {' '.join(words)}", hint)
     return read_job_file(text, name, now_ms=now_ms(), defaults=usual, overrides=over)
 
 
@@ -89,7 +95,7 @@ def _read(name: str) -> tuple[str, str]:
 def _sound(jobs: list[Parsed]) -> list[Parsed]:
     for job in jobs:
         for note in job.notes:
-            say(f"note: {note}", dim=True)
+            print_note(f"note: {note}", dim=True)
     faults = [fault for job in jobs for fault in job.faults]
     if faults:
         raise BadFile([(str(each.place), each.fault.why, each.fault.hint) for each in faults])
@@ -97,24 +103,24 @@ def _sound(jobs: list[Parsed]) -> list[Parsed]:
 
 
 def placed(jobs: Sequence[Parsed], faults: Sequence[Any], batch: bool) -> BadFile:
-    """Faults that the server found, where they stand in the file."""
+    """Errors that the server found, with their position in the file."""
     from corral.wire.job.shorthand import option_of
 
-    told = []
+    placed = []
     for fault in faults:
         path, job = tuple(fault.path), jobs[0]
         if batch and len(path) >= 2 and path[0] == "jobs" and isinstance(path[1], int):
             job, path = jobs[path[1]], path[2:]
         place = job.place(path)
-        told.append((str(place) if place else option_of(path), fault.why, fault.hint))
-    return BadFile(told)
+        placed.append((str(place) if place else option_of(path), fault.why, fault.hint))
+    return BadFile(placed)
 
 
 class BadFile(Complaint):
-    """Everything that is wrong with job files, a line each, as compilers say it."""
+    """All errors in job files, one per line, as compilers print them."""
 
     def __init__(self, faults: Sequence[tuple[str, str, str]]) -> None:
-        super().__init__(count(len(faults), "thing is wrong", "things are wrong"), exit_code=BAD_INPUT)
+        super().__init__(f"{count(len(faults), 'error')} found", exit_code=BAD_INPUT)
         self.faults = faults
 
     def format_message(self) -> str:
@@ -123,4 +129,4 @@ class BadFile(Complaint):
     def show_faults(self) -> None:
         for place, why, hint in self.faults:
             shown = style(place, stream=sys.stderr, bold=True)
-            say(f"{shown}: {why}" + (f" ({hint})" if hint else ""))
+            print_note(f"{shown}: {why}" + (f" ({hint})" if hint else ""))

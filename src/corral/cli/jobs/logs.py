@@ -1,4 +1,4 @@
-"""``corral logs``: what a job wrote."""
+"""``corral logs``: the output of a job."""
 
 from __future__ import annotations
 
@@ -8,24 +8,26 @@ from typing import Any
 
 import rich_click as click
 
-from corral.cli.complaint import NOT_FOUND, Complaint
-from corral.cli.harmless import LogText
-from corral.cli.render import say
+from corral.cli.errors import NOT_FOUND, Complaint
+from corral.cli.render import print_note
+from corral.cli.safe_text import LogText
 from corral.cli.session import connected
 from corral.cli.words import Word
 
-_LINES_AT_ONCE = 256 << 10  # bytes of the end that are read to find its last lines
+_LINES_AT_ONCE = 256 << 10  # bytes at the end of a log in which its last lines are searched
 _NAMED = re.compile(r"(?P<job>\d+)(?:\[(?P<index>\d+)\])?(?:/(?P<role>[\w-]+))?")
 
 
 @click.command()
 @click.argument("job")
-@click.option("--follow", "-f", is_flag=True, help="Go on as it is written, over all runs, until the job is over.")
-@click.option("--task", type=click.IntRange(min=0), metavar="N", default=0, help="Of this task; the first is 0.")
-@click.option("--gang", metavar="ROLE", default="", help="Of this gang: a role, or 3/ROLE in an array.")
-@click.option("--attempt", type=click.IntRange(min=1), metavar="N", default=None, help="Of this run; else the newest.")
-@click.option("--stream", type=Word("stdout", "stderr"), default="stdout", help="Which of the two.")
-@click.option("--tail", "-n", type=click.IntRange(min=1), metavar="N", default=None, help="The last so many lines.")
+@click.option("--follow", "-f", is_flag=True, help="Follow the output across restarts until the job ends.")
+@click.option("--task", type=click.IntRange(min=0), metavar="N", default=0, help="Show this task; the first is 0.")
+@click.option("--gang", metavar="ROLE", default="", help="Show this gang: a role, or 3/ROLE in an array.")
+@click.option(
+    "--attempt", type=click.IntRange(min=1), metavar="N", default=None, help="Show this attempt; default: the newest."
+)
+@click.option("--stream", type=Word("stdout", "stderr"), default="stdout", help="Show this stream.")
+@click.option("--tail", "-n", type=click.IntRange(min=1), metavar="N", default=None, help="Show the last N lines.")
 def logs(job: str, **given: Any) -> None:
     """Print what a task of a job wrote, as it was written; on a terminal, colours are kept and other control sequences
     are left out. JOB may be 17, 17[3] or 17/trainer."""
@@ -33,7 +35,7 @@ def logs(job: str, **given: Any) -> None:
 
     id, gang = named(job, given["gang"])
     where = {"gang": gang, "task": given["task"], "attempt": given["attempt"] or 0, "stream": given["stream"]}
-    out = Writer()
+    out = LogPrinter()
     with connected() as client:
         try:
             offset = 0
@@ -50,11 +52,11 @@ def logs(job: str, **given: Any) -> None:
                 raise
             raise Complaint(str(error), f"corral why {id} says what it waits for", exit_code=NOT_FOUND) from None
         except KeyboardInterrupt:
-            say(f"\nthe job goes on; to see more: corral logs -f {job}", dim=True)
+            print_note(f"\nthe job continues; to see more: corral logs -f {job}", dim=True)
 
 
 def named(job: str, gang: str = "") -> tuple[str, str]:
-    """``17``, ``17[3]``, ``17/trainer``, ``17[3]/trainer``: the job, and the gang as the interface takes it."""
+    """``17``, ``17[3]``, ``17/trainer``, ``17[3]/trainer``: the job, and the gang as the API takes it."""
     found = _NAMED.fullmatch(job)
     if found is None:
         raise Complaint(f"{job!r} is not a job", "write it like 17, 17[3] or 17/trainer; corral ps lists yours")
@@ -63,7 +65,7 @@ def named(job: str, gang: str = "") -> tuple[str, str]:
 
 
 def _end(client: Any, id: str, where: dict[str, Any]) -> int:
-    """Where a log ends now."""
+    """The current end of a log."""
     end = 0
     for part in client.logs(id, tail=1, **where):
         end = part.offset + len(part.data)
@@ -75,8 +77,8 @@ def _last_lines(text: bytes, count: int) -> bytes:
     return b"".join(lines[-count:])
 
 
-class Writer:
-    """To standard output or another: as it was written, but on a terminal without what would command it."""
+class LogPrinter:
+    """Write to a stream: unchanged, except that on a terminal unsafe control sequences are left out."""
 
     def __init__(self, out: Any = None) -> None:
         self._out = sys.stdout if out is None else out

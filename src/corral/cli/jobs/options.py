@@ -1,7 +1,7 @@
-"""What can be said of a job on the command line: every key of a job document is an option of ``submit`` and ``run``.
+"""Options of jobs on the command line: every key of a job document is an option of ``submit`` and ``run``.
 
-The options come from the table of keys (``wire.job.shorthand``), which is loaded when one of these commands is at hand.
-What stands after ``--`` is the command of the job, and nobody's option.
+The options come from the table of keys (``wire.job.shorthand``), which is loaded when one of these commands runs.
+Everything after ``--`` is the command of the job and is not read as an option.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Any
 
 import rich_click as click
 
-from corral.cli.complaint import Complaint
+from corral.cli.errors import Complaint
 
-COMMAND = "corral.command"  # under which ctx.meta holds what stood after --
+COMMAND = "corral.command"  # key of ctx.meta with the words after --
 _SIZE = ("gpus", "gpu", "vram", "cpus", "memory", "disk", "resources", "tasks", "nodes", "processes", "spares")
 _PLACE = ("tp", "within", "prefer", "spread")
 _RUN = ("env", "secrets", "directory", "image", "mounts", "output", "error", "signal", "compat", "checkpoints")
 
 
 class JobCommand(click.RichCommand):
-    """A command about a job to be: takes its keys as options, and what it runs after ``--``."""
+    """A command that describes a job: takes the keys of a job document as options, and its command after ``--``."""
 
-    keys: tuple[click.Parameter, ...] = ()  # the options that are keys, once they were needed
+    keys: tuple[click.Parameter, ...] = ()  # the options made from keys, created when first needed
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         if not self.keys:
@@ -47,14 +47,14 @@ def _key_options() -> list[click.Parameter]:
     from corral.wire.job.shorthand import job_options
 
     def nothing() -> None:
-        """Carries the options until they are taken off it."""
+        """Holds the options until the command is created."""
 
     for option in reversed(job_options()):
         _click_option(option.names, option.name, option.key, option)(nothing)
-    any_key = "Any key of a job file; values as in JSON."
+    any_key = "Set any key of the job file; values as in JSON."
     click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, panel="Job", help=any_key)(nothing)
-    carried: list[click.Parameter] = list(reversed(nothing.__click_params__))  # type: ignore[attr-defined]
-    return carried
+    parameters: list[click.Parameter] = list(reversed(nothing.__click_params__))  # type: ignore[attr-defined]
+    return parameters
 
 
 def _click_option(names: tuple[str, ...], name: str, key: str, option: Any) -> Callable[[Any], Any]:
@@ -69,7 +69,7 @@ def _click_option(names: tuple[str, ...], name: str, key: str, option: Any) -> C
 
 
 def stated(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of a job document that were typed as options, as JSON has them."""
+    """The keys of a job document that were given as options, as JSON values."""
     from corral.wire.job.shorthand import document_of
 
     for name in ("label", "secret"):
@@ -86,7 +86,7 @@ def stated(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _variable(pair: str) -> str:
-    """``NAME=value``; ``NAME`` alone takes the value that it has in this shell."""
+    """``NAME=value``; ``NAME`` alone takes the value from this shell."""
     if "=" in pair:
         return pair
     if pair not in os.environ:

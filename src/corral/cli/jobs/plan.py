@@ -1,11 +1,11 @@
-"""What would become of a job, for people: what it is, where it would sit, when, and what it does to quotas."""
+"""The text of a dry run: the job, its placement, its expected start and its effect on quotas."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from corral.cli.amounts import amount_text
-from corral.cli.render import ahead, count, mib, ranges, span, style, tell
+from corral.cli.render import ahead, count, mib, print_line, ranges, span, style
 
 if TYPE_CHECKING:
     from corral.core.cluster.resources import Demand
@@ -23,11 +23,11 @@ def show_plan(spec: JobSpec, answer: DryRunAnswer) -> None:
         ("quota", _quota(answer)),
     ):
         for n, line in enumerate(lines):
-            tell(f"{style(title if n == 0 else '', bold=True):<{_indent(title, n)}}{line}")
+            print_line(f"{style(title if n == 0 else '', bold=True):<{_indent(title, n)}}{line}")
 
 
 def _indent(title: str, n: int) -> int:
-    """Eight columns, whatever colour takes of them."""
+    """Padded to eight columns, not counting colour codes."""
     shown = style(title if n == 0 else "", bold=True)
     return 8 + len(shown) - len(title if n == 0 else "")
 
@@ -73,13 +73,13 @@ def _when(answer: DryRunAnswer) -> list[str]:
     lines = []
     for gang in answer.gangs[:_GANGS_SHOWN]:
         if gang.outcome == "starts":
-            lines.append(style("it starts at once", fg="green"))
+            lines.append(style("it starts immediately", fg="green"))
         elif gang.outcome == "makes_room":
-            victims = [*gang.victims, *(["some of others"] if gang.victims_hidden else [])]
-            lines.append(style(f"as soon as others have made room: {', '.join(victims)}", fg="yellow"))
+            victims = [*gang.victims, *(["jobs of others"] if gang.victims_hidden else [])]
+            lines.append(style(f"it starts after preempting: {', '.join(victims)}", fg="yellow"))
         else:
             expected = f"; expected {ahead(gang.starts_ms, answer.at_ms)}" if gang.starts_ms else ""
-            lines.append(style(f"it has to wait{expected}", fg="yellow"))
+            lines.append(style(f"it waits{expected}", fg="yellow"))
             lines += [f"  - {reason.text}" for reason in gang.reasons]
             lines += [f"  try: {change.text}" for change in gang.changes]
     return list(dict.fromkeys(lines))
@@ -97,4 +97,4 @@ def _quota(answer: DryRunAnswer) -> list[str]:
         if line.borrowed:
             terms.append(f"{amount_text(line.name, line.borrowed)} would be borrowed")
         lines.append(used + (f" ({', '.join(terms)})" if terms else ""))
-    return lines or ["no quota is in the way"]
+    return lines or ["within all quotas"]

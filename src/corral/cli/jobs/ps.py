@@ -1,4 +1,4 @@
-"""``corral ps``: which jobs there are."""
+"""``corral ps``: list jobs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from corral.cli.complaint import Complaint
-from corral.cli.render import Field, Listing, ago, clock, now_ms, say, span, state_text, style, tell
+from corral.cli.errors import Complaint
+from corral.cli.render import Field, Listing, ago, clock, now_ms, print_line, print_note, span, state_text, style
 from corral.cli.session import connected
 from corral.cli.words import Span, Words
 
@@ -63,14 +63,22 @@ JOBS: Listing[JobSummary] = Listing(
 
 
 @click.command()
-@click.option("--all", "-a", "everybody", is_flag=True, help="Those of everybody that you may see.", panel="Which")
-@click.option("--over", "-o", is_flag=True, help="Those that are over, too.", panel="Which")
-@click.option("--user", "-u", metavar="NAME", default=None, help="Those of one user.", panel="Which")
-@click.option("--queue", "-q", metavar="QUEUE", default=None, help="In this queue and below it.", panel="Which")
-@click.option("--state", "-s", "states", type=Words(*ALIVE, *OVER), default=(), help="In these states.", panel="Which")
-@click.option("--name", "-n", metavar="NAME", default=None, help="Of this name; it may end in *.", panel="Which")
-@click.option("--label", "-l", metavar="K=V", multiple=True, help="With this label.", panel="Which")
-@click.option("--since", type=Span(), metavar="TIME", default=None, help="Submitted within this time.", panel="Which")
+@click.option("--all", "-a", "everybody", is_flag=True, help="Include all users' jobs.", panel="Which")
+@click.option("--over", "-o", is_flag=True, help="Include ended jobs.", panel="Which")
+@click.option("--user", "-u", metavar="NAME", default=None, help="Only jobs of this user.", panel="Which")
+@click.option(
+    "--queue", "-q", metavar="QUEUE", default=None, help="Only jobs of this queue and its children.", panel="Which"
+)
+@click.option(
+    "--state", "-s", "states", type=Words(*ALIVE, *OVER), default=(), help="Only jobs in these states.", panel="Which"
+)
+@click.option(
+    "--name", "-n", metavar="NAME", default=None, help="Only jobs with this name; may end in *.", panel="Which"
+)
+@click.option("--label", "-l", metavar="K=V", multiple=True, help="Only jobs with this label.", panel="Which")
+@click.option(
+    "--since", type=Span(), metavar="TIME", default=None, help="Only jobs submitted within this time.", panel="Which"
+)
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
@@ -78,13 +86,13 @@ JOBS: Listing[JobSummary] = Listing(
     default=100,
     show_default=True,
     panel="Which",
-    help="No more than so many, the newest.",
+    help="Show at most N, the newest.",
 )
-@click.option("--watch", "-w", is_flag=True, help="Show it again every two seconds.", panel="Output")
-@click.option("--parsable", is_flag=True, help="Print ids alone.", panel="Output")
+@click.option("--watch", "-w", is_flag=True, help="Refresh every two seconds.", panel="Output")
+@click.option("--parsable", is_flag=True, help="Print only job ids.", panel="Output")
 @JOBS.options
 def ps(**given: Any) -> None:
-    """List jobs, newest first: your own that are not over, unless you ask for others."""
+    """List jobs, newest first. By default: your own unfinished jobs."""
     with connected() as client:
         if not given["watch"]:
             _show(client, given)
@@ -92,7 +100,7 @@ def ps(**given: Any) -> None:
         while True:
             found = _jobs(client, given)
             click.clear()
-            tell(style(time.strftime("%H:%M:%S"), dim=True))
+            print_line(style(time.strftime("%H:%M:%S"), dim=True))
             JOBS.write(found, given["fields"], as_json=False, usual=_columns(given, found), empty=_empty(given))
             time.sleep(2)
 
@@ -101,11 +109,11 @@ def _show(client: Client, given: dict[str, Any]) -> None:
     found = _jobs(client, given)
     if given["parsable"]:
         for job in found:
-            tell(job.id)
+            print_line(job.id)
         return
     JOBS.write(found, given["fields"], given["as_json"], usual=_columns(given, found), empty=_empty(given))
     if len(found) == given["limit"] and not given["as_json"]:
-        say(f"the newest {given['limit']}; --limit shows more", dim=True)
+        print_note(f"the newest {given['limit']}; --limit shows more", dim=True)
 
 
 def _jobs(client: Client, given: dict[str, Any]) -> list[JobSummary]:
@@ -116,14 +124,19 @@ def _jobs(client: Client, given: dict[str, Any]) -> list[JobSummary]:
     since_ms = None if given["since"] is None else now_ms() - given["since"]
     return list(
         client.jobs(
-            queue=given["queue"], user=user, states=states, name=given["name"], labels=_labels(given["label"]),
-            since_ms=since_ms, limit=given["limit"],
+            queue=given["queue"],
+            user=user,
+            states=states,
+            name=given["name"],
+            labels=_labels(given["label"]),
+            since_ms=since_ms,
+            limit=given["limit"],
         )
-    )  # fmt: skip
+    )
 
 
 def _columns(given: dict[str, Any], found: list[JobSummary]) -> tuple[str, ...]:
-    """Without what goes without saying: whose they are where all are one's own; why, where nothing is known."""
+    """Leaves out columns without information: the user if all jobs are yours, the reason if none is known."""
     is_own = given["user"] is None and not given["everybody"]
     unsaid = {"user"} if is_own else set()
     if not any(job.why for job in found):
@@ -142,6 +155,6 @@ def _labels(pairs: tuple[str, ...]) -> dict[str, str]:
 
 
 def _empty(given: dict[str, Any]) -> str:
-    more = [] if given["over"] or given["states"] else ["--over shows those that are over"]
-    more += [] if given["everybody"] or given["user"] else ["--all those of everybody"]
+    more = [] if given["over"] or given["states"] else ["--over includes ended jobs"]
+    more += [] if given["everybody"] or given["user"] else ["--all includes jobs of all users"]
     return "no jobs" + (f" ({', '.join(more)})" if more else "")

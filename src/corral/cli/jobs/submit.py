@@ -1,4 +1,4 @@
-"""``corral submit``: hand in a job file, an #SBATCH script or a command."""
+"""``corral submit``: submit a job file, an #SBATCH script or a command."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from corral.cli.complaint import WOULD_WAIT, Complaint
+from corral.cli.errors import WOULD_WAIT, Complaint
 from corral.cli.jobs.options import COMMAND, JobCommand, stated
-from corral.cli.render import count, say, tell, write_json
+from corral.cli.render import count, print_line, print_note, write_json
 from corral.cli.session import connected
 
 if TYPE_CHECKING:
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 @click.command(cls=JobCommand)
 @click.argument("words", nargs=-1, metavar="[FILE]")
-@click.option("--dry-run", is_flag=True, help="Show what would happen: what, where, when, quota. Submit nothing.")
-@click.option("--wait", "waits", is_flag=True, help="Return when it is over, with its exit code.")
-@click.option("--key", metavar="KEY", default="", help="Two submissions with the same key are one.")
-@click.option("--parsable", is_flag=True, help="Print the id alone.", panel="Output")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.", panel="Output")
+@click.option("--dry-run", is_flag=True, help="Show placement, expected start and quota; submit nothing.")
+@click.option("--wait", "waits", is_flag=True, help="Wait for the job and exit with its exit code.")
+@click.option("--key", metavar="KEY", default="", help="Idempotency key: repeated submissions with it create one job.")
+@click.option("--parsable", is_flag=True, help="Print only the job id.", panel="Output")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.", panel="Output")
 @click.pass_context
 def submit(ctx: click.RichContext, /, words: tuple[str, ...], **given: Any) -> int:
     """Submit a job: a YAML file (- is standard input), a script with #SBATCH lines, or a command after --.
 
-    Options stand over what the file says. For example: corral submit train.yaml --gpus 4,
+    Options override the file. For example: corral submit train.yaml --gpus 4,
     or: corral submit --gpus 2 --time 6h -- python train.py
     """
     from corral.cli.jobs.documents import job_documents
@@ -40,7 +40,7 @@ def submit(ctx: click.RichContext, /, words: tuple[str, ...], **given: Any) -> i
         if given["dry_run"]:
             return _dry_run(client, jobs, given["as_json"])
         answers = send(client, jobs, given["key"])
-        _tell_submitted(answers, given)
+        _print_submitted(answers, given)
         if not given["waits"]:
             return 0
         from corral.cli.jobs.wait import wait_for
@@ -49,7 +49,7 @@ def submit(ctx: click.RichContext, /, words: tuple[str, ...], **given: Any) -> i
 
 
 def send(client: Client, jobs: Sequence[Parsed], key: str = "") -> Sequence[SubmitAnswer]:
-    """All of them or none. What the server finds wrong is told as if it had been found here."""
+    """Submit all jobs or none. Errors that the server finds are shown as errors in the file."""
     from corral.cli.jobs.documents import placed
     from corral.client.errors import Problem
 
@@ -63,30 +63,30 @@ def send(client: Client, jobs: Sequence[Parsed], key: str = "") -> Sequence[Subm
         raise placed(jobs, problem.faults, len(jobs) > 1) from None
 
 
-def _tell_submitted(answers: Sequence[SubmitAnswer], given: dict[str, Any]) -> None:
+def _print_submitted(answers: Sequence[SubmitAnswer], given: dict[str, Any]) -> None:
     if given["as_json"]:
         write_json(answers)
         return
     if given["parsable"]:
         for answer in answers:
-            tell(answer.id)
+            print_line(answer.id)
         return
     for answer in answers:
         name = f" ({answer.name})" if answer.name else ""
         array = f", {count(answer.array_size, 'element')}" if answer.array_size else ""
-        tell(f"job {answer.id}{name} submitted to {answer.queue}{array}")
+        print_line(f"job {answer.id}{name} submitted to {answer.queue}{array}")
     if not given["waits"]:
-        tell_next(answers[0].id)
+        print_next_steps(answers[0].id)
 
 
-def tell_next(job: str) -> None:
-    """The next useful commands, for people."""
+def print_next_steps(job: str) -> None:
+    """Commands that are useful next."""
     for command, why in (
-        (f"corral why {job}", "why it waits, and until when"),
-        (f"corral logs -f {job}", "what it writes"),
-        (f"corral cancel {job}", "end it"),
+        (f"corral why {job}", "why it waits, and expected start"),
+        (f"corral logs -f {job}", "its output"),
+        (f"corral cancel {job}", "cancel it"),
     ):
-        say(f"  {command:<22} {why}", dim=True)
+        print_note(f"  {command:<22} {why}", dim=True)
 
 
 def _dry_run(client: Client, jobs: Sequence[Parsed], as_json: bool) -> int:
@@ -107,7 +107,7 @@ def _dry_run(client: Client, jobs: Sequence[Parsed], as_json: bool) -> int:
         answers.append(answer)
         waits |= any(gang.outcome == "waits" for gang in answer.gangs)
         if not as_json:
-            assert job.spec is not None, "faults were told before"
+            assert job.spec is not None, "errors were shown before"
             show_plan(job.spec, answer)
     if as_json:
         write_json(answers)

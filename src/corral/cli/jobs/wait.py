@@ -1,4 +1,4 @@
-"""``corral wait``: until jobs are over; and how the end of a job becomes an exit code."""
+"""``corral wait``: wait until jobs end; and how the end of a job becomes an exit code."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import rich_click as click
 
-from corral.cli.complaint import CANCELLED, FAULT
+from corral.cli.errors import CANCELLED, FAULT
 from corral.cli.jobs.logs import named
-from corral.cli.render import say, span
+from corral.cli.render import print_note, span
 from corral.cli.session import connected
 from corral.cli.words import Span
 
@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("jobs", nargs=-1, required=True)
-@click.option("--timeout", type=Span(), metavar="TIME", default=None, help="Give up after this time (exit code 124).")
-@click.option("--quiet", is_flag=True, help="Say nothing; the exit code says it.")
+@click.option(
+    "--timeout", type=Span(), metavar="TIME", default=None, help="Give up after this time, with exit code 124."
+)
+@click.option("--quiet", is_flag=True, help="Print nothing; use the exit code.")
 def wait(jobs: tuple[str, ...], timeout: int | None, quiet: bool) -> int:
-    """Wait until jobs are over, and leave with the exit code of the first that failed."""
+    """Wait until jobs end, and exit with the exit code of the first that failed."""
     with connected(patience_s=60.0) as client:
         return wait_for(client, [named(job)[0] for job in jobs], timeout, quiet)
 
@@ -37,7 +39,7 @@ def wait_for(client: Client, jobs: Sequence[str], timeout_ms: int | None, quiet:
         left_s = None if until_s is None else max(0.0, until_s - time.monotonic())
         view = client.wait(job, timeout_s=left_s)
         if not quiet:
-            say(ending(view))
+            print_note(ending(view))
         code = code or exit_code(view)
     return code
 
@@ -51,10 +53,10 @@ def exit_code(job: JobSummary) -> int:
 
 
 def ending(job: JobSummary) -> str:
-    """How it ended, in a line."""
+    """How the job ended, in one line."""
     took = f" after {span(job.ended_ms - job.started_ms)}" if job.ended_ms and job.started_ms else ""
     if job.state != "failed":
         return f"job {job.id} {job.state if job.state == 'succeeded' else 'was ' + job.state}{took}"
     parts = [job.failure or "", f"exit code {job.exit_code}" if job.exit_code else "", job.why]
-    said = ", ".join(dict.fromkeys(part for part in parts if part))
-    return f"job {job.id} failed{took}" + (f": {said}" if said else "")
+    reasons = ", ".join(dict.fromkeys(part for part in parts if part))
+    return f"job {job.id} failed{took}" + (f": {reasons}" if reasons else "")

@@ -1,4 +1,4 @@
-"""``corral why``: why a job waits, who is in the way, what would help, and until when."""
+"""``corral why``: why a job waits, which jobs block it, what would help, and the expected start."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from corral.cli.jobs.wait import ending
-from corral.cli.render import Field, ago, ahead, count, milli, state_text, style, table, tell, write_json
+from corral.cli.render import Field, ago, ahead, count, milli, print_line, state_text, style, table, write_json
 from corral.cli.session import connected
 
 if TYPE_CHECKING:
@@ -18,31 +18,31 @@ _COLUMNS = (Field[object](str), Field[object](str, right=True), Field[object](st
 
 @click.command()
 @click.argument("job")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.", panel="Output")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.", panel="Output")
 def why(job: str, as_json: bool) -> None:
-    """Say why a job waits: every reason, who is in the way, the smallest change that would help, and when it starts."""
+    """Show why a job waits: all reasons, jobs in the way, the smallest change that would start it, expected start."""
     with connected() as client:
-        told = client.why(job)
+        answer = client.why(job)
         if as_json:
-            write_json(told)
+            write_json(answer)
             return
-        show_why(client.job(job), told)
+        show_why(client.job(job), answer)
 
 
-def show_why(job: JobView, told: WhyView) -> None:
+def show_why(job: JobView, answer: WhyView) -> None:
     name = f" ({job.name})" if job.name else ""
-    tell(f"job {job.id}{name} {_standing(job, told.at_ms)}")
-    if not told.gangs and not told.gangs_waiting:
-        tell(ending(job) if job.ended_ms is not None else "it does not wait for anything")
+    print_line(f"job {job.id}{name} {_status(job, answer.at_ms)}")
+    if not answer.gangs and not answer.gangs_waiting:
+        print_line(ending(job) if job.ended_ms is not None else "it does not wait for anything")
         return
-    for gang in told.gangs:
-        _show_gang(gang, told)
-    left = told.gangs_waiting - len(told.gangs)
+    for gang in answer.gangs:
+        _show_gang(gang, answer)
+    left = answer.gangs_waiting - len(answer.gangs)
     if left > 0:
-        tell(f"\nand {count(left, 'more gang waits', 'more gangs wait')}, for such reasons")
+        print_line(f"\nand {count(left, 'more gang waits', 'more gangs wait')}, for the same kinds of reasons")
 
 
-def _standing(job: JobView, now: int) -> str:
+def _status(job: JobView, now: int) -> str:
     if job.state == "waiting":
         return f"waits in {job.queue}, for {ago(job.submitted_ms, now)} so far"
     if job.ended_ms is not None:
@@ -51,25 +51,29 @@ def _standing(job: JobView, now: int) -> str:
     return f"is {state_text(job.state)}" + (f", for {ago(job.started_ms, now)}" if job.started_ms else "")
 
 
-def _show_gang(gang: GangWhy, told: WhyView) -> None:
-    tell()
-    tell(style(gang.gang, bold=True))
+def _show_gang(gang: GangWhy, answer: WhyView) -> None:
+    print_line()
+    print_line(style(gang.gang, bold=True))
     for reason in gang.reasons:
-        tell(f"  - {reason.text}")
+        print_line(f"  - {reason.text}")
     if not gang.reasons:
-        tell("  nothing keeps it: it starts at the next opportunity")
+        print_line("  nothing blocks it: it starts in the next scheduling cycle")
     if gang.in_the_way:
-        tell("\n  in the way")
+        print_line("\n  in the way")
         rows = [
-            ((each.job and f"job {each.job}") or "a job of others", f"{milli(each.gpu_milli)} GPUs",
-             f"{each.user} in {each.queue}" if each.user else "", f"expected to end {ahead(each.ends_ms, told.at_ms)}")
+            (
+                (each.job and f"job {each.job}") or "a job of others",
+                f"{milli(each.gpu_milli)} GPUs",
+                f"{each.user} in {each.queue}" if each.user else "",
+                f"expected to end {ahead(each.ends_ms, answer.at_ms)}",
+            )
             for each in gang.in_the_way
-        ]  # fmt: skip
+        ]
         for line in table(("", "", "", ""), rows, _COLUMNS)[1:]:
-            tell(f"    {line}")
+            print_line(f"    {line}")
     if gang.changes:
-        tell("\n  it would start now with")
+        print_line("\n  it would start now with")
         for change in gang.changes:
-            tell(f"    {change.text}")
+            print_line(f"    {change.text}")
     if gang.starts_ms is not None:
-        tell(f"\n  expected to start {ahead(gang.starts_ms, told.at_ms)}")
+        print_line(f"\n  expected to start {ahead(gang.starts_ms, answer.at_ms)}")

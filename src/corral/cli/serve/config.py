@@ -1,4 +1,4 @@
-"""``corral config``: what a server is told by a file; an example of it, what is wrong with it, what then holds."""
+"""``corral config``: the configuration file of a server: an example, a check, and the effective values."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import rich_click as click
 
-from corral.cli.complaint import UNHEALTHY, Complaint
+from corral.cli.errors import UNHEALTHY, Complaint
 from corral.cli.lazy import Noun
-from corral.cli.render import say, tell, write_json
+from corral.cli.render import print_line, print_note, write_json
 
 if TYPE_CHECKING:
     from corral.wire.config import Config
@@ -19,51 +19,51 @@ _file = click.argument("file", required=False, envvar="CORRAL_CONFIG")
 
 @click.group(cls=Noun)
 def config() -> None:
-    """The configuration of a server: an example, a check, what holds."""
+    """The configuration of a server: write an example, check a file, show effective values."""
 
 
 @config.command()
 @_file
-@click.option("--json", "as_json", is_flag=True, help="As JSON.", panel="Output")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.", panel="Output")
 def show(file: str | None, as_json: bool) -> None:
-    """Print what holds, defaults and all; without a FILE, what holds without one."""
+    """Print the effective configuration; without FILE, the defaults."""
     from corral.wire.config import Config, write_config
 
     found = write_config(Config() if file is None else read_file(file))
     if as_json:
         write_json(found)
     else:
-        tell(_yaml(found).rstrip())
+        print_line(_yaml(found).rstrip())
 
 
 @config.command()
 @click.argument("file", envvar="CORRAL_CONFIG")
 def check(file: str) -> None:
-    """Say everything that is wrong with a file."""
+    """Check a configuration file and report all errors."""
     read_file(file, UNHEALTHY)
-    tell(f"{file} is sound")
+    print_line(f"{file} is valid")
 
 
 @config.command()
 @click.argument("file", default="corral.yaml")
-@click.option("--force", is_flag=True, help="Even if there is such a file already.")
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
 def init(file: str, force: bool) -> None:
-    """Write an example, with everything that can be said and what holds otherwise."""
+    """Write an example with all keys and their defaults."""
     from corral.wire.config import Config, write_config
 
     if Path(file).exists() and not force:
-        raise Complaint(f"there is a file {file} already", "name another, or say --force")
+        raise Complaint(f"{file} exists already", "name another file, or give --force")
     head = "# The configuration of a Corral server. Every key may be left out; these are the defaults.\n"
     try:
         Path(file).write_text(head + _yaml(write_config(Config())), encoding="utf-8")
     except OSError as error:
         raise Complaint(f"{file} cannot be written: {error.strerror}", "name another file") from None
-    tell(f"{file} is written")
-    say(f"  corral config check {file}\n  corral up --config {file}", dim=True)
+    print_line(f"wrote {file}")
+    print_note(f"  corral config check {file}\n  corral up --config {file}", dim=True)
 
 
 def read_file(path: str, exit_code: int = 2) -> Config:
-    """The configuration in a file, or a complaint about everything that is wrong with it."""
+    """The configuration in a file. Raises one ``Complaint`` with all errors in it."""
     from corral.cli.jobs.documents import BadFile
     from corral.wire.config import Config, read_config
 

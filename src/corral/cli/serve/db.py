@@ -1,6 +1,6 @@
-"""``corral db``: the journal of a server: is it whole, how large, made anew, archived, copied, backed up, restored.
+"""``corral db``: verify, rebuild, archive, back up, restore and copy the journal of a server.
 
-Works on a data folder or on a database, and without a server.
+Works on a data folder or a database, without a server.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import rich_click as click
 
-from corral.cli.complaint import FAULT, UNHEALTHY, Complaint
+from corral.cli.errors import FAULT, UNHEALTHY, Complaint
 from corral.cli.lazy import Noun
-from corral.cli.render import clock, count, say, style, tell, write_json
+from corral.cli.render import clock, count, print_line, print_note, style, write_json
 from corral.cli.serve.place import data_folder, data_option, database_option
 
 if TYPE_CHECKING:
-    from corral.store.moving import JournalPlace
+    from corral.store.backup import JournalPlace
     from corral.store.postgres import PostgresJournal
     from corral.store.sql.findings import Finding
     from corral.store.sqlite.journal import SqliteJournal
@@ -27,7 +27,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def where(command: F) -> F:
-    """The options that say which journal."""
+    """The options that name the journal."""
     return data_option(database_option(command))
 
 
@@ -38,14 +38,14 @@ def db() -> None:
 
 @db.command()
 @where
-@click.option("--heads", metavar="FILE", default="", help="Signed heads kept elsewhere, to be found in the journal.")
-@click.option("--public-key", metavar="HEX", default="", help="The only key that may have signed them.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.", panel="Output")
+@click.option("--heads", metavar="FILE", default="", help="File of signed heads to check the journal against.")
+@click.option("--public-key", metavar="HEX", default="", help="Public key that must have signed them.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.", panel="Output")
 def verify(data: str | None, database: str | None, heads: str, public_key: str, as_json: bool) -> int:
-    """Check every record, every link of the chain, archives, images and what is looked up. May run beside a server."""
+    """Verify every record, the hash chain, archives, images and tables. The server may be running."""
     from corral.store.address import verify as findings_of
 
-    with _told():
+    with _errors_as_complaints():
         place = _place(data, database)
         findings = findings_of(place)
         if heads:
@@ -53,20 +53,20 @@ def verify(data: str | None, database: str | None, heads: str, public_key: str, 
     if as_json:
         write_json(findings)
     elif not findings:
-        tell(f"the journal in {_shown(place)} is whole")
+        print_line(f"the journal in {_shown(place)} is complete and valid")
     for finding in findings if not as_json else ():
         at = f" at record {finding.seq}" if finding.seq is not None else ""
-        tell(f"{style(finding.about, fg='red')}{at}: {finding.text}")
+        print_line(f"{style(finding.about, fg='red')}{at}: {finding.text}")
     if findings and not as_json:
-        wrong = count(len(findings), "thing is wrong", "things are wrong")
-        say(f"{wrong}; keep a copy of {_shown(place)} before anything else")
+        wrong = count(len(findings), "error")
+        print_note(f"{wrong}; keep a copy of {_shown(place)} before anything else")
     return UNHEALTHY if findings else 0
 
 
 def _missing_heads(place: JournalPlace, file: str, public_key: str) -> list[Finding]:
-    """Heads that were attested and that the journal does not have."""
+    """Attested heads that the journal does not contain."""
     from corral.store.attest import BadAttestation, read_lines
-    from corral.store.moving import missing_heads
+    from corral.store.backup import missing_heads
     from corral.store.sql.findings import Finding
 
     try:
@@ -75,43 +75,49 @@ def _missing_heads(place: JournalPlace, file: str, public_key: str) -> list[Find
     except OSError as error:
         raise Complaint(f"cannot read {file}: {(error.strerror or '').lower()}", "--heads names their file") from None
     except BadAttestation as error:
-        raise Complaint(f"{file}: {error}", "look for another copy of it", UNHEALTHY) from None
-    text = "record {} was attested with another hash than it has, or is not there: the record was changed or put back"
+        raise Complaint(f"{file}: {error}", "use another copy of the file", UNHEALTHY) from None
+    text = "record {} is missing or has another hash than was attested: the journal was changed or restored from a copy"
     return [Finding("attested", text.format(head.seq), head.seq) for head in missing_heads(place, attested)]
 
 
 @db.command()
 @where
 def rebuild(data: str | None, database: str | None) -> None:
-    """Make what is looked up (jobs, runs, usage) anew from the journal. The server must not run."""
+    """Rebuild the tables of jobs, attempts and usage from the journal. The server must be stopped."""
     with _opened(data, database) as journal:
         journal.rebuild()
-        tell(f"made anew from {count(journal.head.seq, 'record')}")
+        print_line(f"rebuilt from {count(journal.head.seq, 'record')}")
 
 
 @db.command()
 @where
-@click.option("--upto", type=click.IntRange(min=1), metavar="SEQ", default=None, help="Else as far as is possible.")
-@click.option("--to", "target", metavar="FILE", default=None, help="Otherwise a file in the data folder.")
-@click.option("--no-vacuum", is_flag=True, help="Leave the database file as large as it is.")
+@click.option(
+    "--upto",
+    type=click.IntRange(min=1),
+    metavar="SEQ",
+    default=None,
+    help="Last record to archive; default: as many as possible.",
+)
+@click.option("--to", "target", metavar="FILE", default=None, help="Archive file; default: in the data folder.")
+@click.option("--no-vacuum", is_flag=True, help="Do not shrink the database file.")
 def archive(data: str | None, database: str | None, upto: int | None, target: str | None, no_vacuum: bool) -> None:
-    """Move old records into a file, without breaking the chain, and give back their room. The server must not run.
+    """Move old records into an archive file and free their space. The chain stays whole. The server must be stopped.
 
-    The database file of an earlier version is written again as a whole, which needs free disk for a copy of what is
-    left. PostgreSQL uses the room again by itself.
+    A database file of an earlier version is rewritten, which needs free disk space for a copy of the remaining
+    records. PostgreSQL reuses the space by itself.
     """
     from corral.store.archive import ArchiveRefused
 
     with _opened(data, database) as journal:
         last = upto or min(journal.image_seqs(), default=0)
         if not last:
-            hint = "a server writes an image now and then, and what is older can be archived"
+            hint = "records older than the latest image can be archived; the server writes images regularly"
             raise Complaint("there is nothing to archive yet", hint)
         try:
             path = journal.archive(last, Path(target).absolute() if target else None)
         except ArchiveRefused as error:
-            raise Complaint(str(error).rstrip("."), "corral db info tells what there is") from None
-        tell(f"records up to {last} are in {path}")
+            raise Complaint(str(error).rstrip("."), "see the records there are: corral db info") from None
+        print_line(f"records up to {last} are in {path}")
         if not no_vacuum:
             _shrink(journal)
 
@@ -119,7 +125,7 @@ def archive(data: str | None, database: str | None, upto: int | None, target: st
 @db.command()
 @where
 def vacuum(data: str | None, database: str | None) -> None:
-    """Give the room that archived records have left back to the disk. The server must not run."""
+    """Shrink the database file after archiving. The server must be stopped."""
     with _opened(data, database) as journal:
         _shrink(journal)
 
@@ -129,27 +135,31 @@ def _shrink(journal: SqliteJournal | PostgresJournal) -> None:
     from corral.store.sqlite.space import NoRoom
 
     if not isinstance(journal, SqliteJournal):
-        tell("PostgreSQL uses the room of archived records again by itself; VACUUM FULL records gives it to the disk")
+        print_line(
+            "PostgreSQL reuses the space of archived records by itself; VACUUM FULL records returns it to the disk"
+        )
         return
     try:
-        tell(f"the database is {journal.shrink() / (1 << 20):.1f} MiB smaller")
+        print_line(f"the database is {journal.shrink() / (1 << 20):.1f} MiB smaller")
     except NoRoom as error:
-        raise Complaint(f"the database keeps its size: {error}", "make room, then run corral db vacuum") from None
+        raise Complaint(
+            f"the database keeps its size: {error}", "free some disk space, then run corral db vacuum"
+        ) from None
 
 
 @db.command()
 @where
 @click.argument("file")
 def backup(data: str | None, database: str | None, file: str) -> None:
-    """Write the whole journal into FILE (.jsonl or .jsonl.gz), which proves itself. May run beside a server.
+    """Back up the journal into FILE (.jsonl or .jsonl.gz), which can be verified by itself. The server may be running.
 
-    Values of secrets and logs of tasks are not in it.
+    Secrets and task logs are not included.
     """
-    from corral.store.moving import backup as back_up
+    from corral.store.backup import backup as back_up
 
-    with _told():
+    with _errors_as_complaints():
         end = back_up(_place(data, database), Path(file).absolute())
-    tell(f"{count(end.seq, 'record')} are in {file}; the last has the hash {end.hash.hex()}")
+    print_line(f"{count(end.seq, 'record')} are in {file}; the last has the hash {end.hash.hex()}")
 
 
 @db.command()
@@ -157,52 +167,56 @@ def backup(data: str | None, database: str | None, file: str) -> None:
 @click.argument("file")
 def restore(data: str | None, database: str | None, file: str) -> None:
     """Fill an empty data folder or database from the backup in FILE."""
-    from corral.store.moving import restore as fill
+    from corral.store.backup import restore as fill
 
     if not Path(file).is_file():
-        raise Complaint(f"there is no file {file}", "corral db backup makes one")
-    with _told():
+        raise Complaint(f"there is no file {file}", "create one with: corral db backup")
+    with _errors_as_complaints():
         place = _place(data, database)
         end = fill(Path(file).absolute(), place)
-    tell(f"{count(end.seq, 'record')} are in {_shown(place)}; the last has the hash {end.hash.hex()}")
+    print_line(f"{count(end.seq, 'record')} are in {_shown(place)}; the last has the hash {end.hash.hex()}")
 
 
 @db.command()
-@click.option("--from", "source", metavar="PLACE", required=True, help="A data folder, or the address of a database.")
-@click.option("--to", "target", metavar="PLACE", required=True, help="An empty one.")
-@click.option("--key-file", metavar="FILE", default="", help="The keys of the secrets; needed for a database.")
+@click.option(
+    "--from", "source", metavar="PLACE", required=True, help="Source: a data folder, or the address of a database."
+)
+@click.option("--to", "target", metavar="PLACE", required=True, help="Target, which must be empty.")
+@click.option("--key-file", metavar="FILE", default="", help="Keys of the secrets; required for a database.")
 def copy(source: str, target: str, key_file: str) -> int:
-    """Copy a journal from one place to another, say from SQLite to PostgreSQL. No server may run on either.
+    """Copy a journal, for example from SQLite to PostgreSQL. No server may be running on either.
 
-    Both are verified. The source is left as it is; values of secrets are copied too.
+    Both are verified. The source is not changed; secrets are copied too.
     """
     from corral.cli.serve.secrets import copy_secrets
     from corral.store.address import verify as findings_of
-    from corral.store.moving import copy as copy_whole
+    from corral.store.backup import copy as copy_whole
 
-    with _told():
+    with _errors_as_complaints():
         places = [each if "://" in each else Path(each).absolute() for each in (source, target)]
         before, after = [_place(None, each) if isinstance(each, str) else each for each in places]
         if findings_of(before):
-            raise Complaint(f"the journal in {_shown(before)} is not whole", "corral db verify says more", UNHEALTHY)
+            raise Complaint(f"the journal in {_shown(before)} is damaged", "for details: corral db verify", UNHEALTHY)
         end = copy_whole(before, after)
         secrets = copy_secrets(before, after, key_file)
         findings = findings_of(after)
-    tell(f"{count(end.seq, 'record')} and {count(secrets, 'secret')} are in {_shown(after)}")
+    print_line(f"{count(end.seq, 'record')} and {count(secrets, 'secret')} are in {_shown(after)}")
     for finding in findings:
-        tell(f"{style(finding.about, fg='red')}: {finding.text}")
+        print_line(f"{style(finding.about, fg='red')}: {finding.text}")
     return UNHEALTHY if findings else 0
 
 
 @db.command()
 @where
-@click.option("--json", "as_json", is_flag=True, help="As JSON.", panel="Output")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.", panel="Output")
 def info(data: str | None, database: str | None, as_json: bool) -> None:
-    """Say what there is: records, images, archives, sizes; of a database, who leads."""
-    with _told():
+    """Show records, images, archives and sizes; of a shared database, also the leader."""
+    with _errors_as_complaints():
         place = _place(data, database)
         reader = _reader(place)
-        head, anchor, images = reader.durable_head(), reader.anchor(), reader.image_seqs()
+        head = reader.durable_head()
+        anchor = reader.anchor()
+        images = reader.image_seqs()
         last = reader.read(head.seq - 1, 1) if head.seq else []
         size, leader = reader.size(), "" if isinstance(place, Path) else _leader(reader)
         reader.close()
@@ -220,14 +234,14 @@ def info(data: str | None, database: str | None, as_json: bool) -> None:
         "hash": head.hash.hex(),
     } | ({"leader": leader} if leader else {})
     for title, text in lines.items():
-        tell(f"{style(title, dim=True)}{' ' * (10 - len(title))}{text}")
+        print_line(f"{style(title, dim=True)}{' ' * (10 - len(title))}{text}")
 
 
-# ---- which -----------------------------------------------------------------------------------------------------------
+# ---- which journal ---------------------------------------------------------------------------------------------------
 
 
 def _place(data: str | None, database: str | None) -> JournalPlace:
-    from corral.store.moving import place_of
+    from corral.store.backup import place_of
 
     return place_of(data_folder(data), database or "")
 
@@ -255,9 +269,9 @@ def _leader(reader: Any) -> str:
 
 @contextmanager
 def _opened(data: str | None, database: str | None) -> Iterator[SqliteJournal | PostgresJournal]:
-    with _told():
+    with _errors_as_complaints():
         place = _place(data, database)
-        _reader(place).close()  # says so where there is none
+        _reader(place).close()  # fails with a message if there is none
         journal: SqliteJournal | PostgresJournal
         if isinstance(place, Path):
             from corral.store.sqlite.journal import SqliteJournal
@@ -274,7 +288,7 @@ def _opened(data: str | None, database: str | None) -> Iterator[SqliteJournal | 
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _errors_as_complaints() -> Iterator[None]:
     from corral.server.vault.keys import BadKey
     from corral.server.vault.sealing import CannotOpen
     from corral.server.vault.store import NoKey
@@ -284,11 +298,11 @@ def _told() -> Iterator[None]:
     try:
         yield
     except JournalBusy as error:
-        raise Complaint(str(error).rstrip("."), "corral down stops the server", exit_code=FAULT) from None
+        raise Complaint(str(error).rstrip("."), "stop the server with: corral down", exit_code=FAULT) from None
     except (JournalUnusable, JournalTooNew, ArchiveRefused) as error:
-        raise Complaint(str(error).rstrip("."), "--data or --database names the journal of a server") from None
+        raise Complaint(str(error).rstrip("."), "name the journal of a server with --data or --database") from None
     except (BadKey, CannotOpen, NoKey) as error:
-        raise Complaint(f"a secret cannot be copied: {error}", "--key-file names the keys of both places") from None
+        raise Complaint(f"a secret cannot be copied: {error}", "name the keys with --key-file") from None
     except JournalBroken as error:
-        hint = "corral db verify tells all that is wrong"
+        hint = "for all errors: corral db verify"
         raise Complaint(str(error).rstrip("."), hint, exit_code=UNHEALTHY) from None

@@ -1,4 +1,4 @@
-"""``corral doctor``: what could be in the way on this machine, each with what to do about it."""
+"""``corral doctor``: problems of this machine, each with what to do about it."""
 
 from __future__ import annotations
 
@@ -7,29 +7,35 @@ from typing import TYPE_CHECKING
 
 import rich_click as click
 
-from corral.cli.complaint import UNHEALTHY
-from corral.cli.render import style, tell, write_json
+from corral.cli.errors import UNHEALTHY
+from corral.cli.render import print_line, style, write_json
 from corral.cli.serve.place import data_folder, data_option
 
 if TYPE_CHECKING:
-    from corral.cli.serve.checks import Check
+    from corral.cli.serve.checks import DoctorCheck
 
 MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "bad": ("BAD", "red")}
 
 
 @click.command()
 @data_option
-@click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:7411", show_default=True, help="Where to listen.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.", panel="Output")
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    default="127.0.0.1:7411",
+    show_default=True,
+    help="Address the server would listen on.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.", panel="Output")
 def doctor(data: str | None, listen: str, as_json: bool) -> int:
-    """Check this machine and the server: data, database, cgroups, GPUs, containers, carriers, port, clock, token."""
+    """Check this machine and the server: data, database, cgroups, GPUs, containers, separation, providers, port."""
     from functools import partial
 
-    from corral.backends.carriers.catalog import KINDS
     from corral.cli.serve import checks
+    from corral.providers.catalog import KINDS
 
     folder = data_folder(data)
-    looks: list[Callable[[], Check]] = [
+    looks: list[Callable[[], DoctorCheck]] = [
         checks.python,
         lambda: checks.data(folder),
         lambda: checks.room(folder),
@@ -37,8 +43,9 @@ def doctor(data: str | None, listen: str, as_json: bool) -> int:
         checks.cgroups,
         checks.gpus,
         checks.containers,
-        *(partial(checks.carrier, kind) for kind in KINDS),
+        *(partial(checks.provider, kind) for kind in KINDS),
         checks.account,
+        checks.separation,
         checks.clock,
         lambda: checks.port(folder, listen),
         checks.credentials,
@@ -52,10 +59,10 @@ def doctor(data: str | None, listen: str, as_json: bool) -> int:
     return UNHEALTHY if any(check.state == "bad" for check in found) else 0
 
 
-def _show(found: list[Check]) -> None:
+def _show(found: list[DoctorCheck]) -> None:
     for check in found:
         word, colour = MARKS[check.state]
         mark = style(word, fg=colour) + " " * (4 - len(word))
-        tell(f"{mark}  {check.about:<12}  {check.what}")
+        print_line(f"{mark}  {check.about:<12}  {check.what}")
         if check.todo:
-            tell(f"{'':20}{style('→ ' + check.todo, dim=True)}")
+            print_line(f"{'':20}{style('→ ' + check.todo, dim=True)}")

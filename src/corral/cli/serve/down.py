@@ -1,4 +1,4 @@
-"""``corral down``: stop the server of this machine. What runs goes on, unless told otherwise."""
+"""``corral down``: stop the server of this machine. Running jobs continue, unless ``--kill-tasks`` is given."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import time
 
 import rich_click as click
 
-from corral.cli.complaint import TIMED_OUT, UNREACHABLE, Complaint
-from corral.cli.render import count, say, tell
+from corral.cli.errors import TIMED_OUT, UNREACHABLE, Complaint
+from corral.cli.render import count, print_line, print_note
 from corral.cli.serve.place import Here, data_folder, data_option, is_server, running_server
 from corral.cli.words import Span
 
@@ -19,15 +19,15 @@ _HOLDING = ("starting", "running", "stopping")
 
 @click.command()
 @data_option
-@click.option("--kill-tasks", is_flag=True, help="Cancel every job that runs, and wait for its end, before stopping.")
+@click.option("--kill-tasks", is_flag=True, help="Cancel all running jobs and wait for them to end before stopping.")
 @click.option("--timeout", type=Span(), metavar="TIME", default="60s", show_default=True, help="How long to wait.")
 def down(data: str | None, kill_tasks: bool, timeout: int) -> None:
-    """Stop the server of this machine. Jobs that run go on, and the next corral up takes them up again."""
+    """Stop the server on this machine. Running jobs continue and are picked up by the next corral up."""
     folder = data_folder(data)
     here = running_server(folder)
     if here is None:
-        hint = "--data names the folder of the server you mean"
-        raise Complaint(f"no server runs with its data in {folder}", hint, exit_code=UNREACHABLE)
+        hint = "name the data folder of the server with --data"
+        raise Complaint(f"no server is running with data folder {folder}", hint, exit_code=UNREACHABLE)
     until_s = time.monotonic() + timeout / 1000
     running = _running(here, kill_tasks, until_s)
     os.kill(here.pid, signal.SIGTERM)
@@ -37,13 +37,13 @@ def down(data: str | None, kill_tasks: bool, timeout: int) -> None:
             hint = f"kill -9 {here.pid} is safe: nothing that was acknowledged is lost"
             raise Complaint(what, hint, exit_code=TIMED_OUT)
         time.sleep(_LOOK_S)
-    tell(f"the server at {here.url} has stopped")
+    print_line(f"the server at {here.url} has stopped")
     if running:
-        say(f"{count(running, 'job goes on', 'jobs go on')}; corral up takes them up again")
+        print_note(f"{count(running, 'job continues', 'jobs continue')}; corral up picks them up again")
 
 
 def _running(here: Here, kill: bool, until_s: float) -> int:
-    """How many jobs go on; with ``kill`` they are cancelled and waited for first."""
+    """How many jobs continue. With ``kill`` they are cancelled, and their end is waited for."""
     from corral.client.blocking import Client
     from corral.client.credentials import find_credentials
     from corral.client.errors import ClientError, Timeout
@@ -58,10 +58,10 @@ def _running(here: Here, kill: bool, until_s: float) -> int:
                 client.wait(job, timeout_s=max(0.1, until_s - time.monotonic()))
             return 0 if kill else len(jobs)
     except Timeout as error:
-        what = f"not everything has ended in time: {error}"
+        what = f"not all jobs ended in time: {error}"
         raise Complaint(what, "the server still runs", exit_code=TIMED_OUT) from None
     except ClientError as error:
         if kill:
-            hint = "without --kill-tasks the server stops and they go on"
+            hint = "without --kill-tasks the server stops and they continue"
             raise Complaint(f"jobs cannot be cancelled: {error}", hint, exit_code=UNREACHABLE) from None
         return 0

@@ -1,4 +1,4 @@
-"""Where a server of this machine keeps its data, and what it says about itself there.
+"""The data directory of a server on this machine, and the file in it that describes the running server.
 
 Knows paths and one small file. Reads; the server writes.
 """
@@ -15,14 +15,22 @@ import rich_click as click
 SERVER_FILE, LOG_FILE = "server.json", "server.log"
 
 data_option = click.option(
-    "--data", metavar="FOLDER", default=None, envvar="CORRAL_DATA", show_envvar=True,
-    help="Where the server keeps everything.",
-)  # fmt: skip
+    "--data",
+    metavar="FOLDER",
+    default=None,
+    envvar="CORRAL_DATA",
+    show_envvar=True,
+    help="Data folder of the server.",
+)
 
 database_option = click.option(
-    "--database", metavar="ADDRESS", default=None, envvar="CORRAL_DATABASE", show_envvar=True,
-    help="A PostgreSQL database instead of a file there: postgresql://user@host/name.",
-)  # fmt: skip
+    "--database",
+    metavar="ADDRESS",
+    default=None,
+    envvar="CORRAL_DATABASE",
+    show_envvar=True,
+    help="PostgreSQL database to use instead of a file: postgresql://user@host/name.",
+)
 
 
 def data_folder(stated: str | None) -> Path:
@@ -36,26 +44,26 @@ def data_folder(stated: str | None) -> Path:
 
 @dataclass(frozen=True)
 class Here:
-    """A server that runs on this machine."""
+    """A server that is running on this machine."""
 
     url: str
     pid: int
     started_ms: int
-    waits_for: str = ""  # what keeps it from being in service
+    waits_for: str = ""  # why it is not ready yet
 
 
 def running_server(folder: Path) -> Here | None:
-    """The server that has this folder, if it is alive. A file that a killed one left behind counts for nothing."""
+    """The server that uses this folder, if it is running. A file left behind by a killed server is ignored."""
     try:
-        told = json.loads((folder / SERVER_FILE).read_bytes())
-        here = Here(str(told["url"]), int(told["pid"]), int(told["started_ms"]), str(told.get("waits_for", "")))
+        stored = json.loads((folder / SERVER_FILE).read_bytes())
+        here = Here(str(stored["url"]), int(stored["pid"]), int(stored["started_ms"]), str(stored.get("waits_for", "")))
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return here if is_server(here.pid) else None
 
 
 def is_server(pid: int) -> bool:
-    """Whether the process is there and is Corral's: numbers of processes are given again."""
+    """Whether the process exists and is Corral's: process ids are reused."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

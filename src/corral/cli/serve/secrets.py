@@ -1,6 +1,6 @@
-"""Values of secrets, taken along when a journal is copied: files in a data folder, or a table of a database.
+"""Copies the values of secrets when a journal is copied: files in a data folder, or a table of a database.
 
-Knows both places. Nothing is shown.
+Knows both kinds of storage. Shows no value.
 """
 
 from __future__ import annotations
@@ -9,19 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from corral.store.moving import JournalPlace
+    from corral.store.backup import JournalPlace
 
 
 def copy_secrets(source: JournalPlace, target: JournalPlace, key_file: str = "") -> int:
-    """Copy the value of every secret that there is. Returns how many. ``key_file``: the keys of both places."""
+    """Copy the value of every secret, and return how many. ``key_file``: the keys of source and target."""
     reader = _reader(source)
     try:
-        from corral.server.start import load
+        from corral.server.recovery import load
 
         names = list(load(reader).accounts.secrets)
     finally:
         reader.close()
-    before, after, copied = _Values(source, key_file), _Values(target, key_file), 0
+    before = _Values(source, key_file)
+    after = _Values(target, key_file)
+    copied = 0
     try:
         for queue, name in names:
             value = before.store.get(queue, name)
@@ -35,7 +37,7 @@ def copy_secrets(source: JournalPlace, target: JournalPlace, key_file: str = "")
 
 
 class _Values:
-    """Where the values of one place are."""
+    """The store of the values of a data folder or a database."""
 
     def __init__(self, place: JournalPlace, key_file: str) -> None:
         from corral.server.vault import secrets_of

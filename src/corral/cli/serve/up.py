@@ -1,4 +1,4 @@
-"""``corral up``: start a server on this machine, here or in the background."""
+"""``corral up``: start a server on this machine, in the foreground or in the background."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from corral.cli.complaint import FAULT, Complaint
+from corral.cli.errors import FAULT, Complaint
 from corral.cli.serve.place import data_folder, data_option, database_option, running_server
 from corral.cli.words import Span
 
 if TYPE_CHECKING:
-    from corral.backends.base import Backend
+    from corral.core.accounts.identity import AccountRules
     from corral.core.cluster.topology import NodeSpec
-    from corral.core.people.identity import AccountRules
+    from corral.runtime.base import Backend
     from corral.server.main import Options
     from corral.wire.config import Config
-    from corral.wire.keeping import AttestRules
-    from corral.wire.topology import Places
+    from corral.wire.retention import AttestRules
+    from corral.wire.topology import NodePlaces
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -27,44 +27,52 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 @click.command()
 @data_option
 @database_option
-@click.option("--tasks", metavar="FOLDER", default=None, help="Where tasks are kept; servers of one machine share it.")
-@click.option("--advertise", metavar="URL", default=None, help="Where other servers and their clients find this one.")
+@click.option("--tasks", metavar="FOLDER", default=None, help="Folder for tasks; servers on one machine share it.")
+@click.option("--advertise", metavar="URL", default=None, help="URL at which other servers and clients reach this one.")
 @click.option(
     "--peer",
     "peers",
     metavar="URL",
     multiple=True,
-    help="Another server on the same database, or several; machines of fleets look for the leader there as well.",
+    help="URL of another server on the same database; may be repeated.",
 )
-@click.option("--listen", metavar="HOST:PORT", default=None, help="Where it answers; otherwise 127.0.0.1:7411.")
+@click.option("--listen", metavar="HOST:PORT", default=None, help="Address to listen on. Default: 127.0.0.1:7411.")
 @click.option(
-    "--agent-port", type=click.IntRange(0, 65_535), metavar="PORT", default=None,
-    help="For --fleet: where agents speak to it; otherwise the next port. 0: any, the same at every start.",
-)  # fmt: skip
+    "--agent-port",
+    type=click.IntRange(0, 65_535),
+    metavar="PORT",
+    default=None,
+    help="With --fleet: port for agents. Default: the next port. 0: any free port, kept across restarts.",
+)
 @click.option(
-    "--connections", type=click.IntRange(min=1), metavar="NUMBER", default=None,
-    help="Connections of people and programs at a time; otherwise 4000. Agents have their own.",
-)  # fmt: skip
-@click.option("--tls-cert", metavar="FILE", default=None, help="Its certificate, in PEM: speak TLS.")
-@click.option("--tls-key", metavar="FILE", default=None, help="The key of the certificate, in PEM.")
-@click.option("--tls-ca", metavar="FILE", default=None, help="A private authority of it; for corral on this machine.")
-@click.option("--fake-gpus", metavar="8xH100", default=None, help="Simulated GPUs instead of those of this machine.")
+    "--connections",
+    type=click.IntRange(min=1),
+    metavar="NUMBER",
+    default=None,
+    help="Most client connections. Default: 4000. Agents are counted separately.",
+)
+@click.option("--tls-cert", metavar="FILE", default=None, help="TLS certificate, in PEM.")
+@click.option("--tls-key", metavar="FILE", default=None, help="Key of the TLS certificate, in PEM.")
+@click.option(
+    "--tls-ca", metavar="FILE", default=None, help="Private certificate authority, for corral on this machine."
+)
+@click.option("--fake-gpus", metavar="8xH100", default=None, help="Simulate these GPUs instead of using real ones.")
 @click.option(
     "--config",
     metavar="FILE",
     default=None,
     envvar="CORRAL_CONFIG",
     show_envvar=True,
-    help="A configuration; corral config init writes an example.",
+    help="Configuration file; corral config init writes an example.",
 )
-@click.option("--policy", metavar="NAME", default=None, help="What decides; see: corral sim policies.")
-@click.option("--fleet", is_flag=True, help="Run tasks on machines that join (corral node token), not on this one.")
+@click.option("--policy", metavar="NAME", default=None, help="Scheduling policy; see: corral sim policies.")
+@click.option("--fleet", is_flag=True, help="Run tasks on nodes that join (corral node token), not on this machine.")
 @click.option(
     "--lease",
     type=Span(),
     metavar="TIME",
     default=None,
-    help="For --fleet: so long tasks go on without word from the server; otherwise 8s, on a shared database 15s.",
+    help="With --fleet: how long tasks run without contact to the server. Default: 8s; on a shared database 15s.",
 )
 @click.option(
     "--account",
@@ -72,28 +80,32 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
     default=None,
     envvar="CORRAL_ACCOUNT",
     show_envvar=True,
-    help="The account of this machine that jobs run as whose user has none of their own.",
+    help="Account that runs the jobs of users who have no account set.",
 )
 @click.option("--allow-plain-http", is_flag=True, help="Listen beyond this machine without TLS.")
-@click.option("--detach", "-d", is_flag=True, help="In the background; return when it is in service.")
-@click.option("--timeout", type=Span(), metavar="TIME", default="60s", show_default=True, help="For --detach.")
+@click.option("--detach", "-d", is_flag=True, help="Run in the background; return when the server is ready.")
+@click.option(
+    "--timeout", type=Span(), metavar="TIME", default="60s", show_default=True, help="With --detach: how long to wait."
+)
 def up(**given: Any) -> int:
-    """Start a server on this machine. The first start makes an administrator and keeps the token for you.
+    """Start a server on this machine. The first start creates an administrator and stores the token for you.
 
-    Ctrl-C or corral down stops it; what runs goes on, and is taken up again by the next start.
+    Ctrl-C or stop it with: corral down. Running jobs continue and are picked up at the next start.
     """
     config = _config(given["config"])
     folder = data_folder(given["data"] or config.data)
     here = running_server(folder)
     if here is not None:
-        from corral.cli.render import tell
+        from corral.cli.render import print_line
 
         if given["detach"]:
-            tell(f"a server is up already, at {here.url}")
+            print_line(f"a server is running already, at {here.url}")
             return 0
-        raise Complaint(f"a server has {folder} already, at {here.url} (process {here.pid})", "corral down stops it")
+        raise Complaint(
+            f"a server uses {folder} already, at {here.url} (process {here.pid})", "stop it with: corral down"
+        )
     options = _options(config, folder, given)
-    _tell_of_accounts(options, given["fleet"])
+    _note_missing_accounts(options, given["fleet"])
     if given["detach"]:
         from corral.cli.serve.detached import start_detached
 
@@ -103,26 +115,30 @@ def up(**given: Any) -> int:
     return _serve(options, backend, folder)
 
 
-def _tell_of_accounts(options: Options, is_fleet: bool) -> None:
-    """In one line, at a first start as root: what is still to be said before jobs can run."""
+def _note_missing_accounts(options: Options, is_fleet: bool) -> None:
+    """One line at the first start as root: which accounts must be set before jobs can run."""
     is_first = not options.database and not (options.data / "journal.db").exists()
     if os.geteuid() != 0 or is_fleet or not is_first or options.accounts.default:
         return
-    from corral.cli.render import say
+    from corral.cli.render import print_note
 
     who = options.administrator
     if options.administrator_account:
-        say(f"jobs of {who} run as {options.administrator_account}; others: corral user set NAME --account ACCOUNT")
+        print_note(
+            f"jobs of {who} run as {options.administrator_account}; others: corral user set NAME --account ACCOUNT"
+        )
     else:
-        say(f"no job runs as root: corral user set {who} --account ACCOUNT, or for all: corral up --account ACCOUNT")
+        print_note(
+            f"no job runs as root: corral user set {who} --account ACCOUNT, or for all: corral up --account ACCOUNT"
+        )
 
 
 def _watched(node: NodeSpec, folder: Path, config: Config) -> Backend:
-    """This machine, with a watch over its health unless there shall be none."""
-    from corral.backends.health.monitor import Monitor
-    from corral.backends.health.watched import WatchedBackend
-    from corral.backends.machine import machine_backend
+    """The runtime of this machine, with health monitoring unless it is turned off."""
     from corral.cli.serve.machine import container_settings, local_settings
+    from corral.health.monitor import Monitor
+    from corral.health.watched import WatchedBackend
+    from corral.runtime.machine import machine_backend
 
     backend = machine_backend(folder, node, local_settings(config), container_settings(config))
     return WatchedBackend(backend, Monitor(node, folder, config.health)) if config.health.is_on else backend
@@ -137,20 +153,20 @@ def _serve(options: Options, backend: Backend, folder: Path) -> int:
     try:
         return serve(options, backend)
     except (CannotStart, JournalUnusable) as error:
-        raise Complaint(str(error).rstrip("."), "corral doctor looks for the cause", exit_code=FAULT) from None
+        raise Complaint(str(error).rstrip("."), "to find the cause: corral doctor", exit_code=FAULT) from None
     except JournalBusy as error:
-        raise Complaint(str(error).rstrip("."), "corral down stops it", exit_code=FAULT) from None
+        raise Complaint(str(error).rstrip("."), "stop it with: corral down", exit_code=FAULT) from None
     except JournalBroken as error:
-        hint = "corral db verify tells all that is wrong"
-        raise Complaint(f"the journal is not whole: {error}", hint, exit_code=FAULT) from None
+        hint = "for all errors: corral db verify"
+        raise Complaint(f"the journal is damaged: {error}", hint, exit_code=FAULT) from None
 
 
 def _backend(given: dict[str, Any], folder: Path, config: Config) -> Backend:
-    """This machine, or those that join."""
+    """The runtime: this machine, or nodes that join."""
     if not given["fleet"]:
         return _watched(_node(given["fake_gpus"]), folder, config)
-    from corral.backends.fleet.backend import FleetBackend
-    from corral.backends.fleet.settings import LEASE_MS, SHARED_LEASE_MS, fleet_settings
+    from corral.remote.backend import RemoteBackend
+    from corral.remote.settings import LEASE_MS, SHARED_LEASE_MS, fleet_settings
 
     if given["fake_gpus"] is not None:
         raise Complaint("--fleet and --fake-gpus do not go together", "simulated GPUs: corral agent --fake-gpus 8xH100")
@@ -159,7 +175,7 @@ def _backend(given: dict[str, Any], folder: Path, config: Config) -> Backend:
     settings = fleet_settings(lease_ms, config.agents.farewell_ms)
     if fault := settings.fault():
         raise Complaint(f"--lease: {fault}", "some seconds are usual; the default is 8s")
-    return FleetBackend(folder, settings)
+    return RemoteBackend(folder, settings)
 
 
 def _config(path: str | None) -> Config:
@@ -171,7 +187,7 @@ def _config(path: str | None) -> Config:
 
 def _options(config: Config, folder: Path, given: dict[str, Any]) -> Options:
     from corral.client.credentials import credentials_path
-    from corral.server.api.entry.settings import ApiSettings
+    from corral.server.api.http.settings import ApiSettings
     from corral.server.main import Options
     from corral.wire.config import PolicyChoice
 
@@ -181,8 +197,8 @@ def _options(config: Config, folder: Path, given: dict[str, Any]) -> Options:
     _check_tls(certificate, key, ca)
     is_open = host not in _LOOPBACK and not certificate and not config.allow_plain_http
     if is_open and not given["allow_plain_http"]:
-        what = f"{host} can be reached from elsewhere, and tokens would travel readably"
-        raise Complaint(what, "give --tls-cert and --tls-key, or say --allow-plain-http")
+        what = f"{host} can be reached from elsewhere, and tokens would be sent unencrypted"
+        raise Complaint(what, "give --tls-cert and --tls-key, or --allow-plain-http")
     return Options(
         data=folder,
         database=_database(given["database"] or config.database),
@@ -193,7 +209,7 @@ def _options(config: Config, folder: Path, given: dict[str, Any]) -> Options:
         port=port,
         policy=PolicyChoice(name=given["policy"]) if given["policy"] else config.policy,
         settings=config.settings,
-        places=_places(config),
+        places=_node_places(config),
         rules=config.rules,
         secret_key_file=config.secrets.key_file,
         attest=_attest(config, folder),
@@ -224,7 +240,7 @@ def _options(config: Config, folder: Path, given: dict[str, Any]) -> Options:
 
 
 def _attest(config: Config, folder: Path) -> AttestRules:
-    """Where heads go, and which key signs them."""
+    """Where signed heads are written, and the key that signs them."""
     from msgspec.structs import replace
 
     from corral.store.attest import KEY_FILE
@@ -233,7 +249,7 @@ def _attest(config: Config, folder: Path) -> AttestRules:
 
 
 def _administrator_account() -> str:
-    """Whoever became root to start the server: their own jobs run as themselves."""
+    """The user who became root to start the server; their jobs run as their own account."""
     name = os.environ.get("SUDO_USER", "")
     return name if os.geteuid() == 0 and name != "root" and _is_account(name) else ""
 
@@ -261,12 +277,12 @@ def _accounts(stated: str | None, config: Config) -> AccountRules:
 def _peers(stated: tuple[str, ...]) -> tuple[str, ...]:
     for url in stated:
         if not url.startswith(("http://", "https://")):
-            raise Complaint(f"{url!r} is no address of a server", "write it as https://sched2.example:7411")
+            raise Complaint(f"{url!r} is not the address of a server", "write it as https://sched2.example:7411")
     return tuple(url.rstrip("/") for url in stated)
 
 
 def _check_tls(certificate: str, key: str, ca: str) -> None:
-    """Before anything listens: what is given can be read, and goes together."""
+    """Check before listening that the files can be read and match each other."""
     if bool(certificate) != bool(key):
         raise Complaint("a certificate and its key go together", "give both --tls-cert and --tls-key")
     if not certificate:
@@ -279,10 +295,10 @@ def _check_tls(certificate: str, key: str, ca: str) -> None:
             ssl.create_default_context(cafile=ca)
     except ssl.SSLError as error:
         what = f"{certificate}, {key}" + (f" and {ca}" if ca else "")
-        raise Complaint(f"{what} do not go together, or are no PEM: {error.reason or error}", "check them") from None
+        raise Complaint(f"{what} do not match, or are not PEM: {error.reason or error}", "check both files") from None
     except OSError as error:
-        what = f"the files of TLS cannot be read: {error.strerror}"
-        raise Complaint(what, "check --tls-cert, --tls-key and --tls-ca, and who may read them") from None
+        what = f"cannot read the TLS files: {error.strerror}"
+        raise Complaint(what, "check --tls-cert, --tls-key and --tls-ca, and the permissions of the files") from None
 
 
 def _database(address: str) -> str:
@@ -304,7 +320,7 @@ def _address(listen: str | None, config: Config) -> tuple[str, int]:
 
 
 def _check_free(host: str, port: int) -> None:
-    """Before anything is made or locked."""
+    """Check before anything is created or locked."""
     import socket
 
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
@@ -313,13 +329,13 @@ def _check_free(host: str, port: int) -> None:
             probe.bind((host, port))
         except OSError as error:
             what = f"cannot listen on {host}:{port}: {(error.strerror or str(error)).lower()}"
-            raise Complaint(what, "another program has it; choose another port with --listen", FAULT) from None
+            raise Complaint(what, "another program uses it; choose another port with --listen", FAULT) from None
 
 
 def _node(fake_gpus: str | None) -> NodeSpec:
-    """This machine, with its own GPUs or simulated ones."""
-    from corral.backends.gpus import simulated
-    from corral.backends.inventory import inventory
+    """The node of this machine, with its GPUs or simulated ones."""
+    from corral.runtime.gpus import simulated
+    from corral.runtime.inventory import inventory
 
     try:
         gpus = None if fake_gpus is None else simulated(fake_gpus)
@@ -328,26 +344,26 @@ def _node(fake_gpus: str | None) -> NodeSpec:
     return inventory(gpus=gpus)
 
 
-def _places(config: Config) -> Places:
+def _node_places(config: Config) -> NodePlaces:
     from corral.core.intake.refusal import Refusal
-    from corral.wire.topology import Places, read_slurm_topology
+    from corral.wire.topology import NodePlaces, read_slurm_topology
 
     if not config.topology.slurm:
-        return Places(config.topology)
+        return NodePlaces(config.topology)
     try:
         found = read_slurm_topology(Path(config.topology.slurm).read_text())
     except (OSError, UnicodeDecodeError) as error:
         raise Complaint(f"topology: cannot read {config.topology.slurm}: {error}", "check topology.slurm") from None
     if isinstance(found, Refusal):
         raise Complaint(f"{config.topology.slurm}: {found.why}", found.hint)
-    return Places(config.topology, found)
+    return NodePlaces(config.topology, found)
 
 
 def _again(given: dict[str, Any], folder: Path) -> list[str]:
     """The same command for the process in the background."""
     words = ["up", "--data", str(folder)]
     if given["database"] is not None:
-        os.environ["CORRAL_DATABASE"] = given["database"]  # command lines can be read by everybody
+        os.environ["CORRAL_DATABASE"] = given["database"]  # command lines can be read by all users
     named = (
         "tasks",
         "advertise",

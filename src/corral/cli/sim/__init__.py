@@ -1,1 +1,1 @@
-"""``corral sim``: what would happen to a workload on some machines under some policies."""
+"""``corral sim``: simulate a workload on a cluster under one or several policies."""

@@ -1,4 +1,4 @@
-"""``corral sim compare``: one workload under several policies, side by side."""
+"""``corral sim compare``: simulate one workload under several policies and compare them."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ from typing import Any
 
 import rich_click as click
 
-from corral.cli.complaint import Complaint
+from corral.cli.errors import Complaint
 from corral.cli.sim.options import Asked, asked_option, simulation_options
 
 
 @click.command()
-@asked_option("--policy", metavar="A,B,…", default="fifo,fair,standard", show_default=True, help="Names, by commas.")
-@asked_option("--jobs", "-j", type=click.IntRange(min=1), metavar="N", default=1, help="So many at once, as processes.")
+@asked_option(
+    "--policy", metavar="A,B,…", default="fifo,fair,standard", show_default=True, help="Policies, separated by commas."
+)
+@asked_option("--jobs", "-j", type=click.IntRange(min=1), metavar="N", default=1, help="Number of parallel processes.")
 @simulation_options
 def compare(**given: Any) -> int:
-    """Run a workload under several policies and show them side by side.
+    """Simulate a workload under several policies and compare them.
 
     For example: corral sim compare --trace synthetic:lab --policy fifo,fair,standard
     """
-    from corral.cli.sim.answer import answer
+    from corral.cli.sim.execute import answer
 
     names = tuple(name.strip() for name in given["policy"].split(",") if name.strip())
     if not names:

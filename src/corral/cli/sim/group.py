@@ -17,4 +17,4 @@ COMMANDS = {
 
 @click.group(cls=LazyGroup, lazy=COMMANDS)
 def sim() -> None:
-    """Ask what would happen: a workload, on some machines, under one policy or several."""
+    """Simulate a workload on a cluster, under one or several policies."""

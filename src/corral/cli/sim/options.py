@@ -1,4 +1,4 @@
-"""What can be said about a simulation on the command line, and what was said.
+"""The options of a simulation on the command line, and their values.
 
 Knows names, units and defaults of options. Light: the simulator itself is not imported here.
 """
@@ -22,7 +22,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """The options of ``run`` and ``compare`` as they were given. Spans are milliseconds; None is not stated."""
+    """The options of ``run`` and ``compare`` as given. Durations are milliseconds; None: not given."""
 
     trace: str
     traces: str | None
@@ -72,7 +72,7 @@ traces_option = click.option(
 
 
 def asked_option(*names: str, **settings: Any) -> Callable[[Function], Function]:
-    """An option that is part of the question itself: these come first in the help."""
+    """An option of the scenario itself; these are listed first in the help."""
     return click.option(*names, panel="Question", **settings)
 
 
@@ -90,36 +90,43 @@ def _report(name: str, text: str) -> Callable[[Function], Function]:
 
 
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (
-    asked_option("--trace", metavar="NAME", required=True, help="The workload: synthetic:lab, csv:jobs.csv, …"),
+    asked_option("--trace", metavar="NAME", required=True, help="Workload: synthetic:lab, csv:jobs.csv, …"),
     traces_option,
-    asked_option("--nodes", metavar="8x8", default=None, help="Machines, if not those of the workload."),
+    asked_option("--nodes", metavar="8x8", default=None, help="Cluster to simulate; default: that of the workload."),
     asked_option("--topology", metavar="rack=8,spine=4", default="", help="Levels above nodes, innermost first."),
-    asked_option("--estimates", type=Word(*ESTIMATES), default="learned", help="What is known of how long jobs run."),
-    asked_option("--time-share", type=click.IntRange(min=0), metavar="N", default=0, help="Take turns; 0: do not."),
-    asked_option("--guarantee", type=Counted(), metavar="TEAM=GPUS", multiple=True, help="A team's guaranteed share."),
+    asked_option("--estimates", type=Word(*ESTIMATES), default="learned", help="How the scheduler knows run times."),
+    asked_option(
+        "--time-share",
+        type=click.IntRange(min=0),
+        metavar="N",
+        default=0,
+        help="Time sharing: length of a turn as a multiple of the cost of a switch; 0: off.",
+    ),
+    asked_option("--guarantee", type=Counted(), metavar="TEAM=GPUS", multiple=True, help="Guaranteed GPUs of a team."),
     asked_option("--whole-nodes", is_flag=True, help="Jobs larger than a node take whole nodes."),
-    asked_option("--until", type=Span(), metavar="TIME", default=None, help="End the run so long after its beginning."),
-    click.option("--costs", type=Word(*COSTS), default="typical", help="What is not stated below.", panel="Costs"),
-    _span("--start", "From the order to the first step."),
-    _span("--restart", "The same where a checkpoint is loaded."),
-    _span("--save", "To write a checkpoint when told to leave."),
-    _span("--stop", "From the last word to the end of the processes."),
-    _span("--checkpoint-every", "Between checkpoints while running; 0: none."),
-    click.option("--saves/--no-saves", default=True, help="Whether jobs checkpoint at all.", panel="Costs"),
-    click.option("--speed-model", type=Word(*SPEED_MODELS), default="distance", help="What being spread out costs.",
-                 panel="Costs"),
+    asked_option("--until", type=Span(), metavar="TIME", default=None, help="End the simulation at this time."),
+    click.option("--costs", type=Word(*COSTS), default="typical", help="Costs not given below.", panel="Costs"),
+    _span("--start", "Time to start a job."),
+    _span("--restart", "Time to restart from a checkpoint."),
+    _span("--save", "Time to save a checkpoint when preempted."),
+    _span("--stop", "Time to stop a job."),
+    _span("--checkpoint-every", "Interval of checkpoints; 0: none."),
+    click.option("--saves/--no-saves", default=True, help="Whether jobs save checkpoints.", panel="Costs"),
+    click.option(
+        "--speed-model", type=Word(*SPEED_MODELS), default="distance", help="Slowdown of spread jobs.", panel="Costs"
+    ),
     _amount("--node-hours", 0.0, "Mean hours between losses of a node; 0: never.", "Faults"),
-    _amount("--node-repair-hours", 2.0, "Mean hours until it is back.", "Faults"),
+    _amount("--node-repair-hours", 2.0, "Mean hours to repair a node.", "Faults"),
     _amount("--gpu-hours", 0.0, "Mean hours between failures of a GPU; 0: never.", "Faults"),
-    _amount("--gpu-repair-hours", 24.0, "Mean hours until it is mended.", "Faults"),
-    _amount("--lost-reports", 0.0, "Part of reports that are lost and come again, or come twice.", "Faults"),
-    click.option("--seed", type=int, metavar="N", default=1, help="Of the faults.", panel="Faults"),
-    _amount("--power-idle", None, "Watts of a GPU at rest.", "Energy"),
-    _amount("--power-busy", None, "Watts of a GPU at work.", "Energy"),
-    _amount("--price", None, "Of a kilowatt-hour.", "Energy"),
-    _report("--json", "Measures as JSON; - is standard output."),
-    _report("--csv", "One line a job."),
-    _report("--html", "A page with charts; needs nothing else."),
-    _report("--journal", "Every event as a line of JSON."),
-    click.option("--quiet", "-q", is_flag=True, help="No progress, no notes.", panel="Reports"),
-)  # fmt: skip
+    _amount("--gpu-repair-hours", 24.0, "Mean hours to repair a GPU.", "Faults"),
+    _amount("--lost-reports", 0.0, "Fraction of reports that are lost or repeated.", "Faults"),
+    click.option("--seed", type=int, metavar="N", default=1, help="Seed of the simulated faults.", panel="Faults"),
+    _amount("--power-idle", None, "Power of an idle GPU in watts.", "Energy"),
+    _amount("--power-busy", None, "Power of a busy GPU in watts.", "Energy"),
+    _amount("--price", None, "Price of a kilowatt-hour.", "Energy"),
+    _report("--json", "Write the measures as JSON; - for standard output."),
+    _report("--csv", "Write one line per job."),
+    _report("--html", "Write a self-contained page with charts."),
+    _report("--journal", "Write every event as a line of JSON."),
+    click.option("--quiet", "-q", is_flag=True, help="Print no progress and no notes.", panel="Reports"),
+)

@@ -1,7 +1,7 @@
-"""How far a run is, for whoever waits for it: a bar on a terminal, a line now and then elsewhere, or nothing.
+"""Progress of a run: a bar on a terminal, a line every few seconds elsewhere, or nothing.
 
-Counts events as they are written and looks at the run after each moment. Ctrl-C is noted and obeyed between two
-moments, so that what has been counted until then is whole; the second Ctrl-C ends the program at once.
+Counts events as they are written and checks the run after each simulated instant. Ctrl-C takes effect between two
+instants, so that the results so far are consistent; a second Ctrl-C ends the program at once.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from corral.core import events as e
 from corral.sim.report.wording import duration
 from corral.sim.run import Simulation
 
-LOOK_EVERY = 64  # moments between two looks at the clock
-SHOW_EVERY_S, SAY_EVERY_S = 0.2, 10.0
+LOOK_EVERY = 64  # instants between two readings of the clock
+SHOW_EVERY_S, NOTE_EVERY_S = 0.2, 10.0
 
-Say = Callable[[str], None]
+Note = Callable[[str], None]
 
 
 class Interrupt:
-    """Whether somebody has asked to stop. Within it, SIGINT asks; asked twice, it insists."""
+    """Whether the user has interrupted. Inside the context the first SIGINT sets it; the second raises."""
 
     def __init__(self) -> None:
         self.is_set = False
@@ -49,7 +49,7 @@ class Interrupt:
 
 
 class Count:
-    """What has happened so far in a run."""
+    """The progress of a run so far."""
 
     def __init__(self) -> None:
         self.events = 0
@@ -63,10 +63,12 @@ class Count:
 
 
 class Watcher:
-    """Looks at one run after every moment: shows how far it is, and stops it when asked to."""
+    """Called after every instant of a run: shows progress, and stops the run after an interrupt."""
 
     def __init__(self, policy: str, jobs: int, count: Count, is_stopped: Callable[[], bool], show: Show) -> None:
-        self._policy, self._jobs, self._count = policy, jobs, count
+        self._policy = policy
+        self._jobs = jobs
+        self._count = count
         self._is_stopped, self._show = is_stopped, show
         self._began_s = time.monotonic()
 
@@ -80,7 +82,7 @@ class Watcher:
 
 
 class Show:
-    """Nothing: the quiet one, and what the others are made from."""
+    """Shows nothing; the base of the others."""
 
     every_s = float("inf")
 
@@ -95,37 +97,37 @@ class Show:
         return True
 
     def __call__(self, policy: str, ended: int, jobs: int, passed: str, rate: int) -> None:
-        """So many of so many jobs have ended, after so much simulated time, at so many events a second."""
+        """Show how many jobs have ended, the simulated time that has passed, and events per second."""
 
-    def say(self, text: str) -> None:
-        """A note beside the progress."""
+    def note(self, text: str) -> None:
+        """Show a note with the progress."""
 
     def close(self) -> None:
-        """The last of it."""
+        """Finish the display."""
 
 
 class Lines(Show):
-    """A line now and then."""
+    """A line every few seconds."""
 
-    every_s = SAY_EVERY_S
+    every_s = NOTE_EVERY_S
 
     def __call__(self, policy: str, ended: int, jobs: int, passed: str, rate: int) -> None:
-        self.say(f"{policy}: {ended:,} of {jobs:,} jobs ended, {passed} simulated, {rate:,} events/s")
+        self.note(f"{policy}: {ended:,} of {jobs:,} jobs ended, {passed} simulated, {rate:,} events/s")
 
-    def say(self, text: str) -> None:
+    def note(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
 class Bar(Show):
-    """A bar a policy on a terminal."""
+    """One bar per policy on a terminal."""
 
     every_s = SHOW_EVERY_S
 
     def __init__(self) -> None:
         super().__init__()
         self._console = Console(stderr=True)
-        told = TextColumn("{task.fields[passed]} simulated, {task.fields[rate]:,} events/s")
-        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), told, TimeRemainingColumn())
+        figures = TextColumn("{task.fields[passed]} simulated, {task.fields[rate]:,} events/s")
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), figures, TimeRemainingColumn())
         self._progress = Progress(*columns, console=self._console, transient=True)
         self._progress.start()
         self._tasks: dict[str, Any] = {}
@@ -135,7 +137,7 @@ class Bar(Show):
             self._tasks[policy] = self._progress.add_task(policy, total=jobs, passed=passed, rate=rate)
         self._progress.update(self._tasks[policy], completed=ended, passed=passed, rate=rate)
 
-    def say(self, text: str) -> None:
+    def note(self, text: str) -> None:
         self._console.print(text, style="dim", highlight=False, markup=False)
 
     def close(self) -> None:
@@ -143,7 +145,7 @@ class Bar(Show):
 
 
 def shown(quiet: bool) -> Show:
-    """What suits whoever reads standard error."""
+    """The display that suits standard error."""
     if quiet:
         return Show()
     return Bar() if sys.stderr.isatty() else Lines()

@@ -1,4 +1,4 @@
-"""``corral sim run``: one workload under one policy."""
+"""``corral sim run``: simulate one workload under one policy."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from corral.cli.sim.options import Asked, asked_option, simulation_options
 @asked_option("--policy", metavar="NAME", default="standard", show_default=True, help="See: corral sim policies.")
 @simulation_options
 def run(**given: Any) -> int:
-    """Run a workload under a policy and report what came out.
+    """Simulate a workload under one policy and report the results.
 
     For example: corral sim run --trace synthetic:lab --html report.html
     """
-    from corral.cli.sim.answer import answer
+    from corral.cli.sim.execute import answer
 
     return answer(Asked(**given), (given["policy"],))

@@ -1,1 +1,1 @@
-"""The machines: what they have, how they are connected, what is free, and what fits."""
+"""The nodes: their resources and topology, what is free, and what fits."""

@@ -1,10 +1,10 @@
-"""What is free where: columns indexed by node number, and bit sets of the nodes that have so many GPUs free.
+"""Free resources: columns indexed by node number, and bit sets of nodes by number of free GPUs.
 
-The same columns serve the state (which changes them by events) and a draft (a copy with an undo log, for asking
-"what if"). Knows seats and masks; knows nothing of gangs, queues, policies or time.
+The same columns serve the state (which changes them by events) and a draft (a copy with an undo log, for trying
+decisions). Knows seats and masks; knows nothing about gangs, queues, policies or time.
 
-A GPU is free when it is up, not used and not claimed. A claim may lie on a GPU whose user is leaving: when the user
-has left, the GPU is free for nobody but the claimant.
+A GPU is free when it is up, not used and not claimed. A claim may be on a GPU whose holder is stopping: when the holder
+has stopped, the GPU is free only for the claimant.
 """
 
 from __future__ import annotations
@@ -20,34 +20,36 @@ class Capacity:
     """Columns over one topology. Everything that changes is an element of a list or a dict and goes through _put."""
 
     def __init__(self, topology: Topology) -> None:
-        nodes, kinds, sizes = len(topology.nodes), len(topology.layouts), topology.gpus_max + 1
+        nodes = len(topology.nodes)
+        kinds = len(topology.layouts)
+        sizes = topology.gpus_max + 1
         self.topology = topology
-        self.open: list[bool] = [False] * nodes  # may the node take new tasks at all
+        self.open: list[bool] = [False] * nodes  # whether the node accepts new tasks
         self.up: list[int] = [0] * nodes  # masks: GPUs that are healthy on a node that takes new tasks
         self.used: list[int] = [0] * nodes
         self.claimed: list[int] = [0] * nodes
         self.free: list[int] = [0] * nodes  # up & ~used & ~claimed
         #: vram[(node, gpu)]: MiB left on a GPU that is shared by slices; absent for all others
         self.vram: dict[tuple[int, int], int] = {}
-        #: left[name][node]: amount not used; None where the node does not say what it has
+        #: left[name][node]: amount not used; None if the node does not state its amount
         self.left: dict[str, list[int | None]] = _amount_columns(topology)
-        #: pledged[(name, node)]: claimed minus held by those who are leaving
+        #: pledged[(name, node)]: amount claimed minus amount held by gangs that are stopping
         self.pledged: dict[tuple[str, int], int] = {}
         #: rooms[kind][g]: the nodes of a kind with exactly g free GPUs, as a bit set
         self.rooms: list[list[int]] = [[0] * sizes for _ in range(kinds)]
         #: sizes[kind]: the numbers g for which there are such nodes, as a bit set
         self.sizes: list[int] = [0] * kinds
-        #: counts whenever there may be more room than before: what did not fit since the last time does not fit now
+        #: increases whenever there may be more room than before: what did not fit at this value still does not fit
         self.grown = 0
         self._log: list[tuple[Any, Any, Any]] | None = None
         for n, kind in enumerate(topology.kind):
             self.rooms[kind][0] |= 1 << n
             self.sizes[kind] = 1
 
-    # ---- asking ------------------------------------------------------------------------------------------------
+    # ---- reading -----------------------------------------------------------------------------------------------
 
     def amount_left(self, node: int, name: str) -> int | None:
-        """What a newcomer may take: not used, and not promised to a claimant beyond what the leaving will give back."""
+        """The amount a new gang may take: unused, less what is claimed beyond what stopping gangs will release."""
         column = self.left.get(name)
         left = None if column is None else column[node]
         if left is None or not self.pledged:
@@ -55,7 +57,7 @@ class Capacity:
         return left - max(0, self.pledged.get((name, node), 0))
 
     def tasks_by_amounts(self, node: int, wanted: Amounts, most: int) -> int:
-        """How many tasks the named amounts allow on a node, up to ``most``; an unknown capacity allows none."""
+        """The number of tasks that the amounts of a node allow, up to ``most``; an unknown capacity allows none."""
         for name, each in wanted:
             left = self.amount_left(node, name)
             if left is None or left < each:
@@ -65,7 +67,7 @@ class Capacity:
         return most
 
     def sizes_from(self, kind: int, least: int) -> Iterator[int]:
-        """How many free GPUs nodes of a kind have, from ``least`` up, smallest first."""
+        """The numbers of free GPUs that nodes of a kind have, from ``least`` up, smallest first."""
         sizes = self.sizes[kind] >> least << least
         while sizes:
             low = sizes & -sizes
@@ -73,7 +75,7 @@ class Capacity:
             sizes ^= low
 
     def shared_slots(self, task: TaskDemand) -> Iterator[tuple[int, int, int]]:
-        """(MiB left, node, GPU) of every GPU that is shared already and has room for the slice."""
+        """(MiB left, node, GPU) of every shared GPU with room for the slice."""
         accepted = self.topology.accepted(task)
         for (n, gpu), left in self.vram.items():
             bit = 1 << gpu
@@ -122,7 +124,7 @@ class Capacity:
         self._refresh(node)
 
     def pledge(self, node: int, wanted: Amounts, sign: int) -> None:
-        """+1: claimed for someone, or no longer leaving; -1: the claim is gone, or the holder is now leaving."""
+        """+1: claimed, or the holder has stopped; -1: the claim was dropped, or the holder is stopping now."""
         self.grown += 1
         log, pledged = self._log, self.pledged
         for name, each in wanted:
@@ -133,19 +135,21 @@ class Capacity:
             pledged[key] = (old or 0) + sign * each
 
     def set_up(self, node: int, is_open: bool, healthy: int) -> None:
-        """Whether the node takes new tasks, and which of its GPUs are healthy."""
+        """Set whether the node accepts new tasks, and which of its GPUs are healthy."""
         self.grown += 1
         self._put(self.open, node, is_open)
         self._put(self.up, node, healthy if is_open else 0)
         self._refresh(node)
 
-    # ---- what if -----------------------------------------------------------------------------------------------
+    # ---- drafts ------------------------------------------------------------------------------------------------
 
     def copy(self) -> Capacity:
         """An independent copy with an undo log of its own."""
         twin = object.__new__(Capacity)
         twin.topology, twin.grown = self.topology, self.grown
-        twin.open, twin.up, twin.used = self.open.copy(), self.up.copy(), self.used.copy()
+        twin.open = self.open.copy()
+        twin.up = self.up.copy()
+        twin.used = self.used.copy()
         twin.claimed, twin.free = self.claimed.copy(), self.free.copy()
         twin.vram, twin.pledged = self.vram.copy(), self.pledged.copy()
         twin.left = {name: column.copy() for name, column in self.left.items()}
@@ -155,7 +159,7 @@ class Capacity:
         return twin
 
     def mark(self) -> int:
-        """A point to come back to. Only a copy has one: the state itself is never rolled back."""
+        """A point to undo to. Only a copy has one: the state itself is never rolled back."""
         assert self._log is not None, "only a draft can be undone"
         return len(self._log)
 
@@ -170,11 +174,11 @@ class Capacity:
                 column[key] = old
 
     def keep(self) -> None:
-        """What was done so far will not be undone; marks taken before are worth nothing."""
+        """Forget the undo log: changes so far cannot be undone, and earlier marks are invalid."""
         assert self._log is not None
         self._log.clear()
 
-    # ---- one place that writes ---------------------------------------------------------------------------------
+    # ---- writing -----------------------------------------------------------------------------------------------
 
     def _put(self, column: Any, key: Any, value: Any) -> None:
         if self._log is not None:
@@ -185,7 +189,7 @@ class Capacity:
             column[key] = value
 
     def _set_used(self, node: int, used: int, wanted: Amounts, sign: int) -> None:
-        """These GPUs are in use now, and so much more (or less) of the amounts. Equivalent to ``_put`` for each."""
+        """Set the GPUs in use, and add (or subtract) the amounts. Equivalent to ``_put`` for each."""
         log = self._log
         if log is not None:
             log.append((self.used, node, self.used[node]))
@@ -193,7 +197,7 @@ class Capacity:
         for name, each in wanted:
             column = self.left[name]
             left = column[node]
-            assert left is not None, "a demand was placed on a capacity nobody knows"
+            assert left is not None, "a demand was placed on an unknown capacity"
             if log is not None:
                 log.append((column, node, left))
             column[node] = left - sign * each
@@ -225,7 +229,9 @@ class Capacity:
 
     def _move(self, kind: int, was: int, now: int, nodes: int) -> None:
         """These nodes of a kind had ``was`` free GPUs and now have ``now``. Equivalent to ``_put`` for each change."""
-        rooms, sizes, log = self.rooms[kind], self.sizes, self._log
+        rooms = self.rooms[kind]
+        sizes = self.sizes
+        log = self._log
         if log is not None:
             log += ((rooms, was, rooms[was]), (rooms, now, rooms[now]), (sizes, kind, sizes[kind]))
         rooms[was] ^= nodes
@@ -235,7 +241,9 @@ class Capacity:
     def _shift(self, seats: Sequence[tuple[int, Seat]], wanted: Amounts, sign: int) -> None:
         """Equivalent to ``_set_used`` for each seat, with one change of each bit set."""
         self.grown += sign < 0
-        used, free, log = self.used, self.free, self._log
+        used = self.used
+        free = self.free
+        log = self._log
         before: dict[int, int] = {}
         for n, seat in seats:
             if n not in before:

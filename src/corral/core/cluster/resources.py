@@ -1,7 +1,7 @@
-"""What work asks for and what machines have: GPUs as devices, everything else as named integer amounts.
+"""Resources of tasks and nodes: GPUs as devices, everything else as named integer amounts.
 
-Knows units and arithmetic. Knows nothing of nodes in use, queues or time. A name that is absent is *unknown*,
-never zero: an unknown capacity satisfies no demand, an unknown quota bounds nothing.
+Knows units and arithmetic. Knows nothing about nodes in use, queues or time. A name that is absent is *unknown*,
+never zero: an unknown capacity satisfies no demand, an unknown quota is no limit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def amounts(named: Mapping[str, int] | Iterable[tuple[str, int]] = ()) -> Amount
 
 
 def amount_of(stated: Amounts, name: str) -> int | None:
-    """The stated amount, or None where nothing is stated (unknown)."""
+    """The stated amount; None if it is not stated (unknown)."""
     for key, value in stated:
         if key == name:
             return value
@@ -35,7 +35,7 @@ def amount_of(stated: Amounts, name: str) -> int | None:
 
 
 class Gpu(Struct, frozen=True, gc=False):
-    """One device. ``island`` numbers the NVLink island within its node: GPUs of one island reach each other fast."""
+    """One device. ``island`` numbers the NVLink island within its node."""
 
     uuid: str
     model: str
@@ -44,7 +44,7 @@ class Gpu(Struct, frozen=True, gc=False):
 
 
 class TaskDemand(Struct, frozen=True, gc=False, cache_hash=True):
-    """What one task takes: whole GPUs, or a VRAM slice of one GPU, and named amounts."""
+    """The resources of one task: whole GPUs, or a VRAM slice of one GPU, and named amounts."""
 
     gpus: int = 0
     slice_mib: int = 0
@@ -58,7 +58,7 @@ class TaskDemand(Struct, frozen=True, gc=False, cache_hash=True):
         return self.gpus > 0 or self.slice_mib > 0
 
     def accepts(self, gpu: Gpu) -> bool:
-        """Whether this device is of a kind the task may run on (its present use is not considered)."""
+        """Whether the task may run on this type of device (current use is not considered)."""
         return (
             (not self.models or gpu.model in self.models)
             and gpu.vram_mib >= max(self.vram_mib_min, self.slice_mib)
@@ -67,7 +67,7 @@ class TaskDemand(Struct, frozen=True, gc=False, cache_hash=True):
 
 
 class Demand(Struct, frozen=True, gc=False, cache_hash=True, kw_only=True):
-    """What a gang asks of the cluster: how many tasks, what each takes, and how they must lie in the topology.
+    """What a gang requests: the number of tasks, the resources of each, and their placement in the topology.
 
     Two gangs with equal demands are interchangeable for placement; this is the key by which the engine
     remembers what does not fit.
@@ -94,16 +94,17 @@ class Demand(Struct, frozen=True, gc=False, cache_hash=True, kw_only=True):
         return self.tasks_min or self.tasks
 
     def sizes(self) -> Iterable[int]:
-        """The numbers of tasks it may run with, largest first."""
+        """The possible numbers of tasks, largest first."""
         return range(self.tasks, self.smallest - 1, -self.step)
 
     @property
     def chunk(self) -> int:
-        """How many consecutive tasks one tensor-parallel group spans (1: a group lies inside a task)."""
+        """The number of consecutive tasks in one tensor-parallel group (1: a group is inside a task)."""
         return max(1, self.tp // max(1, self.task.gpus))
 
     def charge(self, size: int) -> dict[str, int]:
-        """What a queue will be charged for this many tasks and the spares, as far as that is known before they sit."""
+        """The charge of a queue for this many tasks and the spares, as far as the demand determines it;
+        ``Topology.least_charge`` adds what depends on the cluster."""
         task, count = self.task, size + self.spares
         charge = {name: amount * count for name, amount in task.amounts}
         if task.gpus:
@@ -116,28 +117,34 @@ class Demand(Struct, frozen=True, gc=False, cache_hash=True, kw_only=True):
 
 
 def least_gpu_milli(demand: Demand) -> int:
-    """The GPUs that a queue is charged for it at least, in thousandths: as in ``charge``, without the rest."""
+    """The least GPU charge of a queue for a demand, in thousandths; the GPU part of ``charge``."""
     task, count = demand.task, demand.smallest + demand.spares
     if task.gpus:
         return task.gpus * 1000 * count
     return task.slice_mib * 1000 * count // max(task.vram_mib_min, task.slice_mib) if task.slice_mib else 0
 
 
-#: What matters of a demand to whether there are GPUs enough for it: which, how many for a task, tasks, spares.
+#: The part of a demand that decides whether there are enough GPUs: models, GPUs per task, tasks, spares.
 SizeClass = tuple[int, int, tuple[str, ...], int, int | None, int, int]
 
 
 def size_class(demand: Demand) -> SizeClass:
-    """Demands of one class differ in named amounts, or in how their tasks must lie: there are GPUs enough for all of
-    them or for none. However many shapes wait, there are few of these."""
+    """The size class of a demand. Demands of one class differ only in named amounts or placement: there are enough GPUs
+    for all of them or for none. There are few classes, even if many different shapes wait."""
     task = demand.task
     return (
-        task.gpus, task.slice_mib, task.models, task.vram_mib_min, task.vram_mib_max, demand.smallest, demand.spares
-    )  # fmt: skip
+        task.gpus,
+        task.slice_mib,
+        task.models,
+        task.vram_mib_min,
+        task.vram_mib_max,
+        demand.smallest,
+        demand.spares,
+    )
 
 
 class Seat(Struct, frozen=True, gc=False):
-    """Where one task sits: a node, the GPUs it owns there as a bit mask, and the slice if the GPU is shared."""
+    """The place of one task: a node, its GPUs there as a bit mask, and the slice if the GPU is shared."""
 
     node: str
     gpus: int = 0

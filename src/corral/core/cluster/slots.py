@@ -1,7 +1,7 @@
-"""How many tasks of a demand each node can hold, and whether that is enough somewhere.
+"""The number of tasks of a demand that each node can hold, and whether that is enough.
 
-Everything that asks "does it fit" goes through here: refusal at submission, placement, reservations, preemption and
-commit differ only in the columns they bring. Chooses nothing.
+Every check whether a demand fits uses this module: refusal at submission, placement, reservations, preemption and
+commit differ only in the columns they pass. Chooses nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NODE_LEVEL = "node"
 
 
 def slots(capacity: Capacity, demand: Demand, avoid: Sequence[str] = ()) -> list[int]:
-    """For every node the number of tasks it could take now, already cut to what spread and tp groups allow."""
+    """For every node the number of tasks it could take now, limited to what spread and tp groups allow."""
     found = raw_slots(capacity, demand)
     for name in avoid:
         n = capacity.topology.number.get(name)
@@ -47,7 +47,7 @@ def raw_slots(capacity: Capacity, demand: Demand) -> list[int]:
 
 
 def _cut_to_amounts(capacity: Capacity, task: TaskDemand, found: list[int]) -> list[int]:
-    """Equivalent to ``tasks_by_amounts`` for every node; where nothing is pledged, a column at a time."""
+    """Equivalent to ``tasks_by_amounts`` for every node; without pledges it works on whole columns."""
     if capacity.pledged:
         for n, count in enumerate(found):
             if count:
@@ -65,7 +65,7 @@ def _cut_to_amounts(capacity: Capacity, task: TaskDemand, found: list[int]) -> l
 
 
 def node_slots(capacity: Capacity, demand: Demand, node: int, free: int) -> int:
-    """How many tasks one node could take if just these of its GPUs were free."""
+    """The number of tasks one node could take if exactly these of its GPUs were free."""
     task, topology = demand.task, capacity.topology
     if not capacity.open[node]:
         return 0
@@ -76,7 +76,7 @@ def node_slots(capacity: Capacity, demand: Demand, node: int, free: int) -> int:
 
 
 def gpu_slots(topology: Topology, demand: Demand, node: int, usable: int) -> int:
-    """How many tasks these GPUs of a node allow, tensor-parallel groups kept inside NVLink islands."""
+    """The number of tasks that these GPUs of a node allow, with tensor-parallel groups inside NVLink islands."""
     each = demand.task.gpus
     if demand.tp == 1 or topology.nvlink_level is not None:
         return usable.bit_count() // each
@@ -101,7 +101,7 @@ def _slice_slots(capacity: Capacity, demand: Demand) -> list[int]:
 
 
 def trimmed(topology: Topology, found: list[int], demand: Demand) -> list[int]:
-    """Cut a column so that plain sums are the truth: a maximum per domain for spread, whole tp groups for NVLink."""
+    """Limit a column so that plain sums are correct: a maximum per domain for spread, whole tp groups for NVLink."""
     if demand.spread == NODE_LEVEL:
         found = [min(count, demand.spread_max) for count in found]
     elif demand.spread:
@@ -117,7 +117,7 @@ def trimmed(topology: Topology, found: list[int], demand: Demand) -> list[int]:
 
 
 def _cut(found: list[int], domain: Domain, most: int, largest_first: bool) -> None:
-    """Leave no more than so many in a domain: where there is most room, or where it is tightest."""
+    """Limit the total of a domain to ``most``, filling the nodes with the most room first, or those with the least."""
     if sum(found[domain.lo : domain.hi]) <= most:
         return
     for n in sorted(range(domain.lo, domain.hi), key=lambda n: (-found[n] if largest_first else found[n], n)):
@@ -126,7 +126,7 @@ def _cut(found: list[int], domain: Domain, most: int, largest_first: bool) -> No
 
 
 def room_by_domain(topology: Topology, found: Sequence[int], level: str) -> list[tuple[int, Domain]]:
-    """How many tasks each domain of a level can hold. For ``node`` every node counts as a domain of its own."""
+    """The number of tasks that each domain of a level can hold. For ``node`` every node is a domain."""
     if level == NODE_LEVEL:
         below = len(topology.levels)
         return [
@@ -139,7 +139,7 @@ def room_by_domain(topology: Topology, found: Sequence[int], level: str) -> list
 
 
 def fits(topology: Topology, found: Sequence[int], demand: Demand, size: int) -> bool:
-    """Whether ``size`` tasks and the spares have room under the demand's hard constraints."""
+    """Whether ``size`` tasks and the spares fit under the hard constraints of the demand."""
     wanted = size + demand.spares
     if not demand.within:
         return sum(found) >= wanted
@@ -147,7 +147,7 @@ def fits(topology: Topology, found: Sequence[int], demand: Demand, size: int) ->
 
 
 def could_take(capacity: Capacity, demand: Demand, size: int) -> bool:
-    """A quick upper bound from the bit sets: False means certainly no room for ``size`` tasks; True means maybe."""
+    """A fast upper bound from the bit sets: False means certainly no room for ``size`` tasks; True means maybe."""
     task = demand.task
     if not task.gpus:
         return True
@@ -162,7 +162,7 @@ def could_take(capacity: Capacity, demand: Demand, size: int) -> bool:
 
 
 def describe(task: TaskDemand) -> str:
-    """A short text of what a task asks for, for messages to people."""
+    """A short text of what a task requests, for messages."""
     parts = [f"{task.gpus} GPU{'s' if task.gpus != 1 else ''}"] if task.gpus else []
     if task.slice_mib:
         parts.append(f"{task.slice_mib} MiB of a GPU")

@@ -1,8 +1,8 @@
-"""The cluster as it is built: nodes, their GPUs, and the tree of domains above them. Immutable, shared by all.
+"""The topology of the cluster: nodes, their GPUs, and the tree of domains above them. Immutable and shared.
 
 Nodes are numbered along the tree, so that every domain is a contiguous range of node numbers, neighbours in
 number are neighbours in the network, and a sum over a domain is a difference of two prefix sums.
-Knows nothing of what is in use.
+Knows nothing about what is in use.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from corral.core.cluster.resources import Amounts, Gpu, TaskDemand
+from corral.core.cluster.resources import GPU_MILLI, Amounts, Demand, Gpu, TaskDemand
 
-#: A level of this name, where a topology has one, is the reach of NVLink across nodes.
+#: A level of this name is the reach of NVLink across nodes.
 NVLINK_LEVEL = "nvlink"
 CLUSTER = "cluster"
 
 
 class NodeSpec(Struct, frozen=True, gc=False):
-    """A machine: its GPUs in slot order, its other capacities, its path of domain names, outermost first, and the
-    address at which other machines reach it (empty: by its name, if at all)."""
+    """A node: its GPUs in slot order, its other amounts, its path of domain names, outermost first, and the address at
+    which other nodes reach it (empty: its name)."""
 
     name: str
     gpus: tuple[Gpu, ...] = ()
@@ -31,7 +31,7 @@ class NodeSpec(Struct, frozen=True, gc=False):
 
 
 class Domain(Struct, frozen=True, gc=False):
-    """A part of the tree: the nodes numbered ``lo`` up to but not including ``hi``. Level 0 is the whole cluster."""
+    """A domain: the nodes numbered ``lo`` up to but not including ``hi``. Level 0 is the whole cluster."""
 
     number: int
     name: str
@@ -42,7 +42,7 @@ class Domain(Struct, frozen=True, gc=False):
 
 
 class Topology:
-    """Levels, numbered nodes and domains. ``levels[0]`` is the cluster itself; nodes lie below the last level."""
+    """Levels, numbered nodes and domains. ``levels[0]`` is the cluster itself; nodes are below the last level."""
 
     def __init__(self, levels: Sequence[str], nodes: Iterable[NodeSpec]) -> None:
         self.levels: tuple[str, ...] = (CLUSTER, *levels)
@@ -58,21 +58,46 @@ class Topology:
         self.layouts, self.kind = _kinds(self.nodes)
         self.gpus_max: int = max((len(node.gpus) for node in self.nodes), default=0)
         self._accepted: dict[TaskDemand, tuple[int, ...]] = {}
+        self._offered: dict[TaskDemand, tuple[int, str]] = {}
         self._islands: tuple[tuple[int, ...], ...] = tuple(_islands(layout) for layout in self.layouts)
 
     def level_index(self, level: str) -> int | None:
-        """The index of a named level, or None if there is no such level."""
+        """The index of a named level; None if there is no such level."""
         return self.levels.index(level) if level in self.levels else None
 
     def domain_of(self, node: int, level: int) -> Domain:
         return self.domains[self.above[node][level]]
 
     def accepted(self, task: TaskDemand) -> tuple[int, ...]:
-        """For each kind of node, the mask of the GPUs the task may use; 0 where it may use none."""
+        """For each kind of node, the mask of the GPUs that the task may use; 0 if none."""
         known = self._accepted.get(task)
         if known is None:
             known = tuple(sum(1 << i for i, gpu in enumerate(layout) if task.accepts(gpu)) for layout in self.layouts)
             self._accepted[task] = known
+        return known
+
+    def least_charge(self, demand: Demand, size: int) -> dict[str, int]:
+        """The least charge of a queue for this many tasks and the spares, wherever they are placed.
+
+        A slice counts by its share of the largest GPU it may use; the model counts if only one is possible.
+        """
+        charge, task = demand.charge(size), demand.task
+        if task.wants_gpu and (task.slice_mib or len(task.models) != 1):
+            vram_mib, model = self._offer(task)
+            if task.slice_mib and vram_mib:
+                charge[GPU_MILLI] = task.slice_mib * 1000 // vram_mib * (size + demand.spares)
+            if model:
+                charge[f"{GPU_MILLI}:{model}"] = charge[GPU_MILLI]
+        return charge
+
+    def _offer(self, task: TaskDemand) -> tuple[int, str]:
+        """The VRAM of the largest GPU that a task may use, and the model if only one is possible."""
+        known = self._offered.get(task)
+        if known is None:
+            gpus = [gpu for layout in self.layouts for gpu in layout if task.accepts(gpu)]
+            models = {gpu.model for gpu in gpus}
+            known = (max((gpu.vram_mib for gpu in gpus), default=0), models.pop() if len(models) == 1 else "")
+            self._offered[task] = known
         return known
 
     def islands(self, node: int) -> tuple[int, ...]:

@@ -1,1 +1,1 @@
-"""Machines that are lent by engines: what is wanted of them, and what has come of it."""
+"""Fleets: nodes that providers allocate, the wanted number and the current state."""

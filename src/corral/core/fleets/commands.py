@@ -1,6 +1,6 @@
-"""What people ask for about fleets: checked against what there is and turned into events, or refused with a reason.
+"""Commands on fleets: each is checked and becomes events, or a refusal that says why.
 
-Who may ask is not decided here, nor what a carrier makes of its settings.
+Rights are not decided here, nor what the settings of a provider mean.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _AMOUNT_MAX = 1 << 53
 
 
 def set_fleet(fleets: Fleets, spec: FleetSpec, owner: str, drawn: str, now_ms: int) -> Answer:
-    """Make a fleet, or want something else of one. What it is carried by does not change. ``drawn``: a word that nobody
-    else has, in case that this is the first."""
+    """Create or change a fleet. Its provider cannot change. ``drawn``: a random id of the cluster, used with the first
+    fleet."""
     fault = fault_of(spec)
     if fault is not None:
         return fault
     known = fleets.fleets.get(spec.name)
     if known is not None and known.is_recalled:
-        hint = f"wait until corral fleet list no longer shows it, or take another name than {spec.name}"
-        return Refusal("fleet_leaving", f"fleet {spec.name} is being given back", hint)
+        hint = f"wait until corral fleet list no longer shows it, or use another name than {spec.name}"
+        return Refusal("fleet_leaving", f"fleet {spec.name} is returning its nodes", hint)
     if known is not None and known.spec.kind != spec.kind:
-        hint = "take another name, or give this one back first: corral fleet down"
-        return Refusal("other_carrier", f"fleet {spec.name} is carried by {known.spec.kind}", hint, "on")
+        hint = "use another name, or remove this fleet first: corral fleet down"
+        return Refusal("other_provider", f"fleet {spec.name} exists on {known.spec.kind}", hint, "on")
     if known is not None and known.spec == spec:
         return []
     cluster = "" if fleets.cluster else drawn
@@ -42,24 +42,25 @@ def set_fleet(fleets: Fleets, spec: FleetSpec, owner: str, drawn: str, now_ms: i
 
 def fault_of(spec: FleetSpec) -> Refusal | None:
     if not FLEET.fullmatch(spec.name):
-        hint = "letters, digits and . _ -, at most 48, beginning and ending with a letter or digit"
-        return Refusal("bad_name", f"{spec.name[:80]!r} is not a name for a fleet", hint, "name")
+        hint = "use up to 48 letters, digits and . _ -; begin and end with a letter or digit"
+        return Refusal("bad_name", f"{spec.name[:80]!r} is not a valid fleet name", hint, "name")
     if not 0 <= spec.nodes_min <= spec.nodes_max <= NODES_MAX or spec.nodes_max == 0:
-        why = f"from {spec.nodes_min} to {spec.nodes_max} nodes is no range"
-        return Refusal("bad_nodes", why, f"0 <= least <= most, and most is from 1 to {NODES_MAX:,}", "nodes")
+        why = f"{spec.nodes_min} to {spec.nodes_max} nodes is not a valid range"
+        return Refusal("bad_nodes", why, f"use 0 <= minimum <= maximum, and a maximum from 1 to {NODES_MAX:,}", "nodes")
     if not IDLE_MS_MIN <= spec.idle_ms <= IDLE_MS_MAX:
-        return Refusal("bad_idle", "a node goes back after 1 s to 30 days without work", field="idle_ms")
+        return Refusal("bad_idle", f"the idle time {spec.idle_ms} ms is out of range", "use 1 s to 30 days", "idle_ms")
     if spec.lasts_ms is not None and not LASTS_MS_MIN <= spec.lasts_ms <= _AMOUNT_MAX:
-        return Refusal("bad_time", "a node is asked for for a minute or longer", field="lasts_ms")
+        why = f"nodes cannot be requested for {spec.lasts_ms} ms"
+        return Refusal("bad_time", why, "use one minute or more", "lasts_ms")
     if not 0 <= spec.price_milli <= _AMOUNT_MAX or not 0 <= (spec.cost_max_milli or 0) <= _AMOUNT_MAX:
-        return Refusal("bad_price", "prices and costs are not negative", field="price_milli")
+        return Refusal("bad_price", "a price or cost is negative or too large", field="price_milli")
     if spec.cost_max_milli is not None and not spec.price_milli:
-        return Refusal("no_price", "costs are bounded, but nobody said what a node costs", "state a price too", "price")
+        return Refusal("no_price", "there is a cost limit, but no price of a node", "set a price, too", "price")
     return None
 
 
 def recall_fleet(fleets: Fleets, name: str, now_ms: int) -> Answer:
-    """Give all its nodes back. Asking twice does no harm."""
+    """Return all nodes of a fleet. Doing it twice is not an error."""
     fleet = fleets.fleets.get(name)
     if fleet is None:
         return Refusal("no_such_fleet", f"there is no fleet {name[:80]!r}")

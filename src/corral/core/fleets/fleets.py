@@ -1,7 +1,7 @@
-"""Fleets and their pilots, folded from events of their own: what is wanted, what was asked for, what was seen of it.
+"""Fleets and their pilots, folded from events: what is wanted, what was requested, and what providers report.
 
-Knows nothing of jobs, of how an engine is spoken to, or of what a carrier's settings mean. That a pilot was asked for
-is written down before anybody asks, so that whatever becomes of the answer, its name is known.
+Knows nothing about jobs, how a provider is called, or what its settings mean. A request for a pilot is recorded before
+it is made, so that the name of the pilot is known even if the answer is lost.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ HOUR_MS = 3_600_000
 
 
 class PilotPhase(StrEnum):
-    """What an engine says of a pilot."""
+    """The state of a pilot at its provider."""
 
-    WAITING = "waiting"  # the engine has it, and has not started it
+    WAITING = "waiting"  # queued at the provider
     STARTED = "started"
-    ENDED = "ended"  # it is over, or the engine knows nothing of it any more
+    ENDED = "ended"  # ended, or unknown to the provider
 
 
 class NodeShape(Struct, frozen=True, gc=False):
-    """What a node of a fleet brings."""
+    """The resources of a node of a fleet."""
 
     gpus: tuple[Gpu, ...] = ()
     amounts: Amounts = ()
 
 
 class FleetSpec(Struct, frozen=True, gc=False, kw_only=True):
-    """What is wanted. ``kind``: which carrier; ``settings``: for it alone. From ``nodes_min`` to ``nodes_max`` nodes as
-    work asks for them; a node beyond the minimum that had nothing to do for ``idle_ms`` goes back. ``shape``: what a
-    node brings, if it is known beforehand. ``price_milli``: what a node costs in an hour, in thousandths of whatever
-    it is paid in; ``cost_max_milli``: the fleet may cost no more than that in all."""
+    """The specification of a fleet. ``kind``: the provider; ``settings``: for the provider. ``nodes_min`` to
+    ``nodes_max`` nodes, by demand; a node beyond the minimum that is idle for ``idle_ms`` is returned. ``shape``: the
+    resources of a node, if known in advance. ``price_milli``: price of a node per hour, in thousandths of the currency;
+    ``cost_max_milli``: total cost limit of the fleet."""
 
     name: str
     kind: str
@@ -59,23 +59,23 @@ class _FleetEvent(_Event, frozen=True, gc=False, tag=True):
 
 
 class FleetSet(_Event, frozen=True, gc=False, tag=True):
-    """A fleet was made, or something else is wanted of it."""
+    """A fleet was created or changed."""
 
     spec: FleetSpec
     owner: str
-    cluster: str = ""  # with the first fleet: a word by which engines tell our pilots from those of other servers
+    cluster: str = ""  # with the first fleet: an id that distinguishes our pilots from those of other servers
 
 
 class FleetRecalled(_FleetEvent, frozen=True, gc=False, tag=True):
-    """Nothing is wanted of it any more: its nodes go back, each when its work has left it."""
+    """The fleet is being removed: its nodes are returned, each when its jobs have left it."""
 
 
 class FleetRemoved(_FleetEvent, frozen=True, gc=False, tag=True):
-    """All its pilots are over."""
+    """All its pilots have ended, and the fleet was removed."""
 
 
 class FleetTroubled(_FleetEvent, frozen=True, gc=False, tag=True):
-    """What its engine does not do, and why; empty: it does what it should again."""
+    """A problem with the provider of the fleet; empty: the problem is over."""
 
     why: str = ""
 
@@ -85,11 +85,11 @@ class _PilotEvent(_FleetEvent, frozen=True, gc=False, tag=True):
 
 
 class PilotOrdered(_PilotEvent, frozen=True, gc=False, tag=True):
-    """It will be asked for. Its number is never given again."""
+    """A pilot will be requested. Its number is never used again."""
 
 
 class PilotSeen(_PilotEvent, frozen=True, gc=False, tag=True):
-    """The engine has it. ``until_ms``: when it takes the machine back, if that is known."""
+    """The provider reported the pilot. ``until_ms``: when the provider withdraws the node, if known."""
 
     phase: PilotPhase
     where: str = ""
@@ -98,26 +98,26 @@ class PilotSeen(_PilotEvent, frozen=True, gc=False, tag=True):
 
 
 class PilotJoined(_PilotEvent, frozen=True, gc=False, tag=True):
-    """Its node is there, and this is what it brings."""
+    """The node of the pilot joined with these resources."""
 
     shape: NodeShape
 
 
 class PilotRecalled(_PilotEvent, frozen=True, gc=False, tag=True):
-    """It is not wanted any more: its node is emptied, then it goes back."""
+    """The pilot is being returned: its node is drained first."""
 
     why: str = ""
 
 
 class PilotEnded(_PilotEvent, frozen=True, gc=False, tag=True):
-    """Nothing is left of it: neither a node nor anything that the engine would still start."""
+    """The pilot has ended: there is no node, and the provider will not start one."""
 
     why: str = ""
 
 
 class FarewellGiven(_Event, frozen=True, gc=False, tag=True):
-    """The server stops, and leaves every node a last lease of this length: whoever comes next gives up no node that it
-    has not heard of before that could have ended."""
+    """The server stops and gives every node a last lease of this length: the next server declares no node lost before
+    that lease could have ended."""
 
     lease_ms: int
 
@@ -137,7 +137,7 @@ FleetEvent = (
 
 
 class Pilot(Struct):
-    """``phase`` None: nobody knows yet whether the engine has it."""
+    """A pilot. ``phase`` None: it is unknown whether the provider has it."""
 
     name: str
     ordered_ms: int
@@ -151,7 +151,7 @@ class Pilot(Struct):
 
 
 class Fleet(Struct):
-    """``spent_node_ms``: for how long nodes were had that are gone by now. ``shape``: of the last node that joined."""
+    """A fleet. ``spent_node_ms``: total time of ended pilots. ``shape``: of the last node that joined."""
 
     spec: FleetSpec
     owner: str
@@ -161,17 +161,17 @@ class Fleet(Struct):
     trouble: str = ""
     spent_node_ms: int = 0
     shape: NodeShape | None = None
-    last_end: str = ""  # how the last pilot that nobody had recalled came to its end
+    last_end: str = ""  # why the last pilot ended that was not recalled
     last_end_ms: int = 0
-    failures: int = 0  # so many of them in a row, without one that joined
+    failures: int = 0  # consecutive pilots that ended without joining
 
     @property
     def wanted(self) -> list[Pilot]:
-        """Those that are there, or are to be."""
+        """Pilots that are not being returned."""
         return [pilot for pilot in self.pilots.values() if pilot.recalled_ms is None]
 
     def cost_milli(self, now_ms: int) -> int:
-        """What it has cost so far."""
+        """The cost so far."""
         held = sum(now_ms - pilot.started_ms for pilot in self.pilots.values() if pilot.started_ms is not None)
         return (self.spent_node_ms + held) * self.spec.price_milli // HOUR_MS
 
@@ -182,9 +182,9 @@ class Fleets:
     def __init__(self) -> None:
         self.fleets: dict[str, Fleet] = {}
         self.by_node: dict[str, str] = {}  # node -> the fleet it came with
-        self.numbers: dict[str, int] = {}  # fleet -> how many pilots it ever had, also before it was made anew
+        self.numbers: dict[str, int] = {}  # fleet -> number of pilots so far, also under an earlier fleet of the name
         self.cluster = ""
-        self.farewell: tuple[int, int] = (0, 0)  # when a server last stopped in order, and the lease it left behind
+        self.farewell: tuple[int, int] = (0, 0)  # when a server last stopped regularly, and the last lease it gave
 
     def apply(self, event: FleetEvent) -> None:
         _FOLDS[type(event)](self, event)
@@ -195,7 +195,7 @@ class Fleets:
         return None if fleet is None else fleet.pilots.get(node)
 
     def end_ms(self, node: str, now_ms: int) -> int | None:
-        """When a machine that joins now is taken away, as far as is known: not later than it was asked for."""
+        """When a node that joins now will be withdrawn, if known: at the latest after the requested time."""
         pilot = self.pilot(node)
         if pilot is None or pilot.until_ms is not None:
             return None if pilot is None else pilot.until_ms
@@ -203,7 +203,7 @@ class Fleets:
         return None if lasts_ms is None else now_ms + lasts_ms
 
     def next_pilot(self, fleet: str, ahead: int = 0) -> str:
-        """A name that no pilot ever had; ``ahead`` more were given just now."""
+        """A name that no pilot ever had, skipping ``ahead`` names."""
         return f"{fleet}-{self.numbers.get(fleet, 0) + ahead + 1}"
 
 
@@ -214,7 +214,7 @@ def _set(fleets: Fleets, event: FleetSet) -> None:
         fleets.fleets[event.spec.name] = Fleet(event.spec, event.owner, event.at_ms)
     else:
         known.spec, known.owner = event.spec, event.owner
-        known.failures = 0  # whatever was wrong may be what has changed
+        known.failures = 0  # the change may have solved the problem
 
 
 def _farewell_given(fleets: Fleets, event: FarewellGiven) -> None:
@@ -243,7 +243,10 @@ def _ordered(fleets: Fleets, event: PilotOrdered) -> None:
 
 def _seen(fleets: Fleets, event: PilotSeen) -> None:
     pilot = fleets.fleets[event.fleet].pilots[event.pilot]
-    pilot.phase, pilot.where, pilot.until_ms, pilot.why = event.phase, event.where, event.until_ms, event.why
+    pilot.phase = event.phase
+    pilot.where = event.where
+    pilot.until_ms = event.until_ms
+    pilot.why = event.why
     if event.phase is PilotPhase.STARTED and pilot.started_ms is None:
         pilot.started_ms = event.at_ms
 

@@ -1,7 +1,6 @@
-"""What the cluster would be with the nodes that fleets may still bring. Pure; nothing of it is there.
+"""The cluster with the nodes that fleets may still add. Pure; these nodes do not exist yet.
 
-Nodes that may come are all of one shape in a fleet, and stand in one place of their own: where an engine will put them
-nobody knows.
+All future nodes of a fleet have one shape and are in a domain of their own: their real topology is unknown.
 """
 
 from __future__ import annotations
@@ -15,12 +14,17 @@ from corral.core.cluster.topology import NodeSpec, Topology
 from corral.core.fleets.fleets import Fleet, Fleets, NodeShape
 from corral.core.state import State
 
-NODES_MAX = 500  # looked at of a fleet at once
+NODES_MAX = 500  # future nodes considered for one fleet
 _ENOUGH = 1 << 40
 
 
+def follows_demand(fleet: Fleet) -> bool:
+    """Whether the number of nodes of a fleet follows demand."""
+    return fleet.spec.nodes_min < fleet.spec.nodes_max and not fleet.is_recalled
+
+
 def coming(state: State, fleet: Fleet) -> list[NodeSpec] | None:
-    """The nodes that a fleet may still bring; None: nobody knows what they are like."""
+    """The nodes that a fleet may still add; None if their resources are unknown."""
     there = sum(pilot.name in state.nodes for pilot in fleet.wanted)
     count = 0 if fleet.is_recalled else min(max(0, fleet.spec.nodes_max - there), NODES_MAX)
     shape = fleet.shape or _whole(fleet.spec.shape)
@@ -31,7 +35,7 @@ def coming(state: State, fleet: Fleet) -> list[NodeSpec] | None:
 
 
 def _whole(stated: NodeShape | None) -> NodeShape | None:
-    """What a person says of a node is not all that it has: of what is not said there is enough, until one joins."""
+    """A stated shape need not be complete: amounts that are not stated are unlimited until a node joins."""
     if stated is None:
         return None
     return NodeShape(stated.gpus, amounts({CPU_MILLI: _ENOUGH, MEMORY_MIB: _ENOUGH} | dict(stated.amounts)))
@@ -42,7 +46,7 @@ def with_nodes(state: State, more: Iterable[NodeSpec]) -> Topology:
 
 
 def could_come(state: State, fleets: Fleets) -> Callable[[Demand], bool]:
-    """Whether a demand that the cluster cannot meet could be met by nodes that fleets may bring."""
+    """Whether a demand that the cluster cannot meet could be met with nodes that fleets may add."""
 
     def could(demand: Demand) -> bool:
         more: list[NodeSpec] = []

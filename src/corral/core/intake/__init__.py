@@ -1,1 +1,1 @@
-"""What people ask for, checked and turned into events, or refused with a reason."""
+"""Commands of users: checked and turned into events, or refused with a reason."""

@@ -1,4 +1,4 @@
-"""Why something that was asked for is not done: a value with a stable code, never an exception from the depths."""
+"""Refusals: why a command is not executed, as a value with a stable code, not an exception."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class Refusal(Struct, frozen=True, gc=False):
-    """``code`` is stable and for programs, ``why`` and ``hint`` are for people, ``field`` says where the fault lies."""
+    """``code`` is stable and for programs, ``why`` and ``hint`` are for people, ``field`` names the wrong field."""
 
     code: str
     why: str

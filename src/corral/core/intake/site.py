@@ -1,7 +1,7 @@
-"""What a site allows where no queue says otherwise, and what a queue's terms may be made of.
+"""Limits of the site, which apply where a queue has none, and checks of the settings of queues.
 
-Bounds protect other tenants: a priority counts across queues, and a job that is told to leave keeps its GPUs for its
-grace. Which people are bound by the site's defaults, and who may give guarantees, is decided by the caller.
+Limits protect other users: a priority counts across queues, and a preempted job keeps its GPUs for its grace period.
+The caller decides which users are bound by the limits of the site, and which may give guarantees.
 """
 
 from __future__ import annotations
@@ -15,72 +15,77 @@ from corral.core.model import JobSpec, QueueSpec
 from corral.core.queues.quota import QueueTree
 
 MINUTE_MS = 60_000
+_BOUNDS = ("priority_ceiling", "grace_max_ms")  # what queues state of them
 
 
 class SiteRules(Struct, frozen=True, gc=False, kw_only=True):
-    """Bounds on jobs of queues whose path states none of its own, and on what one request may bring."""
+    """Limits on jobs of queues without limits on their path, and on the size of one request."""
 
     priority_ceiling: int = 0
     grace_max_ms: int = 10 * MINUTE_MS
-    preemptible: bool = True  # of a job that does not say so itself
+    preemptible: bool = True  # of a job that does not specify it
     gangs_per_job: int = 10_000  # array elements times gangs
     gangs_per_request: int = 10_000
     tasks_per_request: int = 1_000_000
-    pending_per_user: int = 300_000  # elements that are not over, in all queues
-    pending_per_queue: int = 1_000_000  # in a queue and those below it, where it states no max_jobs
+    pending_per_user: int = 300_000  # unfinished elements, in all queues
+    pending_per_queue: int = 1_000_000  # in a queue and those below it, if it has no max_jobs
 
 
 def over_ceiling(tree: QueueTree, queue: str, priority: int, rules: SiteRules | None) -> Refusal | None:
-    """Why the priority is too high there. ``rules`` None: only what queues state counts."""
+    """Refuse a priority that is too high for the queue. ``rules`` None: only limits of queues count."""
     name, ceiling = _smallest(tree, queue, "priority_ceiling")
     if ceiling is None and rules is not None:
         name, ceiling = "", rules.priority_ceiling
     if ceiling is None or priority <= ceiling:
         return None
-    allows = f"queue {name} allows" if name else f"queue {queue} has no ceiling of its own, and this site allows"
+    limit = f"the limit of queue {name}" if name else f"the limit of the site, which applies to queue {queue},"
     hint = f"an administrator can raise it: corral queue set {name or queue} --priority-ceiling {priority}"
-    return Refusal("priority_too_high", f"priority {priority}: {allows} up to {ceiling}", hint, "priority")
+    return Refusal("priority_too_high", f"priority {priority} is too high: {limit} is {ceiling}", hint, "priority")
 
 
 def over_grace(tree: QueueTree, spec: JobSpec, rules: SiteRules | None) -> Refusal | None:
-    """Why the grace is too long there."""
+    """Refuse a grace period that is too long for the queue."""
     name, most = _smallest(tree, spec.queue, "grace_max_ms")
     if most is None and rules is not None:
         name, most = "", rules.grace_max_ms
     if most is None or spec.grace_ms <= most:
         return None
     who = f"queue {name}" if name else "this site"
-    why = f"a grace of {spec.grace_ms // 1000} s is longer than {who} allows: {most // 1000} s"
-    hint = f"ask for less, or have an administrator raise it: corral queue set {name or spec.queue} --grace-max TIME"
+    why = f"a grace period of {spec.grace_ms // 1000} s is longer than {who} allows: {most // 1000} s"
+    hint = f"request less, or ask an administrator to raise it: corral queue set {name or spec.queue} --grace-max TIME"
     return Refusal("grace_too_long", why, hint, "grace")
 
 
-class Bounds:
-    """Whether jobs of one request are over a bound of their queue: asked once for all that are alike in this."""
-
-    def __init__(self, tree: QueueTree, rules: SiteRules | None) -> None:
-        self._tree, self._rules = tree, rules
-        self._known: dict[tuple[str, int, int], Refusal | None] = {}
-
-    def over(self, spec: JobSpec) -> Refusal | None:
-        key = (spec.queue, spec.priority, spec.grace_ms)
-        if key not in self._known:
-            high = over_ceiling(self._tree, spec.queue, spec.priority, self._rules)
-            self._known[key] = high or over_grace(self._tree, spec, self._rules)
-        return self._known[key]
+def over_bounds(tree: QueueTree, spec: JobSpec, rules: SiteRules | None) -> Refusal | None:
+    """Why the priority or the grace of a job is more than its queue or the site allows."""
+    key = (spec.queue, "bounds")
+    known = tree.derived.get(key)
+    if known is None:
+        known = tree.derived[key] = tuple([_smallest(tree, spec.queue, name)[1] for name in _BOUNDS])
+    ceiling, grace_ms = known
+    if rules is not None:
+        ceiling = rules.priority_ceiling if ceiling is None else ceiling
+        grace_ms = rules.grace_max_ms if grace_ms is None else grace_ms
+    if (ceiling is None or spec.priority <= ceiling) and (grace_ms is None or spec.grace_ms <= grace_ms):
+        return None
+    return over_ceiling(tree, spec.queue, spec.priority, rules) or over_grace(tree, spec, rules)
 
 
 def is_preemptible(tree: QueueTree, queue: str, rules: SiteRules) -> bool:
-    """Whether a job that does not say so may be preempted: what the nearest queue on its path states, else the site."""
+    """Whether a job that does not specify it may be preempted: by the nearest queue on its path, else by the site."""
     if queue not in tree.queues:
         return rules.preemptible
-    stated = [tree.queues[name].spec.preemptible for name in tree.path(queue)]
-    return next((each for each in reversed(stated) if each is not None), rules.preemptible)
+    key = (queue, "preemptible")
+    if key not in tree.derived:
+        stated = [tree.queues[name].spec.preemptible for name in tree.path(queue)]
+        tree.derived[key] = next((each for each in reversed(stated) if each is not None), None)
+    nearest: bool | None = tree.derived[key]
+    return rules.preemptible if nearest is None else nearest
 
 
 def lifts_bound(tree: QueueTree, spec: QueueSpec, rules: SiteRules) -> Refusal | None:
-    """Why these terms would allow more than what holds above the queue; a queue may always be stricter."""
-    for field in ("priority_ceiling", "grace_max_ms"):
+    """Refuse settings that allow more than the parent queue does; a queue may always be stricter."""
+    for field in _BOUNDS:
         stated = getattr(spec, field)
         known = tree.queues.get(spec.name)
         if stated is None or (known is not None and getattr(known.spec, field) == stated):
@@ -88,23 +93,27 @@ def lifts_bound(tree: QueueTree, spec: QueueSpec, rules: SiteRules) -> Refusal |
         _, above = _smallest(tree, spec.parent, field)
         most = getattr(rules, field) if above is None else above
         if stated > most:
-            why = f"{field} {stated} is above {most}, which holds for queue {spec.parent or 'cluster'}"
+            why = f"{field} {stated} is above the limit of queue {spec.parent or 'cluster'}: {most}"
             return Refusal("bound_not_given", why, "ask an administrator of the cluster", field)
     return None
 
 
 def _smallest(tree: QueueTree, queue: str, field: str) -> tuple[str, int | None]:
-    """The strictest bound that queues on the path state, and which queue states it."""
-    stated = [(getattr(tree.queues[name].spec, field), name) for name in tree.path(queue)]
-    known = [(bound, name) for bound, name in stated if bound is not None]
-    return (min(known)[1], min(known)[0]) if known else ("", None)
+    """The strictest limit of the queues on the path, and the queue that has it."""
+    key = (queue, field)
+    if key not in tree.derived:
+        stated = [(getattr(tree.queues[name].spec, field), name) for name in tree.path(queue)]
+        known = [(bound, name) for bound, name in stated if bound is not None]
+        tree.derived[key] = (min(known)[1], min(known)[0]) if known else ("", None)
+    strictest: tuple[str, int | None] = tree.derived[key]
+    return strictest
 
 
 # ---- guarantees ----------------------------------------------------------------------------------------------------
 
 
 class _Trial:
-    """The tree of queues as it would be with one queue changed. Nothing is changed."""
+    """The tree of queues with one queue changed, for checks. The real tree is not changed."""
 
     def __init__(self, tree: QueueTree, spec: QueueSpec) -> None:
         self._tree, self._spec = tree, spec
@@ -119,7 +128,7 @@ class _Trial:
         return [*found, self._spec.name] if is_new else found
 
     def given(self, name: str, dimension: str, now_ms: int) -> int:
-        """What a queue is guaranteed then: what it states, else what those below it are."""
+        """The guarantee of a queue at that time: its own, or else the sum of its children."""
         spec = self.spec(name)
         stated = dict(spec.guarantee).get(dimension)
         if stated is None:
@@ -134,7 +143,7 @@ class _Trial:
         return any(each == dimension for each, _ in self.spec(name).guarantee)
 
     def moments(self, path: tuple[str, ...], now_ms: int) -> list[int]:
-        """Now, and whenever a scheduled change begins or ends in what these queues hold."""
+        """Now, and all times at which a scheduled change of these queues starts or ends."""
         found = {now_ms}
         waiting = [path[0]]
         while waiting:
@@ -145,8 +154,8 @@ class _Trial:
 
 
 def guarantee_fault(tree: QueueTree, spec: QueueSpec, may_create: bool, now_ms: int) -> Refusal | None:
-    """Why the guarantee cannot be given: queues below one that states a guarantee share it, at every moment, scheduled
-    changes counted. ``may_create``: also where no queue above has any to share out."""
+    """Refuse a guarantee that exceeds what the parent has, at any time, including scheduled changes. ``may_create``:
+    allow guarantees where no queue above has one to divide."""
     trial = _Trial(tree, spec)
     path = (*tree.path(spec.parent), spec.name)
     for dimension in sorted(set(_dimensions(tree, spec))):
@@ -156,15 +165,15 @@ def guarantee_fault(tree: QueueTree, spec: QueueSpec, may_create: bool, now_ms: 
             for name in stating:
                 below, has = trial.given_below(name, dimension, at_ms), trial.given(name, dimension, at_ms)
                 if below > has:
-                    why = f"guarantees of {dimension} under {name} would be {below} of {has}"
-                    return Refusal("guarantees_exceed_parent", why, field="guarantee")
+                    why = f"the guarantees of {dimension} below queue {name} would be {below}, but it has {has}"
+                    return Refusal("guarantees_exceed_parent", why, "request less", "guarantee")
             is_shared_out = any(name != spec.name for name in stating)
             if (
                 not may_create
                 and not is_shared_out
                 and trial.given(spec.name, dimension, at_ms) > _has_now(tree, spec.name, dimension, at_ms)
             ):
-                why = f"no queue above {spec.name} has a guarantee of {dimension} to share out"
+                why = f"no queue above {spec.name} has a guarantee of {dimension} to divide"
                 return Refusal("guarantee_not_given", why, "ask an administrator of the cluster", "guarantee")
     return None
 
@@ -174,7 +183,7 @@ def _has_now(tree: QueueTree, name: str, dimension: str, at_ms: int) -> int:
 
 
 def _dimensions(tree: QueueTree, spec: QueueSpec) -> Iterator[str]:
-    """Those of which the guarantee of the queue may change."""
+    """The dimensions in which the guarantee of the queue may change."""
     known = tree.queues.get(spec.name)
     for each in (spec, *([known.spec] if known is not None else ())):
         yield from (name for name, _ in each.guarantee)

@@ -1,6 +1,6 @@
-"""Whether a job may be accepted: is it well formed, does what it names exist, could it ever run here.
+"""Checks of a submitted job: is it valid, does what it names exist, could it ever run here.
 
-Every fault is a typed refusal. Nothing is corrected silently and nothing is accepted that would wait for ever.
+Every error is a typed refusal. Nothing is corrected silently, and nothing is accepted that would wait for ever.
 """
 
 from __future__ import annotations
@@ -19,22 +19,20 @@ _REMEMBERED_MAX = 4096  # answers about demands
 
 
 def faults_of(spec: JobSpec) -> Iterator[Refusal]:
-    """What is wrong with the job in itself, whatever the cluster looks like."""
+    """Errors of the job that do not depend on the cluster."""
     if not spec.gangs:
-        yield Refusal("no_gangs", "the job has no gang", "name at least one gang", "gangs")
-    roles = [gang.role for gang in spec.gangs]
-    if len(set(roles)) != len(roles):
+        yield Refusal("no_gangs", "the job has no gang", "add at least one gang", "gangs")
+    if len(spec.gangs) > 1 and len({gang.role for gang in spec.gangs}) != len(spec.gangs):
         yield Refusal("duplicate_role", "two gangs have the same role", "give each gang a role of its own", "gangs")
-    if len(set(spec.array)) != len(spec.array) or any(index < 0 for index in spec.array):
+    if spec.array and (len(set(spec.array)) != len(spec.array) or min(spec.array) < 0):
         yield Refusal("bad_array", "array indices must be different and not negative", field="array")
     if spec.array_parallel is not None and spec.array_parallel < 1:
         yield Refusal("bad_array", "array_parallel must be at least 1", field="array_parallel")
     if spec.singleton and not spec.name:
         yield Refusal("singleton_without_name", "a singleton job needs a name", "set the job's name", "name")
-    for field in ("time_limit_ms", "estimate_ms"):
-        value = getattr(spec, field)
+    for field, value in (("time_limit_ms", spec.time_limit_ms), ("estimate_ms", spec.estimate_ms)):
         if value is not None and value <= 0:
-            yield Refusal("bad_duration", f"{field} is {value}, it must be positive", field=field)
+            yield Refusal("bad_duration", f"{field} is {value}; it must be positive", field=field)
     is_negative = min(spec.min_runtime_ms, spec.grace_ms, spec.start_timeout_ms, spec.restart_cost_ms) < 0
     for field in ("min_runtime_ms", "grace_ms", "start_timeout_ms", "restart_cost_ms") if is_negative else ():
         if getattr(spec, field) < 0:
@@ -56,49 +54,55 @@ def faults_of(spec: JobSpec) -> Iterator[Refusal]:
 
 @lru_cache(maxsize=4096)
 def demand_faults(demand: Demand) -> tuple[Refusal, ...]:
-    """What is wrong with a demand in itself. Remembered: people ask for the same again and again."""
+    """Errors of a demand that do not depend on the cluster. Cached: the same demands are submitted repeatedly."""
     return tuple(_demand_faults(demand))
 
 
 def _demand_faults(demand: Demand) -> Iterator[Refusal]:
     if demand.tasks < 1:
-        yield Refusal("no_tasks", f"a gang of {demand.tasks} tasks", "ask for at least one task", "tasks")
+        yield Refusal("no_tasks", f"the gang has {demand.tasks} tasks", "request at least one task", "tasks")
     if demand.tasks_min < 0 or demand.tasks_min > demand.tasks or demand.step < 1:
         yield Refusal(
             "bad_range",
-            f"tasks {demand.tasks_min}..{demand.tasks} by {demand.step}",
-            "min <= max, step >= 1",
+            f"the range of tasks {demand.tasks_min}..{demand.tasks} with step {demand.step} is not valid",
+            "use min <= max and step >= 1",
             "tasks",
         )
     elif demand.tasks_min and (demand.tasks - demand.tasks_min) % demand.step:
-        yield Refusal("bad_range", "the step does not lead from the most to the fewest tasks", field="step")
+        yield Refusal("bad_range", "the step does not divide the range of tasks", field="step")
     if demand.spares < 0:
         yield Refusal("negative_amount", "spares is negative", field="spares")
     if demand.spread and demand.spread_max < 1:
         yield Refusal("bad_range", "spread_max must be at least 1", field="spread_max")
     yield from _task_faults(demand.task)
     if demand.tp < 1 or (demand.tp > 1 and demand.task.slice_mib):
-        yield Refusal("bad_tp", f"tp is {demand.tp}", "tp is at least 1, and 1 for a slice of a GPU", "tp")
+        yield Refusal("bad_tp", f"tp {demand.tp} is not valid", "use at least 1, and 1 for a slice of a GPU", "tp")
     elif demand.tp > 1 and not _tp_divides(demand):
         yield Refusal(
-            "bad_tp", f"groups of {demand.tp} ranks do not divide {demand.tasks} tasks of {demand.task.gpus} GPUs",
-            "tp must divide the GPUs of a task, or whole tasks must make up a group", "tp",
-        )  # fmt: skip
+            "bad_tp",
+            f"groups of {demand.tp} ranks do not divide {demand.tasks} tasks of {demand.task.gpus} GPUs",
+            "tp must divide the GPUs of a task, or whole tasks must make up a group",
+            "tp",
+        )
 
 
 def _task_faults(task: TaskDemand) -> Iterator[Refusal]:
     numbers: Mapping[str, int] = {
-        "gpus": task.gpus, "slice_mib": task.slice_mib, "vram_mib_min": task.vram_mib_min, **dict(task.amounts)
-    }  # fmt: skip
+        "gpus": task.gpus,
+        "slice_mib": task.slice_mib,
+        "vram_mib_min": task.vram_mib_min,
+        **dict(task.amounts),
+    }
     for name, value in numbers.items():
         if value < 0:
-            yield Refusal("negative_amount", f"{name} is {value}", "amounts cannot be negative", name)
+            yield Refusal("negative_amount", f"{name} is {value}", "amounts must not be negative", name)
     if task.gpus and task.slice_mib:
-        yield Refusal("gpus_and_slice", "whole GPUs and a slice of one", "ask for one or the other", "slice_mib")
+        why = "the task requests both whole GPUs and a slice of one"
+        yield Refusal("gpus_and_slice", why, "request one or the other", "slice_mib")
     if task.vram_mib_max is not None and task.vram_mib_max < task.vram_mib_min:
         yield Refusal("bad_range", "vram_mib_max is below vram_mib_min", field="vram_mib_max")
     if not task.wants_gpu and not task.amounts:
-        yield Refusal("asks_for_nothing", "a task that takes nothing", "ask for GPUs, CPUs or memory", "task")
+        yield Refusal("asks_for_nothing", "the task requests no resources", "request GPUs, CPUs or memory", "task")
 
 
 def _tp_divides(demand: Demand) -> bool:
@@ -111,13 +115,13 @@ def _tp_divides(demand: Demand) -> bool:
 
 
 def why_never(state: State, demand: Demand, avoid: Sequence[str] = ()) -> Refusal | None:
-    """Why the demand could not be met even if the cluster were empty and healthy; None if it could."""
+    """Why the demand could not be met even on an empty and healthy cluster; None if it could."""
     known = state.never_fits
     key = (demand, avoid)
     if key not in known:
         if "empty" not in known:
             known["empty"] = _empty(state)
-        if len(known) > _REMEMBERED_MAX:  # people may ask for anything
+        if len(known) > _REMEMBERED_MAX:  # users may submit any number of demands
             state.never_fits = known = {"empty": known["empty"]}
         known[key] = _why_never(known["empty"], demand, avoid)
     answer: Refusal | None = known[key]
@@ -146,19 +150,25 @@ def _why_never(empty: Capacity, demand: Demand, avoid: Sequence[str]) -> Refusal
     wanted = demand.smallest + demand.spares
     if not any(found):
         return Refusal(
-            "no_node_large_enough", f"no node can hold a task of {describe(task)}",
-            "ask for less per task, or use more tasks", "task",
-        )  # fmt: skip
+            "no_node_large_enough",
+            f"no node can hold a task of {describe(task)}",
+            "request less per task, or use more tasks",
+            "task",
+        )
     if demand.within and sum(found) >= wanted:
         best = max(room for room, _ in room_by_domain(topology, found, demand.within))
         return Refusal(
-            "no_domain_large_enough", f"no {demand.within} can hold {wanted} tasks: the largest holds {best}",
-            "widen or drop `within`", "within",
-        )  # fmt: skip
+            "no_domain_large_enough",
+            f"no {demand.within} can hold {wanted} tasks: the largest holds {best}",
+            "widen or drop `within`",
+            "within",
+        )
     return Refusal(
-        "cluster_too_small", f"the whole cluster could hold {sum(found)} such tasks, the gang needs {wanted}",
-        "ask for fewer tasks or loosen spread", "tasks",
-    )  # fmt: skip
+        "cluster_too_small",
+        f"the whole cluster could hold {sum(found)} such tasks; the gang needs {wanted}",
+        "request fewer tasks, or relax `spread`",
+        "tasks",
+    )
 
 
 def _no_such_gpu(empty: Capacity, task: TaskDemand) -> Refusal:
@@ -167,14 +177,14 @@ def _no_such_gpu(empty: Capacity, task: TaskDemand) -> Refusal:
     if task.models and not set(task.models) & set(models):
         return Refusal(
             "no_such_gpu_model",
-            f"no GPU of model {' or '.join(task.models)}",
-            f"models here: {', '.join(models) or 'none'}",
+            f"there is no GPU of model {' or '.join(task.models)}",
+            f"models in this cluster: {', '.join(models) or 'none'}",
             "models",
         )
     largest = max((gpu.vram_mib for gpu in gpus if not task.models or gpu.model in task.models), default=0)
     return Refusal(
         "no_such_vram",
-        f"no GPU has the VRAM asked for; the largest has {largest} MiB",
-        "ask for less VRAM",
+        f"no GPU has the requested VRAM; the largest has {largest} MiB",
+        "request less VRAM",
         "vram_mib_min",
     )

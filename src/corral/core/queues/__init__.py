@@ -1,1 +1,1 @@
-"""The queues: who may take how much, who has used how much, and who waits in which order."""
+"""Queues: quotas, usage, and the backlog of waiting gangs."""

@@ -1,28 +1,31 @@
-"""Who waits, kept in order as it changes, by shape: gangs that differ only in age stand in one line.
+"""The waiting gangs, kept in order as they change, by shape: gangs that differ only in age share one line.
 
-A desk serves one priority of one queue. At a desk, lines are found by demand (what does not fit is skipped at once,
-however many wait), then by profile, then by user. Knows order within a line; the order between lines is policy.
+A bucket has the gangs of one priority of one queue. In it, lines are found by demand (a demand that does not fit is
+skipped at once, for any number of gangs), then by profile, then by user. Knows the order within a line; the order
+between lines is policy.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
+from contextlib import contextmanager
 from heapq import heappop, heappush
-from itertools import islice
+from itertools import islice, takewhile
 
 from corral.core.cluster.resources import Demand, SizeClass, least_gpu_milli, size_class
 from corral.core.model import Gang, Profile
 
 
 class Line:
-    """Gangs of one shape, first in line first. Taking the first and adding a last cost the same at any length."""
+    """Gangs of one shape, the first to be served first. Removing the first and adding a last are O(1)."""
 
-    __slots__ = ("_gangs", "_ranks", "_start", "priority", "profile", "queue", "user")
+    __slots__ = ("_gangs", "_ranks", "_start", "gpu_milli", "priority", "profile", "queue", "user")
 
     def __init__(self, queue: str, priority: int, user: str, profile: Profile) -> None:
         self.queue, self.priority, self.user, self.profile = queue, priority, user, profile
+        self.gpu_milli = least_gpu_milli(profile.demand)  # the minimum that each of them wants
         self._ranks: list[int] = []
         self._gangs: list[str] = []
         self._start = 0
@@ -40,7 +43,7 @@ class Line:
         return self._ranks[self._start + place]
 
     def next_place(self, place: int, served: Container[str], skipped: Container[str]) -> int:
-        """The first place from this one on whose gang was neither served nor skipped."""
+        """The first position from this one on whose gang was neither served nor skipped."""
         gangs, end, at = self._gangs, len(self._gangs), self._start + place
         while at < end and (gangs[at] in served or gangs[at] in skipped):
             at += 1
@@ -57,7 +60,7 @@ class Line:
 
     def remove(self, gang: Gang) -> None:
         at = bisect_left(self._ranks, gang.rank, self._start)
-        assert self._gangs[at] == gang.id, "a gang is not where its rank says"
+        assert self._gangs[at] == gang.id, "a gang is not at the position of its rank"
         if at > self._start:
             del self._ranks[at], self._gangs[at]
             return
@@ -68,11 +71,11 @@ class Line:
             self._start = 0
 
 
-#: Lines of one demand at a desk: by profile, then by user.
+#: Lines of one demand in a bucket: by profile, then by user.
 Lines = dict[Profile, dict[str, Line]]
 
 
-class Desk:
+class Bucket:
     """All lines of one queue at one priority."""
 
     __slots__ = ("by_demand", "count", "priority", "queue")
@@ -84,7 +87,7 @@ class Desk:
 
 
 class Waiting:
-    """How much waits in a queue: gangs, and the GPUs that they want at least, in thousandths."""
+    """The backlog of a queue: gangs, and the minimum of GPUs that they want, in thousandths."""
 
     __slots__ = ("gangs", "gpu_milli")
 
@@ -93,12 +96,14 @@ class Waiting:
 
 
 class Ages:
-    """Everyone of one priority who stands in a line, oldest first."""
+    """All waiting gangs of one priority, oldest first."""
 
     def __init__(self) -> None:
         self._in_order: OrderedDict[str, Gang] = OrderedDict()
-        self._returned: dict[str, Gang] = {}  # those who came back into line among younger ones
-        self._by_rank: list[tuple[int, str]] = []  # a heap of these; who has left since is dropped when he comes up
+        self._returned: dict[str, Gang] = {}  # requeued gangs among younger ones
+        self._by_rank: list[
+            tuple[int, str]
+        ] = []  # a heap of these; gangs that no longer wait are dropped when they come up
         self._newest = -1
 
     def __len__(self) -> int:
@@ -118,6 +123,14 @@ class Ages:
             if len(self._by_rank) > 64 + 2 * len(self._returned):
                 self._by_rank = sorted((gang.rank, gang.id) for gang in self._returned.values())
 
+    def longest(self, since_ms: int, most: int) -> tuple[list[Gang], bool]:
+        """Gangs that have waited since then or longer, longest first: all requeued ones, and of the others, which are
+        in this order, the first few; and whether these are all."""
+        found = list(takewhile(lambda gang: gang.waiting_since_ms <= since_ms, islice(self._in_order.values(), most)))
+        is_all = len(found) < most
+        found += [gang for gang in self._returned.values() if gang.waiting_since_ms <= since_ms]
+        return sorted(found, key=lambda gang: (gang.waiting_since_ms, gang.rank)), is_all
+
     def oldest(self, most: int) -> list[Gang]:
         """The oldest few, oldest first."""
         back: list[tuple[int, str]] = []
@@ -133,26 +146,28 @@ class Ages:
 
 
 class Backlog:
-    """All lines, found by desk."""
+    """All lines, found by bucket."""
 
     def __init__(self) -> None:
         self.ages: dict[int, Ages] = {}
-        self.desks: dict[tuple[int, str], Desk] = {}
-        #: demand -> expected length of run -> how many in line want just that
+        self.buckets: dict[tuple[int, str], Bucket] = {}
+        #: demand -> expected run time -> number of waiting gangs
         self.demands: dict[Demand, dict[int | None, int]] = {}
+        #: demand -> (expected run time, how much longer it may be) -> number of gangs
+        self._overruns: dict[Demand, dict[tuple[int | None, int], int]] = {}
         #: the same demands by class
         self.classes: dict[SizeClass, dict[Demand, None]] = {}
         self.class_of: dict[Demand, SizeClass] = {}
-        self.queues: dict[str, Waiting] = {}  # queue -> how much waits there, not counting queues below it
+        self.queues: dict[str, Waiting] = {}  # queue -> its backlog, without queues below it
         self.count = 0
 
     def add(self, gang: Gang) -> None:
         profile, demand = gang.profile, gang.profile.demand
         key = (gang.priority, gang.queue)
-        desk = self.desks.get(key)
-        if desk is None:
-            desk = self.desks[key] = Desk(gang.queue, gang.priority)
-        lines = desk.by_demand.setdefault(demand, {}).setdefault(profile, {})
+        bucket = self.buckets.get(key)
+        if bucket is None:
+            bucket = self.buckets[key] = Bucket(gang.queue, gang.priority)
+        lines = bucket.by_demand.setdefault(demand, {}).setdefault(profile, {})
         line = lines.get(gang.user)
         if line is None:
             line = lines[gang.user] = Line(gang.queue, gang.priority, gang.user, profile)
@@ -161,64 +176,88 @@ class Backlog:
         if ages is None:
             ages = self.ages[gang.priority] = Ages()
         ages.add(gang)
-        desk.count += 1
+        bucket.count += 1
         self.count += 1
         waiting = self.queues.get(gang.queue)
         if waiting is None:
             waiting = self.queues[gang.queue] = Waiting()
         waiting.gangs += 1
-        waiting.gpu_milli += least_gpu_milli(demand)
+        waiting.gpu_milli += line.gpu_milli
         lengths = self.demands.get(demand)
         if lengths is None:
             lengths = self.demands[demand] = {}
+            self._overruns[demand] = {}
             self.class_of[demand] = kind = size_class(demand)
             self.classes.setdefault(kind, {})[demand] = None
         lengths[profile.expected_ms] = lengths.get(profile.expected_ms, 0) + 1
+        overruns, length = self._overruns[demand], (profile.expected_ms, gang.overrun_ms)
+        overruns[length] = overruns.get(length, 0) + 1
+
+    def not_gone_ms(self, demand: Demand, within_ms: int, default_ms: int) -> int:
+        """All gangs with this demand that are expected to run for at least the returned time may still run after
+        ``within_ms``. ``default_ms``: expected run time of gangs without an estimate."""
+        lengths = [(expected or default_ms, overrun) for expected, overrun in self._overruns[demand]]
+        return max([expected + 1 for expected, overrun in lengths if expected + overrun <= within_ms], default=0)
+
+    @contextmanager
+    def joined_by(self, gangs: Sequence[Gang]) -> Iterator[None]:
+        """As if these waited too: for a plan that has just requeued them. Restores the backlog."""
+        for gang in gangs:
+            self.add(gang)
+        try:
+            yield
+        finally:
+            for gang in gangs:
+                self.remove(gang)
 
     def remove(self, gang: Gang) -> None:
         demand = gang.profile.demand
         key = (gang.priority, gang.queue)
-        desk = self.desks[key]
-        line = desk.by_demand[demand][gang.profile][gang.user]
+        bucket = self.buckets[key]
+        line = bucket.by_demand[demand][gang.profile][gang.user]
         line.remove(gang)
         self.ages[gang.priority].remove(gang)
-        desk.count -= 1
+        bucket.count -= 1
         self.count -= 1
         waiting = self.queues[gang.queue]
         waiting.gangs -= 1
-        waiting.gpu_milli -= least_gpu_milli(demand)
+        waiting.gpu_milli -= line.gpu_milli
         if not waiting.gangs:
             del self.queues[gang.queue]
         lengths, expected = self.demands[demand], gang.profile.expected_ms
         lengths[expected] -= 1
         if not lengths[expected]:
             del lengths[expected]
+        overruns, length = self._overruns[demand], (expected, gang.overrun_ms)
+        overruns[length] -= 1
+        if not overruns[length]:
+            del overruns[length]
         if not line:
-            _prune(desk, demand, gang)
-        if not desk.count:
-            del self.desks[key]
+            _prune(bucket, demand, gang)
+        if not bucket.count:
+            del self.buckets[key]
         if not lengths:
-            del self.demands[demand]
+            del self.demands[demand], self._overruns[demand]
             kind = self.class_of.pop(demand)
             del self.classes[kind][demand]
             if not self.classes[kind]:
                 del self.classes[kind]
 
     def line(self, gang: Gang) -> Line:
-        return self.desks[gang.priority, gang.queue].by_demand[gang.profile.demand][gang.profile][gang.user]
+        return self.buckets[gang.priority, gang.queue].by_demand[gang.profile.demand][gang.profile][gang.user]
 
     def lines(self) -> Iterator[Line]:
-        for desk in self.desks.values():
-            for profiles in desk.by_demand.values():
+        for bucket in self.buckets.values():
+            for profiles in bucket.by_demand.values():
                 for lines in profiles.values():
                     yield from lines.values()
 
 
-def _prune(desk: Desk, demand: Demand, gang: Gang) -> None:
-    """An empty line leaves nothing behind: a long history must not make the present slow."""
-    profiles = desk.by_demand[demand]
+def _prune(bucket: Bucket, demand: Demand, gang: Gang) -> None:
+    """Remove an empty line completely, so that a long history does not slow down later plans."""
+    profiles = bucket.by_demand[demand]
     del profiles[gang.profile][gang.user]
     if not profiles[gang.profile]:
         del profiles[gang.profile]
     if not profiles:
-        del desk.by_demand[demand]
+        del bucket.by_demand[demand]

@@ -1,19 +1,24 @@
-"""The tree of queues: who may take how much, who has how much, and who has borrowed.
+"""The tree of queues: quotas, usage and borrowing.
 
 A few short functions on a tree. ``used`` is what gangs are charged: from their claim or placement until they have
-stopped or, where they make room for others, are told to leave. What a queue does not state (no guarantee, no limit)
-is not governed; it is not zero. Knows nothing of nodes or placement.
+stopped or, if they are preempted, until they are warned. What a queue does not set (no guarantee, no limit) is not
+limited; it is not zero. Does not know nodes or placement.
 """
 
 from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct, field
 
 from corral.core.cluster.resources import GPU_MILLI, SHARE_DIMENSIONS, amount_of
-from corral.core.model import NEVER_MS, QueueSpec
+from corral.core.model import QueueSpec
+from corral.core.queues import budget as budgets
+from corral.core.queues import lending
+from corral.core.queues.budget import Run
+from corral.core.queues.terms import Terms, changed, contested, next_change, terms_of
 from corral.core.queues.usage import Usage
 
 ROOT = ""
@@ -21,7 +26,7 @@ _NOTHING: Mapping[str, int] = {}
 
 
 class Shortfall(Struct, frozen=True, gc=False):
-    """One bound that would be broken: ``kind`` says which, the numbers how."""
+    """One limit that would be exceeded: ``kind``, and the numbers."""
 
     kind: str  # limit, user_limit, not_lent, budget
     queue: str
@@ -45,28 +50,20 @@ class Queue(Struct, gc=False):
     user_usage: dict[str, Usage] = field(default_factory=dict)
     window: int = 0
     spent_gpu_ms: int = 0  # within the budget window
-    committed_gpu_ms: int = 0  # what the running are expected to need
+    committed_gpu_ms: int = 0  # expected need of running gangs
     loss_caused_gpu_ms: int = 0
     loss_suffered_gpu_ms: int = 0
     used_gpu_ms: int = 0  # for ever
-    elements: int = 0  # unfinished ones, here and in queues below
+    elements: int = 0  # unfinished jobs, here and in queues below
     user_elements: dict[str, int] = field(default_factory=dict)
 
     def twin(self) -> Queue:
-        """The same queue, to be charged apart. Everything but what is charged is shared."""
+        """A copy of the queue that can be charged separately. Everything except charges is shared."""
         return Queue(
             self.spec, self.parent, self.children, self.used.copy(), self.user_used.copy(), self.jobs, self.user_jobs,
             self.usage, self.user_usage, self.window, self.spent_gpu_ms, self.committed_gpu_ms,
             self.loss_caused_gpu_ms, self.loss_suffered_gpu_ms, self.used_gpu_ms, self.elements, self.user_elements,
         )  # fmt: skip
-
-
-class _Terms(Struct, frozen=True):
-    """Of all queues together."""
-
-    kept_back: frozenset[str]  # dimensions of which some queue does not lend everything
-    has_budgets: bool
-    bounds_models: bool
 
 
 class QueueTree:
@@ -76,17 +73,20 @@ class QueueTree:
         self.half_life_ms = half_life_ms
         self.entry_charge_ms = entry_charge_ms
         self.queues: dict[str, Queue] = {ROOT: Queue(QueueSpec(name=ROOT), None)}
-        self.total: dict[str, int] = {}  # what the cluster has, nodes that are lost left out
+        self.total: dict[str, int] = {}  # capacity of the cluster, without lost nodes
         self._paths: dict[str, tuple[str, ...]] = {ROOT: (ROOT,)}
-        self._known_terms: _Terms | None = None  # None: to be looked for anew
+        self._known_terms: Terms | None = None  # None: to be computed again
         self._bounded: dict[str, bool] = {}
-        self._next_change_ms = 0  # nothing changes by itself before; 0: not known
+        self.derived: dict[tuple[str, str], Any] = {}  # cache of others: what follows from the settings along a path
+        self._next_change_ms = 0  # no scheduled change before; 0: unknown
         self._own: set[str] | None = None  # of a copy: the queues that are no longer shared with the original
         self.charges: list[str] = []  # of a copy: the queues that were charged, in order
-        self._own_users: set[tuple[str, str]] = set()  # of a copy: (queue, user) of whom the same is true
-        #: guarantees and limits that were worked out. Where terms change by themselves, a copy has its own, for time
-        #: stands still in it, and the original none
+        self._own_users: set[tuple[str, str]] = set()  # of a copy: (queue, user) that were charged
+        #: computed guarantees and limits. With scheduled changes, a copy has its own, because time
+        #: does not advance in it, and the original has none
         self._promised: dict[tuple[str, str], int | None] | None = None
+        self._unlent: dict[tuple[str, str, int], int] = {}  # until the next charge
+        self.runs: dict[str, dict[str, Run]] = {}  # of a copy: by queue with a budget, current and planned runs
         self._bounds: dict[tuple[str, str], list[tuple[str, int]]] | None = None
 
     # ---- shape of the tree -------------------------------------------------------------------------------------
@@ -98,12 +98,13 @@ class QueueTree:
             self.queues[spec.name] = Queue(spec, spec.parent)
             insort(self.queues[spec.parent].children, spec.name)
             self._paths[spec.name] = (*self._paths[spec.parent], spec.name)
-        self._bounded, self._next_change_ms = {}, 0
+        self._bounded, self.derived, self._next_change_ms = {}, {}, 0
         self._terms_changed()
 
     def _terms_changed(self) -> None:
-        """What was worked out of the terms of queues is worked out anew, when it is asked for."""
+        """Drop what was computed from the settings of queues; it is computed again when needed."""
         self._known_terms = self._promised = self._bounds = None
+        self._unlent = {}
         if self._own is not None:
             self._promised, self._bounds = {}, {}
 
@@ -139,19 +140,28 @@ class QueueTree:
     # ---- terms -------------------------------------------------------------------------------------------------
 
     @property
-    def _terms(self) -> _Terms:
-        """What is true of the terms of all queues together. Looked for once after any number of changes."""
+    def _terms(self) -> Terms:
+        """Properties of the settings of all queues together. Computed once after any number of changes."""
         if self._known_terms is None:
             specs = [queue.spec for queue in self.queues.values()]
-            names = [name for each in specs for name, _ in (*each.limit, *each.user_limit, *each.lend)]
-            self._known_terms = _Terms(
-                frozenset(name for each in specs for name, _ in each.lend),
-                any(each.budget is not None for each in specs),
-                any(":" in name for name in names),
-            )
+            self._known_terms = terms_of(specs)
             if self._own is None and not any(each.changes for each in specs):
                 self._promised, self._bounds = {}, {}
         return self._known_terms
+
+    @property
+    def guaranteed(self) -> tuple[str, ...]:
+        """The shared resources of which some queue has a guarantee."""
+        return self._terms.guaranteed
+
+    @property
+    def has_budgets(self) -> bool:
+        return self._terms.has_budgets
+
+    @property
+    def kept_back(self) -> frozenset[str]:
+        """The dimensions of which some queue does not lend everything."""
+        return self._terms.kept_back
 
     @property
     def bounds_models(self) -> bool:
@@ -159,7 +169,7 @@ class QueueTree:
         return self._terms.bounds_models
 
     def guarantee(self, name: str, dimension: str, now_ms: int) -> int | None:
-        """What is always obtainable. A queue that states nothing has what its children are promised together."""
+        """What is always obtainable. A queue without a setting has the sum of its children's guarantees."""
         if self._promised is not None and (name, dimension) in self._promised:
             return self._promised[name, dimension]
         promised = self._guarantee(name, dimension, now_ms)
@@ -174,14 +184,14 @@ class QueueTree:
             promised = [self.guarantee(child, dimension, now_ms) for child in queue.children]
             known = [each for each in promised if each is not None]
             stated = sum(known) if known else None
-        return _changed(stated, queue.spec, dimension, now_ms, is_limit=False)
+        return changed(stated, queue.spec, dimension, now_ms, is_limit=False)
 
     def limit(self, name: str, dimension: str, now_ms: int) -> int | None:
         spec = self.queues[name].spec
-        return _changed(amount_of(spec.limit, dimension), spec, dimension, now_ms, is_limit=True)
+        return changed(amount_of(spec.limit, dimension), spec, dimension, now_ms, is_limit=True)
 
     def _limits(self, name: str, dimension: str, now_ms: int) -> list[tuple[str, int]]:
-        """The limits along a queue's path, where there are any."""
+        """The limits along a queue's path, if any."""
         if self._bounds is not None and (name, dimension) in self._bounds:
             return self._bounds[name, dimension]
         stated = [(each, self.limit(each, dimension, now_ms)) for each in self._paths[name]]
@@ -190,51 +200,29 @@ class QueueTree:
             self._bounds[name, dimension] = found
         return found
 
-    def kept(self, name: str, dimension: str, now_ms: int) -> int:
-        """The part of the guarantee that is not lent to anyone, even when idle."""
-        lend = amount_of(self.queues[name].spec.lend, dimension)
-        if lend is None:
-            return 0
-        return max(0, (self.guarantee(name, dimension, now_ms) or 0) - lend)
+    def unlent(self, name: str, dimension: str, now_ms: int) -> int:
+        """How much must stay free for a queue and its children, because they do not lend it."""
+        known = self._unlent.get((name, dimension, now_ms))
+        if known is None:
+            known = self._unlent[name, dimension, now_ms] = lending.unlent(self, name, dimension, now_ms)
+        return known
 
     def next_change_ms(self, now_ms: int) -> int:
-        """When the terms of some queue change next by themselves."""
-        if now_ms < self._next_change_ms:
-            return self._next_change_ms
-        times = [NEVER_MS]
-        for queue in self.queues.values():
-            times += [t for change in queue.spec.changes for t in (change.from_ms, change.until_ms) if t > now_ms]
-            budget = queue.spec.budget
-            if budget is not None:
-                times.append(
-                    budget.anchor_ms + ((now_ms - budget.anchor_ms) // budget.window_ms + 1) * budget.window_ms
-                )
-        self._next_change_ms = min(times)
+        """The next scheduled change of the settings of any queue."""
+        if now_ms >= self._next_change_ms:
+            self._next_change_ms = min([next_change(queue.spec, now_ms) for queue in self.queues.values()])
         return self._next_change_ms
 
     # ---- may it take more --------------------------------------------------------------------------------------
 
     def room(self, name: str, dimension: str, now_ms: int) -> int | None:
-        """How much more a subtree may take: its limits, less what its relatives keep for themselves. None: no bound."""
-        queue = self.queues[name]
-        used = queue.used.get(dimension, 0)
-        if queue.parent is None:
-            total = self.total.get(dimension)
-            return None if total is None else total - used
-        bound = self.room(queue.parent, dimension, now_ms)
-        if bound is not None:
-            for sibling in self.queues[queue.parent].children:
-                if sibling != name and self.queues[sibling].spec.lend:
-                    bound -= max(0, self.kept(sibling, dimension, now_ms) - self.queues[sibling].used.get(dimension, 0))
-        limit = self.limit(name, dimension, now_ms)
-        if limit is None:
-            return bound
-        return limit - used if bound is None else min(bound, limit - used)
+        """How much more a queue may use: its limits, minus what others keep. None: no limit."""
+        return lending.room(self, name, dimension, now_ms)
 
     def shortfalls(
         self, name: str, user: str, charge: Mapping[str, int], gpu_ms: int, now_ms: int
     ) -> Iterator[Shortfall]:
-        """Every bound that this charge would break; nothing if the queue may take it."""
+        """Every limit that this charge would exceed; nothing if the queue may have it."""
         if not self.is_bounded(name):
             return
         queue = self.queues[name]
@@ -243,25 +231,47 @@ class QueueTree:
             mine = 0 if bound is None else queue.user_used.get(user, _NOTHING).get(dimension, 0)
             if bound is not None and mine + asked > bound:
                 yield Shortfall("user_limit", name, dimension, mine, bound, asked)
+            is_over = False
             for each, limit in self._limits(name, dimension, now_ms):
                 used = self.queues[each].used.get(dimension, 0)
                 if used + asked > limit:
+                    is_over = True
                     yield Shortfall("limit", each, dimension, used, limit, asked)
-            if dimension in self._terms.kept_back:
-                room = self.room(name, dimension, now_ms)
-                used = queue.used.get(dimension, 0)
-                own = self.limit(name, dimension, now_ms)
-                if room is not None and asked > room and (own is None or used + asked <= own):
-                    yield Shortfall("not_lent", name, dimension, used, used + room, asked)
+            if dimension in self._terms.kept_back and not is_over:
+                most = lending.most(self, name, dimension, asked, now_ms)
+                if most is not None:
+                    yield Shortfall("not_lent", name, dimension, queue.used.get(dimension, 0), most, asked)
+        if gpu_ms and self._terms.has_budgets:
+            gpu_milli = charge.get(GPU_MILLI, 0)
+            asked_run = Run(now_ms, now_ms + gpu_ms * 1000 // max(1, gpu_milli), gpu_milli)
+            for each in self._paths[name]:
+                found = self._over_budget(each, asked_run)
+                if found is not None:
+                    yield found
+
+    def _over_budget(self, name: str, asked: Run) -> Shortfall | None:
+        """The first window that has too little left for its part of a run."""
+        budget, runs = self.queues[name].spec.budget, self.runs.get(name, {}).values()
+        if budget is not None:
+            spent = self.spent_gpu_ms(name, asked.begin_ms)
+            for taken, part in budgets.parts(budget, asked, runs, spent):
+                if taken + part > budget.gpu_ms:
+                    return Shortfall("budget", name, "gpu_ms", taken, budget.gpu_ms, part)
+        return None
+
+    def set_run(self, name: str, key: str, run: Run | None) -> Run | None:
+        """Commit a run to budgets under a name; returns the run known under that name before."""
+        before: Run | None = None
         for each in self._paths[name]:
-            budget = self.queues[each].spec.budget
-            if budget is not None:
-                spent = self.spent_gpu_ms(each, now_ms) + self.queues[each].committed_gpu_ms
-                if spent + gpu_ms > budget.gpu_ms:
-                    yield Shortfall("budget", each, "gpu_ms", spent, budget.gpu_ms, gpu_ms)
+            if self.queues[each].spec.budget is not None:
+                known = self.runs.setdefault(each, {})
+                before = known.pop(key, None)
+                if run is not None:
+                    known[key] = run
+        return before
 
     def is_bounded(self, name: str) -> bool:
-        """Whether there is any bound on what a queue may take."""
+        """Whether there is any limit on what a queue may use."""
         known = self._bounded.get(name)
         if known is None:
             specs = [self.queues[each].spec for each in self._paths[name]]
@@ -270,11 +280,15 @@ class QueueTree:
             self._bounded[name] = known
         return known
 
+    def has_budget(self, name: str) -> bool:
+        """Whether the run time of a gang matters."""
+        return self._terms.has_budgets and any(self.queues[each].spec.budget for each in self._paths[name])
+
     # ---- borrowing ---------------------------------------------------------------------------------------------
 
     def is_entitled(self, name: str, against: str, charge: Mapping[str, int], now_ms: int) -> bool:
         """Whether a queue stays within its guarantee with this charge, at every level where it differs from another."""
-        below = self.below(name, against)  # nothing, for a queue above the other: it has no guarantee of its own there
+        below = self.below(name, against)  # empty for a queue above the other: it has no separate guarantee there
         return bool(below) and all(self.is_within(each, charge, now_ms) for each in below)
 
     def is_borrowing(self, name: str, against: str, dimensions: Iterable[str], now_ms: int) -> bool:
@@ -286,27 +300,29 @@ class QueueTree:
 
     def is_within(self, name: str, charge: Mapping[str, int], now_ms: int) -> bool:
         """Whether one queue, taken by itself, stays within its guarantee with this charge."""
-        for dimension in contested(charge):
+        dimensions = contested(charge)
+        for dimension in dimensions:
             guarantee = self.guarantee(name, dimension, now_ms)
             if guarantee is None or self.queues[name].used.get(dimension, 0) + charge[dimension] > guarantee:
                 return False
-        return True
+        return bool(dimensions)  # what is not guaranteed is not reclaimed
 
     # ---- what if -----------------------------------------------------------------------------------------------
 
     def copy(self) -> QueueTree:
-        """A tree that can be charged without anyone noticing. Usage is shared: a draft does not let time pass."""
-        assert self._terms is not None  # looked for here, and not in every copy
+        """A copy of the tree that can be charged separately. Usage is shared: time does not advance in a draft."""
+        assert self._terms is not None  # computed here, not in every copy
         twin = object.__new__(QueueTree)
         twin.__dict__.update(self.__dict__)
         twin.queues = self.queues.copy()
-        twin._own, twin._own_users, twin.charges = set(), set(), []
+        twin._own, twin._own_users, twin.charges, twin._unlent = set(), set(), [], {}
+        twin.runs = {}
         if self._promised is None:
             twin._promised, twin._bounds = {}, {}
         return twin
 
     def _to_change(self, name: str) -> Queue:
-        """The queue, for a change. A copy takes its own only now: most queues of a draft are never charged."""
+        """The queue, for a change. Copied on write: most queues of a draft are never charged."""
         queue = self.queues[name]
         if self._own is not None and name not in self._own:
             self._own.add(name)
@@ -320,6 +336,8 @@ class QueueTree:
             self.charges.append(name)
         if not amounts:
             return
+        if self._unlent:
+            self._unlent = {}
         if sign < 0:
             amounts = [(dimension, -amount) for dimension, amount in amounts]
         own, queues = self._own, self.queues
@@ -332,7 +350,7 @@ class QueueTree:
             used[dimension] = used.get(dimension, 0) + amount
 
     def _user_to_change(self, name: str, user: str) -> dict[str, int]:
-        """What a user is charged in a queue that is there to be changed. A copy takes its own only now."""
+        """The charges of a user in a queue, for a change. Copied on write."""
         users = self.queues[name].user_used
         used = users.get(user)
         if used is None or (self._own is not None and (name, user) not in self._own_users):
@@ -346,7 +364,7 @@ class QueueTree:
         deltas = [sign * rates.get(dimension, 0) for dimension in SHARE_DIMENSIONS]
         if not any(deltas):
             return
-        for each in self._paths[name][1:]:  # the root shares with nobody
+        for each in self._paths[name][1:]:  # the root has no siblings
             self.queues[each].usage.change(deltas, now_ms, self.half_life_ms)
         users = self.queues[name].user_usage
         mine = users.get(user)
@@ -355,17 +373,20 @@ class QueueTree:
         mine.change(deltas, now_ms, self.half_life_ms)
 
     def commit_budget(self, name: str, gpu_ms: int) -> None:
-        if self._own is not None and not self._terms.has_budgets:
-            return  # nobody will look
         for each in self._paths[name]:
-            self._to_change(each).committed_gpu_ms += gpu_ms
+            self.queues[each].committed_gpu_ms += gpu_ms
 
-    def spend(self, name: str, gpu_ms: int, now_ms: int) -> None:
+    def spend(self, name: str, run: Run, by_window: bool) -> None:
+        """A run has ended. ``by_window``: the window in which it ends is charged only for its part."""
+        now_ms = run.end_ms
+        gpu_ms = run.gpu_ms(run.begin_ms, now_ms)
         for each in self._paths[name]:
             queue = self.queues[each]
             queue.used_gpu_ms += gpu_ms
-            if queue.spec.budget is not None:
-                queue.spent_gpu_ms = self.spent_gpu_ms(each, now_ms) + gpu_ms
+            budget = queue.spec.budget
+            if budget is not None:
+                part = run.gpu_ms(budgets.begin_of(budget, budgets.window_of(budget, now_ms)), now_ms)
+                queue.spent_gpu_ms = self.spent_gpu_ms(each, now_ms) + (part if by_window else gpu_ms)
                 queue.window = _window(queue.spec, now_ms)
 
     def spent_gpu_ms(self, name: str, now_ms: int) -> int:
@@ -373,19 +394,5 @@ class QueueTree:
         return queue.spent_gpu_ms if queue.window == _window(queue.spec, now_ms) else 0
 
 
-def contested(charge: Mapping[str, int]) -> tuple[str, ...]:
-    """The dimensions over which a guarantee is argued: GPUs for whoever wants GPUs, whatever else is borrowed."""
-    return (GPU_MILLI,) if charge.get(GPU_MILLI) else tuple(d for d in charge if d in SHARE_DIMENSIONS)
-
-
-def _changed(stated: int | None, spec: QueueSpec, dimension: str, now_ms: int, is_limit: bool) -> int | None:
-    for change in spec.changes:
-        if change.from_ms <= now_ms < change.until_ms:
-            delta = amount_of(change.limit if is_limit else change.guarantee, dimension)
-            if delta is not None and not (is_limit and stated is None):
-                stated = (stated or 0) + delta
-    return stated
-
-
 def _window(spec: QueueSpec, now_ms: int) -> int:
-    return 0 if spec.budget is None else (now_ms - spec.budget.anchor_ms) // spec.budget.window_ms
+    return 0 if spec.budget is None else budgets.window_of(spec.budget, now_ms)

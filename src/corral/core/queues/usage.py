@@ -1,7 +1,7 @@
-"""Usage that is forgotten with a half-life, in integers, and the same on every machine.
+"""Usage that decays with a half-life, in integers, and the same on every machine.
 
-Time is cut into cells of 1/1024 of a half-life; whatever was used decays at the border of a cell and not within it.
-So a value does not depend on how often it was looked at. Knows nothing of queues.
+Time is cut into cells of 1/1024 of a half-life; usage decays at the border of a cell and not within it. So a value does
+not depend on how often it was read. Does not know queues.
 """
 
 from __future__ import annotations

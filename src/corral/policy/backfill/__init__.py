@@ -1,1 +1,1 @@
-"""Starts promised for later: what will be free when, and what a promise leaves for those who come behind it."""
+"""Reservations: what will be free when, and what a reservation leaves for later gangs."""

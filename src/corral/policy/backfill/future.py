@@ -1,8 +1,7 @@
-"""The foreseeable future of all nodes: when, and where, tasks of a demand will fit.
+"""The predicted future of all nodes: when, and where, tasks of a demand will fit.
 
-Believes what it is told about how long things run. Nodes are worked out when something there has changed, and
-remembered in the state. Knows nothing of who waits or what was promised to whom, but for the times during which GPUs
-are spoken for.
+Trusts the estimated run times. A node is computed when something there has changed, and cached in the state. Does not
+know which gangs wait or hold reservations, except for the times during which GPUs are reserved.
 """
 
 from __future__ import annotations
@@ -18,32 +17,32 @@ from corral.core.model import NEVER_MS, Gang, GangState
 from corral.core.snapshot import Draft
 from corral.policy.backfill.prospect import Busy, Prospect, Taken
 
-FEW = 64  # nodes, of which each is put in its place rather than all sorted
+FEW = 64  # up to this many nodes are inserted one by one instead of sorting all
 
 #: (time, node, tasks that fit there from then on)
 Opening = tuple[int, int, int]
 
 
 class Outlook:
-    """The prospects of all nodes, as of a place in the state's list of changes. Remembered between plans.
+    """The prospects of all nodes, as of a position in the state's list of changes. Cached between plans.
 
-    What it says of a node holds until the state names that node among its changes, or until the first who sits there
-    should have gone and has not.
+    The prospect of a node is valid until the state lists that node among its changes, or until the first gang there
+    should have ended and has not.
     """
 
     __slots__ = ("in_turn", "place", "prospects", "soonest", "until", "version")
 
     def __init__(self, nodes: int) -> None:
         self.place = 0
-        self.version = 0  # counts whenever something has changed
-        self.prospects: list[Prospect | None] = [None] * nodes  # None: not worked out, or not as the state has it
-        self.until = [0] * nodes  # when the first who sits there should be gone; 0: to be looked at
+        self.version = 0  # increased whenever something has changed
+        self.prospects: list[Prospect | None] = [None] * nodes  # None: not computed, or out of date
+        self.until = [0] * nodes  # when the first gang there should end; 0: to be checked
         self.soonest = 0  # the least of these
-        #: number of GPUs -> (from when on nobody holds so many of a node's, node), earliest first; if it was asked for
+        #: number of GPUs -> (time from which that many of a node are unused, node), earliest first; if it was needed
         self.in_turn: dict[int, list[tuple[int, int]]] = {}
 
     def put(self, n: int, prospect: Prospect | None) -> None:
-        """What is to be known of a node from now on."""
+        """Set the prospect of a node."""
         old, self.prospects[n] = self.prospects[n], prospect
         for gpus, in_turn in self.in_turn.items():
             if old is not None:
@@ -53,7 +52,7 @@ class Outlook:
         self.until[n] = 0 if prospect is None else prospect.busy[0][0] if prospect.busy else NEVER_MS
 
     def with_room_for(self, gpus: int) -> list[tuple[int, int]]:
-        """(from when on so many GPUs are held by nobody, node), earliest first."""
+        """(time from which that many GPUs are unused, node), earliest first."""
         known = self.in_turn.get(gpus)
         if known is None:
             found = [(each.room_from[gpus], n) for n, each in enumerate(self.prospects) if each is not None]
@@ -62,7 +61,7 @@ class Outlook:
 
 
 class Sitting(Struct, frozen=True, gc=False):
-    """Until when an attempt sits where, as long as it is in this state."""
+    """The seats of an attempt and its expected end, as long as it is in this state."""
 
     attempt: int
     state: GangState
@@ -72,7 +71,7 @@ class Sitting(Struct, frozen=True, gc=False):
 
 
 class Future:
-    """What a draft expects: of a node that it has not changed, what the state expects."""
+    """The prospects in a draft: of a node that it has not changed, those of the state."""
 
     def __init__(self, draft: Draft) -> None:
         self._draft, self._snapshot = draft, draft.snapshot
@@ -81,16 +80,15 @@ class Future:
         self._names = {name: at for at, name in enumerate(draft.capacity.left)}  # of amounts, in the order of columns
         self._alike: dict[tuple[object, ...], Prospect] = {}
         self._drafted: dict[int, tuple[tuple[int, int, int], Prospect]] = {}
-        #: what fits beside so many who are promised something there: the next promise changes few nodes
-        self._beside: dict[tuple[int, Demand, int, int], tuple[Prospect, int, list[tuple[int, int]]]] = {}
+        #: what fits beside reservations: the next reservation changes few nodes
+        self._beside: dict[tuple[int, Demand, int, int], tuple[Prospect, list[Taken], list[tuple[int, int]]]] = {}
         self._outlook = self._up_to_date()
 
     def version(self, demand: Demand, taken: Iterable[int]) -> int | None:
-        """Which version this is of what is known; None if the draft has changed a node, or has taken of it, that counts
-        for this demand."""
+        """The version of the prospects; None if the draft has changed a node that matters for this demand."""
         number = self._topology.number
         changed = (number[name] for name in self._changed() if name in number)
-        if any(self._usable(demand, n) is not None for nodes in (changed, taken) for n in nodes):
+        if any(self.usable(demand, n) is not None for nodes in (changed, taken) for n in nodes):
             return None
         return self._outlook.version
 
@@ -100,21 +98,20 @@ class Future:
         expected_ms: int,
         avoid: Sequence[str],
         taken: Mapping[int, Sequence[Taken]],
-        kept: Mapping[int, Mapping[str, int]],
         need_ms: int = 0,
     ) -> Iterator[Opening]:
-        """In order of time, whenever more or fewer tasks fit on a node. ``taken``, ``kept``: what is spoken for.
-        ``need_ms``: for so long a machine must still be there.
+        """In order of time, whenever more or fewer tasks fit on a node. ``taken``: reserved GPUs and amounts.
+        ``need_ms``: how long a node must still be available.
 
-        Equivalent to working out every node and sorting. A node is looked into only when as many of its GPUs could be
-        free as one task wants: whoever is content with the first few openings has not looked at the others.
+        Equivalent to computing every node and sorting. A node is computed only when as many of its GPUs could be free
+        as one task wants: a caller that stops after the first few openings does not compute the others.
         """
         topology, capacity, now = self._topology, self._draft.capacity, self._draft.now_ms
         avoided, ahead = {topology.number.get(name) for name in avoid}, list[Opening]()
         accepted, kind, up, is_open = topology.accepted(demand.task), topology.kind, capacity.up, capacity.open
         wants_gpu = demand.task.wants_gpu
         for since_ms, n in self._in_turn(demand):
-            mask = accepted[kind[n]] & up[n]  # as `_usable`, for very many
+            mask = accepted[kind[n]] & up[n]  # as `usable`, for very many
             if not is_open[n] or (wants_gpu and not mask) or n in avoided:
                 continue
             while ahead and ahead[0][0] < since_ms:
@@ -125,9 +122,9 @@ class Future:
             else:
                 asked = (n, demand, mask, expected_ms)
                 known = self._beside.get(asked)
-                if known is None or known[0] is not prospect or known[1] != len(spoken_for):
-                    beside = prospect.fits_beside(demand, mask, spoken_for, kept.get(n, {}), now, expected_ms)
-                    known = self._beside[asked] = (prospect, len(spoken_for), beside)
+                if known is None or known[0] is not prospect or known[1] != spoken_for:
+                    beside = prospect.fits_beside(demand, mask, spoken_for, now, expected_ms)
+                    known = self._beside[asked] = (prospect, [*spoken_for], beside)
                 fits = known[2]
             for time, count in self._in_time(n, fits, need_ms):
                 heappush(ahead, (time, n, count))
@@ -135,7 +132,7 @@ class Future:
             yield heappop(ahead)
 
     def _in_time(self, n: int, fits: Iterable[tuple[int, int]], need_ms: int) -> Iterable[tuple[int, int]]:
-        """The same, but nothing fits any more when the machine will be taken away too soon."""
+        """The same, but nothing fits once the node will be taken back too soon."""
         ending = self._draft.state.ending
         end = ending.get(self._topology.nodes[n].name) if ending else None
         if end is None:
@@ -154,8 +151,8 @@ class Future:
         apart = sorted([(self.prospect(n).room_from[least], n) for n in changed])
         return merge((each for each in self._outlook.with_room_for(least) if each[1] not in changed), apart)
 
-    def _usable(self, demand: Demand, n: int) -> int | None:
-        """The GPUs of a node that a task may use some day; None if it may not sit there at all."""
+    def usable(self, demand: Demand, n: int) -> int | None:
+        """The GPUs of a node that a task may use at some time; None if it may not use the node at all."""
         capacity, topology = self._draft.capacity, self._topology
         mask = topology.accepted(demand.task)[topology.kind[n]] & capacity.up[n]
         return None if not capacity.open[n] or (demand.task.wants_gpu and not mask) else mask
@@ -163,11 +160,11 @@ class Future:
     # ---- nodes -------------------------------------------------------------------------------------------------
 
     def prospect(self, n: int) -> Prospect:
-        """What can be foreseen of a node; of one that the draft has changed, remembered until it changes again."""
+        """The prospect of a node; of one that the draft has changed, cached until it changes again."""
         draft, name = self._draft, self._topology.nodes[n].name
         if name not in draft.touched and name not in draft.promised:
             prospect = self._outlook.prospects[n]
-            assert prospect is not None, "a node that nobody has changed was not worked out"
+            assert prospect is not None, "a node without changes was not computed"
             return prospect
         as_of = (len(draft.leaving), len(draft.seated.get(name, ())), len(draft.promised.get(name, ())))
         known = self._drafted.get(n)
@@ -176,11 +173,11 @@ class Future:
         return known[1]
 
     def _changed(self) -> set[str]:
-        """The nodes that are not as the state has them."""
+        """The nodes that the draft has changed."""
         return self._draft.touched | self._draft.promised.keys()
 
     def _up_to_date(self) -> Outlook:
-        """What is known of all nodes that are as the state has them. Equivalent to working out each of them anew."""
+        """The prospects of all nodes of the state. Equivalent to computing each of them again."""
         state, topology, now = self._draft.state, self._topology, self._draft.now_ms
         known: Outlook | None = state.memory.get("outlook")
         if known is None:
@@ -188,7 +185,9 @@ class Future:
         stale = {topology.number[name] for name in state.changes[known.place :]}
         known.version += bool(stale)
         if known.soonest <= now:
-            stale.update([n for n, until in enumerate(known.until) if until <= now])  # somebody overran
+            stale.update(
+                [n for n, until in enumerate(known.until) if until <= now]
+            )  # a gang runs longer than estimated
         known.place = len(state.changes)
         changed = self._changed()
         if len(stale) > FEW:
@@ -209,7 +208,7 @@ class Future:
         left = tuple([column[n] for column in self._draft.capacity.left.values()])
         if len(busy) > 1:
             return Prospect(topology, n, busy, left, self._names)
-        # a gang of a thousand nodes leaves a thousand of them alike
+        # a gang of a thousand nodes leaves a thousand equal ones
         key = (topology.kind[n], left, *busy)
         known = self._alike.get(key)
         if known is None:
@@ -241,7 +240,7 @@ class Future:
         return found
 
     def _sits(self, gang: Gang) -> Sitting:
-        """When a gang is thought to be gone. Remembered for an attempt that runs as it was thought to."""
+        """The expected end of a gang. Cached for an attempt that runs as estimated."""
         is_told = gang.id in self._draft.leaving
         grace_end = self._draft.now_ms + self._snapshot.job(gang).spec.grace_ms
         end = grace_end if is_told else self._snapshot.expected_end_ms(gang)

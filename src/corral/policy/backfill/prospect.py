@@ -1,7 +1,7 @@
-"""What can be foreseen of one node: who sits there, until when, and how many tasks fit once they have left.
+"""The predicted future of one node: its seats, their expected ends, and how many tasks fit once they have ended.
 
-Believes what it is told about how long things run. Knows one node; knows nothing of who waits or who was promised what,
-but for the times during which GPUs are spoken for.
+Trusts the estimated run times. Knows one node; does not know which gangs wait or hold reservations, except for the
+times during which GPUs are reserved.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _MANY = 1 << 20  # tasks that want no GPU: only the amounts bound them
 
 #: (when it is free again, GPUs, amounts) of one seat
 Busy = tuple[int, int, Amounts]
-#: (from, until, GPUs) that are spoken for
-Taken = tuple[int, int, int]
+#: (from, until, GPUs, amounts) that are reserved
+Taken = tuple[int, int, int, Amounts]
 #: (time, GPUs that are free from then on, what is left of each amount, in the order of the columns)
 Step = tuple[int, int, tuple[int | None, ...]]
 #: (time, tasks that fit from then on)
@@ -29,23 +29,23 @@ Fit = tuple[int, int]
 
 
 class Prospect:
-    """Of a node, or of several that are alike. Never changes, so that what was worked out from it holds for ever."""
+    """Of a node, or of several equal ones. Immutable, so that what was computed from it stays valid."""
 
     def __init__(
         self, topology: Topology, n: int, busy: Sequence[Busy], left: tuple[int | None, ...], names: Mapping[str, int]
     ) -> None:
-        self.busy = busy  # who sits, or will sit, there; who leaves first comes first
-        self.left = left  # of each amount; ``names`` tells which is which
+        self.busy = busy  # seats there now or later; the first to end comes first
+        self.left = left  # of each amount, in the order of ``names``
         self._topology, self._n, self._names = topology, n, names
         self._fits: dict[tuple[TaskDemand, int, int], list[Fit]] = {}
         self.room_from = self._room_from()
 
     def _room_from(self) -> list[int]:
-        """For each number of GPUs, from when on nobody holds so many of them; never, if there are not so many."""
+        """For each number of GPUs, the time from which that many are unused; never, if there are fewer."""
         gpus = len(self._topology.nodes[self._n].gpus)
         found = [0] * (gpus + 1) + [NEVER_MS] * (self._topology.gpus_max - gpus)
         free = (1 << gpus) - 1
-        for end, held, _ in reversed(self.busy):  # who leaves last comes first
+        for end, held, _ in reversed(self.busy):  # the last to end comes first
             free &= ~held
             left = free.bit_count()
             while gpus > left:
@@ -54,7 +54,7 @@ class Prospect:
         return found
 
     def fits(self, demand: Demand, mask: int) -> list[Fit]:
-        """How many tasks fit on these GPUs while everyone still sits there, when the first has left, and so on."""
+        """How many tasks fit on these GPUs now, when the first seat has ended, and so on."""
         key = (demand.task, demand.tp, mask)
         known = self._fits.get(key)
         if known is None:
@@ -86,7 +86,7 @@ class Prospect:
 
     @cached_property
     def _steps(self) -> list[Step]:
-        """What is free and what is left, as they leave."""
+        """Free GPUs and remaining amounts, as seats end."""
         left, found = list(self.left), list[Step]()
         for time, free, gone in free_in_turn(self.busy):
             if gone:
@@ -97,29 +97,31 @@ class Prospect:
         return found
 
     def fits_beside(
-        self, demand: Demand, mask: int, taken: Sequence[Taken], kept: Mapping[str, int], now_ms: int, expected_ms: int
+        self, demand: Demand, mask: int, taken: Sequence[Taken], now_ms: int, expected_ms: int
     ) -> list[Fit]:
-        """Where GPUs are spoken for: what is free long enough, at every time when something begins or ends."""
+        """With reserved GPUs: what is free long enough, at every time when a reservation or a seat begins or ends."""
         counts, gone = list[Fit](), 0
         free = [free for _, free, _ in free_in_turn(self.busy)]
         ahead = sorted(taken)
-        for time in sorted({0, *(end for end, _, _ in self.busy), *(until for _, until, _ in taken)}):
+        for time in sorted({0, *(end for end, _, _ in self.busy), *(until for _, until, _, _ in taken)}):
             since = max(time, now_ms)
             until = since + expected_ms
             while gone < len(self.busy) and self.busy[gone][0] <= since:
                 gone += 1
-            usable = mask & free[gone]
-            for begin, end, gpus in ahead:
+            usable, kept = mask & free[gone], dict[str, int]()
+            for begin, end, gpus, amounts in ahead:
                 if begin >= until:
                     break
                 if end > since:
                     usable &= ~gpus
+                    for name, amount in amounts:
+                        kept[name] = kept.get(name, 0) + amount
             is_possible = usable or not demand.task.wants_gpu
             counts.append((time, self._tasks(demand, usable, self.busy[:gone], kept) if is_possible else 0))
         return _where_it_changes(counts)
 
     def _tasks(self, demand: Demand, usable: int, gone: Sequence[Busy], kept: Mapping[str, int]) -> int:
-        """How many tasks fit on these GPUs once some have left, leaving the amounts that must be kept."""
+        """How many tasks fit on these GPUs once some seats have ended, leaving the amounts that must stay free."""
         task, topology = demand.task, self._topology
         if task.slice_mib:
             gpus = topology.nodes[self._n].gpus
@@ -138,13 +140,26 @@ class Prospect:
                     count = max(0, left // each)
         return count
 
+    def fits_at(
+        self, demand: Demand, mask: int, time: int, expected_ms: int, taken: Sequence[Taken], in_use: Mapping[str, int]
+    ) -> int:
+        """How many tasks fit on these GPUs from a time on, beside what is reserved and what will be in use."""
+        kept = dict(in_use)
+        for begin, until, _, amounts in taken:
+            if begin < time + expected_ms and until > time:
+                for name, amount in amounts:
+                    kept[name] = kept.get(name, 0) + amount
+        usable = self.free_at(mask, time, expected_ms, taken)
+        gone = [each for each in self.busy if each[0] <= time]
+        return self._tasks(demand, usable, gone, kept) if usable or not demand.task.wants_gpu else 0
+
     def free_at(self, mask: int, time: int, expected_ms: int, taken: Sequence[Taken]) -> int:
         """Which of these GPUs are free from a time on for as long as they are needed."""
-        for end, gpus, _ in reversed(self.busy):  # who leaves last comes first
+        for end, gpus, _ in reversed(self.busy):  # the last to end comes first
             if end <= time:
                 break
             mask &= ~gpus
-        for begin, until, gpus in taken:
+        for begin, until, gpus, _ in taken:
             if begin < time + expected_ms and until > time:
                 mask &= ~gpus
         return mask
@@ -160,7 +175,7 @@ def _where_it_changes(counts: Sequence[Fit]) -> list[Fit]:
 
 
 def free_in_turn(busy: Sequence[Busy]) -> Iterator[tuple[int, int, int]]:
-    """(time, GPUs that nobody holds from then on, how many have left): now, when the first has left, and so on."""
+    """(time, GPUs that are unused from then on, how many seats have ended): now, after the first end, and so on."""
     held = list(accumulate([gpus for _, gpus, _ in reversed(busy)], or_, initial=0))
     times = [0, *[end for end, _, _ in busy]]
     for gone, (time, gpus) in enumerate(zip(times, reversed(held), strict=True)):

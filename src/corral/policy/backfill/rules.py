@@ -1,4 +1,4 @@
-"""Who may pass whom: the kinds of backfill, as values. Knows nothing of how promises are found or kept."""
+"""The kinds of backfill, as values: which gangs may start before a blocked one. Makes no reservations."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from msgspec import Struct
 
 
 class Backfill(Struct, frozen=True):
-    """Whether later gangs may pass a blocked one. ``depth``: how many blocked gangs of a pool are promised a start.
+    """Whether later gangs may start before a blocked one. ``depth``: blocked gangs of a pool with a reservation.
 
-    ``keeps``: a promise is known to later plans, and nobody who comes later delays it.
+    ``keeps``: reservations are kept from plan to plan, and no later gang delays them.
     """
 
     may_pass: bool = True

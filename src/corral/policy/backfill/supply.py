@@ -1,6 +1,6 @@
-"""How much of something is free from when on: a step function of time, searched and taken from.
+"""Free capacity over time: a step function that is searched and reserved from.
 
-Knows times and amounts; knows nothing of nodes, gangs, or why anything is taken.
+Knows times and amounts; does not know nodes, gangs, or why something is reserved.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Change = tuple[int, int]
 
 
 class Supply:
-    """``free[i]`` from ``times[i]`` until the next of the times; the last one for ever.
+    """``free[i]`` from ``times[i]`` until the next of the times; the last one forever.
 
     Equivalent to a number for every millisecond; costs about as much as there are steps.
     """
@@ -22,7 +22,7 @@ class Supply:
     __slots__ = ("free", "times")
 
     def __init__(self, since_ms: int, changes: Iterable[Change]) -> None:
-        """``changes`` in any order; those of the past count at once."""
+        """``changes`` in any order; past ones count at once."""
         by_time = {since_ms: 0}
         for time, more in changes:
             time = max(time, since_ms)
@@ -31,12 +31,12 @@ class Supply:
         self.free = list(accumulate([by_time[time] for time in self.times]))
 
     def least(self, begin_ms: int, until_ms: int) -> int:
-        """What is free all the time from one time until before another."""
+        """What is free during the whole interval."""
         first = max(0, bisect_right(self.times, begin_ms) - 1)
         return min(self.free[first : max(first + 1, bisect_left(self.times, until_ms))])
 
     def earliest(self, wanted: int, for_ms: int, since_ms: int) -> int | None:
-        """The first time from which so much is free for so long; None if it never is."""
+        """The first time from which this amount is free for this duration; None if it never is."""
         times, free, end = self.times, self.free, len(self.times)
         at = max(0, bisect_right(times, since_ms) - 1)
         while at < end:
@@ -59,7 +59,7 @@ class Supply:
         return self.times[at] if at < len(self.times) else None
 
     def take(self, begin_ms: int, until_ms: int, amount: int) -> None:
-        """So much less from one time until before another; a negative amount is given back."""
+        """Reserve an amount in an interval; a negative amount is released."""
         first, last = self._step_at(begin_ms), self._step_at(until_ms)
         self.free[first:last] = [each - amount for each in self.free[first:last]]
 

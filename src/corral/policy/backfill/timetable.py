@@ -1,9 +1,9 @@
-"""Starts promised to everyone who waits, and kept: a promise is known to later plans and never moves back for anyone.
+"""Reserved starts for all waiting gangs, which bind later plans: no reservation is moved back for another gang.
 
-Counts: a promise is so many GPUs of a node from a time on, not these or those, so nothing is wasted between two
-promises. Only for work that can be counted: whole GPUs, one model a node, no islands. When work ends before its time,
-everyone in line is promised anew, in order, the earliest start that leaves the promises of the others as they are.
-Believes what it is told about how long things run.
+A reservation is a number of GPUs of a node from a time on, not particular GPUs, so nothing is wasted between two
+reservations. Only for work that can be counted: whole GPUs, one model per node, no islands. When a run ends early, each
+waiting gang gets, in order, the earliest start that leaves the reservations of the others as they are. Relies on the
+expected run times.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from corral.core.cluster.slots import trimmed
 from corral.core.model import Gang, Reservation
 from corral.core.snapshot import Draft
 from corral.core.state import State
-from corral.policy.backfill.calendar import last_free
+from corral.policy.backfill.calendar import Allowed, last_free
 from corral.policy.backfill.future import Future
 from corral.policy.backfill.prospect import free_in_turn
 from corral.policy.backfill.supply import Change, Supply
-from corral.policy.placement import FREE, Bounds, choose
+from corral.policy.placement.seating import FREE, Bounds, choose
 
 GPUS = ""  # the name of the first supply of a node; the others have the names of amounts
 
 
 def is_countable(state: State) -> bool:
-    """Whether one GPU of a node is as good as another for everyone who waits."""
+    """Whether one GPU of a node is as good as another for every waiting gang."""
     topology = state.topology
     return all(len({(gpu.model, gpu.vram_mib) for gpu in layout}) <= 1 for layout in topology.layouts) and all(
         demand.task.gpus and (demand.tp == 1 or topology.nvlink_level is not None) for demand in state.backlog.demands
     )
 
 
-class Timetable:
-    """All promises, as one plan finds and leaves them. Takes the place of a ``Calendar``."""
+class DurableReservations:
+    """All reservations, as one plan finds and leaves them. Used instead of a ``TransientReservations``."""
 
     def __init__(self, draft: Draft) -> None:
         self._draft, self._snapshot, self._now = draft, draft.snapshot, draft.now_ms
         self._topology = draft.capacity.topology
         known = self._topology.number
-        self._standing = {  # all promises that bind now, by gang
+        self._standing = {  # all reservations that bind now, by gang
             name: promise
             for name, promise in draft.state.promises.items()
             if all(seat.node in known for seat in promise.seats)
@@ -52,23 +52,25 @@ class Timetable:
 
     @property
     def reservations(self) -> Collection[Reservation]:
-        """What binds those who have a turn: the promises that were found, and those that this plan gave."""
+        """What binds gangs that have a turn: the reservations of earlier plans, and those of this plan."""
         return self._standing.values()
 
     def made(self) -> tuple[Reservation, ...]:
-        """What this plan promises. Who had no turn in it is promised nothing any more."""
+        """The reservations of this plan. A gang that had no turn in it has no reservation any more."""
         return tuple(self._made)
 
-    # ---- promising ---------------------------------------------------------------------------------------------
+    # ---- reserving ---------------------------------------------------------------------------------------------
 
-    def reserve(self, gang: Gang, size: int, not_before_ms: int = 0) -> Reservation | None:
-        """Promise a gang that cannot start now the earliest start that delays nobody who has a promise."""
+    def reserve(
+        self, gang: Gang, demand: Demand, size: int, not_before_ms: int = 0, _allowed: Allowed | None = None
+    ) -> Reservation | None:
+        """Reserve the earliest start that delays no other reservation, for a gang that cannot start now."""
         self._look()
         known = self._give_back(gang.id)
         spec, hold = self._snapshot.job(gang).spec, self._snapshot.hold_ms(gang)
-        # who does not fit now, or does not want to, fits when something changes, or when it wants to
+        # a gang that does not fit now may fit at the next change; one that prefers to wait, after its wait
         since = not_before_ms if not_before_ms > self._now else self._all.next_step_ms(self._now)
-        promise = None if since is None else self._earliest(gang, size, hold, since, known)
+        promise = None if since is None else self._earliest(gang, demand, size, hold, since, known)
         if promise is None or (spec.deadline_ms is not None and promise.until_ms > spec.deadline_ms):
             return None
         self._made.append(promise)
@@ -77,13 +79,13 @@ class Timetable:
         return promise
 
     def _earliest(
-        self, gang: Gang, size: int, hold_ms: int, since_ms: int, known: Reservation | None
+        self, gang: Gang, demand: Demand, size: int, hold_ms: int, since_ms: int, known: Reservation | None
     ) -> Reservation | None:
         """Walk forward through the times at which the cluster as a whole has enough, until the gang fits somewhere.
 
-        Whatever was promised to it before can still be kept: there is no need to look beyond.
+        The start that is reserved for it already (``known``) is still possible: there is no need to search beyond it.
         """
-        demand, wanted = gang.demand, size + gang.demand.spares
+        wanted = size + demand.spares
         avoid = self._snapshot.avoid(gang)
         time = self._all.earliest(wanted * demand.task.gpus, hold_ms, since_ms)
         while time is not None:
@@ -112,7 +114,7 @@ class Timetable:
         return found
 
     def _seats(self, demand: Demand, counts: Sequence[tuple[int, int]], at_ms: int) -> tuple[Seat, ...]:
-        """So many GPUs of each node. Which of them is of no weight: those that are busy now and free by then."""
+        """Seats on GPUs of each node. It does not matter which; those that are busy now and free by then go first."""
         capacity, found = self._draft.capacity, list[Seat]()
         for n, count in counts:
             prospect = self._future.prospect(n)
@@ -123,13 +125,14 @@ class Timetable:
 
     # ---- what is left for others -------------------------------------------------------------------------------
 
-    def bounds(self, gang: Gang, except_for: Iterable[str] = ()) -> Bounds:
-        """What a gang that starts now may not use, so that all promises but its own can be kept."""
+    def bounds(self, gang: Gang, except_for: Iterable[str] = (), later_ms: int = 0) -> Bounds:
+        """What a gang that starts now, or ``later_ms`` later, may not use, so that all reservations can be kept except
+        its own and those of ``except_for``."""
         self._look()
         exempt = [self._standing[name] for name in (gang.id, *except_for) if name in self._standing]
         for promise in exempt:
             self._take(promise, -1)
-        capacity, until = self._draft.capacity, self._now + self._snapshot.hold_ms(gang)
+        capacity, until = self._draft.capacity, self._now + later_ms + self._snapshot.hold_ms(gang)
         barred: dict[int, int] = {}
         kept: dict[int, dict[str, int]] = {}
         for n in self._promised:
@@ -142,20 +145,24 @@ class Timetable:
         return Bounds(barred, kept, capacity.up) if barred else FREE
 
     def _needed(self, n: int, until_ms: int) -> dict[str, int]:
-        """How much of what a node has free now is promised for some time before another."""
+        """How much of what a node has free now is reserved for a time before ``until_ms``."""
         capacity = self._draft.capacity
         has = {name: capacity.amount_left(n, name) or 0 for name in self._supplies[n] if name != GPUS}
         has[GPUS] = capacity.free[n].bit_count()
         return {name: has[name] - supply.least(self._now, until_ms) for name, supply in self._supplies[n].items()}
 
-    def shortest_barred_ms(self, gang: Gang, _except_for: Iterable[str] = ()) -> int:
-        """Whatever keeps this gang from starting now keeps every run of so long or longer."""
+    def barred_from_ms(self, gang: Gang, _except_for: Iterable[str] = ()) -> int:
+        """The expected run time from which on runs are blocked by whatever keeps this gang from starting now."""
         return self._snapshot.expected_ms(gang)
+
+    def make_way(self, _gang: Gang, _seats: Sequence[Seat], _except_for: Iterable[str] = ()) -> bool:
+        """Always False: reservations of numbers of GPUs of a node do not move to other nodes for a later gang."""
+        return False
 
     # ---- what is free when -------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Count what is free when beside all promises, if the draft has changed since it was last done."""
+        """Count what is free when beside all reservations, if the draft has changed since the last count."""
         draft = self._draft
         as_of = (len(draft.served), len(draft.leaving))
         if as_of == self._as_of:
@@ -169,18 +176,18 @@ class Timetable:
             self._postpone()
 
     def _postpone(self) -> None:
-        """Something runs longer than it should: who was promised the earlier start has the earlier one again."""
+        """A run takes longer than expected: reserve all starts again, in the order of the reservations."""
         gangs, snapshot = self._draft.state.gangs, self._snapshot
         found, self._standing = self._standing, {}
         for _, _, name in sorted((each.at_ms, gangs[each.gang].rank, each.gang) for each in found.values()):
             gang, since = gangs[name], max(self._now, found[name].at_ms)
-            promise = self._earliest(gang, gang.demand.smallest, snapshot.hold_ms(gang), since, None)
+            promise = self._earliest(gang, gang.demand, gang.demand.smallest, snapshot.hold_ms(gang), since, None)
             if promise is not None:
                 self._standing[name] = promise
                 self._take(promise, 1)
 
     def _as_they_leave(self, n: int) -> dict[str, list[Change]]:
-        """What a node has of everything now, and what comes back as those who sit there leave."""
+        """What a node has free of everything now, and what becomes free as the gangs on it end."""
         capacity, busy = self._draft.capacity, self._future.prospect(n).busy
         up, before, gpus = capacity.up[n] if capacity.open[n] else 0, 0, list[Change]()
         for time, free, _ in free_in_turn(busy):
@@ -196,7 +203,7 @@ class Timetable:
         return found
 
     def _fill(self, as_they_leave: Sequence[Mapping[str, list[Change]]], promises: Iterable[Reservation]) -> None:
-        """Equivalent to taking one promise after another; costs as much as sorting them."""
+        """Equivalent to taking one reservation after another; costs as much as sorting them."""
         taken: dict[int, dict[str, list[Change]]] = {}
         for promise in promises:
             begin, until = self._span(promise)
@@ -230,12 +237,12 @@ class Timetable:
         return promise
 
     def _span(self, promise: Reservation) -> tuple[int, int]:
-        """From when until when: one that is overdue begins now."""
+        """From when until when: a reservation that is overdue begins now."""
         late = max(0, self._now - promise.at_ms)
         return promise.at_ms + late, promise.until_ms + late
 
     def _needs(self, promise: Reservation) -> Iterator[tuple[int, str, int]]:
-        """(node, what, how much of it)"""
+        """(node, name of the supply, amount) for each supply that a reservation takes from."""
         task = self._draft.state.gangs[promise.gang].demand.task
         for seat in promise.seats:
             n, gpus = self._topology.number[seat.node], seat.gpus.bit_count()

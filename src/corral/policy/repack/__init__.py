@@ -1,1 +1,1 @@
-"""Policies that look at everyone anew: all who run and all who wait, sorted together; whoever does not fit waits."""
+"""Policies that sort all running and waiting gangs in every cycle; gangs that do not fit wait."""

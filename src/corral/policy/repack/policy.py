@@ -1,26 +1,27 @@
-"""The classics of the literature as policies: a rank for everyone, and a way to seat them in its order.
+"""Policies of the literature: a rank for every gang, and a way to place gangs in its order.
 
-They preempt freely and believe that switching is cheap; use them to compare, or where it is. A pure function of the
-snapshot; knows neither the ranks nor how seats are found.
+They preempt freely and assume that switching is cheap; use them for comparison, or where it is cheap. A pure function
+of the snapshot; knows neither the ranks nor how seats are found.
 """
 
 from __future__ import annotations
 
 from corral.core.plan import Plan
 from corral.core.snapshot import Snapshot
-from corral.policy.repack.moving import Moving
+from corral.policy.cycle.parts import Parts
+from corral.policy.cycle.standard import Cycle
+from corral.policy.repack.in_place import Staying
+from corral.policy.repack.migrate import Moving
 from corral.policy.repack.ranks import Change, Rank
 from corral.policy.repack.seats import Seats
-from corral.policy.repack.staying import Staying
-from corral.policy.standard import Cycle, Parts
 
 
 class Repack:
-    """Serve in order of rank; a gang of lower rank that is in the way makes room.
+    """Serve in order of rank; gangs of lower rank in the way are preempted.
 
-    Without ``moves`` whoever runs stays where it is or leaves, and the GPUs of a node are interchangeable: it stays if
-    enough of them are left, whichever. With ``moves`` everyone is seated anew from an empty cluster, on the first
-    nodes that will do, and whoever sits elsewhere goes there.
+    Without ``moves`` a running gang stays on its nodes or is preempted, and the GPUs of a node are interchangeable: it
+    stays if enough of them are left. With ``moves`` all gangs are placed again in an empty cluster, on the first nodes
+    that fit, and gangs on other nodes move there.
     """
 
     def __init__(self, rank: Rank, parts: Parts, moves: bool = False, change: Change | None = None) -> None:

@@ -1,6 +1,6 @@
 """In which order gangs are served: shortest remaining time or service, least attained service.
 
-A rank reads the snapshot and the gang's own record, the past included; it knows nothing of seats.
+A rank reads the snapshot and the gang's own record, including its past; it does not know seats.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from corral.core.cluster.resources import GPU_MILLI
 from corral.core.model import Gang
 from corral.core.snapshot import Snapshot
 
-#: The order in which gangs are served, smallest first; equal ones by their place in line. The rank of a gang that waits
+#: The order in which gangs are served, smallest first; equal ones by queue position. The rank of a gang that waits
 #: must not depend on the time.
 Rank = Callable[[Snapshot, Gang], tuple[Any, ...]]
 #: When time alone will change the rank of a gang that runs from now on; None: never.
@@ -29,7 +29,7 @@ def by_remaining_service(snapshot: Snapshot, gang: Gang) -> tuple[Any, ...]:
 
 
 def gpu_milli_of(gang: Gang) -> int:
-    """The GPUs it asks for, in thousandths."""
+    """The requested GPUs, in thousandths."""
     demand = gang.demand
     if demand.task.gpus:
         return demand.task.gpus * 1000 * (demand.tasks + demand.spares)
@@ -39,10 +39,10 @@ def gpu_milli_of(gang: Gang) -> int:
 class ByAttainedService:
     """Least attained service in two dimensions (GPUs x time) or by time alone, in few discrete levels.
 
-    Within a level: those who run, in the order in which they began to run there; then those who ran there and had to
-    leave, the latest first; then those who have not run there yet, in the order in which they came. A gang that comes
-    down to a level while it runs is behind all of these at that moment. ``tick_ms``: a level is left after so many
-    whole ticks (a clock that is looked at no oftener), unless a plan is made for another reason before.
+    Within a level: running gangs, in the order in which they started there; then gangs that ran there and were
+    preempted, the latest first; then gangs that have not run there yet, in order of submission. A gang that drops to a
+    level while it runs is behind all of these at that time. ``tick_ms``: a level is left after a number of whole ticks,
+    unless a plan is made for another reason before.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ByAttainedService:
         before = served - milli * (until_ms - gang.placed_ms) // 1000  # this run, or the last one
         if level == 0 or before >= self.limits[level - 1]:
             began = (gang.placed_ms, 0, gang.turn)
-        else:  # it came down to this level in the course of the run
+        else:  # it dropped to this level during the run
             ran_ms = served * 1000 // milli - self._needed_ms(level - 1, milli)
             if ran_ms <= 0:
                 return (level, 2, until_ms)
@@ -68,7 +68,7 @@ class ByAttainedService:
         return (level, 0, *began) if holds else (level, 1, -until_ms, *began)
 
     def change_ms(self, snapshot: Snapshot, gang: Gang) -> int | None:
-        """When a gang that runs from now on comes down to the next level."""
+        """When a gang that runs from now on drops to the next level."""
         served, milli = self._served(snapshot, gang)
         level = self._level(served)
         if level == len(self.limits):

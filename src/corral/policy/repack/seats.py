@@ -1,7 +1,7 @@
-"""Who comes, who leaves and who moves: what both ways of seating everyone in order have in common.
+"""Which gangs start, are preempted and move: the common part of both ways to place all gangs in order.
 
-A way of seating tries things out on the draft; here it is said in decisions what came of it. GPUs of a node are
-interchangeable: a way of seating says how many of which node, and here it is settled which.
+A way of placing tries changes on the draft; this module turns the result into decisions. GPUs of a node are
+interchangeable: a way of placing chooses how many of which node, and this module chooses which GPUs.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from corral.core.cluster.slots import gpu_slots
 from corral.core.model import Cause, Gang, GangState
 from corral.core.plan import MakeRoom, Place, Victim
 from corral.core.state import seated
-from corral.policy.placement import spread_of, whole_gpus
-from corral.policy.preemption import claimed_as
+from corral.policy.cycle.standard import Cycle
+from corral.policy.placement.seating import spread_of, whole_gpus
+from corral.policy.preemption.preemptor import claimed_as
 from corral.policy.repack.ranks import Rank
-from corral.policy.repack.standing import entry_of, waiting_in_order
-from corral.policy.standard import Cycle
+from corral.policy.repack.waiting_order import entry_of, waiting_in_order
 
-#: Seats with the spares at the end, and how many are no spares.
+#: Seats with the spares at the end, and the number of seats before the spares.
 Found = tuple[tuple[Seat, ...], int]
 
 MOVABLE = (GangState.STARTING, GangState.RUNNING)
 
 
 class Seats:
-    """Who comes, who leaves and who moves: found as a what-if on the draft, then said in decisions."""
+    """Which gangs start, are preempted and move: found as a what-if on the draft, then turned into decisions."""
 
     def __init__(self, cycle: Cycle, rank: Rank) -> None:
         self.cycle, self.draft, self.state = cycle, cycle.draft, cycle.state
@@ -39,11 +39,13 @@ class Seats:
         self.order = [entry[3] for entry in entries]
         if served:
             self.order = [gang for gang in self.order if gang.id not in served]
-        self.coming: list[tuple[Gang, tuple[Seat, ...], int]] = []  # who gets which seats; after so many come spares
-        self._charged: list[tuple[Gang, Amounts, int]] = []
+        self.coming: list[
+            tuple[Gang, tuple[Seat, ...], int]
+        ] = []  # gang -> its seats, and the number of seats before the spares
+        self._charged: list[tuple[Gang, Amounts]] = []
         self.leaving: dict[str, Gang] = {}
         self.moving: dict[str, Gang] = {}
-        self._full: set[Demand] = set()  # what did not fit: there is less room at every further turn
+        self._full: set[Demand] = set()  # demands that did not fit: later turns have less room
 
     def _is_movable(self, gang: Gang) -> bool:
         return (
@@ -54,7 +56,7 @@ class Seats:
         )
 
     def _returning(self) -> Iterator[Gang]:
-        """Those who are still on their way out and will want other seats at once."""
+        """Gangs that are still stopping and will want other seats at once."""
         yield from ()
 
     def seat(self) -> None:
@@ -62,7 +64,7 @@ class Seats:
         raise NotImplementedError
 
     def who_runs(self) -> Iterator[Gang]:
-        """Everyone who holds seats once the plan is carried out, and is to keep them."""
+        """Gangs that hold seats after the plan, and keep them."""
         for gang in self.state.holders.values():
             if not self.draft.is_leaving(gang):
                 yield gang
@@ -78,20 +80,20 @@ class Seats:
             change(n, seat.gpus, seat.slice_mib, gang.amounts)
 
     def _accept(self, gang: Gang, seats: tuple[Seat, ...], size: int) -> None:
-        """It comes: it has the seats, and its queue is charged for them, until everyone has had a turn."""
+        """Place a gang: it holds the seats, and its queue is charged for them, until all gangs had a turn."""
         self._sit(gang, seats)
-        charge, gpu_ms = self._charge(gang, seats)
+        charge, _ = self._charge(gang, seats)
         self.draft.queues.charge(gang.queue, gang.user, charge, 1)
-        self.draft.queues.commit_budget(gang.queue, gpu_ms)
-        self._charged.append((gang, charge, gpu_ms))
+        self.draft.count_next_run(gang, charge)
+        self._charged.append((gang, charge))
         self.coming.append((gang, seats, size))
 
     def _forget(self, mark: int) -> None:
-        """Everyone has had a turn: the draft as it was before."""
+        """All gangs had a turn: restore the draft."""
         self.capacity.undo(mark)
-        for gang, charge, gpu_ms in self._charged:
+        for gang, charge in self._charged:
             self.draft.queues.charge(gang.queue, gang.user, charge, -1)
-            self.draft.queues.commit_budget(gang.queue, -gpu_ms)
+            self.draft.count_next_run(gang, ())
 
     def _charge(self, gang: Gang, seats: Sequence[Seat]) -> tuple[Amounts, int]:
         charge = self.state.charge_for(gang.demand.task, seats)
@@ -105,13 +107,13 @@ class Seats:
     # ---- deciding ----------------------------------------------------------------------------------------------
 
     def decide(self) -> None:
-        """Newcomers sit down where seats are free, and are promised what others leave; then the others are told."""
+        """Waiting gangs are placed on free seats, and claim those of preempted gangs; then these are preempted."""
         for gang, planned, size in self.coming:
             seats = self._seats_of_node(gang, planned)
             if seats is None:
                 continue
             if planned[0].slice_mib == gang.demand.task.slice_mib and self._are_free(gang, seats):
-                self.draft.place(gang, seats, *self._charge(gang, seats))
+                self.draft.place(gang, seats, self._charge(gang, seats)[0])
                 spread = spread_of(self.topology, seats)
                 place = Place(gang.id, gang.attempt + 1, seats[:size], seats[size:], spread)
                 self.cycle.decisions.append(place)
@@ -119,7 +121,7 @@ class Seats:
                 self._make_room(gang, seats)
 
     def _seats_of_node(self, gang: Gang, planned: Sequence[Seat]) -> tuple[Seat, ...] | None:
-        """As many GPUs of each node as planned: free ones if there are enough, else also those that others leave."""
+        """As many GPUs of each node as planned: free ones if there are enough, else also those of preempted gangs."""
         demand, capacity = claimed_as(gang.demand), self.capacity
         if planned[0].slice_mib or not planned[0].gpus:
             return tuple(planned)
@@ -139,7 +141,7 @@ class Seats:
         return tuple(found)
 
     def _left_on(self, n: int) -> int:
-        """The GPUs of a node whose users are all on their way out, or will be told to go."""
+        """The GPUs of a node whose gangs are all stopping, or will be preempted."""
         node = self.topology.nodes[n].name
         leaving = staying = 0
         for name in self.state.tenants[node]:
@@ -156,7 +158,7 @@ class Seats:
         return leaving & ~staying
 
     def _are_free(self, gang: Gang, seats: Sequence[Seat]) -> bool:
-        """Whether it could sit down on all of these seats now."""
+        """Whether it could be placed on all of these seats now."""
         capacity, mark = self.capacity, self.capacity.mark()
         fits = True
         for n, seat in seated(self.topology, seats):
@@ -175,12 +177,23 @@ class Seats:
             for victim in (*self.leaving.values(), *self.moving.values())
             if victim.id not in self.draft.leaving and _is_in_the_way(victim, seats, bool(gang.amounts))
         ]
+        if self.draft.queues.kept_back and not self._may_have_without(gang, seats, told):
+            return  # a preempted gang may belong to a queue that does not lend what it no longer uses
         for victim in told:
             self.draft.evict(victim)
         self.draft.claim(gang, seats, self.state.charge_for(gang.demand.task, seats))
         price = self.cycle.snapshot.price_gpu_ms
         victims = tuple(Victim(v.id, v.attempt, self._cause(v), price(v)) for v in told)
         self.cycle.decisions.append(MakeRoom(gang.id, gang.attempt + 1, seats, victims))
+
+    def _may_have_without(self, gang: Gang, seats: Sequence[Seat], gone: Sequence[Gang]) -> bool:
+        queues = self.draft.queues
+        for each in gone:
+            queues.charge(each.queue, each.user, each.charged, -1)
+        found = self._may_have(gang, seats)
+        for each in gone:
+            queues.charge(each.queue, each.user, each.charged, 1)
+        return found
 
     def _cause(self, gang: Gang) -> Cause:
         return Cause.MOVE if gang.id in self.moving else Cause.PRIORITY

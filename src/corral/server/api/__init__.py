@@ -1,1 +1,1 @@
-"""REST under /v1: a table of routes, the door every request goes through, and what stands behind each route."""
+"""REST under /v1: the table of routes, the HTTP endpoint every request passes, and the handlers."""

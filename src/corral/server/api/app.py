@@ -1,6 +1,6 @@
-"""The interface put together: the table behind its doors, as one ASGI application.
+"""The API as one ASGI application: the routes with their endpoints.
 
-Knows how the parts fit. What is served is in ``table``, how in ``entry``, by whom in ``handlers``.
+Knows how the parts fit. The routes are in ``routes``, HTTP is in ``http``, the handlers are in ``handlers``.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from starlette.routing import Route as Path
 from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
-from corral.server.api.entry.asking import Ask, Content, Reply, Shared
-from corral.server.api.entry.door import Desk, Entrance
-from corral.server.api.entry.route import Door, Route
-from corral.server.api.entry.seam import Service
-from corral.server.api.entry.settings import ApiSettings
+from corral.server.api.http.contracts import Service
+from corral.server.api.http.endpoint import Endpoint, EndpointContext
+from corral.server.api.http.request import ApiRequest, Content, Reply, Shared
+from corral.server.api.http.route import Route, RouteAccess
+from corral.server.api.http.settings import ApiSettings
 from corral.server.api.openapi import describe
 from corral.server.api.page import PAGE, POLICY
-from corral.server.api.table import ROUTES
+from corral.server.api.routes import ROUTES
 from corral.server.metrics import Metrics
 
 
 class Api:
-    """The application. ``close`` ends its streams, so that the server can go down without waiting for them."""
+    """The application. ``close`` ends its streams, so that the server can shut down without waiting for them."""
 
     def __init__(self, service: Service, settings: ApiSettings, metrics: Metrics, routes: Sequence[Route]) -> None:
         self.shared = Shared(service, settings, metrics)
         self.metrics = metrics
-        desk = Desk(self.shared)
-        self.streams = desk.streams
+        context = EndpointContext(self.shared)
+        self.streams = context.streams
         by_path: dict[str, dict[str, Route]] = {}
         for route in routes:
             by_path.setdefault(route.path, {})[route.method] = route
-        paths = [Path(path, Entrance(desk, found, path), methods=None) for path, found in by_path.items()]
-        self._router = Router(paths, redirect_slashes=False, default=Entrance(desk, {}, "none"))
+        paths = [Path(path, Endpoint(context, found, path), methods=None) for path, found in by_path.items()]
+        self._router = Router(paths, redirect_slashes=False, default=Endpoint(context, {}, "none"))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -59,7 +59,7 @@ async def _lifespan(receive: Receive, send: Send) -> None:
 
 
 def make_app(service: Service, settings: ApiSettings | None = None, metrics: Metrics | None = None) -> Api:
-    """``metrics`` must be given every durable event by whoever makes them; by default they start here, empty."""
+    """Build the application. The caller must pass every durable event to ``metrics``; by default they start empty."""
     return Api(
         service,
         settings or ApiSettings(),
@@ -70,17 +70,17 @@ def make_app(service: Service, settings: ApiSettings | None = None, metrics: Met
 
 @cache
 def all_routes() -> tuple[Route, ...]:
-    """The table, and the description of it."""
+    """The routes, and those that describe them."""
     description = msgspec.json.encode(describe(ROUTES))
     page = PAGE.encode()
 
-    async def openapi(ask: Ask) -> Reply:  # noqa: ARG001 - the same for everybody
+    async def openapi(request: ApiRequest) -> Reply:  # noqa: ARG001 - the same for all clients
         return Content(description, "application/json")
 
-    async def docs(ask: Ask) -> Reply:  # noqa: ARG001
+    async def docs(request: ApiRequest) -> Reply:  # noqa: ARG001
         return Content(page, "text/html; charset=utf-8", (("Content-Security-Policy", POLICY),))
 
-    about = {"tag": "server", "door": Door.OPEN}
+    about = {"tag": "server", "access": RouteAccess.OPEN}
     return (
         *ROUTES,
         Route(

@@ -1,48 +1,60 @@
-"""How many connections people may have to the server, and what happens beyond: an answer that says so.
+"""The limit on client connections, and the answer to clients beyond it.
 
-Some are held back, so that whoever comes to a full server is still answered: `/v1/health` as always, everything else
-with a problem that says that it is busy. Beyond those, whoever has connected first and never said anything has to go.
-Knows connections, and one path; agents have a way in of their own.
+Some connections are kept in reserve, so that clients of a full server still get an answer: `/v1/health` as always, all
+other paths with the error that the server is busy. Beyond the reserve, the oldest connection without a request gets
+the same error and is closed after a short time to read it. Knows connections, and one path; agents connect elsewhere.
 """
 
 from __future__ import annotations
 
 import resource
 from collections import OrderedDict
+from collections.abc import Awaitable
 from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from corral.server.api.entry.door import send_problem
-from corral.server.api.entry.problems import Unable
+from corral.server.api.http.endpoint import send_problem
+from corral.server.api.http.header_timeout import Bounded
+from corral.server.api.http.problems import ApiError
 
 HELD_BACK = 128
+LEAVING_MAX = 128  # connections that were sent the error and have a short time to read it
 _OWN_FILES = 256  # journal, readers, planner, tasks
 HEALTH = "/v1/health"
-_BUSY = Unable(
-    503, "server_busy", "the server is busy: more connections are open than it was told to keep",
-    "try again in a moment; an administrator can allow more (listen.connections)",
+_BUSY = ApiError(
+    503,
+    "server_busy",
+    "the server has reached its limit of connections",
+    "try again later; an administrator can raise the limit (listen.connections)",
     headers={"Retry-After": "1", "Connection": "close"},
-)  # fmt: skip
+)
 
 
 class ConnectionBudget:
-    """An application that is answered by ``app`` as long as no more than ``most`` connections are open."""
+    """An ASGI application that passes requests to ``app`` while at most ``most`` connections are open."""
 
     def __init__(self, app: ASGIApp, most: int) -> None:
         self._app, self._most = app, most
         self._open = 0
-        self._silent: OrderedDict[Any, None] = OrderedDict()  # connections without a request so far, oldest first
+        self._silent: OrderedDict[Bounded, None] = OrderedDict()  # connections without a request so far, oldest first
+        self._leaving: OrderedDict[Bounded, None] = OrderedDict()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] == "http" and self._open > self._most and scope["path"] != HEALTH:
-            await send_problem(send, _BUSY, "-")
-            return
-        await self._app(scope, receive, send)
+            return send_problem(send, _BUSY, "-")
+        return self._app(scope, receive, send)
 
-    def counted(self, protocol: type[HttpToolsProtocol]) -> type[HttpToolsProtocol]:
-        """The protocol, with its connections counted here."""
+    def _make_room(self) -> None:
+        if self._open - len(self._leaving) > self._most + HELD_BACK and self._silent:
+            oldest, _ = self._silent.popitem(last=False)
+            self._leaving[oldest] = None
+            oldest.refuse(_BUSY)
+        if len(self._leaving) > LEAVING_MAX:
+            next(iter(self._leaving)).transport.abort()
+
+    def counted(self, protocol: type[Bounded]) -> type[Bounded]:
+        """The protocol class, with its connections counted here."""
         budget = self
 
         class Counted(protocol):  # type: ignore[valid-type, misc]
@@ -50,8 +62,7 @@ class ConnectionBudget:
                 super().connection_made(transport)
                 budget._open += 1
                 budget._silent[self] = None
-                if budget._open > budget._most + HELD_BACK:
-                    next(iter(budget._silent)).transport.abort()
+                budget._make_room()
 
             def on_headers_complete(self) -> None:
                 budget._silent.pop(self, None)
@@ -60,17 +71,19 @@ class ConnectionBudget:
             def connection_lost(self, exc: Exception | None) -> None:
                 budget._open -= 1
                 budget._silent.pop(self, None)
+                budget._leaving.pop(self, None)
                 super().connection_lost(exc)
 
         return Counted
 
 
 def connections_for(most: int) -> int:
-    """So many that files are left for everything else, after asking for as many files as the machine allows."""
+    """The number of connections to allow, at most ``most``, so that enough files are left for everything else. Raises
+    the limit of open files as far as the machine allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = most + HELD_BACK + _OWN_FILES
+    wanted = most + HELD_BACK + LEAVING_MAX + _OWN_FILES
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return most
     soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return max(1, soft - HELD_BACK - _OWN_FILES)
+    return max(1, soft - HELD_BACK - LEAVING_MAX - _OWN_FILES)

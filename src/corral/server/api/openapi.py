@@ -1,6 +1,6 @@
-"""The description of the interface, made from the table of routes: OpenAPI 3.1. Nothing in it is written by hand twice.
+"""The OpenAPI 3.1 description of the API, generated from the table of routes. Nothing in it is written by hand.
 
-Knows routes and shapes. Must not know handlers or the state.
+Knows routes and types. Must not know handlers or the state.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 import corral
-from corral.server.api.entry.problems import PROBLEM_TYPE
-from corral.server.api.entry.route import Door, Kind, Route
+from corral.server.api.http.problems import PROBLEM_TYPE
+from corral.server.api.http.route import BodyKind, Route, RouteAccess
 from corral.wire.api import Problem
 from corral.wire.job import job_schema
 
@@ -22,7 +22,7 @@ REF = "#/components/schemas/{name}"
 _JSON = "application/json"
 _DOCUMENT = {"$ref": REF.format(name="JobDocument")}
 
-#: Problems that any route may answer with; with a token; with a body.
+#: Error statuses of any route; of routes with a token; of routes with a body.
 _ALWAYS = (400, 405, 406, 414, 431, 500)
 _WITH_TOKEN = (401, 403, 429, 503)
 _WITH_BODY = (408, 413, 415, 422, 503)
@@ -43,7 +43,7 @@ def describe(routes: Sequence[Route]) -> dict[str, Any]:
             "title": "Corral",
             "version": corral.__version__,
             "description": "A scheduler for machine-learning work on shared GPUs. Times are milliseconds since 1970. "
-            "What one may not see is not found. Every answer has an X-Request-Id.",
+            "What you may not see is answered with 404. Every answer has an X-Request-Id.",
         },
         "servers": [{"url": "/"}],
         "security": [{"token": []}],
@@ -67,7 +67,7 @@ def _shapes(route: Route) -> Iterable[type[Any]]:
         yield route.answer
     if route.instead is not None:
         yield route.instead
-    if route.body is not None and route.kind in (Kind.SHAPE, Kind.WORD):
+    if route.body is not None and route.kind in (BodyKind.SHAPE, BodyKind.WORD):
         yield route.body
 
 
@@ -79,23 +79,23 @@ def _operation(route: Route) -> dict[str, Any]:
         "parameters": [*_path_parameters(route), *_query_parameters(route), *_header_parameters(route)],
         "responses": {**dict(_answers(route)), **dict(_problems(route))},
     }
-    told = [route.about, f"Needs `{route.verb}`." if route.verb is not None else ""]
-    if any(told):
-        found["description"] = " ".join(part for part in told if part)
-    if route.kind is not Kind.NONE:
+    parts = [route.about, f"Needs `{route.verb}`." if route.verb is not None else ""]
+    if any(parts):
+        found["description"] = " ".join(part for part in parts if part)
+    if route.kind is not BodyKind.NONE:
         content: dict[str, Any] = {"schema": _body_schema(route)}
         if route.example is not None:
             content["example"] = route.example
         found["requestBody"] = {"required": True, "content": {_JSON: content}}
-    if route.door is Door.OPEN:
+    if route.access is RouteAccess.OPEN:
         found["security"] = []
     return found
 
 
 def _body_schema(route: Route) -> dict[str, Any]:
-    if route.kind is Kind.DOCUMENT:
+    if route.kind is BodyKind.DOCUMENT:
         return _DOCUMENT
-    if route.kind is Kind.BATCH:
+    if route.kind is BodyKind.BATCH:
         return {
             "type": "object",
             "required": ["jobs"],
@@ -140,7 +140,7 @@ def _without_references(schema: Any, definitions: dict[str, Any]) -> Any:
 
 
 def _header_parameters(route: Route) -> Iterable[dict[str, Any]]:
-    if route.kind in (Kind.DOCUMENT, Kind.BATCH):
+    if route.kind in (BodyKind.DOCUMENT, BodyKind.BATCH):
         schema = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"}
         yield {"name": "Idempotency-Key", "in": "header", "required": False, "schema": schema}
 
@@ -148,7 +148,7 @@ def _header_parameters(route: Route) -> Iterable[dict[str, Any]]:
 def _answers(route: Route) -> Iterable[tuple[str, dict[str, Any]]]:
     yield str(route.status), _answer(route, route.answer, HTTPStatus(route.status).phrase)
     if route.instead is not None:
-        yield "200", _answer(route, route.instead, "Nothing was written")
+        yield "200", _answer(route, route.instead, "Dry run: nothing was submitted")
 
 
 def _answer(route: Route, answer: type[Any] | str | None, about: str) -> dict[str, Any]:
@@ -165,9 +165,9 @@ def _answer(route: Route, answer: type[Any] | str | None, about: str) -> dict[st
 
 def _problems(route: Route) -> Iterable[tuple[str, dict[str, Any]]]:
     statuses = {*_ALWAYS, *route.statuses}
-    if route.door is not Door.OPEN:
+    if route.access is not RouteAccess.OPEN:
         statuses |= {*_WITH_TOKEN}
-    if route.kind is not Kind.NONE:
+    if route.kind is not BodyKind.NONE:
         statuses |= {*_WITH_BODY}
     if "{" in route.path:
         statuses.add(404)

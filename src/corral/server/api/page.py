@@ -1,7 +1,7 @@
-"""The documentation page: the description of the interface, drawn by a few lines of script that come from here.
+"""The documentation page: the OpenAPI description, rendered by a short script that is part of the page.
 
-Self-contained: nothing is loaded from elsewhere, and the policy it is sent with would not let it. Knows nothing of
-routes: it reads the same description as everybody.
+Self-contained: the page loads nothing from elsewhere, and its content security policy forbids it. Knows nothing about
+routes: it reads the same description as every other client.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _mark(text: str) -> str:
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
-#: Only this style and this script, and only what comes from here.
+#: Allows only this style, this script, and requests to this server.
 POLICY = (
     f"default-src 'none'; script-src {_mark(SCRIPT)}; style-src {_mark(STYLE)}; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

@@ -1,1 +1,1 @@
-"""The agents' own way in: a small process that keeps leases whatever the server is busy with."""
+"""The gateway: a small process that agents connect to. It renews leases even while the server is busy."""

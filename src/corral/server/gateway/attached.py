@@ -1,7 +1,7 @@
-"""The gateway and the rest of the server: what each must hear of the other once the state is loaded, until the end.
+"""Connects the gateway with the rest of the server, once the state is loaded.
 
-Knows the loop and the record; in the event loop's thread, but for what the gateway tells. From here on agents are
-answered; until then their leases were kept by the gateway alone.
+Knows the loop and the journal. Runs in the thread of the event loop, except for callbacks of the gateway. From here on
+agents are answered; until then the gateway only renewed their leases.
 """
 
 from __future__ import annotations
@@ -12,30 +12,31 @@ from typing import Any
 
 import structlog
 
-from corral.backends.fleet.backend import FleetBackend
-from corral.backends.fleet.messages import EndpointAnswer
+from corral.core.accounts.accounts import AccessRefused
+from corral.core.accounts.commands import node_user
 from corral.core.fleets.fleets import FarewellGiven
-from corral.core.people.accounts import AccessRefused
-from corral.core.people.commands import node_user
-from corral.server.api.entry.rate import Buckets
-from corral.server.ending import ServerStopped
+from corral.remote.backend import RemoteBackend
+from corral.remote.messages import EndpointAnswer
+from corral.server.api.http.rate_limit import Buckets
 from corral.server.gateway.gateway import AgentGateway
 from corral.server.gateway.link import Figures
-from corral.server.gateway.roster import Credentials
-from corral.server.loop import AnyEvent
-from corral.server.service import Service
-from corral.server.start import FOUNDER
+from corral.server.gateway.roster import NodeCredentials
+from corral.server.loop import SYSTEM, AnyEvent
+from corral.server.service import ServerService
+from corral.server.shutdown import ServerStopped
 
 log = structlog.get_logger(__name__)
 
-_DOUBT_MS = 600_000  # by so much the clocks of two servers may differ
+_DOUBT_MS = 600_000  # the clocks of two servers may differ by this much
 _REFUSALS_PER_S, _REFUSALS_BURST = 0.1, 20
 
 
 class Attached:
-    def __init__(self, service: Service, fleet: FleetBackend, gateway: AgentGateway) -> None:
-        self._service, self._fleet, self._gateway = service, fleet, gateway
-        self._credentials = Credentials(service.accounts)
+    def __init__(self, service: ServerService, fleet: RemoteBackend, gateway: AgentGateway) -> None:
+        self._service = service
+        self._fleet = fleet
+        self._gateway = gateway
+        self._credentials = NodeCredentials(service.accounts)
         self._refusals = Buckets(_REFUSALS_PER_S, _REFUSALS_BURST)
         self._writing: set[asyncio.Future[Any]] = set()
         thread = asyncio.get_running_loop()
@@ -52,18 +53,18 @@ class Attached:
         gateway.open(fleet, self._credentials.all(), lease_ms if is_recent else 0, refuse)
 
     async def say_farewell(self) -> None:
-        """The last thing that agents hear of this server. It is in the record before anybody hears it, so that the
-        next server, here or elsewhere, gives up no node that may still rely on it."""
+        """Give all agents a last, longer lease before the server stops. It is in the journal first, so that the next
+        server, here or elsewhere, does not declare a node lost that still relies on it."""
         loop, lease_ms = self._service.loop, self._fleet.settings.farewell_ms
-        if loop.failure is not None or not self._fleet.standings():
+        if loop.failure is not None or not self._fleet.lease_statuses():
             return
         try:
-            await loop.change_fleets(FOUNDER, lambda _fleets, now_ms: [FarewellGiven(now_ms, lease_ms)])
+            await loop.change_fleets(SYSTEM, lambda _fleets, now_ms: [FarewellGiven(now_ms, lease_ms)])
         except ServerStopped as stopped:
-            log.warning("no_farewell", error=str(stopped))
+            log.warning("farewell_failed", error=str(stopped))
             return
         if not await asyncio.to_thread(self._gateway.say_farewell, lease_ms):
-            log.warning("farewell_not_heard")
+            log.warning("farewell_not_confirmed")
 
     def _count(self, figures: Figures) -> None:
         counts = self._fleet.counts
@@ -75,7 +76,7 @@ class Attached:
             self._gateway.set_credentials(node, self._credentials.of(node))
 
     def _write_down(self, node: str, what: str) -> None:
-        """Into the record, but not as often as somebody may like."""
+        """Record a refused access in the journal, at a limited rate."""
         user, now_ms = node_user(node), self._service.now_ms()
         log.warning("access_refused", user=user, what=what)
         if self._refusals.take(user, now_ms / 1000) == 0 and self._service.loop.failure is None:

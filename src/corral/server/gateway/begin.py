@@ -1,4 +1,4 @@
-"""From the right to lead to a gateway that keeps leases by it. Knows which parts there are."""
+"""Starts the gateway for a leading server. Knows which parts it needs."""
 
 from __future__ import annotations
 
@@ -7,23 +7,22 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from corral.backends.base import Backend
-from corral.backends.fleet.backend import FleetBackend
+from corral.remote.backend import RemoteBackend
+from corral.runtime.base import Backend
 from corral.server.gateway.gateway import AgentGateway
 from corral.server.gateway.link import Setup
 from corral.server.gateway.place import bound_for_agents
 from corral.server.gateway.process import boot_ms
-from corral.server.gateway.roster import Credentials, Roster, write_roster
-from corral.server.saved import Known
+from corral.server.gateway.roster import NodeCredentials, Roster, write_roster
+from corral.server.journal_state import JournalState
 
-#: For so long nobody else can lead a data folder after this server was last seen to: it holds the lock, and the gateway
-#: ends with it. It covers any pause of the server's process.
+#: How long no other server can lead with this data folder after this one was last alive: it holds the lock, and the
+#: gateway ends with it. Long enough for any pause of the server's process.
 ALONE_MS = 60_000
 
 
-class AgentPlace(Struct, frozen=True):
-    """Where agents connect: on this port exactly, or on the usual one if it is free; how many; and by which files of
-    TLS."""
+class GatewayAddress(Struct, frozen=True):
+    """Where agents connect: this port exactly, or if None the ``usual`` one if it is free; limits and TLS files."""
 
     host: str
     port: int | None
@@ -34,16 +33,19 @@ class AgentPlace(Struct, frozen=True):
 
 
 def begin_gateway(
-    backend: Backend, epoch: int, folder: Path, where: AgentPlace, until_s: Callable[[], float] | None = None
+    backend: Backend, epoch: int, folder: Path, where: GatewayAddress, until_s: Callable[[], float] | None = None
 ) -> AgentGateway | None:
-    """None: there are no agents. Raises `PlaceTaken`. ``until_s``: until when this server leads for certain, by the
-    clock of the boot; None: for as long as its process lives."""
-    if not isinstance(backend, FleetBackend):
+    """Start the gateway; None if there are no agents. Raises `PlaceTaken`. ``until_s``: how long this server certainly
+    leads, by the boot clock; None: as long as its process lives."""
+    if not isinstance(backend, RemoteBackend):
         return None
     setup = Setup(
-        epoch=epoch, settings=backend.settings, connections_max=where.connections_max,
-        tls_certificate=where.tls_certificate, tls_key=where.tls_key,
-    )  # fmt: skip
+        epoch=epoch,
+        settings=backend.settings,
+        connections_max=where.connections_max,
+        tls_certificate=where.tls_certificate,
+        tls_key=where.tls_key,
+    )
 
     def authority_ms() -> int:
         return boot_ms() + ALONE_MS if until_s is None else int(until_s() * 1000)
@@ -52,7 +54,7 @@ def begin_gateway(
     return AgentGateway(folder, place, setup, authority_ms)
 
 
-def keep_roster(folder: Path, known: Known) -> None:
-    """As the state says, where that is known already."""
+def keep_roster(folder: Path, known: JournalState) -> None:
+    """Save the roster from a loaded state."""
     gone = tuple(name for name, node in known.state.nodes.items() if node.lost)
-    write_roster(folder, Roster(Credentials(known.accounts).all(), gone))
+    write_roster(folder, Roster(NodeCredentials(known.accounts).all(), gone))

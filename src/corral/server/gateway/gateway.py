@@ -1,7 +1,7 @@
-"""The server's end of the gateway: start it, lend it the right to extend leases, answer what it passes on.
+"""The server's end of the gateway: start it, delegate the right to extend leases, answer forwarded messages.
 
-In threads of its own, so that nothing waits for the event loop but what changes the record: one thread hears, one
-speaks, one lends, one keeps logs. A gateway that dies is started again. Knows the fleet by what agents may ask of it.
+Runs in threads of its own, so that only changes of the journal wait for the event loop: one thread receives, one sends,
+one delegates, two store logs. A gateway that dies is restarted. Knows the backend only as `AgentHandler`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ import msgspec
 import structlog
 from msgspec import structs
 
-from corral.backends.base import StaleEpoch
-from corral.backends.fleet import frames
-from corral.backends.fleet.border import BadReport, NotYours
-from corral.backends.fleet.leases import Standing
-from corral.backends.fleet.messages import (
+from corral.remote import frames
+from corral.remote.border import BadReport, NotYours
+from corral.remote.leases import LeaseStatus
+from corral.remote.messages import (
     AgentAnswer,
     AgentReport,
     DesiredAnswer,
@@ -36,12 +35,13 @@ from corral.backends.fleet.messages import (
     LogReceipt,
     No,
 )
+from corral.runtime.base import StaleEpoch
 from corral.server.gateway import link
-from corral.server.gateway.roster import Credential, Roster, read_roster, write_roster
+from corral.server.gateway.roster import NodeCredential, Roster, read_roster, write_roster
 
 log = structlog.get_logger(__name__)
 
-LEND_S = 0.5
+DELEGATE_S = 0.5
 _AGAIN_S = 0.2
 _CLOSE_S = 5.0
 _BAD = (BadReport, msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -50,27 +50,30 @@ _report, _ask = msgspec.json.Decoder(AgentReport), msgspec.json.Decoder(DesiredA
 _delivery = msgspec.json.Decoder(LogDelivery)
 
 
-class Fleet(Protocol):
-    """What agents ask of the server. From any thread."""
+class AgentHandler(Protocol):
+    """Handles messages of agents. Called from any thread."""
 
     def report(self, said: AgentReport) -> AgentAnswer: ...
     def desired(self, ask: DesiredAsk) -> DesiredAnswer | None: ...
     def when_desired(self, node: str, wake: Callable[[], None]) -> None: ...
     def take_logs(self, delivery: LogDelivery) -> LogReceipt: ...
     def give_up(self, node: str, term: int) -> None: ...
-    def standings(self) -> dict[str, Standing]: ...
+    def lease_statuses(self) -> dict[str, LeaseStatus]: ...
 
 
 class AgentGateway:
-    """``authority_ms``: until when, by the clock of the boot, this server may lead for certain. ``place``: where agents
-    connect. ``setup``: how it begins; the roster and the authority are filled in here."""
+    """``authority_ms``: how long this server certainly leads, by the boot clock. ``place``: the listening socket for
+    agents. ``setup``: settings of the gateway; the roster and the authority are filled in here."""
 
     def __init__(self, folder: Path, place: socket.socket, setup: link.Setup, authority_ms: Callable[[], int]) -> None:
         self.port: int = place.getsockname()[1]
         self.has_tls = bool(setup.tls_certificate)
         self.count: Callable[[link.Figures], None] = _count_nothing
-        self._folder, self._place, self._setup, self._authority_ms = folder, place, setup, authority_ms
-        self._fleet: Fleet | None = None
+        self._folder = folder
+        self._place = place
+        self._setup = setup
+        self._authority_ms = authority_ms
+        self._fleet: AgentHandler | None = None
         self._refuse: Callable[[str, str], None] = _refuse_nobody
         self._farewell_ms = 0
         self._roster = read_roster(folder)
@@ -81,12 +84,12 @@ class AgentGateway:
         self._awake: set[str] = set()
         self._out: SimpleQueue[bytes | str | None] = SimpleQueue()
         self._over, self._told = threading.Event(), threading.Event()
-        self._lock = threading.Lock()  # of the socket that is spoken to at present, and of what it was told first
+        self._lock = threading.Lock()  # guards the current socket and the first message on it
         self._logs = ThreadPoolExecutor(2, thread_name_prefix="gateway-logs")
         self._process, self._socket = self._start()
         self._threads = [
             threading.Thread(target=work, name=f"gateway-{name}", daemon=True)
-            for name, work in (("in", self._hear), ("out", self._speak), ("lend", self._lend))
+            for name, work in (("in", self._receive), ("out", self._send_all), ("lend", self._delegate))
         ]
         for thread in self._threads:
             thread.start()
@@ -95,28 +98,30 @@ class AgentGateway:
 
     def open(
         self,
-        fleet: Fleet,
-        credentials: dict[str, tuple[Credential, ...]],
+        fleet: AgentHandler,
+        credentials: dict[str, tuple[NodeCredential, ...]],
         farewell_ms: int,
         refuse: Callable[[str, str], None],
     ) -> None:
-        """The state is loaded: from here on agents are answered. ``refuse`` is told who tried what was not theirs."""
+        """The state is loaded: answer agents from here on. ``refuse`` is called when a node acts for another."""
         with self._lock:
-            self._fleet, self._refuse, self._farewell_ms = fleet, refuse, farewell_ms
+            self._fleet = fleet
+            self._refuse = refuse
+            self._farewell_ms = farewell_ms
             self._credentials = credentials
-            standings = fleet.standings()
-            self._gone = {node: None for node, standing in standings.items() if standing.is_gone}
+            lease_statuses = fleet.lease_statuses()
+            self._gone = {node: None for node, status in lease_statuses.items() if status.is_gone}
             self._is_roster_old = True
-            self._out.put(self._members(standings))
+            self._out.put(self._members(lease_statuses))
 
-    def admit(self, node: str, standing: Standing) -> None:
-        """The node is new, was given up, or is back."""
-        if standing.is_gone:
+    def admit(self, node: str, status: LeaseStatus) -> None:
+        """The node is new, was declared lost, or has returned."""
+        if status.is_gone:
             self._gone[node] = None
         else:
             self._gone.pop(node, None)
         self._is_roster_old = True
-        self._out.put(link.message(link.ADMIT, node, _encode(standing)))
+        self._out.put(link.message(link.ADMIT, node, _encode(status)))
 
     def drop(self, node: str) -> None:
         self._gone.pop(node, None)
@@ -124,8 +129,8 @@ class AgentGateway:
         self._is_roster_old = True
         self._out.put(link.message(link.DROP, node))
 
-    def set_credentials(self, node: str, credentials: tuple[Credential, ...]) -> None:
-        """Who came in by another one is put out."""
+    def set_credentials(self, node: str, credentials: tuple[NodeCredential, ...]) -> None:
+        """Set the credentials of a node. Connections that used another one are closed."""
         if credentials:
             self._credentials[node] = credentials
         else:
@@ -134,7 +139,7 @@ class AgentGateway:
         self._out.put(link.message(link.CREDENTIALS, node, _encode(credentials)))
 
     def say_farewell(self, lease_ms: int, patience_s: float = 5.0) -> bool:
-        """The last lease of this server to everybody who is there; no lease is extended after it."""
+        """Give the last lease of this server to all connected agents; no lease is extended after it."""
         self._fleet = None
         self._out.put(link.message(link.FAREWELL, body=_encode(lease_ms)))
         return self._told.wait(patience_s)
@@ -143,7 +148,7 @@ class AgentGateway:
         self._over.set()
         self._out.put(None)
         with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # the gateway ends when it hears of that
+            self._socket.shutdown(socket.SHUT_RDWR)  # the gateway ends when its link closes
         for thread in self._threads:
             thread.join(_CLOSE_S)
         self._logs.shutdown(wait=False)
@@ -168,8 +173,11 @@ class AgentGateway:
             fds = (self._place.fileno(), its.fileno(), told)
             process = subprocess.Popen(
                 [sys.executable, "-m", "corral.server.gateway.process", *map(str, fds)],
-                pass_fds=fds, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True,
-            )  # fmt: skip
+                pass_fds=fds,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+            )
         except BaseException:
             mine.close()
             raise
@@ -180,46 +188,46 @@ class AgentGateway:
         return process, mine
 
     def _start_again(self) -> None:
-        """It knows nothing of what an earlier one granted: everybody has a whole lease from then."""
+        """Restart the gateway. It does not know the leases of the earlier one: every node has a full lease from now."""
         log.error("gateway_lost", exit_code=self._process.wait())
         time.sleep(_AGAIN_S)
         with self._lock:
-            while not self._out.empty():  # what was meant for the earlier one
+            while not self._out.empty():  # messages for the earlier one
                 self._out.get()
             self._awake.clear()
             self._socket.close()
             self._process, self._socket = self._start()
             if self._fleet is not None:
-                self._out.put(self._members(self._fleet.standings()))
+                self._out.put(self._members(self._fleet.lease_statuses()))
 
-    def _members(self, standings: dict[str, Standing]) -> bytes:
-        members = link.Members(standings, dict(self._credentials), self._farewell_ms)
+    def _members(self, lease_statuses: dict[str, LeaseStatus]) -> bytes:
+        members = link.Members(lease_statuses, dict(self._credentials), self._farewell_ms)
         return link.message(link.MEMBERS, body=_encode(members))
 
     # --- threads ------------------------------------------------------------------------------------------------------
 
-    def _lend(self) -> None:
-        """Beside the event loop: however busy that is, this server leads."""
-        lent_ms = 0
+    def _delegate(self) -> None:
+        """Extend the authority of the gateway, independently of the event loop, which may be busy."""
+        delegated_ms = 0
         while not self._over.is_set():
             until_ms = self._authority_ms()
-            if until_ms != lent_ms and not self._told.is_set():
-                lent_ms = until_ms
+            if until_ms != delegated_ms and not self._told.is_set():
+                delegated_ms = until_ms
                 self._out.put(link.message(link.DELEGATE, body=_encode(until_ms)))
             if self._is_roster_old:
                 self._is_roster_old = False
                 self._keep_roster()
-            self._over.wait(LEND_S)
+            self._over.wait(DELEGATE_S)
 
     def _keep_roster(self) -> None:
         try:
             write_roster(self._folder, Roster(dict(self._credentials), tuple(self._gone)))
         except OSError as wrong:
-            log.error("roster_not_kept", error=str(wrong))
+            log.error("roster_not_saved", error=str(wrong))
         except RuntimeError:  # it has changed meanwhile
             self._is_roster_old = True
 
-    def _speak(self) -> None:
+    def _send_all(self) -> None:
         while (said := self._out.get()) is not None:
             try:
                 if isinstance(said, str):
@@ -228,11 +236,11 @@ class AgentGateway:
             except OSError:
                 if self._over.is_set():
                     return
-                time.sleep(_AGAIN_S)  # it is being started again, and told everything
+                time.sleep(_AGAIN_S)  # it is being restarted, and gets everything again
             except Exception:
-                log.exception("gateway_told_nothing")
+                log.exception("gateway_send_failed")
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         while not self._over.is_set():
             parting = link.Parting()
             while data := self._received():
@@ -251,13 +259,13 @@ class AgentGateway:
         except OSError:
             return b""
 
-    # --- what agents say ----------------------------------------------------------------------------------------------
+    # --- messages of agents -------------------------------------------------------------------------------------------
 
     def _take(self, said: link.Message) -> None:
         try:
             match said.kind:
                 case link.SAID:
-                    self._take_word(said)
+                    self._take_message(said)
                 case link.GONE if self._fleet is not None:
                     self._fleet.give_up(said.node, msgspec.json.decode(said.body, type=int))
                 case link.LEFT:
@@ -267,12 +275,12 @@ class AgentGateway:
                     self._told.set()
                 case link.FIGURES:
                     self.count(msgspec.json.decode(said.body, type=link.Figures))
-        except Exception:  # whatever one agent says, the others are heard
-            log.exception("agent_not_heard", node=said.node)
+        except Exception:  # a bad message of one agent must not stop the others
+            log.exception("agent_message_failed", node=said.node)
             if said.kind == link.SAID:
                 self._tell(said, frames.BUSY, said.about)
 
-    def _take_word(self, said: link.Message) -> None:
+    def _take_message(self, said: link.Message) -> None:
         fleet = self._fleet
         if fleet is None:
             self._tell(said, frames.BUSY, said.about)
@@ -287,9 +295,9 @@ class AgentGateway:
             except _BAD as wrong:
                 self._tell(said, frames.REFUSED, _encode(No(422, "bad_report", str(wrong)[:500])))
 
-    def _answer_report(self, fleet: Fleet, said: link.Message) -> None:
+    def _answer_report(self, fleet: AgentHandler, said: link.Message) -> None:
         report = _report.decode(said.body)
-        if not self._speaks_for(said, report.node):
+        if not self._is_own_node(said, report.node):
             return
         try:
             answer = fleet.report(report)
@@ -299,17 +307,17 @@ class AgentGateway:
             return
         except NotYours as wrong:
             self._refuse(said.node, str(wrong))
-            why = f"{wrong}: is the agent's data folder that of another machine?"
+            why = f"{wrong}: check whether the agent's data folder is a copy of another node's"
             self._tell(said, frames.REFUSED, _encode(No(403, "not_yours", why)))
             return
         if answer.refused:
             self._refuse(said.node, answer.refused)
         self._tell(said, frames.ANSWER, _encode(answer))
 
-    def _take_ask(self, fleet: Fleet, said: link.Message) -> None:
-        """It stays open until there is something to say."""
+    def _take_ask(self, fleet: AgentHandler, said: link.Message) -> None:
+        """A request for the desired state; it is answered when there is something new."""
         ask = _ask.decode(said.body)
-        if self._speaks_for(said, ask.node):
+        if self._is_own_node(said, ask.node):
             self._asks[said.node] = (said.connection, ask)
             fleet.when_desired(said.node, lambda: self._wake(said.node))
             self._wake(said.node)
@@ -320,7 +328,7 @@ class AgentGateway:
             self._out.put(node)
 
     def _pushed(self, node: str) -> bytes:
-        """What is new for a node that asked, in the thread that speaks."""
+        """The desired state for a node that asked, as a message; called in the sending thread."""
         self._awake.discard(node)
         asked, fleet = self._asks.get(node), self._fleet
         try:
@@ -334,24 +342,24 @@ class AgentGateway:
         self._asks.pop(node, None)
         return link.message(link.TELL, node, _encode(answer), asked[0], frames.DESIRED)
 
-    def _keep_logs(self, fleet: Fleet, said: link.Message) -> None:
-        """May take its time."""
+    def _keep_logs(self, fleet: AgentHandler, said: link.Message) -> None:
+        """Store logs; may be slow."""
         try:
             delivery = _delivery.decode(said.body)
-            if self._speaks_for(said, delivery.node):
+            if self._is_own_node(said, delivery.node):
                 self._tell(said, frames.RECEIPT, _encode(fleet.take_logs(delivery)))
         except _BAD as wrong:
             self._tell(said, frames.REFUSED, _encode(No(422, "bad_report", str(wrong)[:500])))
         except Exception:
-            log.exception("logs_not_kept", node=said.node)
+            log.exception("logs_not_saved", node=said.node)
             self._tell(said, frames.BUSY, said.about)
 
-    def _speaks_for(self, said: link.Message, node: str) -> bool:
-        """An agent speaks for its own node and no other; whoever tries is refused, and that is written down."""
+    def _is_own_node(self, said: link.Message, node: str) -> bool:
+        """Whether an agent reports for its own node. If not, the message is refused, and that is recorded."""
         if node == said.node:
             return True
-        self._refuse(said.node, f"node {said.node} tried to speak for node {node[:100]!r}")
-        why = f"you are node {said.node}, and do not speak for {node[:100]!r}"
+        self._refuse(said.node, f"node {said.node} sent a message for node {node[:100]!r}")
+        why = f"this is the connection of node {said.node}; it cannot send messages for {node[:100]!r}"
         self._tell(said, frames.REFUSED, _encode(No(403, "not_your_node", why)))
         return False
 
@@ -360,10 +368,10 @@ class AgentGateway:
 
 
 def _count_nothing(figures: link.Figures) -> None:
-    """Nobody wants to know."""
+    """Used until metrics are connected."""
     del figures
 
 
 def _refuse_nobody(node: str, what: str) -> None:
-    """Before `open`."""
+    """Used before `open`."""
     del node, what

@@ -1,7 +1,7 @@
-"""Where agents connect: an address that stays the same from one server to the next.
+"""The listening socket for agents: its port stays the same from one server to the next.
 
-Knows sockets and a small file in the data folder. Agents that lost a server try the address that they know first, so
-the next server should have it, whatever else it does.
+Knows sockets and a small file in the data folder. Agents that lost their server first try the port that they know, so
+the next server should use the same one.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from corral.store.files import write_whole
 
 PORT_FILE = "agent-port"
 _BACKLOG = 4096
-_TAKEN_S = 3.0  # so long the gateway of a server that was killed may take to notice
+_TAKEN_S = 3.0  # the gateway of a killed server may hold the port for this long
 
 
 class PlaceTaken(Exception):
-    """Another program listens there."""
+    """Another program listens on the port."""
 
 
 def bound_for_agents(host: str, port: int | None, usual: int, folder: Path) -> socket.socket:
-    """Listen on exactly this port; None: on the one of the last time, or the usual one, or, where those are taken, on
-    any other, which is remembered."""
+    """Listen on exactly this port; None: on the last or the usual one or, if that is taken, on any other port, which is
+    saved."""
     if port:
         return _bound(host, port, is_any=False)
     kept, usual = _kept(folder), usual if port is None and usual <= 65_535 else 0
@@ -53,7 +53,7 @@ def _bound(host: str, port: int, *, is_any: bool) -> socket.socket:
 
 
 def _kept(folder: Path) -> int:
-    """0: there is none."""
+    """The saved port; 0 if there is none."""
     try:
         kept = int((folder / PORT_FILE).read_bytes())
     except (OSError, ValueError):

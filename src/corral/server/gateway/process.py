@@ -1,8 +1,8 @@
-"""The gateway as a process: agents on one side, the server on the other, and the leases in between.
+"""The gateway as a process: it keeps the connections of agents and their leases, and forwards messages to the server.
 
-It renews leases by itself, by the right that the server lends it, and needs nothing from the server for that: however
-long a request, a plan or a start takes over there, no lease waits for it. What else agents say is passed on, reports
-first; what finds no room is to be said again. It works on nothing that users say. When the server is gone, so is this.
+It renews leases by itself, with the authority that the server delegates, so no lease waits for a long request, plan or
+start of the server. Other messages are forwarded, reports first; if the queue is full, the agent sends them again. It
+handles no input of users. It ends with the server.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from typing import Any
 import msgspec
 import uvloop
 
-from corral.backends.fleet import frames
-from corral.backends.fleet.leases import Leases, Standing
-from corral.backends.fleet.messages import Hello, LeaseAnswer, No, Renewal
+from corral.remote import frames
+from corral.remote.leases import Leases, LeaseStatus
+from corral.remote.messages import Hello, LeaseAnswer, No, Renewal
 from corral.server.gateway import link
-from corral.server.gateway.connection import Connection
-from corral.server.gateway.roster import Credential, proved
+from corral.server.gateway.connection import AgentConnection
+from corral.server.gateway.roster import NodeCredential, proved
 
 SWEEP_S = 0.25
 FIGURES_S = 2.0
-_ROOM_BYTES = 64 << 20  # for messages on their way to the server
-_HELD_BYTES = 256 << 20  # for messages that are not whole
+_ROOM_BYTES = 64 << 20  # messages queued for the server
+_HELD_BYTES = 256 << 20  # incomplete messages
 _LINK_BUFFER_BYTES = 256 << 10
 _LAST_WORDS_S = 0.3
-_SILENT_S = 60.0  # or four leases: then nobody is there
+_SILENT_S = 60.0  # or four leases: a connection without messages for this time is closed
 _OWN_FILES = 64
 _STARTING = No(503, "not_ready", "the server is starting; try again")
-#: What agents say, in the order in which the server is told.
+#: The order in which messages of agents are forwarded.
 _RANKS = {frames.REPORT: 0, frames.ASK: 1, frames.LOGS: 2}
 _encode = msgspec.json.Encoder().encode
 
@@ -53,17 +53,17 @@ def _wall_ms() -> int:
 
 
 class Gateway:
-    """Implements the ``House`` of connections, and the gateway's end of the link."""
+    """Implements the ``ConnectionOwner`` of connections, and the gateway's end of the link."""
 
     def __init__(self, setup: link.Setup) -> None:
         self._setup = setup
         self._leases = Leases(setup.settings, setup.epoch, frozenset(setup.roster.gone))
         self._leases.delegate(setup.authority_ms)
         self._credentials = dict(setup.roster.credentials)
-        self._unknown: OrderedDict[int, Connection] = OrderedDict()
+        self._unknown: OrderedDict[int, AgentConnection] = OrderedDict()
         self._of_address: Counter[str] = Counter()
-        self._by_node: dict[str, Connection] = {}
-        self._numbers = secrets.randbits(31)  # an answer meant for an earlier gateway's connection finds none
+        self._by_node: dict[str, AgentConnection] = {}
+        self._numbers = secrets.randbits(31)  # random, so that an answer for an earlier gateway matches no connection
         self._in_flight: set[tuple[str, bytes]] = set()
         self._held = 0
         self._queues: tuple[deque[bytes], ...] = tuple(deque() for _ in range(len(_RANKS) + 1))
@@ -72,52 +72,54 @@ class Gateway:
         self._is_link_full = self._has_ended = False
         self._renewals = self._refused = self._busy = 0
 
-    # --- connections: who comes in ------------------------------------------------------------------------------------
+    # --- new connections ----------------------------------------------------------------------------------------------
 
     async def accept(self, place: socket.socket, tls: ssl.SSLContext | None) -> None:
-        """By hand, so that connections count from their first moment, and not from the end of a TLS handshake."""
+        """Accept connections here rather than in asyncio, so that they are counted before the TLS handshake."""
         loop, coming = asyncio.get_running_loop(), set[asyncio.Task[None]]()
         while True:
             try:
                 sock, address = await loop.sock_accept(place)
-            except OSError:  # no files are left, or it was over before it began
+            except OSError:  # no file descriptors are left, or the client has disconnected
                 await asyncio.sleep(0.05)
                 continue
-            task = loop.create_task(self._let_in(sock, str(address[0]), tls))
+            task = loop.create_task(self._admit(sock, str(address[0]), tls))
             coming.add(task)
             task.add_done_callback(coming.discard)
 
-    async def _let_in(self, sock: socket.socket, address: str, tls: ssl.SSLContext | None) -> None:
+    async def _admit(self, sock: socket.socket, address: str, tls: ssl.SSLContext | None) -> None:
         self._numbers += 1
-        connection = Connection(self, self._numbers & 0xFFFFFFFF, address)
+        connection = AgentConnection(self, self._numbers & 0xFFFFFFFF, address)
         self._unknown[connection.number] = connection
         self._of_address[address] += 1
         self._make_room(address)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: connection, sock, ssl=tls,
+                lambda: connection,
+                sock,
+                ssl=tls,
                 ssl_handshake_timeout=None if tls is None else self._setup.hello_s,
-            )  # fmt: skip
+            )
         except (OSError, ssl.SSLError, TimeoutError):
             self._refused += 1
             self._forget_unknown(connection)
             sock.close()
 
     def _make_room(self, address: str) -> None:
-        """Agents say who they are at once; so whoever has kept silent for longest is put out first."""
+        """Close the oldest unidentified connection if there are too many: agents identify themselves immediately."""
         setup, full = self._setup, No(503, "busy", "too many connections; try again")
         if len(self._unknown) > setup.unknown_max:
             self._drop_unknown(next(iter(self._unknown.values())), full)
         if self._of_address[address] > setup.unknown_of_address_max:
             self._drop_unknown(next(each for each in self._unknown.values() if each.address == address), full)
 
-    def _drop_unknown(self, connection: Connection, why: No) -> None:
+    def _drop_unknown(self, connection: AgentConnection, why: No) -> None:
         self._refused += 1
         self._forget_unknown(connection)
-        connection.put_out(why)
+        connection.disconnect(why)
 
-    def _forget_unknown(self, connection: Connection) -> None:
+    def _forget_unknown(self, connection: AgentConnection) -> None:
         if self._unknown.pop(connection.number, None) is not None:
             self._of_address[connection.address] -= 1
             if not self._of_address[connection.address]:
@@ -126,28 +128,28 @@ class Gateway:
     def now_s(self) -> float:
         return time.monotonic()
 
-    def greet(self, connection: Connection, hello: Hello) -> No | None:
-        """Nobody is refused for good before the state is loaded: the roster may be older than the record."""
+    def greet(self, connection: AgentConnection, hello: Hello) -> No | None:
+        """Authenticate an agent. Before the state is loaded none is refused for good: the roster may be outdated."""
         known = proved(self._credentials.get(hello.node, ()), hello.token, _wall_ms())
         if known is None:
             self._refused += 1
             if self._leases.is_early:
                 return _STARTING
-            return No(401, "bad_token", f"the credential is not one of node {hello.node[:100]!r}, or is over")
+            return No(401, "bad_token", f"the credential is not valid for node {hello.node[:100]!r}, or has expired")
         if len(self._by_node) >= self._setup.connections_max and hello.node not in self._by_node:
             self._refused += 1
-            return No(503, "busy", f"{self._setup.connections_max} agents are connected already")
+            return No(503, "busy", f"{self._setup.connections_max} agents are connected, which is the limit")
         self._forget_unknown(connection)
         earlier = self._by_node.pop(hello.node, None)
         connection.node, connection.credential = hello.node, known
         self._by_node[hello.node] = connection
         if earlier is not None:
-            earlier.put_out(No(503, "replaced", "the agent has connected again"))
+            earlier.disconnect(No(503, "replaced", "the agent has connected again"))
         return None
 
-    def renew(self, connection: Connection, asked: Renewal) -> LeaseAnswer | No:
+    def renew(self, connection: AgentConnection, asked: Renewal) -> LeaseAnswer | No:
         if asked.epoch > self._setup.epoch:
-            return No(503, "not_leader", f"epoch {self._setup.epoch} is over: there was one {asked.epoch}")
+            return No(503, "not_leader", f"this server has epoch {self._setup.epoch}; the agent knows {asked.epoch}")
         self._renewals += 1
         return self._leases.renew(connection.node, asked, boot_ms())
 
@@ -155,16 +157,16 @@ class Gateway:
         self._held += more
         return more < 0 or self._held <= _HELD_BYTES
 
-    def is_over(self, connection: Connection) -> None:
+    def is_over(self, connection: AgentConnection) -> None:
         self._forget_unknown(connection)
         if connection.node and self._by_node.get(connection.node) is connection:
             del self._by_node[connection.node]
             self._send(link.message(link.LEFT, connection.node, connection=connection.number))
 
-    # --- what is handed on --------------------------------------------------------------------------------------------
+    # --- forwarding ---------------------------------------------------------------------------------------------------
 
-    def hand_on(self, connection: Connection, kind: bytes, body: bytes) -> None:
-        """One report and one delivery of logs at a time for each node."""
+    def forward(self, connection: AgentConnection, kind: bytes, body: bytes) -> None:
+        """Forward a message: at most one report and one delivery of logs at a time for each node."""
         if kind in connection.in_flight:
             raise frames.BadFrame(f"a message of kind {kind!r} has not been answered yet")
         about = (connection.node, kind)
@@ -208,7 +210,7 @@ class Gateway:
             case link.DELEGATE if not self._has_ended:
                 self._leases.delegate(msgspec.json.decode(said.body, type=int))
             case link.ADMIT:
-                self._leases.admit(said.node, msgspec.json.decode(said.body, type=Standing), now_ms)
+                self._leases.admit(said.node, msgspec.json.decode(said.body, type=LeaseStatus), now_ms)
             case link.DROP:
                 self._leases.drop(said.node)
             case link.MEMBERS:
@@ -216,11 +218,11 @@ class Gateway:
                 self._leases.begin(members.standings, now_ms, members.farewell_ms)
                 self._credentials = members.credentials
                 for connection in list(self._by_node.values()):
-                    self._check_still(connection)
+                    self._check_credential(connection)
             case link.CREDENTIALS:
-                self._credentials[said.node] = msgspec.json.decode(said.body, type=tuple[Credential, ...])
+                self._credentials[said.node] = msgspec.json.decode(said.body, type=tuple[NodeCredential, ...])
                 if said.node in self._by_node:
-                    self._check_still(self._by_node[said.node])
+                    self._check_credential(self._by_node[said.node])
             case link.FAREWELL:
                 self._say_farewell(msgspec.json.decode(said.body, type=int), now_ms)
                 asyncio.get_running_loop().call_later(_LAST_WORDS_S, self._end_leases)
@@ -236,24 +238,24 @@ class Gateway:
             connection.in_flight.discard(kind)
         if said.about == frames.REFUSED:
             self._in_flight -= {(said.node, each) for each in connection.in_flight}
-            self._put_out(connection, msgspec.json.decode(said.body, type=No))
+            self._disconnect(connection, msgspec.json.decode(said.body, type=No))
         else:
             connection.tell(said.about, said.body)
 
-    def _check_still(self, connection: Connection) -> None:
-        """Whoever came in by a credential that is there no more, or has run out, leaves."""
+    def _check_credential(self, connection: AgentConnection) -> None:
+        """Close a connection whose credential was revoked or has expired."""
         mine = connection.credential
         is_over = mine is None or (mine.expires_ms is not None and mine.expires_ms <= _wall_ms())
         if is_over or mine not in self._credentials.get(connection.node, ()):
-            self._put_out(connection, No(401, "bad_token", "the credential of this node was revoked, or is over"))
+            self._disconnect(connection, No(401, "bad_token", "the credential of this node was revoked or has expired"))
 
-    def _put_out(self, connection: Connection, no: No) -> None:
+    def _disconnect(self, connection: AgentConnection, no: No) -> None:
         self._refused += 1
-        connection.put_out(no)
+        connection.disconnect(no)
 
     def _say_farewell(self, lease_ms: int, now_ms: int) -> None:
-        """Counted from the renewal that each agent sent last: only of that does it know when it was. What is under way
-        is answered alike for a moment; after that no lease is extended."""
+        """Give the last lease, counted from the last renewal of each agent, the only time that the agent knows.
+        Renewals that are under way get the same for a short time; after that no lease is extended."""
         self._leases.say_farewell(lease_ms)
         for node, connection in self._by_node.items():
             if connection.last is not None:
@@ -273,13 +275,13 @@ class Gateway:
             now_s = self.now_s()
             for connection in list(self._unknown.values()):
                 if now_s - connection.began_s > self._setup.hello_s:
-                    self._drop_unknown(connection, No(408, "too_slow", "nothing was said in time"))
+                    self._drop_unknown(connection, No(408, "too_slow", "the agent did not identify itself in time"))
             silent_s = max(_SILENT_S, 4 * self._leases.lease_ms / 1000)
             for connection in list(self._by_node.values()):
                 if now_s - connection.heard_s > silent_s:
-                    self._put_out(connection, No(408, "silent", "nothing was said for long"))
+                    self._disconnect(connection, No(408, "silent", f"no message for {silent_s:g} s"))
                 else:
-                    self._check_still(connection)
+                    self._check_credential(connection)
             await asyncio.sleep(SWEEP_S)
 
     async def count(self) -> None:
@@ -291,7 +293,8 @@ class Gateway:
 
 class _LinkProtocol(asyncio.Protocol):
     def __init__(self, gateway: Gateway) -> None:
-        self._gateway, self._parting = gateway, link.Parting()
+        self._gateway = gateway
+        self._parting = link.Parting()
 
     def connection_made(self, transport: Any) -> None:
         self._gateway.link_made(transport)
@@ -307,7 +310,7 @@ class _LinkProtocol(asyncio.Protocol):
         self._gateway.link_full(False)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The server is gone, and with it the right to extend anything. Its successor wants the address at once."""
+        """The server has ended, and with it the authority to extend leases. Free the port for its successor."""
         del exc
         os._exit(0)
 

@@ -1,7 +1,7 @@
-"""Signed heads of the journal, handed out at an interval: appended to a file, posted to a URL, or both.
+"""Signed heads of the journal, published at an interval: appended to a file, posted to a URL, or both.
 
-Where they go should be out of reach of those who may write the journal. That one could not be handed out is an alarm
-and nothing else: the next one proves all that came before it, too.
+They should go where users who can write the journal cannot change them. If one could not be published, the server only
+logs an error: the next one covers everything before it, too.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 import structlog
 
 from corral.store.attest import Signer, line_of
-from corral.store.journal import Head
-from corral.wire.keeping import AttestRules
+from corral.store.journal import JournalHead
+from corral.wire.retention import AttestRules
 
 log = structlog.get_logger(__name__)
 
@@ -23,22 +23,24 @@ _POST_S = 20.0
 
 
 class Attester:
-    """``head``: the last durable record; it may take its time."""
+    """``head``: returns the last durable record; may be slow."""
 
-    def __init__(self, rules: AttestRules, signer: Signer, head: Callable[[], Head]) -> None:
-        self._rules, self._signer, self._head = rules, signer, head
+    def __init__(self, rules: AttestRules, signer: Signer, head: Callable[[], JournalHead]) -> None:
+        self._rules = rules
+        self._signer = signer
+        self._head = head
         self.last_seq = 0
 
     async def run(self, now_ms: Callable[[], int]) -> None:
         while True:
             try:
                 await self.attest(now_ms())
-            except Exception as fault:  # the journal could not be read: a proof less, and no reason to stop
+            except Exception as fault:  # the journal could not be read: try again at the next interval
                 log.error("head_not_attested", error=str(fault))
             await asyncio.sleep(self._rules.every_ms / 1000)
 
     async def attest(self, at_ms: int) -> bool:
-        """Hand out the present head; nothing, if it is known already. Whether all of it arrived."""
+        """Publish the current head, unless it was published before. Returns whether it arrived everywhere."""
         head = await asyncio.to_thread(self._head)
         if head.seq == self.last_seq:
             return True
@@ -68,7 +70,7 @@ def _append(path: str, line: bytes) -> None:
 
 
 def _post(url: str, line: bytes) -> None:
-    import httpx2  # only where it is asked for
+    import httpx2  # loaded only if a URL is configured
 
     answer = httpx2.post(url, content=line, headers={"Content-Type": "application/json"}, timeout=_POST_S)
     answer.raise_for_status()

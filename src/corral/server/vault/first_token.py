@@ -1,7 +1,7 @@
-"""The token that the first start has made for the administrator: it expires, and is replaced long before.
+"""Renews the administrator's token that the first start created, long before it expires.
 
-It lies in the credentials of whoever started the server, where the command line finds it; there the server puts the
-next one. Knows that file and the accounts. A file that holds another token, or none, is somebody's own affair.
+The token is in the credentials file of the user who started the server, where the command line finds it; the server
+writes the new one there. Knows that file and the accounts. A file with another token, or none, is left alone.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 import structlog
 
-from corral.core.people import commands
-from corral.core.people.accounts import Accounts, Token
+from corral.core.accounts import commands
+from corral.core.accounts.accounts import Accounts, Token
 from corral.server.auth import digest_of, new_token
-from corral.server.service import Service
+from corral.server.service import ServerService
 
 log = structlog.get_logger(__name__)
 
@@ -28,21 +28,21 @@ ACTOR = "system"
 
 
 class FirstToken:
-    """``write``: replaces the file in one step, readable by its owner alone."""
+    """``write``: replaces the file atomically, readable by its owner only."""
 
     def __init__(self, path: Path, write: Callable[[Path, Any], None]) -> None:
         self._path, self._write = path, write
 
-    async def run(self, service: Service) -> None:
+    async def run(self, service: ServerService) -> None:
         while True:
             try:
                 await self.look(service)
-            except Exception as wrong:  # the old token is good for weeks: no reason to stop
+            except Exception as wrong:  # the old token is valid for weeks: try again later
                 log.error("first_token_not_renewed", error=str(wrong))
             await asyncio.sleep(LOOK_S)
 
-    async def look(self, service: Service) -> bool:
-        """Replace the token if half of its life is over. Says whether it was replaced."""
+    async def look(self, service: ServerService) -> bool:
+        """Replace the token if half of its lifetime has passed. Returns whether it was replaced."""
         kept = self._kept()
         token = None if kept is None else _found(service.accounts, str(kept.get("token", "")))
         now_ms = service.now_ms()
@@ -67,7 +67,7 @@ class FirstToken:
 
 
 def _found(accounts: Accounts, text: str) -> Token | None:
-    """The token of the first start, if this is it."""
+    """The token of the first start, if this text is it."""
     parts = text.split("_", 2)
     token = accounts.tokens.get(parts[1]) if len(parts) == 3 else None
     is_ours = token is not None and token.name == NAME and token.digest == digest_of(parts[2])

@@ -1,7 +1,7 @@
-"""Keys that seal the values of secrets: a file of them, newest first, or a credential that systemd hands over.
+"""Keys that encrypt the values of secrets: from a key file, or from a credential of systemd.
 
-Knows files and modes. A key file has one key of 32 bytes in base64 on each line; the first seals, all of them open, so
-that a new key can be put in front while older values are still there. Lines that begin with # are comments.
+Knows files and modes. A key file has one key of 32 bytes in base64 on each line. The first encrypts, all of them
+decrypt, so that a new key can be added in front while values of older keys exist. Lines that start with # are comments.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import os
 import stat
 from pathlib import Path
 
-KEY_FILE = "secrets.key"  # in the data folder, where nothing else is said
+KEY_FILE = "secrets.key"  # in the data folder, if no other file is configured
 CREDENTIAL = "corral-secrets-key"  # the name of systemd's credential
 KEY_BYTES = 32
 _FILE_BYTES_MAX = 64 << 10
 
 
 class BadKey(Exception):
-    """What is wrong with a key file, and what to do about it."""
+    """What is wrong with a key file, and what to do."""
 
 
 def load_keys(stated: str, data: Path, *, is_shared: bool) -> tuple[bytes, ...]:
-    """The keys of a server: of the file that the configuration names, of systemd's credential, or of the data folder,
-    where one is made if there is none. Servers that share a database must share their keys, so none is made there."""
+    """The keys of a server: from the configured file, from systemd's credential, or from the data folder, where one is
+    created if there is none. Servers that share a database must share their keys, so none is created for them."""
     if stated:
         return read_keys(Path(stated))
     handed = os.environ.get("CREDENTIALS_DIRECTORY", "")
@@ -40,20 +40,20 @@ def load_keys(stated: str, data: Path, *, is_shared: bool) -> tuple[bytes, ...]:
 
 
 def read_keys(path: Path) -> tuple[bytes, ...]:
-    """All keys of a file, the one that seals first."""
+    """All keys of a file; the first one encrypts."""
     try:
         with path.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             text = file.read(_FILE_BYTES_MAX)
     except OSError as wrong:
         raise BadKey(
-            f"the key of the secrets, {path}, cannot be read: {wrong.strerror}. Check secrets.key_file"
+            f"the key file of secrets, {path}, cannot be read: {wrong.strerror}. Check secrets.key_file"
         ) from None
     if mode & 0o077:
-        raise BadKey(f"the key of the secrets, {path}, can be read by others (mode {mode:04o}). chmod 600 it")
+        raise BadKey(f"the key file of secrets, {path}, can be read by other users (mode {mode:04o}): chmod 600 {path}")
     keys = tuple(_decoded(line, path) for line in text.splitlines() if line.strip() and not line.startswith(b"#"))
     if not keys:
-        raise BadKey(f"there is no key in {path}. Make one: corral secret new-key {path}")
+        raise BadKey(f"the key file {path} contains no key. Create one: corral secret new-key {path}")
     return keys
 
 
@@ -63,15 +63,15 @@ def _decoded(line: bytes, path: Path) -> bytes:
     except binascii.Error:
         key = b""
     if len(key) != KEY_BYTES:
-        raise BadKey(f"{path} has a line that is no key: each is {KEY_BYTES} bytes in base64")
+        raise BadKey(f"the key file {path} has an invalid line: each key is {KEY_BYTES} bytes in base64")
     return key
 
 
 def add_key(path: Path) -> None:
-    """Put a new key in front of those that a file has; the file is made if there is none."""
+    """Add a new key in front of the keys of a file; the file is created if there is none."""
     before = path.read_bytes() if path.exists() else b""
     if before:
-        read_keys(path)  # a file that is something else is left alone
+        read_keys(path)  # raises if it is not a key file
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

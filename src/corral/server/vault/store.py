@@ -1,6 +1,6 @@
-"""Values of secrets, sealed and kept: in files of the data folder, or where else values can be kept.
+"""The store of secret values, encrypted: in files of the data folder, or in a shared database.
 
-Names and times are in the journal, values are not. Who may set or use a secret is decided by others.
+Names and times are in the journal, values are not. Rights are checked elsewhere.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Protocol
 
 import structlog
 
-from corral.core.people.accounts import Accounts
+from corral.core.accounts.accounts import Accounts
 from corral.server.vault.sealing import CannotOpen, Sealer
 
 log = structlog.get_logger(__name__)
 
 
 class NoKey(Exception):
-    """There is no key to seal a value with, and what to do about that."""
+    """There is no key to encrypt a value with; the text says what to do."""
 
 
 class Values(Protocol):
-    """Where bytes are kept by queue and name. Each change is durable when it returns."""
+    """Stores bytes by queue and name. Each change is durable when it returns."""
 
     def put(self, queue: str, name: str, value: bytes) -> None: ...
     def get(self, queue: str, name: str) -> bytes | None: ...
@@ -36,17 +36,17 @@ class SecretStore:
         self._values, self._sealer = values, sealer
 
     def put(self, queue: str, name: str, value: str) -> None:
-        """Keep a value, durably. The old one, if any, is replaced in one step."""
+        """Store a value durably. An old one is replaced atomically."""
         if not self._sealer.can_seal:
             raise NoKey(
-                "servers that share a database need a key that all of them have: make one with "
-                "`corral secret new-key FILE`, bring it to every server, and name it in the configuration: "
+                "this server has no key for secrets. Servers on a shared database need a common one: create it with "
+                "`corral secret new-key FILE`, copy it to every server, and set it in the configuration: "
                 "secrets: {key_file: FILE}"
             )
         self._values.put(queue, name, self._sealer.seal(queue, name, value))
 
     def get(self, queue: str, name: str) -> str | None:
-        """The value; None: there is none. Raises `CannotOpen`."""
+        """The value; None if there is none. Raises `CannotOpen`."""
         kept = self._values.get(queue, name)
         return None if kept is None else self._sealer.open(queue, name, kept)
 
@@ -54,8 +54,8 @@ class SecretStore:
         self._values.drop(queue, name)
 
     def reveal(self, accounts: Accounts, queue: str, name: str) -> str | None:
-        """The value that a job of this queue gets: of the queue itself, or of the nearest above it that has one. One
-        that cannot be opened is as if it were not there, and an alarm."""
+        """The value that a job of this queue gets: of the queue itself, or of the nearest one above it. A value that
+        cannot be decrypted is treated as missing and logged as an error."""
         while (queue, name) not in accounts.secrets:
             if not queue:
                 return None
@@ -67,7 +67,7 @@ class SecretStore:
             return None
 
     def seal_again(self, accounts: Accounts) -> int:
-        """Seal with the newest key what an older one, or none, has sealed. Returns how many there were."""
+        """Encrypt with the newest key all values of older keys, and plain values. Returns their number."""
         found = 0
         for queue, name in list(accounts.secrets):
             kept = self._values.get(queue, name)
@@ -82,7 +82,7 @@ class SecretStore:
 
 
 class FileValues:
-    """One file each, readable by the server alone."""
+    """One file for each value, readable by the server only."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

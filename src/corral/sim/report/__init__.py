@@ -1,1 +1,1 @@
-"""Measures of runs, for people and for programs."""
+"""Measures of runs, as tables, pages and files."""

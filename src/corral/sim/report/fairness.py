@@ -1,8 +1,8 @@
-"""Whether teams got what was theirs: shares received against shares entitled to, and finish times against those that a
-cluster of one's own would have given.
+"""Fairness between teams: received shares compared with entitled shares, and finish times compared with those in a
+cluster of the team alone.
 
 Entitlement is max-min fair by weight: what one team does not want, the others share. Knows step functions and jobs;
-knows nothing of the guarantees that a policy was told to keep.
+does not know the guarantees that a policy must keep.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from msgspec import Struct
 
 from corral.sim.report.series import Series, even_bounds
 
-#: The window is cut into so many pieces; within one a team may catch up on what it missed.
+#: Number of pieces of the window; within one piece a team may catch up on what it missed.
 PIECES = 500
 
 
 class TeamShare(Struct):
-    """What a team received in the window. All but ``received_of_wanted`` are shares of the GPU time in service."""
+    """What a team received in the window. All except ``received_of_wanted`` are shares of the GPU time in service."""
 
     received: float
     entitled: float
@@ -27,8 +27,8 @@ class TeamShare(Struct):
     received_of_wanted: float | None  # None: it wanted nothing
 
 
-class Shares(Struct):
-    """Shares in the window: how far all were from what they were entitled to, and how even satisfaction was."""
+class ShareReport(Struct):
+    """Shares in the window: distance from entitlement, and how evenly demand was satisfied."""
 
     deficit: float | None  # None: the window has no length or no GPUs
     deviation: float | None
@@ -36,13 +36,13 @@ class Shares(Struct):
     teams: dict[str, TeamShare]
 
 
-def shares(run: Series, since: int, until: int, weights: Mapping[str, int]) -> Shares:
+def shares(run: Series, since: int, until: int, weights: Mapping[str, int]) -> ShareReport:
     """Compare what teams received with what they were entitled to, piece by piece of a window."""
     bounds = even_bounds(since, until, PIECES)
     capacity = run.capacity.pieces(bounds)
     whole = sum(capacity)
     if not whole:
-        return Shares(None, None, None, {})
+        return ShareReport(None, None, None, {})
     received = {team: steps.held.pieces(bounds) for team, steps in run.teams.items()}
     wanted = {
         team: [had + more for had, more in zip(received[team], steps.in_line.pieces(bounds), strict=True)]
@@ -64,13 +64,15 @@ def shares(run: Series, since: int, until: int, weights: Mapping[str, int]) -> S
         )
     owed = sum(deficit.values()) / whole
     satisfied = [share.received_of_wanted for share in teams.values() if share.received_of_wanted is not None]
-    return Shares(owed, owed + sum(excess.values()) / whole, jain(satisfied), teams)
+    return ShareReport(owed, owed + sum(excess.values()) / whole, jain(satisfied), teams)
 
 
 def max_min(wants: Iterable[tuple[str, int, int]], room: int) -> dict[str, float]:
-    """Divide room among (team, wanted, weight): nobody gets more than it wants, the others share the rest by weight."""
+    """Divide capacity among (team, wanted, weight): no team gets more than it wants, the rest is shared."""
     waiting = sorted(wants, key=lambda want: (want[1] / want[2], want[0]))
-    weight, left, found = sum(want[2] for want in waiting), float(room), {}
+    weight = sum(want[2] for want in waiting)
+    left = float(room)
+    found = {}
     for team, wanted, own in waiting:
         found[team] = min(float(wanted), left * own / weight)
         left -= found[team]
@@ -85,13 +87,15 @@ def jain(values: Sequence[float]) -> float | None:
 
 
 def completion_alone(jobs: Sequence[tuple[int, int, int]], gpu_milli: int) -> list[int]:
-    """Completion times of (submitted, work, GPU-milli), in order of submission, on so many GPUs of one's own.
+    """Completion times of (submitted, work, GPU-milli), in order of submission, on a cluster of this many GPUs.
 
-    First come, first served, and GPUs are all alike. A job that asks for more than there is runs on all of it for as
-    much longer as it has fewer GPUs.
+    First come, first served; all GPUs are equal. A job that requests more than there is runs on all of it,
+    proportionally longer.
     """
-    free, now, found = gpu_milli, 0, []
-    ends: list[tuple[int, int]] = []  # a heap of (end, GPU-milli) of what runs
+    free = gpu_milli
+    now = 0
+    found = []
+    ends: list[tuple[int, int]] = []  # a heap of (end, GPU-milli) of running jobs
     for submitted, work, asked in jobs:
         now = max(now, submitted)
         taken = min(asked, gpu_milli)

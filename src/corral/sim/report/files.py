@@ -1,6 +1,6 @@
 """Runs as files for programs: the measures as JSON, the jobs as CSV.
 
-Keys and columns are stable: new ones may be added, none changes its meaning. docs/measures.md says what each means.
+Keys and columns are stable: new ones may be added, none changes its meaning. docs/measures.md defines each.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class MeasuredRun(msgspec.Struct):
     policy: str
     workload: str
     measures: Measures
-    cut_ms: int | None = None  # null: the run came to its own end
+    cut_ms: int | None = None  # null: the run was not interrupted
 
 
 class MeasuresFile(msgspec.Struct):
-    """The JSON file: ``format`` grows when a key changes its meaning."""
+    """The JSON file. ``format`` is increased when a key changes its meaning."""
 
     format: int
     runs: list[MeasuredRun]
@@ -48,7 +48,7 @@ JOB_COLUMNS = (
 
 
 def write_jobs(history: History, out: TextIO) -> None:
-    """One line a job in order of submission. What is not known is empty; nodes are separated by spaces."""
+    """One line per job in order of submission. Unknown values are empty; nodes are separated by spaces."""
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(JOB_COLUMNS)
     for job in sorted(history.jobs.values(), key=lambda job: (job.submitted_ms, job.id)):
@@ -67,5 +67,5 @@ def write_jobs(history: History, out: TextIO) -> None:
 
 
 def _plain(text: str) -> str:
-    """A name that no spreadsheet takes for a formula."""
+    """A name that no spreadsheet reads as a formula."""
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text

@@ -1,7 +1,7 @@
-"""Who sat where and when: a row a node, split into as many lanes as the node has GPUs, a box a run.
+"""Gantt chart: one row per node, split into one lane per GPU; one box per attempt.
 
-A history does not say which GPU of a node a run had, so lanes are dealt out first come, first served; they show how
-full a node was, not which device was used. What is left out for the sake of size is said in the chart's description.
+A history does not say which GPU of a node an attempt had, so lanes are assigned first come, first served; they show
+how full a node was, not which device was used. The chart's description states what is left out to limit its size.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from corral.sim.report.wording import duration
 NODES_MAX = 40
 BOXES_MAX = 1_500
 LANES_MAX = 16
-ROW_HEIGHT_MIN, ROW_HEIGHT_MAX, HEIGHT = 18, 36, 320
+ROW_HEIGHT_MIN = 18
+ROW_HEIGHT_MAX = 36
+HEIGHT = 320
 
 
 class _Box(Struct):
@@ -33,7 +35,7 @@ class _Box(Struct):
 
 
 def gantt(result: Result, colours: dict[str, int], between: tuple[int, int]) -> Chart:
-    """The nodes of one run, at most so many of them, with their largest boxes."""
+    """The nodes of one run, up to a maximum, with their largest boxes."""
     history = result.history
     names = sorted(_nodes(history), key=natural)
     shown = names[:NODES_MAX]
@@ -73,7 +75,7 @@ def _lanes(history: History, node: str) -> int:
 
 
 def _boxes(history: History, numbers: dict[str, int]) -> list[_Box]:
-    """Runs in order of their start, each dealt the lowest lanes that are free."""
+    """Attempts in order of their start, each in the lowest free lanes."""
     runs = []
     for job in history.jobs.values():
         for run in job.runs:
@@ -96,13 +98,13 @@ def _boxes(history: History, numbers: dict[str, int]) -> list[_Box]:
 
 
 def _deal(busy_until: list[int], now_ms: int, wanted: int) -> list[int]:
-    """The lowest free lanes; where slices share a GPU there may be too few, and then those that are free soonest."""
+    """The lowest free lanes. If slices share a GPU there may be too few; then also the lanes that are free soonest."""
     soonest = sorted((max(until, now_ms), lane) for lane, until in enumerate(busy_until))
     return sorted(lane for _, lane in soonest[:wanted])
 
 
 def _together(lanes: list[int]) -> list[range]:
-    """Neighbouring lanes as ranges."""
+    """Adjacent lanes as ranges."""
     groups = groupby(enumerate(lanes), key=lambda pair: pair[1] - pair[0])
     found = [[lane for _, lane in members] for _, members in groups]
     return [range(members[0], members[-1] + 1) for members in found]

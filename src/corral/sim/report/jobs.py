@@ -1,7 +1,7 @@
-"""One job of a history in numbers: when it held seats, when it stood in line, what was kept of its work.
+"""One job of a history in numbers: when it held seats, when it was queued, and how much of its work was kept.
 
-Knows one job at a time and the end of the history; knows nothing of teams, clusters or other jobs. What is still
-going on at the end of the history is taken up to that end.
+Knows one job at a time and the end of the history; does not know teams, clusters or other jobs. What is still running
+at the end of the history is counted up to that end.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from msgspec import Struct
 
 from corral.core.model import PREEMPTING, FailureClass
-from corral.sim.history import JobRecord, RunRecord
+from corral.sim.history import JobHistory, RunRecord
 
-#: From the first time up to but not including the second.
+#: From the first time up to, not including, the second.
 Spell = tuple[int, int]
 
-#: Ends of an attempt that are nobody's failure.
+#: Ends of an attempt that are not failures.
 _NO_FAILURE = frozenset({"", FailureClass.PREEMPTED.value, FailureClass.CANCELLED.value})
 _PREEMPTING = frozenset(cause.value for cause in PREEMPTING)
 
@@ -26,10 +26,10 @@ LARGEST_CLASS = "64+"
 class JobFigures(Struct, gc=False):
     """What one job received and what it cost. Times in milliseconds, GPU time in GPU-milliseconds."""
 
-    completion_ms: int | None  # None: not over
-    waited_ms: int | None  # in line until it first had seats; None: it never had
-    in_line_ms: int  # in line in all
-    held_ms: int  # with seats of any of its gangs
+    completion_ms: int | None  # None: not ended
+    waited_ms: int | None  # queued until it first had seats; None: it never had
+    in_line_ms: int  # queued in total
+    held_ms: int  # time in which any of its gangs had seats
     kept_ms: int  # running time that was not lost, summed over its gangs
     held_gpu_ms: int = 0
     starting_gpu_ms: int = 0
@@ -43,8 +43,8 @@ class JobFigures(Struct, gc=False):
     finish_time_ratio: float | None = None  # set where the cluster is known
 
 
-def figures(job: JobRecord, end_ms: int) -> JobFigures:
-    """The figures of a job; whatever is not over is counted up to ``end_ms``."""
+def figures(job: JobHistory, end_ms: int) -> JobFigures:
+    """The figures of a job; what has not ended is counted up to ``end_ms``."""
     over_ms = end_ms if job.ended_ms is None else job.ended_ms
     held_ms = sum([until - since for since, until in held_spells(job, end_ms)])
     waited_ms = min([run.placed_ms for run in job.runs]) - job.submitted_ms if job.runs else None
@@ -80,14 +80,14 @@ def _add_run(found: JobFigures, run: RunRecord, end_ms: int) -> None:
 
 
 def working_milli(run: RunRecord) -> int:
-    """The GPUs that work in a run: what it holds but for its spares."""
+    """The GPUs that work in an attempt: all except spares."""
     if not run.spares:
         return run.gpu_milli
     return run.gpu_milli * (len(run.nodes) - run.spares) // len(run.nodes)
 
 
 def kept_spell(run: RunRecord, end_ms: int) -> Spell:
-    """When a run did work that was kept. What is lost is always its tail: all that came after the last checkpoint."""
+    """When an attempt did work that was kept. Lost work is always at its end, after the last checkpoint."""
     until = end_ms if run.ended_ms is None else run.ended_ms
     if run.started_ms is None:
         return until, until
@@ -95,8 +95,8 @@ def kept_spell(run: RunRecord, end_ms: int) -> Spell:
     return run.started_ms, max(run.started_ms, until - lost_ms)
 
 
-def held_spells(job: JobRecord, end_ms: int) -> list[Spell]:
-    """When at least one gang of the job had seats: apart from each other and in order."""
+def held_spells(job: JobHistory, end_ms: int) -> list[Spell]:
+    """When at least one gang of the job had seats: disjoint and in order."""
     spells = [(run.placed_ms, end_ms if run.ended_ms is None else run.ended_ms) for run in job.runs]
     if len(spells) < 2:
         return spells
@@ -110,8 +110,8 @@ def held_spells(job: JobRecord, end_ms: int) -> list[Spell]:
     return merged
 
 
-def line_spells(job: JobRecord, end_ms: int) -> list[Spell]:
-    """When the job was neither over nor had any seats."""
+def line_spells(job: JobHistory, end_ms: int) -> list[Spell]:
+    """When the job had not ended and had no seats."""
     since, found = job.submitted_ms, []
     for placed, left in held_spells(job, end_ms):
         if placed > since:
@@ -123,10 +123,10 @@ def line_spells(job: JobRecord, end_ms: int) -> list[Spell]:
     return found
 
 
-def line_milli_spells(job: JobRecord, end_ms: int, spells: list[Spell]) -> list[tuple[int, int, int]]:
-    """(since, until, GPU-milli in line): each gang that is neither seated nor over counts with an equal part.
+def line_milli_spells(job: JobHistory, end_ms: int, spells: list[Spell]) -> list[tuple[int, int, int]]:
+    """(since, until, GPU-milli queued): each gang that has not ended and has no seats counts with an equal part.
 
-    ``spells`` are those of ``line_spells``: all there is to a job of one gang.
+    ``spells`` are those of ``line_spells``, which are the result for a job of one gang.
     """
     if job.gangs == 1:
         return [(since, until, job.gpu_milli) for since, until in spells]
@@ -150,7 +150,7 @@ def line_milli_spells(job: JobRecord, end_ms: int, spells: list[Spell]) -> list[
 
 
 def size_class(gpu_milli: int) -> str:
-    """The class of a job by the GPUs it asks for."""
+    """The size class of a job by the GPUs it requests."""
     gpus = -(-gpu_milli // 1000)
     for label, most in SIZE_CLASSES:
         if gpus <= most:

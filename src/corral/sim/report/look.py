@@ -1,4 +1,4 @@
-"""How the page looks: one style sheet for light and dark. Nothing in it refers to another file.
+"""The style sheet of the page, for light and dark. It refers to no other file.
 
 The colours are Okabe and Ito's, which people with any kind of colour vision can tell apart, lightened on dark ground;
 lines differ in their dashes as well.

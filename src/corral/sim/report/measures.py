@@ -1,8 +1,8 @@
-"""A run in numbers: what each job, each team and the whole cluster got out of it.
+"""The measures of a run: for each job, each team and the whole cluster.
 
 ``measure`` reads a history and the workload it came from and returns plain structs that can be written as JSON. The
-definitions are in docs/measures.md. Jobs that are not over are counted and left out of every distribution, never
-silently; a number that cannot be had is None, never 0.
+definitions are in docs/measures.md. Jobs that have not ended are counted and left out of every distribution, with
+a note; a number that cannot be computed is None, never 0.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from corral.core.model import GangState
-from corral.sim.history import History, JobRecord
-from corral.sim.report.fairness import Shares, completion_alone, shares
+from corral.sim.history import History, JobHistory
+from corral.sim.report.fairness import ShareReport, completion_alone, shares
 from corral.sim.report.jobs import LARGEST_CLASS, SIZE_CLASSES, JobFigures, figures, size_class
 from corral.sim.report.packing import fragmentation
 from corral.sim.report.series import Series, Steps, lesser, series, while_any
 from corral.sim.traces.model import Trace, TraceJob
 
-#: Below so much running time a job is taken to be this long where it divides: nobody minds a wait of a second.
+#: Shorter jobs count as this long in a ratio, so that a wait of a second does not dominate.
 BOUND_MS = 10_000
 GPU_MS_PER_HOUR = 3_600_000
 SIZE_LABELS = (*(label for label, _ in SIZE_CLASSES), LARGEST_CLASS)
 
 
 class Distribution(Struct, frozen=True, gc=False):
-    """Percentiles by nearest rank: the smallest value that at least so many percent do not exceed."""
+    """Percentiles by nearest rank: the smallest value that at least p percent do not exceed."""
 
     count: int
     mean: float
@@ -37,16 +37,16 @@ class Distribution(Struct, frozen=True, gc=False):
 
 
 class Group(Struct):
-    """Some jobs together: all of them, those of a team, those of a size class."""
+    """A group of jobs: all, those of a team, or those of a size class."""
 
     jobs: int  # accepted
     succeeded: int
     failed: int
     cancelled: int
     unfinished: int
-    never_started: int  # of the unfinished, those that never had seats
+    never_started: int  # unfinished jobs that never had seats
     refused: int
-    oldest_in_line_ms: int  # the longest time in line of any unfinished job
+    oldest_in_line_ms: int  # longest queue time of an unfinished job
     completion_ms: Distribution | None
     waiting_ms: Distribution | None
     in_line_ms: Distribution | None
@@ -72,12 +72,12 @@ class Cluster(Struct):
     utilisation_in_span: float | None
     uptime_in_window: float | None
     uptime_in_span: float | None
-    uptime_while_waiting: float | None  # over the time in which somebody was in line; None: nobody ever was
+    uptime_while_waiting: float | None  # over the time in which jobs were queued; None: none ever was
     fragmentation: float | None
 
 
 class Power(Struct, frozen=True, gc=False):
-    """What a GPU draws, and what a kilowatt-hour costs."""
+    """Power of a GPU, and the price of a kilowatt-hour."""
 
     idle_watts: float
     busy_watts: float
@@ -85,7 +85,7 @@ class Power(Struct, frozen=True, gc=False):
 
 
 class Energy(Struct):
-    """What the GPUs in service drew over the span."""
+    """Energy of the GPUs in service over the span."""
 
     kwh: float
     cost: float
@@ -93,14 +93,14 @@ class Energy(Struct):
 
 
 class Measures(Struct):
-    """Everything that is measured of one run."""
+    """All measures of one run."""
 
     window_ms: tuple[int, int]
     span_ms: tuple[int, int]
     events: int
     total: Group
     cluster: Cluster
-    shares: Shares
+    shares: ShareReport
     energy: Energy | None
     teams: dict[str, Group]
     sizes: dict[str, Group]
@@ -115,7 +115,7 @@ def measure(
     over_time: Series | None = None,
 ) -> Measures:
     """The measures of a run. ``weights``: entitlement of teams, 1 each unless stated; ``over_time``: its series, if
-    they are at hand already. Without a trace the length of a job is what it ran, and refused jobs have no team.
+    already computed. Without a trace the length of a job is its run time, and refused jobs have no team.
     """
     over_time = over_time or series(history)
     submissions = [job.submitted_ms for job in history.jobs.values()]
@@ -141,7 +141,7 @@ def measure(
 
 
 def _refused(history: History, trace: Trace | None) -> list[TraceJob]:
-    """Jobs of the workload that were due within the run and have no record."""
+    """Jobs of the workload that were to be submitted within the run and have no record."""
     if trace is None:
         return []
     known = [job for job in trace.jobs if job.id in history.jobs]
@@ -151,7 +151,7 @@ def _refused(history: History, trace: Trace | None) -> list[TraceJob]:
 
 # ---- jobs ----------------------------------------------------------------------------------------------------------
 
-_Found = tuple[JobRecord, JobFigures]
+_Found = tuple[JobHistory, JobFigures]
 
 
 def _grouped(found: Iterable[_Found], refused: Iterable[TraceJob], *, by_size: bool) -> dict[str, Group]:
@@ -196,8 +196,8 @@ def _group(found: Sequence[_Found], refused: int) -> Group:
     )
 
 
-def is_measured(job: JobRecord) -> bool:
-    """Whether a job counts in distributions: it came to an end of its own, well or not. Who was cancelled did not."""
+def is_measured(job: JobHistory) -> bool:
+    """Whether a job counts in distributions: it succeeded or failed. Cancelled jobs do not count."""
     return job.ended_ms is not None and job.outcome != GangState.CANCELLED and bool(job.runs)
 
 
@@ -210,7 +210,7 @@ def distribution(values: Sequence[float]) -> Distribution | None:
 
 
 def _compare_with_undisturbed(found: Iterable[_Found], work: Mapping[str, int]) -> None:
-    """Bounded slowdown: completion time over the length of the job; 1 is a job that nothing delayed."""
+    """Bounded slowdown: completion time over the length of the job; 1: the job was not delayed."""
     for job, f in found:
         length = work.get(job.id, f.kept_ms)
         f.slowdown = max(1.0, (f.completion_ms or 0) / max(length, BOUND_MS))
@@ -219,7 +219,7 @@ def _compare_with_undisturbed(found: Iterable[_Found], work: Mapping[str, int]) 
 def _compare_with_own_share(
     found: Iterable[_Found], work: Mapping[str, int], gpu_milli: int, weights: Mapping[str, int]
 ) -> None:
-    """Finish-time ratio: completion time over that in a cluster that is the team's own share of this one."""
+    """Finish-time ratio: completion time divided by that in a cluster of the size of the team's share."""
     teams: dict[str, list[_Found]] = {}
     for one in found:
         teams.setdefault(one[0].queue, []).append(one)

@@ -1,6 +1,6 @@
-"""Fragmentation: how much of what was free lay scattered on nodes in use, while work was in line.
+"""Fragmentation: how much of the free capacity was on nodes partly in use, while jobs were queued.
 
-Node by node, each with its own changes in order of time. Knows nothing of who used them.
+Node by node, each with its own changes in order of time. Does not know which jobs used them.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from corral.sim.report.series import Changes, Steps
 
 
 def fragmentation(history: History, in_line: Steps) -> float | None:
-    """Of the GPU time that was free while GPUs were asked for in line, the part on nodes that were partly in use.
+    """Of the GPU time that was free while jobs with GPUs were queued, the part on nodes that were partly in use.
 
-    None where nothing was free while work was in line, or where the history does not say what its nodes have.
+    None if nothing was free while jobs were queued, or if the history does not state the GPUs of its nodes.
     """
     held, waited = _held_by_node(history), _Waited(in_line)
     free = scattered = 0
@@ -27,7 +27,7 @@ def fragmentation(history: History, in_line: Steps) -> float | None:
 
 
 class _Waited:
-    """How long work had been in line by a given time: the time in which anything was, added up."""
+    """The total time up to a given time in which any job was queued."""
 
     def __init__(self, in_line: Steps) -> None:
         self._times: list[int] = []
@@ -47,7 +47,7 @@ class _Waited:
 
 
 def _areas(capacity: StepList, held: Changes, waited: _Waited, end_ms: int) -> tuple[int, int]:
-    """What was free on a node while work was in line, in GPU-milli times milliseconds, and what of it was scattered."""
+    """What was free on a node while jobs were queued, in GPU-milli times ms, and the fragmented part of it."""
     free = scattered = has = taken = before = 0
     changes = [(time, change, 0) for time, change in held]
     for (time, value), (_, last) in zip(capacity, [(0, 0), *capacity], strict=False):

@@ -1,7 +1,6 @@
-"""The report of one or several runs as a page: one HTML file that needs nothing else, no network and no script.
+"""The report of one or several runs as a page: one HTML file that needs no network and no script.
 
-Puts charts and tables in order and frames them. Names of jobs, teams and policies are whatever people typed: all text
-goes through ``svg.text``.
+Arranges charts and tables. Names of jobs, teams and policies are untrusted: all text goes through ``svg.text``.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ TEAM_ROWS_MAX = 50
 
 _WORDS = (
     ("completion", "from submission to the end of the job"),
-    ("in line", "neither over nor with any seats; before the first seats and after every eviction"),
+    ("queued", "not ended and without seats: before the first start and after every eviction"),
     ("bounded slowdown", "completion time over the length of the job, which counts as ten seconds at least"),
     ("effective training time", "running time that was kept, as a share of the completion time"),
     ("GPU uptime", "GPU time that went into work that was kept, as a share of the GPU time in service"),
     ("utilisation", "GPU time held by gangs, working or not, as a share of the GPU time in service"),
     ("window", "from the first to the last submission: the same for every policy"),
     ("span", "from the first submission to the end of the run, which depends on the policy"),
-    ("fragmentation", "of the GPU time that was free while work was in line, the part on nodes partly in use"),
+    ("fragmentation", "of the GPU time that was free while jobs were queued, the part on nodes partly in use"),
     ("share deficit", "GPU time that teams were entitled to (max-min fair) and did not get, of that in service"),
     ("share deviation", "the deficit, and in the same way what teams got beyond their entitlement"),
     ("Jain's index", "how even teams are in received over wanted GPU time; 1 is perfectly even"),
-    ("finish-time ratio", "completion time over that in a cluster of the team's own, one n-th of this one"),
+    ("finish-time ratio", "completion time over that in a cluster of the team alone, one n-th of this one"),
 )
 
 
@@ -51,7 +50,7 @@ def page(results: Sequence[Result], title: str = "Simulation report") -> str:
             *_nodes(results, numbers),
         ]
     words = "".join(f"<dt>{text(word)}</dt><dd>{text(meaning)}</dd>" for word, meaning in _WORDS)
-    parts.append(_section("words", "What the words mean", [f"<dl>{words}</dl>"]))
+    parts.append(_section("words", "Definitions", [f"<dl>{words}</dl>"]))
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -133,7 +132,7 @@ def _figure(chart: Chart, numbers: count[int]) -> str:
 
 
 def _key(entries: Sequence[tuple[str, int, int]]) -> str:
-    """The legend: a sample of each line or area with its name."""
+    """The legend: each line or area with its name."""
     sample = '<svg class="sample" viewBox="0 0 28 10" aria-hidden="true">'
     items = "".join(
         f'<li>{sample}<path class="line c{colour % 8} d{dash % 4}" d="M1 5H27"/></svg>{text(name)}</li>'
@@ -162,7 +161,7 @@ def _cell(words: str, is_best: bool) -> str:
 
 
 def _groups(results: Sequence[Result], kind: str) -> str:
-    """A table by team or by size: one block a group, one line a run."""
+    """A table by team or by size: one block per group, one line per run."""
     of_run = [result.measures.teams if kind == "team" else result.measures.sizes for result in results]
     names = list(dict.fromkeys(name for groups in of_run for name in groups))
     if kind == "team":

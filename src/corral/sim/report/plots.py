@@ -1,7 +1,7 @@
 """The charts of a report: runs over time, distributions over jobs, shares of teams.
 
-Knows what is drawn and how it is called; how a shape is written is the business of ``svg``, and the page decides
-where a chart stands. One colour and one dash a run, the same in every chart.
+Knows the data and names of charts; ``svg`` writes shapes, and the page arranges charts. One colour and one dash per
+run, the same in every chart.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OTHERS = "all others"
 
 
 class Chart(Struct, frozen=True):
-    """A chart without its frame: what it is called, what it shows, and the shapes."""
+    """A chart without its frame: title, description and shapes."""
 
     title: str
     description: str
@@ -46,7 +46,7 @@ def key(results: Sequence[Result]) -> tuple[tuple[str, int, int], ...]:
 
 
 def utilisation(results: Sequence[Result]) -> Chart:
-    """GPUs held as a share of those in service. A single run also shows what of it was useful."""
+    """GPUs held as a share of those in service. A single run also shows the useful part."""
     gpus = max((result.measures.cluster.gpus_max for result in results), default=0) * 1000
     drawn: list[tuple[Result, Callable[[Series], Steps]]] = [(result, lambda run: run.held) for result in results]
     names = key(results)
@@ -64,13 +64,11 @@ def utilisation(results: Sequence[Result]) -> Chart:
 
 
 def gpus_in_line(results: Sequence[Result]) -> Chart:
-    return _line_chart(
-        results, lambda run: run.in_line, 0.001, "GPUs asked for in line", "GPUs that jobs without seats ask for"
-    )
+    return _line_chart(results, lambda run: run.in_line, 0.001, "Queued GPUs", "GPUs that queued jobs request")
 
 
 def jobs_in_line(results: Sequence[Result]) -> Chart:
-    return _line_chart(results, lambda run: run.jobs_in_line, 1, "Jobs in line", "Jobs that have no seats")
+    return _line_chart(results, lambda run: run.jobs_in_line, 1, "Queued jobs", "Jobs without seats")
 
 
 def _line_chart(
@@ -112,11 +110,11 @@ def completion_curve(results: Sequence[Result]) -> Chart:
 
 
 def waiting_curve(results: Sequence[Result]) -> Chart:
-    return _curve(results, lambda found: found.in_line_ms, "Time in line", "without seats, preemptions included")
+    return _curve(results, lambda found: found.in_line_ms, "Queue time", "without seats, preemptions included")
 
 
 def _curve(results: Sequence[Result], value: Callable[[JobFigures], int | None], title: str, what: str) -> Chart:
-    """The share of the jobs that took at most so long."""
+    """The share of the jobs that took at most a given time."""
     ranked = [sorted(_values(result, value)) for result in results]
     across = log_time_axis(max((values[-1] for values in ranked if values), default=0))
     up = Axis(0, 1, tuple((n / 100, f"{n} %") for n in range(0, 101, 25)))
@@ -128,7 +126,7 @@ def _curve(results: Sequence[Result], value: Callable[[JobFigures], int | None],
         canvas.note("no job has ended")
     return Chart(
         title,
-        f"Share of the ended jobs whose time {what} was at most so long (logarithmic). Further left is better.",
+        f"Share of the ended jobs whose time {what} was at most the time shown (logarithmic). Further left is better.",
         canvas,
         key(results),
     )
@@ -141,7 +139,7 @@ def _values(result: Result, value: Callable[[JobFigures], int | None]) -> list[i
 
 
 def _steps_up(values: Sequence[int], across: Axis, up: Axis) -> list[Point]:
-    """The distribution as steps, thinned to so many ranks; the first and the last are always there."""
+    """The distribution as steps, thinned to a number of ranks; the first and the last are always included."""
     if not values:
         return []
     many = min(len(values), CURVE_POINTS_MAX)
@@ -158,7 +156,7 @@ def _steps_up(values: Sequence[int], across: Axis, up: Axis) -> list[Point]:
 
 
 def team_colours(results: Sequence[Result]) -> dict[str, int]:
-    """The teams that held the most, each with its colour; all others share the last one."""
+    """The teams that held the most, each with its colour; all others share the last colour."""
     held: dict[str, float] = {}
     for result in results:
         for team, group in result.measures.teams.items():
@@ -173,7 +171,7 @@ def team_key(colours: dict[str, int]) -> tuple[tuple[str, int, int], ...]:
 
 
 def team_shares(result: Result, colours: dict[str, int], between: tuple[int, int]) -> Chart:
-    """What each team held of the cluster over time, stacked."""
+    """Share of the cluster that each team held over time, stacked."""
     canvas, across = Canvas(), time_axis(*between)
     up = Axis(0, 100, tuple((float(n), f"{n} %") for n in range(0, 101, 25)))
     canvas.axes(across, up)

@@ -1,4 +1,4 @@
-"""One run as a report shows it: under which policy, over which workload, what happened and what it measures."""
+"""One run as a report shows it: policy, workload, history and measures."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from corral.sim.traces.model import Trace
 
 
 class Result(Struct):
-    """A run with everything that a report needs. Reports take several, to be shown side by side."""
+    """A run with everything that a report needs. Reports show several side by side."""
 
     policy: str
     workload: str
     measures: Measures
     history: History
     over_time: Series
-    cut_ms: int | None = None  # how long after its beginning the run was ended before its end; None: it was not
+    cut_ms: int | None = None  # simulated time after which the run was interrupted; None: it was not
 
 
 def evaluate(

@@ -1,4 +1,4 @@
-"""What a comparison shows, as data: each row with its label, where its number is, how it is written, which is better.
+"""The rows of a comparison, as data: label, value, format, and whether more or less is better.
 
 The terminal table and the page show the same rows; neither knows a measure by name.
 """
@@ -17,8 +17,8 @@ from corral.sim.report.wording import count, duration, index, ratio, share
 Better = Literal["less", "more", ""]
 
 
-class Row(Struct, frozen=True):
-    """One line of the comparison. ``better`` is empty where a number says nothing good or bad by itself."""
+class ReportRow(Struct, frozen=True):
+    """One line of the comparison. ``better`` is empty if neither more nor less is better."""
 
     label: str
     value: Callable[[Measures], float | None]
@@ -51,61 +51,67 @@ def _p99(found: Distribution | None) -> float | None:
 
 
 #: Sections of the comparison.
-SECTIONS: tuple[tuple[str, tuple[Row, ...]], ...] = (
+SECTIONS: tuple[tuple[str, tuple[ReportRow, ...]], ...] = (
     (
         "Jobs",
         (
-            Row("completion, mean", lambda m: _mean(m.total.completion_ms), duration, "less"),
-            Row("completion, median", lambda m: _p50(m.total.completion_ms), duration, "less"),
-            Row("completion, 95\N{NO-BREAK SPACE}%", lambda m: _p95(m.total.completion_ms), duration, "less"),
-            Row("completion, 99\N{NO-BREAK SPACE}%", lambda m: _p99(m.total.completion_ms), duration, "less"),
-            Row("wait for first seats, mean", lambda m: _mean(m.total.waiting_ms), duration, "less"),
-            Row("wait for first seats, 95\N{NO-BREAK SPACE}%", lambda m: _p95(m.total.waiting_ms), duration, "less"),
-            Row("all time in line, mean", lambda m: _mean(m.total.in_line_ms), duration, "less"),
-            Row("all time in line, 99\N{NO-BREAK SPACE}%", lambda m: _p99(m.total.in_line_ms), duration, "less"),
-            Row("bounded slowdown, mean", lambda m: _mean(m.total.slowdown), ratio, "less"),
-            Row("bounded slowdown, 95\N{NO-BREAK SPACE}%", lambda m: _p95(m.total.slowdown), ratio, "less"),
-            Row("effective training time", lambda m: m.total.effective_time_ratio, share, "more"),
+            ReportRow("completion, mean", lambda m: _mean(m.total.completion_ms), duration, "less"),
+            ReportRow("completion, median", lambda m: _p50(m.total.completion_ms), duration, "less"),
+            ReportRow("completion, 95\N{NO-BREAK SPACE}%", lambda m: _p95(m.total.completion_ms), duration, "less"),
+            ReportRow("completion, 99\N{NO-BREAK SPACE}%", lambda m: _p99(m.total.completion_ms), duration, "less"),
+            ReportRow("wait for first seats, mean", lambda m: _mean(m.total.waiting_ms), duration, "less"),
+            ReportRow(
+                "wait for first seats, 95\N{NO-BREAK SPACE}%", lambda m: _p95(m.total.waiting_ms), duration, "less"
+            ),
+            ReportRow("queue time in total, mean", lambda m: _mean(m.total.in_line_ms), duration, "less"),
+            ReportRow(
+                "queue time in total, 99\N{NO-BREAK SPACE}%", lambda m: _p99(m.total.in_line_ms), duration, "less"
+            ),
+            ReportRow("bounded slowdown, mean", lambda m: _mean(m.total.slowdown), ratio, "less"),
+            ReportRow("bounded slowdown, 95\N{NO-BREAK SPACE}%", lambda m: _p95(m.total.slowdown), ratio, "less"),
+            ReportRow("effective training time", lambda m: m.total.effective_time_ratio, share, "more"),
         ),
     ),
     (
         "GPUs",
         (
-            Row("makespan", lambda m: m.cluster.makespan_ms, duration, "less"),
-            Row("GPU uptime, window", lambda m: m.cluster.uptime_in_window, share, "more"),
-            Row("GPU uptime, span", lambda m: m.cluster.uptime_in_span, share, "more"),
-            Row("GPU uptime while work waits", lambda m: m.cluster.uptime_while_waiting, share, "more"),
-            Row("utilisation, window", lambda m: m.cluster.utilisation_in_window, share, "more"),
-            Row("utilisation, span", lambda m: m.cluster.utilisation_in_span, share, "more"),
-            Row("fragmentation", lambda m: m.cluster.fragmentation, share, "less"),
-            Row("GPU hours starting up", lambda m: m.total.starting_gpu_hours, ratio, "less"),
-            Row("GPU hours lost", lambda m: m.total.lost_gpu_hours, ratio, "less"),
-            Row("energy, kWh", lambda m: m.energy.kwh if m.energy else None, ratio, "less"),
-            Row("energy, cost", lambda m: m.energy.cost if m.energy else None, ratio, "less"),
+            ReportRow("makespan", lambda m: m.cluster.makespan_ms, duration, "less"),
+            ReportRow("GPU uptime, window", lambda m: m.cluster.uptime_in_window, share, "more"),
+            ReportRow("GPU uptime, span", lambda m: m.cluster.uptime_in_span, share, "more"),
+            ReportRow("GPU uptime while jobs wait", lambda m: m.cluster.uptime_while_waiting, share, "more"),
+            ReportRow("utilisation, window", lambda m: m.cluster.utilisation_in_window, share, "more"),
+            ReportRow("utilisation, span", lambda m: m.cluster.utilisation_in_span, share, "more"),
+            ReportRow("fragmentation", lambda m: m.cluster.fragmentation, share, "less"),
+            ReportRow("GPU hours starting up", lambda m: m.total.starting_gpu_hours, ratio, "less"),
+            ReportRow("GPU hours lost", lambda m: m.total.lost_gpu_hours, ratio, "less"),
+            ReportRow("energy, kWh", lambda m: m.energy.kwh if m.energy else None, ratio, "less"),
+            ReportRow("energy, cost", lambda m: m.energy.cost if m.energy else None, ratio, "less"),
         ),
     ),
     (
         "Fairness",
         (
-            Row("share deficit", lambda m: m.shares.deficit, share, "less"),
-            Row("share deviation", lambda m: m.shares.deviation, share, "less"),
-            Row("Jain's index", lambda m: m.shares.jain, index, "more"),
-            Row("finish-time ratio, mean", lambda m: _mean(m.total.finish_time_ratio), ratio, "less"),
-            Row("finish-time ratio, 99\N{NO-BREAK SPACE}%", lambda m: _p99(m.total.finish_time_ratio), ratio, "less"),
+            ReportRow("share deficit", lambda m: m.shares.deficit, share, "less"),
+            ReportRow("share deviation", lambda m: m.shares.deviation, share, "less"),
+            ReportRow("Jain's index", lambda m: m.shares.jain, index, "more"),
+            ReportRow("finish-time ratio, mean", lambda m: _mean(m.total.finish_time_ratio), ratio, "less"),
+            ReportRow(
+                "finish-time ratio, 99\N{NO-BREAK SPACE}%", lambda m: _p99(m.total.finish_time_ratio), ratio, "less"
+            ),
         ),
     ),
     (
         "What happened",
         (
-            Row("jobs accepted", lambda m: m.total.jobs, count),
-            Row("jobs succeeded", lambda m: m.total.succeeded, count, "more"),
-            Row("jobs failed", lambda m: m.total.failed, count),
-            Row("jobs cancelled", lambda m: m.total.cancelled, count),
-            Row("jobs refused", lambda m: m.total.refused, count),
-            Row("jobs unfinished", lambda m: m.total.unfinished, count, "less"),
-            Row("preemptions", lambda m: m.total.preemptions, count, "less"),
-            Row("other evictions", lambda m: m.total.evictions, count),
-            Row("failures", lambda m: m.total.failures, count),
+            ReportRow("jobs accepted", lambda m: m.total.jobs, count),
+            ReportRow("jobs succeeded", lambda m: m.total.succeeded, count, "more"),
+            ReportRow("jobs failed", lambda m: m.total.failed, count),
+            ReportRow("jobs cancelled", lambda m: m.total.cancelled, count),
+            ReportRow("jobs refused", lambda m: m.total.refused, count),
+            ReportRow("jobs unfinished", lambda m: m.total.unfinished, count, "less"),
+            ReportRow("preemptions", lambda m: m.total.preemptions, count, "less"),
+            ReportRow("other evictions", lambda m: m.total.evictions, count),
+            ReportRow("failures", lambda m: m.total.failures, count),
         ),
     ),
 )
@@ -128,7 +134,7 @@ GROUP_COLUMNS: tuple[GroupColumn, ...] = (
 
 
 class Written(Struct, frozen=True):
-    """A row as it is shown: one text a result, and which of them are the best."""
+    """A row as it is shown: one text per result, and which of them are the best."""
 
     label: str
     texts: tuple[str, ...]
@@ -138,7 +144,7 @@ class Written(Struct, frozen=True):
 def comparison(results: Sequence[Result]) -> list[tuple[str, list[Written]]]:
     """The sections of the comparison. Rows that no result has a number for are left out.
 
-    Whoever leaves more jobs unfinished than another is best at nothing: long jobs may be missing from its numbers.
+    A run that leaves more jobs unfinished than another is never marked best: long jobs may be missing from its numbers.
     """
     unfinished = [result.measures.total.unfinished for result in results]
     competing = [n for n, many in enumerate(unfinished) if many == min(unfinished)]
@@ -149,24 +155,24 @@ def comparison(results: Sequence[Result]) -> list[tuple[str, list[Written]]]:
     return [(title, written) for title, written in found if written]
 
 
-def _written(row: Row, values: Sequence[float | None], competing: Sequence[int]) -> Written | None:
+def _written(row: ReportRow, values: Sequence[float | None], competing: Sequence[int]) -> Written | None:
     if all(value is None for value in values):
         return None
     texts = tuple(row.write(value) for value in values)
     best: frozenset[int] = frozenset()
     ranked = sorted((value, n) for n in competing if (value := values[n]) is not None)
     if row.better and len(values) > 1 and ranked:
-        leader = texts[ranked[0 if row.better == "less" else -1][1]]  # whoever reads the same is as good
+        leader = texts[ranked[0 if row.better == "less" else -1][1]]  # equal texts are equally good
         best = frozenset(n for n in competing if texts[n] == leader)
     return Written(row.label, texts, best if len(best) < len(values) else frozenset())
 
 
 def remarks(results: Sequence[Result]) -> list[str]:
-    """What a reader must know before comparing: who is not in the numbers."""
-    found: dict[str, list[str]] = {}  # what is to be said -> of which policies
+    """What a reader must know before comparing: which jobs are not in the numbers."""
+    found: dict[str, list[str]] = {}  # note -> its policies
     for result in results:
         if result.cut_ms is not None:
-            remark = f"NOT THE WHOLE RUN: it was ended {duration(result.cut_ms)} after the first submission."
+            remark = f"INCOMPLETE: the run was ended {duration(result.cut_ms)} after the first submission."
             found.setdefault(remark, []).append(result.policy)
         for remark in _remarks(result.measures.total):
             found.setdefault(remark, []).append(result.policy)
@@ -176,9 +182,9 @@ def remarks(results: Sequence[Result]) -> list[str]:
 def _remarks(total: Group) -> Iterator[str]:
     if total.unfinished:
         yield (
-            f"{total.unfinished:,} jobs were not over at the end ({total.never_started:,} of them never started; the "
-            f"longest was {duration(total.oldest_in_line_ms)} in line). They are in no distribution, and the run is "
-            "best at nothing beside one that left fewer."
+            f"{total.unfinished:,} jobs were unfinished at the end ({total.never_started:,} of them never started; "
+            f"longest queue time {duration(total.oldest_in_line_ms)}). They are in no distribution, so the averages "
+            "are not comparable with those of a run that left fewer."
         )
     if total.cancelled:
         yield f"{total.cancelled:,} cancelled jobs are in no distribution."

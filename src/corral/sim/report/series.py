@@ -1,7 +1,7 @@
-"""What a history looks like over time, as step functions: GPUs in service, held, useful and in line; jobs in line.
+"""A history over time, as step functions: GPUs in service, held, useful and queued; queued jobs.
 
-Built from changes that are added up in order of time, never by asking at every tick: the cost depends on how much
-happened and not on how long it took. Knows nothing of pictures.
+Built by adding up changes in order of time, not by sampling: the cost depends on the number of events, not on the
+length of the run. Does not know charts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Steps(Struct):
         return self.pieces([since, until])[0] if until > since else 0
 
     def pieces(self, bounds: list[int]) -> list[int]:
-        """The area in each piece between one bound and the next."""
+        """The area between each bound and the next."""
         times, values = self.times, self.values
         place = bisect_right(times, bounds[0])
         value, last = (values[place - 1] if place else 0), len(times)
@@ -59,14 +59,14 @@ class Column(Struct, frozen=True, gc=False):
 
 
 class TeamSteps(Struct):
-    """GPU-milli that a team holds, and what its jobs in line ask for. What it wants is the sum of both."""
+    """GPU-milli that a team holds, and that its queued jobs request. Its demand is the sum of both."""
 
     held: Steps
     in_line: Steps
 
 
 class Series(Struct):
-    """A run over time. All amounts are GPU-milli but ``jobs_in_line``."""
+    """A run over time. All amounts are GPU-milli except ``jobs_in_line``."""
 
     capacity: Steps
     held: Steps
@@ -112,10 +112,10 @@ def series(history: History) -> Series:
 
 
 def steps(changes: Changes) -> Steps:
-    """Changes, added up in order of time. Of what happens at one time only the outcome counts."""
+    """Changes, added up in order of time. Changes at the same time become one step."""
     ordered = sorted(changes)
     times = [time for time, _ in ordered]
-    is_outcome = [*map(ne, times, times[1:]), True]  # the next one comes later
+    is_outcome = [*map(ne, times, times[1:]), True]  # the next change is later
     values = accumulate([change for _, change in ordered])
     return Steps(list(compress(times, is_outcome)), list(compress(values, is_outcome)))
 
@@ -124,7 +124,9 @@ def lesser(one: Steps, other: Steps) -> Steps:
     """At each time the smaller of two values."""
     if other.times and one.times and other.times[0] <= one.times[0] and max(one.values) <= min(other.values):
         return one  # most runs lose no node: there is nothing to compare
-    found, mine, yours = Steps(), 0, 0
+    found = Steps()
+    mine = 0
+    yours = 0
     merged = sorted([*zip(one.times, repeat(0), one.values), *zip(other.times, repeat(1), other.values)])
     for time, which, value in merged:
         mine, yours = (mine, value) if which else (value, yours)
@@ -138,7 +140,9 @@ def lesser(one: Steps, other: Steps) -> Steps:
 
 def while_any(gate: Steps, function: Steps) -> Steps:
     """A step function where another one is above 0, and 0 elsewhere."""
-    found, is_open, value = Steps(), False, 0
+    found = Steps()
+    is_open = False
+    value = 0
     merged = sorted([*zip(gate.times, repeat(0), gate.values), *zip(function.times, repeat(1), function.values)])
     for time, which, given in merged:
         is_open, value = (is_open, given) if which else (given > 0, value)
@@ -151,7 +155,7 @@ def while_any(gate: Steps, function: Steps) -> Steps:
 
 
 def columns(function: Steps, since: int, until: int, most: int = POINTS_MAX) -> list[Column]:
-    """A step function cut into at most so many pieces for a picture. No extreme is lost, however short it was."""
+    """A step function cut into pieces, up to a maximum, for a chart. Every extreme is kept, even a short one."""
     bounds = even_bounds(since, until, most)
     if len(bounds) < 2:
         return []

@@ -1,6 +1,6 @@
-"""Charts as SVG text: axes, lines, bands and boxes, drawn by hand (docs/decisions/0007-svg-by-hand.md).
+"""Charts as SVG text: axes, lines, bands and boxes, without a library (docs/decisions/0007-svg-by-hand.md).
 
-Knows shapes and numbers; knows nothing of what they mean. Every text that comes in from outside is escaped here.
+Knows shapes and numbers, not their meaning. Every text from outside is escaped here.
 Colours are names of CSS classes (``c0`` to ``c7``), so that the page decides how they look on light and on dark.
 """
 
@@ -16,7 +16,10 @@ from msgspec import Struct
 from corral.sim.report.wording import duration
 
 COLOURS = 8
-LEFT, RIGHT, TOP, BOTTOM = 62, 14, 12, 34
+LEFT = 62
+RIGHT = 14
+TOP = 12
+BOTTOM = 34
 
 #: (x, y), both from 0 to 1, from the lower left corner
 Point = tuple[float, float]
@@ -45,16 +48,18 @@ class Axis(Struct, frozen=True):
     is_log: bool = False
 
     def place(self, value: float) -> float:
-        """Where a value lies: 0 at the low end, 1 at the high end, never outside."""
+        """The position of a value: 0 at the low end, 1 at the high end, never outside."""
         lo, hi = self.lo, self.hi
         value = min(max(value, lo), hi)
         if self.is_log:
-            lo, hi, value = math.log(lo), math.log(hi), math.log(value)
+            lo = math.log(lo)
+            hi = math.log(hi)
+            value = math.log(value)
         return (value - lo) / (hi - lo) if hi > lo else 0.0
 
 
 def text(value: object) -> str:
-    """Any text, made safe to stand in HTML and SVG, in an attribute too. Control characters are shown as such."""
+    """Text escaped for HTML and SVG, also in an attribute. Control characters are made visible."""
     shown = "".join(each if _can_be_shown(each) else "\N{REPLACEMENT CHARACTER}" for each in str(value))
     return escape(shown, quote=True)
 
@@ -96,7 +101,7 @@ def _elapsed(ms: int, step: int) -> str:
 
 
 def log_time_axis(greatest_ms: float) -> Axis:
-    """Durations from a second on, by powers; whatever is shorter lies on the left edge."""
+    """Durations from a second on, by powers; shorter ones are at the left edge."""
     hi = next((tick for tick in _LOG_TICKS_MS[1:] if tick >= greatest_ms), _LOG_TICKS_MS[-1])
     ticks = tuple((float(tick), duration(tick).replace(".00", "").replace(".0", "")) for tick in _LOG_TICKS_MS)
     return Axis(_LOG_TICKS_MS[0], hi, tuple(tick for tick in ticks if tick[0] <= hi), is_log=True)
@@ -109,7 +114,9 @@ class Canvas:
     """Collects the shapes of one chart. Points are given from 0 to 1 and placed between the axes."""
 
     def __init__(self, width: int = 640, height: int = 260, left: int = LEFT) -> None:
-        self.width, self.height, self.left = width, height, left
+        self.width = width
+        self.height = height
+        self.left = left
         self._shapes: list[str] = []
 
     def x(self, part: float) -> str:
@@ -147,17 +154,17 @@ class Canvas:
         self._shapes.append(f'<path class="axis" d="M{self.x(0)} {self.y(0)}H{self.x(1)}"/>')
 
     def label(self, at: Point, words: str) -> None:
-        """Words at the left edge, beside a row."""
+        """A label at the left edge of a row."""
         self._shapes.append(
             f'<text class="tick end" x="{self.left - 6}" y="{self.y(at[1])}" dy="0.32em">{text(words)}</text>'
         )
 
     def note(self, words: str) -> None:
-        """Words in the middle, where there is nothing to draw."""
+        """A text in the middle, if there is nothing to draw."""
         self._shapes.append(f'<text class="note mid" x="{self.x(0.5)}" y="{self.y(0.5)}">{text(words)}</text>')
 
     def svg(self, number: int, title: str, description: str) -> str:
-        """The whole chart. ``number`` tells it apart from the others on its page."""
+        """The whole chart. ``number`` makes its ids unique on the page."""
         names = f'aria-labelledby="t{number} d{number}"'
         head = f'<title id="t{number}">{text(title)}</title><desc id="d{number}">{text(description)}</desc>'
         shapes = "".join(self._shapes)
@@ -170,5 +177,5 @@ class Canvas:
 
 
 def _number(value: float) -> str:
-    """A coordinate to a tenth of a pixel, as short as it can be written."""
+    """A coordinate to a tenth of a pixel, in as few characters as possible."""
     return f"{value:.1f}".removesuffix(".0")

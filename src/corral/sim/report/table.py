@@ -1,4 +1,4 @@
-"""The comparison of runs for a terminal. Whether there are colours is for rich to know (it honours NO_COLOR)."""
+"""The comparison of runs for a terminal. rich decides about colours (it honours NO_COLOR)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.text import Text
 from corral.sim.report.result import Result
 from corral.sim.report.rows import Written, comparison, remarks
 
-#: So many runs fit side by side into a hundred columns; more of them are shown below each other.
+#: Runs that fit side by side into a hundred columns; more are shown in further tables below.
 ABREAST = 5
 BEST = "●"
 
@@ -23,7 +23,7 @@ def show(results: Sequence[Result], console: Console | None = None) -> None:
 
 
 def table(results: Sequence[Result]) -> RenderableType:
-    """The comparison as something that rich prints: one column a run, the best of each row marked."""
+    """The comparison as tables of rich: one column per run, the best of each row marked."""
     sections = comparison(results)
     parts: list[RenderableType] = []
     for first in range(0, len(results), ABREAST):

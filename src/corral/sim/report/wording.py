@@ -1,4 +1,4 @@
-"""How numbers are written for people: durations, shares, amounts. Knows nothing of what they measure."""
+"""Numbers as text: durations, shares, amounts. Does not know what they measure."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def ratio(number: float | None) -> str:
 
 
 def index(number: float | None) -> str:
-    """For numbers between 0 and 1 that differ late."""
+    """For numbers between 0 and 1 that differ only in late digits."""
     return NOTHING if number is None else f"{number:.3f}"
 
 
 def digits(number: float) -> str:
-    """About three digits that count; whole numbers from a hundred on."""
+    """About three significant digits; whole numbers from a hundred on."""
     size = abs(number)
     if size >= 100:
         return f"{number:,.0f}"

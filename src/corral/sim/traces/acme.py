@@ -1,7 +1,7 @@
 """Shanghai AI Lab's Acme 2023: ``trace_seren.csv`` and ``trace_kalos.csv``.
 
 Knows the columns that both have and those only Kalos has. Work is from start to end: the ``duration`` column of
-Kalos runs from submission. Memory is stated for each pod, and a job has one pod a node.
+Kalos runs from submission. Memory is per pod, and a job has one pod per node.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from corral.sim.traces.helios import unusable, work_ms
 from corral.sim.traces.model import Trace, TraceJob
-from corral.sim.traces.rows import Gathering, Row, read_rows
+from corral.sim.traces.rows import Gathering, TraceRow, read_rows
 
 _COLUMNS = (
     "job_id",
@@ -51,8 +51,8 @@ def read_acme(path: Path, name: str = "acme", with_cpu_jobs: bool = False) -> Tr
     return gathering.trace()
 
 
-def _memory_mib(row: Row, pods: int) -> int:
-    """0, which is not known, where the source does not say."""
+def _memory_mib(row: TraceRow, pods: int) -> int:
+    """0 (unknown) if the source does not say."""
     if not row.has("mem_per_pod_GB"):
         return 0
     return int(row.number("mem_per_pod_GB") * 10**9) * pods // 2**20

@@ -1,7 +1,7 @@
-"""Workloads by name: ``family:name``, or ``family:path`` for a file that lies elsewhere.
+"""Workloads by name: ``family:name``, or ``family:path`` for a file elsewhere.
 
-Knows how the folder of public traces is laid out and which reader a family has; knows no columns. The folder is an
-argument or the environment variable CORRAL_TRACES; what Corral generates itself needs no folder.
+Knows the layout of the folder of public traces and the reader of each family; knows no columns. The folder is an
+argument or the environment variable CORRAL_TRACES; workloads that Corral generates need no folder.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from corral.sim.traces.table import read_table
 
 FOLDER_VARIABLE = "CORRAL_TRACES"
 
-_WITH_CPU_JOBS = "all"  # the word after @ that lets jobs without GPUs in
+_WITH_CPU_JOBS = "all"  # the option after @ that includes jobs without GPUs
 
 
 class Family(Struct, frozen=True):
-    """How the traces of one origin are found and read."""
+    """How the traces of one source are found and read."""
 
-    read: Callable[[Path, str, str], Trace]  # path, full name, the word after @ or ""
-    # Globs below the folder of the family, and what a file so found is called; none: files are given by path only.
+    read: Callable[[Path, str, str], Trace]  # path, full name, the option after @ or ""
+    # Globs below the folder of the family, and the names of the files found; none: files are given by path only.
     patterns: tuple[tuple[str, Callable[[Path], str]], ...] = ()
 
 
@@ -61,7 +61,7 @@ def open_trace(name: str, folder: Path | str | None = None) -> Trace:
 
 
 def list_traces(folder: Path | str | None = None) -> list[str]:
-    """Every name that ``open_trace`` knows: what is in the folder, if there is one, and what Corral brings."""
+    """Every name that ``open_trace`` knows: those in the folder, if there is one, and those that come with Corral."""
     names = [f"synthetic:{name}" for name in _synthetic()]
     if folder is not None or os.environ.get(FOLDER_VARIABLE):
         root = _folder("list_traces", folder)
@@ -97,7 +97,7 @@ def _files(family: str, root: Path) -> dict[str, Path]:
 
 
 def _pick(name: str, wanted: str, known: dict[str, Path]) -> Path:
-    """The file of that name, or the only one whose name goes on with ``_`` after it."""
+    """The file of that name, or the only one whose name continues with ``_``."""
     if wanted in known:
         return known[wanted]
     starting = [entry for entry in known if entry.startswith(wanted + "_")]
@@ -109,7 +109,7 @@ def _pick(name: str, wanted: str, known: dict[str, Path]) -> Path:
 
 
 def _shortened(files: dict[str, Path]) -> dict[str, Path]:
-    """Each by the fewest parts of its name that tell it from the others."""
+    """Short names: the fewest parts of each name that are unique."""
     short: dict[str, Path] = {}
     for name, path in files.items():
         parts = name.split("_")
@@ -127,12 +127,12 @@ def _synthetic() -> dict[str, Path]:
 
 
 def _bare(path: Path) -> str:
-    """The file's name without what says how it is written."""
+    """The name of the file without its extensions."""
     name = path.name.removesuffix(".gz")
     return name.rpartition(".")[0] or name
 
 
-# --- how each family is read -------------------------------------------------------------------------------
+# --- readers of the families -------------------------------------------------------------------------------
 
 
 def _read(reader: Callable[[Path, str], Trace]) -> Callable[[Path, str, str], Trace]:
@@ -145,7 +145,7 @@ def _read(reader: Callable[[Path, str], Trace]) -> Callable[[Path, str, str], Tr
 
 def _no_option(name: str, option: str) -> None:
     if option:
-        raise UnknownTrace(name, f"nothing can be chosen with @ in this family. Leave @{option} out.")
+        raise UnknownTrace(name, f"this family has no options after @. Leave @{option} out.")
 
 
 def _read_philly(path: Path, name: str, option: str) -> Trace:

@@ -1,6 +1,6 @@
 """The description of a workload: what the generator draws from, and how it is written in YAML.
 
-Knows the keys, their defaults and which of them exclude each other; draws nothing. docs/traces.md explains each key.
+Knows the keys, their defaults and which exclude each other; draws nothing. docs/traces.md explains each key.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Lognormal(Struct, frozen=True):
 
 
 class Pareto(Struct, frozen=True):
-    """Durations of at least so much with a heavy tail; the smaller the shape the heavier."""
+    """Durations above a minimum with a heavy tail; a smaller shape gives a heavier tail."""
 
     least_ms: int
     shape: float
@@ -56,7 +56,7 @@ class Durations(Struct, frozen=True):
 
 
 class Burst(Struct, frozen=True):
-    """For some time jobs come so many times as often, once or again and again."""
+    """For some time jobs arrive ``times`` as often, once or repeatedly."""
 
     at_ms: int
     for_ms: int
@@ -65,7 +65,7 @@ class Burst(Struct, frozen=True):
 
 
 class Arrivals(Struct, frozen=True):
-    """When jobs come: a Poisson process whose rate follows the hour, the day of the week and bursts."""
+    """When jobs arrive: a Poisson process whose rate follows the hour, the day of the week and bursts."""
 
     per_hour: float | None
     day: tuple[float, ...] = (1.0,) * 24
@@ -74,22 +74,22 @@ class Arrivals(Struct, frozen=True):
 
 
 class Team(Struct, frozen=True):
-    """Who submits: a part of all jobs by share, among so many users of unequal diligence."""
+    """A team: its share of all jobs, and its number of users, who submit unequally often."""
 
     name: str
     share: float
     users: int
 
 
-class Failures(Struct, frozen=True):
-    """What part of the jobs fail, and after what part of their duration."""
+class FailureRates(Struct, frozen=True):
+    """The fraction of jobs that fail, and after which fraction of their duration."""
 
     part: float
     after: tuple[float, float]
 
 
-class Limits(Struct, frozen=True):
-    """What part of the jobs state a time limit, how many times their duration, rounded up to what."""
+class TraceLimits(Struct, frozen=True):
+    """The fraction of jobs with a time limit, the limit as a multiple of the duration, and its rounding."""
 
     part: float
     factor: tuple[float, float]
@@ -111,8 +111,8 @@ class Description(Struct, frozen=True, kw_only=True):
     models: tuple[tuple[str, float], ...]
     fractions: tuple[tuple[int, float], ...]
     priorities: tuple[tuple[int, float], ...]
-    failures: Failures
-    limits: Limits
+    failures: FailureRates
+    limits: TraceLimits
     cpu_milli_per_gpu: int
     memory_mib_per_gpu: int
 
@@ -174,7 +174,7 @@ def _arrivals(top: Section) -> Arrivals:
     week = section.numbers("week", 7) if "week" in section else (1.0,) * 7
     for key, curve in (("day", day), ("week", week)):
         if not sum(curve) > 0:
-            raise section.wrong(key, "must have a number above 0, or no job would ever come.")
+            raise section.wrong(key, "must have a number above 0, or no job would arrive.")
     bursts = section.sections("bursts", ("at", "for", "times", "every")) if "bursts" in section else []
     per_hour = section.number("per_hour", least=0.001) if "per_hour" in section else None
     return Arrivals(per_hour, day, week, tuple(_burst(entry) for entry in bursts))
@@ -264,26 +264,26 @@ def _fractions(top: Section) -> tuple[tuple[int, float], ...]:
     return fractions
 
 
-def _failures(top: Section) -> Failures:
+def _failures(top: Section) -> FailureRates:
     if "failures" not in top:
-        return Failures(0.0, (1.0, 1.0))
+        return FailureRates(0.0, (1.0, 1.0))
     section = top.section("failures", ("part", "after"))
-    return Failures(section.number("part", most=1.0), section.bounds("after", most=1.0))
+    return FailureRates(section.number("part", most=1.0), section.bounds("after", most=1.0))
 
 
-def _limits(top: Section) -> Limits:
+def _limits(top: Section) -> TraceLimits:
     if "limits" not in top:
-        return Limits(0.0, (1.0, 1.0), 1000)
+        return TraceLimits(0.0, (1.0, 1.0), 1000)
     section = top.section("limits", ("part", "factor", "round_to"))
     round_ms = section.span_ms("round_to") if "round_to" in section else 1000
     if round_ms < 1:
         raise section.wrong("round_to", "must be longer than 0.")
     part = section.number("part", most=1.0) if "part" in section else 1.0
-    return Limits(part, section.bounds("factor", least=1.0), round_ms)
+    return TraceLimits(part, section.bounds("factor", least=1.0), round_ms)
 
 
 def _check_amount(top: Section, description: Description) -> None:
-    """Jobs, span and rate hang together: two of them give the third."""
+    """Two of jobs, span and rate give the third."""
     rates = [key for key in ("load", "arrivals.per_hour") if _gives_rate(description, key)]
     if len(rates) == 2:
         raise top.wrong("load", "and arrivals.per_hour both say how often jobs come. Leave one of them out.")

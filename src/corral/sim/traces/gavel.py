@@ -1,7 +1,7 @@
 """Workloads of Gavel and Shockwave: tab-separated lines without a header, in seconds.
 
-Knows where the length of a job is written: Gavel gives steps, which a table of measured throughputs for a GPU type
-turns into time; Shockwave gives the time. Batch sizes that change on the way are not followed.
+Knows where the length of a job is: Gavel gives steps, which a table of measured throughputs for a GPU type
+turns into time; Shockwave gives the time. Changes of the batch size during a job are ignored.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 
 from corral.sim.traces.model import Trace, TraceJob
-from corral.sim.traces.rows import Gathering, Row, TraceError, UnknownTrace, nearest, opened, read_lines
+from corral.sim.traces.rows import Gathering, TraceError, TraceRow, UnknownTrace, nearest, opened, read_lines
 
 _GAVEL = (
     "job_type", "command", "working_directory", "num_steps_arg", "needs_data_dir", "total_steps",
@@ -24,7 +24,7 @@ Throughputs = dict[str, float]  # steps a second, by "('job type', scale factor)
 
 
 def read_gavel(path: Path, throughputs: Path, name: str = "gavel", gpu_type: str = GPU_TYPE) -> Trace:
-    """Work is the steps of a job by the throughput of its type and size, alone on GPUs of the given type."""
+    """Work is the number of steps divided by the throughput of the job's type and size, alone on GPUs of this type."""
     table = read_throughputs(throughputs, gpu_type)
     gathering = Gathering(name, path)
     for place, (number, line) in enumerate(read_lines(path)):
@@ -45,7 +45,7 @@ def read_shockwave(path: Path, name: str = "shockwave") -> Trace:
 
 
 def read_throughputs(path: Path, gpu_type: str) -> Throughputs:
-    """Of every kind of job running alone: the table also has pairs that share GPUs."""
+    """Throughputs of jobs running alone: the table also has pairs that share GPUs."""
     try:
         with opened(path) as text:
             tables = json.load(text)
@@ -56,7 +56,7 @@ def read_throughputs(path: Path, gpu_type: str) -> Throughputs:
     return {key: row["null"] for key, row in tables[gpu_type].items() if "null" in row}
 
 
-def _steps_per_s(row: Row, table: Throughputs, source: Path, gpu_type: str) -> float:
+def _steps_per_s(row: TraceRow, table: Throughputs, source: Path, gpu_type: str) -> float:
     key = f"({row.text('job_type')!r}, {row.whole('scale_factor', least=1)})"
     if key not in table:
         raise row.wrong("job_type", f"{source} has no throughput of {key} on {gpu_type}.{nearest(key, table)}")
@@ -66,17 +66,17 @@ def _steps_per_s(row: Row, table: Throughputs, source: Path, gpu_type: str) -> f
     return table[key]
 
 
-def _row(file: str, number: int, line: str, fields: tuple[str, ...]) -> Row:
+def _row(file: str, number: int, line: str, fields: tuple[str, ...]) -> TraceRow:
     cells = line.split("\t")
     if len(cells) < len(fields):
         why = f"the line ends before this field: it has {len(cells)} of {len(fields)}, separated by tabs."
         raise TraceError(file, number, fields[len(cells)], why)
     if len(cells) > len(fields):
         raise TraceError(file, number, "", f"the line has {len(cells)} fields, but the format has {len(fields)}.")
-    return Row(file, number, dict(zip(fields, cells, strict=True)))
+    return TraceRow(file, number, dict(zip(fields, cells, strict=True)))
 
 
-def _job(row: Row, place: int, work_ms: int) -> TraceJob:
+def _job(row: TraceRow, place: int, work_ms: int) -> TraceJob:
     return TraceJob(
         id=str(place),
         submit_ms=row.ms("arrival_time"),

@@ -1,7 +1,7 @@
-"""Workloads drawn from a description: the same seed gives the same jobs, to the byte.
+"""Workloads drawn from a description: the same seed gives the same jobs, byte for byte.
 
-Draws from ``random.Random(seed).random`` alone, the one method that Python promises to keep, and rounds to whole
-seconds, so that neither the version of Python nor the order of a set matters. Knows no file but the description.
+Draws from ``random.Random(seed).random`` alone, the one method that Python guarantees to keep, and rounds to whole
+seconds, so that neither the version of Python nor the order of a set matters. Reads only the description.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def generate(path: Path, name: str = "synthetic", seed: int | None = None) -> Tr
 
 
 def draw(description: Description, name: str = "synthetic") -> Trace:
-    # Jobs and arrivals have a stream each: another curve of arrivals leaves the jobs as they are.
+    # Jobs and arrivals have separate random streams: another arrival curve does not change the jobs.
     jobs = Jobs(description, Random(f"{description.seed}/jobs").random)
     chance = Random(f"{description.seed}/arrivals").random
     if description.arrivals.per_hour is not None:
@@ -60,7 +60,7 @@ def draw(description: Description, name: str = "synthetic") -> Trace:
 
 
 def offered_load(trace: Trace, span_ms: int) -> float:
-    """GPU time that is asked for in a span over the GPU time that the cluster has in it."""
+    """Requested GPU time in a span, divided by the GPU time of the cluster in it."""
     capacity = sum(entry.count * entry.gpus for entry in trace.nodes)
     return sum(map(_gpu_milli_ms, trace.jobs)) / (1000 * capacity * span_ms)
 
@@ -69,7 +69,7 @@ def offered_load(trace: Trace, span_ms: int) -> float:
 
 
 def _amount(description: Description, jobs: Jobs) -> tuple[list[TraceJob], int]:
-    """Two of jobs, span and load give the third. The load is met exactly, not on average over many seeds."""
+    """Two of jobs, span and load give the third. The load is exact, not an average over many seeds."""
     capacity = sum(entry.count * entry.gpus for entry in description.nodes)
     if description.jobs is not None:
         drawn = [jobs.draw() for _ in range(description.jobs)]
@@ -90,11 +90,11 @@ def _gpu_milli_ms(job: TraceJob) -> int:
     return job.gpus * job.gpu_milli * job.work_ms
 
 
-# --- when they come ----------------------------------------------------------------------------------------
+# --- arrivals ----------------------------------------------------------------------------------------------
 
 
 def _within(name: str, arrivals: Arrivals, span_ms: int, amount: int, chance: Chance) -> list[int]:
-    """Arrivals of a Poisson process of which so many are known to lie in the span."""
+    """Arrivals of a Poisson process with a given number of them in the span."""
     gaps = list(accumulate(_gaps(chance, amount + 1)))
     area = sum((min(end, span_ms) - start) * weight for start, end, weight in _curve(arrivals, span_ms))
     if not area > 0:
@@ -120,7 +120,7 @@ def _gaps(chance: Chance, amount: int | None) -> Iterator[float]:
 
 
 def _unfolded(folded: Iterable[float], curve: Iterator[tuple[int, int, float]]) -> Iterator[int]:
-    """Rising moments of a process with rate 1 become those of one whose rate is the curve."""
+    """From arrival times of a process with rate 1 to those of a process whose rate is the curve."""
     start, end, weight = next(curve)
     before = 0.0
     for moment in folded:
@@ -131,7 +131,7 @@ def _unfolded(folded: Iterable[float], curve: Iterator[tuple[int, int, float]]) 
 
 
 def _curve(arrivals: Arrivals, until_ms: int | None = None) -> Iterator[tuple[int, int, float]]:
-    """Pieces of constant weight from 0 on; over a week without bursts the weights are 1 on average."""
+    """Pieces of constant weight, from time 0; the average weight of a week without bursts is 1."""
     mean = sum(arrivals.day) * sum(arrivals.week) / (24 * 7)
     for hour in count():
         if until_ms is not None and hour * HOUR_MS >= until_ms:
@@ -152,7 +152,7 @@ def _pieces(bursts: tuple[Burst, ...], hour_ms: int) -> Iterator[tuple[int, int]
 
 
 def _repeats(first_ms: int, every_ms: int | None, from_ms: int, until_ms: int) -> Iterable[int]:
-    """The moments of a series that lie in a range."""
+    """The times of a series within a range."""
     if every_ms is None:
         return [first_ms] if from_ms <= first_ms < until_ms else []
     passed = max(0, -(-(from_ms - first_ms) // every_ms))
@@ -166,11 +166,11 @@ def _is_on(burst: Burst, at_ms: int) -> bool:
     return 0 <= since_ms < burst.for_ms
 
 
-# --- what they are -----------------------------------------------------------------------------------------
+# --- jobs --------------------------------------------------------------------------------------------------
 
 
-class Wheel(Generic[Value]):
-    """Values by weight: turned by a chance, it stops at one of them."""
+class WeightedChoice(Generic[Value]):
+    """Values by weight: maps a random number to one of them."""
 
     def __init__(self, weights: Sequence[tuple[Value, float]]) -> None:
         kept = [(value, weight) for value, weight in weights if weight > 0]
@@ -187,13 +187,13 @@ class Jobs:
     def __init__(self, description: Description, chance: Chance) -> None:
         self._chance = chance
         self._description = description
-        self._sizes = Wheel(description.sizes)
-        self._teams = Wheel([(team, team.share) for team in description.teams])
-        self._users = {team.name: Wheel(_users(team)) for team in description.teams}
-        self._fractions = Wheel(description.fractions)
-        self._priorities = Wheel(description.priorities)
+        self._sizes = WeightedChoice(description.sizes)
+        self._teams = WeightedChoice([(team, team.share) for team in description.teams])
+        self._users = {team.name: WeightedChoice(_users(team)) for team in description.teams}
+        self._fractions = WeightedChoice(description.fractions)
+        self._priorities = WeightedChoice(description.priorities)
         self._durations = [(rule, _sampler(rule.distribution, chance)) for rule in reversed(description.durations)]
-        self._models: dict[int, Wheel[tuple[str, ...]]] = {}
+        self._models: dict[int, WeightedChoice[tuple[str, ...]]] = {}
 
     def draw(self) -> TraceJob:
         chance, description = self._chance, self._description
@@ -230,12 +230,12 @@ class Jobs:
         stated = duration_ms * _uniform(limits.factor, self._chance)
         return math.ceil(stated / limits.round_ms) * limits.round_ms
 
-    def _models_for(self, gpus: int) -> Wheel[tuple[str, ...]]:
-        """Only models of which the cluster has enough for a job of this size."""
+    def _models_for(self, gpus: int) -> WeightedChoice[tuple[str, ...]]:
+        """Only GPU models of which the cluster has enough for a job of this size."""
         if gpus not in self._models:
             wanted = self._description.models
             fitting = [(_accepted(word), weight) for word, weight in wanted if self._has_enough(word, gpus)]
-            self._models[gpus] = Wheel(fitting if any(weight for _, weight in fitting) else [((), 1.0)])
+            self._models[gpus] = WeightedChoice(fitting if any(weight for _, weight in fitting) else [((), 1.0)])
         return self._models[gpus]
 
     def _has_enough(self, word: str, gpus: int) -> bool:
@@ -254,14 +254,14 @@ def _accepted(word: str) -> tuple[str, ...]:
 
 
 def _sampler(distribution: Distribution, chance: Chance) -> Callable[[], float]:
-    """What gives a duration in milliseconds whenever it is called."""
+    """A function that draws a duration in milliseconds."""
     if isinstance(distribution, Fixed):
         return lambda: distribution.ms
     if isinstance(distribution, Lognormal):
         return lambda: distribution.median_ms * math.exp(distribution.sigma * _normal(chance))
     if isinstance(distribution, Pareto):
         return lambda: distribution.least_ms * math.pow(1.0 - chance(), -1.0 / distribution.shape)
-    wheel = Wheel([(_sampler(part, chance), weight) for part, weight in distribution.parts])
+    wheel = WeightedChoice([(_sampler(part, chance), weight) for part, weight in distribution.parts])
     return lambda: wheel.turn(chance)()
 
 

@@ -1,6 +1,6 @@
 """SenseTime Helios 2020: the ``cluster_log.csv`` of one cluster, as Slurm recorded it.
 
-Knows that a job may never have started and that half of the jobs have no GPUs. Work is from start to end, not the
+A job may never have started, and half of the jobs have no GPUs. Work is from start to end, not the
 ``duration`` column, which sources define differently. Dates have no zone and are taken to be UTC.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from corral.sim.traces.model import Trace, TraceJob
-from corral.sim.traces.rows import Gathering, Row, read_rows
+from corral.sim.traces.rows import Gathering, TraceRow, read_rows
 
 _COLUMNS = ("job_id", "user", "vc", "gpu_num", "cpu_num", "state", "submit_time", "start_time", "end_time")
 
@@ -41,8 +41,8 @@ def read_helios(path: Path, name: str = "helios", with_cpu_jobs: bool = False) -
     return gathering.trace()
 
 
-def unusable(row: Row, with_cpu_jobs: bool) -> str | None:
-    """Why a row is no job of the workload, though nothing is wrong with it."""
+def unusable(row: TraceRow, with_cpu_jobs: bool) -> str | None:
+    """Why a valid row is not a job of the workload."""
     if not with_cpu_jobs and row.whole("gpu_num") == 0:
         return NO_GPUS
     if not row.has("start_time"):
@@ -52,7 +52,7 @@ def unusable(row: Row, with_cpu_jobs: bool) -> str | None:
     return None
 
 
-def work_ms(row: Row, started_ms: int) -> int:
+def work_ms(row: TraceRow, started_ms: int) -> int:
     found = row.moment_ms("end_time") - started_ms
     if found < 0:
         raise row.wrong("end_time", f"is {row.word('end_time')}, before start_time. Correct it or remove the row.")

@@ -1,8 +1,7 @@
 """A workload as every reader gives it: jobs in order of submission, and the cluster they were made for.
 
-Knows nothing of files and nothing of the engine. Times are milliseconds since the first submission or since
-whatever zero the source has (1970 for calendar dates); a reader never shifts them silently, ``from_zero`` does
-when asked.
+Does not know files or the engine. Times are milliseconds since the first submission, or since the zero of the source
+(1970 for calendar dates); a reader does not shift them, ``from_zero`` does.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ from msgspec.structs import replace
 
 
 class TraceJob(Struct, frozen=True, gc=False, kw_only=True):
-    """One job of a workload. ``work_ms`` is how long it runs on what it asks for, undisturbed."""
+    """One job of a workload. ``work_ms``: its run time on the requested resources, undisturbed."""
 
     id: str
     submit_ms: int
     work_ms: int
-    gpus: int  # in all; 0 is a job without GPUs
+    gpus: int  # in total; 0: a job without GPUs
     gpu_milli: int = 1000  # of each GPU; less than 1000 is a share of one
     models: tuple[str, ...] = ()  # GPU models it accepts; empty: any
     cpu_milli: int = 0
@@ -25,16 +24,16 @@ class TraceJob(Struct, frozen=True, gc=False, kw_only=True):
     team: str = ""
     user: str = ""
     application: str = ""
-    kind: str = ""  # class of work in the source's word: a quality of service, a phase of development
+    kind: str = ""  # class of work as the source names it: a quality of service, a phase of development
     priority: int = 0
-    limit_ms: int | None = None  # what the user stated as the longest run
-    status: str = ""  # how it ended when it was recorded, in the source's word
+    limit_ms: int | None = None  # time limit that the user gave
+    status: str = ""  # how it ended when it was recorded, as the source names it
     started_ms: int | None = None  # when it started when it was recorded
     nodes: int = 0  # over how many nodes it was spread when it was recorded; 0: not known
 
 
 class TraceNodes(Struct, frozen=True, gc=False):
-    """So many equal nodes of the cluster that a workload belongs to."""
+    """A number of equal nodes of the cluster of a workload."""
 
     count: int
     gpus: int
@@ -46,13 +45,13 @@ class TraceNodes(Struct, frozen=True, gc=False):
 
 
 class Trace(Struct, frozen=True, gc=False):
-    """A workload: jobs sorted by ``(submit_ms, place in the source)``."""
+    """A workload: jobs sorted by ``(submit_ms, position in the source)``."""
 
     name: str
     jobs: tuple[TraceJob, ...]
     nodes: tuple[TraceNodes, ...] = ()
-    skipped: tuple[tuple[str, int], ...] = ()  # why rows of the source are no jobs here, and how many of each
-    notes: tuple[str, ...] = ()  # what the reader had to assume, a sentence each
+    skipped: tuple[tuple[str, int], ...] = ()  # reasons why rows of the source were left out, and how many of each
+    notes: tuple[str, ...] = ()  # assumptions of the reader, one sentence each
 
 
 def from_zero(trace: Trace) -> Trace:

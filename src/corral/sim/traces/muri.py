@@ -1,6 +1,6 @@
 """Workloads of the Muri and Tiresias simulators: one layout, in milliseconds there and in seconds here.
 
-Knows how each defines the work of a job; knows nothing of their schedulers.
+Knows how each defines the work of a job; does not know their schedulers.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from corral.sim.traces.rows import Gathering, read_rows
 _MURI = ("job_id", "num_gpu", "submit_time", "iterations", "model_name", "iteration_time", "priority")
 _TIRESIAS = ("job_id", "num_gpu", "submit_time", "model_name", "duration")
 
-# Muri counts 1.5 % on top of the measured time of every iteration.
+# Muri adds 1.5 % to the measured time of every iteration.
 _WORK_PER_MILLE = 1015
 _MURI_NODES = TraceNodes(8, 8)
 
 
 def read_muri(path: Path, name: str = "muri", per_ms: int = 1) -> Trace:
-    """Times in milliseconds. Work is iterations by time of an iteration; the ``duration`` column is not it.
+    """Times in milliseconds. Work is the number of iterations times the time of one; not the ``duration`` column.
 
-    ``per_ms`` 1000 gives every time in microseconds, for results that a rounding would change.
+    ``per_ms`` 1000 gives every time in microseconds, for results that rounding would change.
     """
     gathering = Gathering(name, path)
     for row in read_rows(path, _MURI):

@@ -1,6 +1,6 @@
 """Alibaba's cluster-trace-gpu-v2023 (openb): pods with parts of GPUs and with models, and the nodes by name.
 
-Knows the two files and which times a pod can have; knows nothing of the policies that were tried on them. A pod
+Knows the two files and the times of a pod; does not know the policies that were tried on them. A pod
 without GPUs is a job like any other.
 """
 
@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 
 from corral.sim.traces.model import Trace, TraceJob, TraceNodes
-from corral.sim.traces.rows import Gathering, Row, read_rows
+from corral.sim.traces.rows import Gathering, TraceRow, read_rows
 
 _POD = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 _TIMES = ("creation_time", "deletion_time", "scheduled_time")
@@ -31,7 +31,7 @@ def read_openb(pods: Path, nodes: Path | None = None, name: str = "openb") -> Tr
 
 
 def read_openb_nodes(path: Path) -> tuple[TraceNodes, ...]:
-    """Neighbours in the file that are equal become one entry, so that the order of the file is kept."""
+    """Equal adjacent rows become one entry, so that the order of the file is kept."""
     rows = [_node(row) for row in read_rows(path, _NODE)]
     alike = groupby(rows, key=lambda found: found[1])
     groups = [([name for name, _ in group], kind) for kind, group in alike]
@@ -41,7 +41,7 @@ def read_openb_nodes(path: Path) -> tuple[TraceNodes, ...]:
     )
 
 
-def _pod(row: Row) -> TraceJob:
+def _pod(row: TraceRow) -> TraceJob:
     submit_ms = row.ms("creation_time")
     started_ms = row.ms("scheduled_time") if row.has("scheduled_time") else None
     work_ms = row.ms("deletion_time") - (submit_ms if started_ms is None else started_ms)
@@ -51,11 +51,11 @@ def _pod(row: Row) -> TraceJob:
     return _demand(row, submit_ms, work_ms, started_ms)
 
 
-def _timeless_pod(row: Row) -> TraceJob:
+def _timeless_pod(row: TraceRow) -> TraceJob:
     return _demand(row, 0, 0, None)
 
 
-def _demand(row: Row, submit_ms: int, work_ms: int, started_ms: int | None) -> TraceJob:
+def _demand(row: TraceRow, submit_ms: int, work_ms: int, started_ms: int | None) -> TraceJob:
     gpus = row.whole("num_gpu")
     gpu_milli = row.whole("gpu_milli")
     if gpus and not 1 <= gpu_milli <= 1000:
@@ -77,6 +77,6 @@ def _demand(row: Row, submit_ms: int, work_ms: int, started_ms: int | None) -> T
     )
 
 
-def _node(row: Row) -> tuple[str, tuple[int, str, int, int]]:
+def _node(row: TraceRow) -> tuple[str, tuple[int, str, int, int]]:
     kind = (row.whole("gpu"), row.word("model"), row.whole("cpu_milli"), row.whole("memory_mib"))
     return row.text("sn"), kind

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from corral.sim.traces.model import Trace, TraceJob, TraceNodes
-from corral.sim.traces.rows import Gathering, Row, TraceError, UnknownTrace, nearest, opened, read_rows
+from corral.sim.traces.rows import Gathering, TraceError, TraceRow, UnknownTrace, nearest, opened, read_rows
 
 # The slices were cut for clusters of these sizes: nodes of 8 GPUs, by virtual cluster.
 _SLICE_NODES = {"11cb48": 5, "6c71a0": 8}
@@ -47,9 +47,9 @@ def _is_slice(path: Path) -> bool:
     return "submit_time" in first
 
 
-def _whole_job(row: Row, place: int) -> TraceJob:
+def _whole_job(row: TraceRow, place: int) -> TraceJob:
     return TraceJob(
-        id=str(place),  # the source has none: the place in the whole file, whichever virtual cluster is read
+        id=str(place),  # the source has none: the position in the whole file, for every virtual cluster
         submit_ms=row.moment_ms("timestamp"),
         work_ms=row.ms("duration"),
         gpus=row.whole("num_gpus", least=1),
@@ -57,7 +57,7 @@ def _whole_job(row: Row, place: int) -> TraceJob:
     )
 
 
-def _slice_job(row: Row, _place: int) -> TraceJob:
+def _slice_job(row: TraceRow, _place: int) -> TraceJob:
     return TraceJob(
         id=row.text("job_id"),
         submit_ms=row.ms("submit_time"),

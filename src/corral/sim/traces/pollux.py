@@ -1,8 +1,8 @@
-"""Workloads of the Pollux simulator: which application on how many GPUs with which batch size.
+"""Workloads of the Pollux simulator: applications, numbers of GPUs and batch sizes.
 
 The length of a job is not in the source. It follows from the measured tables of its application, as in the published
 simulator: each epoch needs a certain progress, a step makes more of it the larger the batch (by the measured gradient
-noise), and a step takes as long as it was measured to take on GPUs packed four to a node. Knows nothing of resizing.
+noise), and a step takes as long as it was measured to take on GPUs packed four to a node. Resizing is not modelled.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from corral.sim.traces.model import Trace, TraceJob, TraceNodes
-from corral.sim.traces.rows import Gathering, Row, TraceError, nearest, read_rows
+from corral.sim.traces.rows import Gathering, TraceError, TraceRow, nearest, read_rows
 
 _WORKLOAD = ("name", "time", "application", "num_replicas", "batch_size")
 _CLUSTER = TraceNodes(16, 4, "T4")
@@ -29,7 +29,7 @@ _NOTE = "Work is derived from the tables of each application for GPUs packed fou
 
 
 class Step(Struct, frozen=True):
-    """Measured: a step with so many samples a GPU, and what of it is spent on synchronising."""
+    """Measured: the time of a step by samples per GPU, and its part for synchronisation."""
 
     local_batch: int
     step_s: float
@@ -66,7 +66,7 @@ def read_pollux(path: Path, profiles: Path | None = None, name: str = "pollux") 
     return gathering.trace([_CLUSTER], [_NOTE])
 
 
-def _job(row: Row, tables: Measured) -> TraceJob:
+def _job(row: TraceRow, tables: Measured) -> TraceJob:
     gpus = row.whole("num_replicas", least=1)
     return TraceJob(
         id=row.text("name"),
@@ -77,7 +77,7 @@ def _job(row: Row, tables: Measured) -> TraceJob:
     )
 
 
-def _work_s(row: Row, tables: Measured, gpus: int, batch: int) -> float:
+def _work_s(row: TraceRow, tables: Measured, gpus: int, batch: int) -> float:
     local_batch, extra_steps = _split(tables, gpus, batch)
     step_s, sync_s = _step_time(row, tables, gpus, local_batch)
     whole_step_s = step_s + extra_steps * (step_s - sync_s)  # only the last of them is synchronised
@@ -100,7 +100,7 @@ def _work_s(row: Row, tables: Measured, gpus: int, batch: int) -> float:
 
 
 def _split(tables: Measured, gpus: int, batch: int) -> tuple[int, int]:
-    """Samples a GPU takes at once, and how many times more it does so before it synchronises."""
+    """Samples per GPU in one pass, and the number of further passes before it synchronises."""
     share = ceil(batch / gpus)
     extra_steps = ceil(share / tables.local_batch_max) - 1
     if gpus == 1 and batch > min(tables.epochs):
@@ -109,7 +109,7 @@ def _split(tables: Measured, gpus: int, batch: int) -> tuple[int, int]:
     return min(at_once, max(tables.epochs) // (gpus * (extra_steps + 1))), extra_steps
 
 
-def _step_time(row: Row, tables: Measured, gpus: int, local_batch: int) -> tuple[float, float]:
+def _step_time(row: TraceRow, tables: Measured, gpus: int, local_batch: int) -> tuple[float, float]:
     packed = (4,) * (gpus // 4) + ((gpus % 4,) if gpus % 4 else ())
     steps = tables.steps.get(_smallest_rotation(packed)) or tables.spread.get((len(packed), gpus))
     if not steps:
@@ -130,12 +130,12 @@ def _smallest_rotation(placement: tuple[int, ...]) -> tuple[int, ...]:
     return min(placement[i:] + placement[:i] for i in range(len(placement)))
 
 
-def _tables_of(row: Row, profiles: Path) -> Measured:
+def _tables_of(row: TraceRow, profiles: Path) -> Measured:
     application = row.text("application")
     folder = profiles / application
     if not folder.is_dir():
         if not profiles.is_dir():
-            raise TraceError(str(profiles), 0, "", "there is no such folder. It must hold a folder an application.")
+            raise TraceError(str(profiles), 0, "", "there is no such folder. It must contain a folder per application.")
         near = nearest(application, [entry.name for entry in profiles.iterdir()])
         raise row.wrong("application", f"is {application!r}, which has no tables in {profiles}.{near}")
     steps: dict[tuple[int, ...], list[Step]] = {}
@@ -155,18 +155,20 @@ def _tables_of(row: Row, profiles: Path) -> Measured:
 def _epochs(folder: Path) -> dict[int, tuple[Epoch, ...]]:
     files = {int(found["batch"]): path for path in folder.iterdir() if (found := _VALIDATION.match(path.name))}
     if not files:
-        raise TraceError(str(folder), 0, "", "has no validation-<batch size>.csv, so nobody knows when a job is done.")
+        raise TraceError(
+            str(folder), 0, "", "has no validation-<batch size>.csv, so the end of a job cannot be computed."
+        )
     return {batch: tuple(_epoch(row) for row in read_rows(files[batch], ("progress",))) for batch in sorted(files)}
 
 
-def _epoch(row: Row) -> Epoch:
+def _epoch(row: TraceRow) -> Epoch:
     epoch = Epoch(row.number("progress"), row.number("grad_sqr"), row.number("grad_var"))
     if epoch.grad_sqr + epoch.grad_var <= 0:
         raise row.wrong("grad_sqr", "and grad_var are 0, so nothing is known of the gradient's noise.")
     return epoch
 
 
-def _step(row: Row) -> Step:
+def _step(row: TraceRow) -> Step:
     return Step(row.whole("local_bsz", least=1), row.number("step_time"), row.number("sync_time"))
 
 

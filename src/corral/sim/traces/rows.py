@@ -1,7 +1,7 @@
-"""Rows of text files, and what to say when one of them is wrong.
+"""Rows of text files, and errors about them.
 
-Knows files (plain or gzip), delimiters and how a field becomes an integer; knows no format in particular. A field
-that cannot be used raises TraceError with file, line and field: nothing is guessed.
+Knows files (plain or gzip), delimiters and how a field becomes an integer; knows no particular format. An invalid
+field raises TraceError with file, line and field: nothing is guessed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import IO, cast
 
 from corral.sim.traces.model import Trace, TraceJob, TraceNodes
 
-# How sources spell that a number or a date is not there.
+# How sources write a missing number or date.
 BLANKS = {"", "-", "na", "n/a", "nan", "nat", "none", "null", "unknown"}
 _GZIP_MAGIC = b"\x1f\x8b"
 
@@ -41,7 +41,7 @@ class TraceError(Exception):
 
 
 class UnknownTrace(TraceError):
-    """There is no workload of that name; says which names come near."""
+    """There is no workload of that name; the message has similar names."""
 
     def __init__(self, name: str, why: str) -> None:
         super().__init__(name, 0, "", why)
@@ -50,7 +50,7 @@ class UnknownTrace(TraceError):
         return UnknownTrace, (self.file, self.why)
 
 
-class Row:
+class TraceRow:
     """The fields of one line, by name. Each method reads one field or raises TraceError."""
 
     __slots__ = ("file", "line", "values")
@@ -67,7 +67,7 @@ class Row:
         return self.values.get(field, "").strip().lower() not in BLANKS
 
     def word(self, field: str) -> str:
-        """The field as it stands; "" where the source has no such column."""
+        """The field unchanged; "" if the source has no such column."""
         return self.values.get(field, "").strip()
 
     def text(self, field: str) -> str:
@@ -101,7 +101,7 @@ class Row:
         return real
 
     def ms(self, field: str, unit_ms: int = 1000) -> int:
-        """A time of the given unit (seconds, unless told otherwise) in milliseconds."""
+        """A time of the given unit (default: seconds) in milliseconds."""
         found = self.word(field)
         if _is_plain(found):
             return int(found) * unit_ms
@@ -124,7 +124,7 @@ class Row:
 
 
 def _is_plain(text: str) -> bool:
-    """Digits only, as nearly all fields are, and few enough to be an amount of anything."""
+    """Digits only, as nearly all fields are, and not too many of them."""
     return text.isdecimal() and len(text) < 19
 
 
@@ -138,8 +138,8 @@ class Gathering:
         self._lines: dict[str, int] = {}
         self._skipped: dict[str, int] = {}
 
-    def take(self, row: Row, field: str, job: TraceJob) -> None:
-        """Adds a job; ``field`` is where its id stood."""
+    def take(self, row: TraceRow, field: str, job: TraceJob) -> None:
+        """Add a job; ``field``: the column of its id."""
         if (earlier := self._lines.setdefault(job.id, row.line)) != row.line:
             raise row.wrong(field, f"is {job.id!r}, as in line {earlier} already. Two jobs cannot have one id.")
         self._jobs.append(job)
@@ -159,7 +159,7 @@ def _by_submission(job: TraceJob) -> int:
     return job.submit_ms
 
 
-def read_rows(path: Path, required: Sequence[str]) -> Iterator[Row]:
+def read_rows(path: Path, required: Sequence[str]) -> Iterator[TraceRow]:
     """The rows of a CSV file with a header. Columns beyond the required ones may be there or not."""
     file = str(path)
     with opened(path) as text:
@@ -168,13 +168,13 @@ def read_rows(path: Path, required: Sequence[str]) -> Iterator[Row]:
             header = _header(file, next(reader, None), required)
             for cells in reader:
                 if cells:
-                    yield Row(file, reader.line_num, _named(file, reader.line_num, header, cells))
+                    yield TraceRow(file, reader.line_num, _named(file, reader.line_num, header, cells))
         except csv.Error as error:
             raise TraceError(file, reader.line_num, "", f"is not CSV ({error}).") from None
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Line numbers and lines that hold something, for formats without a header."""
+    """Line numbers and non-empty lines, for formats without a header."""
     with opened(path) as text:
         for number, line in enumerate(text, start=1):
             if line := line.rstrip("\r\n"):
@@ -184,7 +184,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 @contextmanager
 def opened(path: Path) -> Iterator[IO[str]]:
-    """The file as text, unpacked if it is gzip whatever its name; trouble comes out as TraceError."""
+    """The file as text, unpacked if it is gzip, whatever its name. Errors become TraceError."""
     try:
         with path.open("rb") as raw:
             packed = raw.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
@@ -204,7 +204,7 @@ def opened(path: Path) -> Iterator[IO[str]]:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The end of an error message about a name that is not known; starts with a space or is empty."""
+    """The end of an error message about an unknown name; starts with a space or is empty."""
     names = sorted(known)
     if near := difflib.get_close_matches(word, names, n=1, cutoff=0.5):
         return f" Did you mean {near[0]!r}?"

@@ -1,7 +1,7 @@
-"""A YAML mapping in which every value knows its line, so that an error can name it.
+"""A YAML mapping in which every value has its line number, for error messages.
 
-Knows kinds of values (numbers, spans of time, weights) and nothing of what they describe. A key that nobody asked
-for is an error that names the nearest one: a misspelt key would otherwise silently mean its default.
+Knows types of values (numbers, durations, weights), not what they describe. An unknown key is an error that names
+the nearest known one: a misspelt key would otherwise silently mean its default.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from corral.core.intake.refusal import Refusal
 from corral.sim.traces.rows import TraceError, nearest, opened
-from corral.wire.spans import parse_span
+from corral.wire.durations import parse_span
 
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
@@ -24,7 +24,7 @@ class Section:
     """One mapping of the file. Each method reads one key or raises TraceError."""
 
     def __init__(self, file: str, name: str, node: Node, known: Sequence[str] = ()) -> None:
-        """``known`` are the keys there may be; none given means that any may."""
+        """``known``: the allowed keys; empty: any."""
         self._file = file
         self._name = name
         self._line = node.start_mark.line + 1
@@ -43,7 +43,7 @@ class Section:
             why = f"there is no such key.{nearest(key.value, known)}"
             raise TraceError(self._file, line, self._path(key.value), why)
         if key.value in self._keys:
-            raise TraceError(self._file, line, self._path(key.value), "stands here twice. Remove one.")
+            raise TraceError(self._file, line, self._path(key.value), "is given twice. Remove one.")
         self._keys[key.value] = key
         self._values[key.value] = value
 
@@ -113,7 +113,7 @@ class Section:
         return found
 
     def counted_weights(self, key: str) -> tuple[tuple[int, float], ...]:
-        """The same, where the values are whole numbers."""
+        """The same for values that are whole numbers."""
         within = self.section(key)
         for value in within.keys:
             if not value.isdecimal():
@@ -148,7 +148,7 @@ class Section:
 
 
 def read_section(path: Path, known: Sequence[str]) -> Section:
-    """The mapping that a YAML file consists of."""
+    """The mapping in a YAML file."""
     with opened(path) as text:
         content = text.read()
     try:

@@ -1,4 +1,4 @@
-"""The Standard Workload Format of the Parallel Workloads Archive: 18 numbers a line, ``;`` before comments.
+"""The Standard Workload Format of the Parallel Workloads Archive: 18 numbers per line, ``;`` before comments.
 
 Knows what the numbers mean and that -1 is unknown. Processors count as GPUs: the logs are of CPU clusters.
 """
@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from corral.sim.traces.model import Trace, TraceJob, TraceNodes
-from corral.sim.traces.rows import Gathering, Row, TraceError, read_lines
+from corral.sim.traces.rows import Gathering, TraceError, TraceRow, read_lines
 
 FIELDS = (
     "job_number", "submit_time", "wait_time", "run_time", "allocated_processors", "average_cpu_time",
@@ -17,7 +17,7 @@ FIELDS = (
     "application", "queue", "partition", "preceding_job", "think_time",
 )  # fmt: skip
 
-# 2 to 4 are lines about a part of a job whose summary stands on a line of its own.
+# 2 to 4: lines about a part of a job whose summary is on another line.
 _STATUS = {-1: "", 0: "failed", 1: "completed", 5: "cancelled"}
 _PARTS = {2, 3, 4}
 
@@ -40,17 +40,17 @@ def read_swf(path: Path, name: str = "swf") -> Trace:
     return gathering.trace(_nodes(str(path), header))
 
 
-def _row(file: str, number: int, line: str) -> Row:
+def _row(file: str, number: int, line: str) -> TraceRow:
     cells = line.split()
     if len(cells) < len(FIELDS):
         why = f"the line ends before this field: it has {len(cells)} of {len(FIELDS)} numbers."
         raise TraceError(file, number, FIELDS[len(cells)], why)
     if len(cells) > len(FIELDS):
         raise TraceError(file, number, "", f"the line has {len(cells)} numbers, but the format has {len(FIELDS)}.")
-    return Row(file, number, dict(zip(FIELDS, cells, strict=True)))
+    return TraceRow(file, number, dict(zip(FIELDS, cells, strict=True)))
 
 
-def _unusable(row: Row) -> str | None:
+def _unusable(row: TraceRow) -> str | None:
     if row.whole("status", least=-1) in _PARTS:
         return "is a part of a job that has a line of its own"
     if not _is_known(row, "run_time"):
@@ -60,7 +60,7 @@ def _unusable(row: Row) -> str | None:
     return None
 
 
-def _job(row: Row) -> TraceJob:
+def _job(row: TraceRow) -> TraceJob:
     status = row.whole("status", least=-1)
     if status not in _STATUS:
         raise row.wrong("status", f"is {status}, but must be between -1 and 5.")
@@ -81,18 +81,18 @@ def _job(row: Row) -> TraceJob:
     )
 
 
-def _is_known(row: Row, field: str) -> bool:
+def _is_known(row: TraceRow, field: str) -> bool:
     return row.number(field) != -1
 
 
-def _processors(row: Row) -> int:
-    """What was asked for; where that is unknown what was given; 0 where neither is known."""
+def _processors(row: TraceRow) -> int:
+    """The requested processors; if unknown, the allocated ones; 0 if neither is known."""
     asked = row.whole("requested_processors", least=-1)
     return asked if asked > 0 else max(row.whole("allocated_processors", least=-1), 0)
 
 
 def _nodes(file: str, header: dict[str, str]) -> tuple[TraceNodes, ...]:
-    """Equal nodes, where the header gives numbers that allow them; otherwise nothing is known of the cluster."""
+    """Equal nodes, if the header has numbers that fit; otherwise the cluster is unknown."""
     processors = _amount(file, header, "MaxProcs") or _amount(file, header, "MaxNodes")
     nodes = _amount(file, header, "MaxNodes") or processors
     if not nodes or processors % nodes:
@@ -101,7 +101,7 @@ def _nodes(file: str, header: dict[str, str]) -> tuple[TraceNodes, ...]:
 
 
 def _amount(file: str, header: dict[str, str], key: str) -> int:
-    """0 where the header does not say."""
+    """0 if the header does not say."""
     value = header.get(key, "").split(" ", maxsplit=1)[0]
     if value in ("", "-1"):
         return 0

@@ -1,7 +1,7 @@
-"""Corral's own CSV: one row a job, the fields of TraceJob as columns.
+"""Corral's own CSV: one row per job, the fields of TraceJob as columns.
 
-Knows only those fields. ``id``, ``submit_ms``, ``work_ms`` and ``gpus`` must be there; an empty cell or an absent
-column means the default of the field; a column that is no field is an error, since it may be a misspelt one.
+Knows only those fields. ``id``, ``submit_ms``, ``work_ms`` and ``gpus`` are required; an empty cell or an absent
+column means the default of the field; an unknown column is an error, since it may be misspelt.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from msgspec.structs import asdict, fields
 
 from corral.sim.traces.model import Trace, TraceJob
-from corral.sim.traces.rows import Gathering, Row, TraceError, nearest, read_rows
+from corral.sim.traces.rows import Gathering, TraceError, TraceRow, nearest, read_rows
 
 _REQUIRED = ("id", "submit_ms", "work_ms", "gpus")
 _WORDS = {"team", "user", "application", "kind", "status"}
@@ -31,7 +31,7 @@ def read_table(path: Path, name: str = "csv") -> Trace:
 
 
 def write_table(trace: Trace, path: Path) -> None:
-    """What ``read_table`` gives back equal, but for the name, the nodes and the notes."""
+    """``read_table`` reads it back equal, except for the name, the nodes and the notes."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(_FIELDS)
@@ -39,7 +39,7 @@ def write_table(trace: Trace, path: Path) -> None:
             writer.writerow([_cell(value) for value in asdict(job).values()])
 
 
-def _job(row: Row) -> TraceJob:
+def _job(row: TraceRow) -> TraceJob:
     given: dict[str, Any] = {"id": row.text("id")}
     for field in row.values:
         if field == "priority" and row.has(field):

@@ -1,6 +1,6 @@
 """The journal on PostgreSQL. Needs the extra ``postgres``; ``store.address.postgres`` says so where it is missing."""
 
-from corral.store.postgres.database import Readers, connect
+from corral.store.postgres.database import PostgresReaders, connect
 from corral.store.postgres.filling import filling
 from corral.store.postgres.journal import PostgresJournal
 from corral.store.postgres.lookup import PostgresLookup
@@ -13,8 +13,8 @@ __all__ = [
     "PostgresJournal",
     "PostgresLookup",
     "PostgresReader",
+    "PostgresReaders",
     "PostgresSecrets",
-    "Readers",
     "connect",
     "filling",
     "put_records",

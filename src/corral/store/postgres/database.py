@@ -1,7 +1,7 @@
 """The PostgreSQL database: connections as the journal needs them, the newest schema, and a pool for readers.
 
-Knows settings of sessions and schema versions. Knows nothing of what the tables mean. Changes of the schema are files
-in ``schema/``, applied in order and only forward. Addresses are shown without their passwords.
+Knows session settings and schema versions. Knows nothing about what the tables mean. Schema changes are files in
+``schema/``, applied in order and only forward. Addresses are shown without their passwords.
 """
 
 from __future__ import annotations
@@ -19,48 +19,47 @@ import psycopg
 from psycopg.rows import TupleRow
 
 from corral.store.journal import JournalTooNew, JournalUnusable
-from corral.store.postgres.troubles import Silent, trouble
+from corral.store.postgres.errors import DatabaseTimeout, trouble
 from corral.wire.address import shown
 
 CONNECT_S = 5.0
-#: For how long a look-up may wait without hearing from the database; upkeep of large tables may wait longer.
+#: How long a lookup waits for an answer of the database; maintenance of large tables may wait longer.
 LOOK_UP_S, UPKEEP_S = 5.0, 600.0
-#: Marks our sessions in pg_stat_activity; the one that writes has a name of its own.
+#: Names of our sessions in pg_stat_activity; the writer has a name of its own.
 NAME, WRITER_NAME = "corral", "corral journal"
-#: A peer that does not answer for so long is gone, by the operating system's judgement.
+#: TCP user timeout: a peer that does not answer for this time is considered gone.
 _SILENCE_MS = 5_000
-#: For how long a transaction may wait for us: what is folded into one takes its time, and whoever takes over does not
-#: wait for this.
+#: How long a transaction may be idle: folding records takes time. A server that takes over does not wait for this.
 _IDLE_MS = "60000"
-_LOOK_S = 0.1  # how often whoever waits sees whether it still may
-#: The database gives up before we do, where it can: then its answer is heard, and the connection can be kept. First on
-#: locks, so that it is said that it was a lock.
+_LOOK_S = 0.1  # how often a waiting call checks whether it was abandoned
+#: The timeouts of the database are shorter than ours: then it answers with an error, and the connection stays usable.
+#: The lock timeout is the shortest, so that the error names the lock.
 _LOCK_OF_SILENCE, _OF_SILENCE = 0.7, 0.85
 _KEPT = 8
-_MIGRATION_LOCK = 0x636F7272616C  # any number, as long as nobody else uses it
+_MIGRATION_LOCK = 0x636F7272616C  # an arbitrary number
 
 
 T = TypeVar("T")
 
 
 class _Bounded(psycopg.Connection[TupleRow]):
-    """A connection that waits no longer than ``silence_s`` without hearing anything, whatever the other side or the
-    network does, and no longer at all once ``is_abandoned`` is set, by whichever thread. Then it is closed."""
+    """A connection that waits at most ``silence_s`` without receiving anything, whatever the other side or the network
+    does, and stops waiting when any thread sets ``is_abandoned``. Then it is closed."""
 
     silence_s = LOOK_UP_S
     is_abandoned = False
-    heard_s: float | None = None  # of a wait that goes on: when anything was last heard, by the clock of this process
+    heard_s: float | None = None  # during a wait: when data was last received, by the monotonic clock
 
     def wait(self, gen: Generator[Any, Any, T], *given: Any, **named: Any) -> T:
         del given, named
         try:
             return super().wait(self._heard(gen), _LOOK_S)
-        except Silent:
+        except DatabaseTimeout:
             self.pgconn.finish()
             raise
 
     def _heard(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
-        """The driver comes back here as often as it is told, with what the socket is ready for: nothing, if silent."""
+        """The driver returns here at every interval, with the state of the socket: nothing if no data came."""
         heard_s = self.heard_s = time.monotonic()
         try:
             wanted = next(gen)
@@ -69,9 +68,9 @@ class _Bounded(psycopg.Connection[TupleRow]):
                 now_s = time.monotonic()
                 heard_s = self.heard_s = now_s if ready else heard_s
                 if self.is_abandoned:
-                    raise Silent("nobody waits for its answer any more")
+                    raise DatabaseTimeout("the request was abandoned")
                 if now_s - heard_s > self.silence_s:
-                    raise Silent(f"no answer for {self.silence_s:g} s")
+                    raise DatabaseTimeout(f"no answer for {self.silence_s:g} s")
                 wanted = gen.send(ready)
         except StopIteration as end:
             result: T = end.value
@@ -80,15 +79,15 @@ class _Bounded(psycopg.Connection[TupleRow]):
             self.heard_s = None
 
 
-class Link:
-    """A connection in which nothing begins or commits by itself, and ``?`` stands where values go."""
+class PostgresConnection:
+    """A connection without implicit transactions, with ``?`` as the placeholder of values."""
 
     def __init__(self, raw: _Bounded) -> None:
         self.raw = raw
 
     @contextmanager
     def patiently(self, seconds: float = UPKEEP_S) -> Iterator[None]:
-        """For upkeep of large tables, during which nothing may be heard for long."""
+        """For maintenance of large tables, during which the database may not answer for long."""
         usual_s = self.raw.silence_s
         _bound(self, seconds)
         try:
@@ -99,7 +98,7 @@ class Link:
 
     @property
     def is_quiet(self) -> bool:
-        """Nothing has come that nobody asked for, such as the end of the connection."""
+        """Whether there is no unexpected data, such as the end of the connection."""
         if self.raw.closed:
             return False
         look = select.poll()
@@ -107,7 +106,7 @@ class Link:
         return not look.poll(0)
 
     def abandon(self) -> None:
-        """From any thread: whoever waits on this connection waits no more, and it is closed."""
+        """From any thread: end all waiting on this connection, and close it."""
         self.raw.is_abandoned = True
 
     def execute(self, statement: str, values: Sequence[Any] = (), /) -> psycopg.Cursor[TupleRow]:
@@ -124,7 +123,7 @@ class Link:
             raise
 
     def roll_back(self) -> None:
-        """What a lost connection had begun is rolled back by the database itself."""
+        """Roll back. The database itself rolls back the transaction of a lost connection."""
         if not self.raw.closed:
             try:
                 self.execute("ROLLBACK")
@@ -136,18 +135,20 @@ class Link:
 
 
 def marked(statement: str) -> bytes:
-    """A statement in the words of the driver."""
+    """A statement with the placeholders of the driver."""
     return statement.replace("?", "%s").encode()
 
 
-def connect(address: str, name: str = NAME, *, silence_s: float = UPKEEP_S, connect_s: float = CONNECT_S) -> Link:
-    """A connection, or a complaint that says what to do. Every wait on it ends: see ``_Bounded``."""
+def connect(
+    address: str, name: str = NAME, *, silence_s: float = UPKEEP_S, connect_s: float = CONNECT_S
+) -> PostgresConnection:
+    """A connection; an error says what to do. Every wait on it is bounded: see ``_Bounded``."""
     try:
         raw = _Bounded.connect(
             address,
             autocommit=True,
             application_name=name,
-            connect_timeout=max(2, round(connect_s)),  # a driver's second is its least, and taken for two
+            connect_timeout=max(2, round(connect_s)),  # the driver takes 1 as 2
             keepalives_idle=2,
             keepalives_interval=1,
             keepalives_count=3,
@@ -156,15 +157,15 @@ def connect(address: str, name: str = NAME, *, silence_s: float = UPKEEP_S, conn
     except psycopg.Error as wrong:
         raise unreachable(address, wrong) from None
     try:
-        _bound(link := Link(raw), silence_s)
+        _bound(link := PostgresConnection(raw), silence_s)
     except BaseException as wrong:
         raw.close()
         raise trouble(address, wrong) or wrong from None
     return link
 
 
-def _bound(link: Link, silence_s: float) -> None:
-    """Waits on both sides end. The database looks whether anybody still waits for what it does (from version 14 on)."""
+def _bound(link: PostgresConnection, silence_s: float) -> None:
+    """Bound waits on both sides. The database checks whether the client is still connected (since version 14)."""
     link.raw.silence_s = silence_s
     given_up_ms, lock_ms = (str(int(silence_s * part * 1000)) for part in (_OF_SILENCE, _LOCK_OF_SILENCE))
     settings = {
@@ -182,12 +183,12 @@ def _bound(link: Link, silence_s: float) -> None:
 
 
 def unreachable(address: str, wrong: Exception) -> Exception:
-    """What to raise for what the driver has raised."""
+    """The exception to raise for one of the driver."""
     return trouble(address, wrong) or wrong
 
 
-def open_database(address: str, silence_s: float = UPKEEP_S) -> Link:
-    """The connection of the writer, on a database of the newest schema. Its commits are durable when they return."""
+def open_database(address: str, silence_s: float = UPKEEP_S) -> PostgresConnection:
+    """The connection of the writer, with the newest schema. Its commits are durable when they return."""
     link = connect(address, WRITER_NAME, silence_s=silence_s)
     try:
         with link.patiently():
@@ -202,8 +203,8 @@ def open_database(address: str, silence_s: float = UPKEEP_S) -> Link:
     return link
 
 
-def make_durable(link: Link) -> None:
-    """What is committed in this session is on disk when that returns."""
+def make_durable(link: PostgresConnection) -> None:
+    """Make commits of this session durable when they return."""
     link.execute(
         "SELECT set_config('synchronous_commit', 'on', false)"
         " WHERE current_setting('synchronous_commit') IN ('off', 'local')"
@@ -213,27 +214,27 @@ def make_durable(link: Link) -> None:
 # ---- schema --------------------------------------------------------------------------------------------------------
 
 
-def migrate(link: Link, address: str) -> None:
-    """Apply what is new, all of it or nothing; one server at a time."""
+def migrate(link: PostgresConnection, address: str) -> None:
+    """Apply new schema changes, all or nothing; one server at a time."""
     steps = _steps()
     version = schema_version(link, address)
     if version < len(steps):
         with link.transaction():
             link.execute("SELECT pg_advisory_xact_lock(?)", (_MIGRATION_LOCK,))
-            version = schema_version(link, address)  # another may have been quicker
+            version = schema_version(link, address)  # another server may have been faster
             link.execute("CREATE TABLE IF NOT EXISTS schema (version integer PRIMARY KEY)")
             for number, script in enumerate(steps[version:], start=version + 1):
                 link.raw.execute(script.encode())
                 link.execute("INSERT INTO schema VALUES (?)", (number,))
     if version > len(steps):
         raise JournalTooNew(
-            f"{shown(address)} has schema {version}, and this version of Corral knows schemas up to {len(steps)}. "
+            f"{shown(address)} has schema {version}; this version of Corral supports schemas up to {len(steps)}. "
             "Use the version that wrote it, or a later one."
         )
 
 
-def schema_version(link: Link, address: str) -> int:
-    """0 for an empty database. One that has tables of somebody else's is not ours to change."""
+def schema_version(link: PostgresConnection, address: str) -> int:
+    """The schema version; 0 for an empty database. Raises if it has tables of another program."""
     rows = link.execute("SELECT tablename FROM pg_tables WHERE schemaname = current_schema()").fetchall()
     tables = {name for (name,) in rows}
     if "schema" in tables:
@@ -242,7 +243,7 @@ def schema_version(link: Link, address: str) -> int:
         return int(found[0])
     if tables:
         raise JournalUnusable(
-            f"{shown(address)} has tables that are not Corral's. Make a database for Corral alone, and name that one."
+            f"{shown(address)} has tables of another program. Create a database for Corral alone and use that one."
         )
     return 0
 
@@ -256,28 +257,29 @@ def _steps() -> list[str]:
 # ---- readers -------------------------------------------------------------------------------------------------------
 
 
-class Readers:
-    """Connections for reading, one to whoever reads at the moment; they see the last commit and block nobody."""
+class PostgresReaders:
+    """A pool of connections for reading; they see the last commit and block no writer."""
 
     def __init__(self, address: str, silence_s: float = LOOK_UP_S) -> None:
-        self._address, self._silence_s = address, silence_s
-        self._idle: list[Link] = []
+        self._address = address
+        self._silence_s = silence_s
+        self._idle: list[PostgresConnection] = []
         self._lock = threading.Lock()
         self._closed = False
 
     @contextmanager
-    def connection(self) -> Iterator[Link]:
+    def connection(self) -> Iterator[PostgresConnection]:
         link = self._take()
         try:
             yield link
         except psycopg.Error as wrong:
             if link.raw.closed:
-                self._let_go()  # the others are no better
+                self._close_idle()  # the others are probably broken, too
             raise unreachable(self._address, wrong) from wrong
         finally:
             self._give_back(link)
 
-    def _take(self) -> Link:
+    def _take(self) -> PostgresConnection:
         with self._lock:
             if self._closed:
                 raise JournalUnusable("the journal is closed")
@@ -288,7 +290,7 @@ class Readers:
                 link.close()
         return connect(self._address, silence_s=self._silence_s)
 
-    def _give_back(self, link: Link) -> None:
+    def _give_back(self, link: PostgresConnection) -> None:
         if not link.raw.closed and link.raw.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
             link.roll_back()
         with self._lock:
@@ -297,7 +299,7 @@ class Readers:
             else:
                 self._idle.append(link)
 
-    def _let_go(self) -> None:
+    def _close_idle(self) -> None:
         with self._lock:
             idle, self._idle = self._idle, []
         for link in idle:
@@ -305,4 +307,4 @@ class Readers:
 
     def close(self) -> None:
         self._closed = True
-        self._let_go()
+        self._close_idle()

@@ -1,7 +1,7 @@
-"""The journal on PostgreSQL: takes the lease, begins an epoch, writes records and what is folded from them.
+"""The journal on PostgreSQL: takes the lease, begins an epoch, writes records and projections.
 
-What holds for every journal is in ``sql.journal``. A lost connection is made again as long as the lease allows; after
-that, or when the database refuses, nothing more is accepted and the lease is given back.
+What all journals share is in ``sql.journal``. A lost connection is opened again as long as the lease allows; after
+that, or when the database refuses, nothing more is accepted and the lease is released.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from pathlib import Path
 
 import psycopg
 
-from corral.store.journal import Head, JournalBroken, JournalFailed, JournalUnusable, Record
+from corral.store.journal import JournalBroken, JournalFailed, JournalHead, JournalUnusable, Record
 from corral.store.postgres import images
-from corral.store.postgres.database import WRITER_NAME, Link, connect, make_durable, open_database
-from corral.store.postgres.lease import LEASE_S, Lease, begin_epoch, give_back, now_s
+from corral.store.postgres.database import WRITER_NAME, PostgresConnection, connect, make_durable, open_database
+from corral.store.postgres.errors import trouble
+from corral.store.postgres.lease import LEASE_S, LeaderLease, begin_epoch, give_back, now_s
 from corral.store.postgres.lookup import PostgresLookup
+from corral.store.postgres.prune import checked, note_archive, remove_some
 from corral.store.postgres.reader import PostgresReader
-from corral.store.postgres.removal import checked, note_archive, remove_some
 from corral.store.postgres.rows import put_pairs, put_records, rebuild, tables_of
-from corral.store.postgres.troubles import trouble
 from corral.store.projection import fold
 from corral.store.sql.by_job import enter_some, has_older
-from corral.store.sql.connection import Connection
+from corral.store.sql.connection import SqlConnection
 from corral.store.sql.journal import SqlJournal, check_end
 from corral.store.sql.records import Archived, whole_journal
-from corral.store.sql.writer import Writer, fenced
+from corral.store.sql.writer import JournalWriter, fenced
 from corral.wire.address import shown
 
-_WHEN_LOST = "See that the database is in order and can be reached, then start again."
-#: Of a lease: for so long the writer waits for the database, or tries to reach it again, before it gives the lead up.
+_WHEN_LOST = "Check that the database works and can be reached, then start again."
+#: Part of the lease for which the writer waits for the database, or reconnects, before it gives up leadership.
 _PATIENCE = 0.6
 _UPKEEP_S = _HOPELESS_S = 60.0
 _RETRY_S = 0.05
@@ -40,8 +40,8 @@ _CLOSE_S = 5.0
 
 
 class PostgresJournal(SqlJournal):
-    """Implements ``Journal``. To be closed when done. ``holder`` is who opens it: only a server that is certain to have
-    replaced the earlier one of that name may use it again. ``url`` is where others find it. ``folder`` has archives."""
+    """Implements ``Journal``; must be closed. ``holder``: the id of this server; a server may use the id of an earlier
+    one only if that one has certainly ended. ``url``: of this server. ``folder``: for archives."""
 
     _reader: PostgresReader
 
@@ -62,35 +62,38 @@ class PostgresJournal(SqlJournal):
             give_back(self._link, holder)
             self._link.close()
             raise trouble(address, wrong) or wrong from wrong
-        self._writer = Writer(self._head, self._commit, _remember_nothing, (psycopg.OperationalError,), _WHEN_LOST)
-        self._lease = Lease(address, holder, begun, lease_s, self._writer.fail, self._stuck_s)
+        self._writer = JournalWriter(
+            self._head, self._commit, _remember_nothing, (psycopg.OperationalError,), _WHEN_LOST
+        )
+        self._lease = LeaderLease(address, holder, begun, lease_s, self._writer.fail, self._stuck_s)
         self._writer.lost.add_done_callback(self._let_go)
         self._enter_older()
 
     @property
     def lost(self) -> Future[None]:
-        """Fails when nothing more can be written, for whatever reason."""
+        """Fails when nothing more can be written, for any reason."""
         return self._writer.lost
 
     @property
-    def lease(self) -> Lease:
-        """The right to write, as it is renewed."""
+    def lease(self) -> LeaderLease:
+        """The lease that gives this server the right to write."""
         return self._lease
 
     @property
     def leading_for_s(self) -> float:
-        """For how long this server leads without another renewal."""
+        """How long this server leads without another renewal."""
         return self._lease.until_s - now_s()
 
     @property
     def committed_s_ago(self) -> float:
-        """How long ago something was last written."""
+        """Seconds since the last commit."""
         return time.monotonic() - self._writer.committed_s
 
     def _stuck_s(self) -> float:
-        """For how long the transaction at hand has been waiting for the database without hearing from it; what takes
-        far longer than any should counts as a whole, whatever it waits for."""
-        began_s, heard_s, now = self._writer.began_s, self._link.raw.heard_s, time.monotonic()
+        """How long the current transaction has waited for an answer of the database. A transaction that takes far too
+        long counts with its whole duration."""
+        began_s, heard_s = self._writer.began_s, self._link.raw.heard_s
+        now = time.monotonic()
         if began_s is None:
             return 0.0
         if now - began_s > _HOPELESS_S:
@@ -98,7 +101,7 @@ class PostgresJournal(SqlJournal):
         return 0.0 if heard_s is None else now - max(began_s, heard_s)
 
     def _let_go(self, lost: Future[None]) -> None:
-        """Nothing more will be written: nobody waits for the database any more, and another may lead."""
+        """Nothing more will be written: stop waiting for the database, and let another server lead."""
         del lost
         self._link.abandon()
         self._lease.give_up()
@@ -107,22 +110,22 @@ class PostgresJournal(SqlJournal):
     def lookup(self) -> PostgresLookup:
         return self._reader.lookup
 
-    # ---- upkeep ------------------------------------------------------------------------------------------------
+    # ---- maintenance -------------------------------------------------------------------------------------------
 
     def rebuild(self) -> None:
-        """Make the projections anew from all records, archived ones too. Nothing is written meanwhile."""
+        """Build the projections again from all records, archived ones too. Nothing else is written meanwhile."""
 
-        def anew() -> None:
+        def rebuild_all() -> None:
             with self._link.patiently(), checked(self._link, self._epoch):
                 rebuild(self._link, whole_journal(self._link, self.folder))
             self._tables = tables_of(self._link)
 
-        self._writer.run(anew).result()
+        self._writer.run(rebuild_all).result()
         self._enter_older()
 
     # ---- in the thread of the writer ---------------------------------------------------------------------------
 
-    def _own_connection(self) -> Connection:
+    def _own_connection(self) -> SqlConnection:
         return self._link
 
     def _note_archive(self, archived: Archived) -> None:
@@ -138,9 +141,9 @@ class PostgresJournal(SqlJournal):
             enter_some(self._link, lambda pairs: put_pairs(self._link, pairs))
             return has_older(self._link)
 
-    def _commit(self, head: Head, records: Sequence[Record]) -> None:
-        """Write records and what is folded from them. A connection that is lost in the middle is made again: whether
-        the transaction was committed is then looked up, and if not, it is written again."""
+    def _commit(self, head: JournalHead, records: Sequence[Record]) -> None:
+        """Write records and projections. If the connection is lost, reconnect, look up whether the transaction was
+        committed, and if not, write it again."""
         until_s = time.monotonic() + self._patience_s
         try:
             while True:
@@ -154,8 +157,8 @@ class PostgresJournal(SqlJournal):
         except psycopg.Error as wrong:
             raise trouble(self.address, wrong) or wrong from wrong
 
-    def _transact(self, head: Head, records: Sequence[Record]) -> None:
-        """In one transaction: in two trips to the database, and one for every row that is not at hand."""
+    def _transact(self, head: JournalHead, records: Sequence[Record]) -> None:
+        """One transaction: two round trips to the database, and one for every row that is not cached."""
         link, last = self._link, records[-1]
         try:
             with link.raw.pipeline():
@@ -175,16 +178,17 @@ class PostgresJournal(SqlJournal):
             link.roll_back()
             raise
 
-    def _is_written(self, head: Head, last: Record, until_s: float) -> bool:
-        """On a new connection: how the transaction ended whose connection was lost. Its session is ended first, and the
-        row of the writer is waited for, so that nothing of it can still happen afterwards."""
+    def _is_written(self, head: JournalHead, last: Record, until_s: float) -> bool:
+        """Reconnect, and return whether the transaction of the lost connection was committed. Its session is terminated
+        first, and the row of the writer is locked, so that it cannot be committed later."""
         now = self._end_of_journal(until_s)
         self._tables = tables_of(self._link)
-        if now not in (head, Head(last.seq, last.hash)):
-            raise JournalBroken(f"{shown(self.address)} ends with record {now.seq}, which nobody wrote. {_WHAT_TO_DO}")
+        if now not in (head, JournalHead(last.seq, last.hash)):
+            why = f"{shown(self.address)} ends with record {now.seq}, which this server did not write"
+            raise JournalBroken(f"{why}. {_WHAT_TO_DO}")
         return now.seq == last.seq
 
-    def _end_of_journal(self, until_s: float) -> Head:
+    def _end_of_journal(self, until_s: float) -> JournalHead:
         while True:
             try:
                 self._link = connect(self.address, WRITER_NAME, silence_s=self._patience_s, connect_s=1)
@@ -195,8 +199,8 @@ class PostgresJournal(SqlJournal):
                     raise
                 time.sleep(_RETRY_S)
 
-    def _place(self, link: Link) -> Head:
-        """Where the journal ends, once nobody else is writing."""
+    def _place(self, link: PostgresConnection) -> JournalHead:
+        """The end of the journal, once no other session is writing."""
         make_durable(link)
         link.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
@@ -209,12 +213,12 @@ class PostgresJournal(SqlJournal):
             row = link.execute("SELECT seq, hash FROM writer WHERE epoch = ? FOR UPDATE", (self._epoch,)).fetchone()
         if row is None:
             raise fenced(self._epoch)
-        return Head(row[0], row[1])
+        return JournalHead(row[0], row[1])
 
     # ---- the end -----------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Write what was handed in and give the lease back, as far as the database lets that happen in time."""
+        """Write what was appended and release the lease, if the database answers in time."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -229,6 +233,6 @@ class PostgresJournal(SqlJournal):
 _WHAT_TO_DO = "Run `corral db verify`, and restore the database from a backup."
 
 
-def _remember_nothing(head: Head) -> None:
-    """There is no second account of the end outside the database."""
+def _remember_nothing(head: JournalHead) -> None:
+    """The end is not stored a second time outside the database."""
     del head

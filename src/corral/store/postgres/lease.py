@@ -1,9 +1,9 @@
-"""Who leads: a row that the leader renews by the database's clock, and the leader's own clock that stops it in time.
+"""Leadership: a row that the leader renews by the clock of the database; the leader's own clock stops it in time.
 
-Three things make one writer of many servers. The *lease*: another may lead only when it has run out, by the clock of
-the database. The leader's *own clock*: it counts the lease from the moment before it asked, and stops a while before
-the end. The *epoch*: whoever begins takes the row of the writer and counts it up, and every transaction that writes
-checks it; so even a leader that was frozen, or whose clock is wrong, changes nothing any more.
+Three things ensure that only one server writes. The *lease*: another server may lead only when it has expired, by the
+clock of the database. The leader's *own clock*: it counts the lease from the moment before it asked, and stops before
+the end. The *epoch*: a new leader locks the row of the writer and increments the epoch, and every transaction that
+writes checks it; so even a leader that was frozen, or whose clock is wrong, can no longer write.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from typing import Any
 import psycopg
 from msgspec import Struct
 
-from corral.store.journal import Head, JournalBusy, JournalFailed, JournalUnusable
-from corral.store.postgres.database import WRITER_NAME, Link, connect
+from corral.store.journal import JournalBusy, JournalFailed, JournalHead, JournalUnusable
+from corral.store.postgres.database import WRITER_NAME, PostgresConnection, connect
 from corral.store.sql.writer import fenced
 
 LEASE_S = 5.0
-_RENEWALS = 5  # in the time of a lease
-_RESERVE = 5  # this part of a lease is left when the leader stops
+_RENEWALS = 5  # per lease
+_RESERVE = 5  # the leader stops when a fifth of the lease is left
 _LOCK_WAIT_MS = 1_000
 _GIVE_BACK_S = 2.0
-_RENEW_SILENCE = 0.4  # of a lease: then there is time for another try on another connection
+_RENEW_SILENCE = 0.4  # of a lease: leaves time for another try on a new connection
 _PROBE_BYTES = 64 << 10
 
 
 class Leadership(Struct, frozen=True):
-    """Who leads, or led last: ``is_held`` says which. ``left_s``: of the lease, by the clock of the database."""
+    """The leader (``is_held``) or the last one. ``left_s``: of the lease, by the clock of the database."""
 
     holder: str
     url: str
@@ -42,7 +42,7 @@ class Leadership(Struct, frozen=True):
     since: str
 
 
-def leadership(link: Link) -> Leadership:
+def leadership(link: PostgresConnection) -> Leadership:
     row = link.execute(
         "SELECT holder, url, epoch, expires_at > clock_timestamp(),"
         " greatest(0, extract(epoch FROM expires_at - clock_timestamp()))::float8,"
@@ -55,17 +55,17 @@ def leadership(link: Link) -> Leadership:
 
 
 class Begun(Struct, frozen=True):
-    """A new epoch, and what it goes on from."""
+    """A new epoch, and the record it continues from."""
 
     epoch: int
-    head: Head
+    head: JournalHead
     deadline_s: float
 
 
-def begin_epoch(link: Link, holder: str, url: str, lease_s: float) -> Begun:
-    """Take the lease and count up the epoch, or say who leads. A leader whose lease has run out and who keeps the row
-    of the writer locked (it was frozen in the middle of writing) loses its session. One that cannot be ended, or
-    somebody else's lock, leaves nobody who could write: then nobody leads."""
+def begin_epoch(link: PostgresConnection, holder: str, url: str, lease_s: float) -> Begun:
+    """Take the lease and increment the epoch; raises if another server leads. A leader whose lease has expired but that
+    still locks the row of the writer (it was frozen while writing) loses its session. If that session cannot be
+    terminated, or another session holds the lock, no server can write, so none leads."""
     try:
         return _begin(link, holder, url, lease_s)
     except psycopg.errors.LockNotAvailable:
@@ -78,17 +78,17 @@ def begin_epoch(link: Link, holder: str, url: str, lease_s: float) -> Begun:
         return _begin(link, holder, url, lease_s)
 
 
-def _begin(link: Link, holder: str, url: str, lease_s: float) -> Begun:
+def _begin(link: PostgresConnection, holder: str, url: str, lease_s: float) -> Begun:
     with link.transaction():
         link.execute(f"SET LOCAL lock_timeout = {_LOCK_WAIT_MS}")
         link.execute("SELECT 1 FROM leader FOR UPDATE")
         now = leadership(link)
         if now.is_held and now.holder != holder:
             raise JournalBusy(
-                f"the database is led by the server at {now.url or 'an unknown address'} since {now.since} UTC, for "
-                f"{now.left_s:.0f} s more at least. Stop that one first, or wait until it gives up."
+                f"the server at {now.url or 'an unknown address'} leads since {now.since} UTC, for at least "
+                f"{now.left_s:.0f} s more. Stop that server first, or wait until its lease ends."
             )
-        _see_that_it_can_be_written(link)
+        _check_writable(link)
         row = link.execute("UPDATE writer SET epoch = epoch + 1 RETURNING epoch, seq, hash").fetchone()
         assert row is not None
         asked_s = now_s()
@@ -97,11 +97,11 @@ def _begin(link: Link, holder: str, url: str, lease_s: float) -> Begun:
             " renewed_at = clock_timestamp(), expires_at = clock_timestamp() + make_interval(secs => ?)",
             (holder, url, row[0], lease_s),
         )
-    return Begun(row[0], Head(row[1], row[2]), asked_s + lease_s)
+    return Begun(row[0], JournalHead(row[1], row[2]), asked_s + lease_s)
 
 
-def _see_that_it_can_be_written(link: Link) -> None:
-    """Whoever could not write must not lead: tables that somebody keeps locked, or a full disk, are found now."""
+def _check_writable(link: PostgresConnection) -> None:
+    """Raise if the database cannot be written, because of locked tables or a full disk: such a server must not lead."""
     link.execute("LOCK TABLE records IN ROW EXCLUSIVE MODE")
     link.execute("SAVEPOINT probe")
     link.execute(
@@ -111,8 +111,8 @@ def _see_that_it_can_be_written(link: Link) -> None:
     link.execute("ROLLBACK TO SAVEPOINT probe")
 
 
-def give_back(link: Link, holder: str, epoch: int | None = None) -> None:
-    """Let another lead, if this one does: in that epoch, or in any. Without a holder it can no longer be renewed."""
+def give_back(link: PostgresConnection, holder: str, epoch: int | None = None) -> None:
+    """Release the lease, if this server holds it (in that epoch, or in any), so that another can lead."""
     try:
         link.execute(
             "UPDATE leader SET holder = '', expires_at = clock_timestamp()"
@@ -124,17 +124,17 @@ def give_back(link: Link, holder: str, epoch: int | None = None) -> None:
 
 
 def now_s() -> float:
-    """A clock that nobody sets, and that goes on while the machine sleeps."""
+    """The boot clock: it is never set, and continues while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class Lease:
-    """Renews until it is given back. ``lose`` is told once, from another thread, when the lease is about to end, or
-    belongs to another: from then on nothing may be done in the name of this epoch. ``stuck_s``: for how long the writer
-    has been waiting in vain; a leader that cannot write does not renew.
+class LeaderLease:
+    """Renews the lease until it is released. ``lose`` is called once, from another thread, when the lease is about to
+    end, or another server has it: from then on this epoch must not act. ``stuck_s``: how long the writer has waited for
+    the database; a leader that cannot write does not renew.
 
-    ``on_renewed`` is told, in the thread that renews, until when this server leads: milliseconds of the clock that
-    goes on while the machine sleeps, with the reserve already taken off.
+    ``on_renewed`` is called in the renewing thread with the end of leadership, in milliseconds of the boot clock, with
+    the reserve subtracted.
     """
 
     def __init__(
@@ -146,8 +146,12 @@ class Lease:
         lose: Callable[[Exception], None],
         stuck_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        self._address, self._holder, self._epoch, self._lease_s = address, holder, begun.epoch, lease_s
-        self._lose, self._stuck_s = lose, stuck_s
+        self._address = address
+        self._holder = holder
+        self._epoch = begun.epoch
+        self._lease_s = lease_s
+        self._lose = lose
+        self._stuck_s = stuck_s
         self._deadline_s = begun.deadline_s
         self.on_renewed: Callable[[int], None] | None = None
         self._ended = threading.Event()
@@ -160,15 +164,15 @@ class Lease:
 
     @property
     def until_s(self) -> float:
-        """Until when this server leads, by ``now_s``; long ago, once it has given that up."""
+        """Until when this server leads, by ``now_s``; 0 once it has given up."""
         return 0.0 if self._ended.is_set() else self._deadline_s - self._lease_s / _RESERVE
 
     def give_up(self) -> None:
-        """Let another lead at once, as far as the database can be told; without waiting for that."""
+        """Release the lease soon, if the database can be reached; does not wait for it."""
         self._ended.set()
 
     def end(self) -> None:
-        """Let another lead at once. Without a connection it has to wait for the end of the lease."""
+        """Release the lease now. If the database cannot be reached, it expires."""
         self.give_up()
         for thread in self._threads:
             if thread is not threading.current_thread():
@@ -183,8 +187,7 @@ class Lease:
             self._end(wrong)
 
     def _renew(self) -> None:
-        """A connection of its own, since the writer's may be busy for long. What fails is tried again until there is
-        no time left."""
+        """Renew on a connection of its own, since the writer's may be busy for long. Retry until the lease ends."""
         silence_s = self._lease_s * _RENEW_SILENCE
         while not self._ended.is_set():
             with (
@@ -204,11 +207,11 @@ class Lease:
     def _is_stuck(self) -> bool:
         return self._stuck_s() > self._lease_s * (1 - 1 / _RESERVE)
 
-    def _renew_once(self, link: Link) -> None:
+    def _renew_once(self, link: PostgresConnection) -> None:
         if self._is_stuck:
             raise JournalFailed(
-                f"nothing could be written for {self._stuck_s():.1f} s, so another server shall lead. See what keeps "
-                "the database (pg_locks, pg_stat_activity); what was acknowledged is safe."
+                f"the journal could not be written for {self._stuck_s():.1f} s, so this server gives up leadership. "
+                "See pg_locks and pg_stat_activity for what blocks the database. Acknowledged records are safe."
             )
         asked_s = now_s()
         renewed: Any = link.execute(
@@ -223,13 +226,13 @@ class Lease:
             self.on_renewed(int(self.until_s * 1000))
 
     def _watch(self) -> None:
-        """Ends a while before the lease does, whatever the renewing thread waits for."""
+        """End leadership before the lease ends, even if the renewing thread is blocked."""
         while not self._ended.is_set():
             left_s = self.until_s - now_s()
             if left_s <= 0:
                 raise JournalFailed(
-                    f"the lease could not be renewed in {self._lease_s:g} s, so another server may lead from now on. "
-                    "See that the database can be reached; what was acknowledged is safe."
+                    f"the lease could not be renewed within {self._lease_s:g} s, so another server may lead now. "
+                    "Check that the database can be reached. Acknowledged records are safe."
                 )
             self._ended.wait(left_s)
 

@@ -1,8 +1,8 @@
-"""Look-ups on PostgreSQL: what is peculiar to its SQL."""
+"""Lookups on PostgreSQL: its SQL dialect."""
 
 from __future__ import annotations
 
-from corral.store.postgres.database import Readers
+from corral.store.postgres.database import PostgresReaders
 from corral.store.sql.connection import Dialect
 from corral.store.sql.lookup import SqlLookup
 
@@ -23,5 +23,5 @@ POSTGRES = Dialect(
 class PostgresLookup(SqlLookup):
     """Implements ``Lookup`` on the projections of a journal."""
 
-    def __init__(self, readers: Readers) -> None:
+    def __init__(self, readers: PostgresReaders) -> None:
         super().__init__(readers, POSTGRES)

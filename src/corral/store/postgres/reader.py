@@ -1,6 +1,6 @@
-"""The journal on PostgreSQL, for reading: records, images and who leads, without the right to write.
+"""The journal on PostgreSQL, for reading: records, images and the leader, without the right to write.
 
-For servers that stand by, and for looking at a journal from elsewhere. May be used from several threads at once.
+For standby servers and tools. May be used from several threads at once.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from corral.store.journal import NO_SEQ, Head, JournalUnusable, Record, StoredImage
+from corral.store.journal import NO_SEQ, JournalHead, JournalUnusable, Record, StoredImage
 from corral.store.postgres import images
-from corral.store.postgres.database import LOOK_UP_S, Readers, open_database, schema_version
+from corral.store.postgres.database import LOOK_UP_S, PostgresReaders, open_database, schema_version
 from corral.store.postgres.lease import Leadership, leadership
 from corral.store.postgres.lookup import PostgresLookup
 from corral.store.sql.records import RECORD, anchor_in, archived_in
@@ -18,11 +18,11 @@ from corral.wire.address import shown
 
 
 class PostgresReader:
-    """Sees what is durable, at the moment of each call. ``prepare``: an empty database is given its tables."""
+    """Each call sees what is durable at that moment. ``prepare``: create the tables in an empty database."""
 
     def __init__(self, address: str, *, prepare: bool = False, silence_s: float = LOOK_UP_S) -> None:
         self.address = address
-        self.readers = Readers(address, silence_s)
+        self.readers = PostgresReaders(address, silence_s)
         self.lookup = PostgresLookup(self.readers)
         if prepare:
             open_database(address).close()
@@ -36,12 +36,12 @@ class PostgresReader:
             question = f"SELECT {RECORD} FROM records WHERE seq > ? ORDER BY seq LIMIT ?"
             return [Record(*row) for row in link.execute(question, (after, limit)).fetchall()]
 
-    def durable_head(self) -> Head:
+    def durable_head(self) -> JournalHead:
         with self.readers.connection() as link:
-            return Head(*link.execute("SELECT seq, hash FROM writer").fetchone() or ())
+            return JournalHead(*link.execute("SELECT seq, hash FROM writer").fetchone() or ())
 
-    def anchor(self) -> Head:
-        """The last record that is no longer here but in an archive; number 0 if all are here."""
+    def anchor(self) -> JournalHead:
+        """The last record that was moved to an archive; number 0 if none was."""
         with self.readers.connection() as link:
             return anchor_in(link)
 
@@ -62,12 +62,12 @@ class PostgresReader:
             return images.newest(link, below)
 
     def image_seqs(self) -> list[int]:
-        """The records after which there are images, newest first."""
+        """The numbers of the records with images, newest first."""
         with self.readers.connection() as link:
             return images.seqs(link)
 
     def size(self) -> int:
-        """Bytes of the whole database."""
+        """The size of the whole database in bytes."""
         with self.readers.connection() as link:
             found = link.execute("SELECT pg_database_size(current_database())").fetchone()
         assert found is not None

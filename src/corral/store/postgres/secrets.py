@@ -1,17 +1,17 @@
-"""Values of secrets in the database, for every server that may lead. Names and times are in the journal.
+"""Values of secrets in the database, shared by all servers. Names and times are in the journal.
 
-Knows one table. Who may set or use a secret is decided by others.
+Knows one table. Rights are checked elsewhere.
 """
 
 from __future__ import annotations
 
-from corral.store.postgres.database import Readers
+from corral.store.postgres.database import PostgresReaders
 
 
 class PostgresSecrets:
     """Values by queue and name. Each change is durable when it returns."""
 
-    def __init__(self, readers: Readers) -> None:
+    def __init__(self, readers: PostgresReaders) -> None:
         self._readers = readers
 
     def put(self, queue: str, name: str, value: bytes) -> None:

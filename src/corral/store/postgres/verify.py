@@ -1,7 +1,6 @@
-"""Whether the record in a database is whole: every record, every link of the chain, its end, archives, images and
-projections, and what is wrong with each.
+"""Verifies the journal in a database: every record, every link of the chain, its end, archives, images and projections.
 
-Changes nothing, and may be used while a server writes: all of it is one moment. Goes on after a fault.
+Changes nothing, and may be used while a server writes: it reads one snapshot. Continues after an error.
 """
 
 from __future__ import annotations
@@ -13,8 +12,9 @@ import psycopg
 
 from corral.store.journal import JournalUnusable
 from corral.store.postgres import images
-from corral.store.postgres.database import Link, connect, schema_version, unreachable
+from corral.store.postgres.database import PostgresConnection, connect, schema_version, unreachable
 from corral.store.postgres.rows import fold_all
+from corral.store.sql.by_job import wrong_entries
 from corral.store.sql.findings import Finding, wrong_archives, wrong_records
 from corral.store.sql.records import whole_journal
 from corral.store.sql.tables import PROJECTED
@@ -22,7 +22,7 @@ from corral.wire.address import shown
 
 
 def verify(address: str, folder: Path | None = None) -> list[Finding]:
-    """All that is wrong with the journal in a database; nothing: it is whole."""
+    """All errors found in the journal of a database; empty if it is intact."""
     link = connect(address)
     try:
         if not schema_version(link, address):
@@ -34,32 +34,33 @@ def verify(address: str, folder: Path | None = None) -> list[Finding]:
     except (psycopg.Error, UnicodeDecodeError) as wrong:
         return [Finding("database", f"{shown(address)}: {wrong}")]
     except TypeError:
-        return [Finding("database", f"{shown(address)}: a table has lost its only row")]
+        return [Finding("database", f"{shown(address)}: a table that must have one row is empty")]
     finally:
         link.roll_back()
         link.close()
 
 
-def _findings(link: Link, folder: Path) -> Iterator[Finding]:
+def _findings(link: PostgresConnection, folder: Path) -> Iterator[Finding]:
     found = [*wrong_archives(link, folder), *wrong_records(link)]
     yield from found
     yield from _images(link)
-    if not found:  # otherwise there is nothing to compare with
+    if not found:  # otherwise a comparison makes no sense
+        yield from (Finding("projection", text) for text in wrong_entries(link))
         yield from (Finding("projection", text) for text in _differences(link, folder))
 
 
-def _images(link: Link) -> Iterator[Finding]:
+def _images(link: PostgresConnection) -> Iterator[Finding]:
     (last,) = link.execute("SELECT seq FROM writer").fetchone() or (0,)
     for seq in images.seqs(link):
         if images.load(link, seq) is None:
             yield Finding("image", f"the image of record {seq} is damaged; an older one, or none, is used instead", seq)
         elif seq > last:
-            yield Finding("image", f"there is an image of record {seq}, and the last record is {last}", seq)
+            yield Finding("image", f"there is an image of record {seq}, but the last record is {last}", seq)
 
 
-def _differences(link: Link, folder: Path) -> Iterator[str]:
-    """How the projections differ from what all records give. Tables of this session alone stand before those of the
-    database under the same names, so that what is folded goes there."""
+def _differences(link: PostgresConnection, folder: Path) -> Iterator[str]:
+    """Differences between the projections and a fold of all records. The fold goes into temporary tables of the same
+    names, which hide those of the database in this session."""
     (kept,) = link.execute("SELECT quote_ident(current_schema())").fetchone() or ("public",)
     for table in PROJECTED:
         link.execute(f"CREATE TEMPORARY TABLE {table.name} (LIKE {kept}.{table.name} INCLUDING ALL) ON COMMIT DROP")
@@ -68,9 +69,9 @@ def _differences(link: Link, folder: Path) -> Iterator[str]:
         yield from _compared(link, table.name, f"{kept}.{table.name}", f"pg_temp.{table.name}")
 
 
-def _compared(link: Link, table: str, kept: str, fresh: str) -> Iterator[str]:
-    for one, other, what in ((kept, fresh, "should not be there"), (fresh, kept, "is missing")):
+def _compared(link: PostgresConnection, table: str, kept: str, fresh: str) -> Iterator[str]:
+    for one, other, what in ((kept, fresh, "should not exist"), (fresh, kept, "is missing")):
         rows = link.execute(f"SELECT * FROM {one} EXCEPT SELECT * FROM {other} LIMIT 4").fetchall()
         yield from (f"{table}: {row!r:.200} {what}" for row in rows[:3])
         if len(rows) > 3:
-            yield f"{table}: and more that {what}"
+            yield f"{table}: more rows: {what}"

@@ -1,1 +1,1 @@
-"""What the journals on SQL databases share: rows, look-ups, the thread that writes. Dialects are beside it."""
+"""What the journals on SQL databases share: rows, lookups, the writer thread. ``sqlite`` and ``postgres`` use it."""

@@ -1,6 +1,6 @@
-"""What shared code asks of a connection to a database: statements with ``?`` where values go, and rows.
+"""The database connection that shared code needs: statements with ``?`` as placeholder, and rows.
 
-Knows no database. What differs between dialects beyond that is in ``Dialect``, as SQL.
+Knows no database. Other differences between databases are in ``Dialect``, as SQL.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ class Cursor(Protocol):
     def __iter__(self) -> Iterator[Any]: ...
 
 
-class Connection(Protocol):
-    """A connection in which nothing begins or commits by itself."""
+class SqlConnection(Protocol):
+    """A connection without implicit transactions."""
 
     def execute(self, statement: str, values: Sequence[Any] = (), /) -> Cursor: ...
 
 
 class Readers(Protocol):
-    """Connections for reading, one to whoever reads at the moment."""
+    """A pool of connections for reading."""
 
-    def connection(self) -> AbstractContextManager[Connection]: ...
+    def connection(self) -> AbstractContextManager[SqlConnection]: ...
 
 
 class Dialect(Struct, frozen=True):
-    """``begin``: a transaction that sees one moment. ``sieve``: in front of a column that no index is to be used for.
-    ``has_label``: that a job has a label, its key and its value to be filled in. ``labelled``: the same, by the index.
-    ``is_far``: every statement is a trip, so that what can be asked in one is."""
+    """``begin``: starts a transaction with a snapshot. ``sieve``: put before a column to keep its index from being
+    used. ``has_label``: condition that a job has a label (key and value). ``labelled``: the same, by the index.
+    ``is_far``: every statement is a network round trip, so statements are combined."""
 
     begin: str
     sieve: str

@@ -1,7 +1,7 @@
-"""What a journal is on any database: numbers and chains what is handed in, saves images, moves old records away.
+"""The part of a journal that all databases share: numbers and chains appended records, saves images, archives records.
 
-Handing in costs microseconds and is done from one thread; a thread of its own writes. Reading is for any thread. How a
-transaction is made, and how one becomes the only writer, is the matter of each database.
+Appending takes microseconds and is done from one thread; a separate thread writes. Any thread may read. Each database
+defines its transactions and how a server becomes the only writer.
 """
 
 from __future__ import annotations
@@ -16,11 +16,20 @@ from typing import Protocol
 
 from corral.store.archive import ArchiveRefused, digest_of, write_archive
 from corral.store.chain import chain, why_not_next
-from corral.store.journal import NO_SEQ, Entry, Head, JournalBroken, JournalFailed, Record, StoredImage, all_records
+from corral.store.journal import (
+    NO_SEQ,
+    Entry,
+    JournalBroken,
+    JournalFailed,
+    JournalHead,
+    Record,
+    StoredImage,
+    all_records,
+)
 from corral.store.sql.by_job import has_older
-from corral.store.sql.connection import Connection
+from corral.store.sql.connection import SqlConnection
 from corral.store.sql.records import RECORD, Archived, anchor_in, archives_in
-from corral.store.sql.writer import Writer
+from corral.store.sql.writer import JournalWriter
 from corral.wire import codec
 
 _log = logging.getLogger(__name__)
@@ -30,7 +39,7 @@ class JournalReader(Protocol):
     """The same journal without the right to write."""
 
     def read(self, after: int, limit: int) -> list[Record]: ...
-    def anchor(self) -> Head: ...
+    def anchor(self) -> JournalHead: ...
     def save_image(self, image: StoredImage) -> None: ...
     def newest_image(self, below: int = NO_SEQ) -> StoredImage | None: ...
     def archived(self, after: int) -> Iterator[Record]: ...
@@ -38,13 +47,13 @@ class JournalReader(Protocol):
 
 
 class SqlJournal(ABC):
-    """Implements ``Journal``. Whoever is derived from it sets these before anything is asked of it."""
+    """Implements ``Journal``. A subclass must set these attributes before any method is called."""
 
     folder: Path  # of archives
-    _head: Head
+    _head: JournalHead
     _epoch: int
     _reader: JournalReader
-    _writer: Writer
+    _writer: JournalWriter
     _is_closed = False
 
     @property
@@ -52,19 +61,19 @@ class SqlJournal(ABC):
         return self._epoch
 
     @property
-    def head(self) -> Head:
+    def head(self) -> JournalHead:
         return self._head
 
-    def append(self, entries: Sequence[Entry]) -> Future[Head]:
-        future: Future[Head] = Future()
-        future.set_running_or_notify_cancel()  # what was handed in cannot be taken back
+    def append(self, entries: Sequence[Entry]) -> Future[JournalHead]:
+        future: Future[JournalHead] = Future()
+        future.set_running_or_notify_cancel()  # an append cannot be cancelled
         failure = JournalFailed("the journal is closed") if self._is_closed else self._writer.failure
         if failure is not None:
             future.set_exception(failure)
             return future
         records = chain(self._head, self._epoch, codec.FORMAT, entries)
         if records:
-            self._head = Head(records[-1].seq, records[-1].hash)
+            self._head = JournalHead(records[-1].seq, records[-1].hash)
         self._writer.append(future, records)
         return future
 
@@ -74,8 +83,8 @@ class SqlJournal(ABC):
     # ---- images ------------------------------------------------------------------------------------------------
 
     def save_image(self, image: StoredImage) -> None:
-        """Waits until the records that the image was made of are durable: it must never be ahead of them."""
-        assert image.seq <= self._head.seq, "an image of records that were never handed in"
+        """Save an image, after the records it was made of are durable: it must never be ahead of them."""
+        assert image.seq <= self._head.seq, "an image of records that were never appended"
         self._writer.run(lambda: None).result()
         self._reader.save_image(image)
 
@@ -86,23 +95,25 @@ class SqlJournal(ABC):
         return self._reader.archived(after)
 
     def image_seqs(self) -> list[int]:
-        """The records after which there are images, newest first."""
+        """The numbers of the records with images, newest first."""
         return self._reader.image_seqs()
 
     # ---- archives ----------------------------------------------------------------------------------------------
 
     def archive(self, upto: int, path: Path | None = None) -> Path:
-        """Move the records up to that one into a file. Other writing goes on meanwhile; call from any thread but the
-        one that appends. Every image that is kept must still have all records after it: never beyond the oldest."""
+        """Move the records up to that one into a file. Other writing continues; call from any thread except the one
+        that appends. Records after the oldest image are not archived: a restart from it needs them."""
         images = self._usable_images()
         if not images or upto > min(images):
-            newest = f"the oldest image is of record {min(images)}" if images else "there is no image yet"
-            raise ArchiveRefused(f"records up to {upto} cannot be archived: {newest}, and a restart needs all after it")
+            oldest = f"the oldest image is of record {min(images)}" if images else "there is no image yet"
+            raise ArchiveRefused(
+                f"records up to {upto} cannot be archived: {oldest}, and a restart needs all records after it"
+            )
         for archived in self._writer.run(lambda: archives_in(self._own_connection())).result():
-            self._remove(archived.last_seq)  # what an earlier call did not finish
+            self._remove(archived.last_seq)  # complete an interrupted call
         anchor = self._reader.anchor()
         if upto <= anchor.seq:
-            raise ArchiveRefused(f"records up to {anchor.seq} are archived already")
+            raise ArchiveRefused(f"records up to {anchor.seq} are already archived")
         path = path or self.folder / "archive" / f"{anchor.seq + 1:012}-{upto:012}.jsonl.gz"
         records = takewhile(lambda record: record.seq <= upto, all_records(self, anchor.seq, 2000))
         end = write_archive(path, anchor, records)
@@ -116,18 +127,18 @@ class SqlJournal(ABC):
             self._writer.run(lambda: self._remove_some(upto)).result()
 
     def _usable_images(self) -> list[int]:
-        """The records after which there are images that a start could begin with."""
+        """The numbers of the records with images that a restart could use."""
         return self._reader.image_seqs()
 
     def _name_of(self, path: Path) -> str:
-        """How an archive is remembered."""
+        """The name of an archive in the database."""
         return str(path.absolute())
 
     # ---- records by job ----------------------------------------------------------------------------------------
 
     def _enter_older(self) -> None:
-        """Enter records that are older than the table of records by job, between transactions and a part at a time.
-        Whatever ends this, the next start goes on; until then such records are looked through."""
+        """Enter older records into the index of records by job, between transactions and a part at a time. If this is
+        interrupted, the next start continues; until then these records are scanned."""
 
         def some() -> None:
             try:
@@ -143,33 +154,33 @@ class SqlJournal(ABC):
     # ---- in the thread of the writer ---------------------------------------------------------------------------
 
     @abstractmethod
-    def _own_connection(self) -> Connection:
-        """That of the writer's thread."""
+    def _own_connection(self) -> SqlConnection:
+        """The connection of the writer thread."""
 
     @abstractmethod
     def _note_archive(self, archived: Archived) -> None: ...
 
     @abstractmethod
     def _remove_some(self, upto: int) -> None:
-        """Of the records that are archived, up to that one; as many as do not keep others waiting."""
+        """Remove some archived records, at most up to that one."""
 
     @abstractmethod
     def _enter_some(self) -> bool:
-        """Of the records by job that are older than their table. Whether there are more."""
+        """Enter some older records into the index of records by job. Returns whether there are more."""
 
 
-def check_end(connection: Connection, head: Head, where: str, todo: str) -> None:
-    """Whether the last record is the one that the row of the writer names, and follows the one before it.
+def check_end(connection: SqlConnection, head: JournalHead, where: str, todo: str) -> None:
+    """Raise unless the last record is the one that the row of the writer names, and follows the one before it.
 
-    The whole chain is the business of ``verify``, which takes longer.
+    ``verify`` checks the whole chain, which takes longer.
     """
     rows = connection.execute(f"SELECT {RECORD} FROM records ORDER BY seq DESC LIMIT 2").fetchall()
     last, anchor = [Record(*row) for row in rows], anchor_in(connection)
     if last:
-        before = Head(last[1].seq, last[1].hash) if len(last) > 1 else anchor
+        before = JournalHead(last[1].seq, last[1].hash) if len(last) > 1 else anchor
         wrong = why_not_next(before, last[0])
         if wrong:
             raise JournalBroken(f"{where}: {wrong}. {todo}")
-    end = Head(last[0].seq, last[0].hash) if last else anchor
+    end = JournalHead(last[0].seq, last[0].hash) if last else anchor
     if end != head:
-        raise JournalBroken(f"{where} ends with record {end.seq}, and should end with {head.seq}. {todo}")
+        raise JournalBroken(f"{where} ends with record {end.seq}; it should end with {head.seq}. {todo}")

@@ -1,8 +1,8 @@
-"""Look-ups in SQL. A list of jobs is merged from streams, each of which an index gives in the right order.
+"""Lookups in SQL. A list of jobs is merged from streams, each of which is read from an index in the right order.
 
-So a page costs what is on it, not what there is: a question for the waiting jobs of two queues reads the newest few of
-each and never sees the million that ended. What no index knows (names with ``*``, times, a second label) is sieved on
-the way.
+So the cost of a page depends on its size, not on the number of jobs: a query for the waiting jobs of two queues reads
+the newest few of each, and not the million that ended. Conditions without an index (names with ``*``, times, a second
+label) filter the streams.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from corral.store.lookup import (
 )
 from corral.store.memory_lookup import as_request, in_order, is_usage_wanted, with_open_runs
 from corral.store.sql.by_job import records_of
-from corral.store.sql.connection import Connection, Dialect, Readers
+from corral.store.sql.connection import Dialect, Readers, SqlConnection
 from corral.store.sql.tables import ATTEMPTS, JOBS, USAGE
 from corral.wire import codec
 
-#: More queues than this are not asked for one by one: whoever sees so many sees nearly all.
+#: With more queues than this there is no stream for each: a user who sees this many sees nearly all.
 QUEUES_AT_ONCE = 32
 
-#: A condition, or a statement, and what goes into it.
+#: A condition, or a statement, and its values.
 Condition = tuple[str, tuple[Any, ...]]
 
 
@@ -51,7 +51,7 @@ class SqlLookup:
     def jobs(self, query: JobQuery) -> JobPage:
         limit = max(0, min(query.limit, PAGE_MAX))
         with self._readers.connection() as connection:
-            connection.execute(self._dialect.begin)  # all streams see the same moment
+            connection.execute(self._dialect.begin)  # all streams see the same snapshot
             try:
                 rows = _Question(connection, self._dialect, query).page(after_cursor(query.cursor), limit + 1)
             finally:
@@ -66,7 +66,7 @@ class SqlLookup:
                 return None
             job = JOBS.row(values)
             kept = connection.execute("SELECT format, body FROM records WHERE seq = ?", (job.seq,)).fetchone()
-            if kept is None:  # archived by now
+            if kept is None:  # archived
                 kept = connection.execute("SELECT format, body FROM submissions WHERE seq = ?", (job.seq,)).fetchone()
                 kept = kept and (kept[0], zlib.decompress(kept[1]))
         event = None if kept is None else codec.decode(*kept)
@@ -107,36 +107,38 @@ class SqlLookup:
 
 
 class _Question:
-    """One question for jobs, on one connection."""
+    """One query for jobs, on one connection."""
 
-    def __init__(self, connection: Connection, dialect: Dialect, query: JobQuery) -> None:
-        self._connection, self._dialect, self._query = connection, dialect, query
+    def __init__(self, connection: SqlConnection, dialect: Dialect, query: JobQuery) -> None:
+        self._connection = connection
+        self._dialect = dialect
+        self._query = query
 
     def page(self, below: int, count: int) -> list[JobRow]:
         sieve = [("seq < ?", (below,)), *self._sieve()]
         streams = [_stream([*stream, *sieve], count) for stream in self._streams()]
         rows: list[JobRow] = []
         for values in self._merged(streams, count):
-            if not rows or rows[-1].seq != values[0]:  # a job may be seen for two reasons
+            if not rows or rows[-1].seq != values[0]:  # a job may be in two streams
                 rows.append(JOBS.row(values))
             if len(rows) == count:
                 break
         return rows
 
     def _merged(self, streams: list[Condition], count: int) -> Iterable[tuple[Any, ...]]:
-        """Statements, each of which gives jobs in the right order, as one series in that order."""
-        ask = self._connection.execute
+        """Merge statements, each of which gives jobs in the right order, into one sequence in that order."""
+        execute = self._connection.execute
         if not self._dialect.is_far:
-            return merge(*(ask(*stream) for stream in streams), key=lambda values: -values[0])
+            return merge(*(execute(*stream) for stream in streams), key=lambda values: -values[0])
         if not streams:
             return ()
         union = " UNION ALL ".join(f"({statement})" for statement, _ in streams)
         values = [value for _, given in streams for value in given]
         question = f"SELECT * FROM ({union}) AS found ORDER BY seq DESC LIMIT ?"
-        return ask(question, (*values, 2 * count))  # none is seen for three reasons
+        return execute(question, (*values, 2 * count))  # no job is in three streams
 
     def _streams(self) -> Iterator[list[Condition]]:
-        """Sets of jobs that together are all that the query may mean, each one read off an index in order."""
+        """Sets of jobs that together contain the result, each read from an index in order."""
         query = self._query
         if query.name is not None and not query.name.endswith("*") and query.name:
             yield [("name = ? AND name <> ''", (query.name,)), *self._seen()]
@@ -164,7 +166,7 @@ class _Question:
             yield [_ANY, *self._seen()]
 
     def _seen(self) -> list[Condition]:
-        """That a job is where one may see it, and where one asks for, as a sieve."""
+        """Conditions that the user may see the job, and that it is in the requested queue, as filters."""
         conditions, query = [], self._query
         if query.queue:
             conditions.append(self._in_queues(self._queues_below((query.queue,))))
@@ -182,7 +184,7 @@ class _Question:
         return f"{self._dialect.sieve}{column} IN ({', '.join('?' * len(values))})", tuple(values)
 
     def _wanted_queues(self) -> list[str] | None:
-        """The queues that may be meant, as far as they are seen as such; None: any."""
+        """The queues of the result, without those seen only by ownership of a job; None: any."""
         query = self._query
         if query.queues is None and not query.queue:
             return None
@@ -190,7 +192,7 @@ class _Question:
         return [queue for queue in queues if not query.queue or lies_in(queue, query.queue)]
 
     def _queues_below(self, roots: tuple[str, ...]) -> list[str]:
-        """Every queue that ever had a job and lies below one of these, found by hopping along the index."""
+        """Every queue that ever had a job and is below one of these, found by a skip scan of the index."""
         names = self._connection.execute(
             """
             WITH RECURSIVE hop (queue) AS (
@@ -235,7 +237,7 @@ _NONE: Condition = ("1 = 0", ())
 # ---- usage ---------------------------------------------------------------------------------------------------------
 
 
-def _usage(connection: Connection, query: UsageQuery) -> list[UsageRow]:
+def _usage(connection: SqlConnection, query: UsageQuery) -> list[UsageRow]:
     since, until = query.since or "", query.until or "9999-12-31"
     days = connection.execute(f"{USAGE.select} WHERE day BETWEEN ? AND ?", (since, until))
     rows = list(map(USAGE.row, days.fetchall()))

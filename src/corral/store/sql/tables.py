@@ -1,6 +1,7 @@
-"""The tables of the projection in SQL: rows are kept at hand while they are in use, and written back in one go.
+"""The tables of the projection in SQL: rows are cached while they are in use, and written back together.
 
-Knows how a row lies in its table. Knows nothing of what changes rows. Whoever folds calls ``flush`` before the commit.
+Knows the columns of the tables. Knows nothing about what changes rows. The caller of the fold calls ``flush`` before
+the commit.
 """
 
 from __future__ import annotations
@@ -15,16 +16,17 @@ from msgspec import Struct
 
 from corral.core.cluster.resources import Seat
 from corral.core.cluster.topology import NodeSpec
+from corral.core.gang_id import job_of
 from corral.store.lookup import AttemptRow, JobRow, UsageRow
-from corral.store.projection import Tables, job_of
-from corral.store.sql.connection import Connection
+from corral.store.projection import Tables
+from corral.store.sql.connection import SqlConnection
 
 Key = TypeVar("Key")
 Row = TypeVar("Row")
 
 _log = logging.getLogger(__name__)
 _COLUMN_MAX = (1 << 63) - 1
-#: So many rows of a table at hand; more only within one transaction.
+#: Cached rows of a table; more only within one transaction.
 AT_HAND = 10_000
 
 Values = tuple[Any, ...]
@@ -35,8 +37,8 @@ _labels = msgspec.json.Decoder(tuple[tuple[str, str], ...])
 _node = msgspec.json.Decoder(NodeSpec)
 
 
-class Table(Struct, Generic[Key, Row], frozen=True):
-    """How rows of one kind lie in SQL. ``changing``: the columns that an event may change."""
+class SqlTable(Struct, Generic[Key, Row], frozen=True):
+    """The mapping of one type of rows to SQL. ``changing``: the columns that an event may change."""
 
     name: str
     columns: tuple[str, ...]
@@ -93,7 +95,7 @@ _JOB_COLUMNS = JobRow.__struct_fields__[:-1]  # the spec is not in this table
 _LABELS = _JOB_COLUMNS.index("labels")
 _SEATS = AttemptRow.__struct_fields__.index("seats")
 
-JOBS: Table[str, JobRow] = Table(
+JOBS: SqlTable[str, JobRow] = SqlTable(
     name="jobs",
     columns=_JOB_COLUMNS,
     key_columns=("seq",),
@@ -105,7 +107,7 @@ JOBS: Table[str, JobRow] = Table(
     values=_job_values,
     row=_job_row,
 )  # fmt: skip
-ATTEMPTS: Table[tuple[str, int], AttemptRow] = Table(
+ATTEMPTS: SqlTable[tuple[str, int], AttemptRow] = SqlTable(
     name="attempts",
     columns=AttemptRow.__struct_fields__,
     key_columns=("job", "gang", "attempt"),
@@ -117,7 +119,7 @@ ATTEMPTS: Table[tuple[str, int], AttemptRow] = Table(
     values=_attempt_values,
     row=_attempt_row,
 )  # fmt: skip
-USAGE: Table[tuple[str, str, str], UsageRow] = Table(
+USAGE: SqlTable[tuple[str, str, str], UsageRow] = SqlTable(
     name="usage",
     columns=UsageRow.__struct_fields__,
     key_columns=("queue", "user", "day"),
@@ -126,7 +128,7 @@ USAGE: Table[tuple[str, str, str], UsageRow] = Table(
     values=msgspec.structs.astuple,
     row=lambda values: UsageRow(*values),
 )
-NODES: Table[str, NodeSpec] = Table(
+NODES: SqlTable[str, NodeSpec] = SqlTable(
     name="nodes",
     columns=("name", "spec"),
     key_columns=("name",),
@@ -136,20 +138,22 @@ NODES: Table[str, NodeSpec] = Table(
     row=lambda values: _node.decode(values[1]),
 )
 #: Everything that is folded from the records.
-PROJECTED: tuple[Table[Any, Any], ...] = (JOBS, ATTEMPTS, USAGE, NODES)
+PROJECTED: tuple[SqlTable[Any, Any], ...] = (JOBS, ATTEMPTS, USAGE, NODES)
 
 
-#: Inserts rows of a table, or changes those that are there.
-Put = Callable[[Table[Any, Any], Sequence[Values]], None]
+#: Inserts or updates rows of a table. Must pass them through ``storable``.
+Put = Callable[[SqlTable[Any, Any], Sequence[Values]], None]
 
 
 class _Rows(Generic[Key, Row]):
-    """One table, as the fold sees it."""
+    """One table for the fold, with a cache."""
 
     def __init__(
-        self, connection: Connection, put: Put, table: Table[Key, Row], found_by: tuple[str, ...] = ()
+        self, connection: SqlConnection, put: Put, table: SqlTable[Key, Row], found_by: tuple[str, ...] = ()
     ) -> None:
-        self._connection, self._put, self._table = connection, put, table
+        self._connection = connection
+        self._put = put
+        self._table = table
         where = " AND ".join(f'"{column}" = ?' for column in found_by or table.key_columns)
         self._find = f"{table.select} WHERE {where}"
         self._at_hand: dict[Key, Row] = {}
@@ -168,16 +172,16 @@ class _Rows(Generic[Key, Row]):
 
     def flush(self) -> None:
         if self._changed:
-            self._put(self._table, [_storable(self._table, self._table.values(row)) for row in self._changed.values()])
+            self._put(self._table, list(map(self._table.values, self._changed.values())))
             self._changed.clear()
         if len(self._at_hand) > AT_HAND:
             for key in list(islice(self._at_hand, len(self._at_hand) - AT_HAND // 2)):
                 del self._at_hand[key]
 
 
-def _storable(table: Table[Any, Any], values: Values) -> Values:
-    """A number that no column can hold is stored as the largest that one can, and the log says so: it came past a
-    border that should have refused it, perhaps in the days of an earlier version."""
+def storable(table: SqlTable[Any, Any], values: Values) -> Values:
+    """Values that fit their columns. A number that is too large is stored as the largest possible one and logged as an
+    error: a check at the API should have refused it, perhaps in an earlier version."""
     for value in values:
         if type(value) is int and not -_COLUMN_MAX <= value <= _COLUMN_MAX:
             _log.error("value_not_storable: table %s: a number in %.300r is too large", table.name, values)
@@ -188,7 +192,7 @@ def _storable(table: Table[Any, Any], values: Values) -> Values:
 class SqlTables:
     """All tables of the projection."""
 
-    def __init__(self, connection: Connection, put: Put) -> None:
+    def __init__(self, connection: SqlConnection, put: Put) -> None:
         self._jobs = _Rows(connection, put, JOBS, found_by=("id",))
         self._attempts = _Rows(connection, put, ATTEMPTS)
         self._usage = _Rows(connection, put, USAGE)
@@ -196,7 +200,7 @@ class SqlTables:
         self.tables = Tables(self._jobs, self._attempts, self._usage, self._nodes)
 
     def flush(self) -> None:
-        """Write what has changed."""
+        """Write changed rows."""
         self._nodes.flush()
         self._jobs.flush()
         self._attempts.flush()

@@ -1,7 +1,7 @@
-"""The one thread that writes: takes all that was handed in, writes it in one transaction, then keeps the promises.
+"""The writer thread: takes all appended records, writes them in one transaction, then completes their futures.
 
-Knows batches of records; the transaction itself is given. Batches form by themselves: while one is forced to disk, the
-next gathers. The first thing that cannot be written is the last thing tried: everything after it fails too.
+Knows batches of records; the transaction itself is passed in. While one batch is synced to disk, the next accumulates.
+After the first failure nothing more is written: everything after it fails, too.
 """
 
 from __future__ import annotations
@@ -13,70 +13,72 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
-from corral.store.journal import Head, JournalAway, JournalFailed, JournalFenced, Record
+from corral.store.journal import JournalAway, JournalFailed, JournalFenced, JournalHead, Record
 
-#: So many records at most in one transaction (an append is never split): who came first must not wait for all the rest.
+#: Records in one transaction (an append is never split), so that the first append does not wait for all later ones.
 RECORDS_AT_ONCE = 4096
 
-#: Writes records that follow that head, and what is folded from them, in one transaction; returns when it is durable.
-Commit = Callable[[Head, Sequence[Record]], None]
+#: Writes records that follow that head, and their projections, in one transaction; returns when they are durable.
+Commit = Callable[[JournalHead, Sequence[Record]], None]
 
 
 class _Append(NamedTuple):
-    future: Future[Head]
+    future: Future[JournalHead]
     records: list[Record]
 
 
-class _Errand(NamedTuple):
+class _Call(NamedTuple):
     future: Future[Any]
     call: Callable[[], Any]
 
 
 _END = None
-_Item = _Append | _Errand | None
+_Item = _Append | _Call | None
 
 
-class Writer:
-    """The connection for writing is this thread's alone, from its start to its end."""
+class JournalWriter:
+    """The writer thread; only it uses the connection for writing."""
 
     def __init__(
         self,
-        head: Head,
+        head: JournalHead,
         commit: Commit,
-        remember: Callable[[Head], None],
+        remember: Callable[[JournalHead], None],
         outage: tuple[type[Exception], ...],
         todo: str,
     ) -> None:
-        """``remember``: told of every commit. ``outage``: what a database that is not in order leads to, for which
-        somebody has ``todo`` something."""
+        """``remember``: called after every commit. ``outage``: exceptions of a database problem; ``todo``: what the
+        operator should do then."""
         self.failure: Exception | None = None  # once set, nothing more is written
-        self.lost: Future[None] = Future()  # the same, for whoever wants to be told
-        self.committed_s = time.monotonic()  # when something was last written, or this began
-        self.began_s: float | None = None  # when the transaction at hand was begun; None: there is none
+        self.lost: Future[None] = Future()  # fails with the same exception
+        self.committed_s = time.monotonic()  # when records were last written, or the writer started
+        self.began_s: float | None = None  # when the current transaction began; None: there is none
         self._head = head
-        self._commit, self._tell = commit, remember
-        self._outage, self._todo = outage, todo
+        self._commit = commit
+        self._on_commit = remember
+        self._outage = outage
+        self._todo = todo
         self._inbox: SimpleQueue[_Item] = SimpleQueue()
         self._door = threading.Lock()
         self._ended = False
         self._thread = threading.Thread(target=self._run, name="corral-journal", daemon=True)
         self._thread.start()
 
-    def append(self, future: Future[Head], records: list[Record]) -> None:
+    def append(self, future: Future[JournalHead], records: list[Record]) -> None:
         self._inbox.put(_Append(future, records))
 
     def run(self, call: Callable[[], Any]) -> Future[Any]:
-        """Something else to be done with the connection, between two transactions."""
+        """Run another call in the writer thread, between two transactions."""
         future: Future[Any] = Future()
         with self._door:
             if self._ended:
                 future.set_exception(JournalFailed("the journal is closed"))
             else:
-                self._inbox.put(_Errand(future, call))
+                self._inbox.put(_Call(future, call))
         return future
 
     def fail(self, failure: Exception) -> None:
-        """From now on nothing is written. Called from the thread, or with a reason from elsewhere."""
+        """Write nothing more from now on. Called from this thread or from others."""
         with self._door:
             if self.failure is not None:
                 return
@@ -84,8 +86,8 @@ class Writer:
         self.lost.set_exception(failure)
 
     def close(self, within_s: float | None = None) -> bool:
-        """Write what was handed in, then end. False: it has not ended within that time, and may be called again."""
-        with self._door:  # nothing comes in after the end
+        """Write what was appended, then end. False if it has not ended within that time; it may be called again."""
+        with self._door:  # nothing is accepted after the end
             if not self._ended:
                 self._ended = True
                 self._inbox.put(_END)
@@ -109,7 +111,7 @@ class Writer:
             self._write(batch)
 
     def _take(self) -> list[_Item]:
-        """Wait for something, and take whatever else is there by then."""
+        """Wait for an item, and take all others that are waiting."""
         item = self._inbox.get()
         items, count = [item], 0
         while count < RECORDS_AT_ONCE:
@@ -131,7 +133,7 @@ class Writer:
                 if records:
                     self._commit(self._head, records)
                 self.committed_s = time.monotonic()
-            except Exception as wrong:  # whatever it is, nothing may be written after it
+            except Exception as wrong:  # after any error nothing may be written
                 self.fail(self._as_failure(wrong))
             self.began_s = None
         for append in batch:
@@ -139,37 +141,37 @@ class Writer:
                 append.future.set_exception(self.failure)
             else:
                 last = append.records[-1] if append.records else None
-                self._head = self._head if last is None else Head(last.seq, last.hash)
+                self._head = self._head if last is None else JournalHead(last.seq, last.hash)
                 append.future.set_result(self._head)
         if self.failure is None:
             self._remember()
 
     def _remember(self) -> None:
         try:
-            self._tell(self._head)
+            self._on_commit(self._head)
         except OSError as wrong:
             self.fail(self._as_failure(wrong))
 
-    def _do(self, errand: _Errand) -> None:
+    def _do(self, item: _Call) -> None:
         if self.failure is not None:
-            errand.future.set_exception(self.failure)
+            item.future.set_exception(self.failure)
             return
         try:
-            errand.future.set_result(errand.call())
+            item.future.set_result(item.call())
         except Exception as wrong:
-            errand.future.set_exception(wrong)
+            item.future.set_exception(wrong)
 
     def _as_failure(self, wrong: Exception) -> Exception:
         if isinstance(wrong, JournalFenced):
             return wrong
         is_outage = isinstance(wrong, (OSError, JournalAway, *self._outage))
         failure = JournalFailed(
-            f"the journal could not be written: {str(wrong).rstrip('.')}. Nothing more is accepted; what was "
-            f"acknowledged is safe. {self._todo if is_outage else 'This is a fault of Corral.'}"
+            f"journal write failed: {str(wrong).rstrip('.')}. Nothing more is accepted; acknowledged records are safe. "
+            f"{self._todo if is_outage else 'This is a bug of Corral: report it with the log.'}"
         )
         failure.__cause__ = wrong
         return failure
 
 
 def fenced(epoch: int) -> JournalFenced:
-    return JournalFenced(f"another writer has taken over from epoch {epoch}. This server must stop.")
+    return JournalFenced(f"another server has taken over from epoch {epoch}. This server must stop.")

@@ -1,7 +1,7 @@
-"""The SQLite database: opened as the journal needs it, brought to the newest schema, with connections for readers.
+"""The SQLite database: connections as the journal needs them, the newest schema, and a pool for readers.
 
-Knows pragmas and schema versions. Knows nothing of what the tables mean. Changes of the schema are files in
-``schema/``, applied in order and only forward.
+Knows pragmas and schema versions. Knows nothing about what the tables mean. Schema changes are files in ``schema/``,
+applied in order and only forward.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from corral.store.sqlite.space import KEEP_ACCOUNT
 
 FILE_NAME = "journal.db"
 
-#: How long a reader or a foreign tool may keep the database from us before that is an error.
+#: How long the server waits for a lock of a reader or another program before that is an error.
 BUSY_MS = 10_000
 
 
-#: Every commit is forced to disk before it is acknowledged.
+#: Every commit is synced to disk before it is acknowledged.
 SYNCHRONOUS = "FULL"
-#: So many pages are gathered in the write-ahead log before they go where they belong.
+#: Pages in the write-ahead log before a checkpoint.
 CHECKPOINT_PAGES = 4000
 
 
 def connect(path: Path, *, for_writing: bool = False) -> sqlite3.Connection:
-    """A connection in which nothing begins or commits by itself."""
-    where = f"file:{quote(str(path))}?mode=rw"  # not "rwc": a missing file is not to be made by looking at it
+    """A connection without implicit transactions."""
+    where = f"file:{quote(str(path))}?mode=rw"  # not "rwc": opening must not create a missing file
     connection = sqlite3.connect(where, uri=True, isolation_level=None, check_same_thread=False, cached_statements=256)
     connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
     if for_writing:
-        connection.execute(KEEP_ACCOUNT)  # of a database that has no page yet; others stay as they are
+        connection.execute(KEEP_ACCOUNT)  # affects only a database without pages
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
         connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
@@ -49,7 +49,7 @@ def connect(path: Path, *, for_writing: bool = False) -> sqlite3.Connection:
 
 
 def open_database(folder: Path) -> sqlite3.Connection:
-    """The connection of the writer, on a database of the newest schema; a new one if there is none yet."""
+    """The connection of the writer, with the newest schema; creates the database if there is none."""
     path = folder / FILE_NAME
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite gives its other files the same mode
@@ -71,25 +71,25 @@ def open_database(folder: Path) -> sqlite3.Connection:
     return connection
 
 
-#: What a damaged database may lead to; a complaint of SQLite may itself be damaged text.
+#: Errors of a damaged database; even the error text of SQLite may be damaged.
 DAMAGE = (sqlite3.Error, UnicodeDecodeError)
 
 
 def explained(wrong: Exception, path: Path) -> JournalUnusable:
-    """What SQLite complains about when a database is opened or read, and what to do."""
+    """The error for a problem of SQLite when a database is opened or read, with what to do."""
     name = getattr(wrong, "sqlite_errorname", "") or ""
     if name.startswith("SQLITE_NOTADB"):
-        why = "it is not a SQLite database. Restore it from a backup, or move it away to begin anew."
+        why = "it is not a SQLite database. Restore it from a backup, or move it away to start with an empty journal."
     elif name.startswith("SQLITE_CORRUPT") or not isinstance(wrong, sqlite3.Error):
         why = "it is damaged. Run `corral db verify`, and restore it from a backup."
     elif name.startswith("SQLITE_FULL"):
-        why = "the disk is full. Make room and start again; nothing that was acknowledged is lost."
+        why = "the disk is full. Free space and start again; acknowledged records are safe."
     elif name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")):
-        why = "it cannot be written. Run as the user who owns it, and see that its file system is writable."
+        why = "it cannot be written. Run as the user who owns it, and check that its file system is writable."
     elif name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-        why = "another program has locked it. Close whatever else has it open."
+        why = "another program has locked it. Close other programs that have it open."
     else:
-        why = "see that the disk is in order."
+        why = "check that the disk works."
     return JournalUnusable(f"{path}: {wrong}: {why}")
 
 
@@ -97,12 +97,12 @@ def explained(wrong: Exception, path: Path) -> JournalUnusable:
 
 
 def migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Apply what is new, each step in a transaction of its own."""
+    """Apply new schema changes, each in a transaction of its own."""
     steps = _steps()
     version = schema_version(connection)
     if version > len(steps):
         raise JournalTooNew(
-            f"{path} has schema {version}, and this version of Corral knows schemas up to {len(steps)}. "
+            f"{path} has schema {version}; this version of Corral supports schemas up to {len(steps)}. "
             "Use the version that wrote it, or a later one."
         )
     for number, statements in enumerate(steps[version:], start=version + 1):
@@ -119,7 +119,7 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def schema_version(connection: sqlite3.Connection) -> int:
-    """0 for an empty database. One that has tables of somebody else's is not ours to change."""
+    """The schema version; 0 for an empty database. Raises if it has tables of another program."""
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if "schema" in tables:
         version: int = connection.execute("SELECT coalesce(max(version), 0) FROM schema").fetchone()[0]
@@ -136,7 +136,7 @@ def _steps() -> list[list[str]]:
 
 
 def statements_of(script: str) -> Iterator[str]:
-    """The statements of a script, one by one (``executescript`` would commit by itself)."""
+    """The statements of a script, one by one (``executescript`` would commit implicitly)."""
     statement = ""
     for line in script.splitlines(keepends=True):
         statement += line
@@ -148,8 +148,8 @@ def statements_of(script: str) -> Iterator[str]:
 # ---- readers -------------------------------------------------------------------------------------------------------
 
 
-class Readers:
-    """Connections for reading, one to whoever reads at the moment; they see the last commit and block nobody."""
+class SqliteReaders:
+    """A pool of connections for reading; they see the last commit and block no writer."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,6 +1,6 @@
-"""The journal on SQLite: takes the lease, begins an epoch, writes records and what is folded from them.
+"""The journal on SQLite: takes the lease, begins an epoch, writes records and projections.
 
-Knows the files of the folder. What holds for every journal is in ``sql.journal``.
+Knows the files of the folder. What all journals share is in ``sql.journal``.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from corral.store.identity import claim_identity
-from corral.store.journal import EPOCHS_AHEAD, Head, JournalBroken, Record
+from corral.store.journal import EPOCHS_AHEAD, JournalBroken, JournalHead, Record
 from corral.store.projection import fold
 from corral.store.reserve import Reserve, is_full
 from corral.store.sql.by_job import enter_some, has_older
-from corral.store.sql.connection import Connection
+from corral.store.sql.connection import SqlConnection
 from corral.store.sql.journal import SqlJournal, check_end
 from corral.store.sql.records import Archived, whole_journal
-from corral.store.sql.writer import Writer, fenced
+from corral.store.sql.writer import JournalWriter, fenced
 from corral.store.sqlite.database import DAMAGE, FILE_NAME, explained, open_database
-from corral.store.sqlite.lease import Lease
+from corral.store.sqlite.lease import FileLease
 from corral.store.sqlite.lookup import SqliteLookup
+from corral.store.sqlite.prune import note_archive, remove_some, transaction
 from corral.store.sqlite.reader import SqliteReader
 from corral.store.sqlite.rebuild import rebuild
-from corral.store.sqlite.removal import note_archive, remove_some, transaction
 from corral.store.sqlite.rows import put_pairs, put_records, tables_of
 from corral.store.sqlite.sidecar import FILE_NAME as SIDECAR_NAME
 from corral.store.sqlite.sidecar import Sidecar, remembered_head
@@ -36,15 +36,15 @@ _FULL_LOOK_S = 0.5
 
 
 class SqliteJournal(SqlJournal):
-    """Implements ``Journal`` in a folder of its own. To be closed when done."""
+    """Implements ``Journal`` in a folder of its own; must be closed."""
 
     _reader: SqliteReader
-    reserve: Reserve | None = None  # room that is kept back for it
+    reserve: Reserve | None = None  # disk space reserved for it
     full_patience_s = 0.0  # how long to wait for room on a full disk
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._lease = Lease(folder)
+        self._lease = FileLease(folder)
         try:
             self._connection = open_database(folder)
         except BaseException:
@@ -65,16 +65,16 @@ class SqliteJournal(SqlJournal):
             if isinstance(wrong, DAMAGE):
                 raise explained(wrong, folder / FILE_NAME) from wrong
             raise
-        todo = "See that the disk is in order and has room, then start again."
-        self._writer = Writer(self._head, self._commit, self._sidecar.put, (sqlite3.Error,), todo)
+        todo = "Check that the disk works and has free space, then start again."
+        self._writer = JournalWriter(self._head, self._commit, self._sidecar.put, (sqlite3.Error,), todo)
         self._enter_older()
 
     def _ahead(self) -> int:
-        """A copy of another folder goes on with epochs that its original will not reach."""
+        """How much to increase the epoch. A copy of another folder gets epochs that its original will not reach."""
         is_copy = claim_identity(self.folder).is_copy and self._head.seq > 0
         if is_copy:
             _log.warning(
-                "data_folder_copied: %s is a copy of another folder, and goes on as one of its own", self.folder
+                "data_folder_copied: %s is a copy of another folder and gets an identity of its own", self.folder
             )
         return EPOCHS_AHEAD if is_copy else 1
 
@@ -82,22 +82,22 @@ class SqliteJournal(SqlJournal):
     def lookup(self) -> SqliteLookup:
         return self._reader.lookup
 
-    # ---- upkeep ------------------------------------------------------------------------------------------------
+    # ---- maintenance -------------------------------------------------------------------------------------------
 
     def rebuild(self) -> None:
-        """Make the projections anew from all records, archived ones too. Nothing is written meanwhile."""
+        """Build the projections again from all records, archived ones too. Nothing else is written meanwhile."""
 
-        def anew() -> None:
+        def rebuild_all() -> None:
             rebuild(self._connection, whole_journal(self._connection, self.folder))
             self._reader.images.drop_after(self._head.seq)
             self._tables = tables_of(self._connection)
 
-        self._writer.run(anew).result()
+        self._writer.run(rebuild_all).result()
         self._enter_older()
 
     def shrink(self) -> int:
-        """Give the room of records that were archived back to the disk. Returns how many bytes smaller the file is.
-        Raises ``NoRoom`` where a database of an earlier version would have to be written again, and cannot be."""
+        """Return the space of archived records to the disk. Returns the number of bytes freed. Raises ``NoRoom`` if a
+        database of an earlier version must be rewritten and there is no room for a copy."""
         before = self._reader.size()
         if self._writer.run(lambda: keeps_account(self._connection)).result():
             while self._writer.run(self._give_some_back).result():
@@ -111,12 +111,12 @@ class SqliteJournal(SqlJournal):
         return [seq for seq in self._reader.images.seqs() if self._reader.images.load(seq) is not None]
 
     def _name_of(self, path: Path) -> str:
-        """The folder may be moved as a whole."""
+        """Relative to the folder, if possible, so that the folder can be moved."""
         return str(path.relative_to(self.folder) if path.is_relative_to(self.folder) else path.absolute())
 
     # ---- in the thread of the writer ---------------------------------------------------------------------------
 
-    def _own_connection(self) -> Connection:
+    def _own_connection(self) -> SqlConnection:
         return self._connection
 
     def _note_archive(self, archived: Archived) -> None:
@@ -134,9 +134,9 @@ class SqliteJournal(SqlJournal):
             enter_some(self._connection, lambda pairs: put_pairs(self._connection, pairs))
             return has_older(self._connection)
 
-    def _commit(self, head: Head, records: Sequence[Record]) -> None:
-        """Write records. A full disk costs the reserve first, and then waits for room for a while: nothing is
-        acknowledged meanwhile, and nothing is lost."""
+    def _commit(self, head: JournalHead, records: Sequence[Record]) -> None:
+        """Write records. On a full disk, use the reserve first, then wait up to ``full_patience_s`` for free space:
+        nothing is acknowledged meanwhile, and nothing is lost."""
         until = time.monotonic() + self.full_patience_s
         while True:
             try:
@@ -145,17 +145,17 @@ class SqliteJournal(SqlJournal):
             except (sqlite3.Error, OSError) as wrong:
                 if not is_full(wrong):
                     raise
-                self._tables = tables_of(self._connection)  # rows at hand were changed in vain
+                self._tables = tables_of(self._connection)  # discard cached rows with uncommitted changes
                 if self.reserve is not None and self.reserve.release():
-                    _log.error("disk_full: the journal is written from its reserve; make room in %s", self.folder)
+                    _log.error("disk_full: the journal uses its reserve; free space in %s", self.folder)
                     continue
                 if self._is_closed or time.monotonic() >= until:
                     raise
-                _log.error("disk_full: nothing can be written in %s; waiting for room", self.folder)
+                _log.error("disk_full: the journal in %s cannot be written; waiting for free space", self.folder)
                 time.sleep(_FULL_LOOK_S)
 
-    def _commit_once(self, head: Head, records: Sequence[Record]) -> None:
-        """Write records and change the projections by them, in one transaction."""
+    def _commit_once(self, head: JournalHead, records: Sequence[Record]) -> None:
+        """Write records and projections in one transaction."""
         connection, last = self._connection, records[-1]
         connection.execute("BEGIN IMMEDIATE")
         try:
@@ -196,14 +196,14 @@ def _begin_epoch(connection: sqlite3.Connection, ahead: int) -> int:
     return epoch
 
 
-def _checked_head(connection: sqlite3.Connection, folder: Path) -> Head:
-    """The last record, if all that tells of it agrees: the record itself, the row beside it, the file beside that."""
-    head = Head(*connection.execute("SELECT seq, hash FROM writer").fetchone())
+def _checked_head(connection: sqlite3.Connection, folder: Path) -> JournalHead:
+    """The last record. Raises unless the record, the row of the writer and the sidecar file agree."""
+    head = JournalHead(*connection.execute("SELECT seq, hash FROM writer").fetchone())
     check_end(connection, head, str(folder / FILE_NAME), _WHAT_TO_DO)
     known = remembered_head(folder)
     if known is not None and known.seq > head.seq:
         raise JournalBroken(
-            f"{folder / FILE_NAME} ends with record {head.seq}, and {SIDECAR_NAME} knows of record {known.seq}. "
+            f"{folder / FILE_NAME} ends with record {head.seq}, but {SIDECAR_NAME} names record {known.seq}. "
             f"If this is an old copy on purpose, remove {SIDECAR_NAME}. {_WHAT_TO_DO}"
         )
     return head

@@ -1,7 +1,7 @@
-"""One writer at a time: a lock on a file in the data directory, held as long as the process that took it lives.
+"""One writer at a time: a lock on a file in the data directory, held as long as the process lives.
 
-Knows the data directory and who holds it. The operating system gives the lock back when the holder dies, however it
-dies. A child that was forked lets go of its copy at once, so that no task can keep the lock of a dead server.
+Knows the data directory and its holder. The operating system releases the lock when the holder dies. A forked child
+closes its copy immediately, so that no task can keep the lock of a dead server.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class _Holder(msgspec.Struct):
     since_ms: int
 
 
-class Lease:
-    """The right to write, until it is given back."""
+class FileLease:
+    """The right to write, until it is released."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "lock"
@@ -38,7 +38,7 @@ class Lease:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             busy = JournalBusy(
-                f"{folder} is in use {_by_whom(self._file)}. Stop that one first, or use another folder."
+                f"{folder} is in use {_by_whom(self._file)}. Stop that process first, or use another folder."
             )
             os.close(self._file)
             raise busy from None
@@ -49,7 +49,7 @@ class Lease:
     def give_back(self) -> None:
         if self in _held:
             _held.discard(self)
-            fcntl.flock(self._file, fcntl.LOCK_UN)  # a child that was just forked may not have closed its copy yet
+            fcntl.flock(self._file, fcntl.LOCK_UN)  # a new child may not have closed its copy yet
             os.close(self._file)
 
     def _let_go_in_child(self) -> None:
@@ -57,22 +57,22 @@ class Lease:
 
 
 def make_private_folder(folder: Path) -> None:
-    """The data directory, for its owner alone if it is new. One that exists is left as it is: it may be shared."""
+    """Create the data directory, private to its owner. An existing one is not changed: it may be shared."""
     try:
         make_folder(folder)
         os.listdir(folder)
     except FileExistsError:
-        raise JournalUnusable(f"{folder} is not a folder. Name a folder for the data.") from None
+        raise JournalUnusable(f"{folder} is not a folder. Use a folder for the data.") from None
     except OSError as wrong:
         raise JournalUnusable(f"cannot use the folder {folder}: {wrong.strerror}. {_HOW_TO_OWN}") from None
 
 
-_HOW_TO_OWN = "Run as the user who owns it, or name another folder for the data."
-_held: weakref.WeakSet[Lease] = weakref.WeakSet()
+_HOW_TO_OWN = "Run as the user who owns it, or use another folder for the data."
+_held: weakref.WeakSet[FileLease] = weakref.WeakSet()
 
 
 def _let_go() -> None:
-    """Close the copies that a forked child has; the lock stays with its parent."""
+    """Close the copies of a forked child; the lock stays with its parent."""
     for lease in list(_held):
         lease._let_go_in_child()
     _held.clear()

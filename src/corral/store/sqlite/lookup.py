@@ -1,14 +1,14 @@
-"""Look-ups on SQLite: what is peculiar to its SQL."""
+"""Lookups on SQLite: its SQL dialect."""
 
 from __future__ import annotations
 
 from corral.store.sql.connection import Dialect
 from corral.store.sql.lookup import SqlLookup
-from corral.store.sqlite.database import Readers
+from corral.store.sqlite.database import SqliteReaders
 
 SQLITE = Dialect(
     begin="BEGIN",
-    sieve="+",  # an index on such a column is not used; it would give another order
+    sieve="+",  # keeps SQLite from using an index on the column, which would give another order
     has_label="""
         EXISTS (
             SELECT 1 FROM json_each(labels) AS label
@@ -22,5 +22,5 @@ SQLITE = Dialect(
 class SqliteLookup(SqlLookup):
     """Implements ``Lookup`` on the projections of a journal."""
 
-    def __init__(self, readers: Readers) -> None:
+    def __init__(self, readers: SqliteReaders) -> None:
         super().__init__(readers, SQLITE)

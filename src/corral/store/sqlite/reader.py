@@ -1,6 +1,6 @@
 """The journal on SQLite, for reading: records and images, without the right to write.
 
-For whoever follows a server from another process, and for looking at the journal of one that does not run. May be used
+For following a server from another process, and for reading the journal of one that does not run. May be used
 from several threads at once.
 """
 
@@ -10,20 +10,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from corral.store.images import ImageFolder
-from corral.store.journal import NO_SEQ, Head, JournalUnusable, Record, StoredImage
+from corral.store.journal import NO_SEQ, JournalHead, JournalUnusable, Record, StoredImage
 from corral.store.sql.records import RECORD, anchor_in, archived_in
-from corral.store.sqlite.database import FILE_NAME, Readers
+from corral.store.sqlite.database import FILE_NAME, SqliteReaders
 from corral.store.sqlite.lookup import SqliteLookup
 
 
 class SqliteReader:
-    """Sees what is durable, at the moment of each call."""
+    """Each call sees what is durable at that moment."""
 
     def __init__(self, folder: Path) -> None:
         if not (folder / FILE_NAME).is_file():
             raise JournalUnusable(f"there is no journal in {folder}. Name the data folder of a server.")
         self.folder = folder
-        self.readers = Readers(folder / FILE_NAME)
+        self.readers = SqliteReaders(folder / FILE_NAME)
         self.images = ImageFolder(folder / "images")
         self.lookup = SqliteLookup(self.readers)
 
@@ -35,12 +35,12 @@ class SqliteReader:
             ).fetchall()
         return [Record(*row) for row in rows]
 
-    def durable_head(self) -> Head:
+    def durable_head(self) -> JournalHead:
         with self.readers.connection() as connection:
-            return Head(*connection.execute("SELECT seq, hash FROM writer").fetchone())
+            return JournalHead(*connection.execute("SELECT seq, hash FROM writer").fetchone())
 
-    def anchor(self) -> Head:
-        """The last record that is no longer here but in an archive; number 0 if all are here."""
+    def anchor(self) -> JournalHead:
+        """The last record that was moved to an archive; number 0 if none was."""
         with self.readers.connection() as connection:
             return anchor_in(connection)
 
@@ -55,11 +55,11 @@ class SqliteReader:
         return self.images.newest(below)
 
     def image_seqs(self) -> list[int]:
-        """The records after which there are images, newest first."""
+        """The numbers of the records with images, newest first."""
         return self.images.seqs()
 
     def size(self) -> int:
-        """Bytes of the database and what belongs to it."""
+        """The size of the database files in bytes."""
         return sum(path.stat().st_size for path in self.folder.glob(f"{FILE_NAME}*"))
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
-"""The projections made anew from the records: in place, or beside the old ones to compare them.
+"""Builds the projections again from the records: in place, or in another database to compare them.
 
-Is given the records. Knows nothing of what the rows mean.
+The caller passes the records. Knows nothing about what the rows mean.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from corral.store.sqlite.rows import tables_of
 
 
 def rebuild(connection: sqlite3.Connection, records: Iterable[Record]) -> None:
-    """Empty the projections and fold all records into them; all of it or nothing."""
+    """Empty the projections and fold all records into them, atomically."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         for table in PROJECTED:
@@ -35,7 +35,7 @@ def rebuild(connection: sqlite3.Connection, records: Iterable[Record]) -> None:
 
 
 def differences(folder: Path, records: Iterable[Record]) -> list[str]:
-    """How the projections in a folder differ from what these records, all there are, give. Changes nothing."""
+    """Differences between the projections in a folder and a fold of all its records. Changes nothing."""
     with TemporaryDirectory(prefix="corral-verify-") as scratch:
         fresh = open_database(Path(scratch))
         try:
@@ -46,20 +46,20 @@ def differences(folder: Path, records: Iterable[Record]) -> list[str]:
         connection = connect(folder / FILE_NAME)
         try:
             connection.execute("ATTACH ? AS fresh", (str(Path(scratch) / FILE_NAME),))
-            return [told for table in PROJECTED for told in _compared(connection, table.name)]
+            return [text for table in PROJECTED for text in _compared(connection, table.name)]
         finally:
             connection.close()
 
 
 def _compared(connection: sqlite3.Connection, table: str) -> Sequence[str]:
     found = []
-    for one, other, what in (("main", "fresh", "should not be there"), ("fresh", "main", "is missing")):
+    for one, other, what in (("main", "fresh", "should not exist"), ("fresh", "main", "is missing")):
         rows = connection.execute(
             f"SELECT * FROM {one}.{table} EXCEPT SELECT * FROM {other}.{table} LIMIT 4"
         ).fetchall()
         found += [f"{table}: {row!r:.200} {what}" for row in rows[:3]]
         if len(rows) > 3:
-            found.append(f"{table}: and more that {what}")
+            found.append(f"{table}: more rows: {what}")
     return found
 
 

@@ -1,7 +1,7 @@
-"""Many rows in few statements.
+"""Writes many rows with few statements.
 
-Equivalent to ``executemany``; for speed it differs in how often it waits for the interpreter: that one lets go of the
-interpreter's lock at every row and has to wait for its turn again, which on a busy server takes longer than the row.
+Equivalent to ``executemany``; for speed it releases the interpreter lock less often. ``executemany`` releases it for
+every row and must wait to get it back, which on a busy server takes longer than the row.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 from corral.store.journal import Record
 from corral.store.sql.by_job import pairs_of
 from corral.store.sql.records import RECORD
-from corral.store.sql.tables import SqlTables, Table
+from corral.store.sql.tables import SqlTable, SqlTables, Values, storable
 
 _SIZES = (256, 64, 16, 4, 1)
 
@@ -40,7 +40,7 @@ def _statement(head: str, width: int, size: int, tail: str) -> str:
 
 
 def put_records(connection: sqlite3.Connection, records: Sequence[Record]) -> None:
-    """Records, and which job each is about."""
+    """Write records, and the job that each one is about."""
     put(connection, f"INSERT INTO records ({RECORD})", [msgspec.structs.astuple(record) for record in records])
     put_pairs(connection, pairs_of(records))
 
@@ -52,7 +52,10 @@ def put_pairs(connection: sqlite3.Connection, pairs: Sequence[tuple[str, int]]) 
 def tables_of(connection: sqlite3.Connection) -> SqlTables:
     """The tables of the projection."""
 
-    def put_rows(table: Table[Any, Any], rows: Sequence[Sequence[Any]]) -> None:
-        put(connection, table.insert, rows, table.or_update)
+    def put_rows(table: SqlTable[Any, Any], rows: Sequence[Values]) -> None:
+        try:
+            put(connection, table.insert, rows, table.or_update)
+        except OverflowError:  # a number is too large; rows written before it are written again unchanged
+            put(connection, table.insert, [storable(table, row) for row in rows], table.or_update)
 
     return SqlTables(connection, put_rows)

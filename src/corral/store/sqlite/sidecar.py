@@ -1,7 +1,7 @@
-"""A second place that knows how far the journal goes: the last record, in a small file beside the database.
+"""The sidecar: the last record of the journal in a small file beside the database.
 
-A database that was cut short together with its own account of its end looks whole; this file tells. It is written
-after every commit and forced to disk now and then, so it may be behind the database and is never ahead of it.
+A database that was truncated consistently looks intact; this file reveals it. It is written after every commit and
+synced to disk once per second, so it may be behind the database and is never ahead of it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from corral.store.files import sync_folder
-from corral.store.journal import Head
+from corral.store.journal import JournalHead
 
 FILE_NAME = "journal.head"
 
@@ -28,7 +28,7 @@ class Sidecar:
         self._synced_s = time.monotonic()
         sync_folder(folder)
 
-    def put(self, head: Head) -> None:
+    def put(self, head: JournalHead) -> None:
         os.pwrite(self._file, _line(head), 0)
         if time.monotonic() - self._synced_s > _SYNC_EVERY_S:
             self.sync()
@@ -41,20 +41,20 @@ class Sidecar:
         os.close(self._file)
 
 
-def remembered_head(folder: Path) -> Head | None:
-    """What the file says; None if there is none, or if it does not make sense."""
+def remembered_head(folder: Path) -> JournalHead | None:
+    """The content of the file; None if it is missing or invalid."""
     try:
         line = (folder / FILE_NAME).read_bytes()
     except FileNotFoundError:
         return None
     try:
         seq, digest, _ = line.decode("ascii").split(" ", 2)
-        head = Head(int(seq), bytes.fromhex(digest))
+        head = JournalHead(int(seq), bytes.fromhex(digest))
     except ValueError:
         return None
     return head if line == _line(head) else None
 
 
-def _line(head: Head) -> bytes:
-    said = f"{head.seq} {head.hash.hex()} "
-    return (said + sha256(said.encode()).hexdigest()).ljust(_SIZE - 1).encode() + b"\n"
+def _line(head: JournalHead) -> bytes:
+    text = f"{head.seq} {head.hash.hex()} "
+    return (text + sha256(text.encode()).hexdigest()).ljust(_SIZE - 1).encode() + b"\n"

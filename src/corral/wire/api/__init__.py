@@ -1,8 +1,8 @@
-"""The interface under /v1 as values: what is answered, and the small bodies.
+"""The REST API under /v1 as types: responses, and small bodies.
 
-Read by the server, which answers them, and by clients, which decode them; light to import for that reason. Knows
-shapes and units only: nothing of HTTP, of rights, or of how an answer is found. Job documents are ``wire.job``.
-Times are milliseconds since 1970, spans milliseconds; amounts carry their unit in the name (``gpu_milli``...).
+Used by the server, which encodes them, and by clients, which decode them; light to import for that reason. Knows types
+and units only, not HTTP, rights, or how an answer is computed. Job documents are in ``wire.job``. Times are
+milliseconds since 1970, durations milliseconds; amounts have their unit in the name (``gpu_milli``...).
 """
 
 from corral.wire.api.answers import Answer, Body, FaultView, Problem

@@ -1,6 +1,6 @@
-"""Common bases, and the answer to what cannot be done.
+"""Common base types, and the error response.
 
-Shapes and units only: nothing of HTTP, of rights, or of how an answer is found.
+Types and units only, not HTTP, rights, or how an answer is computed.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from msgspec import Struct
 
 
 class Answer(Struct, kw_only=True, frozen=True, gc=False, omit_defaults=False):
-    """Answers name every field; clients ignore fields they do not know, so that answers can grow."""
+    """Responses have every field; clients ignore unknown fields, so that responses can grow."""
 
 
 class Body(Struct, kw_only=True, frozen=True, gc=False, forbid_unknown_fields=True):
-    """Bodies and query parameters refuse fields they do not know."""
+    """Bodies and query parameters with unknown fields are refused."""
 
 
 class FaultView(Answer, frozen=True):
-    """One thing that is wrong with a document: where (keys and positions from its top), what, and what to do."""
+    """One error in a document: where (keys and positions from its top), what, and what to do."""
 
     path: tuple[str | int, ...]
     code: str
@@ -26,7 +26,7 @@ class FaultView(Answer, frozen=True):
 
 
 class Problem(Answer, frozen=True):
-    """Any answer of status 400 and above (RFC 9457). ``code`` is stable; ``faults`` are all those of a document."""
+    """A response with a status of 400 or more (RFC 9457). ``code`` is stable; ``faults``: all errors in a document."""
 
     title: str
     status: int

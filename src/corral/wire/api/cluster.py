@@ -1,6 +1,6 @@
-"""Queues with their terms and what they have; machines with their GPUs.
+"""Queues with their settings and usage; nodes with their GPUs.
 
-Shapes and units only: nothing of HTTP, of rights, or of how an answer is found.
+Types and units only, not HTTP, rights, or how an answer is computed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from corral.wire.details import NodeDetails
 
 
 class BudgetBody(Body, frozen=True):
-    """At most so many GPU-milliseconds in each window; windows follow one another from ``anchor_ms``."""
+    """A maximum of GPU-milliseconds in each window; windows follow one another from ``anchor_ms``."""
 
     gpu_ms: int
     window_ms: int
@@ -21,7 +21,7 @@ class BudgetBody(Body, frozen=True):
 
 
 class QuotaChangeBody(Body, frozen=True):
-    """A change of quota from one time to another, added to what the queue has otherwise."""
+    """A change of quota between two times, added to the settings of the queue."""
 
     from_ms: int
     until_ms: int
@@ -30,7 +30,7 @@ class QuotaChangeBody(Body, frozen=True):
 
 
 class QueueBody(Body, frozen=True):
-    """The terms of a queue; what is not stated is not bounded. As ``QueueSpec``, its name is in the path."""
+    """The settings of a queue; what is not given is not limited. As ``QueueSpec``; its name is in the path."""
 
     guarantee: dict[str, int] = field(default_factory=dict)
     limit: dict[str, int] = field(default_factory=dict)
@@ -48,9 +48,9 @@ class QueueBody(Body, frozen=True):
 
 
 class QueueView(Answer, frozen=True):
-    """A queue: its terms, what it has, what it borrowed, and who waits in it and below it.
+    """A queue: its settings, usage, what it borrows, and gangs that wait in it and below it.
 
-    ``guarantee`` and ``limit`` hold now (scheduled changes counted); ``terms`` are as they were set.
+    ``guarantee`` and ``limit`` apply now (including scheduled changes); ``terms`` are as they were set.
     """
 
     name: str
@@ -61,7 +61,7 @@ class QueueView(Answer, frozen=True):
     limit: dict[str, int]
     used: dict[str, int]
     borrowed: dict[str, int]
-    jobs: int  # not over, in this queue itself
+    jobs: int  # not ended, in this queue itself
     gangs_waiting: int
     gangs_running: int
     gpu_milli_pending: int
@@ -72,13 +72,13 @@ class QueueView(Answer, frozen=True):
 
 
 class QueueList(Answer, frozen=True):
-    """The tree of queues one may see, each before those below it."""
+    """The queues that the user may see, each before its children."""
 
     queues: tuple[QueueView, ...]
 
 
 class GpuView(Answer, frozen=True):
-    """One GPU. ``gangs`` are those on it that one may see; ``busy`` whether there are any at all."""
+    """One GPU. ``gangs``: those on it that the user may see; ``busy``: whether there are any."""
 
     slot: int
     uuid: str
@@ -88,11 +88,11 @@ class GpuView(Answer, frozen=True):
     simulated: bool
     busy: bool
     gangs: tuple[str, ...] = ()
-    why: str = ""  # what was last said about its health
+    why: str = ""  # last report about its health
 
 
 class NodeView(Answer, frozen=True):
-    """A machine. ``open``: it takes new tasks. ``domains`` names where it stands, by level."""
+    """A node. ``open``: it takes new tasks. ``domains``: its position in the topology, by level."""
 
     name: str
     domains: dict[str, str]
@@ -106,12 +106,13 @@ class NodeView(Answer, frozen=True):
     gpus_free: int
     gangs: tuple[str, ...] = ()
     gangs_hidden: int = 0
-    why: str = ""  # what was last said about its health
-    details: NodeDetails | None = None  # what it is made of, if it has told
+    why: str = ""  # last report about its health
+    details: NodeDetails | None = None  # its hardware, if it has reported it
     lacks: dict[str, str] = field(default_factory=dict)  # what it cannot run or limit, and why
-    fleet: str = ""  # that it came with
-    where: str = ""  # in words of the engine that lends it
-    until_ms: int | None = None  # when it is taken away, if that is known
+    separation: dict[str, str] = field(default_factory=dict)  # isolation of tasks there; only when one node is shown
+    fleet: str = ""  # that it belongs to
+    where: str = ""  # as its provider names it
+    until_ms: int | None = None  # when its provider takes it back, if known
 
 
 class NodeList(Answer, frozen=True):
@@ -119,6 +120,6 @@ class NodeList(Answer, frozen=True):
 
 
 class DrainBody(Body, frozen=True):
-    """Why a node is to be emptied: a word for those who read the log of the server."""
+    """The reason for draining a node, for the events and the server log."""
 
     why: str = ""

@@ -1,6 +1,6 @@
-"""Fleets: machines that engines lend, what is wanted of them, and what has come of it.
+"""Fleets: nodes from providers, wanted and present.
 
-Shapes and units only: nothing of HTTP, of rights, or of how an answer is found.
+Types and units only, not HTTP, rights, or how an answer is computed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PilotWord = Literal["ordered", "waiting", "started", "ended"]
 
 
 class ShapeBody(Body, frozen=True):
-    """What a node of a fleet brings. ``gpus`` as 8xH100."""
+    """The resources of a node of a fleet. ``gpus`` as 8xH100."""
 
     gpus: str = ""
     cpu_milli: int | None = None
@@ -23,11 +23,11 @@ class ShapeBody(Body, frozen=True):
 
 
 class FleetBody(Body, frozen=True):
-    """What is wanted of a fleet; its name is in the path. ``on``: which carrier, with ``settings`` of its own.
+    """The settings of a fleet; its name is in the path. ``on``: the provider, with its ``settings``.
 
-    From ``nodes_min`` to ``nodes_max`` nodes, as work asks for them; one that had nothing to do for ``idle_ms`` goes
-    back if it is beyond the minimum. ``lasts_ms``: for how long a node is asked for. ``price_milli``: of a node for an
-    hour, in thousandths of whatever it is paid in; ``cost_max_milli``: what the fleet may cost in all.
+    From ``nodes_min`` to ``nodes_max`` nodes, by demand; a node that was idle for ``idle_ms`` is given back if there
+    are more than the minimum. ``lasts_ms``: how long a node is requested for. ``price_milli``: price of a node per
+    hour, in thousandths of a currency unit; ``cost_max_milli``: most that the fleet may cost in total.
     """
 
     on: str
@@ -42,7 +42,7 @@ class FleetBody(Body, frozen=True):
 
 
 class ScaleBody(Body, frozen=True):
-    """What is not stated stays as it is."""
+    """What is not given does not change."""
 
     nodes_min: int | None = None
     nodes_max: int | None = None
@@ -51,7 +51,7 @@ class ScaleBody(Body, frozen=True):
 
 
 class PilotView(Answer, frozen=True):
-    """What an engine runs for one node. Its name is that of the node. ``where``: in words of the engine."""
+    """What a provider runs for one node. Its name is that of the node. ``where``: as the provider names it."""
 
     name: str
     phase: PilotWord
@@ -61,11 +61,11 @@ class PilotView(Answer, frozen=True):
     joined_ms: int | None
     until_ms: int | None
     leaving: bool
-    node: bool  # whether its node is there
+    node: bool  # whether its node has joined
 
 
 class FleetView(Answer, frozen=True):
-    """A fleet. ``trouble``: what its engine does not do, and why. ``wanted``: nodes that should be there now."""
+    """A fleet. ``trouble``: the last error of its provider. ``wanted``: number of nodes it should have now."""
 
     name: str
     owner: str

@@ -1,6 +1,6 @@
-"""Jobs: as they are listed and shown, how they are submitted, why they wait, what would happen.
+"""Jobs: lists, details, submission, reasons for waiting, dry runs.
 
-Shapes and units only: nothing of HTTP, of rights, or of how an answer is found.
+Types and units only, not HTTP, rights, or how an answer is computed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from corral.wire.api.words import CauseWord, FailureWord, GangStateWord, JobStat
 
 
 class JobSummary(Answer, frozen=True):
-    """A job in a list. ``gpus`` and ``tasks`` are what it asks for in all; ``attempts`` counts runs of its gangs."""
+    """A job in a list. ``gpus`` and ``tasks``: requested in total; ``attempts``: of all its gangs."""
 
     id: str
     name: str
@@ -37,7 +37,7 @@ class JobSummary(Answer, frozen=True):
 
 
 class SeatView(Answer, frozen=True):
-    """Where one task sits: ``gpus`` are slot numbers on the node; ``slice_mib`` is set where the GPU is shared."""
+    """The placement of one task: ``gpus`` are slot numbers on the node; ``slice_mib`` is set if the GPU is shared."""
 
     task: int
     node: str
@@ -46,7 +46,7 @@ class SeatView(Answer, frozen=True):
 
 
 class GangView(Answer, frozen=True):
-    """A gang of a job that the server still has in mind. ``index`` numbers the elements of an array."""
+    """A gang of a job that is still in memory. ``index`` numbers the elements of an array."""
 
     id: str
     role: str
@@ -67,7 +67,7 @@ class GangView(Answer, frozen=True):
 
 
 class AttemptView(Answer, frozen=True):
-    """One run of one gang, over or not. ``cause``: why it was told to leave; ``beneficiary``: for whose sake."""
+    """One attempt of one gang, ended or not. ``cause``: why it was preempted; ``beneficiary``: for which gang."""
 
     gang: str
     attempt: int
@@ -85,9 +85,9 @@ class AttemptView(Answer, frozen=True):
 
 
 class JobView(JobSummary, frozen=True, kw_only=True):
-    """A job in full. ``command`` and ``env`` are of its first gang; ``env`` is shown to those who may change the job.
+    """A job in full. ``command`` and ``env`` are of its first gang; ``env`` is shown to users who may change the job.
 
-    ``gangs`` are as they are now (empty once the job was forgotten by the engine), ``history`` all runs so far.
+    ``gangs``: the current state (empty once the job was dropped from memory); ``history``: all attempts so far.
     """
 
     gangs: tuple[GangView, ...] = ()
@@ -112,7 +112,7 @@ class JobList(Answer, frozen=True):
 
 
 class SubmitAnswer(Answer, frozen=True):
-    """A job was accepted and is durable. ``seq`` is the number of its record: the feed goes on from there."""
+    """A job was accepted and is durable. ``seq`` is the number of its record: events can be followed from there."""
 
     id: str
     name: str
@@ -133,7 +133,7 @@ class BatchAnswer(Answer, frozen=True):
 
 
 class ChangeAnswer(Answer, frozen=True):
-    """What was asked for is written down under this number."""
+    """The change is durable under this record number."""
 
     seq: int
 
@@ -143,7 +143,7 @@ class PriorityBody(Body, frozen=True):
 
 
 class ReasonView(Answer, frozen=True):
-    """One thing that keeps a gang waiting: ``code`` names it, ``numbers`` are its terms, ``text`` says it."""
+    """One reason why a gang waits: ``code`` is stable, ``numbers`` are its values, ``text`` is for people."""
 
     code: str
     text: str
@@ -151,7 +151,7 @@ class ReasonView(Answer, frozen=True):
 
 
 class InTheWayView(Answer, frozen=True):
-    """A gang whose leaving would help. Of a queue one may not see, names are empty and only size and end are told."""
+    """A gang whose end would help. If the user may not see its queue, only its size and end are shown."""
 
     gpu_milli: int
     ends_ms: int
@@ -163,7 +163,7 @@ class InTheWayView(Answer, frozen=True):
 
 
 class ChangeView(Answer, frozen=True):
-    """Something to ask for instead, which alone would let it start now."""
+    """A change of the request that alone would let it start now."""
 
     field: str
     value: str
@@ -171,18 +171,18 @@ class ChangeView(Answer, frozen=True):
 
 
 class GangWhy(Answer, frozen=True):
-    """Everything that keeps one gang; no reasons: it does not wait."""
+    """All reasons of one gang; none: it does not wait."""
 
     gang: str
     state: GangStateWord
     reasons: tuple[ReasonView, ...] = ()
     in_the_way: tuple[InTheWayView, ...] = ()
     changes: tuple[ChangeView, ...] = ()
-    starts_ms: int | None = None  # when it is expected to start, where that is known
+    starts_ms: int | None = None  # expected start, if known
 
 
 class WhyView(Answer, frozen=True):
-    """Why a job waits, gang by gang; of an array the first few that wait, ``gangs_waiting`` tells of how many."""
+    """Why a job waits, gang by gang; of an array the first few that wait, of ``gangs_waiting`` in total."""
 
     job: str
     state: JobState
@@ -192,7 +192,7 @@ class WhyView(Answer, frozen=True):
 
 
 class QuotaLine(Answer, frozen=True):
-    """One dimension of one queue on a job's path, and what the job would add. None: not governed."""
+    """One resource of one queue on a job's path, and what the job would add. None: not limited."""
 
     queue: str
     name: str
@@ -200,16 +200,18 @@ class QuotaLine(Answer, frozen=True):
     asked: int
     guarantee: int | None = None
     limit: int | None = None
-    borrowed: int = 0  # beyond the guarantee, with what is asked
+    borrowed: int = 0  # beyond the guarantee, with the request
 
 
 class DryRunGang(Answer, frozen=True):
-    """What would become of one gang. ``outcome``: it starts, others make room for it, or it waits."""
+    """What would happen to one gang. ``outcome``: it starts, others are preempted for it, or it waits."""
 
     gang: str
     outcome: Literal["starts", "makes_room", "waits"]
     seats: tuple[SeatView, ...] = ()
-    victims: tuple[str, ...] = ()  # gangs that would leave; those one may not see are counted in victims_hidden
+    victims: tuple[
+        str, ...
+    ] = ()  # gangs that would be preempted; those that the user may not see are counted in victims_hidden
     victims_hidden: int = 0
     starts_ms: int | None = None
     reasons: tuple[ReasonView, ...] = ()
@@ -217,7 +219,7 @@ class DryRunGang(Answer, frozen=True):
 
 
 class DryRunAnswer(Answer, frozen=True):
-    """What would happen to jobs if they were submitted now. Nothing was written."""
+    """What would happen to jobs if they were submitted now. Nothing was stored."""
 
     at_ms: int
     gangs: tuple[DryRunGang, ...]

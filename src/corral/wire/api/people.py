@@ -1,6 +1,6 @@
-"""Users, roles, tokens, secrets: bodies and answers. Values of tokens are told once, of secrets never.
+"""Users, roles, tokens, secrets: bodies and responses. Values of tokens are returned once, of secrets never.
 
-Shapes and units only: nothing of HTTP, of rights, or of how an answer is found.
+Types and units only, not HTTP, rights, or how an answer is computed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class RoleBody(Body, frozen=True):
 
 
 class UserBody(Body, frozen=True):
-    """What is not stated stays as it is. ``account``: the account of the machine that jobs run as; empty: that of the
-    site, if it has one for everybody."""
+    """What is not given does not change. ``account``: Unix account that runs the user's jobs; empty: the default of the
+    site, if there is one."""
 
     account: str | None = None
     disabled: bool | None = None
@@ -42,7 +42,7 @@ class UserList(Answer, frozen=True):
 
 
 class TokenBody(Body, frozen=True):
-    """``user`` empty: oneself. ``scope``: verbs it is good for; empty: as its maker's. None: does not expire."""
+    """``user`` empty: the caller. ``scope``: verbs it allows; empty: as the caller's token. None: does not expire."""
 
     user: str = ""
     name: str = ""
@@ -51,7 +51,7 @@ class TokenBody(Body, frozen=True):
 
 
 class JoinTokenBody(Body, frozen=True):
-    """``node``: the only node that the token is good for; empty: any new one."""
+    """``node``: the only node that may use the token; empty: any new one."""
 
     node: str = ""
     expires_in_ms: int = 3_600_000
@@ -71,7 +71,7 @@ class TokenList(Answer, frozen=True):
 
 
 class TokenMade(TokenView, frozen=True, kw_only=True):
-    """A new token. ``token`` is what to send as Bearer: it is told this once and kept nowhere."""
+    """A new token. ``token`` is the Bearer token: it is returned only here and not stored."""
 
     token: str
 
@@ -81,7 +81,7 @@ class SecretBody(Body, frozen=True):
 
 
 class SecretView(Answer, frozen=True):
-    """That there is a secret, for jobs of a queue and below it. Its value is never told."""
+    """A secret for jobs of a queue and its children. Its value is never returned."""
 
     name: str
     queue: str
@@ -93,7 +93,7 @@ class SecretList(Answer, frozen=True):
 
 
 class WhoAmI(Answer, frozen=True):
-    """Who asks, by which token, and what was given to them. ``verbs``: what they may do somewhere."""
+    """The user of a token, with roles. ``verbs``: what the user may do in at least one queue."""
 
     user: str
     account: str

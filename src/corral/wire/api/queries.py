@@ -1,6 +1,6 @@
-"""What may follow the question mark of a request. Values are text there; each has one type here.
+"""Query parameters of requests. Values are text there; each has one type here.
 
-Shapes and bounds only. Lists are written with commas (``states=waiting,running``), pairs as ``key=value`` in them.
+Types and limits only. Lists are written with commas (``states=waiting,running``), pairs as ``key=value`` in them.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ WhenMs = Annotated[int, Meta(ge=0, le=1 << 53)]
 
 
 class SubmitParameters(Body, frozen=True):
-    """``dry_run``: say what would happen, write nothing."""
+    """``dry_run``: return what would happen, store nothing."""
 
     dry_run: bool = False
 
 
 class CancelParameters(Body, frozen=True):
-    """``now``: without grace, also where the job is being cancelled already."""
+    """``now``: without grace, also if the job is being cancelled already."""
 
     now: bool = False
 
 
 class JobsParameters(Body, frozen=True):
-    """Which jobs: all conditions hold at once. ``queue`` means it and all below it; ``name`` may end in ``*``."""
+    """Which jobs: all conditions must hold. ``queue`` includes its children; ``name`` may end in ``*``."""
 
     queue: str | None = None
     user: str | None = None
@@ -43,7 +43,7 @@ class JobsParameters(Body, frozen=True):
 
 
 class LogsParameters(Body, frozen=True):
-    """Which part of which log. ``tail``: the last so many bytes; ``attempt`` 0: the newest.
+    """Which part of which log. ``tail``: the last N bytes; ``attempt`` 0: the newest.
 
     ``gang`` is a role (``main``), for an array element ``3`` or ``3/main``; empty: the first gang.
     """
@@ -59,13 +59,13 @@ class LogsParameters(Body, frozen=True):
 
 
 class EventsParameters(Body, frozen=True):
-    """Records above ``after``. ``follow``: go on as a stream of server-sent events, ``id`` being the number."""
+    """Records after ``after``. ``follow``: continue as server-sent events, with the record number as ``id``."""
 
     after: WhenMs = 0
     limit: Limit = 100
     follow: bool = False
     job: str | None = None
-    queue: str | None = None  # it and all below it
+    queue: str | None = None  # with its children
     types: tuple[str, ...] = ()
 
 
@@ -84,20 +84,20 @@ class RoleParameters(Body, frozen=True):
 
 
 class TokensParameters(Body, frozen=True):
-    """Whose tokens; empty: one's own."""
+    """The user of the tokens; empty: the caller."""
 
     user: str = ""
 
 
 class SecretParameters(Body, frozen=True):
-    """Of which queue (a secret is for its jobs and all below it)."""
+    """The queue of the secret; its jobs and those of its children may use it."""
 
     queue: str = ""
 
 
 #: Headers of an answer with a part of a log (the body is the bytes themselves).
 LOG_OFFSET = "Corral-Log-Offset"  # where the part begins, counted from the first byte ever written
-LOG_NEXT = "Corral-Log-Next"  # what to ask for next
-LOG_OVER = "Corral-Log-Over"  # true: nothing will follow
+LOG_NEXT = "Corral-Log-Next"  # the next offset to read
+LOG_OVER = "Corral-Log-Over"  # true: the log is complete
 LOG_GANG = "Corral-Log-Gang"
 LOG_ATTEMPT = "Corral-Log-Attempt"

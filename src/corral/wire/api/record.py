@@ -1,6 +1,6 @@
-"""The record: events as the feed tells them, usage, health.
+"""Events, usage, health.
 
-Shapes and units only: nothing of HTTP, of rights, or of how an answer is found.
+Types and units only, not HTTP, rights, or how an answer is computed.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from corral.wire.api.answers import Answer
 
 
 class EventView(Answer, frozen=True):
-    """One record of the journal, as the feed tells it: ``seq`` orders all records, ``data`` is the event itself.
+    """One record of the journal: ``seq`` orders all records, ``data`` is the event itself.
 
-    ``type`` is the name of the event; queue, job, gang and user are what it is about, where it is about one.
+    ``type`` is the name of the event; queue, job, gang and user are set if the event has one.
     """
 
     seq: int
@@ -31,7 +31,7 @@ class EventView(Answer, frozen=True):
 
 
 class EventList(Answer, frozen=True):
-    """A page of the record. ``next`` is what to ask for after it; ``head`` the newest durable number."""
+    """A page of records. ``next``: where the next page begins; ``head``: the newest durable record."""
 
     events: tuple[EventView, ...]
     next: int
@@ -39,7 +39,7 @@ class EventList(Answer, frozen=True):
 
 
 class UsageLine(Answer, frozen=True):
-    """What a user had in a queue on a day (UTC, YYYY-MM-DD). ``lost_gpu_ms`` is the part of it that was in vain."""
+    """Usage of a user in a queue on a day (UTC, YYYY-MM-DD). ``lost_gpu_ms``: the part of it that was lost work."""
 
     queue: str
     user: str
@@ -56,11 +56,11 @@ class UsageView(Answer, frozen=True):
 
 
 class HealthView(Answer, frozen=True):
-    """Whether the server is in service; the only thing told to everybody. ``leader``: where the one that leads
-    answers, as far as a standby knows. ``database``: "" for a file, "ok", or one word for what is wrong with it;
-    ``waits_for`` says that in words. ``following``: whether what this server answers is what is durable. The newest
-    record that it knows is ``seq``; a standby was last sure of that ``followed_s_ago``. A leader tells when it last
-    committed something, and for how long it leads without another renewal."""
+    """The health of the server; the only response that needs no token. ``leader``: address of the leader, as far as
+    a standby knows. ``database``: "" for a file, "ok", or one word for its fault; ``waits_for``: the same as a text.
+    ``following``: whether the answers of this server are up to date. ``seq``: the newest record that it knows; a
+    standby last verified that ``followed_s_ago``. A leader reports its last commit, and how long it leads without
+    another renewal."""
 
     status: Literal["ok", "starting", "failed"]
     version: str

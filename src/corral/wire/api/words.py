@@ -1,6 +1,6 @@
-"""Words that answers use, spelled out: the engine's own, repeated so that a client need not load the engine.
+"""Words of responses: those of the engine, repeated so that a client need not import the engine.
 
-A test holds them equal to the engine's. In answers they are not checked, so that an old client can read a new word.
+A test keeps them equal to the engine's. Clients do not check them, so that an old client can read a new word.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from msgspec import Meta
 
 
 class JobState(StrEnum):
-    """Where a job is: as its gangs are, the liveliest first; when all are over, as they ended."""
+    """The state of a job: the most active state of its gangs; when all have ended, how they ended."""
 
     WAITING = "waiting"
     STARTING = "starting"
@@ -23,7 +23,7 @@ class JobState(StrEnum):
     CANCELLED = "cancelled"
 
 
-#: A job in one of these is over for good.
+#: A job in one of these states has ended.
 ENDED = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
 
 GANG_STATES = ("waiting", "starting", "running", "broken", "stopping", "succeeded", "failed", "cancelled")

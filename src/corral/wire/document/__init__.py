@@ -1,4 +1,4 @@
-"""Documents that people write: tables of keys, readers of values, faults with paths, YAML with places.
+"""Documents that users write: tables of keys, readers of values, errors with paths, YAML with positions.
 
-Knows nothing of jobs or configuration: those are tables made of what is here.
+Does not know jobs or configuration: those are tables that use this package.
 """

@@ -1,6 +1,6 @@
-"""What is wrong with a document: each fault with its path, a stable code, the reason and what to do about it.
+"""Errors in a document: each with its path, a stable code, the reason and what to do.
 
-Reading never stops at the first fault. It stops at the last one that still helps (``Reading.most``), so that a hostile
+Reading does not stop at the first error. It stops at a maximum number of them (``Reading.most``), so that a hostile
 document costs little.
 """
 
@@ -37,11 +37,13 @@ class Fault(Struct, frozen=True):
 
 
 class Wrong(Exception):
-    """One value cannot be read. Becomes a fault at the path where the value stands."""
+    """One value is invalid. Becomes a fault at the path of the value."""
 
     def __init__(self, code: str, why: str, hint: str = "") -> None:
         super().__init__(why)
-        self.code, self.why, self.hint = code, why, hint
+        self.code = code
+        self.why = why
+        self.hint = hint
 
     @classmethod
     def of(cls, refusal: Refusal) -> Wrong:
@@ -49,11 +51,11 @@ class Wrong(Exception):
 
 
 class Enough(Exception):
-    """So much is wrong that more faults help nobody."""
+    """The maximum number of errors is reached."""
 
 
 class Reading:
-    """One document being read: the bounds, the time that relative times count from, and the faults so far."""
+    """One document being read: the limits, the time that relative times count from, and the errors so far."""
 
     def __init__(self, limits: Any = None, now_ms: int = 0, most: int = FAULTS_MAX) -> None:
         self.limits = limits
@@ -82,7 +84,7 @@ def path_text(path: Path) -> str:
 
 
 def show(value: object) -> str:
-    """A value in a message: short, on one line, and cheap whatever it is."""
+    """A value in a message: short, on one line, and cheap for any value."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -99,8 +101,8 @@ def show(value: object) -> str:
 
 
 def nearest(word: object, known: list[str]) -> str:
-    """The known word that was probably meant, or nothing."""
-    import difflib  # only when something is wrong
+    """The known name that was probably meant, or nothing."""
+    import difflib  # only if there is an error
 
     if not isinstance(word, str) or len(word) > _SHOWN_CHARS:
         return ""

@@ -1,7 +1,7 @@
 """Kinds of values: how each is read, written, described and put into a JSON Schema. One kind serves many keys.
 
-A reader takes a value of JSON and gives what the program works with, or raises ``Wrong``; a writer is its inverse.
-Bounds are names of the limits that the reading carries, so that a server can have its own.
+A reader takes a value of JSON and returns the internal value, or raises ``Wrong``; a writer is its inverse.
+Limits are given by name and looked up in the reading, so that a server can have its own.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from msgspec import Struct
 
 from corral.core.intake.refusal import Refusal
 from corral.wire.document.faults import Path, Reading, Wrong, nearest, show
+from corral.wire.durations import parse_span, write_span
 from corral.wire.sizes import parse_size, write_size
-from corral.wire.spans import parse_span, write_span
 
 Read = Callable[[Any, Path, Reading], Any]
 Schema = dict[str, Any]
 
-NUMBER_MAX = 1 << 53  # what every JSON library keeps exactly
+NUMBER_MAX = 1 << 53  # exact in every JSON library
 SPAN_PATTERN = r"^\s*(0|(\d+(\.\d+)?\s*(ms|[wdhmsWDHMS])\s*)+)$"
 SIZE_PATTERN = r"^\s*(0|\d+(\.\d+)?\s*([KMGTkmgt]i?[Bb]|[KMGTkmgt]i|[Bb]))\s*$"
 
@@ -30,7 +30,7 @@ def _same(value: Any) -> Any:
     return value
 
 
-class Kind(Struct, frozen=True):
+class ValueKind(Struct, frozen=True):
     """``says`` completes "must be": a span of time such as 45m."""
 
     read: Read
@@ -47,7 +47,7 @@ def text(
     hint: str = "",
     words: Sequence[str] = (),
     empty: bool = False,
-) -> Kind:
+) -> ValueKind:
     """Text without NUL that is valid Unicode; ``most`` names the limit of its length."""
     wanted = re.compile(pattern) if pattern else None
 
@@ -71,7 +71,7 @@ def text(
         schema["pattern"] = f"^(?:{pattern})$"
     if words:
         schema["examples"] = list(words)
-    return Kind(read, schema, says)
+    return ValueKind(read, schema, says)
 
 
 def _quoted(value: object) -> str:
@@ -80,14 +80,14 @@ def _quoted(value: object) -> str:
 
 def check_characters(value: str) -> None:
     if "\0" in value:
-        raise Wrong("bad_text", "it holds a NUL character", "no program could be given that")
+        raise Wrong("bad_text", "it holds a NUL character", "it cannot be passed to a program")
     try:
         value.encode()
     except UnicodeEncodeError:
         raise Wrong("bad_text", "it holds half of a surrogate pair, which is no character") from None
 
 
-def number(says: str, least: int, most: int | str = NUMBER_MAX) -> Kind:
+def number(says: str, least: int, most: int | str = NUMBER_MAX) -> ValueKind:
     """A whole number from ``least`` to ``most`` (a number, or the name of a limit)."""
 
     def read(value: Any, _path: Path, reading: Reading) -> int:
@@ -101,7 +101,7 @@ def number(says: str, least: int, most: int | str = NUMBER_MAX) -> Kind:
     schema: Schema = {"type": "integer", "minimum": least}
     if isinstance(most, int):
         schema["maximum"] = most
-    return Kind(read, schema, says)
+    return ValueKind(read, schema, says)
 
 
 def _whole(value: object, says: str) -> int:
@@ -118,10 +118,10 @@ def _read_flag(value: Any, _path: Path, _reading: Reading) -> bool:
     return value
 
 
-FLAG = Kind(_read_flag, {"type": "boolean"}, "true or false")
+FLAG = ValueKind(_read_flag, {"type": "boolean"}, "true or false")
 
 
-def choice(words: Sequence[str], says: str = "") -> Kind:
+def choice(words: Sequence[str], says: str = "") -> ValueKind:
     known = list(words)
     says = says or f"one of {', '.join(known)}"
 
@@ -130,7 +130,7 @@ def choice(words: Sequence[str], says: str = "") -> Kind:
             raise Wrong("bad_choice", f"{show(value)} is not {says}", meant(value, known))
         return str(value)
 
-    return Kind(read, {"enum": known}, says)
+    return ValueKind(read, {"enum": known}, says)
 
 
 def meant(word: object, known: list[str]) -> str:
@@ -144,9 +144,9 @@ def spelled(
     write: Callable[[int], str],
     pattern: str,
     least: int = 0,
-) -> Kind:
+) -> ValueKind:
     """An amount that is written with a unit. Numbers without one are refused by the grammar, with its hint."""
-    known = lru_cache(maxsize=1024)(parse)  # people write the same few again and again
+    known = lru_cache(maxsize=1024)(parse)  # users write the same few values repeatedly
 
     def read(value: Any, _path: Path, _reading: Reading) -> int:
         if type(value) is not str:
@@ -162,7 +162,7 @@ def spelled(
             raise Wrong("out_of_range", f"{show(value)} is too little", f"give {says}, more than 0")
         return found
 
-    return Kind(read, {"type": "string", "pattern": pattern}, says, write)
+    return ValueKind(read, {"type": "string", "pattern": pattern}, says, write)
 
 
 SPAN = spelled("a span of time such as 90s, 45m or 1d12h", parse_span, write_span, SPAN_PATTERN)
@@ -171,8 +171,8 @@ SIZE = spelled("a size such as 512MiB, 64GiB or 40GB", parse_size, write_size, S
 SIZE_OVER_ZERO = spelled("a size such as 512MiB, 64GiB or 40GB", parse_size, write_size, SIZE_PATTERN, 1)
 
 
-def listing(of: Kind, says: str, most: str, *, lone: bool = False, least: int = 0) -> Kind:
-    """A list as a tuple. ``lone``: one value may stand without its brackets."""
+def listing(of: ValueKind, says: str, most: str, *, lone: bool = False, least: int = 0) -> ValueKind:
+    """A list as a tuple. ``lone``: one value may be given without brackets."""
 
     def read(value: Any, path: Path, reading: Reading) -> tuple[Any, ...]:
         if type(value) is not list:
@@ -193,11 +193,11 @@ def listing(of: Kind, says: str, most: str, *, lone: bool = False, least: int = 
         schema["minItems"] = least
     if lone:
         schema = {"anyOf": [of.schema, schema]}
-    return Kind(read, schema, says, lambda values: [of.write(each) for each in values])
+    return ValueKind(read, schema, says, lambda values: [of.write(each) for each in values])
 
 
-def pairs(key: Kind, of: Kind, says: str, most: str, bytes_most: str = "") -> Kind:
-    """A mapping with names of the user's own, as a tuple of pairs in the order they were written."""
+def pairs(key: ValueKind, of: ValueKind, says: str, most: str, bytes_most: str = "") -> ValueKind:
+    """A mapping with names that the user chooses, as a tuple of pairs in the order they were written."""
 
     def read(value: Any, path: Path, reading: Reading) -> tuple[tuple[str, Any], ...]:
         if type(value) is not dict:
@@ -217,7 +217,7 @@ def pairs(key: Kind, of: Kind, says: str, most: str, bytes_most: str = "") -> Ki
     schema: Schema = {"type": "object", "additionalProperties": of.schema}
     if "pattern" in key.schema:
         schema["propertyNames"] = {"pattern": key.schema["pattern"]}
-    return Kind(read, schema, says, lambda stated: {name: of.write(each) for name, each in stated})
+    return ValueKind(read, schema, says, lambda stated: {name: of.write(each) for name, each in stated})
 
 
 def bounded(value: Mapping[Any, Any] | Sequence[Any], most: int, least: int = 0) -> None:

@@ -1,13 +1,13 @@
-"""Tables of keys as pages for people. Knows Markdown; the words come from the tables."""
+"""Tables of keys as reference pages. Knows Markdown; the texts come from the tables."""
 
 from __future__ import annotations
 
 import json
 
-from corral.wire.document.table import Key, Table
+from corral.wire.document.table import Key, KeyTable
 
 
-def section(title: str, text: str, table: Table) -> str:
+def section(title: str, text: str, table: KeyTable) -> str:
     rows = "\n".join(_row(key) for key in table.keys)
     head = f"## {title}\n\n" + (f"{text}\n\n" if text else "")
     return f"{head}| key | what it is | default | example |\n|---|---|---|---|\n{rows}\n"

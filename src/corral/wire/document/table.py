@@ -1,6 +1,6 @@
-"""Tables of keys: what a mapping may hold. Reader, hints, JSON Schema and reference page all come from them.
+"""Tables of keys of a mapping. Reader, hints, JSON Schema and reference page all come from them.
 
-A table knows names and kinds; what the values mean together is the matter of whoever owns the table.
+A table knows names and kinds; the module that defines the table knows what the values mean together.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from typing import Any
 from msgspec import Struct
 
 from corral.wire.document.faults import Path, Reading, Wrong, nearest, show
-from corral.wire.document.kinds import Kind, Schema
+from corral.wire.document.kinds import Schema, ValueKind
 
-_LISTED = 12  # more keys than that are not read in a message
+_LISTED = 12  # most keys that a message lists
 
 
 class Key(Struct, frozen=True):
-    """One key of a document. ``into`` is the field of the struct that gets the value, where that is all there is to it.
+    """One key of a document. ``into`` is the field of the struct that gets the value, if no more is needed.
 
-    ``default`` is how the reference page writes what holds when the key is absent; ``example`` is a value of JSON.
+    ``default`` is the default as the reference page shows it; ``example`` is a value of JSON.
     """
 
     name: str
-    kind: Kind
+    kind: ValueKind
     help: str
     example: Any
     default: str = ""
@@ -31,8 +31,8 @@ class Key(Struct, frozen=True):
     required: bool = False
 
 
-class Table:
-    """Keys in the order of the reference. ``elsewhere``: words of other tools, and what to say to them.
+class KeyTable:
+    """Keys in the order of the reference. ``elsewhere``: keys of other tools, with a hint for each.
 
     ``page`` is the page of the documentation that has them all.
     """
@@ -49,7 +49,7 @@ class Table:
         self.elsewhere = elsewhere or {}
 
     def read(self, document: Any, path: Path, reading: Reading) -> dict[str, Any]:
-        """The values by key, as far as they could be read; everything else became a fault."""
+        """The values by key, as far as they are valid; everything else became a fault."""
         if type(document) is not dict:
             keys = ", ".join(key.name for key in self.keys[:4])
             raise Wrong("wrong_type", f"this must be a mapping, not {show(document)}", f"with keys such as {keys}")
@@ -105,8 +105,8 @@ def _property(key: Key) -> Schema:
     return {**key.kind.schema, "description": key.help, "examples": [key.example]}
 
 
-def table_kind(table: Table, says: str, shape: Any = None, write: Any = None) -> Kind:
-    """A mapping with keys of its own as the value of a key; ``shape`` makes the struct of what was read."""
+def table_kind(table: KeyTable, says: str, shape: Any = None, write: Any = None) -> ValueKind:
+    """A nested mapping with its own table of keys; ``shape`` makes the struct from the values."""
 
     def read(value: Any, path: Path, reading: Reading) -> Any:
         before = len(reading.faults)
@@ -115,4 +115,4 @@ def table_kind(table: Table, says: str, shape: Any = None, write: Any = None) ->
             return found
         return shape(found)
 
-    return Kind(read, table.schema, says, write) if write else Kind(read, table.schema, says)
+    return ValueKind(read, table.schema, says, write) if write else ValueKind(read, table.schema, says)

@@ -1,8 +1,8 @@
 """YAML 1.2 as plain values of JSON, with the line and column of every key and value.
 
-Only what JSON has: no dates, no octal numbers, no yes and no; a number is one if it is written as JSON writes it, else
-it is text (``007``, ``1_000``, ``12:30``). Equal keys, tags and endless aliases are faults. Anchors and ``<<`` work;
-what they unfold to is bounded. The library is loaded when a text is read.
+Only the types of JSON: no dates, no octal numbers, no yes and no; a number is written as in JSON, otherwise it is text
+(``007``, ``1_000``, ``12:30``). Equal keys, tags and endless aliases are errors. Anchors and ``<<`` work; their
+expansion is limited. The YAML library is imported when a text is read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PLAIN = {f"{_CORE}{name}" for name in ("null", "bool", "int", "float", "timesta
 
 
 class TextPlace(Struct, frozen=True):
-    """Where in a text something stands; lines and columns count from 1."""
+    """A position in a text; lines and columns count from 1."""
 
     file: str
     line: int
@@ -38,7 +38,7 @@ class TextPlace(Struct, frozen=True):
 
 
 class PlacedFault(Struct, frozen=True):
-    """A fault with its place: what people who wrote a file are told."""
+    """A fault with its position in a file."""
 
     place: TextPlace
     fault: Fault
@@ -48,7 +48,7 @@ class PlacedFault(Struct, frozen=True):
 
 
 class Marked(Struct):
-    """One document: its value, and where its keys and values stand."""
+    """One document: its value, and the positions of its keys and values."""
 
     file: str
     value: Any = None
@@ -57,7 +57,7 @@ class Marked(Struct):
     faults: list[PlacedFault] = []
 
     def place(self, path: Path, *, of_key: bool = False) -> TextPlace:
-        """Where the value (or the key) stands; for what is not there, where it would belong."""
+        """The position of the value (or the key); of a missing one, where it would belong."""
         if of_key and path in self.keys:
             return TextPlace(self.file, *self.keys[path])
         while path and path not in self.values:
@@ -69,7 +69,7 @@ class Marked(Struct):
 
 
 def read_yaml(text: str, file: str, bytes_max: int, documents_max: int = 1) -> list[Marked]:
-    """Every document of the text, each with its own faults. What cannot be parsed at all is the last of them."""
+    """Every document of the text, each with its faults. Parsing ends with the first that is not YAML."""
     if len(text) > bytes_max or len(text.encode(errors="replace")) > bytes_max:
         return [_unreadable(file, "too_long", f"the file has more than {bytes_max} bytes")]
     from ruamel.yaml import YAML  # only when a text is read
@@ -108,17 +108,17 @@ def _place(mark: Any) -> tuple[int, int]:
 
 
 class _Ended(Exception):
-    """Nothing more can be read of this document."""
+    """The rest of this document cannot be read."""
 
 
 class _Unfolding:
-    """Turns nodes into values, and remembers where they stand. Aliases are followed as often as they are used."""
+    """Turns nodes into values, and records their positions. Aliases are expanded each time they are used."""
 
     def __init__(self, file: str) -> None:
         self.marked_so_far = Marked(file, None, {}, {}, [])
         self.left = VALUES_MAX
-        self.inside: list[int] = []  # the nodes around the present one
-        self.borrowed = 0  # how many `<<` are around it: what they bring in has no place of its own
+        self.inside: list[int] = []  # the nodes around the current one
+        self.borrowed = 0  # how many `<<` are around it: what they bring in has no position of its own
 
     def marked(self, root: Any) -> Marked:
         with suppress(_Ended):
@@ -137,7 +137,7 @@ class _Unfolding:
             self.fault(node, path, "too_long", f"aliases unfold to more than {VALUES_MAX} values")
             raise _Ended
         if id(node) in self.inside:
-            self.fault(node, path, "endless_alias", "an alias stands inside what it stands for")
+            self.fault(node, path, "endless_alias", "an alias is inside its own anchor")
             raise _Ended
         if len(self.inside) > DEPTH_MAX:
             self.fault(node, path, "too_deep", "the document is nested too deeply")
@@ -180,7 +180,7 @@ class _Unfolding:
                 continue
             here = (*path, name)
             if name in lines:
-                why = f"the key {show(name)} is there twice; first on line {lines[name]}"
+                why = f"the key {show(name)} occurs twice; first on line {lines[name]}"
                 self.fault(key, here, "duplicate_key", why, "keep one of them")
                 continue
             lines[name] = key.start_mark.line + 1
@@ -192,7 +192,7 @@ class _Unfolding:
         return found
 
     def merge(self, node: Any, path: Path) -> dict[str, Any]:
-        """What ``<<`` brings in; earlier ones of a list go before later ones."""
+        """What ``<<`` brings in; earlier mappings of a list take precedence."""
         self.borrowed += 1
         try:
             value = self.value(node, path)

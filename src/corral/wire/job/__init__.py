@@ -1,12 +1,12 @@
-"""The job document: what a user writes to submit work, in YAML or JSON, and what becomes of it.
+"""The job document: what a user writes to submit a job, in YAML or JSON, and the spec it becomes.
 
-Light: what reads YAML is loaded when a file is read. Knows texts and specs; nothing of servers or of what exists.
+Light: the YAML library is imported when a file is read. Knows texts and specs, not servers or what exists there.
 """
 
 from corral.wire.document.faults import Fault, path_text
 from corral.wire.document.yaml import PlacedFault, TextPlace
 from corral.wire.job.files import Note, Parsed, faults_in, is_script, overlaid, read_job_file
-from corral.wire.job.limits import LIMITS, Limits
+from corral.wire.job.limits import LIMITS, DocumentLimits
 from corral.wire.job.parse import DEFAULT_QUEUE, parse_job
 from corral.wire.job.sbatch import read_sbatch
 from corral.wire.job.schema import job_schema
@@ -16,8 +16,8 @@ from corral.wire.job.write import write_job
 __all__ = [
     "DEFAULT_QUEUE",
     "LIMITS",
+    "DocumentLimits",
     "Fault",
-    "Limits",
     "Note",
     "Option",
     "Parsed",

@@ -1,6 +1,6 @@
 """Indices of array jobs in the grammar of sbatch: ``0-99``, ``1,3,5-9:2``, ``0-99%10`` for ten at a time.
 
-Knows texts; what becomes of the elements is the engine's matter.
+Knows texts; the engine handles the elements.
 """
 
 from __future__ import annotations

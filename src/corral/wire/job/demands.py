@@ -1,6 +1,6 @@
-"""Kinds of values that say what a gang asks of the cluster: GPUs, VRAM, CPUs, how many tasks, where they lie.
+"""Kinds of values for the resources of a gang: GPUs, VRAM, CPUs, number of tasks, topology.
 
-Each accepts the short ways people know from other tools and writes one canonical way. Knows nothing of what is free.
+Each accepts the short forms that users know from other tools and writes one canonical form. Does not know what is free.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Any
 
 from corral.core.intake.refusal import Refusal
 from corral.wire.document.faults import Path, Reading, Wrong, show
-from corral.wire.document.kinds import SPAN, Kind, number, text
-from corral.wire.document.table import Key, Table
+from corral.wire.document.kinds import SPAN, ValueKind, number, text
+from corral.wire.document.table import Key, KeyTable
 from corral.wire.sizes import parse_counts, parse_vram, write_vram
 
 MODEL = text("a GPU model such as H100", most="name_chars", pattern=r"[A-Za-z0-9][A-Za-z0-9 ._+-]*")
@@ -43,7 +43,7 @@ def _read_gpus(value: Any, path: Path, reading: Reading) -> Gpus:
 
 
 GPU_COUNT = number("a number of GPUs", 0, "gpus")
-GPUS = Kind(
+GPUS = ValueKind(
     _read_gpus,
     {"anyOf": [GPU_COUNT.schema, {"type": "string", "minLength": 1}]},
     "a number of GPUs, with their model if it matters: 8, 8xH100 or H100:8",
@@ -61,7 +61,7 @@ def _read_vram(value: Any, _path: Path, _reading: Reading) -> tuple[int, int | N
     return found.low or 0, found.high
 
 
-VRAM_RANGE = Kind(
+VRAM_RANGE = ValueKind(
     _read_vram,
     {"type": "string", "minLength": 1},
     "a range of VRAM: 40GB.., 40GB..80GB, ..48GB, or 80GB for cards of that size",
@@ -79,7 +79,7 @@ def _read_cpus(value: Any, _path: Path, _reading: Reading) -> int:
     return milli
 
 
-CPUS = Kind(
+CPUS = ValueKind(
     _read_cpus,
     {"type": "number", "exclusiveMinimum": 0, "maximum": 1_000_000},
     "a number of CPUs such as 4 or 0.5",
@@ -93,7 +93,7 @@ Size = tuple[int, int, int]  # fewest (0: not elastic), most, step
 TASK_COUNT = number("a number of tasks", 1, "tasks")
 _SIZE_PATTERN = r"^\s*\d+\s*(\.\.\s*\d+\s*)?(/\d+)?$"
 _STEP = number("a step of tasks", 1, "tasks")
-_SIZE_KEYS = Table(
+_SIZE_KEYS = KeyTable(
     "tasks",
     [
         Key("min", TASK_COUNT, "The fewest tasks it can run with.", 2, required=True),
@@ -123,7 +123,7 @@ def _size_from_text(value: str, path: Path, reading: Reading) -> Size:
     if isinstance(range_, Refusal):
         raise Wrong("bad_range", range_.why, "write 4, or 2..8 for an elastic gang, or 2..8/2 with a step of 2")
     if range_.low is None or range_.high is None:
-        raise Wrong("bad_range", f"{show(value)} is open on one side", "say both: 2..8")
+        raise Wrong("bad_range", f"{show(value)} is open on one side", "give both: 2..8")
     least, most = (TASK_COUNT.read(each, path, reading) for each in (range_.low, range_.high))
     if slash and not (step.isascii() and step.isdigit() and len(step) < 7):
         raise Wrong("bad_range", f"{show(step)} is not a step", "write it like 2..8/2")
@@ -137,7 +137,7 @@ def _write_tasks(size: Size) -> Any:
     return {"min": least, "max": most} | ({"step": step} if step != 1 else {})
 
 
-TASKS = Kind(
+TASKS = ValueKind(
     _read_tasks,
     {
         "anyOf": [
@@ -151,25 +151,25 @@ TASKS = Kind(
 )
 
 
-# --- where they lie ------------------------------------------------------------------------------------------------
+# --- topology ------------------------------------------------------------------------------------------------------
 
-_PREFER_KEYS = Table(
+_PREFER_KEYS = KeyTable(
     "prefer",
     [
         Key("level", LEVEL, "All tasks in one domain of this level, if possible.", "rack", required=True),
-        Key("wait", SPAN, "How long waiting for such a place is worth it.", "10m", default="0s"),
+        Key("wait", SPAN, "How long to wait for such a placement.", "10m", default="0s"),
     ],
 )
-_SPREAD_KEYS = Table(
+_SPREAD_KEYS = KeyTable(
     "spread",
     [
         Key("level", LEVEL, "The level whose domains share the tasks.", "rack", required=True),
-        Key("max", number("a number of tasks", 1, "tasks"), "At most so many tasks in one domain.", 2, default="1"),
+        Key("max", number("a number of tasks", 1, "tasks"), "Most tasks in one domain.", 2, default="1"),
     ],
 )
 
 
-def _leveled(keys: Table, other: str, default: int, says: str) -> Kind:
+def _leveled(keys: KeyTable, other: str, default: int, says: str) -> ValueKind:
     def read(value: Any, path: Path, reading: Reading) -> tuple[str, int]:
         if type(value) is dict:
             found = keys.read(value, path, reading)
@@ -180,7 +180,7 @@ def _leveled(keys: Table, other: str, default: int, says: str) -> Kind:
         level, amount = pair
         return level if amount == default else {"level": level, other: keys.by_name[other].kind.write(amount)}
 
-    return Kind(read, {"anyOf": [LEVEL.schema, keys.schema]}, says, write)
+    return ValueKind(read, {"anyOf": [LEVEL.schema, keys.schema]}, says, write)
 
 
 PREFER = _leveled(_PREFER_KEYS, "wait", 0, "a level, or {level: rack, wait: 10m}")

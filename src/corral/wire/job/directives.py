@@ -1,6 +1,6 @@
 """The options of ``sbatch``: what each means here, or that it means nothing here and why.
 
-One table of names; ``sbatch_meaning`` puts to use what has no note. Facts from the manual page of sbatch 22.05.
+One table of names; ``sbatch_translate`` uses those without a note. Facts from the manual page of sbatch 22.05.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Takes(StrEnum):
 
 
 class Directive(Struct, frozen=True):
-    """``note`` says why an option means nothing here; an option without one is put to use."""
+    """``note``: why an option has no meaning here; an option without a note is used."""
 
     name: str
     takes: Takes = Takes.VALUE
@@ -37,9 +37,9 @@ def _noted(note: str, words: str, takes: Takes = Takes.VALUE) -> list[Directive]
     return [Directive(each.name, each.takes, each.short, note) for each in _used(words, takes)]
 
 
-_SEATS = "tasks are placed by what they ask for, and share nodes with others"
+_SEATS = "tasks are placed by their resources, and share nodes with others"
 _PINNING = "how processes are pinned is left to them"
-_CLI = "say it on the command line: corral submit has options for it"
+_CLI = "use the options of corral submit instead"
 _SITE = "it belongs to how a Slurm site is run"
 
 DIRECTIVES: tuple[Directive, ...] = (
@@ -57,7 +57,7 @@ DIRECTIVES: tuple[Directive, ...] = (
     *_noted(_SEATS, "overcommit/O oversubscribe/s contiguous use-min-nodes spread-job", Takes.NOTHING),
     *_noted("ask for GPUs by model instead: --gpus=h100:8", "constraint/C prefer"),
     *_noted(_PINNING, "cpu-bind gpu-bind mem-bind hint cpu-freq gpu-freq"),
-    *_noted("no mail is sent; corral events and webhooks tell what happens", "mail-type mail-user"),
+    *_noted("no mail is sent; use corral events", "mail-type mail-user"),
     *_noted(_CLI, "parsable test-only wait/W quiet/Q verbose/v", Takes.NOTHING),
     *_noted("priorities are set by class here: use --qos=high or the key priority", "priority"),
     *_noted("there are no reservations by name here", "reservation"),

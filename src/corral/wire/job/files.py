@@ -1,6 +1,6 @@
 """Files of jobs: YAML with one job or several (``---`` between them), or a script with ``#SBATCH`` lines.
 
-Gives for each job the document to send, its spec if it is sound, and otherwise all faults with file, line and column.
+Gives for each job the document to send, and its spec if it is valid, otherwise all errors with file, line and column.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from corral.core.model import JobSpec
 from corral.wire.document.faults import Fault, Path
 from corral.wire.document.yaml import Marked, PlacedFault, TextPlace, read_yaml
 from corral.wire.job.keys import HIDES
-from corral.wire.job.limits import LIMITS, Limits
+from corral.wire.job.limits import LIMITS, DocumentLimits
 from corral.wire.job.parse import DEFAULT_QUEUE, parse_job
 
 
 class Note(Struct, frozen=True):
-    """Something that a file says and that means nothing here, or something else than elsewhere."""
+    """A part of a file that has no meaning here, or another meaning than in Slurm."""
 
     place: TextPlace
     what: str
@@ -32,7 +32,7 @@ class Note(Struct, frozen=True):
 
 
 class Parsed(Struct):
-    """One job of a file. ``document`` is what to send to a server; there is a ``spec`` where there are no faults."""
+    """One job of a file. ``document`` is what to send to a server; ``spec`` is set if there are no faults."""
 
     document: dict[str, Any]
     spec: JobSpec | None = None
@@ -41,7 +41,7 @@ class Parsed(Struct):
     marks: Marked | None = None
 
     def place(self, path: Path) -> TextPlace | None:
-        """Where in the file a path of the document stands: for faults that only a server can find."""
+        """The position of a path of the document in the file: for errors that only a server can find."""
         return self.marks.place(path) if self.marks is not None else None
 
 
@@ -53,9 +53,9 @@ def read_job_file(
     queue: str = DEFAULT_QUEUE,
     defaults: Mapping[str, Any] | None = None,
     overrides: Mapping[str, Any] | None = None,
-    limits: Limits = LIMITS,
+    limits: DocumentLimits = LIMITS,
 ) -> list[Parsed]:
-    """Every job of a YAML file. ``defaults`` hold where the file says nothing, ``overrides`` whatever it says."""
+    """Every job of a YAML file. ``defaults`` apply to keys that the file does not have, ``overrides`` to all."""
     documents = read_yaml(text, name, limits.file_bytes, limits.documents)
     found = []
     for marks in documents:
@@ -69,7 +69,12 @@ def read_job_file(
 
 
 def _parsed(
-    marks: Marked, now_ms: int, queue: str, defaults: Mapping[str, Any], overrides: Mapping[str, Any], limits: Limits
+    marks: Marked,
+    now_ms: int,
+    queue: str,
+    defaults: Mapping[str, Any],
+    overrides: Mapping[str, Any],
+    limits: DocumentLimits,
 ) -> Parsed:
     document = marks.value
     if isinstance(document, dict):
@@ -86,7 +91,7 @@ def _parsed(
 
 
 def overlaid(document: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """The document with other values for some keys. Other ways to say the same give way; variables are merged."""
+    """The document with other values for some keys. Keys for the same setting are removed; variables are merged."""
     hidden = {name for stated in over for name in HIDES.get(stated, ()) if name not in over}
     found = {key: value for key, value in document.items() if key not in hidden}
     for key, value in over.items():
@@ -99,7 +104,7 @@ def overlaid(document: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, 
 
 
 def rooted(document: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """A directory that is not absolute is meant from where the job is submitted, which is the default one."""
+    """A relative directory is relative to the directory of the submission, which is also the default."""
     directory, base = document.get("directory"), defaults.get("directory")
     if isinstance(directory, str) and isinstance(base, str) and directory and directory[0] not in "/~":
         return document | {"directory": posixpath.normpath(posixpath.join(base, directory))}
@@ -107,7 +112,7 @@ def rooted(document: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, A
 
 
 def is_script(text: str) -> bool:
-    """Whether a file is a script for ``sbatch`` rather than YAML."""
+    """Whether a file is a script for ``sbatch``, not YAML."""
     return text.startswith("#!") or re.search(r"^#SBATCH\s", text, re.MULTILINE) is not None
 
 

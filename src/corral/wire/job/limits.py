@@ -1,14 +1,14 @@
-"""How large a job document may be. A server may have its own; these are what it has when it says nothing."""
+"""Limits on the size of a job document. A server may configure others; these are the defaults."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
 
-class Limits(Struct, frozen=True, kw_only=True):
-    """The most of each thing that a job document may hold.
+class DocumentLimits(Struct, frozen=True, kw_only=True):
+    """The limits of a job document.
 
-    A command is handed to a program as arguments and Linux takes at most 131,072 bytes in one: hence ``command_bytes``.
+    A command is passed as arguments, and Linux allows at most 131,072 bytes in one: hence ``command_bytes``.
     """
 
     name_chars: int = 128
@@ -28,10 +28,10 @@ class Limits(Struct, frozen=True, kw_only=True):
     mounts: int = 64
     resources: int = 32
     quota_changes: int = 256  # of one queue
-    faults: int = 50  # that are told at once
+    faults: int = 50  # errors that are reported at once
     file_bytes: int = 4 << 20  # of a file of jobs
     documents: int = 1_000  # in one file
-    nodes_yaml: int = 200_000  # values in one file, aliases followed
+    nodes_yaml: int = 200_000  # values in one file, aliases expanded
 
 
-LIMITS = Limits()
+LIMITS = DocumentLimits()

@@ -1,7 +1,7 @@
-"""From a job document, as JSON has it, to a ``JobSpec``; or to all that is wrong with it at once.
+"""From a job document, as JSON values, to a ``JobSpec``; or to all errors in it.
 
-Bad input never raises and costs little. Nothing is corrected silently. Whether queues, jobs and levels that are named
-exist is not known here.
+Invalid input never raises and costs little. Nothing is corrected silently. Does not know whether the named queues,
+jobs and levels exist.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from corral.core.intake.submission import faults_of
 from corral.core.model import GangSpec, JobSpec
 from corral.core.work import Work
 from corral.wire.document.faults import Enough, Fault, Path, Reading, Wrong, show
-from corral.wire.document.kinds import Kind, bounded
-from corral.wire.document.table import Key, Table
+from corral.wire.document.kinds import ValueKind, bounded
+from corral.wire.document.table import Key, KeyTable
 from corral.wire.job.keys import DISK_MIB, ELSEWHERE, GANG_KEYS, GANG_NAMES, HIDES, JOB_KEYS, PAGE, WITH_ROLE
-from corral.wire.job.limits import LIMITS, Limits
+from corral.wire.job.limits import LIMITS, DocumentLimits
 
 DEFAULT_QUEUE = "default"
 MAIN = "main"
@@ -26,9 +26,9 @@ _AMOUNTS = (("cpus", CPU_MILLI), ("memory", MEMORY_MIB), ("disk", DISK_MIB))
 
 
 def parse_job(
-    document: object, *, now_ms: int = 0, queue: str = DEFAULT_QUEUE, limits: Limits = LIMITS
+    document: object, *, now_ms: int = 0, queue: str = DEFAULT_QUEUE, limits: DocumentLimits = LIMITS
 ) -> JobSpec | list[Fault]:
-    """``now_ms``: what ``+2h`` counts from. ``queue``: that of jobs which name none."""
+    """``now_ms``: what ``+2h`` counts from. ``queue``: for jobs that name none."""
     reading = Reading(limits, now_ms, limits.faults)
     try:
         values = JOB_FILE.read(document, (), reading)
@@ -69,7 +69,7 @@ def _gangs(values: dict[str, Any], reading: Reading) -> tuple[GangSpec, ...]:
 
 
 def _inherited(shared: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """What the gang says goes before what all gangs share; variables are merged one by one."""
+    """Keys of the gang override those that all gangs share; variables are merged one by one."""
     hidden = {name for stated in own for name in HIDES.get(stated, ())}
     found = {name: value for name, value in shared.items() if name not in hidden} | own
     for name in ("env", "secrets"):
@@ -86,7 +86,7 @@ def _gang(role: str, values: dict[str, Any], path: Path, reading: Reading) -> Ga
     if "command" not in values:
         if not any(fault.path == (*path, "command") for fault in reading.faults):
             reading.fault(
-                (*path, "command"), "missing", "there is no command", "say what to run: command: python train.py"
+                (*path, "command"), "missing", "there is no command", "give what to run: command: python train.py"
             )
         values = values | {"command": ()}
     work = Work(**{_WORK_FIELDS[name]: value for name, value in values.items() if name in _WORK_FIELDS})
@@ -113,14 +113,17 @@ def _demand(values: dict[str, Any], path: Path, reading: Reading) -> Demand:
 
 def _task(values: dict[str, Any], path: Path, reading: Reading) -> TaskDemand:
     slice_mib = values.get("vram", 0)
-    count, models, low, high = None, (), 0, None
+    count = None
+    models = ()
+    low = 0
+    high = None
     if "gpus" in values:
         count, models = values["gpus"]
     if "gpu" in values:
         gpu = values["gpu"]
         for name, other in (("count", count), ("model", models)):
             if name in gpu and other not in (None, ()):
-                reading.fault((*path, "gpu", name), "conflict", f"gpus says the {name} already", "say it once")
+                reading.fault((*path, "gpu", name), "conflict", f"gpus says the {name} already", "give it once")
         count, models = gpu.get("count", count), gpu.get("model", models)
         low, high = gpu.get("vram", (0, None))
         if count is None and not slice_mib:
@@ -148,7 +151,7 @@ def _read_gangs(value: Any, path: Path, reading: Reading) -> list[dict[str, Any]
     return found
 
 
-GANGS = Kind(
+GANGS = ValueKind(
     _read_gangs,
     {"type": "array", "minItems": 1, "items": WITH_ROLE.schema},
     "a list of gangs: each has a role and the keys of a gang",
@@ -156,14 +159,14 @@ GANGS = Kind(
 GANGS_KEY = Key(
     "gangs",
     GANGS,
-    "Several gangs that make up one job; what stands beside them holds for each that does not say otherwise.",
+    "The gangs of the job; keys beside `gangs` are defaults for each of them.",
     [{"role": "trainer", "gpus": 8, "command": "python train.py"}, {"role": "reader", "command": "python read.py"}],
 )  # fmt: skip
-JOB_FILE = Table("job", (*JOB_KEYS.keys, *GANG_KEYS.keys, GANGS_KEY), ELSEWHERE, PAGE)
+JOB_FILE = KeyTable("job", (*JOB_KEYS.keys, *GANG_KEYS.keys, GANGS_KEY), ELSEWHERE, PAGE)
 
-# --- what does not go together ----------------------------------------------------------------------------------------
+# --- keys that exclude each other ------------------------------------------------------------------------------------
 
-#: Fields of the specs that have another name in the document, or none of their own.
+#: Fields of the specs that have another name in the document, or none.
 _KEY_OF_FIELD = {
     "slice_mib": ("vram",),
     "vram_mib_min": ("gpu", "vram"),
@@ -176,7 +179,7 @@ _KEY_OF_FIELD = {
 
 
 def _check(spec: JobSpec, values: dict[str, Any], reading: Reading) -> None:
-    """What the engine would refuse whatever the cluster looks like, said where the document says it."""
+    """What the engine would refuse on any cluster, with its path in the document."""
     for refusal in faults_of(spec):
         field, why = refusal.field, refusal.why
         path: Path = ()

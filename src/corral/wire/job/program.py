@@ -1,6 +1,6 @@
-"""Kinds of values that say what a task executes: commands, processes, early signals, mounts, paths.
+"""Kinds of values for what a task executes: commands, processes, early signals, mounts, paths.
 
-Each accepts the short ways people know from other tools and writes one canonical way. Runs nothing.
+Each accepts the short forms that users know from other tools and writes one canonical form. Runs nothing.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from typing import Any
 
 from corral.core.work import EarlySignal, Mount
 from corral.wire.document.faults import Path, Reading, Wrong, show
-from corral.wire.document.kinds import FLAG, SPAN, Kind, check_characters, meant, number, text
-from corral.wire.document.table import Key, Table
-from corral.wire.spans import write_span
+from corral.wire.document.kinds import FLAG, SPAN, ValueKind, check_characters, meant, number, text
+from corral.wire.document.table import Key, KeyTable
+from corral.wire.durations import write_span
 
 SHELL = ("sh", "-c")
 
 
 def _read_command(value: Any, _path: Path, reading: Reading) -> tuple[str, ...]:
-    """A string is for the shell; a list is executed as it is."""
+    """A string is for the shell; a list is executed directly."""
     most = reading.limits.command_bytes
     if type(value) is str:
         if not value.strip():
@@ -43,7 +43,7 @@ def _read_command(value: Any, _path: Path, reading: Reading) -> tuple[str, ...]:
 
 
 COMMAND_SAYS = "a line for the shell, or a list of a program and its arguments"
-COMMAND = Kind(
+COMMAND = ValueKind(
     _read_command,
     {"anyOf": [{"type": "string", "pattern": r"\S"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]},
     COMMAND_SAYS,
@@ -60,7 +60,7 @@ def _read_processes(value: Any, path: Path, reading: Reading) -> int:
 
 
 _PROCESSES = number("a number of processes, or gpu", 1, 4096)
-PROCESSES = Kind(
+PROCESSES = ValueKind(
     _read_processes,
     {"anyOf": [_PROCESSES.schema, {"const": "gpu"}]},
     "a number of processes, or gpu for one on each GPU",
@@ -95,15 +95,15 @@ _SIGNAL_NUMBERS = {
 
 
 def signal_name(word: str) -> str:
-    """``USR1``, ``sigusr1`` and ``10`` are SIGUSR1; raises ``Wrong`` for what a job cannot ask for."""
+    """``USR1``, ``sigusr1`` and ``10`` are SIGUSR1; raises ``Wrong`` for signals that a job cannot request."""
     name = _SIGNAL_NUMBERS.get(word, word.upper())
     name = name if name.startswith("SIG") else f"SIG{name}"
     if name not in SIGNALS:
-        raise Wrong("bad_signal", f"{show(word)} is not a signal that a job can ask for", meant(name, SIGNALS))
+        raise Wrong("bad_signal", f"{show(word)} is not a signal that a job can request", meant(name, SIGNALS))
     return name
 
 
-_SIGNAL_KEYS = Table(
+_SIGNAL_KEYS = KeyTable(
     "signal",
     [
         Key("signal", text("a signal such as SIGUSR1"), "Which signal.", "SIGUSR1", required=True),
@@ -122,7 +122,7 @@ def _read_signal(value: Any, path: Path, reading: Reading) -> EarlySignal:
     return EarlySignal(signal_name(name.strip()), SPAN.read(before, path, reading) if at else 60_000)
 
 
-SIGNAL = Kind(
+SIGNAL = ValueKind(
     _read_signal,
     {"anyOf": [{"type": "string", "minLength": 1}, _SIGNAL_KEYS.schema]},
     "a signal and how long before the end it comes: SIGUSR1@60s",
@@ -130,12 +130,12 @@ SIGNAL = Kind(
 )
 
 PATH_TEXT = text("an absolute path", pattern=r"[/~][\s\S]*", hint="begin it with / or ~")
-_MOUNT_KEYS = Table(
+_MOUNT_KEYS = KeyTable(
     "mounts",
     [
-        Key("source", PATH_TEXT, "What is mounted.", "/data", required=True),
-        Key("target", PATH_TEXT, "Where the container sees it.", "/mnt/data", required=True),
-        Key("read_only", FLAG, "Whether it cannot be written to there.", True, default="false"),
+        Key("source", PATH_TEXT, "Path on the host.", "/data", required=True),
+        Key("target", PATH_TEXT, "Path in the container.", "/mnt/data", required=True),
+        Key("read_only", FLAG, "Mount it read-only.", True, default="false"),
     ],
 )
 
@@ -156,7 +156,7 @@ def _write_mount(mount: Mount) -> Any:
     return written | {"read_only": True} if mount.read_only else written
 
 
-MOUNT = Kind(
+MOUNT = ValueKind(
     _read_mount,
     {"anyOf": [{"type": "string", "minLength": 1}, _MOUNT_KEYS.schema]},
     "/from:/to, /from:/to:ro or {source, target, read_only}",

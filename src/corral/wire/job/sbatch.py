@@ -1,8 +1,8 @@
 """Scripts for ``sbatch`` as job documents: options from ``#SBATCH`` lines and a command line, and the script itself.
 
-The script travels inside the job. A shell gets it by ``-c``, with its file name as ``$0``; any other interpreter gets
-a file, which a line of shell writes into the task's own TMPDIR. It runs once on each node: ``srun`` in it is to start
-this node's share of the tasks. What means nothing here becomes a note with its line, what is wrong a fault.
+The script is part of the job. A shell gets it by ``-c``, with its file name as ``$0``; any other interpreter gets a
+file, which a line of shell writes into the task's TMPDIR. It runs once on each node: ``srun`` in it is to start this
+node's share of the tasks. Options without a meaning here become notes with their line, errors become faults.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from corral.wire.document.faults import Fault, Path, nearest, show
 from corral.wire.document.yaml import Marked, PlacedFault, TextPlace
 from corral.wire.job.directives import BY_NAME, BY_SHORT, Directive, Takes
 from corral.wire.job.files import Note, Parsed, overlaid, rooted
-from corral.wire.job.limits import LIMITS, Limits
+from corral.wire.job.limits import LIMITS, DocumentLimits
 from corral.wire.job.parse import DEFAULT_QUEUE, parse_job
-from corral.wire.job.sbatch_meaning import Meaning, meaning_of
+from corral.wire.job.sbatch_translate import Meaning, meaning_of
 
 COMMAND_LINE = "command line"
 SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
@@ -37,10 +37,10 @@ class Typed(Struct, frozen=True):
     place: TextPlace
 
 
-class Script(Struct):
-    """What a script and a command line say, before it means anything."""
+class SbatchScript(Struct):
+    """The options of a script and a command line, before translation."""
 
-    typed: dict[str, Typed] = field(default_factory=dict)  # the last of each; the command line goes before the script
+    typed: dict[str, Typed] = field(default_factory=dict)  # the last of each; the command line overrides the script
     faults: list[PlacedFault] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
 
@@ -60,13 +60,13 @@ def read_sbatch(
     overrides: Mapping[str, Any] | None = None,
     environ: Mapping[str, str] | None = None,
     zone: tzinfo = UTC,
-    limits: Limits = LIMITS,
+    limits: DocumentLimits = LIMITS,
 ) -> Parsed:
     """A script as a job. ``options`` are those of sbatch's command line (``--gpus=2``); ``arguments`` are the script's.
 
     ``environ``: where ``--export=NAME`` finds values. ``overrides`` are keys of the document, as in job files.
     """
-    script = Script()
+    script = SbatchScript()
     if len(text) > limits.file_bytes:
         script.fault(TextPlace(name, 1, 1), "too_long", f"the file has more than {limits.file_bytes} bytes")
         return Parsed({}, faults=tuple(script.faults))
@@ -89,7 +89,7 @@ def read_sbatch(
 # --- lines and words -------------------------------------------------------------------------------------------------
 
 
-def _read_lines(text: str, name: str, script: Script) -> None:
+def _read_lines(text: str, name: str, script: SbatchScript) -> None:
     """Directives end where the first command begins, as in Slurm; later ones are noted."""
     begun = False
     for number, line in enumerate(text.split("\n"), start=1):
@@ -99,7 +99,7 @@ def _read_lines(text: str, name: str, script: Script) -> None:
             return
         if line.startswith("#SBATCH") and line[7:8] in ("", " ", "\t"):
             if begun:
-                why = "it stands after the first command, where sbatch does not look either"
+                why = "it is after the first command, where sbatch ignores it too"
                 script.notes.append(Note(TextPlace(name, number, 1), line[:60], why))
             else:
                 _read_words(list(_words(line, name, number, script)), script)
@@ -107,7 +107,7 @@ def _read_lines(text: str, name: str, script: Script) -> None:
             begun = True
 
 
-def _words(line: str, name: str, number: int, script: Script) -> Iterator[tuple[str, TextPlace]]:
+def _words(line: str, name: str, number: int, script: SbatchScript) -> Iterator[tuple[str, TextPlace]]:
     for match in _WORD.finditer(line, 7):
         if match[0].startswith("#"):
             return  # a comment
@@ -120,7 +120,7 @@ def _words(line: str, name: str, number: int, script: Script) -> Iterator[tuple[
 
 
 def _unquoted(word: str) -> str | None:
-    import shlex  # quotes are rare, and this knows them
+    import shlex  # shlex handles quotes, which are rare
 
     if not set(word) & set("\"'\\"):
         return word
@@ -130,7 +130,7 @@ def _unquoted(word: str) -> str | None:
         return None
 
 
-def _read_words(words: list[tuple[str, TextPlace]], script: Script) -> None:
+def _read_words(words: list[tuple[str, TextPlace]], script: SbatchScript) -> None:
     at = 0
     while at < len(words):
         word, place = words[at]
@@ -153,10 +153,10 @@ def _read_words(words: list[tuple[str, TextPlace]], script: Script) -> None:
         script.typed[directive.name] = Typed(directive, value or "", place)
 
 
-def _option(word: str, place: TextPlace, script: Script) -> tuple[Directive, str | None] | None:
-    """The option that a word is, and the value that stands in the same word."""
+def _option(word: str, place: TextPlace, script: SbatchScript) -> tuple[Directive, str | None] | None:
+    """The option of a word, and the value in the same word."""
     if word in ("hetjob", "packjob"):
-        script.fault(place, "unsupported", f"{word}: parts of a job stand in gangs here", "see docs/job-file.md: gangs")
+        script.fault(place, "unsupported", f"{word}: use gangs for the parts of a job", "see docs/job-file.md: gangs")
     elif word.startswith("--"):
         name, equals, value = word[2:].partition("=")
         directive = BY_NAME.get(name)
@@ -175,14 +175,14 @@ def _option(word: str, place: TextPlace, script: Script) -> tuple[Directive, str
     return None
 
 
-def _meaningful(script: Script) -> dict[str, str]:
+def _meaningful(script: SbatchScript) -> dict[str, str]:
     return {name: typed.value for name, typed in script.typed.items() if not typed.directive.note}
 
 
 # --- the script itself -----------------------------------------------------------------------------------------------
 
 
-def _command(text: str, name: str, meaning: Meaning, arguments: Sequence[str], script: Script) -> list[str]:
+def _command(text: str, name: str, meaning: Meaning, arguments: Sequence[str], script: SbatchScript) -> list[str]:
     if meaning.wrap:
         return ["/bin/sh", "-c", meaning.wrap, "wrap", *arguments]
     if not text.startswith("#!"):
@@ -202,12 +202,12 @@ def _command(text: str, name: str, meaning: Meaning, arguments: Sequence[str], s
 
 
 def _name(file: str) -> str:
-    """Slurm calls a job by its script."""
+    """Slurm names a job after its script."""
     return re.sub(r"[^A-Za-z0-9._-]", "-", file.rpartition("/")[2])[:100].lstrip("._-") or "script"
 
 
-def _marks(name: str, script: Script, meaning: Meaning) -> Marked:
-    """Where the keys of the document come from, so that faults of theirs lead to the directive."""
+def _marks(name: str, script: SbatchScript, meaning: Meaning) -> Marked:
+    """The directives that keys of the document come from, so that errors lead to the directive."""
     places: dict[Path, tuple[int, int]] = {}
     for key, directive in meaning.origin.items():
         typed = script.typed.get(directive)

@@ -1,4 +1,4 @@
-"""What the table of keys says to machines and to people: the JSON Schema of a job document, and its reference page."""
+"""The JSON Schema of a job document and its reference page, both from the table of keys."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def job_schema() -> dict[str, Any]:
-    """For editors and OpenAPI. Whatever ``parse_job`` accepts is valid; grammars inside texts only the parser knows."""
+    """For editors and OpenAPI. All that ``parse_job`` accepts is valid; only the parser knows grammars inside texts."""
     return {
         "$schema": DIALECT,
         "title": "Job",
-        "description": "A job for Corral. Only the command must be given.",
+        "description": "A job for Corral. Only the command is required.",
         **JOB_FILE.schema,
         "anyOf": [{"required": ["command"]}, {"required": ["gangs"]}],
         "maxProperties": len(JOB_FILE.keys),
@@ -42,17 +42,17 @@ def reference_page() -> str:
 
 def _limits() -> str:
     rows = "\n".join(f"| `{name}` | {getattr(LIMITS, name):,} |" for name in LIMITS.__struct_fields__)
-    text = "What a server has unless its configuration says otherwise."
+    text = "Defaults; the configuration of a server can change them."
     return f"## Limits\n\n{text}\n\n| limit | at most |\n|---|---|\n{rows}\n"
 
 
 _HEAD = """# The job file
 
-Made from the table in `corral.wire.job.keys`; `make accept` writes it anew.
+Made from the table in `corral.wire.job.keys`; `make accept` writes it again.
 
-A job is a YAML file (`corral submit job.yaml`) or the JSON body of `POST /v1/jobs`: the same keys. Only `command` must
-be given. Unknown keys are errors; all errors are reported at once, as `file:line:column`. Several jobs in one file are
-separated by `---`. Scripts with `#SBATCH` lines are accepted as they are. Examples are in
+A job is a YAML file (`corral submit job.yaml`) or the JSON body of `POST /v1/jobs`: the same keys. Only `command`
+is required. Unknown keys are errors; all errors are reported at once, as `file:line:column`. Several jobs in one file
+are separated by `---`. Scripts with `#SBATCH` lines are accepted unmodified. Examples are in
 [examples/jobs](../examples/jobs).
 
 ```yaml
@@ -67,12 +67,12 @@ time_limit: 2d
 checkpoints: true
 ```
 """
-_GANG = """At the top of the file they describe the only gang, `main`. Beside `gangs` they hold for every gang that does
-not say otherwise; `env` and `secrets` are merged. Amounts are those of each task."""
-_RETRIES = """`retries: 3` tries again after the user's own errors. A mapping has a rule for each class of failure
+_GANG = """At the top of the file they describe the only gang, `main`. Beside `gangs` they are defaults for every
+gang; `env` and `secrets` are merged. Amounts are per task."""
+_RETRIES = """`retries: 3` retries after errors of the user's program. A mapping has a rule for each class of failure
 (`user_error`, `out_of_memory`, `vram_exceeded`, `gpu_fault`, `network`, `node_lost`, `killed`, `start_failed`,
-`time_limit`): a number, `forever`, or the keys below; what is not said is as usual for the class. Faults of the
-infrastructure never use up the user's retries."""
+`time_limit`): a number, `forever`, or the keys below; keys that are not given have the defaults of the class. Faults of
+the infrastructure never use up the user's retries."""
 _GANGS_EXAMPLE = """env: {RUN: "17"}
 gangs:
   - role: trainer
@@ -89,7 +89,7 @@ _UNITS = """## Units
 - Times: `2026-05-01T08:00:00Z`, with its zone; or `+2h` from now.
 - Sizes: `512MiB`, `64GiB` (or `64Gi`) are powers of 1024, `40GB` powers of 1000; rounded up to whole MiB. `64G` is
   refused: Slurm and Kubernetes read it differently.
-- VRAM of a GPU: `40GB..`, `40GB..80GB`, `..48GB`, `>=40GB`, or `80GB` for the cards that are sold as that. A card of
+- VRAM of a GPU: `40GB..`, `40GB..80GB`, `..48GB`, `>=40GB`, or `80GB` for cards sold as 80 GB. A card of
   80 GB reports 81,559 MiB, more than 80 GB and less than 80 GiB; so in these ranges GB is decimal as a lower bound and
   binary as an upper one, and every card is within the size it is sold as. `GiB` is exact.
 """

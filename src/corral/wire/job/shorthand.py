@@ -1,7 +1,7 @@
 """Job documents from options of a command line: ``corral run --gpus 2 --time 1h -- python train.py``.
 
-Everything typed is text; this knows which keys are numbers, flags or lists. It says nothing about what is wrong:
-``parse_job`` does, and ``option_of`` names the option that a fault is about.
+Options are text; this knows which keys are numbers, flags or lists. It does not check values: ``parse_job`` does, and
+``option_of`` names the option of a fault.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from corral.wire.job.keys import GANG_KEYS, GPU_KEYS, JOB_KEYS
 
 
 class Option(Struct, frozen=True):
-    """An option that sets a key. ``many``: may be repeated; ``is_flag``: takes no value; ``names``: how it is typed."""
+    """An option that sets a key. ``many``: may be repeated; ``is_flag``: takes no value; ``names``: as typed."""
 
     names: tuple[str, ...]
     key: str
@@ -28,11 +28,11 @@ class Option(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """As programs know it: ``time_limit`` for ``--time-limit``."""
+        """The name of its parameter: ``time_limit`` for ``--time-limit``."""
         return self.names[0].lstrip("-").replace("-", "_")
 
 
-#: How some options are typed beside their own name.
+#: Short names of some options.
 _SHORT = {
     "name": ("-J",),
     "queue": ("-q",),
@@ -62,7 +62,7 @@ _FLAGS = ("singleton", "checkpoints", "hold")
 _NOT_TYPED = ("command", "gpu", "preemptible")
 _INTEGER = re.compile(r"-?(?:0|[1-9]\d{0,14})", re.ASCII)
 _DECIMAL = re.compile(r"\d{1,9}\.\d{1,6}", re.ASCII)
-#: Keys whose texts look like numbers and are none.
+#: Keys whose texts may look like numbers.
 _TEXTS = frozenset({"name", "queue", "array", "after", "output", "error", "directory", "image"})
 
 
@@ -72,7 +72,7 @@ def job_options() -> tuple[Option, ...]:
     model, vram = (GPU_KEYS.by_name[name].help for name in ("model", "vram"))
     found.append(Option(("--gpu-model",), "gpu.model", model, "MODEL", many=True))
     found.append(Option(("--gpu-vram",), "gpu.vram", vram, "RANGE"))
-    found.append(Option(("--no-preempt",), "preemptible", "Not to be asked to leave for another's sake.", is_flag=True))
+    found.append(Option(("--no-preempt",), "preemptible", "Do not preempt this job.", is_flag=True))
     return tuple(found)
 
 
@@ -82,10 +82,10 @@ def _option(key: str, says: str) -> Option:
 
 
 def document_of(options: Mapping[str, Any], command: Sequence[str] = ()) -> dict[str, Any]:
-    """The document that options (by ``Option.name``, texts or lists of them) and a command make up.
+    """The document for options (by ``Option.name``, texts or lists of them) and a command.
 
-    Options that are None, False or empty were not typed. A command of one word with blanks in it is a line for the
-    shell; anything else is executed as it is.
+    Options that are None, False or empty were not given. A command of one word that contains spaces is a line for the
+    shell; anything else is executed directly.
     """
     document: dict[str, Any] = {}
     for option in job_options():
@@ -135,7 +135,7 @@ def _number(typed: Any) -> Any:
 
 
 def option_of(path: Path) -> str:
-    """The option that a path of the document was typed as: ``--time-limit``; for the command, the command."""
+    """The option of a path of the document: ``--time-limit``; for the command, the command."""
     if not path or path[0] == "command":
         return "the command"
     whole = ".".join(str(step) for step in path[:2])

@@ -1,6 +1,6 @@
-"""How Slurm writes spans, times, sizes and counts. Each gives what Corral works with, or raises ``Wrong``.
+"""How Slurm writes durations, times, sizes and counts. Each function returns Corral's value, or raises ``Wrong``.
 
-Facts from the manual page of sbatch 22.05. Local times are in the zone that the caller says.
+Facts from the manual page of sbatch 22.05. Local times are in the time zone of the caller.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def slurm_mib(text: str) -> int:
 
 
 def slurm_count(text: str, says: str) -> int:
-    """A whole number over 0; k and m count thousands and millions, as Slurm has it for nodes and tasks."""
+    """A whole number over 0; k and m are thousands and millions, as in Slurm for nodes and tasks."""
     match = re.fullmatch(r"(\d{1,9})([kKmM]?)", text)
     if match is None or not int(match[1]):
         raise Wrong("bad_number", f"{show(text)} is not {says}", "give a whole number over 0")
@@ -58,7 +58,7 @@ def slurm_count(text: str, says: str) -> int:
 
 
 def slurm_moment(text: str, now_ms: int, zone: tzinfo) -> int:
-    """Milliseconds since 1970. Times of the day that are over mean tomorrow's."""
+    """Milliseconds since 1970. A time of day that has passed means tomorrow."""
     word = text.strip()
     if match := _FROM_NOW.fullmatch(word):
         return now_ms + int(match[1] or 0) * _WORD_MS[(match[2] or "").lower()]

@@ -1,6 +1,6 @@
-"""Kinds of values that say when a job may run and what follows a failure.
+"""Kinds of values for when a job may run and what follows a failure.
 
-Each accepts the short ways people know from other tools and writes one canonical way.
+Each accepts the short forms that users know from other tools and writes one canonical form.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 from corral.core.intake.refusal import Refusal
 from corral.core.model import DEFAULT_RETRIES, After, Dependency, FailureClass, RetryRule
 from corral.wire.document.faults import Path, Reading, Wrong, show
-from corral.wire.document.kinds import FLAG, SPAN, Kind, choice, meant, number, text
-from corral.wire.document.table import Key, Table
+from corral.wire.document.kinds import FLAG, SPAN, ValueKind, choice, meant, number, text
+from corral.wire.document.table import Key, KeyTable
+from corral.wire.durations import parse_span
 from corral.wire.job.arrays import parse_array, write_array
-from corral.wire.spans import parse_span
 
 # --- order and time ------------------------------------------------------------------------------------------------
 
@@ -32,7 +32,7 @@ def _read_priority(value: Any, path: Path, reading: Reading) -> int:
 
 
 _PRIORITY = number("a priority: a number, or low, normal or high", -PRIORITY_MOST, PRIORITY_MOST)
-PRIORITY = Kind(_read_priority, {"anyOf": [{"enum": list(PRIORITIES)}, _PRIORITY.schema]}, _PRIORITY.says)
+PRIORITY = ValueKind(_read_priority, {"anyOf": [{"enum": list(PRIORITIES)}, _PRIORITY.schema]}, _PRIORITY.says)
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LATEST_MS = 253_402_300_799_999  # the last millisecond of the year 9999
@@ -64,7 +64,7 @@ def write_moment(ms: int) -> str:
     return written.replace("+00:00", "Z")
 
 
-MOMENT = Kind(
+MOMENT = ValueKind(
     _read_moment,
     {"type": "string", "minLength": 2},
     "a time with its zone such as 2026-05-01T08:00:00Z, or +2h from now",
@@ -90,16 +90,16 @@ def _read_range(value: Any, _path: Path, reading: Reading) -> ArraySpec:
     return found
 
 
-_RANGE = Kind(
+_RANGE = ValueKind(
     _read_range,
     {"anyOf": [{"type": "string", "minLength": 1}, {"type": "array", "items": {"type": "integer", "minimum": 0}}]},
     "indices such as 0-99 or 1,3,5-9:2",
 )
-_ARRAY_KEYS = Table(
+_ARRAY_KEYS = KeyTable(
     "array",
     [
         Key("range", _RANGE, "The indices, as in sbatch.", "0-99", required=True),
-        Key("parallel", _PARALLEL, "At most so many at once.", 10, default="all"),
+        Key("parallel", _PARALLEL, "Most elements that run at a time.", 10, default="all"),
     ],
 )
 
@@ -110,11 +110,11 @@ def _read_array(value: Any, path: Path, reading: Reading) -> ArraySpec:
     found = _ARRAY_KEYS.read(value, path, reading)
     indices, parallel = found.get("range", ((), None))
     if parallel is not None and "parallel" in found:
-        raise Wrong("conflict", "how many at once is said twice", "say it as %10 or as parallel, not both")
+        raise Wrong("conflict", "the number of parallel elements is given twice", "give %10 or parallel, not both")
     return indices, found.get("parallel", parallel)
 
 
-ARRAY = Kind(
+ARRAY = ValueKind(
     _read_array,
     {"anyOf": [*_RANGE.schema["anyOf"], _ARRAY_KEYS.schema]},
     'indices such as "0-99", "0-99%10" (ten at once), or {range: 0-99, parallel: 10}',
@@ -124,11 +124,11 @@ ARRAY = Kind(
 #: ``#0``: the first job of the same submission, and so on
 _JOB_ID = text("the id of a job", most="name_chars", pattern=r"#?[A-Za-z0-9][A-Za-z0-9_.-]*")
 _WHEN = choice([each.value for each in After])
-_AFTER_KEYS = Table(
+_AFTER_KEYS = KeyTable(
     "after",
     [
         Key("job", _JOB_ID, "The job to wait for.", "12", required=True),
-        Key("when", _WHEN, "How it must have ended: well, anyhow, or not well.", "any", default="ok"),
+        Key("when", _WHEN, "How it must have ended: ok (succeeded), any, or not_ok (failed).", "any", default="ok"),
     ],
 )
 
@@ -146,7 +146,7 @@ def _read_after(value: Any, path: Path, reading: Reading) -> Dependency:
     return Dependency(_JOB_ID.read(job, path, reading), After(when))
 
 
-AFTER = Kind(
+AFTER = ValueKind(
     _read_after,
     {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "minLength": 1}, _AFTER_KEYS.schema]},
     "a job to wait for: 12, ok:12, any:12, not_ok:12 or {job: 12, when: any}",
@@ -169,31 +169,38 @@ def _read_percent(value: Any, _path: Path, _reading: Reading) -> int:
     raise Wrong("wrong_type", f"this must be a percentage, not {show(value)}", 'write it like "50%"')
 
 
-_RETRY_NUMBER = number("how often to try again: a number, or forever", 0, RETRIES_MAX)
-_RETRY_COUNT = Kind(
+_RETRY_NUMBER = number("number of retries, or forever", 0, RETRIES_MAX)
+_RETRY_COUNT = ValueKind(
     _read_retry_count,
     {"anyOf": [_RETRY_NUMBER.schema, {"const": FOREVER}]},
     _RETRY_NUMBER.says,
     lambda count: FOREVER if count is None else count,
 )
-_PERCENT = Kind(
+_PERCENT = ValueKind(
     _read_percent, {"type": "string", "pattern": r"^\d{1,5}\s*%$"}, "a percentage such as 50%", "{}%".format
 )
-RETRY_KEYS = Table(
+RETRY_KEYS = KeyTable(
     "retries",
     [
-        Key("count", _RETRY_COUNT, "How often to try again, or forever.", 3, default="1", into="count"),
-        Key("backoff", SPAN, "How long to wait before.", "30s", default="10s", into="backoff_ms"),
-        Key("avoid_node", FLAG, "Not on the same node again.", True, default="false", into="avoid_node"),
-        Key("grow_memory", _PERCENT, "Ask for so much more memory.", "50%", default="0%", into="grow_memory_percent"),
+        Key("count", _RETRY_COUNT, "Number of retries, or `forever`.", 3, default="1", into="count"),
+        Key("backoff", SPAN, "Delay before a retry.", "30s", default="10s", into="backoff_ms"),
+        Key("avoid_node", FLAG, "Do not use the same node again.", True, default="false", into="avoid_node"),
+        Key(
+            "grow_memory",
+            _PERCENT,
+            "Increase the memory request by this percentage.",
+            "50%",
+            default="0%",
+            into="grow_memory_percent",
+        ),
     ],
 )
-_RETRY = Kind(
+_RETRY = ValueKind(
     lambda value, _path, _reading: value,
     {"anyOf": [*_RETRY_COUNT.schema["anyOf"], RETRY_KEYS.schema]},
     "a number, forever, or {count, backoff, avoid_node, grow_memory}",
 )
-_CLASSES = Table(
+_CLASSES = KeyTable(
     "retries",
     [Key(each.value, _RETRY, f"After a failure of the class {each.value}.", 2) for each in DEFAULT_RETRIES],
 )
@@ -213,7 +220,7 @@ def _read_retries(value: Any, path: Path, reading: Reading) -> Retries:
 
 
 def _retry_rule(failure: FailureClass, stated: Any, path: Path, reading: Reading) -> RetryRule:
-    """What is not said is as usual for the class; only that whoever names a rule wants at least one more try."""
+    """Keys that are not given have the defaults of the class; a rule means at least one retry."""
     usual = DEFAULT_RETRIES[failure]
     said = RETRY_KEYS.read(stated, path, reading) if type(stated) is dict else {}
     count = usual.count if usual.count != 0 else 1
@@ -240,9 +247,9 @@ def _write_rule(usual: RetryRule, rule: RetryRule) -> Any:
     return written if len(written) > 1 else written["count"]
 
 
-RETRIES = Kind(
+RETRIES = ValueKind(
     _read_retries,
     {"anyOf": [*_RETRY_COUNT.schema["anyOf"], _CLASSES.schema]},
-    "a number (after errors of the user's own), or a rule for each class of failure",
+    "a number (after errors of the user's program), or a rule for each class of failure",
     _write_retries,
 )

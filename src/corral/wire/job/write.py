@@ -1,6 +1,6 @@
-"""From a ``JobSpec`` to its canonical document: ``parse_job`` gives the same spec back.
+"""From a ``JobSpec`` to its canonical document: ``parse_job`` reads it back.
 
-Says only what differs from the defaults. A gang without work (in simulations) has no command and cannot be parsed.
+Contains only what differs from the defaults. A gang without work (in simulations) has no command and cannot be parsed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 from corral.core.cluster.resources import CPU_MILLI, MEMORY_MIB, Demand, TaskDemand
 from corral.core.model import GangSpec, JobSpec
 from corral.core.work import Work
-from corral.wire.document.table import Table
+from corral.wire.document.table import KeyTable
 from corral.wire.job.keys import DISK_MIB, GANG_KEYS, GPU_KEYS, JOB_KEYS
 from corral.wire.job.parse import MAIN
 
@@ -29,8 +29,8 @@ def write_job(spec: JobSpec) -> dict[str, Any]:
     return document | {"gangs": [{"role": gang.role} | _gang(gang) for gang in spec.gangs]}
 
 
-def _differing(stated: object, usual: object, table: Table) -> dict[str, Any]:
-    """The keys that go straight into a field which is not as usual."""
+def _differing(stated: object, usual: object, table: KeyTable) -> dict[str, Any]:
+    """Keys of fields that differ from the default."""
     found = {}
     for key in table.keys:
         if key.into and hasattr(stated, key.into):

@@ -1,1 +1,1 @@
-"""What stands behind each route. Handlers know requests and answers as values, and nothing of how they travel."""
+"""The handlers of the routes. They know requests and answers as values, and nothing about HTTP."""

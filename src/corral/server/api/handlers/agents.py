@@ -1,15 +1,15 @@
-"""Machines that join and leave, and where their agents speak to the server; that they do not do here (`gateway`)."""
+"""Nodes that join and leave, and the address agents connect to. The connections themselves are in `gateway`."""
 
 from __future__ import annotations
 
 import structlog
 
-from corral.backends.fleet.messages import JoinAnswer
+from corral.core.accounts import commands
 from corral.core.intake import commands as cluster
-from corral.core.people import commands
-from corral.server.api.entry.asking import Ask, Reply, accepted
-from corral.server.api.entry.problems import Unable, forbidden, not_found, out_of_scope
-from corral.server.api.entry.seam import Fleet
+from corral.remote.messages import JoinAnswer
+from corral.server.api.http.contracts import AgentsContract
+from corral.server.api.http.problems import ApiError, forbidden, not_found, out_of_scope
+from corral.server.api.http.request import ApiRequest, Reply, accepted
 from corral.server.auth import NewToken, Verb, may, new_token
 from corral.wire.api import ChangeAnswer, TokenMade
 
@@ -21,100 +21,114 @@ _JOIN_MS_MAX = 30 * 86_400_000
 # ---- joining ---------------------------------------------------------------------------------------------
 
 
-async def make_join_token(ask: Ask) -> Reply:
-    if not ask.may(Verb.NODES_CHANGE):
+async def make_join_token(request: ApiRequest) -> Reply:
+    if not request.may(Verb.NODES_CHANGE):
         raise forbidden(Verb.NODES_CHANGE)
-    node, span, now_ms = ask.body.node, ask.body.expires_in_ms, ask.service.now_ms()
+    node, span = request.body.node, request.body.expires_in_ms
+    now_ms = request.service.now_ms()
     if not 0 < span <= _JOIN_MS_MAX:
-        raise Unable(422, "bad_expiry", "such a token lives from 1 ms to 30 days", field="expires_in_ms")
+        why = f"a join token cannot be valid for {span} ms"
+        raise ApiError(422, "bad_expiry", why, "use 1 ms to 30 days", "expires_in_ms")
     if node and not commands.NODE.fullmatch(node):
-        raise Unable(422, "bad_name", f"{node[:100]!r} is not a name for a node", field="node")
-    drawn, scope, name = new_token(), (str(Verb.NODE_JOIN),), f"{commands.JOIN}{node}"
+        raise ApiError(422, "bad_name", f"{node[:100]!r} is not a valid node name", field="node")
+    drawn = new_token()
+    scope = (str(Verb.NODE_JOIN),)
+    name = f"{commands.JOIN}{node}"
     accepted(
-        await ask.service.change_accounts(
-            ask.user,
+        await request.service.change_accounts(
+            request.user,
             lambda accounts, at_ms: commands.issue_token(
-                accounts, drawn.id, ask.user, drawn.digest, name, scope, now_ms + span, at_ms
+                accounts, drawn.id, request.user, drawn.digest, name, scope, now_ms + span, at_ms
             ),
         )
     )
     return TokenMade(
-        id=drawn.id, user=ask.user, name=name, scope=scope, issued_ms=now_ms, expires_ms=now_ms + span,
+        id=drawn.id,
+        user=request.user,
+        name=name,
+        scope=scope,
+        issued_ms=now_ms,
+        expires_ms=now_ms + span,
         token=drawn.text,
-    )  # fmt: skip
+    )
 
 
-async def join(ask: Ask) -> Reply:
-    """A token with this scope is not enough: whoever made it must still be allowed to change nodes."""
-    fleet = _fleet(ask)
-    if Verb.NODE_JOIN not in ask.principal.scope:
+async def join(request: ApiRequest) -> Reply:
+    """Admit a node. The scope of the token is not enough: the user who made it must still have the right to."""
+    fleet = _fleet(request)
+    if Verb.NODE_JOIN not in request.principal.scope:
         raise out_of_scope(Verb.NODE_JOIN)
-    if not may(ask.service.accounts.users[ask.user], Verb.NODES_CHANGE, ""):
+    if not may(request.service.accounts.users[request.user], Verb.NODES_CHANGE, ""):
         raise forbidden(Verb.NODES_CHANGE)
-    node, drawn = ask.body.node, new_token()
+    node, drawn = request.body.node, new_token()
     accepted(
-        await ask.service.change_accounts(
-            ask.user,
+        await request.service.change_accounts(
+            request.user,
             lambda accounts, now_ms: commands.admit_node(
-                accounts, node, ask.principal.token, drawn.id, drawn.digest, now_ms
+                accounts, node, request.principal.token, drawn.id, drawn.digest, now_ms
             ),
         )
     )
-    log.info("node_joined", node=node, by=ask.user)
-    return _credential(ask, node, drawn, fleet)
+    log.info("node_joined", node=node, by=request.user)
+    return _credential(request, node, drawn, fleet)
 
 
-def _credential(ask: Ask, node: str, drawn: NewToken, fleet: Fleet) -> JoinAnswer:
-    issued = ask.service.accounts.tokens.get(drawn.id)
+def _credential(request: ApiRequest, node: str, drawn: NewToken, fleet: AgentsContract) -> JoinAnswer:
+    issued = request.service.accounts.tokens.get(drawn.id)
     return JoinAnswer(node, drawn.text, fleet.endpoint.port, None if issued is None else issued.expires_ms)
 
 
-async def remove_node(ask: Ask) -> Reply:
-    """The credential goes first: nobody can speak for a node that is not there."""
-    name = ask.path["node"]
-    if not ask.may_somewhere(Verb.NODES_READ):
+async def remove_node(request: ApiRequest) -> Reply:
+    """Remove a node. Its credential is revoked first, so that no agent can connect as a node that does not exist."""
+    name = request.path["node"]
+    if not request.may_somewhere(Verb.NODES_READ):
         raise forbidden(Verb.NODES_READ)
-    if name not in ask.service.state.nodes:
+    if name not in request.service.state.nodes:
         raise not_found("node", name)
-    if not ask.may(Verb.NODES_CHANGE):
+    if not request.may(Verb.NODES_CHANGE):
         raise forbidden(Verb.NODES_CHANGE)
-    accepted(cluster.remove_node(ask.service.state, name, ask.service.now_ms()))
-    await ask.service.change_accounts(ask.user, lambda accounts, now_ms: commands.dismiss_node(accounts, name, now_ms))
-    done = accepted(await ask.service.change(ask.user, lambda state, now_ms: cluster.remove_node(state, name, now_ms)))
-    if ask.service.fleet is not None:
-        ask.service.fleet.remove(name)
+    accepted(cluster.remove_node(request.service.state, name, request.service.now_ms()))
+    await request.service.change_accounts(
+        request.user, lambda accounts, now_ms: commands.dismiss_node(accounts, name, now_ms)
+    )
+    done = accepted(
+        await request.service.change(request.user, lambda state, now_ms: cluster.remove_node(state, name, now_ms))
+    )
+    if request.service.fleet is not None:
+        request.service.fleet.remove(name)
     return ChangeAnswer(seq=done.seq)
 
 
 # ---- agents ----------------------------------------------------------------------------------------------
 
 
-async def endpoint(ask: Ask) -> Reply:
-    """Asked by an agent that has lost the place, or was refused there: so who is not known here is known nowhere."""
-    fleet = _fleet(ask)
-    if Verb.NODE_SYNC not in ask.principal.scope:
+async def endpoint(request: ApiRequest) -> Reply:
+    """The port for agents. An agent asks when its connection fails or is refused there; if its credential is refused
+    here as well, it was revoked."""
+    fleet = _fleet(request)
+    if Verb.NODE_SYNC not in request.principal.scope:
         raise out_of_scope(Verb.NODE_SYNC)
     return fleet.endpoint
 
 
-async def renew_credential(ask: Ask) -> Reply:
-    """Asked by an agent whose credential will expire. What it asks with must be that of the node itself."""
-    fleet = _fleet(ask)
-    if Verb.NODE_SYNC not in ask.principal.scope:
+async def renew_credential(request: ApiRequest) -> Reply:
+    """Issue a new credential to an agent whose credential will expire. It must present the current one."""
+    fleet = _fleet(request)
+    if Verb.NODE_SYNC not in request.principal.scope:
         raise out_of_scope(Verb.NODE_SYNC)
-    drawn, presented = new_token(), ask.principal.token
+    drawn, presented = new_token(), request.principal.token
     accepted(
-        await ask.service.change_accounts(
-            ask.user,
+        await request.service.change_accounts(
+            request.user,
             lambda accounts, now_ms: commands.renew_node(accounts, presented, drawn.id, drawn.digest, now_ms),
         )
     )
-    return _credential(ask, ask.user.removeprefix(commands.node_user("")), drawn, fleet)
+    return _credential(request, request.user.removeprefix(commands.node_user("")), drawn, fleet)
 
 
-def _fleet(ask: Ask) -> Fleet:
-    fleet = ask.service.fleet
+def _fleet(request: ApiRequest) -> AgentsContract:
+    fleet = request.service.fleet
     if fleet is None:
-        why = "this server runs tasks on its own machine only"
-        raise Unable(404, "no_fleet", why, "start it with: corral up --fleet")
+        why = "this server runs tasks only on its own machine"
+        raise ApiError(404, "no_fleet", why, "start it with: corral up --fleet")
     return fleet

@@ -1,6 +1,6 @@
-"""Queues with their terms and what they have; machines and who sits on them.
+"""Queues with their settings and usage; nodes and the gangs on them.
 
-Machines are of no queue: whoever has a role sees them, but only the tenants that they may see anyway.
+Nodes belong to no queue: every user with a role sees them, but only those gangs on them that the user may see.
 """
 
 from __future__ import annotations
@@ -9,19 +9,21 @@ from collections import Counter
 from collections.abc import Iterable
 from functools import partial
 
-from corral.backends.gpus import is_simulated
+from msgspec import structs
+
+from corral.core.accounts import commands as people
+from corral.core.accounts.commands import QUEUE
 from corral.core.cluster.resources import amounts
 from corral.core.intake import commands
 from corral.core.intake.refusal import Refusal
 from corral.core.model import Budget, Health, Node, QueueSpec, QuotaChange
-from corral.core.people import commands as people
-from corral.core.people.commands import QUEUE
 from corral.core.state import State, is_open
-from corral.server.api.entry.asking import Ask, Content, Reply, accepted
-from corral.server.api.entry.problems import forbidden, not_found, refused
-from corral.server.api.entry.shared_views import JSON, encode_json, in_steps
+from corral.runtime.gpus import is_simulated
 from corral.server.api.handlers.jobs import sees_gang
 from corral.server.api.handlers.views import plain
+from corral.server.api.http.problems import forbidden, not_found, refused
+from corral.server.api.http.request import ApiRequest, Content, Reply, accepted
+from corral.server.api.http.shared_views import JSON, encode_json, in_steps
 from corral.server.auth import Verb, seen_queues
 from corral.wire.api import (
     BudgetBody,
@@ -42,35 +44,35 @@ _AMOUNT_MAX = 1 << 53
 # ---- queues ----------------------------------------------------------------------------------------------
 
 
-async def list_queues(ask: Ask) -> Reply:
-    return Content(await ask.shared.views.of(("queues", ask.rights), partial(_all_queues, ask)), JSON)
+async def list_queues(request: ApiRequest) -> Reply:
+    return Content(await request.shared.views.of(("queues", request.rights), partial(_all_queues, request)), JSON)
 
 
-async def _all_queues(ask: Ask) -> bytes:
-    tree, line = ask.service.state.queues.queues, _in_line(ask.service.state)
+async def _all_queues(request: ApiRequest) -> bytes:
+    tree, load = request.service.state.queues.queues, _queue_load(request.service.state)
     views = [
-        _queue_view(ask, name, line)
+        _queue_view(request, name, load)
         async for name in in_steps(sorted(tree))
-        if name in tree and ask.may(Verb.QUEUES_READ, name)
+        if name in tree and request.may(Verb.QUEUES_READ, name)
     ]
     return encode_json(QueueList(queues=tuple(views)))
 
 
-async def show_queue(ask: Ask) -> Reply:
-    name = _named_queue(ask, Verb.QUEUES_READ)
-    return _queue_view(ask, name, _in_line(ask.service.state))
+async def show_queue(request: ApiRequest) -> Reply:
+    name = _named_queue(request, Verb.QUEUES_READ)
+    return _queue_view(request, name, _queue_load(request.service.state))
 
 
-def _named_queue(ask: Ask, verb: Verb) -> str:
-    name = ask.path["queue"]
-    if name not in ask.service.state.queues.queues:
+def _named_queue(request: ApiRequest, verb: Verb) -> str:
+    name = request.path["queue"]
+    if name not in request.service.state.queues.queues:
         raise not_found("queue", name)
-    ask.insist(verb, "queue", name, name)
+    request.require(verb, "queue", name, name)
     return name
 
 
-class _Line:
-    """Who is in line and who runs, summed up the tree."""
+class _QueueLoad:
+    """Waiting and running gangs of each queue, summed up the tree."""
 
     def __init__(self) -> None:
         self.waiting: Counter[str] = Counter()
@@ -78,21 +80,21 @@ class _Line:
         self.running: Counter[str] = Counter()
 
 
-def _in_line(state: State) -> _Line:
-    """From what is counted as it changes: costs as many steps as there are queues, however many wait or run."""
-    line = _Line()
+def _queue_load(state: State) -> _QueueLoad:
+    """Sum the counters that the state keeps. The cost depends on the number of queues, not of gangs."""
+    load = _QueueLoad()
     for queue, waiting in state.backlog.queues.items():
         for name in state.queues.path(queue):
-            line.waiting[name] += waiting.gangs
-            line.pending[name] += waiting.gpu_milli
+            load.waiting[name] += waiting.gangs
+            load.pending[name] += waiting.gpu_milli
     for (queue, _), gangs in state.held_by.items():
         for name in state.queues.path(queue):
-            line.running[name] += len(gangs)
-    return line
+            load.running[name] += len(gangs)
+    return load
 
 
-def _queue_view(ask: Ask, name: str, line: _Line) -> QueueView:
-    tree, now_ms = ask.service.state.queues, ask.service.now_ms()
+def _queue_view(request: ApiRequest, name: str, load: _QueueLoad) -> QueueView:
+    tree, now_ms = request.service.state.queues, request.service.now_ms()
     queue = tree.queues[name]
     stated = {each for terms in (queue.spec.guarantee, queue.spec.limit) for each, _ in terms} | queue.used.keys()
     guarantee = plain({each: tree.guarantee(name, each, now_ms) for each in sorted(stated)})
@@ -100,16 +102,16 @@ def _queue_view(ask: Ask, name: str, line: _Line) -> QueueView:
     return QueueView(
         name=name,
         parent=queue.parent,
-        children=tuple(child for child in queue.children if ask.may(Verb.QUEUES_READ, child)),
+        children=tuple(child for child in queue.children if request.may(Verb.QUEUES_READ, child)),
         terms=_terms(queue.spec),
         guarantee=guarantee,
         limit=plain({each: tree.limit(name, each, now_ms) for each in sorted(stated)}),
         used=used,
         borrowed={each: used[each] - had for each, had in guarantee.items() if used.get(each, 0) > had},
         jobs=queue.jobs,
-        gangs_waiting=line.waiting[name],
-        gangs_running=line.running[name],
-        gpu_milli_pending=line.pending[name],
+        gangs_waiting=load.waiting[name],
+        gangs_running=load.running[name],
+        gpu_milli_pending=load.pending[name],
         used_gpu_ms=queue.used_gpu_ms,
         loss_suffered_gpu_ms=queue.loss_suffered_gpu_ms,
         loss_caused_gpu_ms=queue.loss_caused_gpu_ms,
@@ -120,31 +122,38 @@ def _queue_view(ask: Ask, name: str, line: _Line) -> QueueView:
 def _terms(spec: QueueSpec) -> QueueBody:
     budget = spec.budget
     return QueueBody(
-        guarantee=dict(spec.guarantee), limit=dict(spec.limit), lend=dict(spec.lend), weight=spec.weight,
-        user_limit=dict(spec.user_limit), max_jobs=spec.max_jobs, max_jobs_per_user=spec.max_jobs_per_user,
+        guarantee=dict(spec.guarantee),
+        limit=dict(spec.limit),
+        lend=dict(spec.lend),
+        weight=spec.weight,
+        user_limit=dict(spec.user_limit),
+        max_jobs=spec.max_jobs,
+        max_jobs_per_user=spec.max_jobs_per_user,
         budget=None if budget is None else BudgetBody(budget.gpu_ms, budget.window_ms, budget.anchor_ms),
         changes=tuple(
             QuotaChangeBody(each.from_ms, each.until_ms, dict(each.guarantee), dict(each.limit))
             for each in spec.changes
         ),
-        priority_ceiling=spec.priority_ceiling, time_share=spec.time_share, grace_max_ms=spec.grace_max_ms,
+        priority_ceiling=spec.priority_ceiling,
+        time_share=spec.time_share,
+        grace_max_ms=spec.grace_max_ms,
         preemptible=spec.preemptible,
-    )  # fmt: skip
+    )
 
 
-async def set_queue(ask: Ask) -> Reply:
-    name, body = ask.path["queue"], ask.body
+async def set_queue(request: ApiRequest) -> Reply:
+    name, body = request.path["queue"], request.body
     if not QUEUE.fullmatch(name) or len(name) > _NAME_MAX:
-        hint = "names of letters, digits and . _ -, each beginning with a letter or digit, joined by /"
+        hint = "use letters, digits and . _ -; begin each part with a letter or digit; separate parts with /"
         raise refused(Refusal("bad_name", f"{name[:80]!r} is not a queue name", hint, "name"))
-    ask.insist(Verb.QUEUES_CHANGE, "queue", name, name)
+    request.require(Verb.QUEUES_CHANGE, "queue", name, name)
     _check_amounts(body)
     spec = _spec(name, body)
-    rules = None if ask.may(Verb.QUEUES_GIVE) else ask.service.rules
-    if name not in ask.service.state.queues.queues:
-        await _part_from(ask, name)  # an older server may have left roles and secrets of a queue of this name
+    rules = None if request.may(Verb.QUEUES_GIVE) else request.service.rules
+    if name not in request.service.state.queues.queues:
+        await _detach(request, name)  # an older server may have left roles and secrets of a queue of this name
     done = accepted(
-        await ask.service.change(ask.user, lambda state, now_ms: commands.set_queue(state, spec, now_ms, rules))
+        await request.service.change(request.user, lambda state, now_ms: commands.set_queue(state, spec, now_ms, rules))
     )
     return ChangeAnswer(seq=done.seq)
 
@@ -166,102 +175,110 @@ def _check_amounts(body: QueueBody) -> None:
 def _spec(name: str, body: QueueBody) -> QueueSpec:
     budget = body.budget
     return QueueSpec(
-        name=name, guarantee=amounts(body.guarantee), limit=amounts(body.limit), lend=amounts(body.lend),
-        weight=body.weight, user_limit=amounts(body.user_limit), max_jobs=body.max_jobs,
+        name=name,
+        guarantee=amounts(body.guarantee),
+        limit=amounts(body.limit),
+        lend=amounts(body.lend),
+        weight=body.weight,
+        user_limit=amounts(body.user_limit),
+        max_jobs=body.max_jobs,
         max_jobs_per_user=body.max_jobs_per_user,
         budget=None if budget is None else Budget(budget.gpu_ms, budget.window_ms, budget.anchor_ms),
         changes=tuple(_change(each) for each in body.changes),
-        priority_ceiling=body.priority_ceiling, time_share=body.time_share, grace_max_ms=body.grace_max_ms,
+        priority_ceiling=body.priority_ceiling,
+        time_share=body.time_share,
+        grace_max_ms=body.grace_max_ms,
         preemptible=body.preemptible,
-    )  # fmt: skip
+    )
 
 
 def _change(body: QuotaChangeBody) -> QuotaChange:
     return QuotaChange(body.from_ms, body.until_ms, amounts(body.guarantee), amounts(body.limit))
 
 
-async def remove_queue(ask: Ask) -> Reply:
-    name = ask.path["queue"]
-    ask.insist(Verb.QUEUES_CHANGE, "queue", name, name)
-    if name not in ask.service.state.queues.queues:
+async def remove_queue(request: ApiRequest) -> Reply:
+    name = request.path["queue"]
+    request.require(Verb.QUEUES_CHANGE, "queue", name, name)
+    if name not in request.service.state.queues.queues:
         raise not_found("queue", name)
-    accepted(commands.remove_queue(ask.service.state, name, ask.service.now_ms()))
-    await _part_from(ask, name)
+    accepted(commands.remove_queue(request.service.state, name, request.service.now_ms()))
+    await _detach(request, name)
     done = accepted(
-        await ask.service.change(ask.user, lambda state, now_ms: commands.remove_queue(state, name, now_ms))
+        await request.service.change(request.user, lambda state, now_ms: commands.remove_queue(state, name, now_ms))
     )
-    await _part_from(ask, name)  # of what was given meanwhile
+    await _detach(request, name)  # what was granted or set meanwhile
     return ChangeAnswer(seq=done.seq)
 
 
-async def _part_from(ask: Ask, queue: str) -> None:
-    """Revoke the roles in a queue and drop its secrets, so that the next queue of that name inherits nothing."""
-    hanging = [secret for place, secret in ask.service.accounts.secrets if place == queue]
+async def _detach(request: ApiRequest, queue: str) -> None:
+    """Revoke the roles in a queue and drop its secrets, so that a later queue of that name inherits nothing."""
+    orphaned = [secret for scope, secret in request.service.accounts.secrets if scope == queue]
     accepted(
-        await ask.service.change_accounts(
-            ask.user, lambda accounts, now_ms: people.part_from_queue(accounts, queue, now_ms)
+        await request.service.change_accounts(
+            request.user, lambda accounts, now_ms: people.part_from_queue(accounts, queue, now_ms)
         )
     )
-    for secret in hanging:
-        await ask.shared.look(ask.service.secrets.drop, queue, secret)
+    for secret in orphaned:
+        await request.shared.look(request.service.secrets.drop, queue, secret)
 
 
-# ---- machines --------------------------------------------------------------------------------------------
+# ---- nodes -----------------------------------------------------------------------------------------------
 
 
-async def list_nodes(ask: Ask) -> Reply:
-    _check_sees_nodes(ask)
-    # who runs where is shown to those who may see the job: all jobs, or those of some queues and one's own
-    own = "" if seen_queues(ask.service.accounts, ask.principal, Verb.JOBS_READ) is None else ask.user
-    return Content(await ask.shared.views.of(("nodes", own, ask.rights), partial(_all_nodes, ask)), JSON)
+async def list_nodes(request: ApiRequest) -> Reply:
+    _check_sees_nodes(request)
+    # gangs on a node are shown to users who may see their jobs: all jobs, or their own and those of some queues
+    own = "" if seen_queues(request.service.accounts, request.principal, Verb.JOBS_READ) is None else request.user
+    return Content(await request.shared.views.of(("nodes", own, request.rights), partial(_all_nodes, request)), JSON)
 
 
-async def _all_nodes(ask: Ask) -> bytes:
-    state = ask.service.state
+async def _all_nodes(request: ApiRequest) -> bytes:
+    state = request.service.state
     state.refresh()
     names = [spec.name for spec in state.topology.nodes]
-    views = [_node_view(ask, name) async for name in in_steps(names) if name in state.nodes]
+    views = [_node_view(request, name) async for name in in_steps(names) if name in state.nodes]
     return encode_json(NodeList(nodes=tuple(views)))
 
 
-async def show_node(ask: Ask) -> Reply:
-    return _node_view(ask, _named_node(ask))
+async def show_node(request: ApiRequest) -> Reply:
+    name = _named_node(request)
+    return structs.replace(_node_view(request, name), separation=dict(request.service.separation(name)))
 
 
-def _check_sees_nodes(ask: Ask) -> None:
-    if not ask.may_somewhere(Verb.NODES_READ):
+def _check_sees_nodes(request: ApiRequest) -> None:
+    if not request.may_somewhere(Verb.NODES_READ):
         raise forbidden(Verb.NODES_READ)
 
 
-def _named_node(ask: Ask) -> str:
-    _check_sees_nodes(ask)
-    name = ask.path["node"]
-    if name not in ask.service.state.nodes:
+def _named_node(request: ApiRequest) -> str:
+    _check_sees_nodes(request)
+    name = request.path["node"]
+    if name not in request.service.state.nodes:
         raise not_found("node", name)
     return name
 
 
-def _node_to_change(ask: Ask) -> str:
-    """Machines are seen by everybody with a role, so that nobody is told that there is none."""
-    name = _named_node(ask)
-    if not ask.may(Verb.NODES_CHANGE):
+def _node_to_change(request: ApiRequest) -> str:
+    """The node of the path. Every user with a role sees nodes, so a missing right is answered with 403, not 404."""
+    name = _named_node(request)
+    if not request.may(Verb.NODES_CHANGE):
         raise forbidden(Verb.NODES_CHANGE)
     return name
 
 
-def _node_view(ask: Ask, name: str) -> NodeView:
-    state = ask.service.state
+def _node_view(request: ApiRequest, name: str) -> NodeView:
+    state = request.service.state
     state.refresh()
     node, n = state.nodes[name], state.topology.number[name]
     tenants = [state.gangs[gang] for gang in state.tenants.get(name, ())]
-    seen = {gang.id for gang in tenants if sees_gang(ask, gang.id)}
+    seen = {gang.id for gang in tenants if sees_gang(request, gang.id)}
     on_gpu: dict[int, list[str]] = {}
     for gang in tenants:
         for seat in gang.all_seats:
             if seat.node == name:
                 for slot in _slots(seat.gpus):
                     on_gpu.setdefault(slot, []).append(gang.id)
-    pilot = ask.service.fleets.pilot(name)
+    pilot = request.service.fleets.pilot(name)
     left = {each: state.capacity.amount_left(n, each) for each, _ in node.spec.amounts}
     return NodeView(
         name=name,
@@ -277,9 +294,9 @@ def _node_view(ask: Ask, name: str) -> NodeView:
         gangs=tuple(sorted(seen)),
         gangs_hidden=len(tenants) - len(seen),
         why=node.why,
-        details=ask.service.details.get(name),
-        lacks=dict(ask.service.lacks(name)),
-        fleet=ask.service.fleets.by_node.get(name, ""),
+        details=request.service.details.get(name),
+        lacks=dict(request.service.lacks(name)),
+        fleet=request.service.fleets.by_node.get(name, ""),
         where="" if pilot is None else pilot.where,
         until_ms=node.until_ms,
     )
@@ -293,19 +310,29 @@ def _gpu_views(node: Node, on_gpu: dict[int, list[str]], seen: set[str]) -> Iter
     for slot, gpu in enumerate(node.spec.gpus):
         gangs = on_gpu.get(slot, [])
         yield GpuView(
-            slot=slot, uuid=gpu.uuid, model=gpu.model, vram_mib=gpu.vram_mib,
-            health=node.gpu_health.get(slot, Health.HEALTHY), simulated=is_simulated(gpu.uuid), busy=bool(gangs),
-            gangs=tuple(gang for gang in gangs if gang in seen), why=node.gpu_why.get(slot, ""),
-        )  # fmt: skip
+            slot=slot,
+            uuid=gpu.uuid,
+            model=gpu.model,
+            vram_mib=gpu.vram_mib,
+            health=node.gpu_health.get(slot, Health.HEALTHY),
+            simulated=is_simulated(gpu.uuid),
+            busy=bool(gangs),
+            gangs=tuple(gang for gang in gangs if gang in seen),
+            why=node.gpu_why.get(slot, ""),
+        )
 
 
-async def drain(ask: Ask) -> Reply:
-    name = _node_to_change(ask)
-    done = accepted(await ask.service.change(ask.user, lambda state, now_ms: commands.drain(state, name, now_ms)))
+async def drain(request: ApiRequest) -> Reply:
+    name = _node_to_change(request)
+    done = accepted(
+        await request.service.change(request.user, lambda state, now_ms: commands.drain(state, name, now_ms))
+    )
     return ChangeAnswer(seq=done.seq)
 
 
-async def undrain(ask: Ask) -> Reply:
-    name = _node_to_change(ask)
-    done = accepted(await ask.service.change(ask.user, lambda state, now_ms: commands.undrain(state, name, now_ms)))
+async def undrain(request: ApiRequest) -> Reply:
+    name = _node_to_change(request)
+    done = accepted(
+        await request.service.change(request.user, lambda state, now_ms: commands.undrain(state, name, now_ms))
+    )
     return ChangeAnswer(seq=done.seq)

@@ -1,7 +1,7 @@
-"""The record, told to those who may see it: a page from any number, or a stream that never misses one.
+"""The journal as users may see it: a page from any number on, or a stream without gaps.
 
-What an event is about decides who sees it: a job's queue and owner, a queue, a user; machines are seen by everybody
-with a role. What is inside is cut to what the reader may know. Numbers of records that are left out are not hidden.
+The subject of an event decides which users see it: a job's queue and owner, a queue, a user; every user with a role
+sees nodes. Fields that the reader may not know are removed. The numbers of hidden records are not hidden.
 """
 
 from __future__ import annotations
@@ -16,47 +16,49 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from corral.core import events as e
+from corral.core.accounts import accounts as a
 from corral.core.fleets import fleets as fl
-from corral.core.people import accounts as a
-from corral.server.api.entry.asking import Ask, Flow, Reply
-from corral.server.api.entry.shared_views import in_steps
-from corral.server.api.handlers.jobs import is_number, know_places, known_place, sees_gang
-from corral.server.api.handlers.telling import told
-from corral.server.api.handlers.views import SOMEBODY
+from corral.core.gang_id import job_of
+from corral.server.api.handlers.event_text import sentence
+from corral.server.api.handlers.jobs import is_number, known_owner, load_owners, sees_gang
+from corral.server.api.handlers.views import HIDDEN_GANG
+from corral.server.api.http.request import ApiRequest, Reply, StreamAnswer
+from corral.server.api.http.shared_views import in_steps
 from corral.server.auth import Verb, is_among
-from corral.server.totals import job_of
 from corral.store.journal import Record
 from corral.wire.api import EventList, EventView
 from corral.wire.codec import decode
 
 KIND = "text/event-stream"
 _AT_ONCE = 500
-_SCANNED_MAX = 20_000  # records looked at for one page, however few of them may be told
+_SCANNED_MAX = 20_000  # records read for one page, however few of them the user may see
 _KEPT_BYTES_MAX = 4 << 10
 _SECRETS_OF_EVENTS = ("digest",)
+#: Actors that older versions recorded for what the server did by itself.
+_OLD_ACTORS = ("world", "founder", "scheduler")
 _USER_EVENTS = (a.UserSet, a.UserRemoved, a.RoleGranted, a.RoleRevoked, a.TokenIssued)
 
 
-async def events(ask: Ask) -> Reply:
-    await ask.has_read("the record")
-    after = ask.query.after
-    if ask.query.follow or "text/event-stream" in ask.header(b"accept"):
-        last = ask.header(b"last-event-id")
+async def events(request: ApiRequest) -> Reply:
+    await request.audit_read("the record")
+    after = request.query.after
+    if request.query.follow or "text/event-stream" in request.header(b"accept"):
+        last = request.header(b"last-event-id")
         if last.isdecimal() and last.isascii() and len(last) < 19:
             after = int(last)
-        return Flow(_stream(ask, after), KIND, _has_all_roles(ask))
-    if ask.query.job is not None:
-        return await _of_one_job(ask, ask.query.job, after)
+        return StreamAnswer(_stream(request, after), KIND, _has_all_roles(request))
+    if request.query.job is not None:
+        return await _of_one_job(request, request.query.job, after)
     found: list[EventView] = []
     scanned = 0
-    while len(found) < ask.query.limit and scanned < _SCANNED_MAX:
-        records = await ask.shared.look(ask.service.journal.read, after, _AT_ONCE)
+    while len(found) < request.query.limit and scanned < _SCANNED_MAX:
+        records = await request.shared.look(request.service.journal.read, after, _AT_ONCE)
         scanned += len(records)
-        async with ask.shared.views.turn():
-            views = await _views(ask, records)
+        async with request.shared.views.turn():
+            views = await _views(request, records)
         for view in views:
             found.append(view)
-            if len(found) == ask.query.limit:
+            if len(found) == request.query.limit:
                 break
         else:
             after = records[-1].seq if records else after
@@ -64,52 +66,53 @@ async def events(ask: Ask) -> Reply:
                 break
             continue
         after = found[-1].seq
-    return EventList(events=tuple(found), next=after, head=max(after, ask.service.durable_seq))
+    return EventList(events=tuple(found), next=after, head=max(after, request.service.durable_seq))
 
 
-async def _of_one_job(ask: Ask, job: str, after: int) -> EventList:
-    """Equivalent to a page of everything, of which the rest is left out; read are only the records about that job."""
+async def _of_one_job(request: ApiRequest, job: str, after: int) -> EventList:
+    """Equivalent to filtering a page of all events; for speed it reads only the records about that job."""
     found: list[EventView] = []
-    head = max(after, ask.service.durable_seq)
+    head = max(after, request.service.durable_seq)
     if not is_number(job):
         return EventList(events=(), next=head, head=head)
     for _ in range(_SCANNED_MAX // _AT_ONCE):
-        part = await ask.shared.look(ask.service.lookup.records_of, job, after, _AT_ONCE)
-        async with ask.shared.views.turn():
-            found += await _views(ask, part.records)
+        part = await request.shared.look(request.service.lookup.records_of, job, after, _AT_ONCE)
+        async with request.shared.views.turn():
+            found += await _views(request, part.records)
         after, head = part.upto, max(head, part.head)
-        if len(found) >= ask.query.limit or after >= part.head:
+        if len(found) >= request.query.limit or after >= part.head:
             break
-    if len(found) > ask.query.limit:
-        found = found[: ask.query.limit]
+    if len(found) > request.query.limit:
+        found = found[: request.query.limit]
         after = found[-1].seq
     return EventList(events=tuple(found), next=after, head=max(after, head))
 
 
-def _has_all_roles(ask: Ask) -> Callable[[], bool]:
-    """Whoever loses a role begins again, with what is still theirs to see."""
-    had = frozenset(ask.service.accounts.users[ask.user].roles)
+def _has_all_roles(request: ApiRequest) -> Callable[[], bool]:
+    """A check that ends the stream when the user loses a role; the client reconnects with the rights that are left."""
+    had = frozenset(request.service.accounts.users[request.user].roles)
 
     def holds() -> bool:
-        user = ask.service.accounts.users.get(ask.user)
+        user = request.service.accounts.users.get(request.user)
         return user is not None and had <= user.roles.keys()
 
     return holds
 
 
-async def _stream(ask: Ask, after: int) -> AsyncGenerator[bytes]:
-    """Server-sent events: what was, then what comes. The feed is opened first, so that nothing falls between."""
+async def _stream(request: ApiRequest, after: int) -> AsyncGenerator[bytes]:
+    """Server-sent events: first past records, then new ones. The feed is opened before the journal is read, so that no
+    record is missed in between."""
     yield b"retry: 1000\n\n"
-    feed = ask.service.subscribe()
+    feed = request.service.subscribe()
     coming = aiter(feed)
     pending: asyncio.Future[Record] | None = None
     try:
-        while records := await ask.shared.look(ask.service.journal.read, after, _AT_ONCE):
-            yield _messages(await _views(ask, records))
+        while records := await request.shared.look(request.service.journal.read, after, _AT_ONCE):
+            yield _messages(await _views(request, records))
             after = records[-1].seq
-        while ask.is_alive:
+        while request.is_alive:
             pending = pending or asyncio.ensure_future(anext(coming))
-            done, _ = await asyncio.wait([pending], timeout=ask.shared.settings.heartbeat_s)
+            done, _ = await asyncio.wait([pending], timeout=request.shared.settings.heartbeat_s)
             if not done:
                 yield b": still here\n\n"
                 continue
@@ -118,7 +121,7 @@ async def _stream(ask: Ask, after: int) -> AsyncGenerator[bytes]:
             except StopAsyncIteration:
                 return
             pending = None
-            if record.seq > after and (views := await _views(ask, [record])):
+            if record.seq > after and (views := await _views(request, [record])):
                 yield _messages(views)
     finally:
         feed.close()
@@ -133,18 +136,18 @@ def _messages(views: Sequence[EventView]) -> bytes:
     )
 
 
-async def _views(ask: Ask, records: Sequence[Record]) -> list[EventView]:
+async def _views(request: ApiRequest, records: Sequence[Record]) -> list[EventView]:
     happened = [(record, _decoded(record)) async for record in in_steps(records)]
-    wanted = ask.query
+    wanted = request.query
     if wanted.types:
         happened = [(record, event) for record, event in happened if type(event).__name__ in wanted.types]
-    await know_places(ask.shared, {job for _, event in happened for job in _jobs(event)})
-    views = [_view(ask, record, event) async for record, event in in_steps(happened)]
-    return [view for view in views if view is not None and _is_wanted(ask, view)]
+    await load_owners(request.shared, {job for _, event in happened for job in _jobs(event)})
+    views = [_view(request, record, event) async for record, event in in_steps(happened)]
+    return [view for view in views if view is not None and _is_wanted(request, view)]
 
 
 def _decoded(record: Record) -> Any:
-    """Many read the same record at the same time; what is long is not kept for that."""
+    """Decode a record. Many clients read the same one at the same time, so short records are cached."""
     kept = len(record.body) <= _KEPT_BYTES_MAX
     return _decoded_once(record.format, record.body) if kept else decode(record.format, record.body)
 
@@ -154,8 +157,8 @@ def _decoded_once(form: int, body: bytes) -> Any:
     return decode(form, body)
 
 
-def _is_wanted(ask: Ask, view: EventView) -> bool:
-    wanted = ask.query
+def _is_wanted(request: ApiRequest, view: EventView) -> bool:
+    wanted = request.query
     return (wanted.job is None or view.job == wanted.job) and (
         wanted.queue is None or (bool(view.queue) and is_among(view.queue, (wanted.queue,)))
     )
@@ -163,8 +166,8 @@ def _is_wanted(ask: Ask, view: EventView) -> bool:
 
 def _jobs(event: Any) -> list[str]:
     if hasattr(event, "gang"):
-        sake = getattr(event, "beneficiary", "")
-        return [job_of(event.gang), *([job_of(sake)] if sake else [])]
+        beneficiary = getattr(event, "beneficiary", "")
+        return [job_of(event.gang), *([job_of(beneficiary)] if beneficiary else [])]
     if isinstance(event, e.StartsPromised):
         return [job_of(gang) for gang in _promised(event)]
     return [event.job] if hasattr(event, "job") and not isinstance(event, e.JobSubmitted) else []
@@ -181,65 +184,78 @@ class _About(Struct):
     user: str = ""
 
 
-def _view(ask: Ask, record: Record, event: Any) -> EventView | None:
-    """None: it may not be told."""
-    about = _about(ask, event)
+def _view(request: ApiRequest, record: Record, event: Any) -> EventView | None:
+    """None if the user may not see the event."""
+    about = _about(request, event)
     if about is None:
         return None
-    shown = _cut(ask, event, about)
+    shown = _cut(request, event, about)
     data = msgspec.to_builtins(shown)
     kind = data.pop("type")
     for name in _SECRETS_OF_EVENTS:
         data.pop(name, None)
     return EventView(
-        seq=record.seq, at_ms=record.at_ms, actor=record.actor, type=kind, text=told(shown), data=data,
-        queue=about.queue, job=about.job, gang=about.gang, user=about.user,
-    )  # fmt: skip
+        seq=record.seq,
+        at_ms=record.at_ms,
+        actor=_actor(request, record.actor),
+        type=kind,
+        text=sentence(shown),
+        data=data,
+        queue=about.queue,
+        job=about.job,
+        gang=about.gang,
+        user=about.user,
+    )
 
 
-def _about(ask: Ask, event: Any) -> _About | None:
-    """What it is about, if that may be seen."""
+def _actor(request: ApiRequest, recorded: str) -> str:
+    is_old = recorded in _OLD_ACTORS and recorded not in request.service.accounts.users
+    return "system" if is_old else recorded
+
+
+def _about(request: ApiRequest, event: Any) -> _About | None:
+    """The subject of the event; None if the user may not see it."""
     if isinstance(event, e.JobSubmitted):
-        return _of_job(ask, event.job, (event.spec.queue, event.user))
+        return _of_job(request, event.job, (event.spec.queue, event.user))
     if hasattr(event, "gang"):
         job = job_of(event.gang)
-        return _of_job(ask, job, known_place(ask.shared, job), event.gang)
+        return _of_job(request, job, known_owner(request.shared, job), event.gang)
     if hasattr(event, "job"):
-        return _of_job(ask, event.job, known_place(ask.shared, event.job))
+        return _of_job(request, event.job, known_owner(request.shared, event.job))
     if isinstance(event, e.StartsPromised):
-        return _About() if any(map(partial(sees_gang, ask), _promised(event))) else None
+        return _About() if any(map(partial(sees_gang, request), _promised(event))) else None
     if isinstance(event, e.NodeEvent | e.Founded):
-        return _About() if ask.may_somewhere(Verb.NODES_READ) else None
+        return _About() if request.may_somewhere(Verb.NODES_READ) else None
     if isinstance(event, fl.FleetEvent):
-        return _About() if ask.may(Verb.FLEETS_READ) else None
+        return _About() if request.may(Verb.FLEETS_READ) else None
     if isinstance(event, e.QueueEvent):
         queue = event.spec.name if isinstance(event, e.QueueSet) else event.queue
-        return _About(queue=queue) if ask.may(Verb.QUEUES_READ, queue) else None
+        return _About(queue=queue) if request.may(Verb.QUEUES_READ, queue) else None
     if isinstance(event, a.SecretSet | a.SecretRemoved):
-        return _About(queue=event.queue) if ask.may(Verb.SECRETS_READ, event.queue) else None
+        return _About(queue=event.queue) if request.may(Verb.SECRETS_READ, event.queue) else None
     if isinstance(event, _USER_EVENTS):
         queue = getattr(event, "queue", "")
-        return _About(queue=queue, user=event.user) if ask.may(Verb.USERS_READ, queue, event.user) else None
-    return _About() if ask.may(Verb.USERS_READ) else None
+        return _About(queue=queue, user=event.user) if request.may(Verb.USERS_READ, queue, event.user) else None
+    return _About() if request.may(Verb.USERS_READ) else None
 
 
-def _of_job(ask: Ask, job: str, place: tuple[str, str] | None, gang: str = "") -> _About | None:
-    if place is None or not ask.may(Verb.EVENTS_READ, *place):
+def _of_job(request: ApiRequest, job: str, owner: tuple[str, str] | None, gang: str = "") -> _About | None:
+    if owner is None or not request.may(Verb.EVENTS_READ, *owner):
         return None
-    return _About(place[0], job, gang, place[1])
+    return _About(owner[0], job, gang, owner[1])
 
 
-def _cut(ask: Ask, event: Any, about: _About) -> Any:
-    """The event without what its reader may not know: variables of others' jobs, and for whose sake somebody left."""
-    if isinstance(event, e.JobSubmitted) and not ask.may(Verb.JOBS_CHANGE, about.queue, about.user):
+def _cut(request: ApiRequest, event: Any, about: _About) -> Any:
+    """The event without what the reader may not know: environment of others' jobs, and the gang that preempted it."""
+    if isinstance(event, e.JobSubmitted) and not request.may(Verb.JOBS_CHANGE, about.queue, about.user):
         gangs = tuple(
             gang if gang.work is None else replace(gang, work=replace(gang.work, env=(), secrets=()))
             for gang in event.spec.gangs
         )
         return replace(event, spec=replace(event.spec, gangs=gangs))
     if isinstance(event, e.StartsPromised):
-        promises = tuple(each for each in event.promises if sees_gang(ask, each.gang))
-        return replace(event, promises=promises, withdrawn=tuple(g for g in event.withdrawn if sees_gang(ask, g)))
-    if isinstance(event, e.GangEvicted) and event.beneficiary and not sees_gang(ask, event.beneficiary):
-        return replace(event, beneficiary=SOMEBODY)
+        promises = tuple(each for each in event.promises if sees_gang(request, each.gang))
+        return replace(event, promises=promises, withdrawn=tuple(g for g in event.withdrawn if sees_gang(request, g)))
+    if isinstance(event, e.GangEvicted) and event.beneficiary and not sees_gang(request, event.beneficiary):
+        return replace(event, beneficiary=HIDDEN_GANG)
     return event

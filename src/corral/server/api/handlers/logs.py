@@ -1,6 +1,6 @@
-"""What tasks wrote: a part of a log, or all of it as it grows, over as many runs as there are.
+"""Logs of tasks: read a part of a log, or follow it as it grows, across all attempts.
 
-Logs are bytes and are told as bytes; where a part lies is told in headers. Knows nothing of how logs are kept.
+Logs are sent as bytes; headers say where a part lies. Knows nothing about how logs are stored.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 
-from corral.backends.base import LogPart, TaskKey
-from corral.server.api.entry.asking import Ask, Content, Flow, Reply
-from corral.server.api.entry.problems import Unable, not_found
-from corral.server.api.entry.seam import DistantLogs
+from corral.runtime.base import LogPart, TaskKey
 from corral.server.api.handlers.jobs import seen_job
+from corral.server.api.http.contracts import DistantLogs
+from corral.server.api.http.problems import ApiError, not_found
+from corral.server.api.http.request import ApiRequest, Content, Reply, StreamAnswer
 from corral.server.auth import Verb
 from corral.wire.api import LOG_ATTEMPT, LOG_GANG, LOG_NEXT, LOG_OFFSET, LOG_OVER
 
@@ -22,22 +22,23 @@ _CHUNK = 256 << 10
 _POLL_S_MAX = 0.5
 
 
-async def read_log(ask: Ask) -> Reply:
-    row = await seen_job(ask, Verb.LOGS_READ)
-    wanted = ask.query
-    gang = await _gang(ask, row.id, wanted.gang)
+async def read_log(request: ApiRequest) -> Reply:
+    row = await seen_job(request, Verb.LOGS_READ)
+    wanted = request.query
+    gang = await _gang(request, row.id, wanted.gang)
     if wanted.follow:
 
         def holds() -> bool:
-            return ask.may(Verb.LOGS_READ, row.queue, row.user)
+            return request.may(Verb.LOGS_READ, row.queue, row.user)
 
-        return Flow(_follow(ask, row.id, gang), KIND, holds, ((LOG_GANG, gang),))
-    attempt = wanted.attempt or await _newest(ask, row.id, gang)
+        return StreamAnswer(_follow(request, row.id, gang), KIND, holds, ((LOG_GANG, gang),))
+    attempt = wanted.attempt or await _newest(request, row.id, gang)
     offset = wanted.offset if wanted.tail is None else -wanted.tail
-    part = await _part(ask, TaskKey(gang, attempt, wanted.task), offset, wanted.limit) if attempt else None
+    part = await _part(request, TaskKey(gang, attempt, wanted.task), offset, wanted.limit) if attempt else None
     if part is None:
-        why = "nothing of it has run yet" if not attempt else f"there is no log of task {wanted.task}, run {attempt}"
-        raise Unable(404, "no_such_log", why, "see the runs of the job, and `attempt`, `task` and `gang`")
+        why = f"there is no log of task {wanted.task}, attempt {attempt}" if attempt else f"{gang} has not started yet"
+        hint = "list the attempts of the job, then give `attempt`, `task` and `gang`"
+        raise ApiError(404, "no_such_log", why, hint)
     headers = (
         (LOG_GANG, gang),
         (LOG_ATTEMPT, str(attempt)),
@@ -48,13 +49,13 @@ async def read_log(ask: Ask) -> Reply:
     return Content(part.data, KIND, headers)
 
 
-async def _gang(ask: Ask, job: str, wanted: str) -> str:
-    """The id of the gang that is meant: by role, by number of the array element, by both, or the first one."""
-    live = ask.service.state.jobs.get(job)
+async def _gang(request: ApiRequest, job: str, wanted: str) -> str:
+    """The id of the requested gang: given by role, by array index or by both; the first gang if none is given."""
+    live = request.service.state.jobs.get(job)
     if live is not None:
         gangs = live.gangs
     else:
-        rows = await ask.shared.look(ask.service.lookup.attempts, job)
+        rows = await request.shared.look(request.service.lookup.attempts, job)
         gangs = list(dict.fromkeys(row.gang for row in rows))
     index, slash, role = wanted.partition("/")
     if not wanted:
@@ -70,17 +71,19 @@ async def _gang(ask: Ask, job: str, wanted: str) -> str:
     return matches[0]
 
 
-async def _newest(ask: Ask, job: str, gang: str) -> int:
-    live = ask.service.state.gangs.get(gang)
+async def _newest(request: ApiRequest, job: str, gang: str) -> int:
+    live = request.service.state.gangs.get(gang)
     if live is not None:
         return live.attempt
-    rows = await ask.shared.look(ask.service.lookup.attempts, job)
+    rows = await request.shared.look(request.service.lookup.attempts, job)
     return max((row.attempt for row in rows if row.gang == gang), default=0)
 
 
-async def _part(ask: Ask, key: TaskKey, offset: int, limit: int) -> LogPart | None:
-    """No thread is held while a machine elsewhere is asked."""
-    look, logs, stream = ask.shared.look_at_logs, ask.service.backend, ask.query.stream
+async def _part(request: ApiRequest, key: TaskKey, offset: int, limit: int) -> LogPart | None:
+    """Read a part of a log. No thread waits while a remote node is asked."""
+    look = request.shared.look_at_logs
+    logs = request.service.backend
+    stream = request.query.stream
     if not isinstance(logs, DistantLogs):
         return await look(logs.read_log, key, stream, offset, limit)
     asked = await look(logs.ask_log, key, stream, offset, limit)
@@ -94,21 +97,21 @@ async def _part(ask: Ask, key: TaskKey, offset: int, limit: int) -> LogPart | No
     return await look(logs.kept_log, key, stream, offset, limit)
 
 
-async def _follow(ask: Ask, job: str, gang: str) -> AsyncGenerator[bytes]:
-    """All that comes, until the run that was asked for is over, or the gang, if none was."""
-    wanted, poll_s = ask.query, ask.shared.settings.log_poll_s
-    attempt = wanted.attempt or await _newest(ask, job, gang)
+async def _follow(request: ApiRequest, job: str, gang: str) -> AsyncGenerator[bytes]:
+    """Yield output as it comes, until the requested attempt ends; if none was requested, until the gang ends."""
+    wanted, poll_s = request.query, request.shared.settings.log_poll_s
+    attempt = wanted.attempt or await _newest(request, job, gang)
     offset = wanted.offset if wanted.tail is None else -wanted.tail
     wait_s = poll_s
-    while ask.is_alive:
-        part = await _part(ask, TaskKey(gang, attempt, wanted.task), offset, _CHUNK) if attempt else None
+    while request.is_alive:
+        part = await _part(request, TaskKey(gang, attempt, wanted.task), offset, _CHUNK) if attempt else None
         if part is not None:
             offset = part.next_offset
             if part.data:
                 wait_s = poll_s
                 yield part.data
                 continue
-        live = ask.service.state.gangs.get(gang)
+        live = request.service.state.gangs.get(gang)
         has_ended = live is None or live.is_over or live.attempt > attempt
         if (part is None and has_ended) or (part is not None and part.is_over):
             if wanted.attempt or live is None or live.is_over:

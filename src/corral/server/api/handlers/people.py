@@ -1,14 +1,14 @@
-"""Users, roles, tokens and secrets. Values of tokens are told once, to whoever made them; of secrets never.
+"""Users, roles, tokens and secrets. The value of a token is shown once, to its creator; that of a secret never.
 
-What a user may change of others is decided in ``auth``; that accounts stay sound is decided in ``core.people``.
+``auth`` decides what a user may change of other users; ``core.accounts`` keeps accounts consistent.
 """
 
 from __future__ import annotations
 
-from corral.core.people import commands
-from corral.core.people.accounts import Role, Token, User
-from corral.server.api.entry.asking import Ask, Reply, accepted
-from corral.server.api.entry.problems import Unable, forbidden, not_found
+from corral.core.accounts import commands
+from corral.core.accounts.accounts import Role, Token, User
+from corral.server.api.http.problems import ApiError, forbidden, not_found
+from corral.server.api.http.request import ApiRequest, Reply, accepted
 from corral.server.auth import Verb, may_grant, may_mint, may_somewhere, new_token
 from corral.server.vault.store import NoKey
 from corral.wire.api import (
@@ -27,13 +27,18 @@ from corral.wire.api import (
 _EXPIRES_MS_MAX = 10 * 366 * 86_400_000
 
 
-async def who_am_i(ask: Ask) -> Reply:
-    user = ask.service.accounts.users[ask.user]
-    verbs = tuple(str(verb) for verb in Verb if may_somewhere(ask.service.accounts, ask.principal, verb))
+async def who_am_i(request: ApiRequest) -> Reply:
+    user = request.service.accounts.users[request.user]
+    verbs = tuple(str(verb) for verb in Verb if may_somewhere(request.service.accounts, request.principal, verb))
     return WhoAmI(
-        user=ask.user, account=user.account, token=ask.principal.token, roles=_roles(user.roles),
-        scope=ask.principal.scope, verbs=verbs, expires_ms=ask.principal.expires_ms,
-    )  # fmt: skip
+        user=request.user,
+        account=user.account,
+        token=request.principal.token,
+        roles=_roles(user.roles),
+        scope=request.principal.scope,
+        verbs=verbs,
+        expires_ms=request.principal.expires_ms,
+    )
 
 
 def _roles(roles: object) -> tuple[RoleView, ...]:
@@ -43,57 +48,60 @@ def _roles(roles: object) -> tuple[RoleView, ...]:
 # ---- users -----------------------------------------------------------------------------------------------
 
 
-async def list_users(ask: Ask) -> Reply:
-    users = ask.service.accounts.users
-    return UserList(users=tuple(_user_view(ask, users[name]) for name in sorted(users) if _sees(ask, users[name])))
+async def list_users(request: ApiRequest) -> Reply:
+    users = request.service.accounts.users
+    return UserList(
+        users=tuple(_user_view(request, users[name]) for name in sorted(users) if _sees(request, users[name]))
+    )
 
 
-async def show_user(ask: Ask) -> Reply:
-    return _user_view(ask, _seen_user(ask))
+async def show_user(request: ApiRequest) -> Reply:
+    return _user_view(request, _seen_user(request))
 
 
-def _seen_user(ask: Ask) -> User:
-    name = ask.path["user"]
-    user = ask.service.accounts.users.get(name)
-    if user is None or not _sees(ask, user):
+def _seen_user(request: ApiRequest) -> User:
+    name = request.path["user"]
+    user = request.service.accounts.users.get(name)
+    if user is None or not _sees(request, user):
         raise not_found("user", name)
     return user
 
 
-def _sees(ask: Ask, user: User) -> bool:
-    """Oneself, whoever has a role where one is lead, and for administrators everybody."""
-    if ask.may(Verb.USERS_READ, "", user.name):
+def _sees(request: ApiRequest, user: User) -> bool:
+    """Users see themselves and the users with a role in a queue they lead; administrators see all users."""
+    if request.may(Verb.USERS_READ, "", user.name):
         return True
-    return any(ask.may(Verb.USERS_READ, queue) for queue, _ in user.roles)
+    return any(request.may(Verb.USERS_READ, queue) for queue, _ in user.roles)
 
 
-def _user_view(ask: Ask, user: User) -> UserView:
-    is_whole = ask.may(Verb.USERS_READ, "", user.name)
-    shown = [each for each in user.roles if is_whole or ask.may(Verb.USERS_READ, each[0])]
-    tokens = sum(1 for token in ask.service.accounts.tokens.values() if token.user == user.name) if is_whole else 0
+def _user_view(request: ApiRequest, user: User) -> UserView:
+    is_whole = request.may(Verb.USERS_READ, "", user.name)
+    shown = [each for each in user.roles if is_whole or request.may(Verb.USERS_READ, each[0])]
+    tokens = sum(1 for token in request.service.accounts.tokens.values() if token.user == user.name) if is_whole else 0
     account = user.account if is_whole else ""
     return UserView(name=user.name, account=account, disabled=user.disabled, roles=_roles(shown), tokens=tokens)
 
 
-async def set_user(ask: Ask) -> Reply:
-    name, body = ask.path["user"], ask.body
-    ask.insist(Verb.USERS_CHANGE, "user", name, "", name)
+async def set_user(request: ApiRequest) -> Reply:
+    name, body = request.path["user"], request.body
+    request.require(Verb.USERS_CHANGE, "user", name, "", name)
     done = accepted(
-        await ask.service.change_accounts(
-            ask.user, lambda accounts, now_ms: commands.set_user(accounts, name, body.account, body.disabled, now_ms)
+        await request.service.change_accounts(
+            request.user,
+            lambda accounts, now_ms: commands.set_user(accounts, name, body.account, body.disabled, now_ms),
         )
     )
     return ChangeAnswer(seq=done.seq)
 
 
-async def remove_user(ask: Ask) -> Reply:
-    name = ask.path["user"]
-    ask.insist(Verb.USERS_CHANGE, "user", name, "", name)
-    if name not in ask.service.accounts.users:
+async def remove_user(request: ApiRequest) -> Reply:
+    name = request.path["user"]
+    request.require(Verb.USERS_CHANGE, "user", name, "", name)
+    if name not in request.service.accounts.users:
         raise not_found("user", name)
     done = accepted(
-        await ask.service.change_accounts(
-            ask.user, lambda accounts, now_ms: commands.remove_user(accounts, name, now_ms)
+        await request.service.change_accounts(
+            request.user, lambda accounts, now_ms: commands.remove_user(accounts, name, now_ms)
         )
     )
     return ChangeAnswer(seq=done.seq)
@@ -102,36 +110,36 @@ async def remove_user(ask: Ask) -> Reply:
 # ---- roles -----------------------------------------------------------------------------------------------
 
 
-def _check_may_grant(ask: Ask, role: Role, queue: str) -> str:
-    """The user of the path, if whoever asks may give them, or take from them, this role."""
-    name = ask.path["user"]
-    user = ask.service.accounts.users.get(name)
-    is_able = may_grant(ask.service.accounts, ask.principal, role, queue)
-    if user is None or not (is_able or _sees(ask, user)):
+def _check_may_grant(request: ApiRequest, role: Role, queue: str) -> str:
+    """The user of the path, if the requesting user may grant them this role or revoke it."""
+    name = request.path["user"]
+    user = request.service.accounts.users.get(name)
+    is_able = may_grant(request.service.accounts, request.principal, role, queue)
+    if user is None or not (is_able or _sees(request, user)):
         raise not_found("user", name)
     if not is_able:
         raise forbidden(Verb.ROLES_CHANGE)
     return name
 
 
-async def grant(ask: Ask) -> Reply:
-    role, queue = Role(ask.body.role), ask.body.queue
-    name = _check_may_grant(ask, role, queue)
-    queues = ask.service.state.queues.queues
+async def grant(request: ApiRequest) -> Reply:
+    role, queue = Role(request.body.role), request.body.queue
+    name = _check_may_grant(request, role, queue)
+    queues = request.service.state.queues.queues
     done = accepted(
-        await ask.service.change_accounts(
-            ask.user, lambda accounts, now_ms: commands.grant(accounts, name, role, queue, queues, now_ms)
+        await request.service.change_accounts(
+            request.user, lambda accounts, now_ms: commands.grant(accounts, name, role, queue, queues, now_ms)
         )
     )
     return ChangeAnswer(seq=done.seq)
 
 
-async def revoke(ask: Ask) -> Reply:
-    role, queue = Role(ask.query.role), ask.query.queue
-    name = _check_may_grant(ask, role, queue)
+async def revoke(request: ApiRequest) -> Reply:
+    role, queue = Role(request.query.role), request.query.queue
+    name = _check_may_grant(request, role, queue)
     done = accepted(
-        await ask.service.change_accounts(
-            ask.user, lambda accounts, now_ms: commands.revoke(accounts, name, role, queue, now_ms)
+        await request.service.change_accounts(
+            request.user, lambda accounts, now_ms: commands.revoke(accounts, name, role, queue, now_ms)
         )
     )
     return ChangeAnswer(seq=done.seq)
@@ -140,41 +148,46 @@ async def revoke(ask: Ask) -> Reply:
 # ---- tokens ----------------------------------------------------------------------------------------------
 
 
-async def list_tokens(ask: Ask) -> Reply:
-    name = ask.query.user or ask.user
-    ask.insist(Verb.TOKENS_READ, "user", name, "", name)
-    if name not in ask.service.accounts.users:
+async def list_tokens(request: ApiRequest) -> Reply:
+    name = request.query.user or request.user
+    request.require(Verb.TOKENS_READ, "user", name, "", name)
+    if name not in request.service.accounts.users:
         raise not_found("user", name)
-    tokens = sorted(ask.service.accounts.tokens.values(), key=lambda token: (token.issued_ms, token.id))
+    tokens = sorted(request.service.accounts.tokens.values(), key=lambda token: (token.issued_ms, token.id))
     return TokenList(tokens=tuple(_token_view(token) for token in tokens if token.user == name))
 
 
 def _token_view(token: Token) -> TokenView:
     return TokenView(
-        id=token.id, user=token.user, name=token.name, scope=token.scope, issued_ms=token.issued_ms,
+        id=token.id,
+        user=token.user,
+        name=token.name,
+        scope=token.scope,
+        issued_ms=token.issued_ms,
         expires_ms=token.expires_ms,
-    )  # fmt: skip
+    )
 
 
-async def make_token(ask: Ask) -> Reply:
-    body, now_ms = ask.body, ask.service.now_ms()
-    name = body.user or ask.user
-    ask.insist(Verb.TOKENS_CHANGE, "user", name, "", name)
+async def make_token(request: ApiRequest) -> Reply:
+    body, now_ms = request.body, request.service.now_ms()
+    name = body.user or request.user
+    request.require(Verb.TOKENS_CHANGE, "user", name, "", name)
     span = body.expires_in_ms
     if span is not None and not 0 < span <= _EXPIRES_MS_MAX:
-        raise Unable(422, "bad_expiry", "a token lives from 1 ms to 10 years", field="expires_in_ms")
-    mine = ask.principal
+        why = f"a token cannot be valid for {span} ms"
+        raise ApiError(422, "bad_expiry", why, "use 1 ms to 10 years", "expires_in_ms")
+    mine = request.principal
     expires_ms = mine.expires_ms if span is None else now_ms + span
     scope = body.scope or mine.scope
     refusal = may_mint(mine, scope, expires_ms)
     if refusal is not None:
-        raise Unable(
+        raise ApiError(
             403 if refusal.code == "wider_token" else 422, refusal.code, refusal.why, refusal.hint, refusal.field
         )
     drawn = new_token()
     accepted(
-        await ask.service.change_accounts(
-            ask.user,
+        await request.service.change_accounts(
+            request.user,
             lambda accounts, at_ms: commands.issue_token(
                 accounts, drawn.id, name, drawn.digest, body.name, scope, expires_ms, at_ms
             ),
@@ -185,15 +198,15 @@ async def make_token(ask: Ask) -> Reply:
     )
 
 
-async def revoke_token(ask: Ask) -> Reply:
-    number = ask.path["token"]
-    token = ask.service.accounts.tokens.get(number)
+async def revoke_token(request: ApiRequest) -> Reply:
+    number = request.path["token"]
+    token = request.service.accounts.tokens.get(number)
     if token is None:
         raise not_found("token", number)
-    ask.insist(Verb.TOKENS_CHANGE, "token", number, "", token.user)
+    request.require(Verb.TOKENS_CHANGE, "token", number, "", token.user)
     done = accepted(
-        await ask.service.change_accounts(
-            ask.user, lambda accounts, now_ms: commands.revoke_token(accounts, number, now_ms)
+        await request.service.change_accounts(
+            request.user, lambda accounts, now_ms: commands.revoke_token(accounts, number, now_ms)
         )
     )
     return ChangeAnswer(seq=done.seq)
@@ -202,51 +215,53 @@ async def revoke_token(ask: Ask) -> Reply:
 # ---- secrets ---------------------------------------------------------------------------------------------
 
 
-async def list_secrets(ask: Ask) -> Reply:
-    await ask.has_read("the names of secrets")
-    known = sorted(ask.service.accounts.secrets.items())
+async def list_secrets(request: ApiRequest) -> Reply:
+    await request.audit_read("the names of secrets")
+    known = sorted(request.service.accounts.secrets.items())
     return SecretList(
         secrets=tuple(
             SecretView(name=name, queue=queue, set_ms=at_ms)
             for (queue, name), at_ms in known
-            if ask.may(Verb.SECRETS_READ, queue)
+            if request.may(Verb.SECRETS_READ, queue)
         )
     )
 
 
-async def set_secret(ask: Ask) -> Reply:
-    """The value is kept first, so that no record speaks of a value that is not there; one after the other, so that what
-    is kept is the value of the last record."""
-    name, queue, value = ask.path["secret"], ask.query.queue, ask.body.value
-    ask.insist(Verb.SECRETS_CHANGE, "secret", name, queue)
-    most = ask.shared.settings.secret_bytes_max
+async def set_secret(request: ApiRequest) -> Reply:
+    """Store the value, then record it, so that no record refers to a value that is missing. Changes of one secret take
+    turns, so that the stored value is that of the last record."""
+    name, queue = request.path["secret"], request.query.queue
+    value = request.body.value
+    request.require(Verb.SECRETS_CHANGE, "secret", name, queue)
+    most = request.shared.settings.secret_bytes_max
     if len(value.encode("utf-8", "replace")) > most or "\0" in value:
-        raise Unable(422, "bad_secret", f"a secret has at most {most} bytes and no zero byte", field="value")
-    queues = ask.service.state.queues.queues
-    async with ask.shared.turn("secret", queue, name):
-        accepted(commands.set_secret(ask.service.accounts, name, queue, queues, ask.service.now_ms()))
+        why = f"the value has more than {most} bytes or contains a zero byte"
+        raise ApiError(422, "bad_secret", why, "use a shorter text value", "value")
+    queues = request.service.state.queues.queues
+    async with request.shared.turn("secret", queue, name):
+        accepted(commands.set_secret(request.service.accounts, name, queue, queues, request.service.now_ms()))
         try:
-            await ask.shared.look(ask.service.secrets.put, queue, name, value)
+            await request.shared.look(request.service.secrets.put, queue, name, value)
         except NoKey as wrong:
-            raise Unable(409, "no_secret_key", str(wrong)) from None
+            raise ApiError(409, "no_secret_key", str(wrong)) from None
         done = accepted(
-            await ask.service.change_accounts(
-                ask.user, lambda accounts, now_ms: commands.set_secret(accounts, name, queue, queues, now_ms)
+            await request.service.change_accounts(
+                request.user, lambda accounts, now_ms: commands.set_secret(accounts, name, queue, queues, now_ms)
             )
         )
     return ChangeAnswer(seq=done.seq)
 
 
-async def remove_secret(ask: Ask) -> Reply:
-    name, queue = ask.path["secret"], ask.query.queue
-    ask.insist(Verb.SECRETS_CHANGE, "secret", name, queue)
-    async with ask.shared.turn("secret", queue, name):
-        if (queue, name) not in ask.service.accounts.secrets:
+async def remove_secret(request: ApiRequest) -> Reply:
+    name, queue = request.path["secret"], request.query.queue
+    request.require(Verb.SECRETS_CHANGE, "secret", name, queue)
+    async with request.shared.turn("secret", queue, name):
+        if (queue, name) not in request.service.accounts.secrets:
             raise not_found("secret", name)
         done = accepted(
-            await ask.service.change_accounts(
-                ask.user, lambda accounts, now_ms: commands.remove_secret(accounts, name, queue, now_ms)
+            await request.service.change_accounts(
+                request.user, lambda accounts, now_ms: commands.remove_secret(accounts, name, queue, now_ms)
             )
         )
-        await ask.shared.look(ask.service.secrets.drop, queue, name)
+        await request.shared.look(request.service.secrets.drop, queue, name)
     return ChangeAnswer(seq=done.seq)

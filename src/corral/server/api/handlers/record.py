@@ -1,4 +1,4 @@
-"""The server about itself and its past: health, metrics, usage, and the description of the interface."""
+"""Health, metrics and usage."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from functools import partial
 import msgspec
 
 import corral
-from corral.server.api.entry.asking import Ask, Content, Reply
-from corral.server.api.entry.problems import forbidden
-from corral.server.api.entry.shared_views import in_steps
+from corral.server.api.http.problems import forbidden
+from corral.server.api.http.request import ApiRequest, Content, Reply
+from corral.server.api.http.shared_views import in_steps
 from corral.server.auth import Verb, seen_queues
 from corral.server.metrics import KIND
 from corral.store.lookup import Lookup, UsageQuery
 from corral.wire.api import HealthView, UsageLine, UsageView
 
 
-async def health(ask: Ask) -> Reply:
-    """Told to everybody, and therefore next to nothing."""
-    service, vitals = ask.service, ask.service.vitals()
+async def health(request: ApiRequest) -> Reply:
+    """Answered without a token, so it reveals very little."""
+    service, vitals = request.service, request.service.vitals()
     has_failed = service.has_failed or not vitals.following
     return HealthView(
         status="failed" if has_failed else "ok" if service.is_ready else "starting",
@@ -29,29 +29,33 @@ async def health(ask: Ask) -> Reply:
     )
 
 
-async def metrics(ask: Ask) -> Reply:
-    """Of all queues, so for those who may see all of them."""
-    if ask.user and not ask.may(Verb.METRICS_READ):
+async def metrics(request: ApiRequest) -> Reply:
+    """Metrics cover all queues, so only users who may see all of them get them."""
+    if request.user and not request.may(Verb.METRICS_READ):
         raise forbidden(Verb.METRICS_READ)
-    return Content(await ask.shared.views.of("metrics", partial(_metrics, ask)), KIND)
+    return Content(await request.shared.views.of("metrics", partial(_metrics, request)), KIND)
 
 
-async def _metrics(ask: Ask) -> bytes:
-    """What the state says is looked at here, in steps; as text it is written in a thread."""
-    metrics = ask.shared.metrics
-    metrics.now_ms = ask.service.now_ms()
-    told = [family async for family in in_steps(metrics.families())]
-    return await ask.shared.look(metrics.written, told)
+async def _metrics(request: ApiRequest) -> bytes:
+    """Read the state here, in steps; format the text in a thread."""
+    metrics = request.shared.metrics
+    metrics.now_ms = request.service.now_ms()
+    families = [family async for family in in_steps(metrics.families())]
+    return await request.shared.look(metrics.written, families)
 
 
-async def usage(ask: Ask) -> Reply:
-    wanted = ask.query
+async def usage(request: ApiRequest) -> Reply:
+    wanted = request.query
     query = UsageQuery(
-        queues=seen_queues(ask.service.accounts, ask.principal, Verb.USAGE_READ),
-        users_own=ask.user, queue=wanted.queue, user=wanted.user, since=wanted.since, until=wanted.until,
-        now_ms=ask.service.now_ms(),
-    )  # fmt: skip
-    return await ask.shared.look(_usage, ask.service.lookup, query)
+        queues=seen_queues(request.service.accounts, request.principal, Verb.USAGE_READ),
+        users_own=request.user,
+        queue=wanted.queue,
+        user=wanted.user,
+        since=wanted.since,
+        until=wanted.until,
+        now_ms=request.service.now_ms(),
+    )
+    return await request.shared.look(_usage, request.service.lookup, query)
 
 
 def _usage(lookup: Lookup, query: UsageQuery) -> UsageView:

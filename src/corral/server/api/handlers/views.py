@@ -1,6 +1,6 @@
-"""From what the server knows to what it tells: rows, gangs, seats and reasons as the shapes of the interface.
+"""Convert rows, gangs, seats and reasons to the answer types of the API.
 
-Pure but for reading the state. Whether something may be told is asked of whoever calls, through ``sees``.
+Pure apart from reading the state. The caller passes ``sees``, which says whether the user may see a gang.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ import msgspec
 from msgspec.structs import replace
 
 from corral.core.cluster.resources import Seat
+from corral.core.gang_id import job_of
 from corral.core.model import Gang, Job, JobSpec
-from corral.policy.advice import Change
-from corral.policy.reasons import Hold
-from corral.server.totals import job_of
+from corral.policy.explain.reasons import Change, Hold
 from corral.store.lookup import AttemptRow, JobRow
 from corral.wire.api import (
     AttemptView,
@@ -29,10 +28,10 @@ from corral.wire.api import (
     SeatView,
 )
 
-#: Whether a gang's job may be seen.
+#: Whether the user may see the job of a gang.
 Sees = Callable[[str], bool]
 
-SOMEBODY = "another job"
+HIDDEN_GANG = "another job"
 
 
 def summary(row: JobRow) -> JobSummary:
@@ -41,12 +40,25 @@ def summary(row: JobRow) -> JobSummary:
 
 def _summary(row: JobRow) -> dict[str, Any]:
     return {
-        "id": row.id, "name": row.name, "queue": row.queue, "user": row.user, "priority": row.priority,
-        "state": JobState(row.state), "held": row.held, "submitted_ms": row.submitted_ms,
-        "started_ms": row.started_ms, "ended_ms": row.ended_ms, "exit_code": row.exit_code, "failure": row.failure,
-        "why": row.why, "gpus": row.gpus, "tasks": row.tasks, "attempts": row.attempts, "array_size": row.array_size,
+        "id": row.id,
+        "name": row.name,
+        "queue": row.queue,
+        "user": row.user,
+        "priority": row.priority,
+        "state": JobState(row.state),
+        "held": row.held,
+        "submitted_ms": row.submitted_ms,
+        "started_ms": row.started_ms,
+        "ended_ms": row.ended_ms,
+        "exit_code": row.exit_code,
+        "failure": row.failure,
+        "why": row.why,
+        "gpus": row.gpus,
+        "tasks": row.tasks,
+        "attempts": row.attempts,
+        "array_size": row.array_size,
         "labels": dict(row.labels),
-    }  # fmt: skip
+    }
 
 
 def job_view(row: JobRow, gangs: Sequence[GangView], history: Sequence[AttemptView], shows_env: bool) -> JobView:
@@ -66,19 +78,21 @@ def _terms(spec: JobSpec, shows_env: bool) -> dict[str, Any]:
         "directory": "" if work is None else work.directory,
         "env": None if work is None or not shows_env else dict(work.env),
         "after": tuple(f"{each.after}:{each.job}" for each in spec.after),
-        "time_limit_ms": spec.time_limit_ms, "estimate_ms": spec.estimate_ms, "begin_ms": spec.begin_ms,
-        "deadline_ms": spec.deadline_ms, "checkpoints": spec.checkpoints, "preemptible": spec.preemptible,
-    }  # fmt: skip
+        "time_limit_ms": spec.time_limit_ms,
+        "estimate_ms": spec.estimate_ms,
+        "begin_ms": spec.begin_ms,
+        "deadline_ms": spec.deadline_ms,
+        "checkpoints": spec.checkpoints,
+        "preemptible": spec.preemptible,
+    }
 
 
 def gang_view(gang: Gang, job: Job) -> GangView:
-    element, _, role = gang.id.partition("/")
-    index = element.partition("[")[2].rstrip("]")
     demand, leaving = gang.demand, gang.eviction
     return GangView(
         id=gang.id,
-        role=role,
-        index=int(index) if index else None,
+        role=gang.role,
+        index=gang.index,
         state=gang.state,
         attempt=gang.attempt,
         tasks=len(gang.seats) or demand.tasks,
@@ -102,12 +116,22 @@ def seat_views(seats: Sequence[Seat]) -> Iterable[SeatView]:
 
 
 def attempt_view(row: AttemptRow, sees: Sees) -> AttemptView:
-    beneficiary = row.beneficiary if not row.beneficiary or sees(row.beneficiary) else SOMEBODY
+    beneficiary = row.beneficiary if not row.beneficiary or sees(row.beneficiary) else HIDDEN_GANG
     return AttemptView(
-        gang=row.gang, attempt=row.attempt, role=row.role, index=row.index, placed_ms=row.placed_ms,
-        started_ms=row.started_ms, ended_ms=row.ended_ms, nodes=row.nodes, exit_code=row.exit_code,
-        failure=row.failure, cause=row.cause, beneficiary=beneficiary, lost_gpu_ms=row.lost_gpu_ms,
-    )  # fmt: skip
+        gang=row.gang,
+        attempt=row.attempt,
+        role=row.role,
+        index=row.index,
+        placed_ms=row.placed_ms,
+        started_ms=row.started_ms,
+        ended_ms=row.ended_ms,
+        nodes=row.nodes,
+        exit_code=row.exit_code,
+        failure=row.failure,
+        cause=row.cause,
+        beneficiary=beneficiary,
+        lost_gpu_ms=row.lost_gpu_ms,
+    )
 
 
 # ---- reasons ---------------------------------------------------------------------------------------------
@@ -122,15 +146,15 @@ def reason_views(hold: Hold, now_ms: int, sees: Sees) -> Iterable[ReasonView]:
 
 
 def without_strangers(reason: Any, sees: Sees) -> Any:
-    """The same reason with the names of gangs that may not be seen left out."""
+    """The same reason without the names of gangs that the user may not see."""
     fields = reason.__struct_fields__
     hidden: dict[str, Any] = {}
     for name in ("gang", "beneficiary"):
         if name in fields and getattr(reason, name) and not sees(getattr(reason, name)):
-            hidden[name] = SOMEBODY
+            hidden[name] = HIDDEN_GANG
     for name in ("gangs", "victims"):
         if name in fields:
-            hidden[name] = tuple(gang if sees(gang) else SOMEBODY for gang in getattr(reason, name))
+            hidden[name] = tuple(gang if sees(gang) else HIDDEN_GANG for gang in getattr(reason, name))
     return replace(reason, **hidden) if hidden else reason
 
 
@@ -138,11 +162,16 @@ def in_the_way_views(hold: Hold, now_ms: int, sees: Sees) -> Iterable[InTheWayVi
     for each in hold.in_the_way:
         if sees(each.gang):
             yield InTheWayView(
-                gpu_milli=each.gpu_milli, ends_ms=each.ends_ms, text=each.text(now_ms), gang=each.gang,
-                job=job_of(each.gang), queue=each.queue, user=each.user,
-            )  # fmt: skip
+                gpu_milli=each.gpu_milli,
+                ends_ms=each.ends_ms,
+                text=each.text(now_ms),
+                gang=each.gang,
+                job=job_of(each.gang),
+                queue=each.queue,
+                user=each.user,
+            )
         else:
-            stranger = replace(each, gang=SOMEBODY, user="somebody", queue="another queue")
+            stranger = replace(each, gang=HIDDEN_GANG, user="another user", queue="another queue")
             yield InTheWayView(gpu_milli=each.gpu_milli, ends_ms=each.ends_ms, text=stranger.text(now_ms))
 
 
@@ -151,5 +180,5 @@ def change_views(changes: Iterable[Change]) -> Iterable[ChangeView]:
 
 
 def plain(amounts: Mapping[str, int | None]) -> dict[str, int]:
-    """Named amounts, those that are not governed left out."""
+    """Named amounts without those that have no limit."""
     return {name: amount for name, amount in amounts.items() if amount is not None}

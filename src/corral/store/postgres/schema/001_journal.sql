@@ -12,8 +12,8 @@ CREATE TABLE records (
     hash    bytea   NOT NULL
 );
 
--- One row: who may write, and the last record. Locked and changed by every transaction that writes, on condition of the
--- epoch: whoever has an older one changes nothing.
+-- One row: the epoch of the writer, and the last record. Every transaction that writes locks and changes it, on
+-- condition of the epoch: a server with an older epoch changes nothing.
 CREATE TABLE writer (
     one   boolean PRIMARY KEY DEFAULT true CHECK (one),
     epoch bigint  NOT NULL,
@@ -22,11 +22,12 @@ CREATE TABLE writer (
 ) WITH (fillfactor = 10);
 INSERT INTO writer (epoch, seq, hash) VALUES (0, 0, decode(repeat('00', 32), 'hex'));
 
--- One row: who leads, by the clock of this database. Apart from the row above, so that renewing waits for no writing.
+-- One row: the leader, by the clock of this database. Separate from the row above, so that renewing does not wait for
+-- writing.
 CREATE TABLE leader (
     one        boolean PRIMARY KEY DEFAULT true CHECK (one),
-    holder     text    NOT NULL,  -- which server; a restart in the same folder is the same one
-    url        text    NOT NULL,  -- where it answers
+    holder     text    NOT NULL,  -- the id of the server; a restart in the same folder has the same
+    url        text    NOT NULL,  -- of the server
     epoch      bigint  NOT NULL,
     session    integer NOT NULL,  -- of the connection that writes: pg_backend_pid()
     since      timestamptz NOT NULL,
@@ -36,7 +37,7 @@ CREATE TABLE leader (
 INSERT INTO leader (holder, url, epoch, session, since, renewed_at, expires_at)
     VALUES ('', '', 0, 0, 'epoch', 'epoch', 'epoch');
 
--- What was taken out of the front, in order. The last row is the anchor: the first record here follows its hash.
+-- Archives, in order. The last row is the anchor: the first record of this database follows its hash.
 CREATE TABLE archives (
     last_seq  bigint PRIMARY KEY,
     last_hash bytea  NOT NULL,
@@ -45,7 +46,7 @@ CREATE TABLE archives (
     sha256    text   NOT NULL
 );
 
--- How far the records of the last archive are removed from this database already.
+-- The last record that was removed from this database after archiving.
 CREATE TABLE anchor (
     one  boolean PRIMARY KEY DEFAULT true CHECK (one),
     seq  bigint  NOT NULL,
@@ -65,7 +66,7 @@ CREATE TABLE images (
 );
 ALTER TABLE images ALTER COLUMN body SET STORAGE EXTERNAL;  -- it is compressed already
 
--- Values of secrets, readable by whoever may read this database. Names and times are in the journal, values are not.
+-- Values of secrets, encrypted. Names and times are in the journal, values are not.
 CREATE TABLE secrets (
     queue text  COLLATE "C" NOT NULL,
     name  text  COLLATE "C" NOT NULL,

@@ -1,6 +1,6 @@
--- Jobs by label, so that a question for a label costs what has it and not what there is. Labels of a job never change;
--- a row of a job that is no longer in its table is found by nobody. Digests, for an index takes no long texts; what
--- PostgreSQL takes for no text at all (a NUL) is left out.
+-- An index of jobs by label. Labels of a job never change; rows of jobs that are no longer in the table of jobs are
+-- never found. Keys and values are digests, because an index takes no long texts; texts with a NUL, which PostgreSQL
+-- does not store, are left out.
 
 CREATE TABLE job_labels (
     key   text   COLLATE "C" NOT NULL,  -- its MD5

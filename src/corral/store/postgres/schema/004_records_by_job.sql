@@ -1,5 +1,5 @@
--- Records by job, so that a question for the events of a job reads those and no others. Records that were there before
--- this table are entered by the writer, the newest first and a part at a time: a start does not wait for it.
+-- An index of records by job. The writer enters records that are older than this table in the background, the newest
+-- first and a part at a time: a start does not wait for it.
 
 CREATE TABLE job_records (
     job text   COLLATE "C" NOT NULL,

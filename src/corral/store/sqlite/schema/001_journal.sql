@@ -11,7 +11,8 @@ CREATE TABLE records (
     hash    BLOB    NOT NULL
 );
 
--- One row: who may write, and the last record. Changed by every transaction that writes, on condition of the epoch.
+-- One row: the epoch of the writer, and the last record. Every transaction that writes changes it, on condition of the
+-- epoch.
 CREATE TABLE writer (
     only  INTEGER PRIMARY KEY CHECK (only = 1),
     epoch INTEGER NOT NULL,
@@ -20,7 +21,7 @@ CREATE TABLE writer (
 );
 INSERT INTO writer VALUES (1, 0, 0, zeroblob(32));
 
--- What was taken out of the front, in order. The last row is the anchor: the first record here follows its hash.
+-- Archives, in order. The last row is the anchor: the first record of this database follows its hash.
 CREATE TABLE archives (
     last_seq  INTEGER PRIMARY KEY,
     last_hash BLOB    NOT NULL,
@@ -29,7 +30,7 @@ CREATE TABLE archives (
     sha256    TEXT    NOT NULL
 );
 
--- How far the records of the last archive are removed from this database already.
+-- The last record that was removed from this database after archiving.
 CREATE TABLE anchor (
     only INTEGER PRIMARY KEY CHECK (only = 1),
     seq  INTEGER NOT NULL,

@@ -1,5 +1,5 @@
--- Jobs by label, so that a question for a label costs what has it and not what there is. Labels of a job never change;
--- a row of a job that is no longer in its table is found by nobody.
+-- An index of jobs by label. Labels of a job never change; rows of jobs that are no longer in the table of jobs are
+-- never found.
 
 CREATE TABLE job_labels (
     key   TEXT    NOT NULL,

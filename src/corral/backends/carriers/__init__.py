@@ -1,1 +1,0 @@
-"""How agents come onto machines that something else gives: one seam, and an implementation for each engine."""

@@ -1,0 +1,102 @@
+"""``corral user``: users and their roles."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import rich_click as click
+
+from corral.cli.lazy import Noun
+from corral.cli.render import Field, Listing, print_line, print_note
+from corral.cli.session import connected
+from corral.cli.words import Word
+
+if TYPE_CHECKING:
+    from corral.wire.api.people import RoleView, UserView
+
+ROLES = ("administrator", "operator", "lead", "member", "viewer")
+
+
+def role_text(role: RoleView) -> str:
+    return f"{role.role} of {role.queue}" if role.queue else role.role
+
+
+USERS: Listing[UserView] = Listing(
+    {
+        "name": Field(lambda user: user.name, title="USER"),
+        "roles": Field(lambda user: ", ".join(map(role_text, user.roles)) or "none", shrinks=True),
+        "account": Field(lambda user: user.account or "-"),
+        "tokens": Field(lambda user: str(user.tokens), right=True),
+        "disabled": Field(lambda user: "disabled" if user.disabled else ""),
+    },
+    ("name", "roles", "account", "tokens", "disabled"),
+)
+
+
+@click.group(cls=Noun, invoke_without_command=True)
+@click.pass_context
+def user(ctx: click.Context) -> None:
+    """Users and their roles."""
+    if ctx.invoked_subcommand is None:
+        ctx.invoke(list_users, fields=None, as_json=False)
+
+
+@user.command("list")
+@USERS.options
+def list_users(fields: str | None, as_json: bool) -> None:
+    """List the users you may see."""
+    with connected() as client:
+        found = client.users().users
+    USERS.write(found, fields, as_json, empty="no users that you may see")
+
+
+@user.command("set")
+@click.argument("name")
+@click.option("--account", metavar="ACCOUNT", default=None, help="Account that runs their jobs.")
+@click.option("--disable/--enable", "disabled", default=None, help="Disable or enable the user.")
+def set_user(name: str, account: str | None, disabled: bool | None) -> None:
+    """Create a user, or change the given settings of one."""
+    from corral.client.errors import NotFound
+
+    with connected() as client:
+        try:
+            client.user(name)
+            verb = "changed"
+        except NotFound:
+            verb = "created"
+        client.set_user(name, account=account, disabled=disabled)
+    print_line(f"user {name} {verb}")
+    if verb == "created":
+        print_note(f"  corral user grant {name} member QUEUE", dim=True)
+        print_note(f"  corral token make --user {name}", dim=True)
+
+
+@user.command()
+@click.argument("name")
+def remove(name: str) -> None:
+    """Remove a user with all roles and tokens. The audit record keeps what they did."""
+    with connected() as client:
+        client.remove_user(name)
+    print_line(f"user {name} removed")
+
+
+@user.command()
+@click.argument("name")
+@click.argument("role", type=Word(*ROLES))
+@click.argument("queue", default="")
+def grant(name: str, role: str, queue: str) -> None:
+    """Grant a user a role in a queue and its children; without a queue, everywhere."""
+    with connected() as client:
+        client.grant(name, role, queue)
+    print_line(f"{name} is {role} of {queue or 'everything'}")
+
+
+@user.command()
+@click.argument("name")
+@click.argument("role", type=Word(*ROLES))
+@click.argument("queue", default="")
+def revoke(name: str, role: str, queue: str) -> None:
+    """Revoke a role."""
+    with connected() as client:
+        client.revoke(name, role, queue)
+    print_line(f"{name} is no longer {role} of {queue or 'everything'}")

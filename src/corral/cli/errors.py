@@ -1,0 +1,57 @@
+"""Errors for users: what is wrong, why, and what to do. Never a traceback.
+
+Knows how a complaint reads and which exit code it has; knows no command.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from rich_click import ClickException
+
+FAULT = 1  # an error that the user did not cause
+BAD_INPUT = 2
+UNREACHABLE = 3
+REFUSED = 4
+NOT_FOUND = 5
+WOULD_WAIT = 6  # a dry run: the job would be accepted and would wait
+UNHEALTHY = 7  # a check found something
+TIMED_OUT = 124  # as timeout(1)
+INTERRUPTED = 130  # as a shell reports a program that was ended by SIGINT
+CANCELLED = 143  # of a job: as a shell reports a program that was ended by SIGTERM
+
+#: What each exit code means; the reference page shows it.
+EXIT_CODES = {
+    0: "done; of `run` and `wait`: the job succeeded",
+    FAULT: "unexpected error; of `run` and `wait`: the job failed without an exit code",
+    BAD_INPUT: "wrong usage, or an invalid job file",
+    UNREACHABLE: "no server can be reached, or there are no credentials",
+    REFUSED: "the server refused; the message says why",
+    NOT_FOUND: "not found, or you may not see it",
+    WOULD_WAIT: "`submit --dry-run`: the job would be accepted, and would wait",
+    UNHEALTHY: "`doctor`, `db verify`, `config check`: problems were found",
+    TIMED_OUT: "`wait --timeout`, `up --detach`: timed out",
+    INTERRUPTED: "interrupted; of `run`: detached, the job continues",
+    CANCELLED: "`run` and `wait`: the job was cancelled",
+}
+
+
+class Complaint(ClickException):
+    """Ends the program. ``hint`` says what to do about it."""
+
+    def __init__(self, what: str, hint: str = "", exit_code: int = BAD_INPUT) -> None:
+        super().__init__(what)
+        self.hint, self.code = hint, exit_code
+
+
+def unknown(kind: str, word: str, known: Iterable[str]) -> Complaint:
+    """An unknown name, with the nearest known one or all of them as the hint."""
+    return Complaint(f"there is no {kind} {word!r}", nearest(word, known))
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint: the known name that was probably meant, or all of them."""
+    names = list(known)
+    near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}"

@@ -1,0 +1,35 @@
+"""Options of several providers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import rich_click as click
+
+from corral.cli.words import Span
+
+Option = Callable[[Any], Any]
+
+OPTIONS: tuple[Option, ...] = (
+    click.option(
+        "--corral", metavar="COMMAND", default=None, help="Command that runs corral on the nodes; default: as here."
+    ),
+    click.option("--folder", metavar="PATH", default=None, help="Data folder of the agents on the nodes."),
+    click.option("--fake-gpus", metavar="8xH100", default=None, help="Simulate these GPUs on the nodes."),
+    click.option(
+        "--grace",
+        type=Span(),
+        metavar="TIME",
+        default=None,
+        help="Time for jobs to leave a node before it is given back.",
+    ),
+)
+
+
+def pilot_settings(given: dict[str, Any]) -> dict[str, Any]:
+    import shlex
+
+    renamed = {"grace": "grace_ms"}
+    found = {renamed.get(name, name): given[name] for name in ("folder", "fake_gpus", "grace") if name in given}
+    return found | ({"corral": shlex.split(given["corral"])} if "corral" in given else {})

@@ -1,1 +1,0 @@
-"""Commands about people: users, roles, tokens, secrets."""

@@ -1,0 +1,1 @@
+"""Users, roles, tokens, and secrets by name."""

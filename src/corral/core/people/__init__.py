@@ -1,1 +1,0 @@
-"""Who may act: users, roles, tokens, secrets by name."""

@@ -1,0 +1,63 @@
+"""Gangs that got a reservation from an earlier plan: each stays first of its pool until it has started.
+
+Shares change with every start and end, and with them the order. If the next gang in order took what is kept for
+another, large gangs would get reservations again and again and never start. So a reservation binds later plans: only
+a higher priority, or an owner within its guarantee, goes before. See docs/decisions/0024. Places no gang.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from corral.core.model import Gang
+from corral.core.snapshot import Draft
+from corral.policy.cycle.walk import Turn, Walk
+from corral.policy.quota.limits import is_owner_before
+
+
+class Heads:
+    """Gangs that go before the turn of others in one draft. ``reserved``: their names, in the order of reservation."""
+
+    def __init__(self, draft: Draft, reserved: Iterable[str]) -> None:
+        self._draft, self._all = draft, frozenset(reserved)
+        self._reserved = sorted([draft.state.gangs[name] for name in reserved], key=lambda gang: -gang.priority)
+
+    def is_one(self, gang: Gang) -> bool:
+        """Whether it has a reservation from an earlier plan."""
+        return gang.id in self._all
+
+    def before(self, walk: Walk, turn: Turn) -> Turn | None:
+        """The turn of the gang that goes before this one, if there is one. Each is offered once."""
+        rivals = self._rivals(turn.gang) if self._reserved else []
+        while rivals:
+            first = next((each for each in rivals if not self._yields(each, rivals)), rivals[0])
+            first = min([each for each in rivals if _is_like(each, first)], key=lambda gang: gang.rank)
+            if first is turn.gang or not self._goes_before(first, turn.gang):
+                return None
+            elder = walk.first_in(first.queue, first.priority)
+            if elder is not None and _is_like(elder, first) and elder.rank < first.rank:
+                return walk.turn_of(elder)  # it may share a limit, of which a part is to be kept for it
+            rivals.remove(first)
+            self._reserved.remove(first)
+            own = walk.turn_of(first)
+            if own is not None:
+                return own
+        return None
+
+    def _rivals(self, gang: Gang) -> list[Gang]:
+        """Gangs that have a reservation and are no less important, also on other nodes: they may share a limit."""
+        served = self._draft.served
+        return [each for each in self._reserved if each.priority >= gang.priority and each.id not in served]
+
+    def _yields(self, gang: Gang, rivals: Sequence[Gang]) -> bool:
+        return any(is_owner_before(self._draft, other, gang) for other in rivals if other is not gang)
+
+    def _goes_before(self, gang: Gang, other: Gang) -> bool:
+        if _is_like(gang, other):
+            return gang.rank < other.rank
+        return not is_owner_before(self._draft, other, gang)
+
+
+def _is_like(gang: Gang, other: Gang) -> bool:
+    """Whether only their age decides which goes first: that does not change."""
+    return (gang.queue, gang.user, gang.priority) == (other.queue, other.user, other.priority)

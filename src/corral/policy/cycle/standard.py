@@ -1,0 +1,418 @@
+"""The cycle: one pass from a snapshot to a plan, for every policy that serves the waiting gangs in order.
+
+The steps are in ``plan``: start gangs on their claims, repair, drain, serve the waiting gangs in order, let gangs grow.
+A policy of the catalogue is a choice of parts; the cycle is the same for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from msgspec.structs import replace
+
+from corral.core.cluster.resources import Demand, Seat
+from corral.core.cluster.slots import could_take
+from corral.core.model import Cause, Gang, GangState
+from corral.core.plan import Decision, DropClaim, Evict, Place, Plan, Repair
+from corral.core.queues.quota import ROOT, Shortfall
+from corral.core.snapshot import Snapshot
+from corral.policy.backfill.calendar import TransientReservations
+from corral.policy.backfill.claims import is_tenable, is_vacant
+from corral.policy.backfill.heads import Heads
+from corral.policy.backfill.patience import Patience
+from corral.policy.backfill.pools import Pool, Pools
+from corral.policy.backfill.timetable import DurableReservations, is_countable
+from corral.policy.cycle.elastic import Most, drained, grow, growable, repair
+from corral.policy.cycle.parts import Parts, known_full, nothing_can_change
+from corral.policy.cycle.walk import Turn, Walk
+from corral.policy.placement.seating import FREE, Bounds, Cut, Seating, find_seats, spread_of
+from corral.policy.preemption.preemptor import Preemption, Preemptor, next_beat_ms
+from corral.policy.quota.allowance import Allowances
+from corral.policy.quota.limits import Limits, is_owner_before, least_charge
+
+PASSED_OVER_MAX = 64  # gangs that one plan passes over one by one, where their graces may differ
+
+
+class Standard:
+    """A policy: a snapshot goes in, a plan comes out."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+
+    def __call__(self, snapshot: Snapshot) -> Plan:
+        if nothing_can_change(snapshot.state, self.parts):
+            return Plan(snapshot.now_ms)
+        cycle = Cycle(snapshot, self.parts)
+        cycle.plan()
+        made, again = cycle.calendar.made(), cycle.look_again_ms()
+        if cycle.keeps:  # a reservation may begin at a time at which nothing else happens
+            again = min([each.at_ms for each in made] + ([] if again is None else [again]), default=None)
+        kept, remembers = cycle.limits.made(), cycle.remembers
+        return Plan(snapshot.now_ms, tuple(cycle.decisions), made, again, cycle.keeps, kept, remembers)
+
+
+class Cycle:
+    """One plan under construction."""
+
+    def __init__(self, snapshot: Snapshot, parts: Parts) -> None:
+        self.snapshot, self.parts = snapshot, parts
+        self.state, self.now_ms = snapshot.state, snapshot.now_ms
+        self.draft = snapshot.draft()
+        self.keeps = parts.backfill.keeps and is_countable(self.state)
+        self.calendar = DurableReservations(self.draft) if self.keeps else TransientReservations(self.draft)
+        self.room = Preemptor(self.draft, parts.preemption or Preemption(causes=()))
+        self.allowances = Allowances(self.draft)
+        self.decisions: list[Decision] = []
+        self.full = known_full(self.state, parts)
+        self.pools = Pools(self.state.topology)
+        self.blocked: dict[Pool, int] = {}  # pool -> how many of its gangs got a reservation, or were refused one
+        self.returned: list[Gang] = []  # gangs that lost their claim in this plan
+        self.passed_over = 0
+        self.limits = Limits(self.draft)
+        self.patience = Patience(self.draft, parts.patience_ms, self.pools)
+        # where the order does not change by itself, a gang with a reservation is first anyway
+        self.remembers = not self.keeps and not parts.order.looks_inside
+        self.heads = Heads(self.draft, self.state.promises if self.remembers else ())
+        self.out_of_turn = self.in_the_dark = False  # in the dark: no reservation was found for the last gang
+        self._in_vain: set[tuple[Demand, Bounds]] = set()  # what does not fit, and will not in this plan
+        self._no_seats: set[tuple[Demand, Bounds]] = set()  # what does not fit unless others are preempted for it
+
+    def plan(self) -> None:
+        self.keep_promises()  # 1. gangs start on the seats that they claim, once these are vacant
+        self.repair()  # 2. broken gangs are repaired, or evicted
+        self.drain()  # 3. gangs on drained nodes and GPUs are evicted
+        with self.state.backlog.joined_by(self.returned):
+            self.serve()  # 4. the waiting gangs, in order: check quota, place, make room, or reserve a start
+        if self.parts.grows and not (self.keeps and self.calendar.reservations):
+            self.grow()  # 5. GPUs on which no gang will start go to gangs that can use them
+
+    # ---- 1. claims ---------------------------------------------------------------------------------------------
+
+    def keep_promises(self) -> None:
+        for gang in list(self.state.claimants.values()):
+            if not is_tenable(self.draft, gang):
+                self.draft.drop_claim(gang)
+                self.decisions.append(DropClaim(gang.id, gang.attempt))
+                if gang.state is GangState.WAITING and not gang.blockers:
+                    self.returned.append(gang)
+            elif gang.state is GangState.WAITING and not gang.blockers and is_vacant(self.draft, gang):
+                size = next(size for size in gang.demand.sizes() if size <= len(gang.claim))
+                slice_mib = gang.demand.task.slice_mib
+                seats = tuple(Seat(seat.node, seat.gpus, slice_mib) for seat in gang.claim)
+                self.draft.place_on_claim(gang, seats)
+                spread = spread_of(self.state.topology, seats)
+                self.decisions.append(Place(gang.id, gang.attempt + 1, seats[:size], seats[size:], spread))
+
+    # ---- 2. repair, 3. drain -----------------------------------------------------------------------------------
+
+    def repair(self) -> None:
+        for gang in list(self.state.broken.values()):
+            decision = repair(self.draft, gang)
+            if isinstance(decision, Repair):
+                seats = decision.seats + decision.spares
+                self.draft.move(gang, seats, self.state.charge_for(gang.demand.task, seats))
+            else:
+                self.draft.evict(gang)
+            self.decisions.append(decision)
+
+    def drain(self) -> None:
+        for gang in drained(self.draft):
+            self.draft.evict(gang)
+            self.decisions.append(Evict(gang.id, gang.attempt, Cause.DRAIN))
+
+    # ---- 4. waiting gangs --------------------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        walk = Walk(self.draft, self.parts.order, self.room, self.full)
+        while not self._is_stuck() and (turn := walk.next()) is not None:
+            overdue = self.patience.before(walk, turn)
+            self.out_of_turn = overdue is not None
+            self._serve(walk, overdue or self.heads.before(walk, turn) or turn)
+            if overdue is not None and self._is_dealt_with(overdue.gang):
+                self.patience.is_over(overdue.gang)
+            self.draft.capacity.keep()
+
+    def _is_dealt_with(self, gang: Gang) -> bool:
+        """Whether the gang starts, or its pool has all its reservations. False if quota blocks it, or if its start
+        cannot be foreseen."""
+        promised = self.blocked.get(self.pools.of(gang.demand), 0)
+        return gang.id in self.draft.served or promised >= self.parts.backfill.depth
+
+    def _is_stuck(self) -> bool:
+        """Whether no gang may pass a blocked one, and all compete for the same nodes."""
+        return not self.parts.backfill.may_pass and bool(self.blocked) and len(self.state.topology.layouts) == 1
+
+    def _serve(self, walk: Walk, turn: Turn) -> None:
+        gang, demand, pool = turn.gang, turn.gang.demand, self.pools.of(turn.gang.demand)
+        if not self.parts.backfill.may_pass and self.blocked.get(pool):
+            walk.close_at_bucket(turn)
+            walk.close_demand(demand)
+            return
+        if self._is_full(gang, pool):
+            walk.close(turn)
+            if self.room.nobody_to_ask(gang):
+                walk.close_class(turn)
+            self._give_up(walk, gang, FREE)
+            return
+        shortfall = self.allowances.shortfall(gang, demand.smallest)
+        if shortfall is not None:
+            self._bar(walk, turn, pool, shortfall)
+            return
+        if self.limits.is_new(gang.queue):
+            self._keep_for_first(walk, gang)
+        if self.parts.order.owners_first and self.limits.is_owner(gang):
+            if (first := walk.first_in(gang.queue, gang.priority)) and not self.patience.has_had_its_turn(first):
+                self.limits.keep_within(first)
+        part = self.limits.in_the_way_of(gang, least_charge(self.draft, gang))
+        if part is not None:  # gangs that end before the part is needed may still pass
+            from_ms = min(self.snapshot.expected_ms(gang), part.at_ms - self.now_ms)
+            if not part.is_guarantee:
+                walk.close_for_part(turn, part.queue, from_ms)
+                return
+            if walk.demote(turn, from_ms):  # as a borrower it may still have what is free
+                return
+        exempt = self._exempt(gang) if part is None else []
+        bounds = self.calendar.bounds(gang, exempt)
+        is_in_vain = (demand, bounds) in self._in_vain and not gang.profile.avoid
+        is_placed = not is_in_vain and self._place(gang, bounds, exempt)
+        if is_placed or (part is None and not is_in_vain and self._make_room(walk, gang, bounds)):
+            self._served(walk, turn)
+        else:
+            self._block(walk, turn, pool, bounds, exempt)
+
+    def _served(self, walk: Walk, turn: Turn) -> None:
+        walk.served(turn)
+        if self.limits.let_go(turn.gang):
+            walk.reopen([turn.gang.queue])
+
+    def _bar(self, walk: Walk, turn: Turn, pool: Pool, shortfall: Shortfall) -> None:
+        """Quota blocks the gang, unless others are preempted for it. Its part of the limit is kept for it."""
+        gang = turn.gang
+        bounds = self.calendar.bounds(gang, self._exempt(gang)) if self.room.is_worth_asking(gang) else None
+        if bounds is not None and self._make_room(walk, gang, bounds):
+            self._served(walk, turn)
+        elif shortfall.kind == "not_lent" and self._is_owner(gang):
+            self._block(walk, turn, pool, FREE, [])  # it waits for GPUs of its guarantee, not for borrowed ones
+        else:  # a budget may still have room for a shorter run
+            if not self.patience.has_had_its_turn(gang):
+                self.limits.keep_for(gang, shortfall)
+                self._reserve_again(gang, pool)
+            walk.close_for_quota(turn, shortfall, self.snapshot.expected_ms(gang) if shortfall.kind == "budget" else 0)
+
+    def _keep_for_first(self, walk: Walk, gang: Gang) -> None:
+        """Keep a part of a limit for the first gang of a queue, which may have no turn because it does not fit."""
+        first = walk.first_of_all(gang.queue, gang.priority)
+        if first is not None and first is not gang and not self.patience.has_had_its_turn(first):
+            shortfall = self.allowances.shortfall(first, first.demand.smallest)
+            if shortfall is not None:
+                self.limits.keep_for(first, shortfall)
+
+    def _reserve_again(self, gang: Gang, pool: Pool) -> None:
+        """Reserve a start again for a gang that quota blocks now: it may be allowed to start by then."""
+        count = self.blocked.get(pool, 0)
+        if self.heads.is_one(gang) and count < self.parts.backfill.depth and self._promise(gang, is_barred=True):
+            self.blocked[pool] = count + 1
+
+    def _is_full(self, gang: Gang, pool: Pool) -> bool:
+        """Equivalent to the rest of the turn if no start can be reserved, nothing fits and no gang can be preempted."""
+        return (
+            self.blocked.get(pool, 0) >= self.parts.backfill.depth > 0
+            and not could_take(self.draft.capacity, gang.demand, gang.demand.smallest)
+            and not self._could_ask(gang)
+        )
+
+    def _is_owner(self, gang: Gang) -> bool:
+        return self.draft.queues.is_entitled(gang.queue, ROOT, least_charge(self.draft, gang), self.now_ms)
+
+    def _exempt(self, gang: Gang) -> list[str]:
+        """Gangs whose reservations do not bind this one: borrowers, where it is within its guarantee."""
+        if not self.calendar.reservations or not self.draft.queues.guaranteed:
+            return []
+        gangs = [self.state.gangs[each.gang] for each in self.calendar.reservations]
+        return [holder.id for holder in gangs if is_owner_before(self.draft, gang, holder)]
+
+    def _place(self, gang: Gang, bounds: Bounds, exempt: list[str]) -> bool:
+        """Place a gang where nothing is reserved for others, or where their reservations can move to other GPUs."""
+        if (gang.demand, bounds) in self._no_seats:
+            return False
+        seating = self._find(gang, bounds)
+        if seating is None and bounds is not FREE:
+            seating = self._find(gang, FREE)
+            if seating is not None and not self.calendar.make_way(gang, seating.everything, exempt):
+                seating = None
+        if seating is None:
+            if not (gang.demand.prefer or self.snapshot.is_choosy(gang) or self.allowances.depends_on_gpus(gang)):
+                self._no_seats.add((gang.demand, bounds))
+            return False
+        seats = seating.everything
+        charge = self.state.charge_for(gang.demand.task, seats)
+        self.draft.place(gang, seats, charge)
+        self.limits.started(gang, charge)
+        spread = spread_of(self.state.topology, seats)
+        until = self.patience.rests_until_ms(gang, dict(charge)) if self.out_of_turn else 0
+        self.decisions.append(Place(gang.id, gang.attempt + 1, seating.seats, seating.spares, spread, until))
+        return True
+
+    def _find(self, gang: Gang, bounds: Bounds) -> Seating | None:
+        """Seats for the largest size that its queue may have and that fits."""
+        demand, widest = gang.demand, 0
+        if self.now_ms < self._content_ms(gang):
+            widest = self.state.topology.level_index(demand.prefer) or 0
+        for size in demand.sizes():
+            if size == demand.smallest or self._may_have(gang, size):
+                found = self.allowances.find(gang, size, partial(self._seats, gang, size, bounds, widest))
+                if found is not None:
+                    return found
+        return None
+
+    def _may_have(self, gang: Gang, size: int) -> bool:
+        part = self.limits.in_the_way_of(gang, self.state.topology.least_charge(gang.demand, size))
+        return part is None and self.allowances.shortfall(gang, size) is None
+
+    def _seats(
+        self, gang: Gang, size: int, bounds: Bounds, widest: int, demand: Demand, cut: Cut | None
+    ) -> Seating | None:
+        avoid = self.snapshot.avoid(gang)
+        return find_seats(self.draft.capacity, demand, size, avoid, bounds, self.parts.scorer, widest, cut)
+
+    def _make_room(self, walk: Walk, gang: Gang, bounds: Bounds) -> bool:
+        if self.parts.preemption is None:
+            return False
+        size, rather = gang.demand.smallest, self.allowances.narrowed(gang)
+        decision = self.room.make(gang, size, bounds, rather)
+        if decision is not None and self.calendar.reservations:  # it starts when all victims have left, and not now
+            later = self.calendar.bounds(gang, self._exempt(gang), self.room.vacant_ms(decision) - self.now_ms)
+            number = self.state.topology.number
+            if any(seat.gpus & later.barred.get(number[seat.node], 0) for seat in decision.seats):
+                decision = self.room.make(gang, size, later, rather)
+        if decision is None:
+            return False
+        for victim in decision.victims:
+            leaving = self.state.gangs[victim.gang]
+            walk.leaves(leaving)
+            self.draft.evict(leaving)
+            if victim.keep:
+                kept = self.state.charge_for(leaving.demand.task, victim.keep)
+                self.draft.claim(leaving, victim.keep, kept)
+                self.limits.started(leaving, kept)
+        charge = self.state.charge_for(gang.demand.task, decision.seats)
+        self.draft.claim(gang, decision.seats, charge)
+        self.limits.started(gang, charge)
+        if self.out_of_turn:
+            decision = replace(decision, out_of_turn_until_ms=self.patience.rests_until_ms(gang, dict(charge)))
+        self.decisions.append(decision)
+        if decision.victims:
+            victims = [self.state.gangs[victim.gang] for victim in decision.victims]
+            self.room.made(victims)
+            walk.reopen([victim.queue for victim in victims])
+        return True
+
+    def _block(self, walk: Walk, turn: Turn, pool: Pool, bounds: Bounds, exempt: list[str]) -> None:
+        """The gang cannot start now. Reserve a start if it is near enough to the head; close what cannot pass it."""
+        gang, demand = turn.gang, turn.gang.demand
+        if self.patience.has_had_its_turn(gang):
+            walk.skip(turn)
+            return
+        count, depth = self.blocked.get(pool, 0), self.parts.backfill.depth
+        if count >= depth:
+            self.blocked[pool] = count + 1
+        elif self._promise(gang):
+            self.blocked[pool] = count + 1
+            walk.skip(turn)
+            if count + 1 == depth:
+                self._close_what_is_full(walk, pool)
+            return
+        elif self.snapshot.job(gang).spec.deadline_ms is not None:
+            walk.skip(turn)  # others that want the same may have a later deadline
+            return
+        if self.snapshot.too_short(gang):
+            self._pass_over(walk, turn)  # a gang behind it may checkpoint, and need the nodes for less time
+            return
+        is_choosy = self.snapshot.is_choosy(gang) or self.allowances.depends_on_gpus(gang)
+        if is_choosy or self.now_ms < self._content_ms(gang):
+            walk.close_line(turn)  # others that want the same may take what this gang does not
+            return
+        may_fit = could_take(self.draft.capacity, demand, demand.smallest)
+        if not may_fit:  # else its queue may be the reason, or the topology
+            self.full.add(demand)
+        # where only reservations are in the way, gangs that end before they begin may still pass
+        is_barred = bounds is not FREE and (may_fit or self._could_ask(gang))
+        from_ms = self.calendar.barred_from_ms(gang, exempt) if is_barred else 0
+        if from_ms > self.snapshot.expected_ms(gang):
+            self._pass_over(walk, turn)
+            return
+        walk.close(turn, from_ms)
+        self._give_up(walk, gang, bounds if is_barred else FREE)
+
+    def _pass_over(self, walk: Walk, turn: Turn) -> None:
+        """The gang is blocked because it may use its grace, or needs nodes for longer; a gang behind it may fit."""
+        self.passed_over += 1
+        if self.passed_over <= PASSED_OVER_MAX:
+            walk.skip(turn)
+        else:
+            walk.close_line(turn)
+
+    def _promise(self, gang: Gang, is_barred: bool = False) -> bool:
+        """Reserve the earliest start that can be foreseen for a gang. If there is none (for example, because nodes that
+        it needs are drained), the next gang may get the reservation, if it could ever fit."""
+        demand, may_have = gang.demand, self.allowances.narrowed(gang) or gang.demand
+        if self.in_the_dark and not could_take(self.snapshot.emptied, demand, demand.smallest):
+            return False
+        allowed = self.limits.allowed_from(gang, is_barred, self.calendar.reservations)
+        promised = self.calendar.reserve(gang, may_have, demand.smallest, self._content_ms(gang), allowed)
+        if promised is not None:
+            self.limits.keep_from(gang, promised.at_ms)
+        self.in_the_dark = promised is None and not self.keeps
+        return not self.in_the_dark
+
+    def _could_ask(self, gang: Gang) -> bool:
+        return self.parts.preemption is not None and self.room.is_worth_asking(gang)
+
+    def _give_up(self, walk: Walk, gang: Gang, bounds: Bounds) -> None:
+        """The gang did not fit. Equivalent to giving a turn to every gang that wants the same, once no more gangs are
+        preempted in this plan: there will be no more room, and no gang is exempt from the reservations that bind this
+        one, because no queue is owed anything."""
+        room, is_choosy = self.room, self.snapshot.is_choosy(gang) or self.draft.queues.bounds_models or self.keeps
+        if self.parts.preemption is None or is_choosy or not room.is_over() or room.is_worth_asking(gang):
+            return
+        until_ms = self.now_ms + self.snapshot.hold_ms(gang) if bounds is not FREE else 0
+        # a gang that has not ended when the last of the binding reservations begins is bound by all of them
+        last_ms = max([each.at_ms for each in self.calendar.reservations if each.at_ms < until_ms], default=-1)
+        self._in_vain.add((gang.demand, bounds))
+        walk.close_everywhere(gang.demand, last_ms - self.now_ms + 1 if last_ms >= 0 else 0)
+
+    def _close_what_is_full(self, walk: Walk, pool: Pool) -> None:
+        """Equivalent to giving every gang a turn: gangs that cannot fit, and may not preempt, need none."""
+        classes = self.state.backlog.classes
+        for kind, may_fit in self.room.could_take(classes).items():
+            if not may_fit and self.pools.of(next(iter(classes[kind]))) == pool:
+                walk.close_demands(classes[kind].keys())
+
+    def _content_ms(self, gang: Gang) -> int:
+        """Until when a gang prefers to wait for seats that are closer together."""
+        return gang.waiting_since_ms + gang.demand.prefer_wait_ms if gang.demand.prefer else 0
+
+    def look_again_ms(self) -> int | None:
+        """When to plan again without an event: where time is shared, usage changes the order."""
+        is_shared = self.parts.preemption is not None and self.state.backlog.count
+        return next_beat_ms(self.state, self.now_ms) if is_shared else None
+
+    # ---- 5. growth ---------------------------------------------------------------------------------------------
+
+    def grow(self) -> None:
+        most: Most = {}
+        for gang in growable(self.draft):
+            bounds = self.calendar.bounds(gang, later_ms=self.snapshot.job(gang).spec.grace_ms)
+            decision = grow(self.draft, gang, bounds, partial(self._may_take, gang), most)
+            if decision is not None:
+                claim = decision.seats + gang.spares
+                self.draft.evict(gang)
+                self.draft.claim(gang, claim, self.state.charge_for(gang.demand.task, claim))
+                self.decisions.append(decision)
+
+    def _may_take(self, gang: Gang, seats: Sequence[Seat]) -> bool:
+        """Whether a gang may grow by these seats: within quota, and not within a part that is kept for another gang."""
+        if not self.allowances.may_have(gang, seats):
+            return False
+        return self.limits.in_the_way_of(gang, dict(self.state.charge_for(gang.demand.task, seats))) is None

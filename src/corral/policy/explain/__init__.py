@@ -1,0 +1,1 @@
+"""Why a gang waits, and the smallest changes that would start it."""

@@ -1,0 +1,402 @@
+"""Why a gang waits, computed on request: all binding constraints, and the gangs in its way.
+
+Nothing here is stored and nothing is decided: reasons are derived from one snapshot, by the same columns and
+bounds that decide. A gang that runs or has ended has no reasons. Must not know how reasons are shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from msgspec.structs import replace
+
+from corral.core.cluster.capacity import Capacity
+from corral.core.cluster.resources import GPU_MILLI, Demand
+from corral.core.cluster.slots import fits, gpu_slots, raw_slots, room_by_domain, slots, trimmed
+from corral.core.engine import Policy
+from corral.core.intake.refusal import Refusal
+from corral.core.intake.submission import why_never
+from corral.core.model import Blocker, Gang, GangState, Reservation
+from corral.core.plan import MakeRoom, Place, Plan
+from corral.core.queues.quota import ROOT, Shortfall
+from corral.core.snapshot import Snapshot
+from corral.core.state import need_ms, seated
+from corral.policy.cycle.walk import Walk
+from corral.policy.explain import reasons as r
+from corral.policy.placement.seating import FREE, Bounds, Seating, find_seats
+
+IN_THE_WAY_MAX = 10
+
+
+def explain(snapshot: Snapshot, policy: Policy, gang_id: str) -> r.Hold | Refusal:
+    """All reasons why a gang does not start now under this policy."""
+    gang = snapshot.state.gangs.get(gang_id)
+    if gang is None:
+        return Refusal("no_such_gang", f"there is no gang {gang_id!r}")
+    if gang.state is not GangState.WAITING:
+        return r.Hold(gang.id)
+    case = _Case(snapshot, policy, gang)
+    return r.Hold(gang.id, tuple(case.reasons()), tuple(case.in_the_way()))
+
+
+class _Case:
+    """One gang and what it was compared with."""
+
+    def __init__(self, snapshot: Snapshot, policy: Policy, gang: Gang) -> None:
+        self.snapshot, self.policy, self.gang = snapshot, policy, gang
+        self.state, self.now_ms = snapshot.state, snapshot.now_ms
+        self.demand, self.size = gang.demand, gang.demand.smallest
+        self.wanted = self.size + gang.demand.spares
+        self.draft = snapshot.draft()
+        self.reserving: list[r.InTheWay] = []
+
+    def reasons(self) -> Iterator[r.Reason]:
+        never = why_never(self.state, self.demand, self.snapshot.kept_off(self.gang))
+        if never is not None:
+            yield r.NeverFits(never)
+        yield from self._blockers()
+        if self.gang.claim:
+            yield self._stops()
+            return
+        ahead = self._ahead() if self._is_strict() else None
+        if ahead is not None:
+            yield r.BehindInLine(ahead)
+        quota = list(self._quota())
+        yield from quota
+        if never is None:
+            lack = list(self._lack())
+            yield from lack
+            if not quota and not lack and not self.gang.blockers and ahead is None:
+                yield from self._order()
+
+    # ---- kept out of line ---------------------------------------------------------------------------------
+
+    def _blockers(self) -> Iterator[r.Reason]:
+        job, blockers = self.snapshot.job(self.gang), self.gang.blockers
+        if blockers & Blocker.HELD:
+            yield r.Held(job.id)
+        if blockers & Blocker.SUSPENDED and job.suspended is not None:
+            yield r.Suspended(job.id, job.user, job.suspended, job.account or "", job.cancel_ms)
+        if blockers & Blocker.DEPENDENCY:
+            for dependency in job.spec.after:
+                if (
+                    parent := self.state.jobs.get(dependency.job)
+                ) and not parent.is_over:  # None: ended and dropped from memory
+                    yield r.DependencyUnmet(dependency.job, str(dependency.after))
+            first = next(iter(self.state.namesakes.get((job.user, job.spec.name), ())), job.id)
+            if job.spec.singleton and first != job.id:
+                yield r.DependencyUnmet(first, "singleton")
+        if blockers & Blocker.BEGIN:
+            yield r.NotYet(job.spec.begin_ms or 0)
+        if blockers & Blocker.BACKOFF:
+            yield r.BackingOff(self.gang.not_before_ms)
+        if blockers & Blocker.ARRAY:
+            yield r.ArrayLimit(job.spec.array_parallel or 0)
+
+    def _stops(self) -> r.Reason:
+        stopping = self._stopping()
+        if not stopping:
+            return r.AboutToStart()
+        until = max(self.snapshot.expected_end_ms(gang) for gang in stopping)
+        return r.WaitingForStops(tuple(gang.id for gang in stopping), until)
+
+    def _stopping(self) -> list[Gang]:
+        """The gangs that are still on the claimed seats of this gang."""
+        found: dict[str, Gang] = {}
+        for seat in self.gang.claim:
+            for name in self.state.tenants.get(seat.node, ()):
+                other = self.state.gangs[name]
+                shares = any(s.gpus & seat.gpus for s in other.all_seats if s.node == seat.node)
+                if shares or (
+                    other.state is GangState.STOPPING and set(dict(other.amounts)) & set(dict(self.gang.amounts))
+                ):
+                    found[name] = other
+        return list(found.values())
+
+    # ---- quota --------------------------------------------------------------------------------------------
+
+    def _quota(self) -> Iterator[r.Reason]:
+        """A gang within its guarantee reclaims: it does not wait for what others keep."""
+        charge = self._charge()
+        is_owner = self.draft.queues.is_entitled(self.gang.queue, ROOT, charge, self.now_ms)
+        for short in self._shortfalls(charge):
+            if short.kind != "not_lent" or not is_owner:
+                yield self._quota_reason(short)
+
+    def _charge(self) -> dict[str, int]:
+        return self.state.topology.least_charge(self.demand, self.size)
+
+    def _shortfalls(self, charge: dict[str, int]) -> list[Shortfall]:
+        gpu_ms = charge.get(GPU_MILLI, 0) * self.snapshot.expected_ms(self.gang) // 1000
+        return list(self.draft.queues.shortfalls(self.gang.queue, self.gang.user, charge, gpu_ms, self.now_ms))
+
+    def _quota_reason(self, short: Shortfall) -> r.Reason:
+        queue = short.queue or "cluster"
+        if short.kind == "user_limit":
+            return r.OverUserLimit(queue, self.gang.user, short.name, short.used, short.bound, short.asked)
+        if short.kind == "not_lent":
+            return r.NotLent(queue, short.name, short.used, short.bound, short.asked)
+        if short.kind == "budget":
+            budget = self.draft.queues.queues[short.queue].spec.budget
+            assert budget is not None
+            window = (self.now_ms - budget.anchor_ms) // budget.window_ms + 1
+            renewed = budget.anchor_ms + window * budget.window_ms
+            return r.OverBudget(queue, short.used, short.bound, short.asked, renewed)
+        return r.OverLimit(queue, short.name, short.used, short.bound, short.asked)
+
+    # ---- room ---------------------------------------------------------------------------------------------
+
+    def _fits(self, capacity: Capacity, demand: Demand, avoid: Sequence[str] = ()) -> bool:
+        return fits(capacity.topology, slots(capacity, demand, avoid), demand, self.size)
+
+    def _lack(self) -> Iterator[r.Reason]:
+        """What is missing now. Each resource is examined as if the others were sufficient."""
+        capacity, avoid = self.draft.capacity, self.snapshot.avoid(self.gang)
+        if self._fits(capacity, self.demand, avoid):
+            return
+        kept_off, ending = self.snapshot.kept_off(self.gang), self.snapshot.too_short(self.gang)
+        if ending and self._fits(self.snapshot.emptied, self.demand, kept_off):
+            if not self._fits(self.snapshot.emptied, self.demand, avoid) or self._fits(capacity, self.demand, kept_off):
+                yield r.EndsTooSoon(ending, need_ms(self.state, self.gang))
+                if self._fits(capacity, self.demand, kept_off):
+                    return
+        elif not self._fits(self.snapshot.emptied, self.demand, avoid):
+            yield r.OutOfService(tuple(self._closed()))
+        if self._fits(self._unclaimed(), self.demand, avoid):
+            others = (gang for gang in self.state.claimants.values() if gang.id != self.gang.id)
+            yield r.ClaimedBy(tuple(gang.id for gang in others))
+            return
+        if kept_off and self._fits(capacity, self.demand):
+            yield r.NodesAvoided(kept_off)
+            return
+        lacks_gpus = self._lack_of_gpus(capacity)
+        short = list(self._short_amounts(capacity, has_gpus=lacks_gpus is None))
+        if lacks_gpus is not None:
+            yield lacks_gpus
+        yield from short
+        if lacks_gpus is None and not short:
+            yield self._tight(capacity)
+
+    def _closed(self) -> Iterator[str]:
+        for node, is_open, up in zip(
+            self.state.topology.nodes, self.state.capacity.open, self.state.capacity.up, strict=True
+        ):
+            if not is_open or up != (1 << len(node.gpus)) - 1:
+                yield node.name
+
+    def _unclaimed(self) -> Capacity:
+        capacity = self.state.capacity.copy()
+        for gang in self.state.claimants.values():
+            for n, seat in seated(capacity.topology, gang.claim):
+                capacity.unclaim(n, seat.gpus, gang.amounts)
+        return capacity
+
+    def _lack_of_gpus(self, capacity: Capacity) -> r.Reason | None:
+        task = self.demand.task
+        if not task.wants_gpu:
+            return None
+        if task.slice_mib:
+            return self._lack_of_vram(capacity)
+        accepted, kind = capacity.topology.accepted(task), capacity.topology.kind
+        usable = [free & accepted[kind[n]] for n, free in enumerate(capacity.free)]
+        needed, free = self.wanted * task.gpus, sum(mask.bit_count() for mask in usable)
+        if free < needed:
+            of_any = sum(mask.bit_count() for mask in capacity.free)
+            if of_any < needed:
+                return r.NoCapacity(needed, free)
+            return r.WrongModel(task.models, task.vram_mib_min, needed, free, of_any)
+        fitting = sum(mask.bit_count() // task.gpus for mask in usable)
+        if fitting < self.wanted:
+            best = max(mask.bit_count() for mask in usable)
+            return r.Fragmented(self.wanted, task.gpus, fitting, best, free)
+        grouped = trimmed(
+            capacity.topology,
+            [gpu_slots(capacity.topology, self.demand, n, mask) for n, mask in enumerate(usable)],
+            replace(self.demand, spread=""),
+        )
+        if sum(grouped) < self.wanted:
+            level = "nvlink" if capacity.topology.nvlink_level is not None else "island"
+            return r.TopologyTight("tp", level, self.wanted, sum(grouped))
+        return None
+
+    def _lack_of_vram(self, capacity: Capacity) -> r.Reason | None:
+        task, topology = self.demand.task, capacity.topology
+        anything = replace(task, slice_mib=1, vram_mib_min=max(task.vram_mib_min, task.slice_mib), amounts=())
+        pieces = [left for left, _, _ in capacity.shared_slots(anything)]
+        for n, free in enumerate(capacity.free):
+            mask = free & topology.accepted(task)[topology.kind[n]]
+            pieces += [gpu.vram_mib for i, gpu in enumerate(topology.nodes[n].gpus) if mask >> i & 1]
+        needed, unit = self.wanted * task.slice_mib, "MiB of VRAM"
+        if sum(pieces) < needed:
+            return r.NoCapacity(needed, sum(pieces), unit)
+        fitting = sum(piece // task.slice_mib for piece in pieces)
+        if fitting < self.wanted:
+            return r.Fragmented(self.wanted, task.slice_mib, fitting, max(pieces), sum(pieces), unit)
+        return None
+
+    def _short_amounts(self, capacity: Capacity, has_gpus: bool) -> Iterator[r.Reason]:
+        """An amount is short if it alone, or on nodes with free GPUs, leaves room for too few tasks."""
+        plain = replace(self.demand, task=replace(self.demand.task, amounts=()), spread="")
+        if plain.task.wants_gpu and has_gpus:
+            most = raw_slots(capacity, plain)
+        else:
+            most = [self.wanted if is_open else 0 for is_open in capacity.open]
+        for name, each in self.demand.task.amounts:
+            here = [n for n, room in enumerate(most) if room]
+            room = sum(capacity.tasks_by_amounts(n, ((name, each),), most[n]) for n in here)
+            if room < self.wanted:
+                left = [capacity.amount_left(n, name) for n in here]
+                known = [amount for amount in left if amount is not None]
+                best, unknown = max(known, default=None), len(left) - len(known)
+                yield r.AmountShort(name, each, self.wanted, room, best, unknown)
+
+    def _tight(self, capacity: Capacity) -> r.Reason:
+        """Each resource is sufficient alone: their distribution over nodes does not fit."""
+        topology, demand = capacity.topology, self.demand
+        column = slots(capacity, demand, self.snapshot.avoid(self.gang))
+        loose = slots(capacity, replace(demand, spread=""), self.snapshot.avoid(self.gang))
+        if sum(column) < self.wanted <= sum(loose):
+            return r.TopologyTight("spread", demand.spread, self.wanted, sum(column))
+        if demand.within and sum(column) >= self.wanted:
+            best = max(room for room, _ in room_by_domain(topology, column, demand.within))
+            return r.TopologyTight("within", demand.within, self.wanted, best)
+        each, best = demand.task.gpus, max(mask.bit_count() for mask in capacity.free)
+        return r.Fragmented(self.wanted, each, sum(column), best, sum(mask.bit_count() for mask in capacity.free))
+
+    # ---- order --------------------------------------------------------------------------------------------
+
+    def _order(self) -> Iterator[r.Reason]:
+        """There is room and quota: it is its turn, or it waits for another, or for something better."""
+        plan = self.policy(self.snapshot)
+        for decision in plan.decisions:
+            if decision.gang == self.gang.id and isinstance(decision, Place | MakeRoom):
+                victims = decision.victims if isinstance(decision, MakeRoom) else ()
+                yield r.AboutToStart(tuple(victim.gang for victim in victims))
+                return
+        found = [*self._waiting_for_closer(), *self._models(), *self._reserved(plan), *self._kept(plan)]
+        yield from found or self._behind(plan)
+
+    def _waiting_for_closer(self) -> Iterator[r.Reason]:
+        until = self.gang.waiting_since_ms + self.demand.prefer_wait_ms
+        level = self.state.topology.level_index(self.demand.prefer) if self.demand.prefer else None
+        if level is not None and self.now_ms < until and self._seats(FREE, level) is None:
+            yield r.PreferringCloser(self.demand.prefer, until)
+
+    def _models(self) -> Iterator[r.Reason]:
+        """Quota per GPU model, which shows only once the seats are known."""
+        seating = self._seats(FREE)
+        if seating is not None:
+            charge = dict(self.state.charge_for(self.demand.task, seating.everything))
+            yield from (self._quota_reason(short) for short in self._shortfalls(charge))
+
+    def _seats(self, bounds: Bounds, widest: int = 0) -> Seating | None:
+        return find_seats(
+            self.draft.capacity, self.demand, self.size, self.snapshot.avoid(self.gang), bounds, widest=widest
+        )
+
+    def _reserved(self, plan: Plan) -> Iterator[r.Reason]:
+        until = self.now_ms + self.snapshot.expected_ms(self.gang)
+        others = [each for each in plan.reservations if each.gang != self.gang.id and each.at_ms < until]
+        alone = [each for each in others if self._seats(self._bounds([each])) is None]
+        if not alone and (not others or self._seats(self._bounds(others)) is not None):
+            return
+        for each in alone or others:
+            holder = self.state.gangs[each.gang]
+            milli = self.state.topology.least_charge(holder.demand, holder.demand.smallest).get(GPU_MILLI, 0)
+            self.reserving.append(r.InTheWay(holder.id, holder.queue, holder.user, milli, each.until_ms))
+            yield r.ReservedFor(each.gang, each.at_ms)
+
+    def _kept(self, plan: Plan) -> Iterator[r.Reason]:
+        """The rest of a limit is reserved for another gang that waits for it."""
+        until, path = self.now_ms + self.snapshot.hold_ms(self.gang), self.draft.queues.path(self.gang.queue)
+        for part in plan.parts:
+            is_bound = part.queue in path and part.user in ("", self.gang.user) and part.gang != self.gang.id
+            if is_bound and part.at_ms < until:
+                yield r.ReservedFor(part.gang, part.at_ms)
+
+    def _bounds(self, reservations: Iterable[Reservation]) -> Bounds:
+        barred: dict[int, int] = {}
+        for each in reservations:
+            for n, seat in seated(self.state.topology, each.seats):
+                barred[n] = barred.get(n, 0) | seat.gpus
+        return Bounds(barred, {}, self.draft.capacity.up)
+
+    def _behind(self, plan: Plan) -> Iterator[r.Reason]:
+        """The gang that the policy serves before it."""
+        first = self._ahead() or next((d.gang for d in plan.decisions if d.gang != self.gang.id), None)
+        if first is not None:
+            yield r.BehindInLine(first)
+
+    def _is_strict(self) -> bool:
+        parts = getattr(self.policy, "parts", None)
+        return parts is not None and not parts.backfill.may_pass and not self.gang.blockers
+
+    def _ahead(self) -> str | None:
+        """The first waiting gang of its pool, unless that is the gang itself."""
+        parts = getattr(self.policy, "parts", None)
+        walk, pool = None if parts is None else Walk(self.draft, parts.order), self._pool(self.gang)
+        while walk is not None and (turn := walk.next()) is not None:
+            if self._pool(turn.gang) == pool:
+                return None if turn.gang.id == self.gang.id else turn.gang.id
+            walk.skip(turn)
+        return None
+
+    def _pool(self, gang: Gang) -> tuple[bool, ...]:
+        return tuple(mask != 0 for mask in self.state.topology.accepted(gang.demand.task))
+
+    # ---- in the way ---------------------------------------------------------------------------------------
+
+    def in_the_way(self) -> Iterator[r.InTheWay]:
+        """A few gangs whose end would let it start, those expected to end first."""
+        if self.gang.claim:
+            found = self._stopping()
+        else:
+            yield from self.reserving[:IN_THE_WAY_MAX]
+            found = [] if self.reserving else self._leavers()
+        for gang in sorted(found, key=lambda each: (self.snapshot.expected_end_ms(each), each.rank))[:IN_THE_WAY_MAX]:
+            ends = self.snapshot.expected_end_ms(gang)
+            yield r.InTheWay(gang.id, gang.queue, gang.user, gang.gpu_milli, ends)
+
+    def _leavers(self) -> list[Gang]:
+        """The first to end, until it could start; of these only those whose seats or quota it would take."""
+        holders = sorted(self.state.holders.values(), key=lambda each: (self.snapshot.expected_end_ms(each), each.rank))
+        lo, hi = 0, len(holders)
+        if self._seats_without(()) is not None or self._seats_without(holders) is None:
+            return []
+        while hi - lo > 1:  # without the first lo it does not fit, without the first hi it does
+            middle = (lo + hi) // 2
+            lo, hi = (lo, middle) if self._seats_without(holders[:middle]) is not None else (middle, hi)
+        gone = holders[:hi]
+        seating = self._seats_without(gone)
+        assert seating is not None
+        needed = {gang.id: gang for gang in gone if self._gives(gang, seating)}
+        for gang in gone:  # quota: other gangs that must end before the queue may have it
+            if self._seats_without(needed.values()) is None and gang.id not in needed:
+                needed[gang.id] = gang
+        for gang in reversed(gone):
+            fewer = [other for other in needed.values() if other is not gang]
+            if len(needed) <= 2 * IN_THE_WAY_MAX and self._seats_without(fewer) is not None:
+                needed.pop(gang.id, None)
+        return list(needed.values())
+
+    def _gives(self, gang: Gang, seating: Seating) -> bool:
+        taken: dict[str, int] = {}
+        for seat in seating.everything:
+            taken[seat.node] = taken.get(seat.node, 0) | seat.gpus
+        shared = set(dict(gang.amounts)) & set(dict(self.gang.amounts))
+        return any(seat.node in taken and (seat.gpus & taken[seat.node] or shared) for seat in gang.all_seats)
+
+    def _seats_without(self, gone: Iterable[Gang]) -> Seating | None:
+        """Seats that it could use within quota if these had ended. Restores the draft."""
+        gone, draft = list(gone), self.draft
+        mark = draft.capacity.mark()
+        for gang in gone:
+            for n, seat in seated(draft.capacity.topology, gang.all_seats):
+                draft.capacity.give_back(n, seat.gpus, seat.slice_mib, gang.amounts)
+            draft.queues.charge(gang.queue, gang.user, gang.charged, -1)
+        is_allowed = not self._shortfalls(self._charge())
+        seating = self._seats(FREE) if is_allowed else None
+        for gang in gone:
+            draft.queues.charge(gang.queue, gang.user, gang.charged, 1)
+        draft.capacity.undo(mark)
+        return seating

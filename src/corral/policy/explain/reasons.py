@@ -1,0 +1,427 @@
+"""Why a gang waits: each reason is a value with its numbers and a text of one sentence.
+
+Values only: they can be compared, stored and sent. Knows the texts; ``explain`` finds the reasons.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from corral.core.accounts.identity import suspension_text
+from corral.core.cluster.resources import CPU_MILLI, GPU_MILLI, MEMORY_MIB
+from corral.core.intake.refusal import Refusal
+from corral.core.model import Suspension
+
+
+class Change(Struct, frozen=True, gc=False):
+    """A change of the request: the field, its new value, and the same as a sentence."""
+
+    field: str
+    value: str
+    text: str
+
+
+class _Reason(Struct, frozen=True, gc=False, tag=True):
+    """Common base. ``text`` is for people; times in it are relative to ``now_ms``."""
+
+    def text(self, _now_ms: int, /) -> str:
+        raise NotImplementedError
+
+
+class NeverFits(_Reason, frozen=True, gc=False, tag=True):
+    """The cluster has become too small for it, even if empty and healthy."""
+
+    refusal: Refusal
+
+    def text(self, _now_ms: int, /) -> str:
+        return f"can never start here: {self.refusal}"
+
+
+class NodesMayCome(_Reason, frozen=True, gc=False, tag=True):
+    """No present node could ever hold it; these fleets may provide one that can."""
+
+    fleets: tuple[str, ...]
+
+    def text(self, _now_ms: int, /) -> str:
+        return f"fits on no machine that is here; fleet {', '.join(self.fleets)} may bring some"
+
+
+class Held(_Reason, frozen=True, gc=False, tag=True):
+    job: str
+
+    def text(self, _now_ms: int, /) -> str:
+        return f"job {self.job} is held; release it with: corral release {self.job}"
+
+
+class Quarantined(_Reason, frozen=True, gc=False, tag=True):
+    """The server holds it: planning failed while it was queued, and works without it."""
+
+    job: str
+    why: str
+
+    def text(self, _now_ms: int, /) -> str:
+        then = f"details are in the server log; an operator can release it: corral release {self.job}"
+        return f"held by the server: planning failed because of this job ({self.why}); {then}"
+
+
+class Suspended(_Reason, frozen=True, gc=False, tag=True):
+    """Its user was disabled, removed or given another account. ``account``: what it would run as."""
+
+    job: str
+    user: str
+    why: Suspension
+    account: str
+    cancel_ms: int | None = None
+
+    def text(self, now_ms: int, /) -> str:
+        end = "" if self.cancel_ms is None else f"; it is cancelled in {span(max(0, self.cancel_ms - now_ms))}"
+        return suspension_text(self.why, self.job, self.user, self.account) + end
+
+
+class DependencyUnmet(_Reason, frozen=True, gc=False, tag=True):
+    """``after``: ok, any, not_ok; or singleton, when an earlier job of the same name and user has not ended."""
+
+    job: str
+    after: str
+
+    def text(self, _now_ms: int, /) -> str:
+        how = {"ok": "to succeed", "any": "to end", "not_ok": "to fail"}
+        return f"waits for job {self.job} {how.get(self.after, 'to end, which has the same name')}"
+
+
+class NotYet(_Reason, frozen=True, gc=False, tag=True):
+    begin_ms: int
+
+    def text(self, now_ms: int, /) -> str:
+        return f"may not start for another {span(self.begin_ms - now_ms)}"
+
+
+class BackingOff(_Reason, frozen=True, gc=False, tag=True):
+    until_ms: int
+
+    def text(self, now_ms: int, /) -> str:
+        return f"failed; retried in {span(self.until_ms - now_ms)}"
+
+
+class ArrayLimit(_Reason, frozen=True, gc=False, tag=True):
+    parallel: int
+
+    def text(self, _now_ms: int, /) -> str:
+        return f"its array runs at most {self.parallel} at a time"
+
+
+class OverLimit(_Reason, frozen=True, gc=False, tag=True):
+    queue: str
+    name: str
+    used: int
+    limit: int
+    asked: int
+
+    def text(self, _now_ms: int, /) -> str:
+        has, most = quantity(self.name, self.used), quantity(self.name, self.limit)
+        asks = quantity(self.name, self.asked)
+        return f"queue {self.queue} has {has} of at most {most}, and it asks for {asks}"
+
+
+class OverUserLimit(_Reason, frozen=True, gc=False, tag=True):
+    queue: str
+    user: str
+    name: str
+    used: int
+    limit: int
+    asked: int
+
+    def text(self, _now_ms: int, /) -> str:
+        has, most = quantity(self.name, self.used), quantity(self.name, self.limit)
+        asks = quantity(self.name, self.asked)
+        return f"{self.user} has {has} of at most {most} in queue {self.queue}, and it asks for {asks}"
+
+
+class NotLent(_Reason, frozen=True, gc=False, tag=True):
+    """Other queues do not lend a part of their guarantee. ``most``: what it could have now."""
+
+    queue: str
+    name: str
+    used: int
+    most: int
+    asked: int
+
+    def text(self, _now_ms: int, /) -> str:
+        has, most = quantity(self.name, self.used), quantity(self.name, self.most)
+        asks = quantity(self.name, self.asked)
+        return f"queue {self.queue} has {has}, others lend it no more than {most} in all, and it asks for {asks}"
+
+
+class OverBudget(_Reason, frozen=True, gc=False, tag=True):
+    """``spent`` includes what the running are expected to need."""
+
+    queue: str
+    spent_gpu_ms: int
+    budget_gpu_ms: int
+    asked_gpu_ms: int
+    renewed_ms: int
+
+    def text(self, now_ms: int, /) -> str:
+        spent, budget, asked = (gpu_hours(x) for x in (self.spent_gpu_ms, self.budget_gpu_ms, self.asked_gpu_ms))
+        when = span(self.renewed_ms - now_ms)
+        told = f"queue {self.queue} has spent {spent} of {budget} GPU-hours, and it asks for {asked}"
+        return f"{told}; renewed in {when}"
+
+
+class NoCapacity(_Reason, frozen=True, gc=False, tag=True):
+    """Too few in sum. ``unit`` is GPUs, or MiB of VRAM for slices."""
+
+    needed: int
+    free: int
+    unit: str = "GPUs"
+
+    def text(self, _now_ms: int, /) -> str:
+        unit = "GPU" if self.unit == "GPUs" and self.needed == 1 else self.unit
+        return f"needs {self.needed} {unit}, {self.free} are free"
+
+
+class WrongModel(_Reason, frozen=True, gc=False, tag=True):
+    """Enough is free, but not of the requested kind."""
+
+    models: tuple[str, ...]
+    vram_mib_min: int
+    needed: int
+    free: int
+    free_of_any: int
+
+    def text(self, _now_ms: int, /) -> str:
+        kind = " or ".join(self.models) or "that kind"
+        kind += f" with {self.vram_mib_min} MiB" if self.vram_mib_min else ""
+        return f"needs {self.needed} GPUs of {kind}, {self.free} are free; of any kind {self.free_of_any}"
+
+
+class Fragmented(_Reason, frozen=True, gc=False, tag=True):
+    """Enough in sum, but too little in one piece: a task needs ``each`` on one node (a slice: GPU)."""
+
+    tasks: int
+    each: int
+    tasks_that_fit: int
+    best: int
+    free: int
+    unit: str = "GPUs"
+
+    def text(self, _now_ms: int, /) -> str:
+        where = "node" if self.unit == "GPUs" else "GPU"
+        return (
+            f"{self.free} {self.unit} are free, but in pieces: {self.tasks} x {self.each} on one {where} "
+            f"are needed, {self.tasks_that_fit} fit, the best {where} has {self.best}"
+        )
+
+
+class TopologyTight(_Reason, frozen=True, gc=False, tag=True):
+    """Enough in the cluster, but no domain of ``level`` holds it. ``by``: within, tp or spread."""
+
+    by: str
+    level: str
+    needed: int
+    best: int
+
+    def text(self, _now_ms: int, /) -> str:
+        if self.by == "spread":
+            return f"spread over {self.level} leaves room for {self.best} of {self.needed} tasks"
+        if self.by == "tp":
+            return f"groups that share NVLink ({self.level}) have room for {self.best} of {self.needed} tasks"
+        return f"needs room for {self.needed} tasks in one {self.level}, the best has room for {self.best}"
+
+
+class AmountShort(_Reason, frozen=True, gc=False, tag=True):
+    """``best``: the most that is left on a suitable node; None if no such node declares it."""
+
+    name: str
+    each: int
+    tasks: int
+    tasks_that_fit: int
+    best: int | None
+    nodes_unknown: int
+
+    def text(self, _now_ms: int, /) -> str:
+        told = f"{self.tasks} x {quantity(self.name, self.each)} are needed, {self.tasks_that_fit} fit"
+        told += "" if self.best is None else f", the best node has {quantity(self.name, self.best)} left"
+        nodes = "1 node does" if self.nodes_unknown == 1 else f"{self.nodes_unknown} nodes do"
+        return told + (f"; {nodes} not say" if self.nodes_unknown else "")
+
+
+class NodesAvoided(_Reason, frozen=True, gc=False, tag=True):
+    nodes: tuple[str, ...]
+
+    def text(self, _now_ms: int, /) -> str:
+        return f"it failed on {', '.join(self.nodes)} before and is kept away from there"
+
+
+class EndsTooSoon(_Reason, frozen=True, gc=False, tag=True):
+    """These fleet nodes end too soon for it to finish or save there."""
+
+    nodes: tuple[str, ...]
+    need_ms: int
+
+    def text(self, _now_ms: int, /) -> str:
+        shown = ", ".join(self.nodes[:5]) + (" …" if len(self.nodes) > 5 else "")
+        return f"needs machines for {span(self.need_ms)} and is kept off those that go back before: {shown}"
+
+
+class OutOfService(_Reason, frozen=True, gc=False, tag=True):
+    """Even in an empty cluster it would not fit until some of these nodes take tasks again."""
+
+    nodes: tuple[str, ...]
+
+    def text(self, _now_ms: int, /) -> str:
+        shown = ", ".join(self.nodes[:5]) + (" …" if len(self.nodes) > 5 else "")
+        return f"nodes are lost, drained or unhealthy, and without them it cannot fit: {shown}"
+
+
+class ClaimedBy(_Reason, frozen=True, gc=False, tag=True):
+    """It would fit, but the free GPUs are claimed by gangs for which others are preempted."""
+
+    gangs: tuple[str, ...]
+
+    def text(self, _now_ms: int, /) -> str:
+        return f"what is free is held for {_names(self.gangs)}"
+
+
+class ReservedFor(_Reason, frozen=True, gc=False, tag=True):
+    """It would fit, but would delay the reservation of another gang."""
+
+    gang: str
+    at_ms: int
+
+    def text(self, now_ms: int, /) -> str:
+        return f"would delay {_name(self.gang)}, which is to start in {span(self.at_ms - now_ms)}"
+
+
+class WaitingForStops(_Reason, frozen=True, gc=False, tag=True):
+    """Its seats are claimed; these gangs are still stopping."""
+
+    gangs: tuple[str, ...]
+    until_ms: int
+
+    def text(self, now_ms: int, /) -> str:
+        return f"waits for {_names(self.gangs)} to stop, at most {span(self.until_ms - now_ms)}"
+
+
+class BehindInLine(_Reason, frozen=True, gc=False, tag=True):
+    gang: str
+
+    def text(self, _now_ms: int, /) -> str:
+        return f"{_name(self.gang)} comes first"
+
+
+class PreferringCloser(_Reason, frozen=True, gc=False, tag=True):
+    level: str
+    until_ms: int
+
+    def text(self, now_ms: int, /) -> str:
+        return f"prefers to wait up to {span(self.until_ms - now_ms)} for seats in one {self.level}"
+
+
+class AboutToStart(_Reason, frozen=True, gc=False, tag=True):
+    """Nothing blocks it: the next cycle places it, or preempts these gangs for it."""
+
+    victims: tuple[str, ...] = ()
+
+    def text(self, _now_ms: int, /) -> str:
+        return (
+            f"starts in the next cycle, after preempting {_names(self.victims)}"
+            if self.victims
+            else "starts in the next cycle"
+        )
+
+
+Reason = (
+    NeverFits
+    | NodesMayCome
+    | Held
+    | Quarantined
+    | Suspended
+    | DependencyUnmet
+    | NotYet
+    | BackingOff
+    | ArrayLimit
+    | OverLimit
+    | OverUserLimit
+    | NotLent
+    | OverBudget
+    | NoCapacity
+    | WrongModel
+    | Fragmented
+    | TopologyTight
+    | AmountShort
+    | NodesAvoided
+    | EndsTooSoon
+    | OutOfService
+    | ClaimedBy
+    | ReservedFor
+    | WaitingForStops
+    | BehindInLine
+    | PreferringCloser
+    | AboutToStart
+)
+
+
+class InTheWay(Struct, frozen=True, gc=False):
+    """A gang whose end would help, its user, and its expected end."""
+
+    gang: str
+    queue: str
+    user: str
+    gpu_milli: int
+    ends_ms: int
+
+    def text(self, now_ms: int, /) -> str:
+        has = quantity(GPU_MILLI, self.gpu_milli)
+        return f"{_name(self.gang)} of {self.user} in {self.queue}, {has}, ends in {span(self.ends_ms - now_ms)}"
+
+
+class Hold(Struct, frozen=True, gc=False):
+    """Why a gang waits: all reasons, and the gangs in its way, the first to end first."""
+
+    gang: str
+    reasons: tuple[Reason, ...] = ()
+    in_the_way: tuple[InTheWay, ...] = ()
+
+
+# ---- texts -----------------------------------------------------------------------------------------------
+
+
+def span(ms: int) -> str:
+    """A duration in its two largest units: 1h30m, 45s."""
+    parts = []
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)):
+        count, ms = divmod(max(0, ms), size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts[:2]) or "0s"
+
+
+def quantity(name: str, value: int) -> str:
+    """An amount with its unit."""
+    base, _, model = name.partition(":")
+    if base == GPU_MILLI:
+        return f"{_thousandths(value)} GPU{'s' * (value != 1000)}" + (f" of {model}" if model else "")
+    if base == CPU_MILLI:
+        return f"{_thousandths(value)} CPU{'s' * (value != 1000)}"
+    if base == MEMORY_MIB:
+        return f"{value} MiB of memory"
+    return f"{value} {name}"
+
+
+def gpu_hours(gpu_ms: int) -> str:
+    return _thousandths(gpu_ms // 3600)
+
+
+def _thousandths(value: int) -> str:
+    whole, rest = divmod(value, 1000)
+    return f"{whole}.{rest:03d}".rstrip("0") if rest else str(whole)
+
+
+def _name(gang: str) -> str:
+    return gang.removesuffix("/main")
+
+
+def _names(gangs: tuple[str, ...]) -> str:
+    shown = [_name(gang) for gang in gangs[:3]]
+    return ", ".join(shown) + (f" and {len(gangs) - 3} more" if len(gangs) > 3 else "")

@@ -1,0 +1,1 @@
+"""Which gangs are preempted for which gang: rights, candidates, and the search for victims."""

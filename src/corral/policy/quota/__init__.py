@@ -1,0 +1,1 @@
+"""Quota of queues, where a plan needs more than sums."""

@@ -1,0 +1,1 @@
+"""How agents get onto machines that a provider gives: one interface, and an implementation for each provider."""

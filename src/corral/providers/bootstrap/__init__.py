@@ -1,0 +1,1 @@
+"""What runs on a bare host before there is an agent, and how it is sent there."""

@@ -1,0 +1,224 @@
+"""The interface between the server and whatever runs tasks: start, warn, kill, report, and list what there is.
+
+Knows tasks, not gangs or jobs: an order is complete in itself. Orders may be repeated, and reports may be late or come
+twice. Both name (gang, attempt, task), and nothing else is needed to distinguish old from new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from typing import Protocol, runtime_checkable
+
+from msgspec import Struct
+
+from corral.core.cluster.topology import NodeSpec
+from corral.core.model import FailureClass, Health
+from corral.core.work import EarlySignal, Mount, Work
+from corral.wire.details import NodeDetails
+
+
+class TaskKey(Struct, frozen=True, gc=False, order=True):
+    gang: str
+    attempt: int
+    task: int
+
+
+class Process(Struct, frozen=True, gc=False):
+    """One process of a task: what is added to the task's environment (RANK, LOCAL_RANK, its GPUs...)."""
+
+    env: tuple[tuple[str, str], ...] = ()
+
+
+class TaskOrder(Struct, frozen=True, gc=False, kw_only=True):
+    """Everything needed to run one task on one node. ``epoch``: of the server that orders; earlier ones are refused."""
+
+    key: TaskKey
+    epoch: int
+    node: str
+    command: tuple[str, ...]
+    env: tuple[tuple[str, str], ...] = ()
+    secret_env: tuple[tuple[str, str], ...] = ()  # never written to disk, shown or logged
+    processes: tuple[Process, ...] = (Process(),)
+    gpus: tuple[str, ...] = ()  # UUIDs
+    vram_mib: int = 0  # its slice, if it shares the GPU; 0: the whole GPU
+    cpu_milli: int | None = None
+    memory_mib: int | None = None
+    directory: str = ""
+    account: str = ""  # the Unix account to run as; empty: the server's own
+    image: str = ""
+    mounts: tuple[Mount, ...] = ()
+    output: str = ""  # a file that gets the standard output too
+    error: str = ""
+    early_signal: EarlySignal | None = None
+    requeue_exit: int = 85  # the exit code that means: checkpoint saved, run me again
+    hold_on_fail_ms: int = 0  # how long it keeps its seat after a failure, unless it is preempted
+    log_mib_max: int = 256  # per stream; the oldest part goes first
+
+
+class StaleEpoch(Exception):
+    """The caller is not the newest server: a later one has opened this backend. The caller must stop."""
+
+    def __init__(self, epoch: int, highest: int) -> None:
+        super().__init__(
+            f"epoch {epoch} is over: a server with epoch {highest} has taken over. Stop this server; the other one "
+            "continues its tasks."
+        )
+        self.epoch, self.highest = epoch, highest
+
+
+class Phase(StrEnum):
+    UP = "up"
+    DOWN = "down"
+
+
+class TaskReport(Struct, frozen=True, gc=False, kw_only=True):
+    """The start or the end of a task. ``failure`` is the backend's classification; None if the exit code says it all.
+
+    ``unenforced`` names limits that could not be enforced, and why. ``gpus``: those it was given; None: unknown.
+    """
+
+    key: TaskKey
+    phase: Phase
+    at_ms: int
+    node: str
+    exit_code: int = 0  # 128 + n for signal n
+    signal: int = 0
+    failure: FailureClass | None = None
+    why: str = ""
+    unenforced: tuple[str, ...] = ()
+    gpus: tuple[str, ...] | None = None
+
+
+class SavedReport(Struct, frozen=True, gc=False):
+    """The task reports that a checkpoint was committed at this step."""
+
+    key: TaskKey
+    step: int
+
+
+class PaceReport(Struct, frozen=True, gc=False):
+    """How long ranks of a task were recently busy with a step, as each reports it, without waiting for other ranks."""
+
+    key: TaskKey
+    node: str
+    busy_ms: tuple[tuple[int, int], ...]  # rank, milliseconds
+
+
+class HealthReport(Struct, frozen=True, gc=False):
+    """The health of a node, or of one of its GPUs (by slot), and why it is assumed. Sent at the start and after each
+    change."""
+
+    node: str
+    gpu: int | None
+    health: Health
+    why: str = ""
+
+
+class NodePhase(StrEnum):
+    JOINED = "joined"  # it is there, or sends a new description
+    GONE = "gone"  # none of its tasks runs any more, whether or not the node can be reached
+    BACK = "back"
+    LEAVING = "leaving"  # the machine will be taken away
+
+
+class NodeReport(Struct, frozen=True, gc=False):
+    """A node joins, leaves or returns. ``spec``: its description, when it has joined. ``until_ms``: when it will be
+    gone, if it leaves."""
+
+    node: str
+    phase: NodePhase
+    spec: NodeSpec | None = None
+    until_ms: int | None = None
+
+
+class DetailsReport(Struct, frozen=True, gc=False):
+    """The hardware and software of a node. It is only displayed: no decision depends on it."""
+
+    node: str
+    details: NodeDetails
+
+
+Report = TaskReport | SavedReport | PaceReport | HealthReport | NodeReport | DetailsReport
+Tell = Callable[[Report], None]
+
+
+class LogPart(Struct, frozen=True, gc=False):
+    """``data`` starts at byte ``offset`` of all that was ever written; deleted old parts are skipped. ``is_over``:
+    nothing will follow ``next_offset``."""
+
+    offset: int
+    data: bytes
+    next_offset: int
+    is_over: bool
+
+
+#: Among the things that a machine lacks: the permission to run tasks without an account.
+ACCOUNTLESS = "tasks without an account"
+
+
+@runtime_checkable
+class Capabilities(Protocol):
+    """What a backend knows it cannot run, so that the server refuses such work instead of trying it."""
+
+    def cannot_run(self, work: Work) -> str:
+        """Why, in words for the user who submitted it. Empty: it can run, or this is not known yet. Never waits."""
+        ...
+
+    def cannot_run_as(self, account: str) -> str:
+        """Why no task can run as this account. Empty: it can, or this is not known yet. Never waits."""
+        ...
+
+    def lacks(self, node: str) -> Mapping[str, str]:
+        """What a machine cannot run (``images``) or limit (``memory``, ``cpu``, ``pids``), and why. Never waits."""
+        ...
+
+    def separation(self, node: str) -> Mapping[str, str]:
+        """What is separated on a machine and by what, in words. Never waits."""
+        ...
+
+
+class Backend(Protocol):
+    """Calls return quickly; reports tell what follows from them. ``tell`` may be called from any thread, also during a
+    call. It reports the start of a task before its end."""
+
+    def nodes(self) -> Sequence[NodeSpec]:
+        """The nodes of this backend."""
+        ...
+
+    def open(self, tell: Tell, epoch: int) -> None:
+        """Start. Tasks of an earlier server are adopted: each is reported again as up or down, with the last step that
+        it saved. Raises `StaleEpoch` when a later server has opened this backend."""
+        ...
+
+    def launch(self, orders: Sequence[TaskOrder]) -> None:
+        """Start tasks. One that runs or ran already (same key) is reported again, not started again. Raises
+        `StaleEpoch`, and starts none, when an order is of an earlier epoch than this backend has seen."""
+        ...
+
+    def warn(self, key: TaskKey, deadline_ms: int, why: str) -> None:
+        """Ask a task to save a checkpoint and end by the deadline; at the deadline it is killed without another call.
+
+        Of several deadlines the earliest holds. Does nothing if the task is unknown or has ended.
+        """
+        ...
+
+    def kill(self, key: TaskKey) -> None:
+        """Kill all processes of a task at once."""
+        ...
+
+    def known(self) -> Sequence[TaskKey]:
+        """The tasks of which anything is kept, running or ended."""
+        ...
+
+    def forget(self, key: TaskKey) -> None:
+        """Drop what is kept of a task that has ended. Its logs stay as long as logs are kept."""
+        ...
+
+    def read_log(self, key: TaskKey, stream: str, offset: int, limit: int) -> LogPart | None:
+        """A part of ``stdout`` or ``stderr``; a negative offset counts from the end. None: there is no such log."""
+        ...
+
+    def close(self) -> None:
+        """Stop watching. Tasks keep running."""
+        ...

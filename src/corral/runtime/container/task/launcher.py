@@ -1,0 +1,40 @@
+"""Several processes of a task in one container: a small script for the shell of the image.
+
+It is one container, not several, because ranks on one machine communicate through shared memory and CUDA IPC, which
+containers do not share. Each process has its own variables. The first that fails writes its exit code to a file; the
+supervisor reads it and ends the others. Knows the POSIX shell.
+"""
+
+from __future__ import annotations
+
+SHELL = "/bin/sh"
+FAILED = "failed"  # in the task's private directory: exit codes, the first one first
+#: Signals reach every process of the group, also the shells, which must survive them to report the exit code.
+_KEEP = "trap : HUP INT TERM USR1 USR2 ALRM\n"
+_END = """\
+for pid in $pids; do
+  wait "$pid"
+  while kill -0 "$pid" 2>/dev/null; do wait "$pid"; done
+done
+read -r code < "$CORRAL_FAILED_FILE" && exit "$code"
+exit 0
+"""
+
+
+def command_of(command: list[str], processes: list[dict[str, str]]) -> list[str]:
+    return [SHELL, "-c", _script(processes), "corral", *command]
+
+
+def _script(processes: list[dict[str, str]]) -> str:
+    parts = [_KEEP, ": > \"$CORRAL_FAILED_FILE\"\npids=''\n"]
+    for env in processes:
+        names = "".join(f"export {_quoted(f'{name}={value}')}\n" for name, value in env.items())
+        parts.append(
+            f'(\n{_KEEP}{names}"$@"\ncode=$?\n'
+            '[ "$code" = 0 ] || echo "$code" >> "$CORRAL_FAILED_FILE"\nexit "$code"\n) &\npids="$pids $!"\n'
+        )
+    return "".join(parts) + _END
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"

@@ -1,0 +1,243 @@
+"""The private directory of a task: its TMPDIR, and the two files that it shares with its supervisor.
+
+The directory belongs to the account, which may put anything in it: links, FIFOs, nothing at all. So what the supervisor
+does here with its own rights never follows a link and never blocks.
+"""
+
+# ruff: noqa: SIM105  contextlib is not loaded just for this
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+
+from corral.runtime.local.task.lease import now_ms as boot_ms
+from corral.runtime.local.task.records import to_json, write_whole
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CHECKPOINT = "checkpoint"
+WARNING = "warning.json"
+TEMPORARY = "tmp"
+_READ_MAX = 1 << 16  # of the end of the checkpoint file: hundreds of lines
+_LINES_MAX = 100  # that are tried, from the end
+STEP_MAX = (1 << 53) - 1  # as in the server: what every database and JSON reader can hold
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Scratch:
+    def __init__(self, path: str, uid: int, gid: int) -> None:
+        self.path = path
+        self._uid = uid
+        self._gid = gid
+        self._is_ours = uid == os.geteuid()
+        self._seen: tuple[int, int, int] | None = None
+        self._has_complained = False
+
+    def make(self) -> None:
+        try:
+            self._make()
+        except FileNotFoundError:  # the parent was removed meanwhile, because it was empty
+            self._make()
+
+    def _make(self) -> None:
+        self._make_root()
+        remove(self.path)  # left by an earlier task of the same name, which has ended
+        if self._is_ours and self._reuse_blank():
+            return
+        for path in (self.path, f"{self.path}/{TEMPORARY}"):
+            os.mkdir(path, 0o700)
+            if not self._is_ours:
+                os.chown(path, self._uid, self._gid, follow_symlinks=False)
+
+    def _reuse_blank(self) -> bool:
+        """Reuse the directory of the previous task, if there is one and it is still as it was made."""
+        try:
+            os.rename(blank_in(os.path.dirname(self.path)), self.path)
+            if self._is_blank():
+                return True
+        except OSError:
+            pass
+        remove(self.path)
+        return False
+
+    def _make_root(self) -> None:
+        """It is in a directory that everyone may write to, where cleanup jobs may have removed it."""
+        root = os.path.dirname(self.path)
+        try:
+            state = os.lstat(root)
+        except FileNotFoundError:
+            os.mkdir(root, 0o711)
+            os.chmod(root, 0o711)
+            return
+        if state.st_uid != os.geteuid() or not stat.S_ISDIR(state.st_mode):
+            raise PermissionError(1, "belongs to another account", root)
+
+    def env(self) -> dict[str, str]:
+        return {
+            "TMPDIR": f"{self.path}/{TEMPORARY}",
+            "CORRAL_CHECKPOINT_FILE": f"{self.path}/{CHECKPOINT}",
+            "CORRAL_WARNING_FILE": f"{self.path}/{WARNING}",
+        }
+
+    def put_away(self) -> None:
+        """Keep it for the next task of this supervisor if nothing was put there, which is the usual case; else remove
+        it."""
+        try:
+            if self._is_ours and self._is_blank():
+                os.rename(self.path, blank_in(os.path.dirname(self.path)))
+                return
+        except OSError:
+            pass
+        remove(self.path)
+
+    def _is_blank(self) -> bool:
+        for path, names in ((self.path, [TEMPORARY]), (f"{self.path}/{TEMPORARY}", [])):
+            state = os.lstat(path)
+            is_as_made = state.st_mode == stat.S_IFDIR | 0o700 and state.st_uid == os.geteuid()
+            if not is_as_made or os.listdir(path) != names:
+                return False
+        return True
+
+    def warn(self, left_ms: int, why: str) -> None:
+        """Write the warning file. Must be called with the rights of the account. The deadline is given by the wall
+        clock, and by CLOCK_BOOTTIME, which cannot be set."""
+        wall_ms = time.time_ns() // 1_000_000 + left_ms
+        record = to_json({"deadline_ms": wall_ms, "boot_ms": boot_ms() + left_ms, "why": why})
+        try:
+            write_whole(f"{self.path}/{WARNING}", record)
+        except OSError:
+            pass  # the task removed its directory; it still gets the signal
+
+    def saved_step(self, complain: Callable[[str], None]) -> int | None:
+        """The last step in the checkpoint file, if the file has changed since the last call. The task may put anything
+        there: if it cannot be used, ``complain`` is called, once."""
+        path = f"{self.path}/{CHECKPOINT}"
+        try:
+            state = os.lstat(path)
+            mark = (state.st_ino, state.st_size, state.st_mtime_ns)
+            if not stat.S_ISREG(state.st_mode):
+                self._complain(complain, "the checkpoint file is not a regular file, so it is ignored")
+                return None
+            if mark == self._seen:
+                return None
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            self._seen = mark
+            state = os.fstat(fd)  # it may have been replaced
+            if not stat.S_ISREG(state.st_mode):
+                return None
+            text = os.pread(fd, _READ_MAX, max(state.st_size - _READ_MAX, 0))
+            step = last_step(text)
+            if step is None and b"\n" in text:
+                self._complain(complain, 'the checkpoint file names no valid step; write lines such as {"step": 1200}')
+            return step
+        except OSError:
+            return None
+        finally:
+            os.close(fd)
+
+    def _complain(self, complain: Callable[[str], None], what: str) -> None:
+        if not self._has_complained:
+            self._has_complained = True
+            complain(what)
+
+
+def blank_in(root: str) -> str:
+    """Where this process keeps the directory of its last task: creating and removing one each time would cost more than
+    most small tasks."""
+    return f"{root}/blank-{os.getpid()}"
+
+
+def remove_root(root: str) -> None:
+    """Remove the parent of private directories if it is empty. It is created again when it is needed."""
+    try:
+        os.rmdir(root)
+    except OSError:
+        pass
+
+
+def last_step(text: bytes) -> int | None:
+    """The step in the last complete line that has one: ``{"step": 3}``. An incomplete line may still be written."""
+    end = text.rfind(b"\n") + 1
+    for line in reversed(text[:end].rsplit(b"\n", _LINES_MAX + 1)[-_LINES_MAX - 1 :]):
+        step = _step_in(line) if b"step" in line else None
+        if step is not None:
+            return step
+    return None
+
+
+def _step_in(line: bytes) -> int | None:
+    import json  # only for tasks that save
+
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError, MemoryError):
+        return None
+    step = record.get("step") if isinstance(record, dict) else None
+    return step if type(step) is int and 0 <= step <= STEP_MAX else None
+
+
+def remove(path: str) -> None:
+    """Remove all of it, also files of other accounts, without following links."""
+    try:
+        os.rmdir(f"{path}/{TEMPORARY}")
+        os.rmdir(path)
+        return  # nothing was put there, which is the usual case
+    except OSError:
+        if not os.path.lexists(path):
+            return
+    for _ in range(2):
+        try:
+            _empty(path)
+            os.rmdir(path)
+            return
+        except FileNotFoundError:
+            return
+        except OSError:
+            continue  # a mount, or missing permissions: the server tries again later
+
+
+def _empty(path: str) -> None:
+    """Goes down and up with one open directory and no recursion: a hostile task may nest directories deeper than the
+    call stack or the number of open files allows. No process of the task is left, so ``..`` leads back."""
+    here = os.open(path, _FOLDER)
+    try:
+        pending = [_folders_left(here)]  # at each level, what is still to be removed; the last one is where we are
+        while pending:
+            if pending[-1]:
+                below = _open_below(pending[-1][-1], here)
+                os.close(here)
+                here = below
+                pending.append(_folders_left(here))
+            else:
+                pending.pop()
+                if pending:
+                    above = os.open("..", _FOLDER, dir_fd=here)
+                    os.close(here)
+                    here = above
+                    os.rmdir(pending[-1].pop(), dir_fd=here)
+    finally:
+        os.close(here)
+
+
+def _open_below(name: str, folder: int) -> int:
+    os.chmod(name, 0o700, dir_fd=folder)
+    return os.open(name, _FOLDER, dir_fd=folder)
+
+
+def _folders_left(folder: int) -> list[str]:
+    """The directories in it, after everything else in it is removed."""
+    os.fchmod(folder, 0o700)
+    left = []
+    for name in os.listdir(folder):
+        try:
+            os.unlink(name, dir_fd=folder)
+        except IsADirectoryError:
+            left.append(name)
+    return left

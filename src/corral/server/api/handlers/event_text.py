@@ -1,0 +1,180 @@
+"""The text of events: one sentence for each type, without the actor. For people; programs read the event itself.
+
+Knows events. Must not know the reader: what the reader may not see was removed before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from corral.core import events as e
+from corral.core.accounts import accounts as a
+from corral.core.fleets import fleets as fl
+from corral.core.model import PREEMPTING, Cause, FailureClass
+from corral.policy.explain.reasons import span
+
+
+def sentence(event: Any) -> str:
+    """One sentence; the name of the event type if it has none."""
+    say = _SENTENCES.get(type(event))
+    return type(event).__name__ if say is None else say(event)
+
+
+def _gang(event: Any) -> str:
+    return str(event.gang).removesuffix("/main")
+
+
+def _founded(event: e.Founded) -> str:
+    levels = ", ".join(event.settings.levels)
+    return f"journal created, topology levels: {levels}" if levels else "journal created"
+
+
+def _submitted(event: e.JobSubmitted) -> str:
+    name = f" ({event.spec.name})" if event.spec.name else ""
+    return f"job {event.job}{name} was submitted to {event.spec.queue}"
+
+
+def _placed(event: e.GangPlaced) -> str:
+    nodes = list(dict.fromkeys(seat.node for seat in event.seats))
+    shown = ", ".join(nodes[:4]) + (f" and {len(nodes) - 4} more" if len(nodes) > 4 else "")
+    return f"{_gang(event)} starts on {shown} (attempt {event.attempt})"
+
+
+#: Why a gang is stopped when it is not preempted.
+_STOPPING = {
+    Cause.GROW: "restarts with more tasks",
+    Cause.MOVE: "moves to other nodes",
+    Cause.DRAIN: "is requeued because its node is drained",
+    Cause.TIME_LIMIT: "has reached its time limit",
+    Cause.START_TIMEOUT: "did not start in time",
+    Cause.FAILURE: "is stopped because one of its tasks failed",
+    Cause.UNREPAIRABLE: "is stopped because no replacement for a lost task was found",
+    Cause.CANCEL: "is being cancelled",
+    Cause.REQUEUE: "is being requeued",
+}
+
+
+def _evicted(event: e.GangEvicted) -> str:
+    if event.cause not in PREEMPTING:
+        return f"{_gang(event)} {_STOPPING[event.cause]}"
+    beneficiary = event.beneficiary.removesuffix("/main")
+    if event.cause is Cause.SHRINK:
+        return f"{_gang(event)} shrinks" + (f" to make room for {beneficiary}" if beneficiary else "")
+    by = f" by {beneficiary}" if beneficiary else ""
+    return f"{_gang(event)} preempted{by} ({event.cause.replace('_', ' ')})"
+
+
+#: Ends that are not failures of the job.
+_NOT_FAILED = {
+    FailureClass.PREEMPTED: "stopped after preemption",
+    FailureClass.CANCELLED: "was cancelled",
+    FailureClass.TIME_LIMIT: "was stopped at its time limit",
+}
+
+
+def _stopped(event: e.GangStopped) -> str:
+    how = "stopped"
+    if event.failure is not None:
+        how = _NOT_FAILED.get(event.failure) or f"failed ({event.failure.replace('_', ' ')})"
+    return f"{_gang(event)} {how}, exit code {event.exit_code}"
+
+
+def _requeued(event: e.GangRequeued) -> str:
+    return f"{_gang(event)} requeued" + (f" after {_words(event.counted)}" if event.counted is not None else "")
+
+
+def _finished(event: e.GangFinished) -> str:
+    return f"{_gang(event)} {event.state}" + (f": {event.why}" if event.why else "")
+
+
+def _tasks(event: Any) -> str:
+    count = event.tasks.bit_count()
+    return "1 task" if count == 1 else f"{count} tasks"
+
+
+def _words(value: str) -> str:
+    return value.replace("_", " ")
+
+
+def _because(why: str) -> str:
+    return f": {why}" if why else ""
+
+
+def _node_end(event: e.NodeEndSet) -> str:
+    if event.until_ms is None:
+        return f"allocation of node {event.node} has no known end"
+    return f"allocation of node {event.node} ends in {span(max(event.until_ms - event.at_ms, 0))}"
+
+
+def _nodes(spec: fl.FleetSpec) -> str:
+    least, most = spec.nodes_min, spec.nodes_max
+    return f"{most} nodes" if least == most else f"{least} to {most} nodes"
+
+
+def _phase(event: fl.PilotSeen) -> str:
+    where = f" ({event.where})" if event.where else ""
+    words = {fl.PilotPhase.WAITING: "is queued", fl.PilotPhase.STARTED: "started", fl.PilotPhase.ENDED: "ended"}
+    return words[event.phase] + where
+
+
+_SENTENCES: dict[type, Callable[[Any], str]] = {
+    e.Founded: _founded,
+    e.StartsPromised: lambda v: f"{len(v.promises)} reservations made, {len(v.withdrawn)} withdrawn",
+    e.NodeAdded: lambda v: f"node {v.spec.name} joined with {len(v.spec.gpus)} GPUs",
+    e.NodeRemoved: lambda v: f"node {v.node} was removed",
+    e.NodeLost: lambda v: f"node {v.node} lost",
+    e.NodeReturned: lambda v: f"node {v.node} returned",
+    e.NodeHealthChanged: lambda v: f"node {v.node} is {v.health}" + _because(v.why),
+    e.GpuHealthChanged: lambda v: f"GPU {v.gpu} of node {v.node} is {v.health}" + _because(v.why),
+    e.NodeDrained: lambda v: f"node {v.node} draining",
+    e.NodeUndrained: lambda v: f"node {v.node} undrained",
+    e.NodeEndSet: _node_end,
+    e.QueueSet: lambda v: f"queue {v.spec.name} was set",
+    e.QueueRemoved: lambda v: f"queue {v.queue} was removed",
+    e.JobSubmitted: _submitted,
+    e.JobCancelled: lambda v: f"job {v.job} was cancelled",
+    e.JobHeld: lambda v: f"job {v.job} was held" + (f": planning failed because of it ({v.why})" if v.why else ""),
+    e.JobReleased: lambda v: f"job {v.job} was released",
+    e.JobSuspended: lambda v: f"job {v.job} suspended: {_words(v.why)}",
+    e.JobResumed: lambda v: f"job {v.job} resumed" + (f" as account {v.account}" if v.account else ""),
+    e.JobEnded: lambda v: f"job {v.job} {'succeeded' if v.succeeded else 'did not succeed'}",
+    e.JobForgotten: lambda v: f"job {v.job} dropped from memory",
+    e.PriorityChanged: lambda v: f"job {v.job} has priority {v.priority}",
+    e.GangAwoke: lambda v: f"{_gang(v)} queued",
+    e.GangPlaced: _placed,
+    e.TasksStarted: lambda v: f"{_tasks(v)} of {_gang(v)} running",
+    e.GangStarted: lambda v: f"{_gang(v)} running",
+    e.CheckpointCommitted: lambda v: f"{_gang(v)} saved a checkpoint at step {v.step}",
+    e.TasksEnded: lambda v: f"{_tasks(v)} of {_gang(v)} ended",
+    e.TasksLost: lambda v: f"{_tasks(v)} of {_gang(v)} lost on {v.node} ({_words(v.failure)})",
+    e.GangEvicted: _evicted,
+    e.GraceEnded: lambda v: f"grace period of {_gang(v)} expired",
+    e.GangClaimed: lambda v: f"GPUs claimed for {_gang(v)}",
+    e.ClaimDropped: lambda v: f"claim of {_gang(v)} dropped",
+    e.GangRepaired: lambda v: f"{_gang(v)} repaired, continues with {len(v.seats)} tasks (attempt {v.attempt})",
+    e.GangStopped: _stopped,
+    e.GangRequeued: _requeued,
+    e.GangFinished: _finished,
+    fl.FleetSet: lambda v: f"fleet {v.spec.name} set to {_nodes(v.spec)} on {v.spec.kind}",
+    fl.FleetRecalled: lambda v: f"fleet {v.fleet} is returning its nodes",
+    fl.FleetRemoved: lambda v: f"fleet {v.fleet} was removed",
+    fl.FleetTroubled: lambda v: f"fleet {v.fleet} has a problem: {v.why}" if v.why else f"fleet {v.fleet} works again",
+    fl.PilotOrdered: lambda v: f"pilot {v.pilot} requested",
+    fl.PilotSeen: lambda v: f"pilot {v.pilot} {_phase(v)}" + _because(v.why),
+    fl.PilotJoined: lambda v: f"pilot {v.pilot} joined with {len(v.shape.gpus)} GPUs",
+    fl.PilotRecalled: lambda v: f"pilot {v.pilot} is being returned" + _because(v.why),
+    fl.FarewellGiven: lambda v: f"server stopping; nodes keep running tasks for {span(v.lease_ms)} without it",
+    fl.PilotEnded: lambda v: f"pilot {v.pilot} ended" + _because(v.why),
+    a.UserSet: lambda v: f"user {v.user} was {'disabled' if v.disabled else 'set'}",
+    a.UserRemoved: lambda v: f"user {v.user} was removed",
+    a.RoleGranted: lambda v: f"{v.user} was granted the role {v.role} in {v.queue or 'the cluster'}",
+    a.RoleRevoked: lambda v: f"{v.user} lost the role {v.role} in {v.queue or 'the cluster'}",
+    a.TokenIssued: lambda v: f"a token was issued to {v.user}",
+    a.TokenRevoked: lambda v: f"token {v.token} was revoked",
+    a.AccessRefused: lambda v: f"{v.user} was refused: {v.what}",
+    a.TokensExpired: lambda v: f"{len(v.tokens)} expired tokens were removed",
+    a.Read: lambda v: f"{v.user} read {v.what}" + (f" ({v.left_out} earlier reads not recorded)" if v.left_out else ""),
+    a.SecretSet: lambda v: f"secret {v.secret} of {v.queue or 'the cluster'} was set",
+    a.SecretRemoved: lambda v: f"secret {v.secret} of {v.queue or 'the cluster'} was removed",
+}

@@ -1,0 +1,261 @@
+"""The table of all routes, as data. The endpoint serves it, ``openapi`` describes it, tests iterate over it."""
+
+from __future__ import annotations
+
+from corral.remote import messages
+from corral.server.api.handlers import agents, cluster, events, fleets, jobs, logs, people, record, submission
+from corral.server.api.http.route import BodyKind, Route, RouteAccess
+from corral.server.auth import Verb
+from corral.wire import api
+
+_JOB = {"name": "train", "queue": "default", "command": "python train.py", "gpus": 2, "time_limit": "2h"}
+
+SUBMISSION = (
+    Route(
+        method="POST", path="/v1/jobs", tag="jobs", verb=Verb.JOBS_SUBMIT, handler=submission.submit,
+        summary="Submit a job",
+        about="The body is a job document. With an Idempotency-Key a request sent again is not submitted again. With "
+        "dry_run=true nothing is submitted, and the answer (200) says what would happen.",
+        kind=BodyKind.DOCUMENT, query=api.SubmitParameters, answer=api.SubmitAnswer, status=201,
+        instead=api.DryRunAnswer, statuses=(403, 409, 422),
+        example=_JOB,
+    ),
+    Route(
+        method="POST", path="/v1/jobs/batch", tag="jobs", verb=Verb.JOBS_SUBMIT, handler=submission.submit_many,
+        summary="Submit many jobs, all or none", kind=BodyKind.BATCH, body=api.BatchBody, query=api.SubmitParameters,
+        answer=api.BatchAnswer, status=201, instead=api.DryRunAnswer, statuses=(403, 409, 422),
+        example={"jobs": [_JOB]},
+    ),
+)  # fmt: skip
+
+JOBS = (
+    Route(
+        method="GET", path="/v1/jobs", tag="jobs", verb=Verb.JOBS_READ, handler=jobs.list_jobs,
+        summary="List jobs, newest first", query=api.JobsParameters, answer=api.JobList,
+    ),
+    Route(
+        method="GET", path="/v1/jobs/{job}", tag="jobs", verb=Verb.JOBS_READ, handler=jobs.show_job,
+        summary="Show a job with its gangs and attempts", answer=api.JobView, statuses=(404,),
+    ),
+    Route(
+        method="GET", path="/v1/jobs/{job}/why", tag="jobs", verb=Verb.JOBS_READ, handler=jobs.explain,
+        summary="Why a job waits, which jobs are in its way, what would help", answer=api.WhyView, statuses=(404,),
+    ),
+    Route(
+        method="POST", path="/v1/jobs/{job}/cancel", tag="jobs", verb=Verb.JOBS_CHANGE, handler=jobs.cancel,
+        summary="Cancel a job", query=api.CancelParameters, answer=api.ChangeAnswer, statuses=(403, 404, 409),
+    ),
+    *(
+        Route(
+            method="POST", path=f"/v1/jobs/{{job}}/{word}", tag="jobs", verb=Verb.JOBS_CHANGE, handler=handler,
+            summary=summary, answer=api.ChangeAnswer, statuses=(403, 404, 409),
+        )
+        for word, handler, summary in (
+            ("hold", jobs.hold, "Hold a job: it does not start until it is released"),
+            ("release", jobs.release, "Release a held job"),
+            ("requeue", jobs.requeue, "Stop a job and requeue it"),
+        )
+    ),
+    Route(
+        method="POST", path="/v1/jobs/{job}/priority", tag="jobs", verb=Verb.JOBS_CHANGE,
+        handler=jobs.change_priority, summary="Change the priority of a job", kind=BodyKind.SHAPE,
+        body=api.PriorityBody, answer=api.ChangeAnswer, statuses=(403, 404, 409, 422), example={"priority": 10},
+    ),
+    Route(
+        method="GET", path="/v1/jobs/{job}/logs", tag="jobs", verb=Verb.LOGS_READ, handler=logs.read_log,
+        summary="Read or follow the output of a task",
+        about="The body is the bytes as the task wrote them. The headers Corral-Log-Offset, Corral-Log-Next and "
+        "Corral-Log-Over say where they lie. With follow=true new output is sent as it is written, until the end.",
+        query=api.LogsParameters, answer=logs.KIND, statuses=(404,),
+    ),
+)  # fmt: skip
+
+RECORD = (
+    Route(
+        method="GET", path="/v1/events", tag="record", verb=Verb.EVENTS_READ, handler=events.events,
+        summary="Events of the journal, from any record on",
+        about="A page of JSON; or, with follow=true or Accept: text/event-stream, server-sent events whose id is the "
+        "number of the record (Last-Event-ID is honoured).",
+        query=api.EventsParameters, answer=api.EventList, also=(events.KIND,),
+    ),
+    Route(
+        method="GET", path="/v1/usage", tag="record", verb=Verb.USAGE_READ, handler=record.usage,
+        summary="GPU time by queue, user and day", query=api.UsageParameters, answer=api.UsageView,
+    ),
+)  # fmt: skip
+
+CLUSTER = (
+    Route(
+        method="GET", path="/v1/queues", tag="cluster", verb=Verb.QUEUES_READ, handler=cluster.list_queues,
+        summary="The tree of queues", answer=api.QueueList,
+    ),
+    Route(
+        method="GET", path="/v1/queues/{queue:path}", tag="cluster", verb=Verb.QUEUES_READ,
+        handler=cluster.show_queue, summary="Show a queue", answer=api.QueueView, statuses=(404,),
+    ),
+    Route(
+        method="PUT", path="/v1/queues/{queue:path}", tag="cluster", verb=Verb.QUEUES_CHANGE,
+        handler=cluster.set_queue, summary="Create a queue or change its settings", kind=BodyKind.SHAPE,
+        body=api.QueueBody,
+        answer=api.ChangeAnswer, statuses=(403, 404, 422), example={"guarantee": {"gpu_milli": 8000}},
+    ),
+    Route(
+        method="DELETE", path="/v1/queues/{queue:path}", tag="cluster", verb=Verb.QUEUES_CHANGE,
+        handler=cluster.remove_queue, summary="Remove an empty queue", answer=api.ChangeAnswer,
+        statuses=(403, 404, 409),
+    ),
+    Route(
+        method="GET", path="/v1/nodes", tag="cluster", verb=Verb.NODES_READ, handler=cluster.list_nodes,
+        summary="List nodes and their GPUs", answer=api.NodeList, statuses=(403,),
+    ),
+    Route(
+        method="GET", path="/v1/nodes/{node}", tag="cluster", verb=Verb.NODES_READ, handler=cluster.show_node,
+        summary="Show a node", answer=api.NodeView, statuses=(403, 404),
+    ),
+    Route(
+        method="POST", path="/v1/nodes/{node}/drain", tag="cluster", verb=Verb.NODES_CHANGE, handler=cluster.drain,
+        summary="Drain a node: start nothing new, requeue its jobs after a warning", kind=BodyKind.SHAPE,
+        body=api.DrainBody, answer=api.ChangeAnswer,
+        statuses=(403, 404, 409), example={"why": "new fans"},
+    ),
+    Route(
+        method="DELETE", path="/v1/nodes/{node}", tag="cluster", verb=Verb.NODES_CHANGE, handler=agents.remove_node,
+        summary="Remove a node on which nothing runs, and revoke its credential", answer=api.ChangeAnswer,
+        statuses=(403, 404, 409),
+    ),
+    Route(
+        method="POST", path="/v1/join-tokens", tag="cluster", verb=Verb.NODES_CHANGE, handler=agents.make_join_token,
+        summary="Create a token with which one node can join, once",
+        about="The body may name the node; then the token also replaces the credential of that node.",
+        kind=BodyKind.SHAPE, body=api.JoinTokenBody, answer=api.TokenMade, status=201, statuses=(403, 422),
+        example={"node": "gpu-17", "expires_in_ms": 3_600_000},
+    ),
+    Route(
+        method="POST", path="/v1/nodes/{node}/undrain", tag="cluster", verb=Verb.NODES_CHANGE,
+        handler=cluster.undrain, summary="Undrain a node", answer=api.ChangeAnswer,
+        statuses=(403, 404, 409),
+    ),
+)  # fmt: skip
+
+FLEETS = (
+    Route(
+        method="GET", path="/v1/fleets", tag="fleets", verb=Verb.FLEETS_READ, handler=fleets.list_fleets,
+        summary="List fleets: nodes from providers", answer=api.FleetList, statuses=(403,),
+    ),
+    Route(
+        method="GET", path="/v1/fleets/{fleet}", tag="fleets", verb=Verb.FLEETS_READ, handler=fleets.show_fleet,
+        summary="Show a fleet with its pilots", answer=api.FleetView, statuses=(403, 404),
+    ),
+    Route(
+        method="PUT", path="/v1/fleets/{fleet}", tag="fleets", verb=Verb.FLEETS_CHANGE, handler=fleets.set_fleet,
+        summary="Create a fleet or change its settings",
+        about="The settings of the provider are checked here; the fleet shows problems with the provider itself.",
+        kind=BodyKind.SHAPE, body=api.FleetBody, answer=api.ChangeAnswer, statuses=(403, 409, 422),
+        example={"on": "slurm", "settings": {"partition": "gpu"}, "nodes_min": 2, "nodes_max": 8},
+    ),
+    Route(
+        method="POST", path="/v1/fleets/{fleet}/scale", tag="fleets", verb=Verb.FLEETS_CHANGE,
+        handler=fleets.scale_fleet, summary="Resize a fleet", kind=BodyKind.SHAPE, body=api.ScaleBody,
+        answer=api.ChangeAnswer, statuses=(403, 404, 409, 422), example={"nodes_min": 4, "nodes_max": 4},
+    ),
+    Route(
+        method="DELETE", path="/v1/fleets/{fleet}", tag="fleets", verb=Verb.FLEETS_CHANGE,
+        handler=fleets.recall_fleet, summary="Give all nodes of a fleet back, each when its jobs have left",
+        answer=api.ChangeAnswer, statuses=(403, 404),
+    ),
+)  # fmt: skip
+
+AGENTS = (
+    Route(
+        method="POST", path="/v1/agent/join", tag="agents", verb=Verb.NODE_JOIN, handler=agents.join,
+        summary="Join as a node: exchange a join token for a credential", kind=BodyKind.SHAPE, body=messages.JoinBody,
+        answer=messages.JoinAnswer, statuses=(403, 404, 409, 422), example={"node": "gpu-17"},
+    ),
+    Route(
+        method="GET", path="/v1/agent/endpoint", tag="agents", verb=Verb.NODE_SYNC, handler=agents.endpoint,
+        summary="The port of the server that agents connect to",
+        about="Leases, reports and orders use one connection to that port, not this API.",
+        answer=messages.EndpointAnswer, statuses=(403, 404),
+    ),
+    Route(
+        method="POST", path="/v1/agent/credential", tag="agents", verb=Verb.NODE_SYNC,
+        handler=agents.renew_credential, summary="Exchange the credential of a node for a new one",
+        answer=messages.JoinAnswer, statuses=(403, 404),
+    ),
+)  # fmt: skip
+
+PEOPLE = (
+    Route(
+        method="GET", path="/v1/whoami", tag="people", handler=people.who_am_i,
+        summary="The user of the token", answer=api.WhoAmI,
+    ),
+    Route(
+        method="GET", path="/v1/users", tag="people", verb=Verb.USERS_READ, handler=people.list_users,
+        summary="List the users you may see", answer=api.UserList,
+    ),
+    Route(
+        method="GET", path="/v1/users/{user}", tag="people", verb=Verb.USERS_READ, handler=people.show_user,
+        summary="Show a user", answer=api.UserView, statuses=(404,),
+    ),
+    Route(
+        method="PUT", path="/v1/users/{user}", tag="people", verb=Verb.USERS_CHANGE, handler=people.set_user,
+        summary="Create or change a user", kind=BodyKind.SHAPE, body=api.UserBody, answer=api.ChangeAnswer,
+        statuses=(403, 404, 409, 422), example={"account": ""},
+    ),
+    Route(
+        method="DELETE", path="/v1/users/{user}", tag="people", verb=Verb.USERS_CHANGE, handler=people.remove_user,
+        summary="Remove a user with all roles and tokens", answer=api.ChangeAnswer, statuses=(403, 404, 409),
+    ),
+    Route(
+        method="PUT", path="/v1/users/{user}/roles", tag="people", verb=Verb.ROLES_CHANGE, handler=people.grant,
+        summary="Grant a role", kind=BodyKind.SHAPE, body=api.RoleBody, answer=api.ChangeAnswer,
+        statuses=(403, 404, 422), example={"role": "member", "queue": "default"},
+    ),
+    Route(
+        method="DELETE", path="/v1/users/{user}/roles", tag="people", verb=Verb.ROLES_CHANGE, handler=people.revoke,
+        summary="Revoke a role", query=api.RoleParameters, answer=api.ChangeAnswer,
+        statuses=(403, 404, 409, 422),
+    ),
+    Route(
+        method="GET", path="/v1/tokens", tag="people", verb=Verb.TOKENS_READ, handler=people.list_tokens,
+        summary="Tokens of a user, without their values", query=api.TokensParameters, answer=api.TokenList,
+        statuses=(404,),
+    ),
+    Route(
+        method="POST", path="/v1/tokens", tag="people", verb=Verb.TOKENS_CHANGE, handler=people.make_token,
+        summary="Create a token; its value is shown only once", kind=BodyKind.SHAPE, body=api.TokenBody,
+        answer=api.TokenMade, status=201, statuses=(403, 404, 409, 422),
+        example={"name": "ci", "scope": ["jobs.submit", "jobs.read"], "expires_in_ms": 86400000},
+    ),
+    Route(
+        method="DELETE", path="/v1/tokens/{token}", tag="people", verb=Verb.TOKENS_CHANGE,
+        handler=people.revoke_token, summary="Revoke a token", answer=api.ChangeAnswer, statuses=(403, 404),
+    ),
+    Route(
+        method="GET", path="/v1/secrets", tag="people", verb=Verb.SECRETS_READ, handler=people.list_secrets,
+        summary="Names of secrets; values are never returned", answer=api.SecretList,
+    ),
+    Route(
+        method="PUT", path="/v1/secrets/{secret}", tag="people", verb=Verb.SECRETS_CHANGE, handler=people.set_secret,
+        summary="Set a secret for jobs of a queue and its children", kind=BodyKind.SHAPE, body=api.SecretBody,
+        query=api.SecretParameters, answer=api.ChangeAnswer, statuses=(403, 404, 422), example={"value": "..."},
+    ),
+    Route(
+        method="DELETE", path="/v1/secrets/{secret}", tag="people", verb=Verb.SECRETS_CHANGE,
+        handler=people.remove_secret, summary="Remove a secret", query=api.SecretParameters, answer=api.ChangeAnswer,
+        statuses=(403, 404),
+    ),
+)  # fmt: skip
+
+SERVER = (
+    Route(
+        method="GET", path="/v1/health", tag="server", access=RouteAccess.OPEN, handler=record.health,
+        summary="Health of the server", answer=api.HealthView,
+    ),
+    Route(
+        method="GET", path="/v1/metrics", tag="server", verb=Verb.METRICS_READ, access=RouteAccess.METRICS,
+        handler=record.metrics, summary="Metrics for Prometheus", answer="text/plain", statuses=(403,),
+    ),
+)  # fmt: skip
+
+ROUTES: tuple[Route, ...] = (*SUBMISSION, *JOBS, *RECORD, *CLUSTER, *FLEETS, *PEOPLE, *AGENTS, *SERVER)

@@ -1,1 +1,0 @@
-"""Fleets at work: carriers are driven until there are the nodes that are wanted."""

@@ -1,0 +1,1 @@
+"""Health of nodes by comparison: how gangs end on each node, compared with the others."""

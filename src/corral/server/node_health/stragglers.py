@@ -1,0 +1,85 @@
+"""Stragglers: nodes on which ranks of a gang take longer for a step than the other ranks of the same gang.
+
+Pure. All ranks of a gang do the same work, so they can be compared with each other; and all wait for the slowest, so
+one slow node slows the whole gang. The times that ranks report do not include waiting for other ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import median
+
+from msgspec import Struct, field
+
+from corral.runtime.base import PaceReport
+from corral.wire.health import HealthSettings
+
+_RANKS_MIN = 4
+_LOOKS = 3  # consecutive checks
+_USERS_MIN = 2  # the reports of one user's jobs are not enough
+
+
+class _Slow(Struct):
+    """``looks``: consecutive checks in which the node was slow; ``users``: whose gangs reported it, and when last."""
+
+    looks: int = 0
+    users: dict[str, int] = field(default_factory=dict)
+    why: str = ""
+    seen_ms: int = 0
+
+
+class _Gang(Struct):
+    attempt: int
+    said: dict[int, tuple[str, int]] = field(default_factory=dict)  # rank -> node, milliseconds
+
+
+class Stragglers:
+    """``take`` gets every report, ``stragglers`` is called regularly. A report holds until the next one: agents send
+    changes only."""
+
+    def __init__(self) -> None:
+        self._gangs: dict[str, _Gang] = {}
+        self._slow: dict[str, _Slow] = {}  # by node
+
+    def take(self, report: PaceReport) -> None:
+        gang = self._gangs.get(report.key.gang)
+        if gang is None or gang.attempt < report.key.attempt:
+            gang = self._gangs[report.key.gang] = _Gang(report.key.attempt)
+        if gang.attempt == report.key.attempt:
+            gang.said.update({rank: (report.node, busy_ms) for rank, busy_ms in report.busy_ms})
+
+    def forget(self, gang: str) -> None:
+        self._gangs.pop(gang, None)
+
+    def stragglers(self, now_ms: int, settings: HealthSettings, user_of: Callable[[str], str]) -> dict[str, str]:
+        """The reason for each straggler, by node: slow in several consecutive checks according to gangs of several
+        users, and not yet normal again for ``quiet_ms``."""
+        seen: dict[str, str] = {}
+        for name in self._gangs:
+            for node, why in self._slow_of(name, settings):
+                seen[node] = why
+                self._slow.setdefault(node, _Slow()).users[user_of(name)] = now_ms
+        for node, why in seen.items():
+            slow = self._slow[node]
+            slow.looks += 1
+            slow.seen_ms = now_ms
+            slow.why = slow.why or why
+        for node, slow in list(self._slow.items()):
+            if node not in seen and (slow.looks < _LOOKS or now_ms - slow.seen_ms > settings.quiet_ms):
+                del self._slow[node]
+        return {
+            node: slow.why
+            for node, slow in self._slow.items()
+            if slow.looks >= _LOOKS and len(slow.users.keys() - {""}) >= _USERS_MIN
+        }
+
+    def _slow_of(self, name: str, settings: HealthSettings) -> list[tuple[str, str]]:
+        said = self._gangs[name].said
+        if len(said) < _RANKS_MIN or not settings.straggler_percent_max:
+            return []
+        usual_ms = median(ms for _, ms in said.values())
+        return [
+            (node, f"straggler: rank {rank} of {name} takes {ms} ms for a step, the median is {usual_ms:.0f} ms")
+            for rank, (node, ms) in sorted(said.items())
+            if ms * 100 > usual_ms * settings.straggler_percent_max
+        ]

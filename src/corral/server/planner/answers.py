@@ -1,0 +1,46 @@
+"""Requests to the planner and its answers, as values for both sides of the pipe.
+
+Knows no policy: the server does not load any.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from corral.core.cluster.resources import Seat
+from corral.core.intake.refusal import Refusal
+from corral.core.model import JobSpec
+from corral.policy.explain.reasons import Change, Hold
+
+
+class PlannerQuestion(Struct, frozen=True, gc=False):
+    """Asks why a gang waits, or what would happen to these jobs, at this time."""
+
+    now_ms: int
+    gang: str = ""
+    user: str = ""
+    specs: dict[str, JobSpec] = {}
+
+
+class WhyAnswer(Struct, frozen=True, gc=False):
+    hold: Hold
+    changes: tuple[Change, ...] = ()
+
+
+class DryRunOutcome(Struct, frozen=True, gc=False):
+    """What would happen to one gang if it were submitted now."""
+
+    gang: str
+    seats: tuple[Seat, ...] = ()  # its seats, now or later
+    starts_ms: int | None = None  # None: unknown
+    victims: tuple[str, ...] = ()  # gangs that would be preempted first
+    hold: Hold | None = None
+    changes: tuple[Change, ...] = ()  # each of which alone would let it start now
+
+
+class PlannerAnswer(Struct, frozen=True, gc=False):
+    """The answer, or a refusal."""
+
+    refusal: Refusal | None = None
+    why: WhyAnswer | None = None
+    prospects: tuple[DryRunOutcome, ...] = ()

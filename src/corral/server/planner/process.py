@@ -1,0 +1,194 @@
+"""The planner process: it follows the journal with a state of its own and answers expensive requests.
+
+Plans, explanations, dry runs and images are made here, so that the server does not block. An answer may be out of date
+when it arrives: the server checks it against the current state. Reads from standard input, writes to standard output,
+and ends when the input ends. Knows nothing about files, sockets or clocks.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import structs
+
+from corral.core.engine import Engine, Policy
+from corral.core.fleets.outlook import could_come
+from corral.core.intake.commands import cancel, forget, submit_many
+from corral.core.intake.refusal import Refusal
+from corral.core.model import JobSpec
+from corral.core.plan import MakeRoom, Place, Plan
+from corral.core.snapshot import Snapshot
+from corral.core.state import State
+from corral.policy.catalog import policy as named_policy
+from corral.policy.catalog import standard
+from corral.policy.demand import needs
+from corral.policy.explain.advice import smallest_changes
+from corral.policy.explain.holds import explain
+from corral.policy.explain.reasons import Change, Hold, NeverFits, NodesMayCome, Quarantined
+from corral.server import gc_tuning
+from corral.server.journal_state import JournalState
+from corral.server.planner import frames
+from corral.server.planner.answers import DryRunOutcome, PlannerAnswer, PlannerQuestion, WhyAnswer
+from corral.server.planner.bisect import Search, search
+from corral.wire.codec import FORMAT, decode
+from corral.wire.config import PolicyChoice
+
+#: With more waiting gangs than this, changes that would help are not tried: each of them needs a plan of its own.
+ADVICE_LINE_MAX = 20_000
+ADVISED_MAX = 4  # of the gangs of one dry run, the first ones
+
+
+class PlannerProcess:
+    """A state that follows the journal, and a policy."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.known: JournalState
+
+    @property
+    def state(self) -> State:
+        return self.known.state
+
+    def answer(self, kind: bytes, body: bytes) -> bytes | None:
+        """Handle one message. None: it has no answer."""
+        if kind == frames.BEGIN:
+            self.known = JournalState.unpack(body)
+            gc_tuning.look_at_everything()
+            return None
+        if kind == frames.FOLLOW:
+            for each in frames.unpack(body):
+                self.known.apply(decode(FORMAT, each))
+            return None
+        if kind == frames.READY:
+            return b""
+        if kind == frames.BLAME:
+            return msgspec.json.encode(search(self.state, self.policy, msgspec.json.decode(body, type=Search)))
+        if kind == frames.PLAN:
+            return msgspec.json.encode(self.policy(Snapshot(self.state, msgspec.json.decode(body, type=int))))
+        if kind == frames.NEEDS:
+            snapshot = Snapshot(self.state, msgspec.json.decode(body, type=int))
+            return msgspec.json.encode(needs(snapshot, self.known.fleets.fleets))
+        if kind == frames.IMAGE:
+            return self.known.pack()
+        question = msgspec.json.decode(body, type=PlannerQuestion)
+        return msgspec.json.encode(self.why(question) if kind == frames.WHY else self.prospects(question))
+
+    def why(self, question: PlannerQuestion) -> PlannerAnswer:
+        snapshot = Snapshot(self.state, question.now_ms)
+        known = self.state.gangs.get(question.gang)
+        job = None if known is None else self.state.jobs[known.job]
+        if job is not None and job.held_why:  # planning failed because of it, so it is not planned again
+            return PlannerAnswer(why=WhyAnswer(Hold(question.gang, (Quarantined(job.id, job.held_why),))))
+        hold = explain(snapshot, self.policy, question.gang)
+        if isinstance(hold, Refusal):
+            return PlannerAnswer(refusal=hold)
+        hold = self._hopeful(hold)
+        return PlannerAnswer(why=WhyAnswer(hold, self._changes(snapshot, hold)))
+
+    def _changes(self, snapshot: Snapshot, hold: Hold) -> tuple[Change, ...]:
+        """The changes that would let a waiting gang start now."""
+        if not hold.reasons or self.state.backlog.count > ADVICE_LINE_MAX:
+            return ()
+        found = smallest_changes(snapshot, self.policy, hold.gang)
+        return () if isinstance(found, Refusal) else tuple(found)
+
+    def _hopeful(self, hold: Hold) -> Hold:
+        """A gang that fits on no current node may fit on nodes that fleets can add."""
+        never = [reason for reason in hold.reasons if isinstance(reason, NeverFits)]
+        names = tuple(name for name, fleet in self.known.fleets.fleets.items() if not fleet.is_recalled)
+        gang = self.state.gangs.get(hold.gang)
+        if not never or gang is None or not could_come(self.state, self.known.fleets)(gang.demand):
+            return hold
+        others = tuple(reason for reason in hold.reasons if not isinstance(reason, NeverFits))
+        return structs.replace(hold, reasons=(NodesMayCome(names), *others))
+
+    def prospects(self, question: PlannerQuestion) -> PlannerAnswer:
+        """Submit the jobs, plan, and remove them again: the state is as before, and nothing is written."""
+        state, now_ms = self.state, question.now_ms
+        events = submit_many(state, question.specs, question.user, now_ms, could_come(state, self.known.fleets))
+        if isinstance(events, Refusal):
+            return PlannerAnswer(refusal=events)
+        counters = (state.next_rank, state.next_job, state.version, state.now_ms)
+        engine = Engine(state, self.policy, lambda events: None)  # noqa: ARG005 - nothing of this is written
+        engine.take(events, now_ms)
+        try:
+            return PlannerAnswer(prospects=tuple(self._prospects(question.specs, now_ms)))
+        finally:
+            for job in question.specs:
+                for take_back in (cancel, forget):
+                    undone = take_back(state, job, now_ms)
+                    assert not isinstance(undone, Refusal), undone
+                    engine.take(undone, now_ms)
+            state.next_rank, state.next_job, state.version, state.now_ms = counters
+
+    def _prospects(self, specs: Mapping[str, JobSpec], now_ms: int) -> list[DryRunOutcome]:
+        snapshot = Snapshot(self.state, now_ms)
+        plan = self.policy(snapshot)
+        found: list[DryRunOutcome] = []
+        for gang in [gang for job in specs for gang in self.state.jobs[job].gangs]:
+            prospect = _foreseen(plan, gang, now_ms)
+            if prospect is None:
+                hold = explain(snapshot, self.policy, gang)
+                prospect = DryRunOutcome(gang, hold=None if isinstance(hold, Refusal) else hold)
+                if prospect.hold is not None and len(found) < ADVISED_MAX:
+                    prospect = structs.replace(prospect, changes=self._changes(snapshot, prospect.hold))
+            found.append(prospect)
+        return found
+
+
+def _foreseen(plan: Plan, gang: str, now_ms: int) -> DryRunOutcome | None:
+    for decision in plan.decisions:
+        if decision.gang == gang and isinstance(decision, Place):
+            return DryRunOutcome(gang, decision.seats, now_ms)
+        if decision.gang == gang and isinstance(decision, MakeRoom):
+            return DryRunOutcome(gang, decision.seats, victims=tuple(victim.gang for victim in decision.victims))
+    promised = next((each for each in plan.reservations if each.gang == gang), None)
+    return None if promised is None else DryRunOutcome(gang, promised.seats, promised.at_ms)
+
+
+def chosen_policy(choice: PolicyChoice) -> Policy | Refusal:
+    """The policy of a configuration. The number of reservations and the patience are settings of ``standard``."""
+    if choice.name == "standard":
+        return standard(depth=choice.reservations, patience_ms=choice.patience_ms)
+    return named_policy(choice.name)
+
+
+def main(choice: str) -> None:
+    chosen = chosen_policy(msgspec.json.decode(choice, type=PolicyChoice))
+    assert not isinstance(chosen, Refusal), chosen
+    planner = PlannerProcess(chosen)
+    gc_tuning.set_survivors_aside()
+    looked_s = time.monotonic()
+    while message := frames.read_frame(sys.stdin.buffer):
+        kind, body = message
+        try:
+            answer = planner.answer(kind, body)
+            reply = None if answer is None else frames.frame(kind, answer)
+        except Exception:
+            if kind in (frames.BEGIN, frames.FOLLOW):
+                raise  # its state is incomplete: end, and let the server restart it
+            reply = frames.frame(frames.FAILED, traceback.format_exc().encode())
+        if reply is not None and not _is_sent(reply):
+            return  # the server is gone
+        if time.monotonic() - looked_s > gc_tuning.WHOLE_LOOK_S:
+            gc_tuning.look_at_everything()
+            looked_s = time.monotonic()
+
+
+def _is_sent(reply: bytes) -> bool:
+    try:
+        sys.stdout.buffer.write(reply)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # prevents an error message at exit
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

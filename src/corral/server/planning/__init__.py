@@ -1,1 +1,0 @@
-"""The planner: asked from here (`planner`), thinking over there (`thinking`), speaking like this (`frames`)."""

@@ -1,0 +1,1 @@
+"""Provisioning: keeps each fleet at the wanted number of nodes."""

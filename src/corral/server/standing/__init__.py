@@ -1,1 +1,0 @@
-"""Several servers on one database: one leads; the others follow, answer what can be read, and take over."""

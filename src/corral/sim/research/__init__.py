@@ -1,0 +1,1 @@
+"""Reproduction of published results: simulators, workloads and comparisons. Nothing else imports it."""

@@ -1,0 +1,347 @@
+"""Translates the options of a script to one job document, with notes where the meaning differs.
+
+Slurm counts tasks (processes), Corral counts seats: a seat is a node's share of the job, so GPUs, CPUs and memory of
+``ntasks-per-node`` processes are requested together. Account or partition becomes the queue.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import tzinfo
+from typing import Any
+
+from msgspec import Struct, field
+
+from corral.wire.document.faults import Fault, Wrong, show
+from corral.wire.durations import write_span
+from corral.wire.job.program import signal_name
+from corral.wire.job.slurm_units import slurm_count, slurm_mib, slurm_moment, slurm_span
+from corral.wire.job.terms import PRIORITIES, write_moment
+from corral.wire.sizes import write_size
+
+SWITCH_LEVEL = "rack"  # what a leaf switch usually connects
+SWITCH_WAIT_MS = 300_000  # max_switch_wait of Slurm, unless its site says otherwise
+_MODEL_COUNT = re.compile(r"(?:([A-Za-z][\w.+-]*):)?(\d{1,6})")
+
+
+class Meaning(Struct):
+    """``origin``: which option a key of the document comes from. ``wrap``: a command line in place of a script."""
+
+    given: dict[str, str]
+    now_ms: int
+    zone: tzinfo
+    environ: Mapping[str, str]
+    document: dict[str, Any] = field(default_factory=dict)
+    origin: dict[str, str] = field(default_factory=dict)
+    notes: list[tuple[str, str]] = field(default_factory=list)
+    faults: list[tuple[str, Fault]] = field(default_factory=list)
+    wrap: str = ""
+
+    def put(self, key: str, value: Any, option: str) -> None:
+        self.document[key] = value
+        self.origin.setdefault(key, option)
+
+    def note(self, option: str, why: str) -> None:
+        self.notes.append((option, why))
+
+    def number(self, option: str, says: str) -> int | None:
+        return slurm_count(self.given[option], says) if option in self.given else None
+
+
+def meaning_of(given: dict[str, str], now_ms: int, zone: tzinfo, environ: Mapping[str, str]) -> Meaning:
+    """Options by their long name. Finds all errors, option by option."""
+    meaning = Meaning(given, now_ms, zone, environ)
+    meaning.document["compat"] = "slurm"
+    for option, say in _ALONE.items():
+        if option in given:
+            _tried(meaning, option, say)
+    for option, check in _CHECKS.items():
+        if option in given:
+            _tried(meaning, option, check)
+    for options, say in _TOGETHER:
+        stated = [option for option in options if option in given]
+        if stated and not any(option in stated for option, _ in meaning.faults):
+            _tried(meaning, stated[0], say)
+    return meaning
+
+
+def _tried(meaning: Meaning, option: str, say: Callable[[Meaning, str], object]) -> None:
+    try:
+        say(meaning, meaning.given[option])
+    except Wrong as wrong:
+        meaning.faults.append((option, Fault((), wrong.code, f"--{option}: {wrong.why}", wrong.hint)))
+
+
+# --- independent options ---------------------------------------------------------------------------------------------
+
+
+def _job_name(meaning: Meaning, value: str) -> None:
+    name = re.sub(r"[^A-Za-z0-9._+=@:/-]", "-", value)[:128].lstrip("._+=@:/-")
+    if name != value:
+        meaning.note(
+            "job-name", f"the job is called {name or 'script'} here: names have no spaces or special characters"
+        )
+    if name:
+        meaning.put("name", name, "job-name")
+
+
+def _time(meaning: Meaning, value: str) -> None:
+    span = slurm_span(value)
+    if span:
+        meaning.put("time_limit", write_span(span), "time")
+
+
+def _queue(meaning: Meaning, _: str) -> None:
+    """An account is a share, as a queue is; without an account the partition becomes the queue."""
+    option = "account" if "account" in meaning.given else "partition"
+    names = meaning.given[option].split(",")
+    if len(names) > 1:
+        meaning.note(option, f"the first of them is taken: {names[0]}")
+    meaning.put("queue", names[0], option)
+    if option == "account" and "partition" in meaning.given:
+        meaning.note("partition", f"the account is the queue; {meaning.given['partition']} is kept as a label")
+        meaning.document.setdefault("labels", {})["slurm.partition"] = meaning.given["partition"][:256]
+
+
+def _qos(meaning: Meaning, value: str) -> None:
+    if value in PRIORITIES:
+        meaning.put("priority", value, "qos")
+    else:
+        meaning.note("qos", f"there is no {show(value)} here, only {', '.join(PRIORITIES)}; kept as a label")
+        meaning.document.setdefault("labels", {})["slurm.qos"] = value[:256]
+
+
+def _nice(meaning: Meaning, value: str) -> None:
+    if not re.fullmatch(r"-?\d{1,9}|", value):
+        raise Wrong("bad_number", f"{show(value)} is not a number", "write it like --nice=100")
+    if "priority" not in meaning.document:
+        meaning.put("priority", max(-1_000_000, min(1_000_000, -int(value or 100))), "nice")
+
+
+def _dependency(meaning: Meaning, value: str) -> None:
+    after: list[str] = []
+    if "?" in value:
+        raise Wrong("unsupported", "any one of several is not possible here", "separate them with commas: all of them")
+    for part in value.split(","):
+        kind, *jobs = part.split(":")
+        if kind == "singleton" and not jobs:
+            meaning.put("singleton", True, "dependency")
+            continue
+        when = {"afterok": "ok", "afterany": "any", "afternotok": "not_ok"}.get(kind)
+        if when is None or not jobs:
+            hint = "known here: afterok:ID, afterany:ID, afternotok:ID, singleton"
+            raise Wrong("unsupported", f"{show(part)} is not possible here", hint)
+        for job in jobs:
+            if not re.fullmatch(r"\d{1,15}", job):
+                raise Wrong(
+                    "bad_job", f"{show(job)} is not the number of a job", "whole jobs only, no elements of arrays"
+                )
+            after.append(f"{when}:{job}")
+    if after:
+        meaning.put("after", after, "dependency")
+
+
+def _signal(meaning: Meaning, value: str) -> None:
+    match = re.fullmatch(r"(?:([RB]{1,2}):)?([A-Za-z0-9+]{1,12})(?:@(\d{1,6}))?", value)
+    if match is None:
+        raise Wrong("bad_signal", f"{show(value)} is not a signal", "write it like B:USR1@120")
+    if "B" not in (match[1] or ""):
+        meaning.note("signal", "every process of a task gets the signal, the script too")
+    meaning.put("signal", f"{signal_name(match[2])}@{int(match[3] or 60)}s", "signal")
+
+
+def _switches(meaning: Meaning, value: str) -> None:
+    count, at, wait = value.partition("@")
+    if slurm_count(count, "a number of switches") > 1:
+        meaning.note("switches", "only a single switch can be preferred here")
+        return
+    wait_ms = slurm_span(wait) if at else SWITCH_WAIT_MS
+    meaning.note("switches", f"one {SWITCH_LEVEL} is preferred")
+    meaning.put("prefer", {"level": SWITCH_LEVEL, "wait": write_span(wait_ms or SWITCH_WAIT_MS)}, "switches")
+
+
+def _requeue(meaning: Meaning, _: str) -> None:
+    meaning.note("requeue", "a job is always requeued when it is preempted or the infrastructure fails")
+
+
+def _no_requeue(meaning: Meaning, _: str) -> None:
+    never = dict.fromkeys(("gpu_fault", "network", "node_lost", "start_failed"), 0)
+    meaning.put("retries", never, "no-requeue")
+    meaning.put("preemptible", False, "no-requeue")
+
+
+def _export(meaning: Meaning, value: str) -> None:
+    env: dict[str, str] = {}
+    for part in value.split(","):
+        name, equals, text = part.partition("=")
+        if name in ("ALL", "NONE", "NIL") and not equals:
+            if name == "ALL":
+                meaning.note("export", "your environment is not copied: name the variables that the job needs")
+        elif equals:
+            env[name] = text
+        elif name in meaning.environ:
+            env[name] = meaning.environ[name]
+        else:
+            meaning.note("export", f"there is no variable {name[:40]} here to take the value from")
+    if env:
+        meaning.put("env", meaning.document.get("env", {}) | env, "export")
+
+
+def _hold(meaning: Meaning, _: str) -> None:
+    meaning.put("hold", True, "hold")
+
+
+def _comment(meaning: Meaning, value: str) -> None:
+    meaning.document.setdefault("labels", {})["comment"] = value[:256]
+
+
+def _wrap(meaning: Meaning, value: str) -> None:
+    meaning.wrap = value
+
+
+def _moment(key: str) -> Callable[[Meaning, str], None]:
+    def say(meaning: Meaning, value: str) -> None:
+        meaning.put(key, write_moment(slurm_moment(value, meaning.now_ms, meaning.zone)), key)
+
+    return say
+
+
+def _same(key: str, option: str) -> Callable[[Meaning, str], None]:
+    return lambda meaning, value: meaning.put(key, value, option)
+
+
+_ALONE: dict[str, Callable[[Meaning, str], None]] = {
+    "job-name": _job_name, "time": _time, "qos": _qos, "nice": _nice, "dependency": _dependency, "signal": _signal,
+    "switches": _switches, "requeue": _requeue, "no-requeue": _no_requeue, "export": _export, "hold": _hold,
+    "comment": _comment, "wrap": _wrap, "begin": _moment("begin"), "deadline": _moment("deadline"),
+    "array": _same("array", "array"), "output": _same("output", "output"), "error": _same("error", "error"),
+    "chdir": _same("directory", "chdir"), "workdir": _same("directory", "workdir"),
+    "container-image": _same("image", "container-image"), "container-workdir": _same("directory", "container-workdir"),
+    "container-mounts": lambda meaning, value: meaning.put("mounts", value.split(","), "container-mounts"),
+    "tmp": lambda meaning, value: meaning.put("disk", write_size(slurm_mib(value)), "tmp"),
+}  # fmt: skip
+
+# --- dependent options -----------------------------------------------------------------------------------------------
+
+
+def _layout(meaning: Meaning, _: str) -> None:
+    """Nodes, tasks, GPUs, CPUs and memory: each node's share of the job."""
+    fewest, most = _nodes(meaning)
+    per_node = _tasks_per_node(meaning, most)
+    if most > 1:
+        option = next(name for name in ("nodes", "ntasks", "ntasks-per-node") if name in meaning.given)
+        meaning.put("nodes", most if fewest == most else f"{fewest}..{most}", option)
+        meaning.note(option, "the script runs on every node, not only on the first; srun starts this node's share")
+    gpus = _gpus(meaning, most, per_node)
+    _cpus(meaning, per_node, gpus)
+    _memory(meaning, gpus)
+    if any(name in meaning.given for name in ("ntasks", "ntasks-per-node")):
+        tasks = str(meaning.number("ntasks", "a number of tasks") or per_node * most)
+        env = {"SLURM_NTASKS": tasks, "SLURM_NPROCS": tasks, "SLURM_NTASKS_PER_NODE": str(per_node)}
+        meaning.document["env"] = env | meaning.document.get("env", {})
+    if cpus := meaning.given.get("cpus-per-task"):
+        meaning.document["env"] = {"SLURM_CPUS_PER_TASK": cpus} | meaning.document.get("env", {})
+
+
+def _nodes(meaning: Meaning) -> tuple[int, int]:
+    tasks = meaning.number("ntasks", "a number of tasks")
+    per_node = meaning.number("ntasks-per-node", "a number of tasks")
+    if "nodes" not in meaning.given:
+        count = -(-tasks // per_node) if tasks and per_node else 1
+        return count, count
+    low, dash, high = meaning.given["nodes"].partition("-")
+    fewest = slurm_count(low, "a number of nodes")
+    most = slurm_count(high, "a number of nodes") if dash else fewest
+    if most < fewest:
+        raise Wrong(
+            "bad_range", f"{show(meaning.given['nodes'])} ends before it begins", "put the smaller number first"
+        )
+    if most > fewest:
+        meaning.note("nodes", f"the job may also shrink and grow between {fewest} and {most} nodes, by a restart")
+    return fewest, most
+
+
+def _tasks_per_node(meaning: Meaning, nodes: int) -> int:
+    stated = meaning.number("ntasks-per-node", "a number of tasks")
+    tasks = meaning.number("ntasks", "a number of tasks")
+    return stated or (-(-tasks // nodes) if tasks else 1)
+
+
+def _gpus(meaning: Meaning, nodes: int, per_node: int) -> int:
+    """GPUs of each node."""
+    model = ""
+    count = 0
+    source = ""
+    for part in meaning.given.get("gres", "").split(",") if "gres" in meaning.given else ():
+        name, _, rest = part.partition(":")
+        if name.removeprefix("gres/") == "gpu":
+            model, count, source = *_model_count(rest.split("(")[0] or "1"), "gres"
+        elif name and name.lower() != "none":
+            amount = rest.rpartition(":")[2] or "1"
+            meaning.document.setdefault("resources", {})[name] = slurm_count(amount, "an amount")
+            meaning.origin["resources"] = "gres"
+    if "gpus-per-node" in meaning.given:
+        model, count, source = *_model_count(meaning.given["gpus-per-node"]), "gpus-per-node"
+    elif "gpus-per-task" in meaning.given:
+        model, each = _model_count(meaning.given["gpus-per-task"])
+        count, source = each * per_node, "gpus-per-task"
+    elif "gpus" in meaning.given:
+        model, total = _model_count(meaning.given["gpus"])
+        if total % nodes:
+            why = f"{total} GPUs do not divide among {nodes} nodes"
+            raise Wrong("bad_number", why, "use --gpus-per-node, or a multiple of the nodes")
+        count, source = total // nodes, "gpus"
+    if count:
+        meaning.put("gpus", f"{model}:{count}" if model else count, source)
+    return count
+
+
+def _model_count(text: str) -> tuple[str, int]:
+    """Slurm's sites write models in small letters; the models that GPUs report are in capitals."""
+    if re.fullmatch(r"[A-Za-z][\w.+-]*", text):
+        return text.upper(), 1
+    match = _MODEL_COUNT.fullmatch(text)
+    if match is None:
+        raise Wrong("bad_number", f"{show(text)} is not a number of GPUs", "write it like 8 or h100:8")
+    return (match[1] or "").upper(), int(match[2])
+
+
+def _cpus(meaning: Meaning, per_node: int, gpus: int) -> None:
+    each = meaning.number("cpus-per-task", "a number of CPUs")
+    of_gpu = meaning.number("cpus-per-gpu", "a number of CPUs")
+    if each or per_node > 1:
+        meaning.put("cpus", (each or 1) * per_node, "cpus-per-task" if each else "ntasks")
+    elif of_gpu:
+        meaning.put("cpus", of_gpu * max(1, gpus), "cpus-per-gpu")
+
+
+def _memory(meaning: Meaning, gpus: int) -> None:
+    cpus = int(meaning.document.get("cpus", 1))
+    for option, times in (("mem", 1), ("mem-per-gpu", max(1, gpus)), ("mem-per-cpu", cpus)):
+        if option in meaning.given:
+            mib = slurm_mib(meaning.given[option]) * times
+            if mib:
+                meaning.put("memory", write_size(mib), option)
+            else:
+                meaning.note(option, "all memory of a node cannot be requested: give an amount")
+            return
+
+
+#: Dependent options are checked one by one first, so that each error has its own position.
+_CHECKS: dict[str, Callable[[Meaning, str], object]] = {
+    "ntasks": lambda _, value: slurm_count(value, "a number of tasks"),
+    "ntasks-per-node": lambda _, value: slurm_count(value, "a number of tasks"),
+    "cpus-per-task": lambda _, value: slurm_count(value, "a number of CPUs"),
+    "cpus-per-gpu": lambda _, value: slurm_count(value, "a number of CPUs"),
+    **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-task"), lambda _, value: _model_count(value)),
+    **dict.fromkeys(("mem", "mem-per-gpu", "mem-per-cpu"), lambda _, value: slurm_mib(value)),
+}
+_LAYOUT = (
+    "nodes", "ntasks", "ntasks-per-node", "gpus", "gpus-per-node", "gpus-per-task", "gres", "cpus-per-task",
+    "cpus-per-gpu", "mem", "mem-per-gpu", "mem-per-cpu",
+)  # fmt: skip
+_TOGETHER: tuple[tuple[tuple[str, ...], Callable[[Meaning, str], None]], ...] = (
+    (("account", "partition"), _queue),
+    (_LAYOUT, _layout),
+)
