@@ -58,7 +58,7 @@ def test_a_gang_with_a_spare_is_whole_again_soon_after_an_agent_is_killed(tmp_pa
         assert victim not in seats
         assert len(seats) == 4
         assert [run.attempt for run in trial.last_runs(other)] == [1], "nobody else was touched"
-        assert trial.is_whole(other, 1)
+        trial.check_whole(other, 1)
         checked(trial)
         trial.end_file.touch()
 
@@ -98,7 +98,7 @@ def test_tasks_outlive_their_agent_and_the_server(tmp_path: Path):
             trial.bed.restart(name)
             trial.bed.until_up(["n1", "n2"])
         time.sleep(1)
-        assert trial.is_whole(job, 2)
+        trial.check_whole(job, 2)
         assert [(run.attempt, run.begin_ms) for run in trial.last_runs(job)] == [(1, run.begin_ms) for run in before]
         trial.end_file.touch()
         trial.until("it ends well", lambda: trial.job(job).state == "succeeded")
@@ -118,7 +118,7 @@ def test_a_server_that_is_restarted_in_order_is_back_before_anybody_notices(tmp_
         trial.bed.start_server()
         trial.bed.until_up(["n1", "n2"])
         time.sleep(2)
-        assert trial.is_whole(job, 2)
+        trial.check_whole(job, 2)
         assert [run.attempt for run in trial.last_runs(job)] == [1, 1]
         trial.end_file.touch()
 
@@ -227,7 +227,7 @@ def test_a_rogue_agent_is_refused_and_found_in_the_record(tmp_path: Path):
         assert [user for user, _ in told] == [f"node:{mine}"] * 4
         expected = ["sent a message for", "sent a message for", "was not given", "has already reported"]
         assert all(words in what for (_, what), words in zip(told, expected, strict=True)), told
-        assert trial.is_whole(job, 1)
+        trial.check_whole(job, 1)
         assert trial.job(job).state == "running"
         trial.end_file.touch()
 
