@@ -32,7 +32,7 @@ USAGE: Listing[UsageLine] = Listing(
 @click.option("--until", metavar="YYYY-MM-DD", default=None, help="Last day (UTC).")
 @USAGE.options
 def usage(fields: str | None, as_json: bool, **given: Any) -> None:
-    """GPU time by queue, user and day (UTC), and how much of it was lost to evictions and failures."""
+    """Show GPU time by queue, user and day (UTC), and how much of it was lost to evictions and failures."""
     with connected() as client:
         found = client.usage(**given)
     USAGE.write(found.lines, fields, as_json, empty="no usage")

@@ -30,7 +30,7 @@ _RETRY_S = 0.5
 @click.option("--ca", "cafile", metavar="FILE", default="", help="Certificate authority of the server.")
 @click.option(
     "--granted-by",
-    metavar="ENGINE",
+    metavar="PROVIDER",
     default="",
     help="Offer the allocation that this provider states in the environment.",
 )
@@ -54,7 +54,7 @@ def pilot(
     path: str,
     grace: int,
 ) -> int:
-    """Run a node for as long as a provider lends this machine. Started by providers, not by people.
+    """Run this machine as a node for as long as its provider allocates it. Started by providers, not by people.
 
     The token to join with is in the environment (CORRAL_JOIN_TOKEN). Started again in the same folder it
     continues as the same node. On SIGTERM the pilot notifies the server; jobs save and leave; then the pilot ends.

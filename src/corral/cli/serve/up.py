@@ -90,7 +90,7 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 def up(**given: Any) -> int:
     """Start a server on this machine. The first start creates an administrator and stores the token for you.
 
-    Ctrl-C or stop it with: corral down. Running jobs continue and are picked up at the next start.
+    Stop it with Ctrl-C or corral down. Running jobs continue and are picked up at the next start.
     """
     config = _config(given["config"])
     folder = data_folder(given["data"] or config.data)

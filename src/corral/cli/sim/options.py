@@ -94,7 +94,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     traces_option,
     asked_option("--nodes", metavar="8x8", default=None, help="Cluster to simulate; default: that of the workload."),
     asked_option("--topology", metavar="rack=8,spine=4", default="", help="Levels above nodes, innermost first."),
-    asked_option("--estimates", type=Word(*ESTIMATES), default="learned", help="How the scheduler knows run times."),
+    asked_option("--estimates", type=Word(*ESTIMATES), default="learned", help="Source of run-time estimates."),
     asked_option(
         "--time-share",
         type=click.IntRange(min=0),
@@ -104,8 +104,10 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     asked_option("--guarantee", type=Counted(), metavar="TEAM=GPUS", multiple=True, help="Guaranteed GPUs of a team."),
     asked_option("--whole-nodes", is_flag=True, help="Jobs larger than a node take whole nodes."),
-    asked_option("--until", type=Span(), metavar="TIME", default=None, help="End the simulation at this time."),
-    click.option("--costs", type=Word(*COSTS), default="typical", help="Costs not given below.", panel="Costs"),
+    asked_option(
+        "--until", type=Span(), metavar="TIME", default=None, help="End this long after the first submission."
+    ),
+    click.option("--costs", type=Word(*COSTS), default="typical", help="Defaults of the costs below.", panel="Costs"),
     _span("--start", "Time to start a job."),
     _span("--restart", "Time to restart from a checkpoint."),
     _span("--save", "Time to save a checkpoint when preempted."),
@@ -119,7 +121,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     _amount("--node-repair-hours", 2.0, "Mean hours to repair a node.", "Faults"),
     _amount("--gpu-hours", 0.0, "Mean hours between failures of a GPU; 0: never.", "Faults"),
     _amount("--gpu-repair-hours", 24.0, "Mean hours to repair a GPU.", "Faults"),
-    _amount("--lost-reports", 0.0, "Fraction of reports that are lost or repeated.", "Faults"),
+    _amount("--lost-reports", 0.0, "Fraction of reports that arrive late; as many arrive twice.", "Faults"),
     click.option("--seed", type=int, metavar="N", default=1, help="Seed of the simulated faults.", panel="Faults"),
     _amount("--power-idle", None, "Power of an idle GPU in watts.", "Energy"),
     _amount("--power-busy", None, "Power of a busy GPU in watts.", "Energy"),

@@ -12,17 +12,19 @@ _WORDS = ("partition", "account", "qos", "constraint", "reservation", "nodelist"
 _PANEL = "On Slurm"
 
 OPTIONS: tuple[Option, ...] = (
-    click.option("--partition", metavar="NAME", default=None, help="As sbatch.", panel=_PANEL),
-    click.option("--account", metavar="NAME", default=None, help="As sbatch.", panel=_PANEL),
-    click.option("--qos", metavar="NAME", default=None, help="As sbatch.", panel=_PANEL),
-    click.option("--constraint", metavar="LIST", default=None, help="As sbatch.", panel=_PANEL),
-    click.option("--reservation", metavar="NAME", default=None, help="As sbatch.", panel=_PANEL),
-    click.option("--nodelist", metavar="NODES", default=None, help="As sbatch.", panel=_PANEL),
-    click.option("--exclude", metavar="NODES", default=None, help="As sbatch.", panel=_PANEL),
-    click.option("--gres", metavar="LIST", default=None, help="As sbatch; gpu:h100:8 for example.", panel=_PANEL),
-    click.option("--gpus", type=click.IntRange(min=0), metavar="N", default=None, help="Per node.", panel=_PANEL),
-    click.option("--cpus", type=click.IntRange(min=1), metavar="N", default=None, help="Per node.", panel=_PANEL),
-    click.option("--memory-mib", type=click.IntRange(min=1), metavar="N", default=None, help="Per node.", panel=_PANEL),
+    click.option("--partition", metavar="NAME", default=None, help="As in sbatch.", panel=_PANEL),
+    click.option("--account", metavar="NAME", default=None, help="As in sbatch.", panel=_PANEL),
+    click.option("--qos", metavar="NAME", default=None, help="As in sbatch.", panel=_PANEL),
+    click.option("--constraint", metavar="LIST", default=None, help="As in sbatch.", panel=_PANEL),
+    click.option("--reservation", metavar="NAME", default=None, help="As in sbatch.", panel=_PANEL),
+    click.option("--nodelist", metavar="NODES", default=None, help="As in sbatch.", panel=_PANEL),
+    click.option("--exclude", metavar="NODES", default=None, help="As in sbatch.", panel=_PANEL),
+    click.option("--gres", metavar="LIST", default=None, help="As in sbatch; for example gpu:h100:8.", panel=_PANEL),
+    click.option("--gpus", type=click.IntRange(min=0), metavar="N", default=None, help="GPUs per node.", panel=_PANEL),
+    click.option("--cpus", type=click.IntRange(min=1), metavar="N", default=None, help="CPUs per node.", panel=_PANEL),
+    click.option(
+        "--memory-mib", type=click.IntRange(min=1), metavar="N", default=None, help="MiB per node.", panel=_PANEL
+    ),
     click.option(
         "--exclusive/--shared",
         default=None,
