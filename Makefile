@@ -75,7 +75,7 @@ bench-claim: setup ## What the default policy gains over FIFO on public traces (
 
 .PHONY: verify-traces
 verify-traces: setup ## Every published figure, obtained again (CORRAL_TRACES=folder); QUICK=1 with fewer orders
-	$(PY) -m corral.sim.research.verify $(if $(QUICK),--seeds 1)
+	$(PY) -m corral.sim.research.published_checks $(if $(QUICK),--seeds 1)
 
 .PHONY: bench-api
 bench-api: setup ## Load a whole server over HTTP; QUICK=1 for a short run (CORRAL_SLURM=folder: Slurm beside it)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from corral.agent.agent_dir import AgentCredential
 from corral.agent.gateway_connection import GatewayConnection
-from corral.agent.servers import JoinServers
+from corral.agent.join_servers import JoinServers
 
 
 def line_to(url: str, node: str, token: str, gateways: tuple[str, ...] = ()) -> GatewayConnection:

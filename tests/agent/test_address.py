@@ -2,7 +2,7 @@
 
 import pytest
 
-from corral.agent.address import own_address
+from corral.agent.own_address import own_address
 from corral.core.cluster.topology import NodeSpec
 from corral.remote.border import spec_fault
 

@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from corral.agent.start import begin
+from corral.agent.startup import begin
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import Health
 from corral.core.work import Work

@@ -12,7 +12,7 @@ from corral.remote.settings import RemoteSettings
 from corral.runtime.base import Phase, TaskKey
 from corral.runtime.local.backend import LocalBackend
 from corral.runtime.local.settings import LocalSettings
-from corral.runtime.local.state import TaskState
+from corral.runtime.local.state_dir import TaskState
 from corral.runtime.local.task import lease
 from tests.accounts import OWN
 from tests.runtime.telling import Ear, order, until

@@ -17,8 +17,8 @@ import pytest
 
 from corral.agent.agent_dir import GATEWAY, AgentDir, KnownGateway
 from corral.agent.gateway_connection import GatewayConnection
+from corral.agent.join_servers import JoinServers
 from corral.agent.server_connection import NoAnswer, Refused
-from corral.agent.servers import JoinServers
 from corral.remote import frames
 from corral.remote.messages import AgentReport, DesiredAsk, EndpointAnswer, LeaseAnswer, Renewal
 from tests.runtime.telling import until

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from corral.core.intake.refusal import Refusal
-from corral.sim.cluster import build_cluster, parse_cluster
+from corral.sim.cluster_spec import build_cluster, parse_cluster
 from corral.sim.experiment import Scenario, simulate
 from corral.sim.traces.catalog import FOLDER_VARIABLE, open_trace
 from corral.sim.world import TYPICAL

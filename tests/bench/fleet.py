@@ -20,7 +20,7 @@ from pathlib import Path
 
 import uvloop
 
-from corral.agent.servers import JoinServers
+from corral.agent.join_servers import JoinServers
 from corral.cli.fleet.testbed_parts import GATEWAY, SERVER, Testbed
 from corral.core.accounts import commands
 from corral.remote.messages import JoinAnswer, JoinBody

@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 from corral.core import events as e
 from corral.core.cluster.resources import Seat
 from corral.core.model import Cause, FailureClass, JobSpec
-from corral.server.node_health.history import EndHistory
+from corral.server.node_health.end_history import EndHistory
 from corral.wire.health import HealthSettings
 
 HOUR_MS = 3_600_000

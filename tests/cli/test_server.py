@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.cli.serve.place import running_server
+from corral.cli.serve.data_folder import running_server
 from tests.cli.conftest import Type, live
 from tests.cli.typed import command, free_port, spawned, typed
 

@@ -12,7 +12,7 @@ from corral.cli.sim.compare import compare
 from corral.cli.sim.policies import SENTENCES
 from corral.cli.sim.run import run
 from corral.policy.catalog import CATALOG
-from corral.sim.report.files import JOB_COLUMNS
+from corral.sim.report.result_files import JOB_COLUMNS
 from tests.architecture.repository import ROOT
 from tests.cli.typed import table, typed
 

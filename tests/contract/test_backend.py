@@ -13,7 +13,7 @@ from corral.core.model import FailureClass
 from corral.health.monitor import Monitor
 from corral.health.watched import WatchedBackend
 from corral.runtime.base import Backend, Phase, StaleEpoch, TaskKey, TaskOrder, TaskReport
-from corral.runtime.container.host import ContainerHost
+from corral.runtime.container.container_host import ContainerHost
 from corral.runtime.container.settings import ContainerSettings
 from corral.runtime.fake import FakeBackend, FakeScript
 from corral.runtime.local.backend import LocalBackend

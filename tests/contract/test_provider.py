@@ -16,8 +16,8 @@ from typing import Protocol
 import pytest
 from msgspec import structs
 
+from corral.agent.join_servers import JoinServers
 from corral.agent.server_connection import NoAnswer
-from corral.agent.servers import JoinServers
 from corral.core.cluster.topology import NodeSpec
 from corral.providers.base import PilotOrder, PilotPhase, PilotStatus, Provider, ProviderUnavailable
 from corral.providers.fake import FakeCloud, FakeProvider

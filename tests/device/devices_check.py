@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 
-from corral.runtime.local.task import cgroups, devices
+from corral.runtime.local.task import cgroups, device_access
 
 NODE = "/dev/nvidia0"
 CUDA = "import torch; assert torch.ones(3, device='cuda').sum().item() == 3"
@@ -21,16 +21,16 @@ CUDA = "import torch; assert torch.ones(3, device='cuda').sum().item() == 3"
 
 def main() -> int:
     layout = cgroups.detect("corral-check")
-    if layout.version != 2 or (why := devices.why_not(layout)):
+    if layout.version != 2 or (why := device_access.why_not(layout)):
         print(json.dumps({"skipped": why if layout.version == 2 else "not version 2 of cgroups"}))
         return 2
     groups = cgroups.TaskGroups(2, {limit: f"{parent}/task" for limit, parent in layout.parents.items()})
     groups.make(None, None, False, 1_000)
-    numbers = list(devices.numbers({"gpu": NODE}).values())
+    numbers = list(device_access.numbers({"gpu": NODE}).values())
     found = []
     for denied in ([], numbers, []):
         began = time.perf_counter()
-        devices.deny(2, groups.unique[0], denied, [])
+        device_access.deny(2, groups.unique[0], denied, [])
         took_us = round((time.perf_counter() - began) * 1e6)
         opens, uses = (
             _succeeds(groups, *words) for words in (("sh", "-c", f": < {NODE}"), (sys.executable, "-c", CUDA))

@@ -17,7 +17,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from corral.runtime.local.state import TaskState
+from corral.runtime.local.state_dir import TaskState
 from tests.e2e.live import Live
 
 SERVER_ACCOUNT, ANN, BEN = "nobody", "daemon", "bin"

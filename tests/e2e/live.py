@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from corral.runtime.local.state import TaskState
+from corral.runtime.local.state_dir import TaskState
 
 ROOT = Path(__file__).resolve().parents[2]
 READY_S = 60.0

@@ -20,7 +20,7 @@ from corral.core.cluster.topology import NodeSpec
 from corral.health.monitor import Monitor
 from corral.health.watched import WatchedBackend
 from corral.runtime.base import Backend
-from corral.runtime.container.host import ContainerHost
+from corral.runtime.container.container_host import ContainerHost
 from corral.runtime.container.settings import ContainerSettings
 from corral.runtime.local.backend import LocalBackend
 from corral.server.main import CannotStart, Options, serve

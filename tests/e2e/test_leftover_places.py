@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.runtime.local.state import short
+from corral.runtime.local.state_dir import short
 from tests.e2e.live import Live
 
 WAIT_S = 60

@@ -22,7 +22,7 @@ from corral.runtime.base import DetailsReport, HealthReport, Phase, TaskKey, Tas
 from corral.runtime.fake import FakeBackend, FakeScript
 from corral.runtime.local.backend import LocalBackend
 from corral.runtime.local.settings import LocalSettings
-from corral.runtime.local.state import TaskState
+from corral.runtime.local.state_dir import TaskState
 from corral.wire.health import HealthSettings
 from tests.accounts import OWN
 from tests.runtime.telling import Ear, now_ms, order, until

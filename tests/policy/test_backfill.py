@@ -9,7 +9,7 @@ from corral.core.cluster.resources import Demand, TaskDemand, amounts
 from corral.core.intake import commands
 from corral.core.intake.refusal import Refusal
 from corral.core.model import GangState, Health
-from corral.policy.backfill.rules import CONSERVATIVE, STRICT, Backfill
+from corral.policy.backfill.backfill import CONSERVATIVE, STRICT, Backfill
 from corral.policy.catalog import policy
 from corral.policy.cycle.order import ByArrival
 from corral.policy.cycle.parts import Parts

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from corral.core import events as e
 from corral.core import facts as f
 from corral.core.model import JobSpec, QueueSpec
-from corral.policy.backfill.rules import EASY, Backfill
+from corral.policy.backfill.backfill import EASY, Backfill
 from corral.policy.cycle.order import ByPriority, ByPriorityAndShare
 from corral.policy.cycle.parts import Parts
 from corral.policy.cycle.standard import Standard

@@ -7,7 +7,7 @@ import pytest
 from corral.core import events as e
 from corral.core.model import NEVER_MS, Budget, Cause, GangState
 from corral.core.plan import Evict, MakeRoom, Place
-from corral.policy.backfill.rules import GREEDY
+from corral.policy.backfill.backfill import GREEDY
 from corral.policy.cycle.order import ByArrival
 from corral.policy.cycle.parts import Parts
 from corral.policy.repack.policy import Repack

@@ -40,8 +40,8 @@ def executed(request: HostRequest, folder: Path) -> HostAnswer | HostFault | Non
 def test_both_sides_know_the_same_keys() -> None:
     for kind in get_args(HostRequest):
         fields = {field.name for field in structs.fields(kind)}
-        assert fields <= bootstrap.Request.__annotations__.keys(), kind
-    assert {field.name for field in structs.fields(PilotRecord)} == bootstrap.Place.__annotations__.keys()
+        assert fields <= bootstrap.RequestDict.__annotations__.keys(), kind
+    assert {field.name for field in structs.fields(PilotRecord)} == bootstrap.PilotRecordDict.__annotations__.keys()
 
 
 def test_every_request_has_an_action_on_the_host() -> None:

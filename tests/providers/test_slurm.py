@@ -16,7 +16,7 @@ from corral.providers.allocation import Allocation, granted, offered
 from corral.providers.base import PilotOrder, PilotPhase, ProviderRefused, ProviderUnavailable
 from corral.providers.catalog import BadSettings, kind_of, read_settings
 from corral.providers.slurm import SlurmProvider, SlurmSettings
-from corral.providers.slurm.commands import (
+from corral.providers.slurm.slurm_commands import (
     SlurmCommands,
     SlurmConfig,
     SlurmJob,

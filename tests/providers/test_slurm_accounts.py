@@ -9,8 +9,9 @@ import pytest
 
 from corral.providers.base import PilotPhase, ProviderRefused, ProviderUnavailable
 from corral.providers.slurm import SlurmProvider, SlurmSettings, missing
-from corral.providers.slurm.accounts import SlurmAccounting, last_end
-from corral.providers.slurm.commands import (
+from corral.providers.slurm.accounting import SlurmAccounting, last_end
+from corral.providers.slurm.job_states import describe_record
+from corral.providers.slurm.slurm_commands import (
     PROGRAMS,
     SlurmCommands,
     SlurmConfig,
@@ -19,7 +20,6 @@ from corral.providers.slurm.commands import (
     _read_config,
     _read_record,
 )
-from corral.providers.slurm.job_states import describe_record
 from tests.providers.test_slurm import ORDER
 
 CANCELLED = "1|corral-c0ffee-gpu-1|CANCELLED by 0|0:0|1794788176"

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from corral.runtime.base import TaskKey, TaskOrder
-from corral.runtime.container.host import ContainerHost
+from corral.runtime.container.container_host import ContainerHost
 from corral.runtime.container.settings import ContainerSettings
 from corral.runtime.local.backend import LocalBackend
 from corral.runtime.local.settings import LocalSettings

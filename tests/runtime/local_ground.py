@@ -9,7 +9,7 @@ from corral.core.cluster.topology import NodeSpec
 from corral.runtime.base import Process, TaskKey, TaskOrder, TaskReport
 from corral.runtime.local.backend import LocalBackend
 from corral.runtime.local.settings import LocalSettings
-from corral.runtime.local.state import OrderRecord, StartRecord, TaskRecord, TaskState
+from corral.runtime.local.state_dir import OrderRecord, StartRecord, TaskRecord, TaskState
 from tests.accounts import OWN
 from tests.runtime.telling import Ear, order, until
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.runtime.container.engine import facts
+from corral.runtime.container.discovery import facts
 from corral.runtime.container.task.api import ContainerRuntime, ContainerRuntimeError
 
 IMAGE = "localhost/corral-test:1"

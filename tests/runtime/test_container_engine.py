@@ -14,10 +14,10 @@ from corral.core.model import FailureClass
 from corral.core.work import Mount, Work
 from corral.runtime.base import Capabilities, Process, TaskKey, TaskOrder
 from corral.runtime.container import orders
-from corral.runtime.container.engine import RuntimeFacts, facts, find, sockets
-from corral.runtime.container.host import ContainerHost
+from corral.runtime.container.container_host import ContainerHost
+from corral.runtime.container.discovery import RuntimeFacts, facts, find, sockets
 from corral.runtime.container.settings import ContainerSettings
-from corral.runtime.container.task import engine_errors
+from corral.runtime.container.task import runtime_errors
 from corral.runtime.container.task.api import ContainerRuntime, ContainerRuntimeError, quoted
 from corral.runtime.container.task.launcher import command_of
 from corral.runtime.local.settings import LocalSettings
@@ -226,7 +226,7 @@ def test_settings_that_cannot_be(settings: dict[str, Any]):
     ],
 )
 def test_whose_fault_it_is_that_an_image_is_not_there(said: str, failure: str):
-    assert engine_errors.no_image("x:1", said).failure == failure
+    assert runtime_errors.no_image("x:1", said).failure == failure
 
 
 @pytest.mark.parametrize(
@@ -243,18 +243,18 @@ def test_whose_fault_it_is_that_an_image_is_not_there(said: str, failure: str):
     ],
 )
 def test_whose_fault_it_is_that_a_container_does_not_start(status: int, said: str, failure: str, code: int):
-    fault = engine_errors.no_container("image:1", "x", ContainerRuntimeError(status, said))
+    fault = runtime_errors.no_container("image:1", "x", ContainerRuntimeError(status, said))
     assert (fault.failure, fault.code) == (failure, code)
 
 
 def test_last_words_of_an_init():
     catatonit = b"ERROR (catatonit:6): failed to exec pid1: No such file or directory\n"
     tini = b"[FATAL tini (7)] exec /x failed: Permission denied\n"
-    assert (found := engine_errors.from_init(catatonit, "x", "i")) is not None
+    assert (found := runtime_errors.from_init(catatonit, "x", "i")) is not None
     assert found.code == 127
-    assert (found := engine_errors.from_init(tini, "x", "i")) is not None
+    assert (found := runtime_errors.from_init(tini, "x", "i")) is not None
     assert "permission denied" in found.why
-    assert engine_errors.from_init(catatonit + b"more of the program's own\n", "x", "i") is None
+    assert runtime_errors.from_init(catatonit + b"more of the program's own\n", "x", "i") is None
 
 
 def test_quoting():

@@ -11,8 +11,8 @@ import pytest
 
 from corral.core.cluster.topology import NodeSpec
 from corral.runtime.base import Phase, TaskKey, TaskReport
-from corral.runtime.container.engine import RuntimeFacts
-from corral.runtime.container.host import ContainerHost
+from corral.runtime.container.container_host import ContainerHost
+from corral.runtime.container.discovery import RuntimeFacts
 from corral.runtime.container.settings import ContainerSettings
 from corral.runtime.local.backend import LocalBackend
 from corral.runtime.local.settings import LocalSettings

@@ -14,7 +14,7 @@ from corral.core.model import FailureClass
 from corral.runtime.base import TaskKey
 from corral.runtime.local.backend import LocalBackend
 from corral.runtime.local.settings import LocalSettings
-from corral.runtime.local.state import StartRecord
+from corral.runtime.local.state_dir import StartRecord
 from corral.runtime.local.task.cgroups import detect
 from tests.accounts import OWN
 from tests.runtime.local_ground import IS_ROOT, NODE, Ground, is_alive

@@ -9,7 +9,7 @@ import pytest
 
 from corral.runtime.base import TaskKey
 from corral.runtime.local.dir_pool import DirPool
-from corral.runtime.local.state import TaskState
+from corral.runtime.local.state_dir import TaskState
 from corral.runtime.local.task import records
 from tests.runtime.local_ground import Ground
 from tests.runtime.telling import until as until_within

@@ -19,7 +19,7 @@ from corral.core.cluster.topology import NodeSpec
 from corral.runtime.local.backend import LocalBackend
 from corral.runtime.local.orders import Site, request_of
 from corral.runtime.local.settings import LocalSettings
-from corral.runtime.local.task import cgroups, devices
+from corral.runtime.local.task import cgroups, device_access
 from tests.accounts import OWN
 from tests.runtime.container_ground import ContainerGround
 from tests.runtime.local_ground import Ground
@@ -72,7 +72,7 @@ class Fenced(Ground):
 @pytest.fixture
 def fenced(tmp_path: Path, nodes: dict[str, str]) -> Iterator[Fenced]:
     ground = Fenced(tmp_path / "data", nodes)
-    if why := devices.why_not(ground.backend._site.layout):
+    if why := device_access.why_not(ground.backend._site.layout):
         ground.close()
         pytest.skip(why)
     yield ground
@@ -117,7 +117,7 @@ def test_a_container_after_a_fenced_task_runs_as_before(tmp_path: Path, nodes: d
     class Both(ContainerGround):
         def open(self) -> None:
             super().open()
-            self.backend._site.devices = devices.numbers(nodes)
+            self.backend._site.devices = device_access.numbers(nodes)
 
     ground = Both(tmp_path / "data", podman)
     try:
@@ -135,11 +135,11 @@ def test_version_2_denies_by_a_program_that_the_next_one_replaces(nodes: dict[st
     os.mkdir(group)
     try:
         try:
-            devices.deny(2, group, (), ())
+            device_access.deny(2, group, (), ())
         except OSError as fault:
             pytest.skip(f"the kernel takes no BPF program for devices: {fault}")
         for denied in ([], [GPUS[0]], list(GPUS), [GPUS[1]], []):
-            devices.deny(2, group, [NUMBERS[uuid] for uuid in denied], [])
+            device_access.deny(2, group, [NUMBERS[uuid] for uuid in denied], [])
             assert _opened_in(group, nodes) == [uuid for uuid in GPUS if uuid not in denied]
     finally:
         with contextlib.suppress(OSError):

@@ -12,8 +12,8 @@ from corral.runtime.base import TaskKey
 from corral.runtime.local import backend
 from corral.runtime.local.log_quota import fair_share
 from corral.runtime.local.logs import LogStore
-from corral.runtime.local.quota import ScratchQuota
-from corral.runtime.local.state import name_of
+from corral.runtime.local.scratch_quota import ScratchQuota
+from corral.runtime.local.state_dir import name_of
 from corral.runtime.local.task import streams
 from corral.runtime.local.task.streams import USER, Stream
 from tests.runtime.local_ground import Ground
@@ -82,9 +82,9 @@ def test_links_out_of_the_folder_are_not_counted_and_missing_folders_are_nobodys
 def test_a_task_that_fills_its_private_directory_is_ended_and_its_log_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    from corral.runtime.local import quota
+    from corral.runtime.local import scratch_quota
 
-    monkeypatch.setattr(quota, "_LOOK_S", 0.3)
+    monkeypatch.setattr(scratch_quota, "_LOOK_S", 0.3)
     ground = Ground(tmp_path, scratch_mib_max=4)
     try:
         key = ground.sh("head -c 20000000 /dev/urandom > $TMPDIR/x; sleep 60")

@@ -16,7 +16,7 @@ from corral.runtime.local import slices
 from corral.runtime.local.backend import LocalBackend
 from corral.runtime.local.orders import request_of
 from corral.runtime.local.settings import LocalSettings
-from corral.runtime.local.slices import Excess, Slice, excesses
+from corral.runtime.local.slices import Slice, SliceExcess, excesses
 from tests.accounts import OWN
 from tests.runtime.telling import Ear, order, until
 
@@ -30,10 +30,10 @@ TEN = Slice(GPU, 10_240)
     [
         ({A: 10_240, B: 10_240}, 60_000, []),
         ({A: 10_400}, 60_000, []),  # what drivers round up to
-        ({A: 11_000, B: 100}, 60_000, [Excess(A, 11_000, TEN, is_urgent=False)]),
-        ({A: 11_000, B: 100}, 10_139, [Excess(A, 11_000, TEN, is_urgent=True)]),
-        ({A: 11_000, B: 10_240}, 0, [Excess(A, 11_000, TEN, is_urgent=False)]),  # the others have all of theirs
-        ({A: 60_000, B: 20_000}, 0, [Excess(A, 60_000, TEN, False), Excess(B, 20_000, TEN, False)]),
+        ({A: 11_000, B: 100}, 60_000, [SliceExcess(A, 11_000, TEN, is_urgent=False)]),
+        ({A: 11_000, B: 100}, 10_139, [SliceExcess(A, 11_000, TEN, is_urgent=True)]),
+        ({A: 11_000, B: 10_240}, 0, [SliceExcess(A, 11_000, TEN, is_urgent=False)]),  # the others have all of theirs
+        ({A: 60_000, B: 20_000}, 0, [SliceExcess(A, 60_000, TEN, False), SliceExcess(B, 20_000, TEN, False)]),
     ],
 )
 def test_who_exceeds(used, free, expected):

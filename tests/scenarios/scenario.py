@@ -20,7 +20,7 @@ from corral.core.laws import LawBroken, check
 from corral.core.model import GangState, Health, Settings
 from corral.core.snapshot import Snapshot
 from corral.core.state import State
-from corral.policy.backfill.rules import CONSERVATIVE, EASY, GREEDY, STRICT, Backfill
+from corral.policy.backfill.backfill import CONSERVATIVE, EASY, GREEDY, STRICT, Backfill
 from corral.policy.catalog import CATALOG, standard
 from corral.policy.catalog import policy as named_policy
 from corral.policy.explain.holds import explain

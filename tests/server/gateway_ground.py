@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from corral.agent.gateway_connection import GatewayConnection
-from corral.agent.servers import JoinServers
+from corral.agent.join_servers import JoinServers
 from corral.core.cluster.topology import NodeSpec
 from corral.remote import frames
 from corral.remote.backend import RemoteBackend
@@ -20,7 +20,7 @@ from corral.remote.settings import RemoteSettings
 from corral.runtime.base import Report
 from corral.server.gateway.gateway import AgentGateway
 from corral.server.gateway.link import Setup
-from corral.server.gateway.place import bound_for_agents
+from corral.server.gateway.listener import bound_for_agents
 from corral.server.gateway.process import boot_ms
 from corral.server.gateway.roster import NodeCredential, Roster, write_roster
 

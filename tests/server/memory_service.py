@@ -29,7 +29,7 @@ from corral.runtime.base import LogPart, TaskKey
 from corral.server.auth import new_token
 from corral.server.ha.vitals import Vitals
 from corral.server.loop import Committed
-from corral.server.planner.answers import DryRunOutcome, WhyAnswer
+from corral.server.planner.questions import DryRunOutcome, WhyAnswer
 from corral.store.journal import Entry, Record
 from corral.store.memory import MemoryJournal
 from corral.wire.codec import decode, encode

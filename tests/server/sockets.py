@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import uvicorn
 
-from corral.server.api.budget import ConnectionBudget
+from corral.server.api.connection_limit import ConnectionBudget
 from corral.server.api.http.header_timeout import timed_heads
 
 

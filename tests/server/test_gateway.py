@@ -20,7 +20,7 @@ from corral.remote.leases import LeaseStatus
 from corral.remote.messages import AgentAnswer, AgentReport, LeaseAnswer, Renewal
 from corral.remote.settings import RemoteSettings
 from corral.runtime.base import NodePhase, NodeReport
-from corral.server.gateway.place import PORT_FILE, PlaceTaken, bound_for_agents
+from corral.server.gateway.listener import PORT_FILE, PortTaken, bound_for_agents
 from corral.server.gateway.process import boot_ms
 from corral.server.gateway.roster import ROSTER, read_roster
 from tests.bench.light import LightAgent
@@ -353,7 +353,7 @@ def test_a_default_that_is_taken_is_left_for_another_and_a_stated_one_is_not(tmp
         with bound_for_agents("127.0.0.1", None, port, tmp_path) as other:
             assert other.getsockname()[1] != port
             assert int((tmp_path / PORT_FILE).read_text()) == other.getsockname()[1]
-        with pytest.raises(PlaceTaken, match="in use"):
+        with pytest.raises(PortTaken, match="in use"):
             bound_for_agents("127.0.0.1", port, 0, tmp_path)
 
 

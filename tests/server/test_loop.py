@@ -19,8 +19,8 @@ from corral.server.auth import new_token
 from corral.server.journal_state import IMAGE_FORMAT, JournalState
 from corral.server.loop import Committed
 from corral.server.metrics import Metrics
-from corral.server.planner.answers import WhyAnswer
 from corral.server.planner.client import Planner, PlannerLost
+from corral.server.planner.questions import WhyAnswer
 from corral.server.recovery import load
 from corral.server.shutdown import ServerStopped
 from corral.store.journal import Record, StoredImage

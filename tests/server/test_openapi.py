@@ -10,9 +10,9 @@ import pytest
 
 from corral.core.fleets.fleets import FleetSet, FleetSpec, PilotOrdered
 from corral.server.api.app import all_routes
+from corral.server.api.docs_page import PAGE, SCRIPT
 from corral.server.api.http.route import BodyKind, RouteAccess
 from corral.server.api.openapi import describe
-from corral.server.api.page import PAGE, SCRIPT
 from corral.server.api.routes import ROUTES
 from tests.server.asgi import ask
 

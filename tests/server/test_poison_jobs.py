@@ -9,9 +9,9 @@ from corral.core.intake.commands import drain, quarantine, release, undrain
 from corral.core.laws import violations
 from corral.policy.explain.reasons import Quarantined
 from corral.server.metrics import Metrics
-from corral.server.planner.answers import WhyAnswer
 from corral.server.planner.bisect import CULPRITS_MAX, find
 from corral.server.planner.client import Planner
+from corral.server.planner.questions import WhyAnswer
 from corral.server.recovery import load
 from corral.store.memory import MemoryJournal
 from tests.server.asgi import ask

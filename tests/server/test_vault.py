@@ -10,9 +10,9 @@ import pytest
 from corral.core.accounts import accounts as a
 from corral.core.accounts.accounts import Accounts
 from corral.server.vault import secrets_of
-from corral.server.vault.keys import BadKey, add_key, load_keys, read_keys
 from corral.server.vault.sealing import CannotOpen, Sealer
-from corral.server.vault.store import FileValues, NoKey, SecretStore
+from corral.server.vault.sealing_keys import BadKey, add_key, load_keys, read_keys
+from corral.server.vault.secret_store import FileValues, NoKey, SecretStore
 
 VALUE = "swordfish-and-chips"
 

@@ -8,7 +8,7 @@ from corral.core import events as e
 from corral.core.cluster.resources import Seat
 from corral.core.model import Cause, FailureClass, Health, JobSpec
 from corral.runtime.base import HealthReport, PaceReport, TaskKey
-from corral.server.node_health.history import EndHistory
+from corral.server.node_health.end_history import EndHistory
 from corral.server.node_health.past_ends import read_recent
 from corral.server.node_health.status import NodeStatuses
 from corral.store.journal import Entry

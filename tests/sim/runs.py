@@ -11,7 +11,7 @@ from corral.core.cluster.resources import Demand, TaskDemand
 from corral.core.intake.refusal import Refusal
 from corral.core.model import GangSpec, JobSpec, QueueSpec
 from corral.policy.catalog import policy
-from corral.sim.cluster import ClusterSpec, parse_cluster
+from corral.sim.cluster_spec import ClusterSpec, parse_cluster
 from corral.sim.run import Arrival, Simulation
 from corral.sim.world import FREE, Costs
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from corral.core.intake.refusal import Refusal
-from corral.sim.cluster import VRAM_MIB, build_cluster, parse_cluster
-from corral.sim.traces.model import TraceNodes
+from corral.sim.cluster_spec import VRAM_MIB, build_cluster, parse_cluster
+from corral.sim.traces.trace import TraceNodes
 from tests.sim.runs import cluster
 
 

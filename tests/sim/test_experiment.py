@@ -13,7 +13,7 @@ from corral.sim.experiment import Scenario, simulate
 from corral.sim.faults import FaultRates
 from corral.sim.report.result import Result
 from corral.sim.run import Simulation
-from corral.sim.traces.model import Trace, TraceJob
+from corral.sim.traces.trace import Trace, TraceJob
 from corral.sim.world import TYPICAL
 from tests.sim.runs import HOUR, MINUTE, cluster
 

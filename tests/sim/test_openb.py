@@ -6,7 +6,7 @@ import pytest
 
 from corral.core import events as e
 from corral.core.cluster.resources import CPU_MILLI, TaskDemand
-from corral.sim.research.openb import (
+from corral.sim.research.openb_placement import (
     drawn,
     gpu_milli_of,
     nodes_of,
@@ -17,7 +17,7 @@ from corral.sim.research.openb import (
     typical_tasks,
 )
 from corral.sim.traces.catalog import open_trace
-from corral.sim.traces.model import Trace, TraceJob, TraceNodes
+from corral.sim.traces.trace import Trace, TraceJob, TraceNodes
 from tests.sim.traces.files import PUBLIC, needs_public_traces, written
 
 DECISIONS = 600

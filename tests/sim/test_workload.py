@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from corral.core.cluster.resources import GPU_MILLI
-from corral.sim.cluster import build_cluster
-from corral.sim.traces.model import Trace, TraceJob, TraceNodes
+from corral.sim.cluster_spec import build_cluster
+from corral.sim.traces.trace import Trace, TraceJob, TraceNodes
 from corral.sim.workload import ESTIMATES, HOUR_MS, SubmissionTerms, arrivals_of, demand_of, queues_of
 from tests.sim.runs import cluster
 

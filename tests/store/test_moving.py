@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from corral.store.address import verify
 from corral.store.archive import ArchiveRefused
 from corral.store.backup import JournalPlace, backup, copy, place_of, restore
 from corral.store.journal import JournalBroken, JournalBusy, JournalUnusable, StoredImage
+from corral.store.location import verify
 from corral.store.lookup import JobQuery
 from corral.store.postgres import PostgresJournal, PostgresReader
 from corral.store.sqlite import SqliteJournal, SqliteReader

@@ -14,7 +14,7 @@ from corral.core.model import GangSpec, JobSpec, QueueSpec, Settings
 from corral.server.journal_state import IMAGE_FORMAT
 from corral.server.recovery import NUMBERS_AHEAD, is_restored, load
 from corral.store.backup import backup, restore
-from corral.store.identity import Identity, claim_identity
+from corral.store.folder_identity import Identity, claim_identity
 from corral.store.images import ImageFolder
 from corral.store.journal import EPOCHS_AHEAD, Entry, JournalUnusable, StoredImage, all_records
 from corral.store.memory import MemoryJournal

@@ -8,7 +8,6 @@ import time
 import psycopg
 import pytest
 
-from corral.store.address import postgres
 from corral.store.archive import ArchiveRefused, read_archive
 from corral.store.chain import BEGINNING, follow
 from corral.store.journal import (
@@ -20,6 +19,7 @@ from corral.store.journal import (
     StoredImage,
     all_records,
 )
+from corral.store.location import postgres
 from corral.store.lookup import JobQuery
 from corral.store.postgres import PostgresJournal, PostgresReader, verify
 from corral.wire.address import is_postgres, shown
@@ -90,7 +90,7 @@ def test_a_frozen_leader_that_keeps_the_row_of_the_writer_locked_loses_it(addres
 
 
 def test_a_leader_that_cannot_renew_stops_before_its_lease_ends(address, monkeypatch):
-    monkeypatch.setattr("corral.store.postgres.lease.LeaderLease._renew_once", lambda self, link: None)
+    monkeypatch.setattr("corral.store.postgres.leader_lease.LeaderLease._renew_once", lambda self, link: None)
     journal = PostgresJournal(address, lease_s=1)
     began = time.monotonic()
     with pytest.raises(JournalFailed, match="could not be renewed"):

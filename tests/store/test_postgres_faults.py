@@ -16,7 +16,7 @@ from psycopg import errors
 from corral.store.journal import JournalAway, JournalFailed, JournalUnusable
 from corral.store.postgres import PostgresJournal, PostgresReader, verify
 from corral.store.postgres.errors import DatabaseTimeout, trouble
-from corral.store.postgres.lease import now_s
+from corral.store.postgres.leader_lease import now_s
 from corral.store.projection import fold
 from tests.database import Database
 from tests.e2e.proxy import DatabaseProxy, Mode

@@ -11,7 +11,7 @@ import pytest
 
 from corral.store.chain import BEGINNING, chain, follow
 from corral.store.journal import JournalBroken, JournalHead, JournalUnusable, StoredImage
-from corral.store.sql.records import whole_journal
+from corral.store.sql.record_reader import whole_journal
 from corral.store.sqlite import SqliteJournal
 from corral.store.sqlite.database import FILE_NAME
 from corral.store.verify import Finding, verify

@@ -33,7 +33,7 @@ def test_roles_are_those_of_the_engine():
 
 def test_every_shape_has_a_schema():
     _, components = msgspec.json.schema_components(SHAPES, ref_template="#/{name}")
-    assert {"JobView", "Problem", "WhyView"} <= components.keys()
+    assert {"JobView", "ProblemView", "WhyView"} <= components.keys()
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: body.__name__)

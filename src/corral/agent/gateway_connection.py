@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from corral.agent.join_servers import JoinServers, is_tls
 from corral.agent.server_connection import NoAnswer, Refused
-from corral.agent.servers import JoinServers, is_tls
 from corral.remote import frames
 from corral.remote.messages import (
     AgentAnswer,
@@ -36,7 +36,7 @@ from corral.remote.messages import (
 )
 
 T = TypeVar("T")
-Place = tuple[str, int, bool]  # host, port, whether by TLS
+GatewayAddress = tuple[str, int, bool]  # host, port, whether by TLS
 
 ANSWER_S = 4.0  # for a renewal: leaves time to resend a lost one within the lease
 PATIENCE_S = 60.0  # for all other requests: the server may be busy, and the lease does not depend on them
@@ -56,8 +56,8 @@ class GatewayConnection:
         servers: JoinServers,
         token: str,
         gateways: tuple[str, ...] = (),
-        known: Place | None = None,
-        keep: Callable[[Place], None] = lambda _: None,
+        known: GatewayAddress | None = None,
+        keep: Callable[[GatewayAddress], None] = lambda _: None,
     ) -> None:
         self.answer_s = ANSWER_S
         self._node = node
@@ -142,7 +142,7 @@ class GatewayConnection:
             self._keep(known)
         return wire
 
-    def _ask_servers(self) -> Place:
+    def _ask_servers(self) -> GatewayAddress:
         host, endpoint = self._servers.endpoint()
         if is_tls(self._servers.at) and not endpoint.tls:
             raise NoAnswer(

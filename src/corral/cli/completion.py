@@ -6,7 +6,7 @@ import os
 
 import rich_click as click
 
-from corral.cli.words import Word
+from corral.cli.option_types import Word
 
 VARIABLE = "_CORRAL_COMPLETE"
 PLACES = {

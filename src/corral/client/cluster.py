@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from corral.client.call import ApiCall, call, path
+from corral.wire.api.accounts import JoinTokenBody, TokenMade
 from corral.wire.api.cluster import DrainBody, NodeList, NodeView, QueueBody, QueueList, QueueView
 from corral.wire.api.jobs import ChangeAnswer
-from corral.wire.api.people import JoinTokenBody, TokenMade
 from corral.wire.api.record import HealthView, UsageView
 
 

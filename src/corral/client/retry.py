@@ -15,7 +15,7 @@ import msgspec
 from corral.client.call import ApiCall, Pause, RawAnswer, Talk
 from corral.client.errors import NotFound, Problem, Unreachable
 from corral.client.servers import Servers
-from corral.wire.api.answers import Problem as ProblemBody
+from corral.wire.api.answers import ProblemView
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ _BUSY = (429, 503)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 
 
-class Patience(msgspec.Struct):
+class RetryPolicy(msgspec.Struct):
     """How long a request is retried. ``first_s`` applies until the server was reached for the first time."""
 
     seconds: float = 10.0
@@ -35,15 +35,15 @@ class Patience(msgspec.Struct):
         return self.seconds if self.is_reached else self.first_s
 
 
-def patience_for(servers: Servers, seconds: float, first_s: float | None) -> Patience:
+def patience_for(servers: Servers, seconds: float, first_s: float | None) -> RetryPolicy:
     """With several servers, one that cannot be reached is no reason to fail at once."""
-    return Patience(seconds, seconds if first_s is None or servers.others else first_s)
+    return RetryPolicy(seconds, seconds if first_s is None or servers.others else first_s)
 
 
 class Patient:
     """The state of a client that conversations need."""
 
-    patience: Patience
+    patience: RetryPolicy
 
 
 def answered(client: Patient, call: ApiCall[T]) -> Talk[T]:
@@ -96,7 +96,7 @@ def read(call: ApiCall[T], answer: RawAnswer) -> T:
 def problem_of(answer: RawAnswer) -> Problem:
     kind = NotFound if answer.status == 404 else Problem
     try:
-        problem = msgspec.json.decode(answer.body, type=ProblemBody)
+        problem = msgspec.json.decode(answer.body, type=ProblemView)
     except (msgspec.DecodeError, UnicodeDecodeError):
         what = f"the answer has status {answer.status} and does not come from Corral"
         return kind(answer.status, "not_corral", what, "check the address: CORRAL_URL, or credentials.json")

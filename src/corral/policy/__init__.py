@@ -7,8 +7,8 @@ Names are imported when first used: a server only explains why gangs wait, and o
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 if _TYPE_CHECKING:
+    from corral.policy.backfill.backfill import CONSERVATIVE, EASY, GREEDY, STRICT, Backfill
     from corral.policy.backfill.calendar import TransientReservations
-    from corral.policy.backfill.rules import CONSERVATIVE, EASY, GREEDY, STRICT, Backfill
     from corral.policy.catalog import CATALOG, policy
     from corral.policy.cycle.order import Order
     from corral.policy.cycle.parts import Parts
@@ -54,8 +54,8 @@ def __getattr__(name: str) -> object:
 
 
 def _offered() -> dict[str, object]:
+    from corral.policy.backfill.backfill import CONSERVATIVE, EASY, GREEDY, STRICT, Backfill
     from corral.policy.backfill.calendar import TransientReservations
-    from corral.policy.backfill.rules import CONSERVATIVE, EASY, GREEDY, STRICT, Backfill
     from corral.policy.catalog import CATALOG, policy
     from corral.policy.cycle.order import Order
     from corral.policy.cycle.parts import Parts

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from corral.core.cluster.resources import TaskDemand
 from corral.core.engine import Policy
 from corral.core.intake.refusal import Refusal
-from corral.policy.backfill.rules import CONSERVATIVE, EASY, GREEDY, STRICT, Backfill
+from corral.policy.backfill.backfill import CONSERVATIVE, EASY, GREEDY, STRICT, Backfill
 from corral.policy.cycle.order import ByArrival, ByLength, ByPriority, ByPriorityAndShare, ByShare
 from corral.policy.cycle.parts import Parts
 from corral.policy.cycle.standard import Standard

@@ -18,7 +18,7 @@ from corral.core.cluster.topology import NodeSpec
 from corral.core.model import FailureClass
 from corral.remote.messages import AgentReport, DesiredAsk, LogChunk, LogDelivery, LogReply, ObservedTask
 from corral.runtime.base import HealthReport, LogPart, Phase, TaskKey, TaskReport
-from corral.wire.hosts import is_address
+from corral.wire.host_names import is_address
 
 #: Whole numbers that every reader of JSON and every database can hold.
 INT_MAX = (1 << 53) - 1

@@ -17,7 +17,7 @@ from corral.remote.messages import LogAsk, LogChunk, LogReply
 from corral.remote.node_session import NodeSession
 from corral.runtime.base import LogPart, TaskKey
 from corral.runtime.local.logs import STREAMS, LogStore
-from corral.runtime.local.state import name_of
+from corral.runtime.local.state_dir import name_of
 from corral.runtime.local.task.streams import USER, has_room
 
 _KEEP_MS, _BYTES_MAX = 30 * 86_400_000, 20 << 30

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from corral.core.cluster.topology import NodeSpec
-from corral.runtime.container.host import ContainerHost
+from corral.runtime.container.container_host import ContainerHost
 from corral.runtime.container.settings import ContainerSettings
 from corral.runtime.local.backend import LocalBackend
 from corral.runtime.local.settings import LocalSettings

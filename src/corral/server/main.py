@@ -34,13 +34,13 @@ from corral.core.model import QueueSpec, Settings
 from corral.remote.backend import RemoteBackend
 from corral.runtime.base import Backend, StaleEpoch
 from corral.server.api.app import Api, make_app
-from corral.server.api.budget import ConnectionBudget, connections_for
+from corral.server.api.connection_limit import ConnectionBudget, connections_for
 from corral.server.api.http.header_timeout import timed_heads
 from corral.server.api.http.settings import ApiSettings
 from corral.server.auth import new_token
 from corral.server.gateway.begin import GatewayAddress, begin_gateway, keep_roster
 from corral.server.gateway.gateway import AgentGateway
-from corral.server.gateway.place import PlaceTaken
+from corral.server.gateway.listener import PortTaken
 from corral.server.ha.redirect import Redirect, Starting, Switch
 from corral.server.ha.standby import Lead, Standby
 from corral.server.loop import SYSTEM
@@ -50,7 +50,7 @@ from corral.server.recovery import founding, load, set_logs_aside
 from corral.server.server import Server
 from corral.server.shutdown import LOST, ServerStopped, end_within, first
 from corral.server.vault import first_token, secrets_of
-from corral.server.vault.keys import BadKey
+from corral.server.vault.sealing_keys import BadKey
 from corral.store.attest import BadAttestation, signer_of
 from corral.store.files import write_whole
 from corral.store.journal import Entry, Journal
@@ -194,7 +194,7 @@ def _gateway(
 ) -> AgentGateway | None:
     try:
         return begin_gateway(backend, journal.epoch, options.data, options.agents, until_s)
-    except PlaceTaken as taken:
+    except PortTaken as taken:
         raise CannotStart(f"{taken}. Choose another with --agent-port") from None
 
 

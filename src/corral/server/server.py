@@ -15,7 +15,7 @@ from pathlib import Path
 import structlog
 
 from corral.core import events as e
-from corral.core.accounts import commands as people
+from corral.core.accounts import commands as account_commands
 from corral.core.accounts import identity
 from corral.core.cluster.topology import NodeSpec
 from corral.core.intake.commands import cancel
@@ -31,7 +31,7 @@ from corral.server.gateway.gateway import AgentGateway
 from corral.server.journal_state import IMAGE_FORMAT, JournalState
 from corral.server.loop import SYSTEM, AnyEvent, Loop
 from corral.server.node_health.disk import DiskWatch
-from corral.server.node_health.history import EndHistory
+from corral.server.node_health.end_history import EndHistory
 from corral.server.node_health.past_ends import read_recent
 from corral.server.node_health.status import NodeStatuses
 from corral.server.planner.client import Planner, PlannerError, PlannerLost
@@ -52,7 +52,7 @@ from corral.server.service import ServerService
 from corral.server.shutdown import ServerStopped
 from corral.server.vault.attesting import Attester
 from corral.server.vault.first_token import FirstToken
-from corral.server.vault.store import SecretStore
+from corral.server.vault.secret_store import SecretStore
 from corral.store.attest import signer_of
 from corral.store.journal import Journal, JournalFailed, JournalHead, JournalUnusable, StoredImage
 from corral.store.lookup import Lookup
@@ -277,8 +277,8 @@ class Server:
 
     async def _drop_expired_tokens(self) -> None:
         while True:
-            if people.drop_expired_tokens(self.service.accounts, self.service.now_ms()):
-                await self.service.change_accounts(SYSTEM, people.drop_expired_tokens)
+            if account_commands.drop_expired_tokens(self.service.accounts, self.service.now_ms()):
+                await self.service.change_accounts(SYSTEM, account_commands.drop_expired_tokens)
             await asyncio.sleep(EXPIRED_S)
 
     async def _take_images(self) -> None:

@@ -27,9 +27,9 @@ from corral.remote.backend import RemoteBackend
 from corral.runtime.base import Backend, Capabilities
 from corral.server.ha.vitals import Vitals
 from corral.server.loop import AccountCommand, Command, Committed, FleetCommand, Loop
-from corral.server.planner.answers import DryRunOutcome, PlannerAnswer, WhyAnswer
 from corral.server.planner.client import PlannerError, PlannerLost
-from corral.server.vault.store import SecretStore
+from corral.server.planner.questions import DryRunOutcome, PlannerAnswer, WhyAnswer
+from corral.server.vault.secret_store import SecretStore
 from corral.store.journal import Journal, Record
 from corral.store.lookup import Lookup
 from corral.wire.details import NodeDetails

@@ -13,7 +13,7 @@ from msgspec import Struct
 from corral.core import facts as f
 from corral.core.intake.refusal import Refusal
 from corral.core.model import Health
-from corral.sim.cluster import ClusterSpec
+from corral.sim.cluster_spec import ClusterSpec
 
 HOUR_MS = 3_600_000
 

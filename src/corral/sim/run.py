@@ -21,7 +21,7 @@ from corral.core.intake.refusal import Refusal
 from corral.core.model import NEVER_MS, JobSpec, QueueSpec, Settings
 from corral.core.plan import Place
 from corral.core.state import State
-from corral.sim.cluster import ClusterSpec
+from corral.sim.cluster_spec import ClusterSpec
 from corral.sim.world import FREE, Costs, Item, Save, SpeedModel, World
 
 Write = Callable[[Sequence[e.Event]], None]

@@ -12,9 +12,9 @@ from msgspec import Struct
 
 from corral.core.cluster.resources import CPU_MILLI, GPU_MILLI, MEMORY_MIB, Amounts, Demand, TaskDemand, amounts
 from corral.core.model import GangSpec, JobSpec, QueueSpec
-from corral.sim.cluster import VRAM_MIB, ClusterSpec
+from corral.sim.cluster_spec import VRAM_MIB, ClusterSpec
 from corral.sim.run import Arrival
-from corral.sim.traces.model import Trace, TraceJob
+from corral.sim.traces.trace import Trace, TraceJob
 
 HOUR_MS = 3_600_000
 DEFAULT_QUEUE = "all"

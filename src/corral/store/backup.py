@@ -14,16 +14,16 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from corral.store.address import postgres
 from corral.store.archive import read_archive, write_archive
 from corral.store.chain import BEGINNING, why_not_next
 from corral.store.images import ImageFolder
 from corral.store.journal import EPOCHS_AHEAD, JournalBroken, JournalBusy, JournalHead, JournalUnusable, Record
+from corral.store.location import postgres
 from corral.store.projection import fold
 from corral.store.sql.connection import SqlConnection
-from corral.store.sql.records import AT_ONCE, whole_journal
+from corral.store.sql.record_reader import AT_ONCE, whole_journal
 from corral.store.sqlite.database import FILE_NAME, connect, open_database
-from corral.store.sqlite.lease import FileLease
+from corral.store.sqlite.leader_lease import FileLease
 from corral.store.sqlite.rows import put_records, tables_of
 from corral.store.sqlite.sidecar import Sidecar
 from corral.wire.address import is_postgres, shown

@@ -14,7 +14,7 @@ from corral.store.images import ImageFolder
 from corral.store.journal import JournalHead, JournalUnusable
 from corral.store.sql.by_job import wrong_entries
 from corral.store.sql.findings import Finding, wrong_archives, wrong_records
-from corral.store.sql.records import anchor_in, whole_journal
+from corral.store.sql.record_reader import anchor_in, whole_journal
 from corral.store.sqlite.database import DAMAGE, FILE_NAME, connect, explained
 from corral.store.sqlite.rebuild import differences
 from corral.store.sqlite.sidecar import FILE_NAME as SIDECAR_NAME

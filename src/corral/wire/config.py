@@ -14,10 +14,11 @@ from msgspec import Struct, structs
 from corral.core.accounts.identity import AccountRules
 from corral.core.intake.site import SiteRules
 from corral.core.model import QueueSpec, Settings
-from corral.wire.accounts import ACCOUNT_KEYS, ACCOUNTS
 from corral.wire.address import shown
-from corral.wire.containers import CONTAINER_KEYS, CONTAINERS, ContainerRules
-from corral.wire.document.faults import Enough, Fault, Path, Reading, Wrong, show
+from corral.wire.container_rules import CONTAINER_KEYS, CONTAINERS, ContainerRules
+from corral.wire.default_limits import RULE_KEYS, RULES
+from corral.wire.document.errors import Enough, Fault, Path, Reading, Wrong, show
+from corral.wire.document.key_table import Key, KeyTable, table_kind
 from corral.wire.document.kinds import (
     FLAG,
     SIZE_OVER_ZERO,
@@ -30,17 +31,16 @@ from corral.wire.document.kinds import (
     number,
     text,
 )
-from corral.wire.document.table import Key, KeyTable, table_kind
 from corral.wire.document.yaml import PlacedFault, read_yaml
 from corral.wire.health import HEALTH_KEYS, HEALTH_TABLE, HealthSettings
 from corral.wire.job.demands import LEVEL
+from corral.wire.job.document_limits import LIMITS, DocumentLimits
 from corral.wire.job.keys import QUEUE
-from corral.wire.job.limits import LIMITS, DocumentLimits
 from corral.wire.job.parse import DEFAULT_QUEUE
 from corral.wire.job.program import PATH_TEXT
 from corral.wire.queues import PAGE, QUEUE_KEYS, parse_queue, queue_of, queue_schema, write_queue
 from corral.wire.retention import ATTEST, ATTEST_KEYS, SECRET_KEYS, SECRETS, AttestRules, SecretRules
-from corral.wire.rules import RULE_KEYS, RULES
+from corral.wire.run_as import ACCOUNT_KEYS, ACCOUNTS
 from corral.wire.topology import TOPOLOGY_KEYS, TOPOLOGY_TABLE, TopologySource
 
 DAY_MS = 86_400_000

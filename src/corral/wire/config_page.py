@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from corral.wire import config, queues
-from corral.wire.containers import CONTAINER_KEYS
-from corral.wire.document.reference import section
+from corral.wire.container_rules import CONTAINER_KEYS
+from corral.wire.default_limits import RULE_KEYS
+from corral.wire.document.key_reference import section
 from corral.wire.health import HEALTH_KEYS
 from corral.wire.retention import ATTEST_KEYS, SECRET_KEYS
-from corral.wire.rules import RULE_KEYS
 from corral.wire.topology import TOPOLOGY_KEYS
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from corral.wire.document.key_table import Key, KeyTable, table_kind
 from corral.wire.document.kinds import FLAG, SIZE, SPAN, SPAN_OVER_ZERO, ValueKind, number
-from corral.wire.document.table import Key, KeyTable, table_kind
 from corral.wire.job.program import PATH_TEXT
 
 MINUTE_MS = 60_000

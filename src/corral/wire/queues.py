@@ -10,7 +10,8 @@ from typing import Any
 
 from corral.core.cluster.resources import CPU_MILLI, GPU_MILLI, MEMORY_MIB, Amounts
 from corral.core.model import Budget, QueueSpec, QuotaChange
-from corral.wire.document.faults import Enough, Fault, Path, Reading, Wrong, show
+from corral.wire.document.errors import Enough, Fault, Path, Reading, Wrong, show
+from corral.wire.document.key_table import Key, KeyTable, table_kind
 from corral.wire.document.kinds import (
     FLAG,
     NUMBER_MAX,
@@ -22,10 +23,9 @@ from corral.wire.document.kinds import (
     number,
     text,
 )
-from corral.wire.document.table import Key, KeyTable, table_kind
+from corral.wire.job.document_limits import LIMITS, DocumentLimits
 from corral.wire.job.keys import DISK_MIB, QUEUE
-from corral.wire.job.limits import LIMITS, DocumentLimits
-from corral.wire.job.terms import MOMENT, PRIORITY_MOST
+from corral.wire.job.timing import MOMENT, PRIORITY_MOST
 from corral.wire.sizes import parse_size, write_size
 
 PAGE = "docs/configuration.md"

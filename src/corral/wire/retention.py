@@ -6,8 +6,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from corral.wire.document.key_table import Key, KeyTable, table_kind
 from corral.wire.document.kinds import SPAN_OVER_ZERO, text
-from corral.wire.document.table import Key, KeyTable, table_kind
 from corral.wire.job.program import PATH_TEXT
 
 

@@ -14,9 +14,9 @@ from msgspec import Struct, structs
 
 from corral.core.cluster.topology import NodeSpec
 from corral.core.intake.refusal import Refusal
-from corral.wire.document.faults import Path, Reading, Wrong, show
+from corral.wire.document.errors import Path, Reading, Wrong, show
+from corral.wire.document.key_table import Key, KeyTable, table_kind
 from corral.wire.document.kinds import ValueKind, bounded, listing, pairs, text
-from corral.wire.document.table import Key, KeyTable, table_kind
 from corral.wire.job.program import PATH_TEXT
 
 UNPLACED = "unplaced"

@@ -21,9 +21,9 @@ from corral.core.model import GangSpec, JobSpec, QueueSpec, Settings
 from corral.core.plan import Plan
 from corral.core.snapshot import Snapshot
 from corral.core.state import State
-from corral.policy.backfill.rules import CONSERVATIVE, EASY
+from corral.policy.backfill.backfill import CONSERVATIVE, EASY
 from corral.policy.catalog import policy, standard
-from corral.sim.cluster import parse_cluster
+from corral.sim.cluster_spec import parse_cluster
 from corral.sim.run import Arrival, Simulation
 from corral.sim.world import FREE, Costs
 

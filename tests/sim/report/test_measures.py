@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from corral.sim.report.fairness import completion_alone, jain, max_min
-from corral.sim.report.jobs import figures, kept_spell, size_class
+from corral.sim.report.job_figures import figures, kept_spell, size_class
 from corral.sim.report.measures import Measures, Power, distribution, measure
-from corral.sim.traces.model import Trace, TraceJob
+from corral.sim.report.team_shares import completion_alone, jain, max_min
+from corral.sim.traces.trace import Trace, TraceJob
 from tests.sim.report.histories import S, history, job, run
 
 H = 3_600  # seconds

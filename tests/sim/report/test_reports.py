@@ -12,14 +12,14 @@ import pytest
 from rich.console import Console
 
 from corral.sim.history import History
-from corral.sim.report.files import JOB_COLUMNS, MeasuresFile, measures_json, write_jobs
+from corral.sim.report.comparison import comparison, remarks
 from corral.sim.report.gantt import BOXES_MAX, NODES_MAX, gantt
 from corral.sim.report.page import page
 from corral.sim.report.plots import span, team_colours
 from corral.sim.report.result import Result, evaluate
-from corral.sim.report.rows import comparison, remarks
+from corral.sim.report.result_files import JOB_COLUMNS, MeasuresFile, measures_json, write_jobs
 from corral.sim.report.svg import amount_axis, log_time_axis, text, time_axis
-from corral.sim.report.table import show
+from corral.sim.report.terminal_table import show
 from corral.sim.report.wording import duration, share
 from tests.sim.report.histories import history, job, random_history, run
 from tests.sim.report.test_measures import EDGES

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from corral.sim.history import History, JobHistory, RunRecord
-from corral.sim.report.fairness import shares
 from corral.sim.report.measures import measure
 from corral.sim.report.packing import fragmentation
 from corral.sim.report.series import Steps, columns, even_bounds, lesser, series, steps
+from corral.sim.report.team_shares import shares
 from tests.sim.report.histories import S, history, job, random_history, run
 
 SECONDS = range(100)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from corral.sim.traces.catalog import FAMILIES, FOLDER_VARIABLE, list_traces, open_trace
-from corral.sim.traces.rows import TraceError, UnknownTrace
+from corral.sim.traces.text_rows import TraceError, UnknownTrace
 from tests.architecture.repository import ROOT
 from tests.sim.traces.files import written
 

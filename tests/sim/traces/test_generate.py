@@ -18,8 +18,8 @@ import pytest
 from corral.sim.traces.catalog import list_traces, open_trace
 from corral.sim.traces.description import KEYS
 from corral.sim.traces.generate import generate, offered_load
-from corral.sim.traces.model import Trace
-from corral.sim.traces.rows import TraceError
+from corral.sim.traces.text_rows import TraceError
+from corral.sim.traces.trace import Trace
 from tests.architecture.repository import ROOT
 from tests.sim.traces.files import written
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from corral.sim.traces.pollux import read_pollux
-from corral.sim.traces.rows import TraceError
+from corral.sim.traces.text_rows import TraceError
 from tests.sim.traces.files import written
 
 HEADER = "name,time,application,num_replicas,batch_size"

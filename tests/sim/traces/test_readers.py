@@ -7,16 +7,16 @@ import json
 import pytest
 
 from corral.sim.traces.acme import read_acme
+from corral.sim.traces.corral_csv import read_table, write_table
 from corral.sim.traces.gavel import read_gavel, read_shockwave
 from corral.sim.traces.helios import read_helios
 from corral.sim.traces.itp import read_itp
-from corral.sim.traces.model import Trace, TraceJob, TraceNodes, from_zero
 from corral.sim.traces.muri import read_muri, read_tiresias
 from corral.sim.traces.openb import read_openb
 from corral.sim.traces.philly import read_philly, virtual_clusters
-from corral.sim.traces.rows import TraceError, UnknownTrace
 from corral.sim.traces.swf import read_swf
-from corral.sim.traces.table import read_table, write_table
+from corral.sim.traces.text_rows import TraceError, UnknownTrace
+from corral.sim.traces.trace import Trace, TraceJob, TraceNodes, from_zero
 from tests.sim.traces.files import written
 
 DAY_MS = 86_400_000

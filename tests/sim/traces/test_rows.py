@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 from corral.sim.traces.itp import read_itp
-from corral.sim.traces.rows import TraceError, UnknownTrace, nearest
+from corral.sim.traces.text_rows import TraceError, UnknownTrace, nearest
 from tests.sim.traces.files import written
 
 HEADER = "job_id,submission_time,duration,num_gpu"

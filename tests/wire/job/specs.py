@@ -12,7 +12,7 @@ from corral.core.model import DEFAULT_RETRIES, After, Dependency, GangSpec, JobS
 from corral.core.work import EarlySignal, Mount, Work
 from corral.wire.durations import MOST_MS
 from corral.wire.job.program import SIGNALS
-from corral.wire.job.terms import LATEST_MS
+from corral.wire.job.timing import LATEST_MS
 
 WORDS = st.from_regex(r"[A-Za-z][A-Za-z0-9_]{0,11}", fullmatch=True)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=12)

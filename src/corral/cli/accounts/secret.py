@@ -13,7 +13,7 @@ from corral.cli.render import Field, Listing, ago, print_line, print_note
 from corral.cli.session import connected
 
 if TYPE_CHECKING:
-    from corral.wire.api.people import SecretView
+    from corral.wire.api.accounts import SecretView
 
 SECRETS: Listing[SecretView] = Listing(
     {
@@ -70,7 +70,7 @@ def new_key(file: str) -> None:
     """
     from pathlib import Path
 
-    from corral.server.vault.keys import BadKey, add_key
+    from corral.server.vault.sealing_keys import BadKey, add_key
 
     try:
         add_key(Path(file))

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from corral.cli.lazy import Noun
+from corral.cli.option_types import Span
 from corral.cli.render import Field, Listing, ago, clock, print_line, print_note, write_json
 from corral.cli.session import connected
-from corral.cli.words import Span
 
 if TYPE_CHECKING:
-    from corral.wire.api.people import TokenView
+    from corral.wire.api.accounts import TokenView
 
 TOKENS: Listing[TokenView] = Listing(
     {

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from corral.cli.lazy import Noun
+from corral.cli.option_types import Word
 from corral.cli.render import Field, Listing, print_line, print_note
 from corral.cli.session import connected
-from corral.cli.words import Word
 
 if TYPE_CHECKING:
-    from corral.wire.api.people import RoleView, UserView
+    from corral.wire.api.accounts import RoleView, UserView
 
 ROLES = ("administrator", "operator", "lead", "member", "viewer")
 

@@ -10,6 +10,7 @@ import rich_click as click
 from corral.cli.amounts import amounts_text
 from corral.cli.fleet import join
 from corral.cli.lazy import Noun
+from corral.cli.option_types import Word
 from corral.cli.render import (
     Field,
     Listing,
@@ -24,9 +25,8 @@ from corral.cli.render import (
     table,
     write_json,
 )
-from corral.cli.serve.place import data_folder, data_option
+from corral.cli.serve.data_folder import data_folder, data_option
 from corral.cli.session import connected
-from corral.cli.words import Word
 
 if TYPE_CHECKING:
     from corral.wire.api.cluster import GpuView, NodeView

@@ -9,9 +9,9 @@ import rich_click as click
 from corral.cli.amounts import amounts_text, gpus_text, parse_amounts
 from corral.cli.errors import Complaint
 from corral.cli.lazy import Noun
+from corral.cli.option_types import Span
 from corral.cli.render import Field, Listing, gpu_hours, milli, print_line, style, write_json
 from corral.cli.session import connected
-from corral.cli.words import Span
 
 if TYPE_CHECKING:
     from corral.wire.api.cluster import QueueBody, QueueView

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from corral.cli.errors import FAULT, Complaint
-from corral.cli.fleet.place import agent_data_option, agent_folder
+from corral.cli.fleet.agent_folder import agent_data_option, agent_folder
 
 if TYPE_CHECKING:
     from corral.agent.agent_dir import AgentCredential
-    from corral.agent.servers import JoinServers
+    from corral.agent.join_servers import JoinServers
     from corral.core.cluster.topology import NodeSpec
     from corral.wire.config import Config
 
@@ -76,7 +76,7 @@ def agent(
 
 
 def _checked(address: str) -> str:
-    from corral.wire.hosts import is_address
+    from corral.wire.host_names import is_address
 
     if address and not is_address(address):
         raise Complaint(f"--address cannot be {address!r}", "give an IP address or the name of a host")
@@ -129,12 +129,12 @@ def run_agent(
 
     from msgspec.structs import replace
 
-    from corral.agent.address import own_address
     from corral.agent.agent_dir import AgentDir, KnownGateway
     from corral.agent.gateway_connection import GatewayConnection
+    from corral.agent.own_address import own_address
     from corral.agent.renewal import CredentialRenewal
-    from corral.agent.start import Busy, begin
-    from corral.cli.serve.machine import container_settings, local_settings
+    from corral.agent.startup import Busy, begin
+    from corral.cli.serve.machine_settings import container_settings, local_settings
 
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     servers = _servers(credential)
@@ -181,7 +181,7 @@ def run_agent(
 
 
 def _servers(credential: AgentCredential) -> JoinServers:
-    from corral.agent.servers import JoinServers
+    from corral.agent.join_servers import JoinServers
 
     try:
         return JoinServers(credential.urls, credential.token, cafile=credential.cafile)

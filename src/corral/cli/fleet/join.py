@@ -9,10 +9,10 @@ import time
 import rich_click as click
 
 from corral.cli.errors import FAULT, Complaint
-from corral.cli.fleet.place import agent_data_option, agent_folder
+from corral.cli.fleet.agent_folder import agent_data_option, agent_folder
+from corral.cli.option_types import Span
 from corral.cli.render import print_line, print_note
 from corral.cli.session import connected
-from corral.cli.words import Span
 from corral.wire.address import PLAIN_HINT, why_not_plain
 
 
@@ -65,9 +65,9 @@ def join(
     """Join this machine to a cluster: exchange a join token for a node credential, which corral agent uses."""
     from corral.agent.agent import urls_of
     from corral.agent.agent_dir import AgentCredential, AgentDir
+    from corral.agent.join_servers import JoinServers
     from corral.agent.renewal import renew_at
     from corral.agent.server_connection import NoAnswer, Refused
-    from corral.agent.servers import JoinServers
     from corral.remote.messages import JoinAnswer, JoinBody
 
     place, node = AgentDir(agent_folder(data)), name or socket.gethostname()

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 import rich_click as click
 
 from corral.cli.errors import FAULT, Complaint
-from corral.cli.fleet.place import agent_data_option, agent_folder
-from corral.cli.words import Span
+from corral.cli.fleet.agent_folder import agent_data_option, agent_folder
+from corral.cli.option_types import Span
 
 if TYPE_CHECKING:
     from corral.agent.agent_dir import AgentCredential, AgentDir
@@ -85,9 +85,9 @@ def pilot(
 def _join(place: AgentDir, urls: tuple[str, ...], name: str, token: str, cafile: str) -> AgentCredential:
     from corral.agent.agent import urls_of
     from corral.agent.agent_dir import AgentCredential
+    from corral.agent.join_servers import JoinServers
     from corral.agent.renewal import renew_at
     from corral.agent.server_connection import NoAnswer, Refused
-    from corral.agent.servers import JoinServers
     from corral.remote.messages import JoinAnswer, JoinBody
 
     if not token:

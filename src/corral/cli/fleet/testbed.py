@@ -11,8 +11,8 @@ import rich_click as click
 
 from corral.cli.errors import FAULT, Complaint
 from corral.cli.lazy import Noun
+from corral.cli.option_types import Span
 from corral.cli.render import print_line, print_note
-from corral.cli.words import Span
 
 if TYPE_CHECKING:
     from corral.cli.fleet.testbed_parts import Testbed

@@ -17,8 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from corral.agent.agent_dir import AgentCredential, AgentDir
+from corral.agent.join_servers import JoinServers
 from corral.agent.server_connection import NoAnswer
-from corral.agent.servers import JoinServers
 from corral.cli.fleet.links import NamespaceLink, NetworkLink, Proxies, ProxyLink
 from corral.client.blocking import Client
 from corral.client.credentials import Credentials, read_credentials

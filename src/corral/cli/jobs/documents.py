@@ -16,7 +16,7 @@ from corral.cli.errors import BAD_INPUT, Complaint
 from corral.cli.render import count, now_ms, print_note, style
 
 if TYPE_CHECKING:
-    from corral.wire.job.files import Parsed
+    from corral.wire.job.job_files import Parsed
 
 STDIN = "-"
 
@@ -39,7 +39,7 @@ def job_documents(words: Sequence[str], command: Sequence[str] | None, over: dic
 def _from_command(command: Sequence[str], stated: dict[str, Any]) -> list[Parsed]:
     from corral.core.model import JobSpec
     from corral.wire.job import parse_job
-    from corral.wire.job.files import Parsed
+    from corral.wire.job.job_files import Parsed
     from corral.wire.job.shorthand import document_of, option_of
 
     if not command:
@@ -52,7 +52,7 @@ def _from_command(command: Sequence[str], stated: dict[str, Any]) -> list[Parsed
 
 
 def _from_text(text: str, name: str, words: Sequence[str], usual: dict[str, Any], over: dict[str, Any]) -> list[Parsed]:
-    from corral.wire.job.files import is_script, read_job_file
+    from corral.wire.job.job_files import is_script, read_job_file
 
     if is_script(text):
         from datetime import datetime

@@ -9,10 +9,10 @@ from typing import Any
 import rich_click as click
 
 from corral.cli.errors import NOT_FOUND, Complaint
+from corral.cli.option_types import Word
 from corral.cli.render import print_note
 from corral.cli.safe_text import LogText
 from corral.cli.session import connected
-from corral.cli.words import Word
 
 _LINES_AT_ONCE = 256 << 10  # bytes at the end of a log in which its last lines are searched
 _NAMED = re.compile(r"(?P<job>\d+)(?:\[(?P<index>\d+)\])?(?:/(?P<role>[\w-]+))?")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from corral.client.blocking import Client
     from corral.wire.api.jobs import SubmitAnswer
-    from corral.wire.job.files import Parsed
+    from corral.wire.job.job_files import Parsed
 
 
 @click.command(cls=JobCommand)

@@ -9,9 +9,9 @@ import rich_click as click
 
 from corral.cli.errors import CANCELLED, FAULT
 from corral.cli.jobs.logs import named
+from corral.cli.option_types import Span
 from corral.cli.render import print_note, span
 from corral.cli.session import connected
-from corral.cli.words import Span
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

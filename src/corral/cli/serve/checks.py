@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from corral.cli.serve.place import running_server
+from corral.cli.serve.data_folder import running_server
 
 if TYPE_CHECKING:
     from corral.wire.api.record import HealthView
@@ -110,7 +110,7 @@ def gpus() -> DoctorCheck:
 
 
 def containers() -> DoctorCheck:
-    from corral.runtime.container.engine import find
+    from corral.runtime.container.discovery import find
 
     engine = find()
     if engine is None:
@@ -157,12 +157,12 @@ def separation() -> DoctorCheck:
     from corral.runtime.gpus import found
     from corral.runtime.local.separation import NOTHING
     from corral.runtime.local.separation import separation as separated
-    from corral.runtime.local.task import devices, isolation
+    from corral.runtime.local.task import device_access, isolation
     from corral.runtime.local.task.cgroups import seen
 
     layout = seen()
     no_namespaces = "" if os.geteuid() == 0 else isolation.works()
-    by = separated(layout, no_namespaces, devices.why_not(layout), bool(found()), "", "")
+    by = separated(layout, no_namespaces, device_access.why_not(layout), bool(found()), "", "")
     what = "; ".join(f"{thing} by {means}" for thing, means in by.items())
     if not any(means.startswith(NOTHING) for means in by.values()):
         return DoctorCheck("separation", "ok", what)

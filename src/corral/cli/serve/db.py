@@ -15,7 +15,7 @@ import rich_click as click
 from corral.cli.errors import FAULT, UNHEALTHY, Complaint
 from corral.cli.lazy import Noun
 from corral.cli.render import clock, count, print_line, print_note, style, write_json
-from corral.cli.serve.place import data_folder, data_option, database_option
+from corral.cli.serve.data_folder import data_folder, data_option, database_option
 
 if TYPE_CHECKING:
     from corral.store.backup import JournalPlace
@@ -43,7 +43,7 @@ def db() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.", panel="Output")
 def verify(data: str | None, database: str | None, heads: str, public_key: str, as_json: bool) -> int:
     """Verify every record, the hash chain, archives, images and tables. The server may be running."""
-    from corral.store.address import verify as findings_of
+    from corral.store.location import verify as findings_of
 
     with _errors_as_complaints():
         place = _place(data, database)
@@ -188,9 +188,9 @@ def copy(source: str, target: str, key_file: str) -> int:
 
     Both are verified. The source is not changed; secrets are copied too.
     """
-    from corral.cli.serve.secrets import copy_secrets
-    from corral.store.address import verify as findings_of
+    from corral.cli.serve.copy_secrets import copy_secrets
     from corral.store.backup import copy as copy_whole
+    from corral.store.location import verify as findings_of
 
     with _errors_as_complaints():
         places = [each if "://" in each else Path(each).absolute() for each in (source, target)]
@@ -257,7 +257,7 @@ def _reader(place: JournalPlace) -> Any:
         from corral.store.sqlite.reader import SqliteReader
 
         return SqliteReader(place)
-    from corral.store.address import postgres
+    from corral.store.location import postgres
 
     return postgres().PostgresReader(place)
 
@@ -278,7 +278,7 @@ def _opened(data: str | None, database: str | None) -> Iterator[SqliteJournal | 
 
             journal = SqliteJournal(place)
         else:
-            from corral.store.address import postgres
+            from corral.store.location import postgres
 
             journal = postgres().PostgresJournal(place, url="corral db", folder=data_folder(data))
         try:
@@ -289,9 +289,9 @@ def _opened(data: str | None, database: str | None) -> Iterator[SqliteJournal | 
 
 @contextmanager
 def _errors_as_complaints() -> Iterator[None]:
-    from corral.server.vault.keys import BadKey
     from corral.server.vault.sealing import CannotOpen
-    from corral.server.vault.store import NoKey
+    from corral.server.vault.sealing_keys import BadKey
+    from corral.server.vault.secret_store import NoKey
     from corral.store.archive import ArchiveRefused
     from corral.store.journal import JournalBroken, JournalBusy, JournalTooNew, JournalUnusable
 

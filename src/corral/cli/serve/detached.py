@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from corral.cli.errors import FAULT, TIMED_OUT, Complaint
 from corral.cli.render import print_line, print_note
-from corral.cli.serve.place import LOG_FILE, Here, running_server
+from corral.cli.serve.data_folder import LOG_FILE, Here, running_server
 
 _LOOK_S = 0.02
 _TAIL = 2000

@@ -9,7 +9,7 @@ import rich_click as click
 
 from corral.cli.errors import UNHEALTHY
 from corral.cli.render import print_line, style, write_json
-from corral.cli.serve.place import data_folder, data_option
+from corral.cli.serve.data_folder import data_folder, data_option
 
 if TYPE_CHECKING:
     from corral.cli.serve.checks import DoctorCheck

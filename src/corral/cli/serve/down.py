@@ -9,9 +9,9 @@ import time
 import rich_click as click
 
 from corral.cli.errors import TIMED_OUT, UNREACHABLE, Complaint
+from corral.cli.option_types import Span
 from corral.cli.render import count, print_line, print_note
-from corral.cli.serve.place import Here, data_folder, data_option, is_server, running_server
-from corral.cli.words import Span
+from corral.cli.serve.data_folder import Here, data_folder, data_option, is_server, running_server
 
 _LOOK_S = 0.02
 _HOLDING = ("starting", "running", "stopping")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 from corral.cli.errors import FAULT, Complaint
-from corral.cli.serve.place import data_folder, data_option, database_option, running_server
-from corral.cli.words import Span
+from corral.cli.option_types import Span
+from corral.cli.serve.data_folder import data_folder, data_option, database_option, running_server
 
 if TYPE_CHECKING:
     from corral.core.accounts.identity import AccountRules
@@ -135,7 +135,7 @@ def _note_missing_accounts(options: Options, is_fleet: bool) -> None:
 
 def _watched(node: NodeSpec, folder: Path, config: Config) -> Backend:
     """The runtime of this machine, with health monitoring unless it is turned off."""
-    from corral.cli.serve.machine import container_settings, local_settings
+    from corral.cli.serve.machine_settings import container_settings, local_settings
     from corral.health.monitor import Monitor
     from corral.health.watched import WatchedBackend
     from corral.runtime.machine import machine_backend

@@ -24,8 +24,8 @@ def generate(description: str, out: str, seed: int | None, force: bool, quiet: b
     """
     from corral.cli.sim.reports import check_writable
     from corral.cli.sim.scenario import complaining, nodes_text
+    from corral.sim.traces.corral_csv import write_table
     from corral.sim.traces.generate import generate as draw
-    from corral.sim.traces.table import write_table
 
     path = Path(out)
     check_writable("--out", path)

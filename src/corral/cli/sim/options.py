@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import rich_click as click
 
-from corral.cli.words import Counted, Span, Word
+from corral.cli.option_types import Counted, Span, Word
 
 ESTIMATES = ("learned", "exact", "hours", "stated", "none")
 COSTS = ("typical", "free")

@@ -18,10 +18,10 @@ from rich.console import Console
 from corral.cli.errors import Complaint
 from corral.cli.sim.options import Asked
 from corral.core import events as e
-from corral.sim.report.files import measures_json, write_jobs
 from corral.sim.report.page import page
 from corral.sim.report.result import Result
-from corral.sim.report.table import show
+from corral.sim.report.result_files import measures_json, write_jobs
+from corral.sim.report.terminal_table import show
 
 STDOUT = "-"
 WIDTH = 120  # width of tables that go into a file or a pipe

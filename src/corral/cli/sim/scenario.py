@@ -16,14 +16,14 @@ from corral.cli.errors import Complaint, nearest, unknown
 from corral.cli.sim.options import Asked
 from corral.core.intake.refusal import Refusal
 from corral.policy.catalog import CATALOG
-from corral.sim.cluster import ClusterSpec, build_cluster, parse_cluster, parse_levels
+from corral.sim.cluster_spec import ClusterSpec, build_cluster, parse_cluster, parse_levels
 from corral.sim.experiment import Scenario
 from corral.sim.faults import FaultRates, fault_rates_faults
 from corral.sim.report.measures import Power
 from corral.sim.speed import DEFAULT_SLOWDOWN
 from corral.sim.traces.catalog import open_trace
-from corral.sim.traces.model import Trace, TraceNodes
-from corral.sim.traces.rows import TraceError, UnknownTrace
+from corral.sim.traces.text_rows import TraceError, UnknownTrace
+from corral.sim.traces.trace import Trace, TraceNodes
 from corral.sim.workload import queue_of
 from corral.sim.world import FREE, TYPICAL, Costs
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 from corral.core.cluster.resources import Demand
 from corral.core.cluster.slots import could_take
 from corral.core.state import State
-from corral.policy.backfill.rules import EASY, Backfill
+from corral.policy.backfill.backfill import EASY, Backfill
 from corral.policy.cycle.order import Order
 from corral.policy.placement.seating import Scorer
 from corral.policy.preemption.preemptor import Preemption

@@ -23,7 +23,7 @@ from corral.providers.bootstrap.bootstrap import (
     ENDED,
     HOLD,
     PLACE,
-    Place,
+    PilotRecordDict,
     locked,
     read_place,
     remove,
@@ -102,12 +102,12 @@ class AgentSupervisor:
         write(os.path.join(self.base, ENDED), json.dumps({"code": code, "why": why, "at_ms": int(time.time() * 1000)}))
         return 0
 
-    def _place(self) -> Place | None:
+    def _place(self) -> PilotRecordDict | None:
         return read_place(self.base)
 
     # --- the agent ----------------------------------------------------------------------------------------------------
 
-    def _until_over(self, place: Place) -> int:
+    def _until_over(self, place: PilotRecordDict) -> int:
         """Its exit code; negative for a signal."""
         self._forget_other_agents(place["agent"])
         with open(self._log(), "ab") as log:
@@ -138,12 +138,12 @@ class AgentSupervisor:
                 self.agent.wait(0.1)
         return self.agent.returncode
 
-    def _command(self, place: Place) -> list[str]:
+    def _command(self, place: PilotRecordDict) -> list[str]:
         code = os.path.join(self.base, AGENTS, place["agent"])
         begin = [sys.executable, "-I", "-S", "-c", BEGIN, str(os.getpid()), code]
         return [*begin, "pilot", "--data", self._data(), *place["words"]]
 
-    def _env(self, place: Place) -> dict[str, str]:
+    def _env(self, place: PilotRecordDict) -> dict[str, str]:
         """Nothing of the caller's environment: an agent on a machine of its own."""
         kept = {name: os.environ[name] for name in ("HOME", "LANG", "USER", "LOGNAME", "TZ") if name in os.environ}
         kept["PATH"] = _PATH

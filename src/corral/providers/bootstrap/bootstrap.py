@@ -43,7 +43,7 @@ CA = "ca.pem"
 _LOCK_S = 20.0
 
 
-class Place(TypedDict):
+class PilotRecordDict(TypedDict):
     """The content of ``place.json``: `PilotRecord` in ``host_messages``."""
 
     pilot: str
@@ -58,12 +58,12 @@ class Place(TypedDict):
     grace_ms: int
 
 
-class Request(TypedDict, total=False):
+class RequestDict(TypedDict, total=False):
     """One of the requests in ``host_messages``: ``act`` says which, and has only its keys."""
 
     act: str
     folder: str
-    order: Place
+    order: PilotRecordDict
     pilot: str
     cluster: str
     agent: str
@@ -77,7 +77,7 @@ def main() -> None:
     sys.stdout.flush()
 
 
-def execute(request: Request, wheels: BinaryIO) -> dict[str, Any]:
+def execute(request: RequestDict, wheels: BinaryIO) -> dict[str, Any]:
     """The answer: the result, and the present state. ``fault``: why nothing was done."""
     base = folder(request["folder"])
     try:
@@ -104,7 +104,7 @@ def folder(stated: str) -> str:
 # --- inspecting -------------------------------------------------------------------------------------------------------
 
 
-def look(_base: str, _request: Request) -> dict[str, Any]:
+def look(_base: str, _request: RequestDict) -> dict[str, Any]:
     return {}
 
 
@@ -173,7 +173,7 @@ def is_held(path: str) -> bool:
 # --- installing -------------------------------------------------------------------------------------------------------
 
 
-def install(base: str, request: Request, wheels: BinaryIO) -> None:
+def install(base: str, request: RequestDict, wheels: BinaryIO) -> None:
     """Unpack the agent beside its directory, and rename it as a whole. Reads all of the input in any case."""
     agents, name = os.path.join(base, AGENTS), request["agent"]
     beside = os.path.join(agents, f".{name}.{os.getpid()}")
@@ -206,7 +206,7 @@ def install(base: str, request: Request, wheels: BinaryIO) -> None:
 # --- starting and ending ----------------------------------------------------------------------------------------------
 
 
-def start(base: str, request: Request) -> dict[str, Any]:
+def start(base: str, request: RequestDict) -> dict[str, Any]:
     """``is_taken``: another pilot uses this machine. ``is_bare``: the agent is not installed. Else it is started."""
     with locked(base):
         order = request["order"]
@@ -227,7 +227,7 @@ def start(base: str, request: Request) -> dict[str, Any]:
     return {}
 
 
-def own_record(base: str, request: Request | Place) -> Place | None:
+def own_record(base: str, request: RequestDict | PilotRecordDict) -> PilotRecordDict | None:
     """The record of the pilot in the request, if it is the one on this machine."""
     here = read_place(base)
     is_same = here is not None and (here["pilot"], here["cluster"]) == (request["pilot"], request["cluster"])
@@ -251,7 +251,7 @@ def clear(base: str) -> None:
             os.unlink(os.path.join(base, name))
 
 
-def restart(base: str, request: Request) -> dict[str, Any]:
+def restart(base: str, request: RequestDict) -> dict[str, Any]:
     """Start the agent again, after a restart of the machine or when its supervisor was killed."""
     with locked(base):
         here = own_record(base, request)
@@ -289,7 +289,7 @@ def begin(base: str, is_kept: bool = False) -> None:
     ).wait(30)
 
 
-def renew(base: str, request: Request) -> dict[str, Any]:
+def renew(base: str, request: RequestDict) -> dict[str, Any]:
     """Restart the agent in another version; tasks are not affected."""
     with locked(base):
         here = own_record(base, request)
@@ -303,7 +303,7 @@ def renew(base: str, request: Request) -> dict[str, Any]:
     return {}
 
 
-def stop(base: str, request: Request) -> dict[str, Any]:
+def stop(base: str, request: RequestDict) -> dict[str, Any]:
     """Ask the agent to leave, and remove everything from the machine."""
     with locked(base):
         here = own_record(base, request)
@@ -420,8 +420,8 @@ def locked(base: str) -> Iterator[None]:
         os.close(fd)
 
 
-def read_place(base: str) -> Place | None:
-    found: Place | None = read(os.path.join(base, PLACE))
+def read_place(base: str) -> PilotRecordDict | None:
+    found: PilotRecordDict | None = read(os.path.join(base, PLACE))
     return found
 
 

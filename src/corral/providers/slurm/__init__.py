@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shutil
 
-from corral.providers.slurm.commands import PROGRAMS, SlurmCommands
 from corral.providers.slurm.provider import SlurmProvider
 from corral.providers.slurm.settings import PLAIN, SlurmSettings
+from corral.providers.slurm.slurm_commands import PROGRAMS, SlurmCommands
 
 __all__ = ["PLAIN", "Settings", "SlurmProvider", "SlurmSettings", "missing", "opened"]
 

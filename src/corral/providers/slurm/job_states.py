@@ -5,7 +5,7 @@ from __future__ import annotations
 import pwd
 from contextlib import suppress
 
-from corral.providers.slurm.commands import SlurmJobRecord
+from corral.providers.slurm.slurm_commands import SlurmJobRecord
 
 _LOG = "see pilot.log in its directory on the node"
 _TEXTS = {

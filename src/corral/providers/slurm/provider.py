@@ -14,10 +14,10 @@ import time
 from collections.abc import Sequence
 
 from corral.providers.base import PilotOrder, PilotPhase, PilotStatus
-from corral.providers.slurm.accounts import SlurmAccounting
-from corral.providers.slurm.commands import SlurmCommands, SlurmJob
+from corral.providers.slurm.accounting import SlurmAccounting
 from corral.providers.slurm.job_states import describe_end, describe_record
 from corral.providers.slurm.settings import SlurmSettings
+from corral.providers.slurm.slurm_commands import SlurmCommands, SlurmJob
 
 _log = logging.getLogger(__name__)
 

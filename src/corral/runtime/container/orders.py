@@ -15,12 +15,12 @@ from msgspec import Struct
 
 from corral.core.work import Mount
 from corral.runtime.base import TaskOrder
-from corral.runtime.container.engine import DOCKER, PODMAN, RuntimeFacts
+from corral.runtime.container.discovery import DOCKER, PODMAN, RuntimeFacts
 from corral.runtime.container.settings import ContainerSettings
 from corral.runtime.container.task.launcher import command_of
 from corral.runtime.gpus import is_simulated
 from corral.runtime.local.settings import LocalSettings
-from corral.runtime.local.state import name_of, short
+from corral.runtime.local.state_dir import name_of, short
 
 LABEL_DATA, LABEL_NAME = "corral.data", "corral.name"
 _OOM_SCORE = 300  # as for plain processes

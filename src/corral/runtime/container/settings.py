@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from corral.runtime.container.task.image import ALWAYS, MISSING, NEVER
+from corral.runtime.container.task.image_pull import ALWAYS, MISSING, NEVER
 
 PULL_POLICIES = (MISSING, ALWAYS, NEVER)
 

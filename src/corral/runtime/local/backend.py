@@ -31,21 +31,21 @@ from corral.runtime.gpu_memory import MemoryReader, NvmlMemory
 from corral.runtime.gpus import is_simulated
 from corral.runtime.inventory import inventory
 from corral.runtime.local import cleanup
-from corral.runtime.local.accounts import hidden, lacking, why_not_as
 from corral.runtime.local.containers import Containers
 from corral.runtime.local.dir_pool import DirPool
 from corral.runtime.local.logs import LogStore
 from corral.runtime.local.orders import NO_CONTAINERS, Site, request_of
-from corral.runtime.local.quota import ScratchQuota
+from corral.runtime.local.scratch_quota import ScratchQuota
 from corral.runtime.local.separation import separation
 from corral.runtime.local.settings import LocalSettings
 from corral.runtime.local.slices import SliceWatch
 from corral.runtime.local.spawner_client import SpawnerClient
-from corral.runtime.local.state import ExitRecord, TaskState, boot_id, down_report, name_of, short, up_report
+from corral.runtime.local.state_dir import ExitRecord, TaskState, boot_id, down_report, name_of, short, up_report
 from corral.runtime.local.step_times import read_paces
-from corral.runtime.local.task import devices, records
+from corral.runtime.local.task import device_access, records
 from corral.runtime.local.task.cgroups import detect
 from corral.runtime.local.task.lease import now_ms as boot_ms
+from corral.runtime.local.unix_accounts import hidden, lacking, why_not_as
 
 _log = logging.getLogger(__name__)
 _WITH_IMAGE = Work(command=("true",), image="image")
@@ -106,9 +106,9 @@ class LocalBackend:
         scratch = cleanup.make_scratch_root(place, identity)
         layout = detect(f"corral-{identity}")
         self._site = Site(str(self._tasks_folder), str(self._run), scratch, boot_id(), layout, self._settings)
-        self._not_filtered = devices.why_not(layout)
+        self._not_filtered = device_access.why_not(layout)
         if not self._not_filtered and not all(is_simulated(gpu.uuid) for gpu in self._node.gpus):
-            self._site.devices = devices.numbers(self._device_nodes())
+            self._site.devices = device_access.numbers(self._device_nodes())
         self._site.hidden, self._not_separated = hidden(str(self._run.parent), self._settings.hidden)
         self._tell, self._runs = tell, True
         self._blanks = DirPool(str(self._blanks_folder))

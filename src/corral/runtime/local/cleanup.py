@@ -15,7 +15,7 @@ from itertools import islice
 from corral.core.model import FailureClass
 from corral.runtime.local.containers import Containers
 from corral.runtime.local.dir_pool import DirPool
-from corral.runtime.local.state import ExitRecord, OrderRecord, StartRecord, TaskState, name_of, short
+from corral.runtime.local.state_dir import ExitRecord, OrderRecord, StartRecord, TaskState, name_of, short
 from corral.runtime.local.task import scratch
 from corral.runtime.local.task.cgroups import Layout, TaskGroups
 

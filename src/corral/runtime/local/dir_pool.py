@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from corral.runtime.local.state import TaskState
+from corral.runtime.local.state_dir import TaskState
 from corral.runtime.local.task import records
 
 _KEPT_MAX = 256

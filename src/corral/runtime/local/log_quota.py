@@ -14,7 +14,7 @@ from msgspec import Struct
 _STEPS = 4  # to a doubling of the age
 
 
-class Excess(Struct):
+class LogExcess(Struct):
     """What a user loses in the next round: all that is older than ``always_s``, and ``some_bytes`` of what is older
     than ``some_s``."""
 
@@ -46,7 +46,7 @@ class Round:
     def count_live(self, user: str, name: str, size: int) -> None:
         self._live.setdefault(user, {})[name] = size
 
-    def decide(self, bytes_max: int, user_bytes_max: int) -> tuple[dict[str, Excess], dict[str, int]]:
+    def decide(self, bytes_max: int, user_bytes_max: int) -> tuple[dict[str, LogExcess], dict[str, int]]:
         """What users lose of the logs of ended tasks; and how much each running task may keep, if their logs alone are
         too large. ``user_bytes_max`` 0: only the total is limited."""
         users = self._over.keys() | self._live.keys()
@@ -54,7 +54,7 @@ class Round:
         totals = {user: sum(self._over.get(user, {}).values()) + live[user] for user in users}
         share = fair_share(totals.values(), bytes_max)
         most = min(share, user_bytes_max) if user_bytes_max else share
-        excess: dict[str, Excess] = {}
+        excess: dict[str, LogExcess] = {}
         limits: dict[str, int] = {}
         for user, total in totals.items():
             if total > most:
@@ -75,13 +75,13 @@ def fair_share(sizes: Collection[int], total: int) -> int:
     return total
 
 
-def _excess(steps: dict[int, int], most: int) -> Excess:
+def _excess(steps: dict[int, int], most: int) -> LogExcess:
     """The newest stay as long as they fit."""
     for step in sorted(steps):
         if steps[step] > most:
-            return Excess(_age_s(step + 1), _age_s(step), steps[step] - most)
+            return LogExcess(_age_s(step + 1), _age_s(step), steps[step] - most)
         most -= steps[step]
-    return Excess(math.inf, math.inf, 0)
+    return LogExcess(math.inf, math.inf, 0)
 
 
 def _step(age_s: float) -> int:

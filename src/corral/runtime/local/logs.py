@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from corral.runtime.base import LogPart
-from corral.runtime.local.log_quota import Excess, Round
-from corral.runtime.local.state import short
+from corral.runtime.local.log_quota import LogExcess, Round
+from corral.runtime.local.state_dir import short
 from corral.runtime.local.task.streams import STDERR, STDOUT, USER
 
 STREAMS = (STDOUT, STDERR)
@@ -30,7 +30,7 @@ class LogStore:
         self._root = root
         self._next_shard = 0
         self._round = Round()
-        self._excess: dict[str, Excess] = {}  # by user
+        self._excess: dict[str, LogExcess] = {}  # by user
 
     def folder(self, name: str) -> str:
         return f"{self._root}/{short(name)[:2]}/{name}"

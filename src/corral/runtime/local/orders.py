@@ -13,13 +13,13 @@ from msgspec import structs
 
 from corral.runtime.base import TaskKey, TaskOrder
 from corral.runtime.gpus import is_simulated, visibility
-from corral.runtime.local.accounts import GIVE_ONE, why_not_as
 from corral.runtime.local.containers import Containers
 from corral.runtime.local.settings import LocalSettings
-from corral.runtime.local.state import OrderRecord, name_of, short
+from corral.runtime.local.state_dir import OrderRecord, name_of, short
 from corral.runtime.local.task.cgroups import Layout
 from corral.runtime.local.task.lease import LEASE
-from corral.runtime.local.task.request import Request
+from corral.runtime.local.task.task_request import Request
+from corral.runtime.local.unix_accounts import GIVE_ONE, why_not_as
 
 NO_CONTAINERS = "images and mounts need a container runtime; this machine runs plain processes only"
 NO_ENGINE = (

@@ -36,7 +36,7 @@ class Slice(Struct, frozen=True, gc=False):
         return self.mib + max(self.mib // 50, 256)
 
 
-class Excess(Struct, frozen=True, gc=False):
+class SliceExcess(Struct, frozen=True, gc=False):
     """A task that uses more than its slice. ``is_urgent``: the others can no longer get theirs."""
 
     key: TaskKey
@@ -49,7 +49,9 @@ class Excess(Struct, frozen=True, gc=False):
         return f"it uses {self.used_mib} MiB of GPU memory, but was given {self.slice.mib} MiB"
 
 
-def excesses(slices: Mapping[TaskKey, Slice], used: Mapping[TaskKey, int], free: Mapping[str, int]) -> list[Excess]:
+def excesses(
+    slices: Mapping[TaskKey, Slice], used: Mapping[TaskKey, int], free: Mapping[str, int]
+) -> list[SliceExcess]:
     """The tasks that use more than they were given. ``used``: by each task; ``free``: on each GPU."""
     found = []
     for key, mine in slices.items():
@@ -60,7 +62,7 @@ def excesses(slices: Mapping[TaskKey, Slice], used: Mapping[TaskKey, int], free:
             for each, other in slices.items()
             if each != key and other.gpu == mine.gpu
         )
-        found.append(Excess(key, used[key], mine, is_urgent=free.get(mine.gpu, owed) < owed))
+        found.append(SliceExcess(key, used[key], mine, is_urgent=free.get(mine.gpu, owed) < owed))
     return found
 
 
@@ -130,7 +132,7 @@ class SliceWatch:
         for excess in excesses(slices, used, {each.uuid: each.free_mib for each in memory}):
             self._act(excess)
 
-    def _act(self, excess: Excess) -> None:
+    def _act(self, excess: SliceExcess) -> None:
         key = excess.key
         with self._lock:
             if key not in self._slices:

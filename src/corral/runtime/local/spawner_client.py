@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from corral.runtime.local.task.request import Request
 from corral.runtime.local.task.spawner import GIVE_WAY, LOCK
+from corral.runtime.local.task.task_request import Request
 
 _CORRAL = Path(__file__).resolve().parents[2]
 #: Imports the package without running its __init__, which may load what a spawner does not need.

@@ -13,13 +13,13 @@ from starlette.routing import Route as Path
 from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
+from corral.server.api.docs_page import PAGE, POLICY
 from corral.server.api.http.contracts import Service
 from corral.server.api.http.endpoint import Endpoint, EndpointContext
 from corral.server.api.http.request import ApiRequest, Content, Reply, Shared
 from corral.server.api.http.route import Route, RouteAccess
 from corral.server.api.http.settings import ApiSettings
 from corral.server.api.openapi import describe
-from corral.server.api.page import PAGE, POLICY
 from corral.server.api.routes import ROUTES
 from corral.server.metrics import Metrics
 

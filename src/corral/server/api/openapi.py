@@ -15,7 +15,7 @@ import msgspec
 import corral
 from corral.server.api.http.problems import PROBLEM_TYPE
 from corral.server.api.http.route import BodyKind, Route, RouteAccess
-from corral.wire.api import Problem
+from corral.wire.api import ProblemView
 from corral.wire.job import job_schema
 
 REF = "#/components/schemas/{name}"
@@ -33,7 +33,7 @@ _PARAMETER = re.compile(r"\{(?P<name>\w+)(?::path)?\}")
 def describe(routes: Sequence[Route]) -> dict[str, Any]:
     """The whole document."""
     shapes = sorted({shape for route in routes for shape in _shapes(route)}, key=lambda shape: shape.__name__)
-    _, schemas = msgspec.json.schema_components([*shapes, Problem], ref_template=REF)
+    _, schemas = msgspec.json.schema_components([*shapes, ProblemView], ref_template=REF)
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         paths.setdefault(_PARAMETER.sub(r"{\g<name>}", route.path), {})[route.method.lower()] = _operation(route)
@@ -171,6 +171,6 @@ def _problems(route: Route) -> Iterable[tuple[str, dict[str, Any]]]:
         statuses |= {*_WITH_BODY}
     if "{" in route.path:
         statuses.add(404)
-    problem = {PROBLEM_TYPE.decode(): {"schema": {"$ref": REF.format(name="Problem")}}}
+    problem = {PROBLEM_TYPE.decode(): {"schema": {"$ref": REF.format(name="ProblemView")}}}
     for status in sorted(statuses):
         yield str(status), {"description": HTTPStatus(status).phrase, "content": problem}

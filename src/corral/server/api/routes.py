@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from corral.remote import messages
-from corral.server.api.handlers import agents, cluster, events, fleets, jobs, logs, people, record, submission
+from corral.server.api.handlers import accounts, agents, cluster, events, fleets, jobs, logs, record, submission
 from corral.server.api.http.route import BodyKind, Route, RouteAccess
 from corral.server.auth import Verb
 from corral.wire import api
@@ -186,63 +186,64 @@ AGENTS = (
 
 PEOPLE = (
     Route(
-        method="GET", path="/v1/whoami", tag="people", handler=people.who_am_i,
+        method="GET", path="/v1/whoami", tag="accounts", handler=accounts.who_am_i,
         summary="The user of the token", answer=api.WhoAmI,
     ),
     Route(
-        method="GET", path="/v1/users", tag="people", verb=Verb.USERS_READ, handler=people.list_users,
+        method="GET", path="/v1/users", tag="accounts", verb=Verb.USERS_READ, handler=accounts.list_users,
         summary="List the users you may see", answer=api.UserList,
     ),
     Route(
-        method="GET", path="/v1/users/{user}", tag="people", verb=Verb.USERS_READ, handler=people.show_user,
+        method="GET", path="/v1/users/{user}", tag="accounts", verb=Verb.USERS_READ, handler=accounts.show_user,
         summary="Show a user", answer=api.UserView, statuses=(404,),
     ),
     Route(
-        method="PUT", path="/v1/users/{user}", tag="people", verb=Verb.USERS_CHANGE, handler=people.set_user,
+        method="PUT", path="/v1/users/{user}", tag="accounts", verb=Verb.USERS_CHANGE, handler=accounts.set_user,
         summary="Create or change a user", kind=BodyKind.SHAPE, body=api.UserBody, answer=api.ChangeAnswer,
         statuses=(403, 404, 409, 422), example={"account": ""},
     ),
     Route(
-        method="DELETE", path="/v1/users/{user}", tag="people", verb=Verb.USERS_CHANGE, handler=people.remove_user,
+        method="DELETE", path="/v1/users/{user}", tag="accounts", verb=Verb.USERS_CHANGE, handler=accounts.remove_user,
         summary="Remove a user with all roles and tokens", answer=api.ChangeAnswer, statuses=(403, 404, 409),
     ),
     Route(
-        method="PUT", path="/v1/users/{user}/roles", tag="people", verb=Verb.ROLES_CHANGE, handler=people.grant,
+        method="PUT", path="/v1/users/{user}/roles", tag="accounts", verb=Verb.ROLES_CHANGE, handler=accounts.grant,
         summary="Grant a role", kind=BodyKind.SHAPE, body=api.RoleBody, answer=api.ChangeAnswer,
         statuses=(403, 404, 422), example={"role": "member", "queue": "default"},
     ),
     Route(
-        method="DELETE", path="/v1/users/{user}/roles", tag="people", verb=Verb.ROLES_CHANGE, handler=people.revoke,
+        method="DELETE", path="/v1/users/{user}/roles", tag="accounts", verb=Verb.ROLES_CHANGE, handler=accounts.revoke,
         summary="Revoke a role", query=api.RoleParameters, answer=api.ChangeAnswer,
         statuses=(403, 404, 409, 422),
     ),
     Route(
-        method="GET", path="/v1/tokens", tag="people", verb=Verb.TOKENS_READ, handler=people.list_tokens,
+        method="GET", path="/v1/tokens", tag="accounts", verb=Verb.TOKENS_READ, handler=accounts.list_tokens,
         summary="Tokens of a user, without their values", query=api.TokensParameters, answer=api.TokenList,
         statuses=(404,),
     ),
     Route(
-        method="POST", path="/v1/tokens", tag="people", verb=Verb.TOKENS_CHANGE, handler=people.make_token,
+        method="POST", path="/v1/tokens", tag="accounts", verb=Verb.TOKENS_CHANGE, handler=accounts.make_token,
         summary="Create a token; its value is shown only once", kind=BodyKind.SHAPE, body=api.TokenBody,
         answer=api.TokenMade, status=201, statuses=(403, 404, 409, 422),
         example={"name": "ci", "scope": ["jobs.submit", "jobs.read"], "expires_in_ms": 86400000},
     ),
     Route(
-        method="DELETE", path="/v1/tokens/{token}", tag="people", verb=Verb.TOKENS_CHANGE,
-        handler=people.revoke_token, summary="Revoke a token", answer=api.ChangeAnswer, statuses=(403, 404),
+        method="DELETE", path="/v1/tokens/{token}", tag="accounts", verb=Verb.TOKENS_CHANGE,
+        handler=accounts.revoke_token, summary="Revoke a token", answer=api.ChangeAnswer, statuses=(403, 404),
     ),
     Route(
-        method="GET", path="/v1/secrets", tag="people", verb=Verb.SECRETS_READ, handler=people.list_secrets,
+        method="GET", path="/v1/secrets", tag="accounts", verb=Verb.SECRETS_READ, handler=accounts.list_secrets,
         summary="Names of secrets; values are never returned", answer=api.SecretList,
     ),
     Route(
-        method="PUT", path="/v1/secrets/{secret}", tag="people", verb=Verb.SECRETS_CHANGE, handler=people.set_secret,
-        summary="Set a secret for jobs of a queue and its children", kind=BodyKind.SHAPE, body=api.SecretBody,
-        query=api.SecretParameters, answer=api.ChangeAnswer, statuses=(403, 404, 422), example={"value": "..."},
+        method="PUT", path="/v1/secrets/{secret}", tag="accounts", verb=Verb.SECRETS_CHANGE,
+        handler=accounts.set_secret, summary="Set a secret for jobs of a queue and its children",
+        kind=BodyKind.SHAPE, body=api.SecretBody, query=api.SecretParameters, answer=api.ChangeAnswer,
+        statuses=(403, 404, 422), example={"value": "..."},
     ),
     Route(
-        method="DELETE", path="/v1/secrets/{secret}", tag="people", verb=Verb.SECRETS_CHANGE,
-        handler=people.remove_secret, summary="Remove a secret", query=api.SecretParameters, answer=api.ChangeAnswer,
+        method="DELETE", path="/v1/secrets/{secret}", tag="accounts", verb=Verb.SECRETS_CHANGE,
+        handler=accounts.remove_secret, summary="Remove a secret", query=api.SecretParameters, answer=api.ChangeAnswer,
         statuses=(403, 404),
     ),
 )  # fmt: skip

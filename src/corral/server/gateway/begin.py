@@ -11,7 +11,7 @@ from corral.remote.backend import RemoteBackend
 from corral.runtime.base import Backend
 from corral.server.gateway.gateway import AgentGateway
 from corral.server.gateway.link import Setup
-from corral.server.gateway.place import bound_for_agents
+from corral.server.gateway.listener import bound_for_agents
 from corral.server.gateway.process import boot_ms
 from corral.server.gateway.roster import NodeCredentials, Roster, write_roster
 from corral.server.journal_state import JournalState
@@ -35,7 +35,7 @@ class GatewayAddress(Struct, frozen=True):
 def begin_gateway(
     backend: Backend, epoch: int, folder: Path, where: GatewayAddress, until_s: Callable[[], float] | None = None
 ) -> AgentGateway | None:
-    """Start the gateway; None if there are no agents. Raises `PlaceTaken`. ``until_s``: how long this server certainly
+    """Start the gateway; None if there are no agents. Raises `PortTaken`. ``until_s``: how long this server certainly
     leads, by the boot clock; None: as long as its process lives."""
     if not isinstance(backend, RemoteBackend):
         return None

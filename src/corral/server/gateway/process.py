@@ -27,7 +27,7 @@ from corral.remote import frames
 from corral.remote.leases import Leases, LeaseStatus
 from corral.remote.messages import Hello, LeaseAnswer, No, Renewal
 from corral.server.gateway import link
-from corral.server.gateway.connection import AgentConnection
+from corral.server.gateway.agent_connection import AgentConnection
 from corral.server.gateway.roster import NodeCredential, proved
 
 SWEEP_S = 0.25

@@ -22,7 +22,7 @@ from corral.server.clock import Clock
 from corral.server.ha.detached_wait import apart
 from corral.server.ha.vitals import WAITS_FOR, Vitals
 from corral.server.loop import AccountCommand, Command, FleetCommand
-from corral.server.planner.answers import DryRunOutcome, WhyAnswer
+from corral.server.planner.questions import DryRunOutcome, WhyAnswer
 from corral.server.recovery import load_with_place
 from corral.server.service import EventFeed, EventHub
 from corral.store.chain import GENESIS

@@ -24,12 +24,12 @@ from corral.server.ha.follower import Follower
 from corral.server.ha.vitals import Vitals
 from corral.server.journal_state import JournalState
 from corral.server.vault import secrets_of
-from corral.server.vault.store import SecretStore
-from corral.store.address import postgres
-from corral.store.identity import claim_identity
+from corral.server.vault.secret_store import SecretStore
+from corral.store.folder_identity import claim_identity
 from corral.store.journal import Journal, JournalAway, JournalBusy, JournalFailed, JournalFenced, JournalUnusable
+from corral.store.location import postgres
 from corral.store.lookup import Lookup
-from corral.store.sqlite.lease import FileLease as FolderLease
+from corral.store.sqlite.leader_lease import FileLease as FolderLease
 from corral.wire.address import shown
 
 if TYPE_CHECKING:

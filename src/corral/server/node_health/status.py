@@ -12,7 +12,7 @@ from corral.core.accounts.accounts import AccountEvent
 from corral.core.fleets.fleets import FleetEvent
 from corral.core.model import Health
 from corral.runtime.base import HealthReport
-from corral.server.node_health.history import EndHistory
+from corral.server.node_health.end_history import EndHistory
 from corral.server.node_health.stragglers import Stragglers
 from corral.wire.health import HealthSettings
 

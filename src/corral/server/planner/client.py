@@ -16,9 +16,9 @@ import msgspec
 
 from corral.core.model import JobSpec
 from corral.core.plan import Plan
-from corral.server.planner import frames
-from corral.server.planner.answers import PlannerAnswer, PlannerQuestion
+from corral.server.planner import pipe_frames
 from corral.server.planner.bisect import BisectResult, Search
+from corral.server.planner.questions import PlannerAnswer, PlannerQuestion
 from corral.wire.config import PolicyChoice
 
 _FOLLOW_AT_ONCE = 4096
@@ -65,10 +65,10 @@ class Planner:
         )
         self._can_hear = True
         self._listener = asyncio.create_task(self._listen(self._process))
-        self._send(frames.BEGIN, image)
+        self._send(pipe_frames.BEGIN, image)
         if after:
-            self._send(frames.FOLLOW, frames.pack(after))
-        self._ready = self._put(frames.READY, b"")
+            self._send(pipe_frames.FOLLOW, pipe_frames.pack(after))
+        self._ready = self._put(pipe_frames.READY, b"")
         self._ready.add_done_callback(_retrieve)
 
     async def ready(self) -> None:
@@ -84,26 +84,26 @@ class Planner:
                 self._flush()
 
     async def plan(self, now_ms: int) -> Plan:
-        return msgspec.json.decode(await self._ask(frames.PLAN, msgspec.json.encode(now_ms)), type=Plan)
+        return msgspec.json.decode(await self._ask(pipe_frames.PLAN, msgspec.json.encode(now_ms)), type=Plan)
 
     async def blame(self, now_ms: int, patience_s: float) -> BisectResult:
         """The waiting jobs that make planning fail. ``patience_s``: time limit of one trial."""
         asked = msgspec.json.encode(Search(now_ms, patience_s))
-        return msgspec.json.decode(await self._ask(frames.BLAME, asked), type=BisectResult)
+        return msgspec.json.decode(await self._ask(pipe_frames.BLAME, asked), type=BisectResult)
 
     async def why(self, gang: str, now_ms: int) -> PlannerAnswer:
-        return await self._question(frames.WHY, PlannerQuestion(now_ms, gang))
+        return await self._question(pipe_frames.WHY, PlannerQuestion(now_ms, gang))
 
     async def prospects(self, specs: dict[str, JobSpec], user: str, now_ms: int) -> PlannerAnswer:
-        return await self._question(frames.TRY, PlannerQuestion(now_ms, user=user, specs=specs))
+        return await self._question(pipe_frames.TRY, PlannerQuestion(now_ms, user=user, specs=specs))
 
     async def needs(self, now_ms: int) -> dict[str, int]:
         """The number of nodes that each fleet with automatic scaling should have."""
-        return msgspec.json.decode(await self._ask(frames.NEEDS, msgspec.json.encode(now_ms)), type=dict[str, int])
+        return msgspec.json.decode(await self._ask(pipe_frames.NEEDS, msgspec.json.encode(now_ms)), type=dict[str, int])
 
     async def image(self) -> bytes:
         """An image of the state after all events passed so far."""
-        return await self._ask(frames.IMAGE, b"")
+        return await self._ask(pipe_frames.IMAGE, b"")
 
     async def close(self) -> None:
         process, self._process = self._process, None
@@ -133,13 +133,13 @@ class Planner:
     def _flush(self) -> None:
         if self._unsent:
             unsent, self._unsent = self._unsent, []
-            self._send(frames.FOLLOW, frames.pack(unsent))
+            self._send(pipe_frames.FOLLOW, pipe_frames.pack(unsent))
 
     def _send(self, kind: bytes, body: bytes) -> None:
         if not self._can_hear or self._process is None or self._process.stdin is None:
             raise PlannerLost("the planner is not running")
         try:
-            self._process.stdin.write(frames.frame(kind, body))
+            self._process.stdin.write(pipe_frames.frame(kind, body))
         except RuntimeError as closed:  # the pipe is broken, and the end was not noticed yet
             raise PlannerLost("the planner has ended") from closed
 
@@ -147,11 +147,11 @@ class Planner:
         assert process.stdout is not None
         try:
             while True:
-                kind, body = await frames.receive_frame(process.stdout)
+                kind, body = await pipe_frames.receive_frame(process.stdout)
                 answer = self._asked.popleft()
                 if answer.done():
                     continue  # the caller was cancelled
-                if kind == frames.FAILED:
+                if kind == pipe_frames.FAILED:
                     answer.set_exception(PlannerError(body.decode(errors="replace")))
                 else:
                     answer.set_result(body)

@@ -32,9 +32,9 @@ from corral.policy.explain.holds import explain
 from corral.policy.explain.reasons import Change, Hold, NeverFits, NodesMayCome, Quarantined
 from corral.server import gc_tuning
 from corral.server.journal_state import JournalState
-from corral.server.planner import frames
-from corral.server.planner.answers import DryRunOutcome, PlannerAnswer, PlannerQuestion, WhyAnswer
+from corral.server.planner import pipe_frames
 from corral.server.planner.bisect import Search, search
+from corral.server.planner.questions import DryRunOutcome, PlannerAnswer, PlannerQuestion, WhyAnswer
 from corral.wire.codec import FORMAT, decode
 from corral.wire.config import PolicyChoice
 
@@ -56,27 +56,27 @@ class PlannerProcess:
 
     def answer(self, kind: bytes, body: bytes) -> bytes | None:
         """Handle one message. None: it has no answer."""
-        if kind == frames.BEGIN:
+        if kind == pipe_frames.BEGIN:
             self.known = JournalState.unpack(body)
             gc_tuning.look_at_everything()
             return None
-        if kind == frames.FOLLOW:
-            for each in frames.unpack(body):
+        if kind == pipe_frames.FOLLOW:
+            for each in pipe_frames.unpack(body):
                 self.known.apply(decode(FORMAT, each))
             return None
-        if kind == frames.READY:
+        if kind == pipe_frames.READY:
             return b""
-        if kind == frames.BLAME:
+        if kind == pipe_frames.BLAME:
             return msgspec.json.encode(search(self.state, self.policy, msgspec.json.decode(body, type=Search)))
-        if kind == frames.PLAN:
+        if kind == pipe_frames.PLAN:
             return msgspec.json.encode(self.policy(Snapshot(self.state, msgspec.json.decode(body, type=int))))
-        if kind == frames.NEEDS:
+        if kind == pipe_frames.NEEDS:
             snapshot = Snapshot(self.state, msgspec.json.decode(body, type=int))
             return msgspec.json.encode(needs(snapshot, self.known.fleets.fleets))
-        if kind == frames.IMAGE:
+        if kind == pipe_frames.IMAGE:
             return self.known.pack()
         question = msgspec.json.decode(body, type=PlannerQuestion)
-        return msgspec.json.encode(self.why(question) if kind == frames.WHY else self.prospects(question))
+        return msgspec.json.encode(self.why(question) if kind == pipe_frames.WHY else self.prospects(question))
 
     def why(self, question: PlannerQuestion) -> PlannerAnswer:
         snapshot = Snapshot(self.state, question.now_ms)
@@ -164,15 +164,15 @@ def main(choice: str) -> None:
     planner = PlannerProcess(chosen)
     gc_tuning.set_survivors_aside()
     looked_s = time.monotonic()
-    while message := frames.read_frame(sys.stdin.buffer):
+    while message := pipe_frames.read_frame(sys.stdin.buffer):
         kind, body = message
         try:
             answer = planner.answer(kind, body)
-            reply = None if answer is None else frames.frame(kind, answer)
+            reply = None if answer is None else pipe_frames.frame(kind, answer)
         except Exception:
-            if kind in (frames.BEGIN, frames.FOLLOW):
+            if kind in (pipe_frames.BEGIN, pipe_frames.FOLLOW):
                 raise  # its state is incomplete: end, and let the server restart it
-            reply = frames.frame(frames.FAILED, traceback.format_exc().encode())
+            reply = pipe_frames.frame(pipe_frames.FAILED, traceback.format_exc().encode())
         if reply is not None and not _is_sent(reply):
             return  # the server is gone
         if time.monotonic() - looked_s > gc_tuning.WHOLE_LOOK_S:

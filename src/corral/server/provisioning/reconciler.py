@@ -13,7 +13,7 @@ from contextlib import suppress
 import structlog
 
 from corral.core import facts
-from corral.core.accounts import commands as people
+from corral.core.accounts import commands as account_commands
 from corral.core.fleets import fleets as f
 from corral.core.fleets.fleets import Fleet, FleetEvent, NodeShape, Pilot, PilotPhase
 from corral.core.fleets.reconcile import Actions, PilotNode, is_too_dear, upkeep
@@ -227,7 +227,7 @@ class FleetReconciler:
 
     async def _void_tickets(self, pilot: str) -> None:
         await self._service.change_accounts(
-            SYSTEM, lambda accounts, now_ms: people.void_tickets(accounts, pilot, now_ms)
+            SYSTEM, lambda accounts, now_ms: account_commands.void_tickets(accounts, pilot, now_ms)
         )
 
     async def _drain(self, node: str) -> None:
@@ -238,7 +238,7 @@ class FleetReconciler:
         if isinstance(cluster.remove_node(self._service.state, node, self._service.now_ms()), Refusal):
             return False
         await self._service.change_accounts(
-            SYSTEM, lambda accounts, now_ms: people.dismiss_node(accounts, node, now_ms)
+            SYSTEM, lambda accounts, now_ms: account_commands.dismiss_node(accounts, node, now_ms)
         )
         done = await self._service.change(SYSTEM, lambda state, now_ms: cluster.remove_node(state, node, now_ms))
         self._backend.remove(node)
@@ -279,7 +279,7 @@ class FleetReconciler:
         drawn, until_ms = new_token(), self._service.now_ms() + TICKET_MS
         await self._service.change_accounts(
             SYSTEM,
-            lambda accounts, now_ms: people.issue_ticket(
+            lambda accounts, now_ms: account_commands.issue_ticket(
                 accounts, fleet.owner, pilot, drawn.id, drawn.digest, until_ms, now_ms
             ),
         )

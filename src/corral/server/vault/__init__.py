@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from corral.server.vault.keys import load_keys
 from corral.server.vault.sealing import Sealer
-from corral.server.vault.store import FileValues, SecretStore, Values
+from corral.server.vault.sealing_keys import load_keys
+from corral.server.vault.secret_store import FileValues, SecretStore, Values
 
 
 def secrets_of(data: Path, key_file: str = "", shared: Values | None = None) -> SecretStore:

@@ -13,11 +13,11 @@ from msgspec import Struct
 
 from corral.core.model import GangState
 from corral.sim.history import History, JobHistory
-from corral.sim.report.fairness import ShareReport, completion_alone, shares
-from corral.sim.report.jobs import LARGEST_CLASS, SIZE_CLASSES, JobFigures, figures, size_class
+from corral.sim.report.job_figures import LARGEST_CLASS, SIZE_CLASSES, JobFigures, figures, size_class
 from corral.sim.report.packing import fragmentation
 from corral.sim.report.series import Series, Steps, lesser, series, while_any
-from corral.sim.traces.model import Trace, TraceJob
+from corral.sim.report.team_shares import ShareReport, completion_alone, shares
+from corral.sim.traces.trace import Trace, TraceJob
 
 #: Shorter jobs count as this long in a ratio, so that a wait of a second does not dominate.
 BOUND_MS = 10_000

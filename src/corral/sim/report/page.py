@@ -9,12 +9,12 @@ from collections.abc import Iterable, Sequence
 from itertools import count
 
 from corral.sim.report import plots
+from corral.sim.report.comparison import GROUP_COLUMNS, comparison, remarks
 from corral.sim.report.gantt import gantt
 from corral.sim.report.look import STYLE
 from corral.sim.report.measures import Group
 from corral.sim.report.plots import Chart
 from corral.sim.report.result import Result
-from corral.sim.report.rows import GROUP_COLUMNS, comparison, remarks
 from corral.sim.report.svg import text
 from corral.sim.report.wording import duration, share
 

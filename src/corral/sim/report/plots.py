@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from corral.sim.report.jobs import JobFigures, figures
+from corral.sim.report.job_figures import JobFigures, figures
 from corral.sim.report.measures import is_measured
 from corral.sim.report.result import Result
 from corral.sim.report.series import Series, Steps, columns

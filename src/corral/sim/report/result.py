@@ -9,7 +9,7 @@ from msgspec import Struct
 from corral.sim.history import History
 from corral.sim.report.measures import Measures, Power, measure
 from corral.sim.report.series import Series, series
-from corral.sim.traces.model import Trace
+from corral.sim.traces.trace import Trace
 
 
 class Result(Struct):

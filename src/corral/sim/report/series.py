@@ -13,7 +13,7 @@ from operator import ne
 from msgspec import Struct, field
 
 from corral.sim.history import History
-from corral.sim.report.jobs import kept_spell, line_milli_spells, line_spells, working_milli
+from corral.sim.report.job_figures import kept_spell, line_milli_spells, line_spells, working_milli
 
 POINTS_MAX = 600
 

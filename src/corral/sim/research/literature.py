@@ -17,20 +17,20 @@ from corral.core.engine import Policy
 from corral.core.intake.refusal import Refusal
 from corral.core.model import Cause, Gang
 from corral.core.snapshot import Snapshot
-from corral.policy.backfill.rules import GREEDY
+from corral.policy.backfill.backfill import GREEDY
 from corral.policy.catalog import policy as named_policy
 from corral.policy.cycle.order import ByArrival
 from corral.policy.cycle.parts import Parts
 from corral.policy.repack.policy import Repack
 from corral.policy.repack.ranks import ByAttainedService, Rank, gpu_milli_of
-from corral.sim.cluster import ClusterSpec, parse_cluster
+from corral.sim.cluster_spec import ClusterSpec, parse_cluster
 from corral.sim.history import History, Recorder
 from corral.sim.research.taxed import TaxedSimulation, TaxedWorld
 from corral.sim.run import Simulation
 from corral.sim.traces.catalog import open_trace
-from corral.sim.traces.model import Trace
 from corral.sim.traces.muri import read_muri
-from corral.sim.traces.rows import read_rows
+from corral.sim.traces.text_rows import read_rows
+from corral.sim.traces.trace import Trace
 from corral.sim.workload import SubmissionTerms, arrivals_of, exact, queues_of
 
 RULES = ("srtf", "srsf", "las")

@@ -20,7 +20,7 @@ from corral.core.model import NEVER_MS, QueueSpec
 from corral.core.plan import Plan
 from corral.core.snapshot import Snapshot
 from corral.core.state import State
-from corral.sim.cluster import ClusterSpec
+from corral.sim.cluster_spec import ClusterSpec
 from corral.sim.run import Arrival, Simulation, Write
 from corral.sim.world import Item, World
 

@@ -13,18 +13,18 @@ from pathlib import Path
 from msgspec import Struct
 
 from corral.sim.traces.acme import read_acme
+from corral.sim.traces.corral_csv import read_table
 from corral.sim.traces.gavel import GPU_TYPE, read_gavel, read_shockwave
 from corral.sim.traces.generate import generate
 from corral.sim.traces.helios import read_helios
 from corral.sim.traces.itp import read_itp
-from corral.sim.traces.model import Trace
 from corral.sim.traces.muri import read_muri, read_tiresias
 from corral.sim.traces.openb import read_openb
 from corral.sim.traces.philly import read_philly, virtual_clusters
 from corral.sim.traces.pollux import read_pollux
-from corral.sim.traces.rows import TraceError, UnknownTrace, nearest
 from corral.sim.traces.swf import read_swf
-from corral.sim.traces.table import read_table
+from corral.sim.traces.text_rows import TraceError, UnknownTrace, nearest
+from corral.sim.traces.trace import Trace
 
 FOLDER_VARIABLE = "CORRAL_TRACES"
 

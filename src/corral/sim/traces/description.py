@@ -9,9 +9,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from corral.sim.traces.model import TraceNodes
-from corral.sim.traces.rows import nearest
 from corral.sim.traces.sections import Section, read_section
+from corral.sim.traces.text_rows import nearest
+from corral.sim.traces.trace import TraceNodes
 
 HOUR_MS = 3_600_000
 ANY_MODEL = "any"

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from corral.sim.traces.model import Trace, TraceJob
-from corral.sim.traces.rows import Gathering, TraceError, TraceRow, UnknownTrace, nearest, opened, read_lines
+from corral.sim.traces.text_rows import Gathering, TraceError, TraceRow, UnknownTrace, nearest, opened, read_lines
+from corral.sim.traces.trace import Trace, TraceJob
 
 _GAVEL = (
     "job_type", "command", "working_directory", "num_steps_arg", "needs_data_dir", "total_steps",

@@ -29,8 +29,8 @@ from corral.sim.traces.description import (
     Team,
     read_description,
 )
-from corral.sim.traces.model import Trace, TraceJob
-from corral.sim.traces.rows import TraceError
+from corral.sim.traces.text_rows import TraceError
+from corral.sim.traces.trace import Trace, TraceJob
 
 Chance = Callable[[], float]  # a number from 0 up to, not including, 1
 Value = TypeVar("Value")

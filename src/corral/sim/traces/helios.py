@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from corral.sim.traces.model import Trace, TraceJob
-from corral.sim.traces.rows import Gathering, TraceRow, read_rows
+from corral.sim.traces.text_rows import Gathering, TraceRow, read_rows
+from corral.sim.traces.trace import Trace, TraceJob
 
 _COLUMNS = ("job_id", "user", "vc", "gpu_num", "cpu_num", "state", "submit_time", "start_time", "end_time")
 

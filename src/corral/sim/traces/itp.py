@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from corral.sim.traces.model import Trace, TraceJob
-from corral.sim.traces.rows import Gathering, read_rows
+from corral.sim.traces.text_rows import Gathering, read_rows
+from corral.sim.traces.trace import Trace, TraceJob
 
 _COLUMNS = ("job_id", "submission_time", "duration", "num_gpu")
 

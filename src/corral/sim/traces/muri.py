@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from corral.sim.traces.model import Trace, TraceJob, TraceNodes
-from corral.sim.traces.rows import Gathering, read_rows
+from corral.sim.traces.text_rows import Gathering, read_rows
+from corral.sim.traces.trace import Trace, TraceJob, TraceNodes
 
 _MURI = ("job_id", "num_gpu", "submit_time", "iterations", "model_name", "iteration_time", "priority")
 _TIRESIAS = ("job_id", "num_gpu", "submit_time", "model_name", "duration")

@@ -9,8 +9,8 @@ from __future__ import annotations
 from itertools import groupby
 from pathlib import Path
 
-from corral.sim.traces.model import Trace, TraceJob, TraceNodes
-from corral.sim.traces.rows import Gathering, TraceRow, read_rows
+from corral.sim.traces.text_rows import Gathering, TraceRow, read_rows
+from corral.sim.traces.trace import Trace, TraceJob, TraceNodes
 
 _POD = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 _TIMES = ("creation_time", "deletion_time", "scheduled_time")

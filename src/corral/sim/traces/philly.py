@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from corral.sim.traces.model import Trace, TraceJob, TraceNodes
-from corral.sim.traces.rows import Gathering, TraceError, TraceRow, UnknownTrace, nearest, opened, read_rows
+from corral.sim.traces.text_rows import Gathering, TraceError, TraceRow, UnknownTrace, nearest, opened, read_rows
+from corral.sim.traces.trace import Trace, TraceJob, TraceNodes
 
 # The slices were cut for clusters of these sizes: nodes of 8 GPUs, by virtual cluster.
 _SLICE_NODES = {"11cb48": 5, "6c71a0": 8}

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from corral.sim.traces.model import Trace, TraceJob, TraceNodes
-from corral.sim.traces.rows import Gathering, TraceError, TraceRow, nearest, read_rows
+from corral.sim.traces.text_rows import Gathering, TraceError, TraceRow, nearest, read_rows
+from corral.sim.traces.trace import Trace, TraceJob, TraceNodes
 
 _WORKLOAD = ("name", "time", "application", "num_replicas", "batch_size")
 _CLUSTER = TraceNodes(16, 4, "T4")

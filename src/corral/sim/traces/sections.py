@@ -14,7 +14,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from corral.core.intake.refusal import Refusal
-from corral.sim.traces.rows import TraceError, nearest, opened
+from corral.sim.traces.text_rows import TraceError, nearest, opened
 from corral.wire.durations import parse_span
 
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from corral.sim.traces.model import Trace, TraceJob, TraceNodes
-from corral.sim.traces.rows import Gathering, TraceError, TraceRow, read_lines
+from corral.sim.traces.text_rows import Gathering, TraceError, TraceRow, read_lines
+from corral.sim.traces.trace import Trace, TraceJob, TraceNodes
 
 FIELDS = (
     "job_number", "submit_time", "wait_time", "run_time", "allocated_processors", "average_cpu_time",

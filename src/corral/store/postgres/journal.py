@@ -18,7 +18,7 @@ from corral.store.journal import JournalBroken, JournalFailed, JournalHead, Jour
 from corral.store.postgres import images
 from corral.store.postgres.database import WRITER_NAME, PostgresConnection, connect, make_durable, open_database
 from corral.store.postgres.errors import trouble
-from corral.store.postgres.lease import LEASE_S, LeaderLease, begin_epoch, give_back, now_s
+from corral.store.postgres.leader_lease import LEASE_S, LeaderLease, begin_epoch, give_back, now_s
 from corral.store.postgres.lookup import PostgresLookup
 from corral.store.postgres.prune import checked, note_archive, remove_some
 from corral.store.postgres.reader import PostgresReader
@@ -27,7 +27,7 @@ from corral.store.projection import fold
 from corral.store.sql.by_job import enter_some, has_older
 from corral.store.sql.connection import SqlConnection
 from corral.store.sql.journal import SqlJournal, check_end
-from corral.store.sql.records import Archived, whole_journal
+from corral.store.sql.record_reader import Archived, whole_journal
 from corral.store.sql.writer import JournalWriter, fenced
 from corral.wire.address import shown
 

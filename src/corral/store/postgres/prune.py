@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from corral.store.journal import JournalHead
 from corral.store.postgres.database import PostgresConnection, marked
 from corral.store.sql.by_job import leave_out
-from corral.store.sql.records import Archived, anchor_in
+from corral.store.sql.record_reader import Archived, anchor_in
 from corral.store.sql.writer import fenced
 
 AT_ONCE = 2000

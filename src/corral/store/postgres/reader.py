@@ -11,9 +11,9 @@ from pathlib import Path
 from corral.store.journal import NO_SEQ, JournalHead, JournalUnusable, Record, StoredImage
 from corral.store.postgres import images
 from corral.store.postgres.database import LOOK_UP_S, PostgresReaders, open_database, schema_version
-from corral.store.postgres.lease import Leadership, leadership
+from corral.store.postgres.leader_lease import Leadership, leadership
 from corral.store.postgres.lookup import PostgresLookup
-from corral.store.sql.records import RECORD, anchor_in, archived_in
+from corral.store.sql.record_reader import RECORD, anchor_in, archived_in
 from corral.wire.address import shown
 
 

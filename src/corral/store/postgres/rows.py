@@ -15,7 +15,7 @@ from corral.store.journal import Record
 from corral.store.postgres.database import PostgresConnection, marked
 from corral.store.projection import fold
 from corral.store.sql.by_job import enter_again, pairs_of
-from corral.store.sql.records import AT_ONCE, RECORD
+from corral.store.sql.record_reader import AT_ONCE, RECORD
 from corral.store.sql.tables import PROJECTED, SqlTable, SqlTables, Values, storable
 
 _INSERT = f"INSERT INTO records ({RECORD}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"

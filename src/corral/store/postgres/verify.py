@@ -16,7 +16,7 @@ from corral.store.postgres.database import PostgresConnection, connect, schema_v
 from corral.store.postgres.rows import fold_all
 from corral.store.sql.by_job import wrong_entries
 from corral.store.sql.findings import Finding, wrong_archives, wrong_records
-from corral.store.sql.records import whole_journal
+from corral.store.sql.record_reader import whole_journal
 from corral.store.sql.tables import PROJECTED
 from corral.wire.address import shown
 

@@ -14,7 +14,7 @@ from corral.store.journal import Record
 from corral.store.lookup import JobRecords
 from corral.store.projection import job_told_of
 from corral.store.sql.connection import SqlConnection
-from corral.store.sql.records import RECORD, records_in
+from corral.store.sql.record_reader import RECORD, records_in
 from corral.wire.codec import kind_of
 
 #: Older records that are entered at once; the writer never waits for more.

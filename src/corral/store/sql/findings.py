@@ -14,7 +14,7 @@ from corral.store.archive import archive_begins_after, digest_of, read_archive
 from corral.store.chain import BEGINNING, why_not_next
 from corral.store.journal import JournalBroken, JournalHead, Record
 from corral.store.sql.connection import SqlConnection
-from corral.store.sql.records import anchor_in, archives_in, records_in
+from corral.store.sql.record_reader import anchor_in, archives_in, records_in
 from corral.wire import codec
 
 

@@ -28,7 +28,7 @@ from corral.store.journal import (
 )
 from corral.store.sql.by_job import has_older
 from corral.store.sql.connection import SqlConnection
-from corral.store.sql.records import RECORD, Archived, anchor_in, archives_in
+from corral.store.sql.record_reader import RECORD, Archived, anchor_in, archives_in
 from corral.store.sql.writer import JournalWriter
 from corral.wire import codec
 

@@ -11,17 +11,17 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from corral.store.identity import claim_identity
+from corral.store.folder_identity import claim_identity
 from corral.store.journal import EPOCHS_AHEAD, JournalBroken, JournalHead, Record
 from corral.store.projection import fold
 from corral.store.reserve import Reserve, is_full
 from corral.store.sql.by_job import enter_some, has_older
 from corral.store.sql.connection import SqlConnection
 from corral.store.sql.journal import SqlJournal, check_end
-from corral.store.sql.records import Archived, whole_journal
+from corral.store.sql.record_reader import Archived, whole_journal
 from corral.store.sql.writer import JournalWriter, fenced
 from corral.store.sqlite.database import DAMAGE, FILE_NAME, explained, open_database
-from corral.store.sqlite.lease import FileLease
+from corral.store.sqlite.leader_lease import FileLease
 from corral.store.sqlite.lookup import SqliteLookup
 from corral.store.sqlite.prune import note_archive, remove_some, transaction
 from corral.store.sqlite.reader import SqliteReader

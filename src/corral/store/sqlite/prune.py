@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from corral.store.journal import JournalFenced, JournalHead
 from corral.store.sql.by_job import leave_out
-from corral.store.sql.records import Archived
+from corral.store.sql.record_reader import Archived
 
 AT_ONCE = 2000
 

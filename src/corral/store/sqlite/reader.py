@@ -11,7 +11,7 @@ from pathlib import Path
 
 from corral.store.images import ImageFolder
 from corral.store.journal import NO_SEQ, JournalHead, JournalUnusable, Record, StoredImage
-from corral.store.sql.records import RECORD, anchor_in, archived_in
+from corral.store.sql.record_reader import RECORD, anchor_in, archived_in
 from corral.store.sqlite.database import FILE_NAME, SqliteReaders
 from corral.store.sqlite.lookup import SqliteLookup
 

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from corral.store.journal import Record
 from corral.store.projection import fold
 from corral.store.sql.by_job import enter_again
-from corral.store.sql.records import AT_ONCE
+from corral.store.sql.record_reader import AT_ONCE
 from corral.store.sql.tables import PROJECTED
 from corral.store.sqlite.database import FILE_NAME, connect, open_database
 from corral.store.sqlite.rows import tables_of

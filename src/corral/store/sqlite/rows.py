@@ -16,7 +16,7 @@ import msgspec
 
 from corral.store.journal import Record
 from corral.store.sql.by_job import pairs_of
-from corral.store.sql.records import RECORD
+from corral.store.sql.record_reader import RECORD
 from corral.store.sql.tables import SqlTable, SqlTables, Values, storable
 
 _SIZES = (256, 64, 16, 4, 1)

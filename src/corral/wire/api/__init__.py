@@ -5,7 +5,23 @@ and units only, not HTTP, rights, or how an answer is computed. Job documents ar
 milliseconds since 1970, durations milliseconds; amounts have their unit in the name (``gpu_milli``...).
 """
 
-from corral.wire.api.answers import Answer, Body, FaultView, Problem
+from corral.wire.api.accounts import (
+    JoinTokenBody,
+    RoleBody,
+    RoleView,
+    SecretBody,
+    SecretList,
+    SecretView,
+    TokenBody,
+    TokenList,
+    TokenMade,
+    TokenView,
+    UserBody,
+    UserList,
+    UserView,
+    WhoAmI,
+)
+from corral.wire.api.answers import Answer, Body, FaultView, ProblemView
 from corral.wire.api.cluster import (
     BudgetBody,
     DrainBody,
@@ -38,22 +54,6 @@ from corral.wire.api.jobs import (
     SeatView,
     SubmitAnswer,
     WhyView,
-)
-from corral.wire.api.people import (
-    JoinTokenBody,
-    RoleBody,
-    RoleView,
-    SecretBody,
-    SecretList,
-    SecretView,
-    TokenBody,
-    TokenList,
-    TokenMade,
-    TokenView,
-    UserBody,
-    UserList,
-    UserView,
-    WhoAmI,
 )
 from corral.wire.api.queries import (
     LOG_ATTEMPT,
@@ -140,7 +140,7 @@ __all__ = [
     "PilotView",
     "PilotWord",
     "PriorityBody",
-    "Problem",
+    "ProblemView",
     "QueueBody",
     "QueueList",
     "QueueView",

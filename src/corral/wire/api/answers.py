@@ -25,7 +25,7 @@ class FaultView(Answer, frozen=True):
     hint: str = ""
 
 
-class Problem(Answer, frozen=True):
+class ProblemView(Answer, frozen=True):
     """A response with a status of 400 or more (RFC 9457). ``code`` is stable; ``faults``: all errors in a document."""
 
     title: str

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from corral.core.intake.refusal import Refusal
-from corral.wire.document.faults import Path, Reading, Wrong, nearest, show
+from corral.wire.document.errors import Path, Reading, Wrong, nearest, show
 from corral.wire.durations import parse_span, write_span
 from corral.wire.sizes import parse_size, write_size
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from corral.wire.document.faults import Fault, Path, show
+from corral.wire.document.errors import Fault, Path, show
 
 DEPTH_MAX = 40
 VALUES_MAX = 200_000

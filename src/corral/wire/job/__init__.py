@@ -3,10 +3,10 @@
 Light: the YAML library is imported when a file is read. Knows texts and specs, not servers or what exists there.
 """
 
-from corral.wire.document.faults import Fault, path_text
+from corral.wire.document.errors import Fault, path_text
 from corral.wire.document.yaml import PlacedFault, TextPlace
-from corral.wire.job.files import Note, Parsed, faults_in, is_script, overlaid, read_job_file
-from corral.wire.job.limits import LIMITS, DocumentLimits
+from corral.wire.job.document_limits import LIMITS, DocumentLimits
+from corral.wire.job.job_files import Note, Parsed, faults_in, is_script, overlaid, read_job_file
 from corral.wire.job.parse import DEFAULT_QUEUE, parse_job
 from corral.wire.job.sbatch import read_sbatch
 from corral.wire.job.schema import job_schema

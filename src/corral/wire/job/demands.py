@@ -9,9 +9,9 @@ import re
 from typing import Any
 
 from corral.core.intake.refusal import Refusal
-from corral.wire.document.faults import Path, Reading, Wrong, show
+from corral.wire.document.errors import Path, Reading, Wrong, show
+from corral.wire.document.key_table import Key, KeyTable
 from corral.wire.document.kinds import SPAN, ValueKind, number, text
-from corral.wire.document.table import Key, KeyTable
 from corral.wire.sizes import parse_counts, parse_vram, write_vram
 
 MODEL = text("a GPU model such as H100", most="name_chars", pattern=r"[A-Za-z0-9][A-Za-z0-9 ._+-]*")

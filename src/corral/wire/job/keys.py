@@ -7,7 +7,8 @@ describe the only gang, or are inherited by every gang of ``gangs``.
 from __future__ import annotations
 
 from corral.core.cluster.resources import CPU_MILLI, GPU_MILLI, MEMORY_MIB
-from corral.wire.document.faults import Path, Reading, Wrong
+from corral.wire.document.errors import Path, Reading, Wrong
+from corral.wire.document.key_table import Key, KeyTable, table_kind
 from corral.wire.document.kinds import (
     FLAG,
     SIZE_OVER_ZERO,
@@ -20,10 +21,9 @@ from corral.wire.document.kinds import (
     pairs,
     text,
 )
-from corral.wire.document.table import Key, KeyTable, table_kind
 from corral.wire.job.demands import CPUS, GPU_COUNT, GPUS, LEVEL, MODEL, PREFER, SPREAD, TASKS, VRAM_RANGE
 from corral.wire.job.program import COMMAND, MOUNT, PATH_TEXT, PROCESSES, SIGNAL
-from corral.wire.job.terms import AFTER, ARRAY, MOMENT, PRIORITY, RETRIES
+from corral.wire.job.timing import AFTER, ARRAY, MOMENT, PRIORITY, RETRIES
 
 DISK_MIB = "disk_mib"
 #: Amounts that have their own keys, by the name in the engine.

@@ -13,11 +13,11 @@ from corral.core.cluster.slots import NODE_LEVEL
 from corral.core.intake.submission import faults_of
 from corral.core.model import GangSpec, JobSpec
 from corral.core.work import Work
-from corral.wire.document.faults import Enough, Fault, Path, Reading, Wrong, show
+from corral.wire.document.errors import Enough, Fault, Path, Reading, Wrong, show
+from corral.wire.document.key_table import Key, KeyTable
 from corral.wire.document.kinds import ValueKind, bounded
-from corral.wire.document.table import Key, KeyTable
+from corral.wire.job.document_limits import LIMITS, DocumentLimits
 from corral.wire.job.keys import DISK_MIB, ELSEWHERE, GANG_KEYS, GANG_NAMES, HIDES, JOB_KEYS, PAGE, WITH_ROLE
-from corral.wire.job.limits import LIMITS, DocumentLimits
 
 DEFAULT_QUEUE = "default"
 MAIN = "main"

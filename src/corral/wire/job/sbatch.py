@@ -15,11 +15,11 @@ from typing import Any
 from msgspec import Struct, field
 
 from corral.core.model import JobSpec
-from corral.wire.document.faults import Fault, Path, nearest, show
+from corral.wire.document.errors import Fault, Path, nearest, show
 from corral.wire.document.yaml import Marked, PlacedFault, TextPlace
 from corral.wire.job.directives import BY_NAME, BY_SHORT, Directive, Takes
-from corral.wire.job.files import Note, Parsed, overlaid, rooted
-from corral.wire.job.limits import LIMITS, DocumentLimits
+from corral.wire.job.document_limits import LIMITS, DocumentLimits
+from corral.wire.job.job_files import Note, Parsed, overlaid, rooted
 from corral.wire.job.parse import DEFAULT_QUEUE, parse_job
 from corral.wire.job.sbatch_translate import Meaning, meaning_of
 

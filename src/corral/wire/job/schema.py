@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from corral.wire.document.reference import section
+from corral.wire.document.key_reference import section
+from corral.wire.job.document_limits import LIMITS
 from corral.wire.job.keys import GANG_KEYS, GPU_KEYS, JOB_KEYS
-from corral.wire.job.limits import LIMITS
 from corral.wire.job.parse import GANGS_KEY, JOB_FILE
-from corral.wire.job.terms import RETRY_KEYS
+from corral.wire.job.timing import RETRY_KEYS
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

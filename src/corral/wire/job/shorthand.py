@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from corral.wire.document.faults import Path
+from corral.wire.document.errors import Path
 from corral.wire.job.keys import GANG_KEYS, GPU_KEYS, JOB_KEYS
 
 

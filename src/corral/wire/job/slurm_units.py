@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta, tzinfo
 
-from corral.wire.document.faults import Wrong, show
+from corral.wire.document.errors import Wrong, show
 
 _SPANS = (
     re.compile(r"(?P<m>\d+)(?::(?P<s>\d+))?"),

@@ -10,7 +10,7 @@ from typing import Any
 from corral.core.cluster.resources import CPU_MILLI, MEMORY_MIB, Demand, TaskDemand
 from corral.core.model import GangSpec, JobSpec
 from corral.core.work import Work
-from corral.wire.document.table import KeyTable
+from corral.wire.document.key_table import KeyTable
 from corral.wire.job.keys import DISK_MIB, GANG_KEYS, GPU_KEYS, JOB_KEYS
 from corral.wire.job.parse import MAIN
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import rich_click as click
 
-from corral.cli.words import Span
+from corral.cli.option_types import Span
 
 Option = Callable[[Any], Any]
 

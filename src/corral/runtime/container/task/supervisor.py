@@ -14,9 +14,9 @@ import select
 import signal
 import time
 
-from corral.runtime.container.task import engine_errors, proc
+from corral.runtime.container.task import proc, runtime_errors
 from corral.runtime.container.task.api import NO_ANSWER, ContainerRuntime, ContainerRuntimeError, quoted
-from corral.runtime.container.task.image import bring
+from corral.runtime.container.task.image_pull import bring
 from corral.runtime.container.task.launcher import FAILED
 from corral.runtime.container.task.mounts import Sources
 from corral.runtime.container.task.output import Output
@@ -24,9 +24,9 @@ from corral.runtime.container.task.signal_relay import SignalRelay
 from corral.runtime.local.task import scratch, system
 from corral.runtime.local.task.cgroups import TaskGroups
 from corral.runtime.local.task.records import Record
-from corral.runtime.local.task.request import Request
 from corral.runtime.local.task.start import START_FAILED, Account, StartFault
 from corral.runtime.local.task.supervisor import Supervisor
+from corral.runtime.local.task.task_request import Request
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ class ContainerSupervisor(Supervisor):
         raise StartFault(START_FAILED, why)
 
     def _no_container(self, fault: ContainerRuntimeError) -> StartFault:
-        return engine_errors.no_container(self.container["image"], self.request["command"][0], fault)
+        return runtime_errors.no_container(self.container["image"], self.request["command"][0], fault)
 
     # --- while it runs ------------------------------------------------------------------------------------------------
 
@@ -342,7 +342,7 @@ class ContainerSupervisor(Supervisor):
         if status is not None and self.first_failure is not None and self._is_by_warning(self.first_failure):
             self.first_failure = status or None  # the status of the program, instead of the shell that ran it
         if fault is None and self.first_failure is not None and not is_late and not self.warn_why:
-            fault = engine_errors.from_init(self._last_words(), self._program(), self.container["image"])
+            fault = runtime_errors.from_init(self._last_words(), self._program(), self.container["image"])
         return super()._exit_record(fault or self.lost, is_late)
 
     def _program(self) -> str:

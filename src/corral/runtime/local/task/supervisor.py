@@ -12,14 +12,13 @@ import os
 import select
 import time
 
-from corral.runtime.local.task import devices, records, scratch, system
+from corral.runtime.local.task import device_access, records, scratch, system
 from corral.runtime.local.task.cgroups import DEVICES, TaskGroups
 from corral.runtime.local.task.classify import symptom
 from corral.runtime.local.task.isolation import Namespaces
 from corral.runtime.local.task.kill_tree import descendants, end_all, reap
 from corral.runtime.local.task.lease import WHY, TaskLease
 from corral.runtime.local.task.lease import now_ms as boot_ms
-from corral.runtime.local.task.request import Request
 from corral.runtime.local.task.signal_audience import SignalCall, in_group, late_s
 from corral.runtime.local.task.start import (
     START_FAILED,
@@ -33,6 +32,7 @@ from corral.runtime.local.task.start import (
     start,
 )
 from corral.runtime.local.task.streams import OVER, STDERR, STDOUT, Stream, open_copy
+from corral.runtime.local.task.task_request import Request
 
 _LOOK_MS = 200  # between two reads of the checkpoint file
 _LAST_WORDS_MS = 5_000  # between SIGTERM and the deadline, if an earlier signal has warned before
@@ -144,7 +144,7 @@ class Supervisor:
             return
         group = self.device_group or "".join(self.groups.unique[:1])
         try:
-            devices.deny(self.groups.version, group, denied, given)
+            device_access.deny(self.groups.version, group, denied, given)
         except OSError as fault:
             why = f"cannot deny the task the GPUs of others: {fault.strerror or fault}"
             raise StartFault(START_FAILED, why) from fault

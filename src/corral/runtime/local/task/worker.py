@@ -11,8 +11,8 @@ import os
 
 from corral.runtime.local.task import records, scratch, system
 from corral.runtime.local.task.cgroups import TaskGroups, write
-from corral.runtime.local.task.request import Request
 from corral.runtime.local.task.supervisor import Supervisor
+from corral.runtime.local.task.task_request import Request
 
 _LINK, _CONTROL = 3, 4
 _MANY_FILES = 1 << 20

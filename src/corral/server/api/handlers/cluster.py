@@ -11,7 +11,7 @@ from functools import partial
 
 from msgspec import structs
 
-from corral.core.accounts import commands as people
+from corral.core.accounts import commands as account_commands
 from corral.core.accounts.commands import QUEUE
 from corral.core.cluster.resources import amounts
 from corral.core.intake import commands
@@ -215,7 +215,7 @@ async def _detach(request: ApiRequest, queue: str) -> None:
     orphaned = [secret for scope, secret in request.service.accounts.secrets if scope == queue]
     accepted(
         await request.service.change_accounts(
-            request.user, lambda accounts, now_ms: people.part_from_queue(accounts, queue, now_ms)
+            request.user, lambda accounts, now_ms: account_commands.part_from_queue(accounts, queue, now_ms)
         )
     )
     for secret in orphaned:

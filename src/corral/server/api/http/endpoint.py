@@ -23,7 +23,7 @@ from corral.server.api.http.problems import PROBLEM_TYPE, ApiError, out_of_scope
 from corral.server.api.http.rate_limit import Buckets
 from corral.server.api.http.request import ApiRequest, Content, Reply, Shared, StreamAnswer, WithStatus
 from corral.server.api.http.route import BodyKind, Route, RouteAccess
-from corral.server.api.http.streams import Streams
+from corral.server.api.http.streamed_answers import Streams
 from corral.server.api.http.throttle import LOOPBACK, FailedSignIns, network_of
 from corral.server.auth import Principal, authenticate, is_in_scope, known_token, redacted
 from corral.store.journal import JournalUnusable

@@ -33,7 +33,7 @@ _DROPPED_MAX = 1 << 20  # bytes that are read from it and dropped meanwhile
 
 def timed_heads(settings: ApiSettings) -> type[Bounded]:
     """The protocol class of uvicorn with the limits of these settings."""
-    heads = Heads(settings)
+    heads = HeaderLimits(settings)
 
     class Configured(Bounded):
         shared = heads
@@ -41,7 +41,7 @@ def timed_heads(settings: ApiSettings) -> type[Bounded]:
     return Configured
 
 
-class Heads:
+class HeaderLimits:
     """What all connections share: the limits, and the total size of incomplete heads."""
 
     def __init__(self, settings: ApiSettings) -> None:
@@ -64,7 +64,7 @@ class Bounded(HttpToolsProtocol):
     """The protocol of one connection. ``_running``: the request being answered; uvicorn's ``cycle`` is the newest
     request, which may have to wait."""
 
-    shared: Heads
+    shared: HeaderLimits
     _running: RequestResponseCycle | None = None
     _timer: asyncio.TimerHandle | None = None
     _is_in_head = True

@@ -12,7 +12,7 @@ from typing import Any
 
 from corral.core.intake.refusal import Refusal
 from corral.server.auth import redacted
-from corral.wire.api import FaultView, Problem
+from corral.wire.api import FaultView, ProblemView
 
 PROBLEM_TYPE = b"application/problem+json"
 
@@ -66,8 +66,8 @@ class ApiError(Exception):
         self.faults = tuple(faults)
         self.headers = dict(headers or {})
 
-    def problem(self, request_id: str) -> Problem:
-        return Problem(
+    def problem(self, request_id: str) -> ProblemView:
+        return ProblemView(
             title=HTTPStatus(self.status).phrase,
             status=self.status,
             code=self.code,

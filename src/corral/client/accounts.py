@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from corral.client.call import ApiCall, call, path
-from corral.wire.api.jobs import ChangeAnswer
-from corral.wire.api.people import (
+from corral.wire.api.accounts import (
     RoleBody,
     SecretBody,
     SecretList,
@@ -19,10 +18,11 @@ from corral.wire.api.people import (
     UserView,
     WhoAmI,
 )
+from corral.wire.api.jobs import ChangeAnswer
 from corral.wire.api.words import RoleWord
 
 
-class PeopleCalls:
+class AccountCalls:
     """Users, roles, tokens, secrets."""
 
     @call

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, cast
 
-from corral.sim.traces.model import Trace, TraceJob, TraceNodes
+from corral.sim.traces.trace import Trace, TraceJob, TraceNodes
 
 # How sources write a missing number or date.
 BLANKS = {"", "-", "na", "n/a", "nan", "nat", "none", "null", "unknown"}

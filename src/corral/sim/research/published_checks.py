@@ -20,16 +20,16 @@ from msgspec import Struct, to_builtins
 
 from corral.core.engine import Policy
 from corral.core.intake.refusal import Refusal
-from corral.policy.backfill.rules import CONSERVATIVE, EASY, STRICT, Backfill
+from corral.policy.backfill.backfill import CONSERVATIVE, EASY, STRICT, Backfill
 from corral.policy.cycle.order import ByArrival, ByLength
 from corral.policy.cycle.parts import Parts
 from corral.policy.cycle.standard import Standard
-from corral.sim.cluster import parse_cluster
+from corral.sim.cluster_spec import parse_cluster
 from corral.sim.history import History, Recorder
-from corral.sim.research import literature, openb
+from corral.sim.research import literature, openb_placement
 from corral.sim.run import Simulation
 from corral.sim.traces.catalog import FOLDER_VARIABLE, open_trace
-from corral.sim.traces.rows import read_rows
+from corral.sim.traces.text_rows import read_rows
 from corral.sim.workload import Estimate, SubmissionTerms, arrivals_of, exact, queues_of, whole_hours
 
 SEEDS = 10
@@ -127,7 +127,7 @@ def itp(folder: Path, rule: str, estimates: str) -> PublishedCheck:
 def openb_decisions(folder: Path, name: str) -> PublishedCheck:
     """Each of the recorded arrivals: placed or failed, and the usage after it."""
     trace = open_trace("openb:default", folder)
-    ours, theirs = openb.recorded(trace, folder / "openb", name)
+    ours, theirs = openb_placement.recorded(trace, folder / "openb", name)
     equal = sum(a == b for a, b in zip(ours, theirs, strict=True))
     figures = {"ours": float(equal), "theirs": float(len(theirs))}
     return PublishedCheck(f"openb:default seed 42 {name}", equal == len(theirs), figures)
@@ -136,7 +136,7 @@ def openb_decisions(folder: Path, name: str) -> PublishedCheck:
 def openb_seeds(folder: Path, name: str, seeds: int) -> PublishedCheck:
     """Arrivals in orders drawn by us: the allocation when 130 % of the GPUs have been requested."""
     trace = open_trace("openb:default", folder)
-    mean = sum(openb.allocation(trace, name, seed) for seed in range(1, seeds + 1)) / seeds
+    mean = sum(openb_placement.allocation(trace, name, seed) for seed in range(1, seeds + 1)) / seeds
     figures = {"ours": mean, "theirs": OPENB[name]}
     return PublishedCheck(f"openb:default {seeds} seeds {name}", abs(mean - OPENB[name]) <= ALLOCATION_POINTS, figures)
 

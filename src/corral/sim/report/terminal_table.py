@@ -9,8 +9,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from corral.sim.report.comparison import Written, comparison, remarks
 from corral.sim.report.result import Result
-from corral.sim.report.rows import Written, comparison, remarks
 
 #: Runs that fit side by side into a hundred columns; more are shown in further tables below.
 ABREAST = 5

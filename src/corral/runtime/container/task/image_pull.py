@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 
-from corral.runtime.container.task import engine_errors
+from corral.runtime.container.task import runtime_errors
 from corral.runtime.container.task.api import ContainerRuntime, ContainerRuntimeError, ResponseStream, quoted
 from corral.runtime.local.task.start import USER_ERROR, StartFault
 
@@ -34,7 +34,7 @@ def bring(engine: ContainerRuntime, image: str, policy: str, is_wanted: Wait) ->
     except ContainerRuntimeError as fault:
         if not is_wanted(0, -1):
             return
-        raise engine_errors.no_image(image, fault.why) from fault
+        raise runtime_errors.no_image(image, fault.why) from fault
 
 
 def _is_here(engine: ContainerRuntime, image: str, is_wanted: Wait) -> bool:
@@ -53,9 +53,9 @@ def _fetch(engine: ContainerRuntime, image: str, is_wanted: Wait) -> None:
         for line in _lines(stream, is_wanted):
             status = json.loads(line)
             if isinstance(status, dict) and status.get("error"):
-                raise engine_errors.no_image(image, str(status["error"]))
+                raise runtime_errors.no_image(image, str(status["error"]))
     except ValueError as fault:
-        raise engine_errors.no_image(image, f"cannot read the answer of the container runtime: {fault}") from fault
+        raise runtime_errors.no_image(image, f"cannot read the answer of the container runtime: {fault}") from fault
     finally:
         stream.close()
 

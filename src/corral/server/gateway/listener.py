@@ -18,7 +18,7 @@ _BACKLOG = 4096
 _TAKEN_S = 3.0  # the gateway of a killed server may hold the port for this long
 
 
-class PlaceTaken(Exception):
+class PortTaken(Exception):
     """Another program listens on the port."""
 
 
@@ -46,7 +46,7 @@ def _bound(host: str, port: int, *, is_any: bool) -> socket.socket:
         except OSError as wrong:
             place.close()
             if wrong.errno != errno.EADDRINUSE or (time.monotonic() > end and not is_any):
-                raise PlaceTaken(f"cannot listen for agents on {host}:{port}: {wrong.strerror}") from None
+                raise PortTaken(f"cannot listen for agents on {host}:{port}: {wrong.strerror}") from None
         if time.monotonic() > end:
             port = 0
         time.sleep(0.05)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from corral.server.api import budget
+from corral.server.api import connection_limit
 from tests.server.sockets import answer_of, connected, request, served
 
 
@@ -40,7 +40,7 @@ async def test_a_full_server_says_that_it_is_busy_and_health_is_answered(desk):
 
 
 async def test_beyond_what_is_held_back_whoever_came_first_and_said_nothing_goes(desk, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(budget, "HELD_BACK", 2)
+    monkeypatch.setattr(connection_limit, "HELD_BACK", 2)
     async with served(desk, most=3) as (_, port):
         first, writer = await asyncio.open_connection("127.0.0.1", port)
         silent = await idle(port, 40)
@@ -56,8 +56,8 @@ async def test_beyond_what_is_held_back_whoever_came_first_and_said_nothing_goes
 
 
 async def test_those_who_are_on_their_way_out_are_bounded_as_well(desk, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(budget, "HELD_BACK", 2)
-    monkeypatch.setattr(budget, "LEAVING_MAX", 4)
+    monkeypatch.setattr(connection_limit, "HELD_BACK", 2)
+    monkeypatch.setattr(connection_limit, "LEAVING_MAX", 4)
     async with served(desk, most=3) as (server, port):
         silent = await idle(port, 100)
         async with asyncio.timeout(10):

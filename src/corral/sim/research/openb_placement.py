@@ -34,8 +34,8 @@ from corral.policy.placement.scoring import (
     choices,
 )
 from corral.policy.placement.seating import Scorer
-from corral.sim.traces.model import Trace, TraceJob
-from corral.sim.traces.rows import read_lines, read_rows
+from corral.sim.traces.text_rows import read_lines, read_rows
+from corral.sim.traces.trace import Trace, TraceJob
 
 WHOLE_MIB = 1000  # of every GPU
 ARRIVED_PERCENT = 130  # of the cluster's GPUs, requested by all arrivals

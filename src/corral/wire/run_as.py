@@ -6,8 +6,8 @@ from typing import Any
 
 from corral.core.accounts.commands import ACCOUNT
 from corral.core.accounts.identity import AccountRules
+from corral.wire.document.key_table import Key, KeyTable, table_kind
 from corral.wire.document.kinds import SPAN, text
-from corral.wire.document.table import Key, KeyTable, table_kind
 
 ACCOUNT_KEYS = KeyTable(
     "accounts",

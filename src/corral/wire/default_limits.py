@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from corral.core.intake.site import SiteRules
+from corral.wire.document.key_table import Key, KeyTable, table_kind
 from corral.wire.document.kinds import FLAG, SPAN, number
-from corral.wire.document.table import Key, KeyTable, table_kind
-from corral.wire.job.terms import PRIORITY_MOST
+from corral.wire.job.timing import PRIORITY_MOST
 
 _VOLUME = {
     "gangs_per_job": "Most gangs of one job: array elements times gangs.",

@@ -12,7 +12,7 @@ from typing import TextIO
 import msgspec
 
 from corral.sim.history import History
-from corral.sim.report.jobs import figures
+from corral.sim.report.job_figures import figures
 from corral.sim.report.measures import Measures
 from corral.sim.report.result import Result
 

@@ -47,7 +47,7 @@ class _Values:
         if isinstance(place, Path):
             self.store = secrets_of(place, key_file)
         else:
-            from corral.store.address import postgres
+            from corral.store.location import postgres
 
             self._reader = postgres().PostgresReader(place)
             self.store = secrets_of(Path(), key_file, postgres().PostgresSecrets(self._reader.readers))
@@ -62,6 +62,6 @@ def _reader(place: JournalPlace) -> Any:
         from corral.store.sqlite.reader import SqliteReader
 
         return SqliteReader(place)
-    from corral.store.address import postgres
+    from corral.store.location import postgres
 
     return postgres().PostgresReader(place)

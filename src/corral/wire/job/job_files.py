@@ -13,10 +13,10 @@ from typing import Any
 from msgspec import Struct
 
 from corral.core.model import JobSpec
-from corral.wire.document.faults import Fault, Path
+from corral.wire.document.errors import Fault, Path
 from corral.wire.document.yaml import Marked, PlacedFault, TextPlace, read_yaml
+from corral.wire.job.document_limits import LIMITS, DocumentLimits
 from corral.wire.job.keys import HIDES
-from corral.wire.job.limits import LIMITS, DocumentLimits
 from corral.wire.job.parse import DEFAULT_QUEUE, parse_job
 
 

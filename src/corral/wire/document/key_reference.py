@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from corral.wire.document.table import Key, KeyTable
+from corral.wire.document.key_table import Key, KeyTable
 
 
 def section(title: str, text: str, table: KeyTable) -> str:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from math import inf
 
 from corral.providers.base import ProviderRefused, ProviderUnavailable
-from corral.providers.slurm.commands import NAMES_AT_ONCE, SlurmCommands, SlurmJobRecord
 from corral.providers.slurm.job_states import ENDED
+from corral.providers.slurm.slurm_commands import NAMES_AT_ONCE, SlurmCommands, SlurmJobRecord
 
 _log = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from corral.wire.document.faults import Path, Reading, Wrong, show
+from corral.wire.document.errors import Path, Reading, Wrong, show
+from corral.wire.document.key_table import Key, KeyTable, table_kind
 from corral.wire.document.kinds import SIZE_OVER_ZERO, ValueKind, listing, meant, text
-from corral.wire.document.table import Key, KeyTable, table_kind
 from corral.wire.job.program import PATH_TEXT
 
 PULL = ("missing", "always", "never")

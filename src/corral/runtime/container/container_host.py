@@ -15,7 +15,7 @@ from typing import Any
 from corral.core.work import Work
 from corral.runtime.base import TaskOrder
 from corral.runtime.container import orders
-from corral.runtime.container.engine import RuntimeFacts, find, sockets
+from corral.runtime.container.discovery import RuntimeFacts, find, sockets
 from corral.runtime.container.settings import ContainerSettings
 from corral.runtime.container.task.api import ContainerRuntime, ContainerRuntimeError, quoted
 from corral.runtime.device_nodes import device_nodes

@@ -11,9 +11,9 @@ from typing import Any
 
 from corral.core.intake.refusal import Refusal
 from corral.core.model import DEFAULT_RETRIES, After, Dependency, FailureClass, RetryRule
-from corral.wire.document.faults import Path, Reading, Wrong, show
+from corral.wire.document.errors import Path, Reading, Wrong, show
+from corral.wire.document.key_table import Key, KeyTable
 from corral.wire.document.kinds import FLAG, SPAN, ValueKind, choice, meant, number, text
-from corral.wire.document.table import Key, KeyTable
 from corral.wire.durations import parse_span
 from corral.wire.job.arrays import parse_array, write_array
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from corral.wire.document.faults import Path, Reading, Wrong, nearest, show
+from corral.wire.document.errors import Path, Reading, Wrong, nearest, show
 from corral.wire.document.kinds import Schema, ValueKind
 
 _LISTED = 12  # most keys that a message lists

@@ -12,8 +12,8 @@ from typing import Any
 
 from msgspec.structs import asdict, fields
 
-from corral.sim.traces.model import Trace, TraceJob
-from corral.sim.traces.rows import Gathering, TraceError, TraceRow, nearest, read_rows
+from corral.sim.traces.text_rows import Gathering, TraceError, TraceRow, nearest, read_rows
+from corral.sim.traces.trace import Trace, TraceJob
 
 _REQUIRED = ("id", "submit_ms", "work_ms", "gpus")
 _WORDS = {"team", "user", "application", "kind", "status"}

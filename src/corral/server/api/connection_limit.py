@@ -57,7 +57,7 @@ class ConnectionBudget:
         """The protocol class, with its connections counted here."""
         budget = self
 
-        class Counted(protocol):  # type: ignore[valid-type, misc]
+        class _Counted(protocol):  # type: ignore[valid-type, misc]
             def connection_made(self, transport: Any) -> None:
                 super().connection_made(transport)
                 budget._open += 1
@@ -74,7 +74,7 @@ class ConnectionBudget:
                 budget._leaving.pop(self, None)
                 super().connection_lost(exc)
 
-        return Counted
+        return _Counted
 
 
 def connections_for(most: int) -> int:

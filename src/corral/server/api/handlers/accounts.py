@@ -10,7 +10,7 @@ from corral.core.accounts.accounts import Role, Token, User
 from corral.server.api.http.problems import ApiError, forbidden, not_found
 from corral.server.api.http.request import ApiRequest, Reply, accepted
 from corral.server.auth import Verb, may_grant, may_mint, may_somewhere, new_token
-from corral.server.vault.store import NoKey
+from corral.server.vault.secret_store import NoKey
 from corral.wire.api import (
     ChangeAnswer,
     RoleView,

@@ -16,7 +16,7 @@ from corral.core.cluster.resources import CPU_MILLI, MEMORY_MIB, Gpu, amounts
 from corral.core.cluster.slots import NODE_LEVEL
 from corral.core.cluster.topology import CLUSTER, NodeSpec
 from corral.core.intake.refusal import Refusal
-from corral.sim.traces.model import TraceNodes
+from corral.sim.traces.trace import TraceNodes
 
 GPUS_MAX = 1_000_000
 VRAM_MIB = 80_000  # memory of a GPU if none is given
