@@ -9,7 +9,7 @@ import io
 import re
 import tokenize
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PurePosixPath
@@ -142,6 +142,45 @@ def packages_are_small(modules: list[Module]) -> Iterator[Breach]:
     for package, size in sorted(sizes.items()):
         if size > PACKAGE_MODULES_MAX:
             yield Breach(str(package), f"has {size} modules, over {PACKAGE_MODULES_MAX}")
+
+
+def classes_have_one_meaning(modules: list[Module]) -> Iterator[Breach]:
+    """No two public classes of one name, wherever they are: a reader who searches for a class finds one."""
+    places: dict[str, list[Module]] = {}
+    for module in modules:
+        for name in sorted(_public_classes(module.tree)):
+            places.setdefault(name, []).append(module)
+    for name, found in places.items():
+        if len(found) > 1:
+            yield Breach(name, "is a class of " + ", ".join(str(module.path) for module in found))
+
+
+def modules_have_one_meaning(modules: list[Module], groups: Iterable[Iterable[str]]) -> Iterator[Breach]:
+    """No two modules of one name, unless all are in one of ``groups`` of packages, each in another of these packages.
+
+    A package stands for the packages below it, too, unless the group names these themselves.
+    """
+    places: dict[str, list[PurePosixPath]] = {}
+    for module in modules:
+        if module.path.name != "__init__.py":
+            places.setdefault(module.path.stem, []).append(module.path)
+    for name, found in places.items():
+        if len(found) > 1 and not any(_are_apart(found, tuple(group)) for group in groups):
+            yield Breach(name, "is the name of " + ", ".join(map(str, found)))
+
+
+def _are_apart(paths: list[PurePosixPath], group: tuple[str, ...]) -> bool:
+    owners = [max((each for each in group if path.is_relative_to(each)), key=len, default="") for path in paths]
+    return all(owners) and len(set(owners)) == len(owners)
+
+
+def _public_classes(tree: ast.AST) -> Iterator[str]:
+    """Classes of a module or of its classes; one within a function is seen by nothing else."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield node.name
+        if isinstance(node, ast.ClassDef | ast.If):
+            yield from _public_classes(node)
 
 
 def _functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:

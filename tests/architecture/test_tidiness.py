@@ -1,6 +1,7 @@
 """The house rules hold in all of src/corral, but for the exceptions listed here with their reasons."""
 
 from collections import Counter
+from functools import cache
 
 import pytest
 
@@ -20,6 +21,44 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("packages_are_small", "core"): "the nouns and verbs of the engine, one module each; its subjects are sub-packages",
 }
 
+# Packages that repeat each other's names of modules, because these are the same thing. Any other two modules have two
+# names: that of the main type, or one with the subject in it (``end_history``, not a second ``history``).
+SAME_NOUN = {
+    "one noun on its way from the engine through the API to the command that users type": (
+        "core",
+        "wire",
+        "server/api/handlers",
+        "client",
+        "cli",
+    ),
+    "one interface and its databases": ("store", "store/sql", "store/sqlite", "store/postgres"),
+    "one interface, its providers and their options": (
+        "providers",
+        "providers/ray",
+        "providers/slurm",
+        "providers/ssh",
+        "cli/fleet/providers",
+    ),
+    "one interface and the ways to run a task": ("runtime/local", "runtime/container", "remote"),
+}
+
+# module name -> why it may be there more than once.
+SAME_MODULE: dict[str, str] = {
+    "agent": "the program, and the command that runs it",
+    "base": "the interface that a package implements",
+    "catalog": "what a package offers, by name",
+    "commands": "commands on one part of the core, each beside what they change",
+    "errors": "the errors that a package raises",
+    "fake": "the implementation of the interface in `base` for tests",
+    "generate": "the command, and what it runs",
+    "logs": "logs of tasks, all of them: stored, copied, answered, shown",
+    "main": "where a program begins",
+    "options": "options that the commands of one folder share",
+    "process": "a child process of the server: what it is, is said by the package",
+    "run": "two commands, and what one of them runs",
+    "settings": "settings of a package",
+}
+
 # package -> how many assignments of three and more values at once it still has. The numbers only shrink.
 ASSIGNED_AT_ONCE: dict[str, int] = {
     "core": 4,
@@ -30,6 +69,7 @@ PER_MODULE = list(RULES)
 RULE_NAMES = [rule.__name__ for rule in PER_MODULE]
 
 
+@cache
 def parsed_source() -> list[Module]:
     places = {path: path.relative_to(SOURCE).as_posix() for path in modules()}
     return [Module.parse(place, path.read_text(encoding="utf-8")) for path, place in places.items()]
@@ -72,6 +112,16 @@ def test_assignments_of_three_values_at_once_are_found(text: str, count: int):
 def test_packages_are_small():
     complaints = unexcused("packages_are_small", list(packages_are_small(parsed_source())))
     assert not complaints, "\n" + "\n".join(complaints)
+
+
+def test_classes_have_one_meaning():
+    assert not [f"{found.where} {found.what}" for found in house_rules.classes_have_one_meaning(parsed_source())]
+
+
+def test_modules_have_one_meaning():
+    found = list(house_rules.modules_have_one_meaning(parsed_source(), SAME_NOUN.values()))
+    assert not [f"{each.where} {each.what}" for each in found if each.where not in SAME_MODULE]
+    assert not SAME_MODULE.keys() - {each.where for each in found}, "remove what is no longer needed from SAME_MODULE"
 
 
 def test_exceptions_have_a_reason_and_are_still_needed():
@@ -139,3 +189,25 @@ def test_packages_are_small_catches_a_seventeenth_module():
     package = [Module.parse(f"core/m{number}.py", "") for number in range(17)]
     assert [breach.where for breach in packages_are_small(package)] == ["core"]
     assert not list(packages_are_small([*package[:16], Module.parse("core/__init__.py", "")]))
+
+
+def test_a_second_class_of_one_name_is_found():
+    first = Module.parse("core/a.py", "class Box: ...\nclass _Own: ...\n")
+    second = Module.parse("sim/b.py", "class Lid:\n    class Box: ...\ndef f():\n    class Box: ...\nclass _Own: ...\n")
+    assert [breach.where for breach in house_rules.classes_have_one_meaning([first, second])] == ["Box"]
+    assert not list(house_rules.classes_have_one_meaning([first]))
+
+
+@pytest.mark.parametrize(
+    ("paths", "count"),
+    [
+        (["core/queues/jobs.py", "client/jobs.py", "cli/jobs/jobs.py"], 0),
+        (["cli/a/place.py", "cli/b/place.py"], 1),
+        (["store/journal.py", "store/sql/journal.py"], 0),
+        (["store/journal.py", "core/journal.py"], 1),
+        (["sim/__init__.py", "core/__init__.py"], 0),
+    ],
+)
+def test_modules_of_one_name_are_found(paths: list[str], count: int):
+    source = [Module.parse(path, "") for path in paths]
+    assert len(list(house_rules.modules_have_one_meaning(source, SAME_NOUN.values()))) == count
