@@ -34,9 +34,6 @@ class Heads:
             first = min([each for each in rivals if _is_like(each, first)], key=lambda gang: gang.rank)
             if first is turn.gang or not self._goes_before(first, turn.gang):
                 return None
-            elder = walk.first_in(first.queue, first.priority)
-            if elder is not None and _is_like(elder, first) and elder.rank < first.rank:
-                return walk.turn_of(elder)  # it may share a limit, of which a part is to be kept for it
             rivals.remove(first)
             self._reserved.remove(first)
             own = walk.turn_of(first)
