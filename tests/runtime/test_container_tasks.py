@@ -247,6 +247,13 @@ def test_the_deadline_holds_without_server_and_without_engine(ground: ContainerG
     assert "killed at its deadline (drain)" in down.why
 
 
+def test_a_task_that_failed_keeps_its_place_until_it_is_needed(ground: ContainerGround):
+    key = ground.sh("exit 3", hold_on_fail_ms=600_000)
+    ground.says(key, "its seat is held", "stderr")
+    ground.backend.warn(key, now_ms() + 600_000, "preempted")
+    assert ground.ear.down(key).exit_code == 3
+
+
 def test_nothing_of_it_survives_its_end(ground: ContainerGround):
     key = ground.sh("setsid sleep 601 & (sleep 602 &) ; sleep 0.1; echo ready; sleep 600")
     ground.says(key, "ready")

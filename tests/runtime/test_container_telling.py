@@ -10,7 +10,7 @@ from signal import SIGTERM, SIGUSR1
 import pytest
 
 from corral.runtime.container.task.signal_relay import SignalRelay
-from corral.runtime.local.task.kill_tree import descendants
+from corral.runtime.local.task.signal_audience import descendants
 from tests.runtime.telling import until
 
 SAVES = 'trap "echo told; sleep 0.3; exit {code}" TERM; echo ready; while :; do sleep 0.02; done'

@@ -4,12 +4,13 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from corral.core.cluster.topology import NodeSpec
+from corral.core.work import EarlySignal
 from corral.runtime.base import Phase, TaskKey, TaskReport
 from corral.runtime.container.container_host import ContainerHost
 from corral.runtime.container.discovery import RuntimeFacts
@@ -17,7 +18,7 @@ from corral.runtime.container.settings import ContainerSettings
 from corral.runtime.local.backend import LocalBackend
 from corral.runtime.local.settings import LocalSettings
 from tests.accounts import OWN
-from tests.runtime.telling import Ear, order, until
+from tests.runtime.telling import Ear, now_ms, order, until
 
 KEY = TaskKey("1/main", 1, 0)
 
@@ -67,7 +68,20 @@ def engine(tmp_path: Path) -> Iterator[Hanging]:
     engine.close()
 
 
-def test_a_task_is_not_told_over_while_its_container_may_run(tmp_path: Path, engine: Hanging):
+def kill(backend: LocalBackend) -> None:
+    backend.kill(KEY)
+
+
+def warn(backend: LocalBackend) -> None:
+    backend.warn(KEY, now_ms() + 600_000, "preempted")
+
+
+@pytest.mark.parametrize("early", [None, EarlySignal("SIGUSR1", 60_000)], ids=["no-signal", "early-signal"])
+@pytest.mark.parametrize("end", [kill, warn])
+def test_a_task_is_not_told_over_while_its_container_may_run(
+    tmp_path: Path, engine: Hanging, end: Callable[[LocalBackend], None], early: EarlySignal | None
+):
+    """A warning ends it as well: before the start there is nothing to save."""
     facts = RuntimeFacts(
         socket=str(tmp_path / "engine.sock"), kind="docker", version="1", is_rootless=False, cgroup_version=2,
         has_device_requests=True, unenforced={},
@@ -76,9 +90,9 @@ def test_a_task_is_not_told_over_while_its_container_may_run(tmp_path: Path, eng
     host = ContainerHost(ContainerSettings(sweep_s=600), facts=facts)
     backend = LocalBackend(tmp_path / "data", NodeSpec("n1"), LocalSettings(account=OWN, scan_ms=50), host)
     backend.open(ear, 1)
-    backend.launch([order(KEY, "true", image="busybox")])
+    backend.launch([order(KEY, "true", image="busybox", early_signal=early)])
     until(lambda: any("/start" in each for each in engine.asked))
-    backend.kill(KEY)
+    end(backend)
     until(lambda: sum("/kill" in each for each in engine.asked) >= 2)
     assert not [r for r in ear.of(KEY) if isinstance(r, TaskReport) and r.phase is Phase.DOWN]
     engine.runs = False

@@ -216,7 +216,7 @@ def test_a_place_of_our_own_in_version_2(tmp_path: Path, monkeypatch):
         (folder / "cgroup.controllers").write_text("cpuset cpu io memory\n")
         (folder / "cgroup.subtree_control").touch()
     monkeypatch.setattr(cgroups, "mounts", lambda: {"v2": str(tmp_path)})
-    monkeypatch.setattr(cgroups, "_own_groups", lambda: {"": "/service"})
+    monkeypatch.setattr(cgroups, "groups_of", lambda _: {"": "/service"})
     layout = cgroups.detect("corral-x")
     assert layout.version == 2
     assert layout.parents == dict.fromkeys(("memory", "cpu"), str(own / "corral-x"))
@@ -226,7 +226,7 @@ def test_a_place_of_our_own_in_version_2(tmp_path: Path, monkeypatch):
 
 def test_without_any_right_the_reason_says_what_to_do(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(cgroups, "mounts", lambda: {"v2": str(tmp_path)})
-    monkeypatch.setattr(cgroups, "_own_groups", lambda: {"": "/service"})
+    monkeypatch.setattr(cgroups, "groups_of", lambda _: {"": "/service"})
     layout = cgroups.detect("corral-x")
     assert layout.parents == {}
     assert "run the server as root, or delegate a cgroup to it" in layout.unenforced["memory"]

@@ -7,6 +7,8 @@ supervisor reads it and ends the others. Knows the POSIX shell.
 
 from __future__ import annotations
 
+from corral.runtime.local.task.records import read_start
+
 SHELL = "/bin/sh"
 FAILED = "failed"  # in the task's private directory: exit codes, the first one first
 #: Signals reach every process of the group, also the shells, which must survive them to report the exit code.
@@ -38,3 +40,10 @@ def _script(processes: list[dict[str, str]]) -> str:
 
 def _quoted(text: str) -> str:
     return "'" + text.replace("'", "'\\''") + "'"
+
+
+def first_failure(folder: str) -> int:
+    """The exit code of the first process that has failed, from the private directory of the task. 0: there is none. The
+    task may have put anything there."""
+    line, is_whole, _ = read_start(f"{folder}/{FAILED}", 16).partition(b"\n")
+    return int(line) if is_whole and line.isdigit() else 0

@@ -9,41 +9,27 @@ from __future__ import annotations
 import os
 import stat
 
-from corral.runtime.local.task.cgroups import mounts
-from corral.runtime.local.task.kill_tree import descendants
+from corral.runtime.local.task.cgroups import groups_of, mounts, oom_counter
+from corral.runtime.local.task.signal_audience import descendants, group_of, in_group
 
 
 def memory_counter(pid: int) -> str:
     """The file that counts out-of-memory kills in the cgroup of this process. Empty: there is none."""
     places = mounts()
-    found = ""
     try:
-        with open(f"/proc/{pid}/cgroup") as groups:
-            for line in groups:
-                _, controllers, path = line.rstrip("\n").split(":", 2)
-                if "memory" in controllers.split(",") and "memory" in places:
-                    return f"{places['memory']}{path}/memory.oom_control"
-                if not controllers and "v2" in places:
-                    found = f"{places['v2']}{path}/memory.events"
+        groups = groups_of(pid)
     except OSError:
         return ""  # it has already ended
-    return found
-
-
-def oom_kills(counter: str) -> int:
-    try:
-        with open(counter) as lines:
-            return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
-    except OSError:
-        return 0
+    if "memory" in groups and "memory" in places:
+        return oom_counter(1, places["memory"] + groups["memory"])
+    return oom_counter(2, places["v2"] + groups[""]) if "" in groups and "v2" in places else ""
 
 
 def main_group(first: int) -> list[int]:
     """The processes that get signals to the task: the process group of its command, as for a task without a container.
     The init, which would only forward them, is not one of them. Empty: the command has not started."""
     below = descendants(first)
-    leader = next((group for pid in below if (group := _group_of(pid))), 0)
-    return [pid for pid in below if _group_of(pid) == leader]
+    return in_group(below, next((group for pid in below if (group := group_of(pid))), 0))
 
 
 def missing_devices(first: int, nodes: dict[str, str]) -> list[str]:
@@ -57,10 +43,3 @@ def _is_same_device(outside: str, inside: str) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     return stat.S_ISCHR(there.st_mode) and there.st_rdev == here.st_rdev
-
-
-def _group_of(pid: int) -> int:
-    try:
-        return os.getpgid(pid)
-    except ProcessLookupError:
-        return 0

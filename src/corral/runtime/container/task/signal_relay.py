@@ -10,13 +10,18 @@ from __future__ import annotations
 
 import signal
 
-from corral.runtime.local.task.kill_tree import descendants, kill
-from corral.runtime.local.task.signal_audience import DIES, LISTENS, Audience, fate_of
-
-# in /proc/<pid>/stat, behind the name
-_STATE = 0
-_STARTED = 19
-_EXIT = 49
+from corral.runtime.local.task.signal_audience import (
+    DIES,
+    EXIT,
+    LISTENS,
+    STARTED,
+    STATE,
+    Audience,
+    descendants,
+    fate_of,
+    kill,
+    stat_of,
+)
 
 
 class SignalRelay:
@@ -26,12 +31,12 @@ class SignalRelay:
     def __init__(self) -> None:
         self.end: int | None = None
         self._number = 0
-        self._audiences: dict[int, Audience] = {}  # by signal
+        self._audience = Audience()
         self._stopped: dict[int, dict[int, bytes]] = {}  # shells: descendants with a handler, and when they started
 
     def signal_listeners(self, members: list[int], number: int) -> None:
         """Signal the processes that handle it. Raises PermissionError if we may not signal them."""
-        receivers, shells = self._audience(members, number).listeners()
+        receivers, shells = self._audience.listeners(members, number)
         if not receivers:
             return
         self._number = number
@@ -44,40 +49,26 @@ class SignalRelay:
         """Signal all that have not got it yet. Raises PermissionError if we may not signal them."""
         fates = {pid: fate_of(pid, number) for pid in members}
         listeners = [pid for pid, fate in fates.items() if fate == LISTENS]
-        audience = self._audience(members, number)
         self._number = number
         for pid, fate in fates.items():
             if fate == DIES:
                 self._stop(pid, listeners)
-        for pid in audience.rest([pid for pid in members if pid not in self._stopped]):
+        for pid in self._audience.rest(members, number, self._stopped):
             kill(pid, number)
-
-    def _audience(self, members: list[int], number: int) -> Audience:
-        return self._audiences.setdefault(number, Audience(members, number))
 
     def _stop(self, pid: int, listeners: list[int]) -> None:
         below = set(listeners).intersection(descendants(pid))
         if below:
             kill(pid, signal.SIGSTOP)
             known = self._stopped.setdefault(pid, {})
-            known.update({listener: fields[_STARTED] for listener in below if (fields := _stat(listener))})
+            known.update({listener: fields[STARTED] for listener in below if (fields := stat_of(listener))})
 
     def look(self) -> None:
         for pid, below in list(self._stopped.items()):
-            found = [fields for listener, started in below.items() if (fields := _stat(listener, started))]
-            if all(fields[_STATE] == b"Z" for fields in found):
+            found = [fields for listener, started in below.items() if (fields := stat_of(listener, started))]
+            if all(fields[STATE] == b"Z" for fields in found):
                 for fields in found:
-                    self.end = self.end or int(fields[_EXIT])
+                    self.end = self.end or int(fields[EXIT])
                 del self._stopped[pid]
                 kill(pid, self._number)
                 kill(pid, signal.SIGCONT)
-
-
-def _stat(pid: int, started: bytes = b"") -> list[bytes]:
-    """Empty: there is no such process, or another one has its id now."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            fields = stat.read().rpartition(b")")[2].split()
-    except OSError:
-        return []
-    return fields if started in (b"", fields[_STARTED]) else []

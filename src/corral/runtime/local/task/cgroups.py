@@ -47,7 +47,7 @@ class Layout:
 def detect(name: str) -> Layout:
     """``name``: of the directory for our groups, inside the group of this server."""
     layout = Layout()
-    places, own = mounts(), _own_groups()
+    places, own = mounts(), groups_of("self")
     if any(limit in places for limit in LIMITS):
         layout.version = 1
         for limit in LIMITS:
@@ -91,9 +91,10 @@ def mounts() -> dict[str, str]:
     return found
 
 
-def _own_groups() -> dict[str, str]:
+def groups_of(process: int | str) -> dict[str, str]:
+    """The paths of its groups, by controller; that of version 2 has an empty name."""
     found = {}
-    with open("/proc/self/cgroup") as groups:
+    with open(f"/proc/{process}/cgroup") as groups:
         for line in groups:
             _, controllers, path = line.rstrip("\n").split(":", 2)
             for controller in controllers.split(","):
@@ -243,15 +244,7 @@ class TaskGroups:
                 pass
 
     def oom_kills(self) -> int:
-        """How many processes the kernel killed here because the task exceeded its memory limit."""
-        if "memory" not in self.folders:
-            return 0
-        name = "memory.oom_control" if self.version == 1 else "memory.events"
-        try:
-            with open(f"{self.folders['memory']}/{name}") as counters:
-                return next((int(line.split()[1]) for line in counters if line.startswith("oom_kill ")), 0)
-        except OSError:
-            return 0
+        return oom_kills(oom_counter(self.version, self.folders["memory"])) if "memory" in self.folders else 0
 
     def remove(self) -> None:
         """The kernel may need some time after the last process has ended; the server removes what is left."""
@@ -265,6 +258,20 @@ class TaskGroups:
                     time.sleep(pause_s)
                 else:
                     break
+
+
+def oom_counter(version: int, folder: str) -> str:
+    """The file of a group that counts what the kernel killed there for lack of memory."""
+    return f"{folder}/memory.oom_control" if version == 1 else f"{folder}/memory.events"
+
+
+def oom_kills(counter: str) -> int:
+    """How many processes the kernel killed because the task exceeded its memory limit. 0 if there is no such file."""
+    try:
+        with open(counter) as lines:
+            return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+    except OSError:
+        return 0
 
 
 def write(path: str, text: str) -> None:

@@ -8,7 +8,6 @@ a clock. Without a file there is no limit.
 
 from __future__ import annotations
 
-import os
 import time
 
 from corral.runtime.local.task import records
@@ -26,7 +25,7 @@ def now_ms() -> int:
 
 def boot_id() -> bytes:
     """Different after every boot. Empty if it cannot be read, which is the boot of no lease."""
-    return _read(_BOOT_ID, 64).strip()
+    return records.read_start(_BOOT_ID, 64).strip()
 
 
 def write(path: str, until_ms: int) -> None:
@@ -37,25 +36,12 @@ def write(path: str, until_ms: int) -> None:
 def read(path: str) -> int:
     """0, which is long past, if there is no lease of this boot. A lease without a boot, as earlier versions wrote it,
     may be of any: it counts as expired, and the agent's next renewal writes another."""
-    text = _read(path, 128)
+    text = records.read_start(path, 128)
     moment, boot = text[:_MOMENT], text[_MOMENT:].strip()
     try:
         return int(moment) if boot and boot == boot_id() else 0
     except ValueError:
         return 0
-
-
-def _read(path: str, most: int) -> bytes:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    try:
-        return os.read(fd, most)
-    except OSError:
-        return b""
-    finally:
-        os.close(fd)
 
 
 class TaskLease:

@@ -76,13 +76,6 @@ class Scratch:
         if state.st_uid != os.geteuid() or not stat.S_ISDIR(state.st_mode):
             raise PermissionError(1, "belongs to another account", root)
 
-    def env(self) -> dict[str, str]:
-        return {
-            "TMPDIR": f"{self.path}/{TEMPORARY}",
-            "CORRAL_CHECKPOINT_FILE": f"{self.path}/{CHECKPOINT}",
-            "CORRAL_WARNING_FILE": f"{self.path}/{WARNING}",
-        }
-
     def put_away(self) -> None:
         """Keep it for the next task of this supervisor if nothing was put there, which is the usual case; else remove
         it."""
@@ -146,6 +139,11 @@ class Scratch:
         if not self._has_complained:
             self._has_complained = True
             complain(what)
+
+
+def files_in(path: str) -> dict[str, str]:
+    """The variables by which a task finds the files in the private directory at this path."""
+    return {"CORRAL_CHECKPOINT_FILE": f"{path}/{CHECKPOINT}", "CORRAL_WARNING_FILE": f"{path}/{WARNING}"}
 
 
 def blank_in(root: str) -> str:

@@ -1,4 +1,5 @@
-"""Which processes of a task get a signal at once: those that handle it, and none that would just die of it.
+"""The processes below another, and which of them get a signal at once: those that handle it, and none that would just
+die of it.
 
 A program that does not handle the signal can still read the warning file, so it does not get the signal yet. The
 helpers of a program (a forked data loader) belong to it and get nothing. A shell with a handler runs it only after its
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import os
 
-from corral.runtime.local.task.kill_tree import kill
+from corral.runtime.local.task.system import SIGKILL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,78 +25,74 @@ STAYS = "stays"
 _SHELLS = frozenset(("sh", "ash", "bash", "busybox", "csh", "dash", "fish", "ksh", "mksh", "rbash", "tcsh", "zsh"))
 _HELPER = b"--multiprocessing-fork"  # how Python marks a helper that is spawned instead of forked
 _LAUNCHER = b"CORRAL_FAILED_FILE"  # in the script of the shells that start several processes in a container
+#: Fields of /proc/<pid>/stat, behind the name.
+STATE = 0
+_PARENT = 1
+STARTED = 19
+EXIT = 49
 
 
-_LATE_S_MIN, _LATE_S_MAX = 2.0, 10.0
+def descendants(pid: int) -> list[int]:
+    found, pending = [], [pid]
+    while pending:
+        for child in _children(pending.pop()):
+            found.append(child)
+            pending.append(child)
+    return found
 
 
-def late_s(grace_s: float) -> float:
-    """How long before the deadline processes without a handler get SIGTERM: a tenth of the grace time."""
-    return min(max(grace_s / 10, _LATE_S_MIN), _LATE_S_MAX, grace_s / 2)
-
-
-def in_group(pids: list[int], leader: int, more: Container[int]) -> list[int]:
+def in_group(pids: list[int], leader: int, more: Container[int] = ()) -> list[int]:
     """Those in the process group of the leader, and ``more``, which may not have joined it yet."""
-    return [pid for pid in pids if pid in more or _group_of(pid) == leader]
+    return [pid for pid in pids if pid in more or group_of(pid) == leader]
 
 
-class SignalCall:
-    """Signals to a task of plain processes. Each process gets each signal once."""
-
-    def __init__(self) -> None:
-        self._audiences: dict[int, Audience] = {}  # by signal
-
-    def to_listeners(self, members: list[int], number: int) -> None:
-        receivers, shells = self._audience(members, number).listeners()
-        for pid in (*shells, *receivers) if receivers else ():
-            _send(pid, number)
-
-    def to_rest(self, members: list[int], number: int) -> None:
-        for pid in self._audience(members, number).rest(members):
-            _send(pid, number)
-
-    def _audience(self, members: list[int], number: int) -> Audience:
-        return self._audiences.setdefault(number, Audience(members, number))
-
-
-def _send(pid: int, number: int) -> None:
-    try:
-        kill(pid, number)
-    except PermissionError:
-        pass  # it runs as another user now
-
-
-def _group_of(pid: int) -> int:
+def group_of(pid: int) -> int:
+    """0: it has ended."""
     try:
         return os.getpgid(pid)
     except ProcessLookupError:
-        return -1
+        return 0
+
+
+def kill(pid: int, signal: int = SIGKILL) -> None:
+    try:
+        os.kill(pid, signal)
+    except ProcessLookupError:
+        pass
 
 
 class Audience:
-    """The processes that existed when a signal was first sent, and which of them have got it."""
+    """The processes of a task, for each signal: those that existed when it was first sent, and those that have got it.
+    Each process gets each signal once."""
 
-    def __init__(self, members: list[int], number: int) -> None:
-        self._number = number
-        self._members = {pid: started(pid) for pid in members}
-        self._sent: set[int] = set()
+    def __init__(self) -> None:
+        self._calls: dict[int, tuple[dict[int, bytes], set[int]]] = {}
 
-    def listeners(self) -> tuple[list[int], list[int]]:
+    def listeners(self, members: list[int], number: int) -> tuple[list[int], list[int]]:
         """The processes to signal now, and the shells above them that would die of it. Call it repeatedly: a program
         may install a handler at any time."""
-        there = [pid for pid, since in self._members.items() if since and started(pid) == since]
-        found = _Receivers(there, self._number, self._sent)
-        shells = [pid for pid in found.shells if pid not in self._sent]
-        return self._note(found.receivers), shells
+        known, sent = self._call(members, number)
+        there = [pid for pid, started in known.items() if stat_of(pid, started)]
+        found = _Receivers(there, number, sent)
+        shells = [pid for pid in found.shells if pid not in sent]
+        return _note(found.receivers, sent), shells
 
-    def rest(self, members: list[int]) -> list[int]:
-        """All others."""
-        return self._note(members)
+    def rest(self, members: list[int], number: int, held: Container[int] = ()) -> list[int]:
+        """All others, except those that are held back."""
+        _, sent = self._call(members, number)
+        return _note([pid for pid in members if pid not in held], sent)
 
-    def _note(self, pids: list[int]) -> list[int]:
-        found = [pid for pid in dict.fromkeys(pids) if pid not in self._sent]
-        self._sent.update(found)
-        return found
+    def _call(self, members: list[int], number: int) -> tuple[dict[int, bytes], set[int]]:
+        if number not in self._calls:
+            started = {pid: fields[STARTED] for pid in members if (fields := stat_of(pid))}
+            self._calls[number] = started, set()
+        return self._calls[number]
+
+
+def _note(pids: list[int], sent: set[int]) -> list[int]:
+    found = [pid for pid in dict.fromkeys(pids) if pid not in sent]
+    sent.update(found)
+    return found
 
 
 class _Receivers:
@@ -161,12 +158,6 @@ def fate_of(pid: int, number: int) -> str:
     return LISTENS if masks["SigCgt"] & bit else DIES
 
 
-def started(pid: int) -> bytes:
-    """When a process started, to distinguish it from a later one with the same id. Empty: there is none."""
-    fields = _stat(pid)
-    return fields[19] if fields else b""
-
-
 def _is_shell(pid: int) -> bool:
     """By the executable: a script with a shell in its first line shows its own name."""
     try:
@@ -189,13 +180,36 @@ def _command(pid: int) -> bytes:
 
 
 def _parent(pid: int) -> int:
-    fields = _stat(pid)
-    return int(fields[1]) if fields else 0
+    fields = stat_of(pid)
+    return int(fields[_PARENT]) if fields else 0
 
 
-def _stat(pid: int) -> list[bytes]:
+def stat_of(pid: int, started: bytes = b"") -> list[bytes]:
+    """The fields of its /proc/<pid>/stat. Empty: there is no such process, or another one than that which ``started``
+    at this time has its id now."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
-            return stat.read().rpartition(b")")[2].split()
+            fields = stat.read().rpartition(b")")[2].split()
     except OSError:
         return []
+    return fields if started in (b"", fields[STARTED]) else []
+
+
+def _children(pid: int) -> list[int]:
+    """The children of all threads of a process. Without CONFIG_PROC_CHILDREN: by a walk over /proc."""
+    found: list[int] = []
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return found
+    for thread in threads:
+        try:
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as listing:
+                found += map(int, listing.read().split())
+        except FileNotFoundError:
+            if os.path.exists(f"/proc/self/task/{os.getpid()}/children"):
+                continue  # the thread is gone
+            return [int(each) for each in os.listdir("/proc") if each.isdecimal() and _parent(int(each)) == pid]
+        except OSError:
+            continue
+    return found

@@ -20,6 +20,7 @@ from corral.runtime.local.task.cgroups import TaskGroups, write
 from corral.runtime.local.task.isolation import Namespaces
 
 USER_ERROR, START_FAILED = "user_error", "start_failed"
+NODE_LOST = "node_lost"
 #: Exit codes as in shells.
 CANNOT_EXECUTE, NOT_FOUND = 126, 127
 _PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"

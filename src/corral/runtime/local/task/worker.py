@@ -11,8 +11,13 @@ import os
 
 from corral.runtime.local.task import records, scratch, system
 from corral.runtime.local.task.cgroups import TaskGroups, write
+from corral.runtime.local.task.processes import Processes
 from corral.runtime.local.task.supervisor import Supervisor
-from corral.runtime.local.task.task_request import Request
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from corral.runtime.local.task.supervisor import Runner
+    from corral.runtime.local.task.task_request import Request
 
 _LINK, _CONTROL = 3, 4
 _MANY_FILES = 1 << 20
@@ -76,13 +81,15 @@ def _enter_groups(parents: dict[str, str]) -> dict[str, str]:
 
 def _supervise(request: Request, own: dict[str, str]) -> None:
     control = os.open(f"{request['state']}/{records.CONTROL}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-    groups = TaskGroups(request["cgroup_version"], own, True)
-    if request["container"] is None:
-        Supervisor(request, control, groups).run()
-    else:
-        from corral.runtime.container.task.supervisor import ContainerSupervisor  # only for containers
+    Supervisor(request, control, _runner(request, TaskGroups(request["cgroup_version"], own, True))).run()
 
-        ContainerSupervisor(request, control, groups).run()
+
+def _runner(request: Request, groups: TaskGroups) -> Runner:
+    if request["container"] is None:
+        return Processes(request, groups)
+    from corral.runtime.container.task.container import Container  # only for containers
+
+    return Container(request, groups)
 
 
 def send(fd: int, body: bytes) -> None:

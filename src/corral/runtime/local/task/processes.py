@@ -1,0 +1,192 @@
+"""A task as plain processes: children of its supervisor, in one process group.
+
+The supervisor is a subreaper: when it has no children, the task has no processes, whatever sessions and groups they
+created. Does not know why the task ends.
+"""
+
+# ruff: noqa: SIM105  contextlib is not loaded just for this
+
+from __future__ import annotations
+
+import os
+import select
+import time
+
+from corral.runtime.local.task import device_access
+from corral.runtime.local.task.cgroups import DEVICES, TaskGroups
+from corral.runtime.local.task.isolation import Namespaces
+from corral.runtime.local.task.scratch import TEMPORARY, files_in
+from corral.runtime.local.task.signal_audience import Audience, descendants, in_group, kill
+from corral.runtime.local.task.start import START_FAILED, Account, Program, StartFault, fault_from, spawn, start
+from corral.runtime.local.task.streams import OVER, Stream
+from corral.runtime.local.task.system import SIGKILL
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from corral.runtime.local.task.supervisor import Ends, Wait
+    from corral.runtime.local.task.task_request import Request
+
+_LOOK_MS = 1_000
+_PAUSE_S = 0.002
+_PAUSE_S_MAX = 0.1
+
+
+class Processes:
+    """``own_groups``: those of the supervisor; a task without limits of its own shares them."""
+
+    def __init__(self, request: Request, own_groups: TaskGroups) -> None:
+        self._request = request
+        self._is_sharing = not request["cgroups"]
+        self._groups = own_groups if self._is_sharing else TaskGroups(request["cgroup_version"], request["cgroups"])
+        self._device_group = own_groups.folders.get(DEVICES, "") or "".join(self._groups.unique[:1])
+        self.group = "".join(own_groups.unique[:1]) if self._is_sharing else ""
+        self.running: dict[int, int] = {}
+        self.has_orphans = False
+        self._leader = 0
+        self._audience = Audience()
+
+    def start(self, account: Account, streams: list[Stream], poll: select.poll, wait: Wait) -> bool:
+        request = self._request
+        self._poll, self._streams = poll, streams
+        self._groups.make(request["memory_mib"], request["cpu_milli"], request["has_quota"], request["pids_max"])
+        self._deny_devices()
+        namespaces = self._make_namespaces()
+        private = request["scratch"]
+        env = {**account.env(), **request["env"], "TMPDIR": f"{private}/{TEMPORARY}", **files_in(private)}
+        directory = request["directory"] or (account.home if os.path.isdir(account.home) else "/")
+        is_simple = self._is_sharing and not account.changes and not request["holds_gpus"] and namespaces is None
+        begun: dict[int, Program] = {}  # by the pipe that reports its start
+        for own in request["processes"]:
+            program = Program(request["command"], {**env, **own}, directory, account, self._groups, namespaces)
+            if is_simple:
+                pid = spawn(program, streams[0].sink, streams[1].sink, self._leader)
+            else:
+                pid, verdict = start(program, streams[0].sink, streams[1].sink, self._leader)
+                begun[verdict] = program
+            self._leader = self._leader or pid
+            self.running[pid] = os.pidfd_open(pid)
+        for stream in streams:
+            os.close(stream.sink)
+            poll.register(stream.source, select.POLLIN)
+        if namespaces is not None:
+            namespaces.close()
+        if not all(_is_executed(verdict, program, wait) for verdict, program in begun.items()):
+            return False
+        for pidfd in self.running.values():
+            poll.register(pidfd, select.POLLIN)
+        return True
+
+    def _deny_devices(self) -> None:
+        """Also if nothing is to be denied: the task before may have had fewer GPUs."""
+        denied, given = self._request["denied"], self._request["given"]
+        if not denied and not given:
+            return
+        try:
+            device_access.deny(self._groups.version, self._device_group, denied, given)
+        except OSError as fault:
+            why = f"cannot deny the task the GPUs of others: {fault.strerror or fault}"
+            raise StartFault(START_FAILED, why) from fault
+
+    def _make_namespaces(self) -> Namespaces | None:
+        try:
+            return Namespaces(self._request["hidden"], self._request["scratch"]) if self._request["hidden"] else None
+        except OSError as fault:
+            raise StartFault(START_FAILED, f"cannot separate the task from others: {fault}") from fault
+
+    def handle(self, fd: int) -> None:
+        for stream in self._streams:
+            if fd == stream.source and stream.pump() == OVER:
+                self._poll.unregister(fd)
+
+    def ends(self) -> Ends:
+        ended: dict[int, int] = {}
+        is_alone = reap(ended)
+        found = self._in_order(ended)
+        for pid in self.running.keys() & ended.keys():
+            self._poll.unregister(self.running[pid])
+            os.close(self.running.pop(pid))
+        self.has_orphans = not is_alone and not self.running
+        return found
+
+    def _in_order(self, ended: dict[int, int]) -> Ends:
+        """Of several that ended at once, those that were killed come first: they did not follow the others."""
+
+        def order(end: tuple[int, bool]) -> tuple[bool, bool]:
+            status, is_orphan = end
+            return is_orphan, not (os.WIFSIGNALED(status) and os.WTERMSIG(status) == SIGKILL)
+
+        return sorted(((status, pid not in self.running) for pid, status in ended.items()), key=order)
+
+    def signal_listeners(self, number: int) -> None:
+        """A shell that would continue its script ends here; its children are reaped, and count instead of it."""
+        receivers, shells = self._audience.listeners(self._members(), number)
+        for pid in (*shells, *receivers) if receivers else ():
+            _send(pid, number)
+
+    def signal_all(self, number: int) -> None:
+        for pid in self._audience.rest(self._members(), number):
+            _send(pid, number)
+
+    def _members(self) -> list[int]:
+        return in_group(descendants(os.getpid()), self._leader, self.running)
+
+    def kill(self) -> Ends:
+        ended: dict[int, int] = {}
+        end_all(self._groups, ended)
+        found = self._in_order(ended)
+        self.running.clear()
+        return found
+
+    def has_exceeded_memory(self) -> bool:
+        return self._groups.oom_kills() > 0
+
+    def clean_up(self) -> None:
+        self._groups.remove()
+
+
+def _is_executed(verdict: int, program: Program, wait: Wait) -> bool:
+    """Wait until the child runs its program. False: it is no longer wanted."""
+    while True:
+        try:
+            fault = os.read(verdict, 4096)
+        except BlockingIOError:
+            if not wait(_LOOK_MS, verdict):
+                return False
+            continue
+        os.close(verdict)
+        if fault:
+            raise fault_from(fault, program)
+        return True
+
+
+def _send(pid: int, number: int) -> None:
+    try:
+        kill(pid, number)
+    except PermissionError:
+        pass  # it runs as another user now
+
+
+def end_all(groups: TaskGroups, ended: dict[int, int]) -> None:
+    """Kill and reap until no process is left. Each round kills all that it sees. A process that was forked meanwhile is
+    seen in the next round, and one with a pending SIGKILL cannot fork, so the rounds end. A process that the kernel
+    does not let die (a hung driver) is waited for: while it lives, its resources are not free."""
+    pause_s = _PAUSE_S
+    while not reap(ended):
+        groups.kill()
+        for pid in descendants(os.getpid()):
+            kill(pid)
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 1.5, _PAUSE_S_MAX)
+    groups.kill()  # processes that entered the cgroup from outside
+
+
+def reap(ended: dict[int, int]) -> bool:
+    """Reap all children that have ended, into ``ended`` (pid to wait status). True: no child is left."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return True
+        if pid == 0:
+            return False
+        ended[pid] = status
