@@ -90,7 +90,7 @@ def _classify(
 
 
 def _asks_for_more(spec: JobSpec, exit_code: int, saved_on_leaving: bool) -> bool:
-    """Whether the job asks to be requeued: exit code 85, or 0 after a checkpoint saved while stopping."""
+    """Whether the job asks to be requeued: by its `requeue_exit`, or by 0 after a checkpoint saved while stopping."""
     return exit_code == spec.requeue_exit or saved_on_leaving
 
 
