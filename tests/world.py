@@ -193,8 +193,8 @@ def image(state: State) -> dict[str, object]:
         "lists": [
             list(each)
             for each in (
-                state.holders, state.claimants, state.broken, state.draining, state.loose, state.spent,
-                state.promises.values(),
+                state.holders, state.claimants, state.broken, state.draining, state.jobs_to_settle,
+                state.gangs_to_settle, state.reservations.values(),
             )
         ],
         "tenants": {node: list(tenants) for node, tenants in state.tenants.items()},

@@ -10,7 +10,7 @@ import pytest
 from corral.core.fleets import commands
 from corral.core.fleets import fleets as f
 from corral.core.fleets.fleets import Fleet, Fleets, FleetSpec, NodeShape, PilotPhase
-from corral.core.fleets.reconcile import ABSENT_MS, BACKOFF_MS, LEAD_MS, SILENT_MS, Actions, PilotNode, upkeep
+from corral.core.fleets.reconcile import ABSENT_MS, BACKOFF_MS, LEAD_MS, SILENT_MS, Actions, PilotNode, reconcile
 from corral.core.intake.refusal import Refusal
 
 NOW = 10_000_000
@@ -41,7 +41,7 @@ def owed(
     now_ms: int = NOW,
 ) -> Actions:
     names = [fleets.next_pilot("gpu", ahead) for ahead in range(8)]
-    found = upkeep(fleets.fleets["gpu"], names, nodes or {}, target, absent or {}, now_ms)
+    found = reconcile(fleets.fleets["gpu"], names, nodes or {}, target, absent or {}, now_ms)
     for event in found.events:
         fleets.apply(event)
     return found

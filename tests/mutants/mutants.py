@@ -304,7 +304,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "array_limit_ignored",
         f"{CORE}/apply.py",
-        "job.active = min(job.abreast, len(job.gangs))",
+        "job.active = min(job.array_slots, len(job.gangs))",
         "job.active = len(job.gangs)",
         "All elements of an array run at once.",
         (f"{SETTLE}test_an_array_runs_no_more_abreast_than_it_may",),

@@ -23,7 +23,7 @@ def promised(**queue: int) -> World:
     world.submit("large", "a", demand_of(8), time_limit_ms=HOUR)
     plan = world.cycle()
     assert [each.gang for each in plan.reservations] == ["large/main"]
-    assert list(world.state.promises) == ["large/main"]
+    assert list(world.state.reservations) == ["large/main"]
     return world
 
 
@@ -56,4 +56,4 @@ def test_a_promise_is_written_once_and_void_when_the_gang_leaves_the_line():
     world.cycle()
     assert len([event for event in world.journal if isinstance(event, e.StartsPromised)]) == 1
     world.take(commands.cancel(world.state, "large", world.now))
-    assert not world.state.promises
+    assert not world.state.reservations

@@ -17,7 +17,7 @@ def world(nodes: int = 1, gpus: int = 8, **has: Any) -> World:
 
 
 def promised(made: World) -> dict[str, int]:
-    return {name.partition("/")[0]: each.at_ms - made.now for name, each in made.state.promises.items()}
+    return {name.partition("/")[0]: each.at_ms - made.now for name, each in made.state.reservations.items()}
 
 
 def test_everyone_who_waits_is_promised_a_start_that_fits_beside_the_others():
@@ -103,7 +103,7 @@ def test_whoever_leaves_the_line_leaves_its_promise():
     made.submit("next", demand=demand_of(8), estimate_ms=100_000)
     made.cycle()
     made.take(commands.cancel(made.state, "next", made.now))
-    assert made.state.promises == {}
+    assert made.state.reservations == {}
 
 
 def test_a_promise_on_a_node_that_fell_sick_is_found_anew_elsewhere():
@@ -146,7 +146,7 @@ def test_what_cannot_be_counted_is_promised_by_name_and_not_kept():
     made.submit("slice", demand=demand_of(0, slice_mib=10_000), estimate_ms=100_000)
     plan = made.cycle()
     assert [each.at_ms - made.now for each in plan.reservations] == [100_000]
-    assert made.state.promises == {}
+    assert made.state.reservations == {}
 
 
 # ---- compared with the plain definition ----------------------------------------------------------------------------

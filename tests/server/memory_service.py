@@ -195,7 +195,7 @@ class MemoryService:
     async def change_fleets(self, actor, command) -> Committed | Refusal:
         return self.do_fleets(actor, command(self.fleets, self.now_ms()))
 
-    def promised_ms(self, gang: str) -> int | None:
+    def reserved_start_ms(self, gang: str) -> int | None:
         return None
 
     async def explain(self, gang: str) -> WhyAnswer | Refusal:

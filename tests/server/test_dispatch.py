@@ -14,7 +14,7 @@ from corral.core.model import Cause, FailureClass, GangSpec, Health, JobSpec, Qu
 from corral.core.state import State
 from corral.core.work import Work
 from corral.remote.backend import RemoteBackend
-from corral.remote.settings import LEASE_MS, SHARED_LEASE_MS, fleet_settings
+from corral.remote.settings import LEASE_MS, SHARED_LEASE_MS, settings_for_lease
 from corral.runtime.base import HealthReport, Phase, Report, SavedReport, TaskKey, TaskOrder, TaskReport
 from corral.runtime.fake import FakeBackend
 from corral.server.dispatch import Dispatch
@@ -338,7 +338,7 @@ def test_a_failure_is_judged_when_the_loss_of_another_machine_would_be_known(tmp
     """A node may have renewed its lease right before it died: the lease, the margin and a look later it is lost."""
     journal = MemoryJournal()
     found(journal)
-    fleet = RemoteBackend(tmp_path, fleet_settings(lease_ms))
+    fleet = RemoteBackend(tmp_path, settings_for_lease(lease_ms))
     server = Server(load(journal), journal, MemoryLookup(), fleet, secrets_of(tmp_path))
     state = Desk(spec(Work(command=("x",))), TWO).state
     server._dispatch.state = state

@@ -372,7 +372,7 @@ class Driver:
             effects(self.state)
             or self.state.holders
             or self.state.claimants
-            or self.state.loose
+            or self.state.jobs_to_settle
             or self.state.backlog.count
         ):
             raise LawBroken("something is still owed, held or claimed at the end")

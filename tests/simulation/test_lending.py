@@ -1,5 +1,5 @@
-"""A fleet that follows demand through hours of load that comes and goes, in simulated time: engine, policy and upkeep
-are the real ones; machines come after a while, jobs end after a while."""
+"""A fleet that follows demand through hours of load that comes and goes, in simulated time: engine, policy and
+reconciling are the real ones; machines come after a while, jobs end after a while."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from corral.core.engine import Engine
 from corral.core.fleets import fleets as fl
 from corral.core.fleets.fleets import Fleets, FleetSpec, NodeShape
 from corral.core.fleets.outlook import could_come
-from corral.core.fleets.reconcile import PilotNode, upkeep
+from corral.core.fleets.reconcile import PilotNode, reconcile
 from corral.core.intake import commands
 from corral.core.intake.refusal import Refusal
 from corral.core.laws import check
@@ -90,7 +90,7 @@ class Lending:
         self.wanted = [each for each in self.wanted if each[0] > self.now_s - self.idle_s] + [(self.now_s, target)]
         names = [self.fleets.next_pilot("gpu", ahead) for ahead in range(10)]
         held = max(most for _, most in self.wanted)
-        owed = upkeep(fleet, names, self._standing(), target, {}, self.now, held)
+        owed = reconcile(fleet, names, self._standing(), target, {}, self.now, held)
         for event in owed.events:
             self.fleets.apply(event)
         for node in owed.drain:

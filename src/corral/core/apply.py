@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from corral.core import events as e
-from corral.core.apply_gangs import FOLD_GANGS, drop_from_held, enter_line, leave_line, unblock
+from corral.core.apply_gangs import FOLD_GANGS, drop_from_held, join_backlog, leave_backlog, unblock
 from corral.core.gang_id import gang_id
 from corral.core.lifecycle import may_follow
 from corral.core.model import Blocker, Gang, Health, Job, JobSpec, Node, Profile
@@ -167,7 +167,7 @@ def _job_submitted(state: State, event: e.JobSubmitted) -> None:
     for name in job.gangs:
         gang = state.gangs[name]
         if not gang.blockers:
-            enter_line(state, gang)
+            join_backlog(state, gang)
 
 
 def _blockers_at_birth(state: State, job: Job, now_ms: int) -> int:
@@ -217,7 +217,7 @@ def _make_gang(state: State, job: Job, name: str, demand: Any, blockers: int) ->
 
 def _park_excess(state: State, job: Job) -> None:
     """Array elements beyond array_parallel are not queued until an earlier one has ended."""
-    job.active = min(job.abreast, len(job.gangs))
+    job.active = min(job.array_slots, len(job.gangs))
     job.parked = job.gangs[job.active :][::-1]
     for name in job.parked:
         state.gangs[name].blockers |= Blocker.ARRAY
@@ -233,7 +233,7 @@ def _job_held(state: State, event: e.JobHeld) -> None:
     for name in job.gangs:
         gang = state.gangs[name]
         if not gang.is_over:
-            leave_line(state, gang)
+            leave_backlog(state, gang)
             gang.blockers |= Blocker.HELD
 
 
@@ -253,7 +253,7 @@ def _job_suspended(state: State, event: e.JobSuspended) -> None:
     for name in job.gangs:
         gang = state.gangs[name]
         if not gang.is_over:
-            leave_line(state, gang)
+            leave_backlog(state, gang)
             gang.blockers |= Blocker.SUSPENDED
 
 
@@ -270,7 +270,7 @@ def _job_resumed(state: State, event: e.JobResumed) -> None:
 
 
 def _job_ended(state: State, event: e.JobEnded) -> None:
-    del state.loose[event.job]
+    del state.jobs_to_settle[event.job]
     state.suspended.pop(event.job, None)
     for dependent, _ in state.dependents.pop(event.job, ()):
         state.awaited[dependent] -= 1
@@ -290,21 +290,21 @@ def _priority_changed(state: State, event: e.PriorityChanged) -> None:
     job.priority = event.priority
     for name in job.gangs:
         gang = state.gangs[name]
-        was_in_line = leave_line(state, gang)
+        was_in_backlog = leave_backlog(state, gang)
         if gang.holds_seats:
             drop_from_held(state, gang)
         gang.priority = event.priority
         if gang.holds_seats:
             state.held_by.setdefault((gang.queue, gang.priority), {})[gang.id] = gang
-        if was_in_line:
-            enter_line(state, gang)
+        if was_in_backlog:
+            join_backlog(state, gang)
 
 
 def _starts_promised(state: State, event: e.StartsPromised) -> None:
     for name in event.withdrawn:
-        del state.promises[name]
-    for promise in event.promises:
-        state.promises[promise.gang] = promise
+        del state.reservations[name]
+    for reservation in event.promises:
+        state.reservations[reservation.gang] = reservation
 
 
 FOLDS: dict[type, Callable[[State, Any], None]] = {

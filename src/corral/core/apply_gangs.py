@@ -20,28 +20,28 @@ HEAD = 1 << 60  # subtracted from the rank of a gang that goes to the head of it
 # ---- the backlog ---------------------------------------------------------------------------------------------------
 
 
-def enter_line(state: State, gang: Gang) -> None:
+def join_backlog(state: State, gang: Gang) -> None:
     state.backlog.add(gang)
 
 
-def is_in_line(gang: Gang) -> bool:
+def is_in_backlog(gang: Gang) -> bool:
     return gang.state is GangState.WAITING and not gang.blockers and not gang.claim
 
 
-def leave_line(state: State, gang: Gang) -> bool:
+def leave_backlog(state: State, gang: Gang) -> bool:
     """Remove a gang from the backlog. Returns whether it was there."""
-    was_in_line = is_in_line(gang)
-    if was_in_line:
+    was_in_backlog = is_in_backlog(gang)
+    if was_in_backlog:
         state.backlog.remove(gang)
-        state.promises.pop(gang.id, None)
-    return was_in_line
+        state.reservations.pop(gang.id, None)
+    return was_in_backlog
 
 
 def unblock(state: State, gang: Gang, blocker: int) -> None:
     """Remove a blocker; a gang without blockers enters the backlog."""
-    was_in_line = is_in_line(gang)
+    was_in_backlog = is_in_backlog(gang)
     gang.blockers &= ~blocker
-    if not was_in_line and is_in_line(gang):
+    if not was_in_backlog and is_in_backlog(gang):
         state.backlog.add(gang)
 
 
@@ -63,10 +63,10 @@ def _unpark(job: Job, gang: Gang) -> None:
 
 
 def _note_if_array_has_room(state: State, job: Job) -> None:
-    if job.parked and job.active < job.abreast:
-        state.loose[job.id] = None
+    if job.parked and job.active < job.array_slots:
+        state.jobs_to_settle[job.id] = None
     else:
-        state.loose.pop(job.id, None)
+        state.jobs_to_settle.pop(job.id, None)
 
 
 # ---- seats ---------------------------------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ def _placed(state: State, gang: Gang, event: e.GangPlaced) -> None:
     if gang.claim:
         _unclaim(state, gang)
     else:
-        leave_line(state, gang)
+        leave_backlog(state, gang)
         gang.turn = state.version
     assert not gang.blockers, "a blocked gang was placed"
     _sit(state, gang, event)
@@ -154,7 +154,7 @@ def _rise(state: State, gang: Gang, now_ms: int) -> None:
     state.broken.pop(gang.id, None)
     state.stopping.pop(gang.id, None)
     state.elastic.pop(gang.id, None)
-    state.spent.pop(gang.id, None)
+    state.gangs_to_settle.pop(gang.id, None)
     gang.metered = gang.seats = gang.spares = ()
     gang.gpu_milli = 0
 
@@ -167,7 +167,7 @@ def drop_from_held(state: State, gang: Gang) -> None:
 
 
 def _claimed(state: State, gang: Gang, event: e.GangClaimed) -> None:
-    leave_line(state, gang)
+    leave_backlog(state, gang)
     gang.claim, gang.turn = event.seats, state.version
     state.touch(event.seats)
     state.claimants[gang.id] = gang
@@ -181,7 +181,7 @@ def _claim_dropped(state: State, gang: Gang, event: e.ClaimDropped) -> None:
     _unclaim(state, gang)
     _set_charge(state, gang, ())
     _note_that_it_left(state, gang, event.at_ms)
-    if is_in_line(gang):
+    if is_in_backlog(gang):
         state.backlog.add(gang)
 
 
@@ -242,7 +242,7 @@ def _note_if_spent(state: State, gang: Gang, now_ms: int) -> None:
         if gang.blamed is None and gang.eviction.judge_ms > now_ms:
             state.set_timer(gang.eviction.judge_ms, gang)
         else:
-            state.spent[gang.id] = gang
+            state.gangs_to_settle[gang.id] = gang
 
 
 def _evicted(state: State, gang: Gang, event: e.GangEvicted) -> None:
@@ -330,7 +330,7 @@ def _requeued(state: State, gang: Gang, event: e.GangRequeued) -> None:
     if event.not_before_ms > event.at_ms:
         gang.blockers |= Blocker.BACKOFF
         state.set_timer(event.not_before_ms, gang)
-    if is_in_line(gang):
+    if is_in_backlog(gang):
         state.backlog.add(gang)
     deadline = state.jobs[gang.job].spec.deadline_ms
     if deadline is not None:
@@ -339,7 +339,7 @@ def _requeued(state: State, gang: Gang, event: e.GangRequeued) -> None:
 
 def _finished(state: State, gang: Gang, event: e.GangFinished) -> None:
     assert event.state in TERMINAL
-    leave_line(state, gang)
+    leave_backlog(state, gang)
     if gang.claim:
         _unclaim(state, gang)
         _set_charge(state, gang, ())
@@ -357,7 +357,7 @@ def _finished(state: State, gang: Gang, event: e.GangFinished) -> None:
     if job.unfinished:
         _note_if_array_has_room(state, job)
         return
-    state.loose[job.id] = None
+    state.jobs_to_settle[job.id] = None
     queue = state.queues.queues[gang.queue]
     queue.jobs -= 1
     queue.user_jobs[job.user] -= 1

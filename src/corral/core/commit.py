@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from corral.core import events as e
-from corral.core.apply_gangs import is_in_line
+from corral.core.apply_gangs import is_in_backlog
 from corral.core.cluster.resources import GPU_MILLI, Amounts, Seat, amount_of
 from corral.core.model import Cause, Gang, GangState
 from corral.core.plan import Decision, DropClaim, Evict, Grow, MakeRoom, Place, Plan, Repair
@@ -23,21 +23,21 @@ EVICTABLE = (GangState.STARTING, GangState.RUNNING, GangState.BROKEN)
 def commit(state: State, plan: Plan, now_ms: int) -> list[e.Event]:
     """The events of all decisions that still hold, in the order of the plan."""
     if not plan.decisions:
-        return _promise(state, plan, (), now_ms)
+        return _reserve(state, plan, (), now_ms)
     draft = Draft(Snapshot(state, now_ms))
     found: list[e.Event] = []
     for decision in plan.decisions:
         found += commit_one(draft, decision)
         draft.capacity.keep()
-    return found + _promise(state, plan, draft.served, now_ms)
+    return found + _reserve(state, plan, draft.served, now_ms)
 
 
-def _promise(state: State, plan: Plan, served: Container[str], now_ms: int) -> list[e.Event]:
+def _reserve(state: State, plan: Plan, served: Container[str], now_ms: int) -> list[e.Event]:
     """The changes to durable reservations, for a plan that keeps or remembers them. A reservation of a gang that no
     longer waits is void."""
     if not plan.keeps and not plan.remembers:
         return []
-    given, known = {each.gang: each for each in plan.reservations}, state.promises
+    given, known = {each.gang: each for each in plan.reservations}, state.reservations
     changed = tuple(
         each
         for each in plan.reservations
@@ -45,13 +45,13 @@ def _promise(state: State, plan: Plan, served: Container[str], now_ms: int) -> l
         and each.gang not in served
         and _is_in_line(state, each.gang)
     )
-    withdrawn = tuple(name for name in state.promises if name not in given and name not in served)
+    withdrawn = tuple(name for name in state.reservations if name not in given and name not in served)
     return [e.StartsPromised(now_ms, changed, withdrawn)] if changed or withdrawn else []
 
 
 def _is_in_line(state: State, name: str) -> bool:
     gang = state.gangs.get(name)
-    return gang is not None and is_in_line(gang)
+    return gang is not None and is_in_backlog(gang)
 
 
 def commit_one(draft: Draft, decision: Decision) -> list[e.Event]:

@@ -53,7 +53,7 @@ class Engine:
                 apply(state, event)
                 if type(event) in FOLD_GANGS:
                     touched[event.gang] = None  # type: ignore[union-attr]
-            events = follow_up(state, now_ms) if state.spent or state.loose else ()
+            events = follow_up(state, now_ms) if state.gangs_to_settle or state.jobs_to_settle else ()
         return effects(state, touched) if touched else []
 
     def tell(self, fact: f.Fact, now_ms: int) -> list[Effect]:

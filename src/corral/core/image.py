@@ -6,9 +6,9 @@ of policies) is built again; the order of entries is kept, so that a loaded stat
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from corral.core.apply_gangs import enter_line, is_in_line
+from corral.core.apply_gangs import is_in_backlog, join_backlog
 from corral.core.cluster.resources import TaskDemand
 from corral.core.model import After, Gang, Job, Node, OutOfTurn, Profile, QueueSpec, Reservation, Settings
 from corral.core.queues.quota import ROOT, Queue
@@ -53,13 +53,15 @@ class Image(Struct, frozen=True, gc=False, kw_only=True):
     held_by: list[tuple[str, int, list[str]]]
     dependents: list[tuple[str, list[str]]]
     namesakes: list[tuple[str, str, list[str]]]
-    promises: list[Reservation] = []
+    reservations: list[Reservation] = field(default_factory=list, name="promises")  # its name in stored images
     out_of_turn: list[tuple[int, TaskDemand, OutOfTurn]] = []
 
 
-#: Tables of gangs by name, and tables of names, whose order is kept.
-_OF_GANGS = ("holders", "claimants", "broken", "stopping", "elastic", "spent")
-_OF_NAMES = ("draining", "loose")
+#: Tables of gangs by name, and tables of names, whose order is kept: the name in the image, and that in the state.
+_OF_GANGS = {name: name for name in ("holders", "claimants", "broken", "stopping", "elastic")} | {
+    "spent": "gangs_to_settle"
+}
+_OF_NAMES = {"draining": "draining", "loose": "jobs_to_settle"}
 
 
 def take_image(state: State) -> Image:
@@ -76,12 +78,12 @@ def take_image(state: State) -> Image:
         jobs=list(state.jobs.values()),
         gangs=list(state.gangs.values()),
         timers=state.timers,
-        orders={name: list(getattr(state, name)) for name in (*_OF_GANGS, *_OF_NAMES)},
+        orders={name: list(getattr(state, table)) for name, table in (_OF_GANGS | _OF_NAMES).items()},
         tenants=[(node, list(gangs)) for node, gangs in state.tenants.items()],
         held_by=[(queue, priority, list(gangs)) for (queue, priority), gangs in state.held_by.items()],
         dependents=[(job, [name for name, _ in waiting]) for job, waiting in state.dependents.items()],
         namesakes=[(user, name, list(jobs)) for (user, name), jobs in state.namesakes.items()],
-        promises=list(state.promises.values()),
+        reservations=list(state.reservations.values()),
         out_of_turn=[(priority, task, known) for (priority, task), known in state.out_of_turn.items()],
     )
 
@@ -119,19 +121,19 @@ def from_image(image: Image) -> State:
     state.suspended = {job.id: None for job in image.jobs if job.suspended is not None and not job.is_over}
     state.gangs = {gang.id: gang for gang in image.gangs}
     state.timers = image.timers
-    for name in _OF_GANGS:
-        setattr(state, name, {gang: state.gangs[gang] for gang in image.orders[name]})
-    for name in _OF_NAMES:
-        setattr(state, name, dict.fromkeys(image.orders[name]))
+    for name, table in _OF_GANGS.items():
+        setattr(state, table, {gang: state.gangs[gang] for gang in image.orders[name]})
+    for name, table in _OF_NAMES.items():
+        setattr(state, table, dict.fromkeys(image.orders[name]))
     state.tenants = {node: dict.fromkeys(gangs) for node, gangs in image.tenants}
     state.held_by = {(q, priority): {gang: state.gangs[gang] for gang in gangs} for q, priority, gangs in image.held_by}
     _restore_dependents(state, image)
     state.awaited = awaited_ends(state)
     state.namesakes = {(user, name): Namesakes.fromkeys(jobs) for user, name, jobs in image.namesakes}
-    state.promises = {promise.gang: promise for promise in image.promises}
+    state.reservations = {each.gang: each for each in image.reservations}
     state.out_of_turn = {(priority, task): known for priority, task, known in image.out_of_turn}
     _restore_counts(state)
-    _restore_lines(state)
+    _restore_backlog(state)
     return state
 
 
@@ -177,10 +179,10 @@ def _restore_counts(state: State) -> None:
         state.queues.count_elements(queue, user, count)
 
 
-def _restore_lines(state: State) -> None:
+def _restore_backlog(state: State) -> None:
     """Fill the backlog. Equal profiles become one object again: many gangs share few of them."""
     shapes: dict[Profile, Profile] = {}
     for gang in sorted(state.gangs.values(), key=lambda gang: gang.rank):
         gang.profile = shapes.setdefault(gang.profile, gang.profile)
-        if is_in_line(gang):
-            enter_line(state, gang)
+        if is_in_backlog(gang):
+            join_backlog(state, gang)

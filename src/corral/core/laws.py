@@ -154,8 +154,8 @@ def _lines_are_right(state: State) -> Iterator[str]:
     counts = {queue: (each.gangs, each.gpu_milli) for queue, each in state.backlog.queues.items()}
     if counts != waiting:
         yield f"waiting by queue: {counts}, counted {waiting}"
-    if not state.promises.keys() <= set(queued):
-        yield f"reserved a start but not queued: {sorted(state.promises.keys() - set(queued))}"
+    if not state.reservations.keys() <= set(queued):
+        yield f"reserved a start but not queued: {sorted(state.reservations.keys() - set(queued))}"
     wanted = [gang.id for gang in state.gangs.values() if _belongs_in_line(gang)]
     if sorted(queued) != sorted(wanted) or state.backlog.count != len(wanted):
         yield f"queued: {sorted(queued)}, should be: {sorted(wanted)}"

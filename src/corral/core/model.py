@@ -235,7 +235,7 @@ class Job(Struct, gc=False):
     cancel_ms: int | None = None  # when it is cancelled, if it is still suspended then
 
     @property
-    def abreast(self) -> int:
+    def array_slots(self) -> int:
         """The number of gangs of an array that may be queued or hold seats at the same time."""
         return (self.spec.array_parallel or len(self.gangs)) * len(self.spec.gangs)
 

@@ -189,10 +189,10 @@ def _replace_task(profile: Profile, grown: dict[str, int]) -> Profile:
 def follow_up(state: State, now_ms: int) -> list[e.Event]:
     """Follow-up events: a gang without running tasks has stopped; an ended job releases or cancels its dependents."""
     found: list[e.Event] = []
-    for gang in state.spent.values():
+    for gang in state.gangs_to_settle.values():
         found += settle(state, gang, now_ms, 0, FailureClass.NODE_LOST if gang.lost else None)
     ended: dict[str, list[tuple[Job, After]]] = {}  # dependent -> ended jobs, and the kind of dependency
-    for job_id in state.loose:
+    for job_id in state.jobs_to_settle:
         job = state.jobs[job_id]
         if not job.is_over:
             gang = state.gangs[job.parked[-1]]

@@ -61,9 +61,9 @@ class State:
         self.awaited: dict[str, int] = {}  # job -> number of its open dependencies; absent: none
         self.namesakes: dict[tuple[str, str], Namesakes] = {}  # (user, name) -> unfinished jobs, oldest first
         self.suspended: dict[str, None] = {}  # jobs that may not start because their users have changed
-        self.loose: dict[str, None] = {}  # jobs to settle: they ended, or their array has room
-        self.spent: dict[str, Gang] = {}  # gangs to settle: evicted, and all their tasks have ended
-        self.promises: dict[str, Reservation] = {}  # waiting gangs -> their durable reservations
+        self.jobs_to_settle: dict[str, None] = {}  # they ended, or their array has room
+        self.gangs_to_settle: dict[str, Gang] = {}  # evicted, and all their tasks have ended
+        self.reservations: dict[str, Reservation] = {}  # waiting gangs -> their durable reservations
         #: (priority, task) of the last gang served out of turn -> until when no other like it is
         self.out_of_turn: dict[tuple[int, TaskDemand], OutOfTurn] = {}
         self.timers: list[Timer] = []

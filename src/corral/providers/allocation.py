@@ -24,11 +24,11 @@ class Allocation(Struct, frozen=True, kw_only=True):
     path: tuple[str, ...] = ()
 
 
-def granted(engine: str, env: Mapping[str, str]) -> Allocation:
+def granted(provider: str, env: Mapping[str, str]) -> Allocation:
     """Raises ValueError if there is no such provider, or it did not start this process."""
-    if engine not in ENGINES:
-        raise ValueError(f"unknown provider {engine!r}: use one of {', '.join(filter(None, ENGINES))}")
-    return ENGINES[engine](env)
+    if provider not in _BY_PROVIDER:
+        raise ValueError(f"unknown provider {provider!r}: use one of {', '.join(filter(None, _BY_PROVIDER))}")
+    return _BY_PROVIDER[provider](env)
 
 
 def offered(found: Sequence[Gpu], grant: Allocation) -> tuple[Gpu, ...]:
@@ -76,4 +76,4 @@ def _number(text: str) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-ENGINES: dict[str, Callable[[Mapping[str, str]], Allocation]] = {"": _everything, "slurm": _by_slurm}
+_BY_PROVIDER: dict[str, Callable[[Mapping[str, str]], Allocation]] = {"": _everything, "slurm": _by_slurm}

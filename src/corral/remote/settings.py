@@ -39,7 +39,7 @@ class RemoteSettings(Struct, frozen=True, kw_only=True):
         return ""
 
 
-def fleet_settings(lease_ms: int, farewell_ms: int = FAREWELL_MS) -> RemoteSettings:
+def settings_for_lease(lease_ms: int, farewell_ms: int = FAREWELL_MS) -> RemoteSettings:
     """Settings for a given lease: four heartbeats, of which three may be lost. The margin depends on how long it takes
     to end a task, not on the length of the lease."""
     margin_ms = min(max(lease_ms // 4, 500), _MARGIN_MS_MAX)

@@ -228,7 +228,7 @@ class ServerService(EventHub):
         answer = await self._thought(lambda: self.loop.planner.why(gang, self.now_ms()))
         return answer.refusal or answer.why or Refusal("no_such_gang", f"there is no gang {gang!r}")
 
-    def promised_ms(self, gang: str) -> int | None:
+    def reserved_start_ms(self, gang: str) -> int | None:
         """The start time that the last plan reserved for it, if it did."""
         return self.loop.promised.get(gang)
 

@@ -26,7 +26,7 @@ def is_useful(one: RunRecord, second: int, end_ms: int) -> bool:
     return one.started_ms is not None and one.started_ms <= second * S < until
 
 
-def is_in_line(one: JobHistory, second: int) -> bool:
+def is_in_backlog(one: JobHistory, second: int) -> bool:
     is_there = one.submitted_ms <= second * S and (one.ended_ms is None or second * S < one.ended_ms)
     return is_there and not any(holds(each, second) for each in one.runs)
 
@@ -44,7 +44,7 @@ def test_every_second_counts_the_same(seed):
     found, jobs = series(drawn), drawn.jobs.values()
     for second in SECONDS:
         useful = [each.gpu_milli for one in jobs for each in one.runs if is_useful(each, second, drawn.end_ms)]
-        waiting = [one.gpu_milli for one in jobs if is_in_line(one, second)]
+        waiting = [one.gpu_milli for one in jobs if is_in_backlog(one, second)]
         assert found.held.at(second * S) == held(drawn, second)
         assert found.useful.at(second * S) == sum(useful)
         assert found.in_line.at(second * S) == sum(waiting)
@@ -57,7 +57,7 @@ def test_areas_are_sums_over_seconds(seed):
     drawn = random_history(seed)
     found, cluster = series(drawn), measure(drawn).cluster
     assert found.held.integral(0, 100 * S) == S * sum(held(drawn, second) for second in SECONDS)
-    waiting = [second for second in SECONDS if any(is_in_line(one, second) for one in drawn.jobs.values())]
+    waiting = [second for second in SECONDS if any(is_in_backlog(one, second) for one in drawn.jobs.values())]
     free = scattered = 0
     for second in waiting:
         for node in drawn.nodes:

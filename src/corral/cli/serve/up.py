@@ -166,13 +166,13 @@ def _backend(given: dict[str, Any], folder: Path, config: Config) -> Backend:
     if not given["fleet"]:
         return _watched(_node(given["fake_gpus"]), folder, config)
     from corral.remote.backend import RemoteBackend
-    from corral.remote.settings import LEASE_MS, SHARED_LEASE_MS, fleet_settings
+    from corral.remote.settings import LEASE_MS, SHARED_LEASE_MS, settings_for_lease
 
     if given["fake_gpus"] is not None:
         raise Complaint("--fleet and --fake-gpus do not go together", "simulated GPUs: corral agent --fake-gpus 8xH100")
     is_shared = bool(given["database"] or config.database)
     lease_ms = given["lease"] or (SHARED_LEASE_MS if is_shared else LEASE_MS)
-    settings = fleet_settings(lease_ms, config.agents.farewell_ms)
+    settings = settings_for_lease(lease_ms, config.agents.farewell_ms)
     if fault := settings.fault():
         raise Complaint(f"--lease: {fault}", "some seconds are usual; the default is 8s")
     return RemoteBackend(folder, settings)

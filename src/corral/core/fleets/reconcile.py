@@ -45,7 +45,7 @@ class Actions(Struct):
     remove: list[str] = field(default_factory=list)
 
 
-def upkeep(
+def reconcile(
     fleet: Fleet,
     names: Sequence[str],
     nodes: Mapping[str, PilotNode],
@@ -57,35 +57,35 @@ def upkeep(
     """Compute the actions. ``names``: for new pilots, as many as may be needed. ``target``: the wanted number of nodes.
     ``held``: the largest recent target; pilots requested for it are kept. ``absent_since_ms``: pilots that the provider
     does not know, since when."""
-    owed = Actions()
+    actions = Actions()
     name = fleet.spec.name
     over: set[str] = set()
     for pilot in fleet.pilots.values():
         node = nodes.get(pilot.name)
         if node is not None and not node.is_lost and pilot.joined_ms is None:
-            owed.events.append(f.PilotJoined(now_ms, name, pilot.name, node.shape))
+            actions.events.append(f.PilotJoined(now_ms, name, pilot.name, node.shape))
         why = _why_over(pilot, node, absent_since_ms.get(pilot.name), now_ms)
         if why is not None:
             over.add(pilot.name)
             if node is not None:
-                owed.remove.append(pilot.name)
-            owed.events.append(f.PilotEnded(now_ms, name, pilot.name, why))
+                actions.remove.append(pilot.name)
+            actions.events.append(f.PilotEnded(now_ms, name, pilot.name, why))
     left = [pilot for pilot in fleet.pilots.values() if pilot.name not in over]
     recalled = _recall(fleet, left, nodes, target, max(target, held or 0), now_ms)
-    owed.events += [f.PilotRecalled(now_ms, name, each, why) for each, why in recalled.items()]
+    actions.events += [f.PilotRecalled(now_ms, name, each, why) for each, why in recalled.items()]
     for pilot in left:
         if pilot.recalled_ms is not None or pilot.name in recalled:
-            _see_off(owed, pilot, nodes.get(pilot.name))
+            _drain_and_release(actions, pilot, nodes.get(pilot.name))
         elif pilot.phase is None:
-            owed.acquire.append(pilot.name)
+            actions.acquire.append(pilot.name)
     staying = [pilot for pilot in left if pilot.recalled_ms is None and pilot.name not in recalled]
     has_failed = any(fleet.pilots[each].recalled_ms is None and fleet.pilots[each].joined_ms is None for each in over)
     fresh = [] if has_failed else list(names[: _missing(fleet, staying, target, now_ms)])
-    owed.events += [f.PilotOrdered(now_ms, name, each) for each in fresh]
-    owed.acquire += fresh
+    actions.events += [f.PilotOrdered(now_ms, name, each) for each in fresh]
+    actions.acquire += fresh
     if fleet.is_recalled and not left:
-        owed.events.append(f.FleetRemoved(now_ms, name))
-    return owed
+        actions.events.append(f.FleetRemoved(now_ms, name))
+    return actions
 
 
 def _why_over(pilot: Pilot, node: PilotNode | None, absent_ms: int | None, now_ms: int) -> str | None:
@@ -112,7 +112,8 @@ def _recall(
         return {pilot.name: "the fleet is being removed" for pilot in wanted}
     found = {pilot.name: why for pilot in wanted if (why := _why_given_up(pilot, nodes.get(pilot.name), now_ms))}
     wanted = [pilot for pilot in wanted if pilot.name not in found and not _is_going(pilot, now_ms)]
-    surplus = sorted(wanted, key=lambda pilot: _dearness(pilot, nodes.get(pilot.name)))[: max(0, len(wanted) - target)]
+    in_order = sorted(wanted, key=lambda pilot: _return_order(pilot, nodes.get(pilot.name)))
+    surplus = in_order[: max(0, len(wanted) - target)]
     spec = fleet.spec
     for at, pilot in enumerate(surplus):
         node = nodes.get(pilot.name)
@@ -133,27 +134,27 @@ def _why_given_up(pilot: Pilot, node: PilotNode | None, now_ms: int) -> str:
     return ""
 
 
-def _dearness(pilot: Pilot, node: PilotNode | None) -> tuple[int, int, str]:
+def _return_order(pilot: Pilot, node: PilotNode | None) -> tuple[int, int, str]:
     """The order in which pilots are returned: queued, lost, idle for longest, busy."""
     if node is None:
         return (0 if pilot.phase is not PilotPhase.STARTED else 1, -pilot.ordered_ms, pilot.name)
     return (2 if node.is_lost else 4 if node.is_busy else 3, node.since_ms, pilot.name)
 
 
-def _see_off(owed: Actions, pilot: Pilot, node: PilotNode | None) -> None:
+def _drain_and_release(actions: Actions, pilot: Pilot, node: PilotNode | None) -> None:
     """Drain the node, wait until its jobs have left it, then release the pilot."""
     if node is not None and not node.is_lost:
         if not node.is_drained:
-            owed.drain.append(pilot.name)
+            actions.drain.append(pilot.name)
             return
         if node.is_busy:
             return
-    owed.release.append(pilot.name)
+    actions.release.append(pilot.name)
 
 
 def _missing(fleet: Fleet, staying: Sequence[Pilot], target: int, now_ms: int) -> int:
     """The number of pilots to order now."""
-    if fleet.is_recalled or is_too_dear(fleet, now_ms):
+    if fleet.is_recalled or is_over_cost_limit(fleet, now_ms):
         return 0
     if fleet.failures:
         wait_ms = min(BACKOFF_MS << min(fleet.failures - 1, 16), BACKOFF_MS_MAX)
@@ -172,7 +173,7 @@ def _is_going(pilot: Pilot, now_ms: int) -> bool:
     return pilot.until_ms - now_ms < min(LEAD_MS, life_ms // LEAD_PART)
 
 
-def is_too_dear(fleet: Fleet, now_ms: int) -> bool:
+def is_over_cost_limit(fleet: Fleet, now_ms: int) -> bool:
     """Whether the fleet has reached its cost limit."""
     most = fleet.spec.cost_max_milli
     return most is not None and fleet.cost_milli(now_ms) >= most

@@ -87,8 +87,8 @@ def binds(tree: QueueTree, name: str, dimension: str, asked: int, now_ms: int) -
     for each in tree.path(name)[1:]:
         if tree.queues[each].used.get(dimension, 0) + asked > (tree.guarantee(each, dimension, now_ms) or 0):
             return True
-    promised = (tree.guarantee(name, dimension, now_ms) or 0) + never_lent(tree, name, dimension, now_ms)
-    return promised <= tree.total.get(dimension, 0)
+    guaranteed = (tree.guarantee(name, dimension, now_ms) or 0) + never_lent(tree, name, dimension, now_ms)
+    return guaranteed <= tree.total.get(dimension, 0)
 
 
 def is_guaranteed(tree: QueueTree, name: str, dimension: str, asked: int, now_ms: int) -> bool:

@@ -84,7 +84,7 @@ class QueueTree:
         self._own_users: set[tuple[str, str]] = set()  # of a copy: (queue, user) that were charged
         #: computed guarantees and limits. With scheduled changes, a copy has its own, because time
         #: does not advance in it, and the original has none
-        self._promised: dict[tuple[str, str], int | None] | None = None
+        self._guarantees: dict[tuple[str, str], int | None] | None = None
         self._unlent: dict[tuple[str, str, int], int] = {}  # until the next charge
         self.runs: dict[str, dict[str, Run]] = {}  # of a copy: by queue with a budget, current and planned runs
         self._bounds: dict[tuple[str, str], list[tuple[str, int]]] | None = None
@@ -103,10 +103,10 @@ class QueueTree:
 
     def _terms_changed(self) -> None:
         """Drop what was computed from the settings of queues; it is computed again when needed."""
-        self._known_terms = self._promised = self._bounds = None
+        self._known_terms = self._guarantees = self._bounds = None
         self._unlent = {}
         if self._own is not None:
-            self._promised, self._bounds = {}, {}
+            self._guarantees, self._bounds = {}, {}
 
     def drop(self, name: str) -> None:
         queue = self.queues.pop(name)
@@ -146,7 +146,7 @@ class QueueTree:
             specs = [queue.spec for queue in self.queues.values()]
             self._known_terms = terms_of(specs)
             if self._own is None and not any(each.changes for each in specs):
-                self._promised, self._bounds = {}, {}
+                self._guarantees, self._bounds = {}, {}
         return self._known_terms
 
     @property
@@ -170,19 +170,19 @@ class QueueTree:
 
     def guarantee(self, name: str, dimension: str, now_ms: int) -> int | None:
         """What is always obtainable. A queue without a setting has the sum of its children's guarantees."""
-        if self._promised is not None and (name, dimension) in self._promised:
-            return self._promised[name, dimension]
-        promised = self._guarantee(name, dimension, now_ms)
-        if self._promised is not None:
-            self._promised[name, dimension] = promised
-        return promised
+        if self._guarantees is not None and (name, dimension) in self._guarantees:
+            return self._guarantees[name, dimension]
+        guarantee = self._guarantee(name, dimension, now_ms)
+        if self._guarantees is not None:
+            self._guarantees[name, dimension] = guarantee
+        return guarantee
 
     def _guarantee(self, name: str, dimension: str, now_ms: int) -> int | None:
         queue = self.queues[name]
         stated = amount_of(queue.spec.guarantee, dimension)
         if stated is None and queue.children:
-            promised = [self.guarantee(child, dimension, now_ms) for child in queue.children]
-            known = [each for each in promised if each is not None]
+            below = [self.guarantee(child, dimension, now_ms) for child in queue.children]
+            known = [each for each in below if each is not None]
             stated = sum(known) if known else None
         return changed(stated, queue.spec, dimension, now_ms, is_limit=False)
 
@@ -317,8 +317,8 @@ class QueueTree:
         twin.queues = self.queues.copy()
         twin._own, twin._own_users, twin.charges, twin._unlent = set(), set(), [], {}
         twin.runs = {}
-        if self._promised is None:
-            twin._promised, twin._bounds = {}, {}
+        if self._guarantees is None:
+            twin._guarantees, twin._bounds = {}, {}
         return twin
 
     def _to_change(self, name: str) -> Queue:

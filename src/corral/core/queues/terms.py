@@ -25,10 +25,10 @@ class Terms(Struct, frozen=True):
 
 def terms_of(specs: Sequence[QueueSpec]) -> Terms:
     names = [name for each in specs for name, _ in (*each.limit, *each.user_limit, *each.lend)]
-    promised = {name for each in specs for name, _ in each.guarantee}
-    promised |= {name for each in specs for change in each.changes for name, _ in change.guarantee}
+    guaranteed = {name for each in specs for name, _ in each.guarantee}
+    guaranteed |= {name for each in specs for change in each.changes for name, _ in change.guarantee}
     return Terms(
-        tuple([name for name in SHARE_DIMENSIONS if name in promised]),
+        tuple([name for name in SHARE_DIMENSIONS if name in guaranteed]),
         frozenset(name for each in specs for name, _ in each.lend),
         any(each.budget is not None for each in specs),
         any(":" in name for name in names),

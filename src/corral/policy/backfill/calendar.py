@@ -32,7 +32,7 @@ Found = tuple[int, list[tuple[int, int]], list[int]]
 Allowed = Callable[[int], int | None]
 
 
-class Promise(Struct):
+class Holding(Struct):
     """What a reservation was made for, and what it takes."""
 
     demand: Demand
@@ -52,7 +52,7 @@ class TransientReservations:
         self._draft = draft
         self._snapshot = draft.snapshot
         self._topology = draft.capacity.topology
-        self._promises: list[Promise] = []  # one per reservation, in the same order
+        self._holdings: list[Holding] = []  # one per reservation, in the same order
         self._taken: dict[int, list[Taken]] = {}  # node -> GPUs that are reserved there
         self._kept: dict[int, dict[str, int]] = {}  # node -> amounts that reservations need there
         self._bounds: dict[tuple[int, ...], Bounds] = {}
@@ -82,28 +82,28 @@ class TransientReservations:
         if found is None or (spec.deadline_ms is not None and found[0] + (spec.expected_ms or 0) > spec.deadline_ms):
             return None
         at_ms, counts, column = found
-        promise = Promise(demand, expected, dict(counts), column.copy(), sum(column))
-        reservation = Reservation(gang.id, at_ms, at_ms + expected, self._seats_at(promise, at_ms, {}))
-        self._promises.append(promise)
+        holding = Holding(demand, expected, dict(counts), column.copy(), sum(column))
+        reservation = Reservation(gang.id, at_ms, at_ms + expected, self._seats_at(holding, at_ms, {}))
+        self._holdings.append(holding)
         self.reservations.append(reservation)
-        self._keep(promise, reservation)
+        self._keep(holding, reservation)
         return reservation
 
-    def _keep(self, promise: Promise, reservation: Reservation) -> None:
+    def _keep(self, holding: Holding, reservation: Reservation) -> None:
         """Record what a reservation takes of each node."""
         self._bounds.clear()
         for seat in reservation.seats:
             n = self._topology.number[seat.node]
-            amounts = tuple([(name, each * promise.counts[n]) for name, each in promise.demand.task.amounts])
-            entry = promise.entries[n] = (reservation.at_ms, reservation.until_ms, seat.gpus, amounts)
+            amounts = tuple([(name, each * holding.counts[n]) for name, each in holding.demand.task.amounts])
+            entry = holding.entries[n] = (reservation.at_ms, reservation.until_ms, seat.gpus, amounts)
             self._taken.setdefault(n, []).append(entry)
             self._count(n, amounts, 1)
 
-    def _cross_out(self, promise: Promise) -> None:
-        for n, entry in promise.entries.items():
+    def _cross_out(self, holding: Holding) -> None:
+        for n, entry in holding.entries.items():
             self._taken[n].remove(entry)
             self._count(n, entry[3], -1)
-        promise.entries = {}
+        holding.entries = {}
 
     def _count(self, n: int, amounts: Amounts, sign: int) -> None:
         kept = self._kept.setdefault(n, {})
@@ -148,15 +148,15 @@ class TransientReservations:
                     return time, counts, column
         return None
 
-    def _seats_at(self, promise: Promise, time: int, here: Mapping[int, Sequence[Seat]]) -> tuple[Seat, ...]:
+    def _seats_at(self, holding: Holding, time: int, here: Mapping[int, Sequence[Seat]]) -> tuple[Seat, ...]:
         """The GPUs to reserve: preferably GPUs that are busy now, so that free ones stay usable until then. ``here``:
         seats that will be in use."""
-        demand, task, capacity, topology = promise.demand, promise.demand.task, self._draft.capacity, self._topology
+        demand, task, capacity, topology = holding.demand, holding.demand.task, self._draft.capacity, self._topology
         found: list[Seat] = []
-        for n, count in sorted(promise.counts.items()):
+        for n, count in sorted(holding.counts.items()):
             mask = topology.accepted(task)[topology.kind[n]] & capacity.up[n] & ~_gpus_of(here.get(n, ()))
             prospect = self._future.prospect(n)
-            usable = prospect.free_at(mask, time, promise.hold_ms, self._taken.get(n, ()))
+            usable = prospect.free_at(mask, time, holding.hold_ms, self._taken.get(n, ()))
             if task.gpus and demand.tp > 1:
                 busy_now = usable & ~capacity.free[n]
                 rather = busy_now if gpu_slots(topology, demand, n, busy_now) >= count else usable
@@ -218,36 +218,36 @@ class TransientReservations:
                 for each, before, reservation in reversed(moved):
                     self._move(each, before, reservation)
                 return False
-            moved.append((at, self._promises[at].counts, self.reservations[at]))
+            moved.append((at, self._holdings[at].counts, self.reservations[at]))
             self._move(at, counts, None, here)
         return True
 
     def _is_touched(self, at: int, gang: Gang, here: Mapping[int, Sequence[Seat]]) -> bool:
         """Whether a reservation needs something that these seats take."""
-        entries = self._promises[at].entries
+        entries = self._holdings[at].entries
         return any(n in entries and (gang.amounts or entries[n][2] & _gpus_of(here[n])) for n in here)
 
     def _move(
         self, at: int, counts: dict[int, int], to: Reservation | None, here: Mapping[int, Sequence[Seat]] | None = None
     ) -> None:
         """Move a reservation to the seats of ``to``, or to the best seats beside ``here``, which will be in use."""
-        promise, reservation = self._promises[at], self.reservations[at]
-        self._cross_out(promise)
-        promise.counts = counts
-        to = to or replace(reservation, seats=self._seats_at(promise, reservation.at_ms, here or {}))
+        holding, reservation = self._holdings[at], self.reservations[at]
+        self._cross_out(holding)
+        holding.counts = counts
+        to = to or replace(reservation, seats=self._seats_at(holding, reservation.at_ms, here or {}))
         self.reservations[at], self._moved = to, self._moved + 1
-        self._keep(promise, to)
+        self._keep(holding, to)
 
     def _counts_beside(self, at: int, gang: Gang, here: Mapping[int, Sequence[Seat]]) -> dict[int, int] | None:
         """How many tasks each node starts then if these seats are in use: unchanged, if possible. None: too few."""
-        promise, column = self._promises[at], self._column_of(at)
+        holding, column = self._holdings[at], self._column_of(at)
         rooms = {n: self._room_at(at, n, gang.amounts, seats) if column[n] else 0 for n, seats in here.items()}
-        if all(room >= promise.counts.get(n, 0) for n, room in rooms.items()):
-            return promise.counts
-        wanted = sum(promise.counts.values())
-        if promise.total - sum(column[n] - room for n, room in rooms.items()) < wanted:
+        if all(room >= holding.counts.get(n, 0) for n, room in rooms.items()):
+            return holding.counts
+        wanted = sum(holding.counts.values())
+        if holding.total - sum(column[n] - room for n, room in rooms.items()) < wanted:
             return None
-        column, demand = column.copy(), promise.demand
+        column, demand = column.copy(), holding.demand
         for n, room in rooms.items():
             column[n] = room
         counts = choose(self._topology, trimmed(self._topology, column, demand), demand, wanted)
@@ -256,34 +256,34 @@ class TransientReservations:
     def _column_of(self, at: int) -> list[int]:
         """How many tasks each node could hold when a reservation begins. Only nodes that have changed since the last
         update are checked again; an increase is ignored."""
-        draft, promise = self._draft, self._promises[at]
+        draft, holding = self._draft, self._holdings[at]
         as_of: tuple[int, ...] = (len(draft.served), len(draft.leaving), len(draft.dropped))
         if len(self.reservations) > 1:
             as_of = (*as_of, self._moved, len(self.reservations))
-        if promise.as_of != as_of:
-            number, column = self._topology.number, promise.column
+        if holding.as_of != as_of:
+            number, column = self._topology.number, holding.column
             changed = {number[name] for name in draft.touched if name in number}
             if len(self.reservations) > 1:
                 changed.update(self._taken)
             for n in changed:
                 if column[n]:
                     column[n] = min(column[n], self._room_at(at, n, (), ()))
-            promise.as_of, promise.total = as_of, sum(column)
-        return promise.column
+            holding.as_of, holding.total = as_of, sum(column)
+        return holding.column
 
     def _room_at(self, at: int, n: int, amounts: Amounts, seats: Sequence[Seat]) -> int:
         """How many tasks a node can hold when a reservation begins, beside all other reservations and these seats."""
-        promise, reservation = self._promises[at], self.reservations[at]
-        mask = self._future.usable(promise.demand, n)
+        holding, reservation = self._holdings[at], self.reservations[at]
+        mask = self._future.usable(holding.demand, n)
         if mask is None:
             return 0
         taken = list(self._taken.get(n, ()))
-        if n in promise.entries:
-            taken.remove(promise.entries[n])
+        if n in holding.entries:
+            taken.remove(holding.entries[n])
         in_use = {name: amount * len(seats) for name, amount in amounts}
         mask &= ~_gpus_of(seats)
         prospect = self._future.prospect(n)
-        return prospect.fits_at(promise.demand, mask, reservation.at_ms, promise.hold_ms, taken, in_use)
+        return prospect.fits_at(holding.demand, mask, reservation.at_ms, holding.hold_ms, taken, in_use)
 
 
 def _gpus_of(seats: Iterable[Seat]) -> int:

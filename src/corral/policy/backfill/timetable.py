@@ -42,10 +42,10 @@ class DurableReservations:
         self._draft, self._snapshot, self._now = draft, draft.snapshot, draft.now_ms
         self._topology = draft.capacity.topology
         known = self._topology.number
-        self._standing = {  # all reservations that bind now, by gang
-            name: promise
-            for name, promise in draft.state.promises.items()
-            if all(seat.node in known for seat in promise.seats)
+        self._reservations = {  # all reservations that bind now, by gang
+            name: reservation
+            for name, reservation in draft.state.reservations.items()
+            if all(seat.node in known for seat in reservation.seats)
         }
         self._made: list[Reservation] = []
         self._as_of = (-1, -1)
@@ -53,7 +53,7 @@ class DurableReservations:
     @property
     def reservations(self) -> Collection[Reservation]:
         """What binds gangs that have a turn: the reservations of earlier plans, and those of this plan."""
-        return self._standing.values()
+        return self._reservations.values()
 
     def made(self) -> tuple[Reservation, ...]:
         """The reservations of this plan. A gang that had no turn in it has no reservation any more."""
@@ -70,13 +70,13 @@ class DurableReservations:
         spec, hold = self._snapshot.job(gang).spec, self._snapshot.hold_ms(gang)
         # a gang that does not fit now may fit at the next change; one that prefers to wait, after its wait
         since = not_before_ms if not_before_ms > self._now else self._all.next_step_ms(self._now)
-        promise = None if since is None else self._earliest(gang, demand, size, hold, since, known)
-        if promise is None or (spec.deadline_ms is not None and promise.until_ms > spec.deadline_ms):
+        reservation = None if since is None else self._earliest(gang, demand, size, hold, since, known)
+        if reservation is None or (spec.deadline_ms is not None and reservation.until_ms > spec.deadline_ms):
             return None
-        self._made.append(promise)
-        self._standing[gang.id] = promise
-        self._take(promise, 1)
-        return promise
+        self._made.append(reservation)
+        self._reservations[gang.id] = reservation
+        self._take(reservation, 1)
+        return reservation
 
     def _earliest(
         self, gang: Gang, demand: Demand, size: int, hold_ms: int, since_ms: int, known: Reservation | None
@@ -129,19 +129,19 @@ class DurableReservations:
         """What a gang that starts now, or ``later_ms`` later, may not use, so that all reservations can be kept except
         its own and those of ``except_for``."""
         self._look()
-        exempt = [self._standing[name] for name in (gang.id, *except_for) if name in self._standing]
-        for promise in exempt:
-            self._take(promise, -1)
+        exempt = [self._reservations[name] for name in (gang.id, *except_for) if name in self._reservations]
+        for reservation in exempt:
+            self._take(reservation, -1)
         capacity, until = self._draft.capacity, self._now + later_ms + self._snapshot.hold_ms(gang)
         barred: dict[int, int] = {}
         kept: dict[int, dict[str, int]] = {}
-        for n in self._promised:
+        for n in self._reserved_nodes:
             needed = self._needed(n, until)
             if any(needed.values()):
                 barred[n] = _highest(capacity.free[n], needed[GPUS])
                 kept[n] = needed
-        for promise in exempt:
-            self._take(promise, 1)
+        for reservation in exempt:
+            self._take(reservation, 1)
         return Bounds(barred, kept, capacity.up) if barred else FREE
 
     def _needed(self, n: int, until_ms: int) -> dict[str, int]:
@@ -168,23 +168,23 @@ class DurableReservations:
         if as_of == self._as_of:
             return
         self._as_of, self._future = as_of, Future(draft)
-        self._standing = {name: each for name, each in self._standing.items() if name not in draft.served}
+        self._reservations = {name: each for name, each in self._reservations.items() if name not in draft.served}
         as_they_leave = [self._as_they_leave(n) for n in range(len(self._topology.nodes))]
-        self._fill(as_they_leave, self._standing.values())
-        if any(min(supply.free) < 0 for n in self._promised for supply in self._supplies[n].values()):
+        self._fill(as_they_leave, self._reservations.values())
+        if any(min(supply.free) < 0 for n in self._reserved_nodes for supply in self._supplies[n].values()):
             self._fill(as_they_leave, ())
             self._postpone()
 
     def _postpone(self) -> None:
         """A run takes longer than expected: reserve all starts again, in the order of the reservations."""
         gangs, snapshot = self._draft.state.gangs, self._snapshot
-        found, self._standing = self._standing, {}
+        found, self._reservations = self._reservations, {}
         for _, _, name in sorted((each.at_ms, gangs[each.gang].rank, each.gang) for each in found.values()):
             gang, since = gangs[name], max(self._now, found[name].at_ms)
-            promise = self._earliest(gang, gang.demand, gang.demand.smallest, snapshot.hold_ms(gang), since, None)
-            if promise is not None:
-                self._standing[name] = promise
-                self._take(promise, 1)
+            reservation = self._earliest(gang, gang.demand, gang.demand.smallest, snapshot.hold_ms(gang), since, None)
+            if reservation is not None:
+                self._reservations[name] = reservation
+                self._take(reservation, 1)
 
     def _as_they_leave(self, n: int) -> dict[str, list[Change]]:
         """What a node has free of everything now, and what becomes free as the gangs on it end."""
@@ -202,15 +202,15 @@ class DurableReservations:
                 found[name] = [(0, left), *back]
         return found
 
-    def _fill(self, as_they_leave: Sequence[Mapping[str, list[Change]]], promises: Iterable[Reservation]) -> None:
+    def _fill(self, as_they_leave: Sequence[Mapping[str, list[Change]]], reservations: Iterable[Reservation]) -> None:
         """Equivalent to taking one reservation after another; costs as much as sorting them."""
         taken: dict[int, dict[str, list[Change]]] = {}
-        for promise in promises:
-            begin, until = self._span(promise)
-            for n, name, amount in self._needs(promise):
+        for reservation in reservations:
+            begin, until = self._span(reservation)
+            for n, name, amount in self._needs(reservation):
                 changes = taken.setdefault(n, {}).setdefault(name, [])
                 changes += ((begin, -amount), (until, amount))
-        self._promised = dict.fromkeys(taken, True)
+        self._reserved_nodes = dict.fromkeys(taken, True)
         self._supplies = [
             {name: Supply(self._now, [*changes, *taken.get(n, {}).get(name, ())]) for name, changes in by_name.items()}
             for n, by_name in enumerate(as_they_leave)
@@ -221,30 +221,30 @@ class DurableReservations:
             everyone = [changes[GPUS] for changes in (*as_they_leave, *taken.values())]
             self._all = Supply(self._now, chain.from_iterable(everyone))
 
-    def _take(self, promise: Reservation, sign: int) -> None:
-        begin, until = self._span(promise)
-        for n, name, amount in self._needs(promise):
-            self._promised[n] = True
+    def _take(self, reservation: Reservation, sign: int) -> None:
+        begin, until = self._span(reservation)
+        for n, name, amount in self._needs(reservation):
+            self._reserved_nodes[n] = True
             supply = self._supplies[n][name]
             supply.take(begin, until, sign * amount)
             if name == GPUS and supply is not self._all:
                 self._all.take(begin, until, sign * amount)
 
     def _give_back(self, name: str) -> Reservation | None:
-        promise = self._standing.pop(name, None)
-        if promise is not None:
-            self._take(promise, -1)
-        return promise
+        reservation = self._reservations.pop(name, None)
+        if reservation is not None:
+            self._take(reservation, -1)
+        return reservation
 
-    def _span(self, promise: Reservation) -> tuple[int, int]:
+    def _span(self, reservation: Reservation) -> tuple[int, int]:
         """From when until when: a reservation that is overdue begins now."""
-        late = max(0, self._now - promise.at_ms)
-        return promise.at_ms + late, promise.until_ms + late
+        late = max(0, self._now - reservation.at_ms)
+        return reservation.at_ms + late, reservation.until_ms + late
 
-    def _needs(self, promise: Reservation) -> Iterator[tuple[int, str, int]]:
+    def _needs(self, reservation: Reservation) -> Iterator[tuple[int, str, int]]:
         """(node, name of the supply, amount) for each supply that a reservation takes from."""
-        task = self._draft.state.gangs[promise.gang].demand.task
-        for seat in promise.seats:
+        task = self._draft.state.gangs[reservation.gang].demand.task
+        for seat in reservation.seats:
             n, gpus = self._topology.number[seat.node], seat.gpus.bit_count()
             yield n, GPUS, gpus
             for name, each in task.amounts:

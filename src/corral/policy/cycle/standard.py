@@ -73,13 +73,13 @@ class Cycle:
         self.patience = Patience(self.draft, parts.patience_ms, self.pools)
         # where the order does not change by itself, a gang with a reservation is first anyway
         self.remembers = not self.keeps and not parts.order.looks_inside
-        self.heads = Heads(self.draft, self.state.promises if self.remembers else ())
+        self.heads = Heads(self.draft, self.state.reservations if self.remembers else ())
         self.out_of_turn = self.in_the_dark = False  # in the dark: no reservation was found for the last gang
         self._in_vain: set[tuple[Demand, Bounds]] = set()  # what does not fit, and will not in this plan
         self._no_seats: set[tuple[Demand, Bounds]] = set()  # what does not fit unless others are preempted for it
 
     def plan(self) -> None:
-        self.keep_promises()  # 1. gangs start on the seats that they claim, once these are vacant
+        self.start_claimants()  # 1. gangs start on the seats that they claim, once these are vacant
         self.repair()  # 2. broken gangs are repaired, or evicted
         self.drain()  # 3. gangs on drained nodes and GPUs are evicted
         with self.state.backlog.joined_by(self.returned):
@@ -89,7 +89,7 @@ class Cycle:
 
     # ---- 1. claims ---------------------------------------------------------------------------------------------
 
-    def keep_promises(self) -> None:
+    def start_claimants(self) -> None:
         for gang in list(self.state.claimants.values()):
             if not is_tenable(self.draft, gang):
                 self.draft.drop_claim(gang)
@@ -136,8 +136,8 @@ class Cycle:
     def _is_dealt_with(self, gang: Gang) -> bool:
         """Whether the gang starts, or its pool has all its reservations. False if quota blocks it, or if its start
         cannot be foreseen."""
-        promised = self.blocked.get(self.pools.of(gang.demand), 0)
-        return gang.id in self.draft.served or promised >= self.parts.backfill.depth
+        reserved = self.blocked.get(self.pools.of(gang.demand), 0)
+        return gang.id in self.draft.served or reserved >= self.parts.backfill.depth
 
     def _is_stuck(self) -> bool:
         """Whether no gang may pass a blocked one, and all compete for the same nodes."""
@@ -211,7 +211,7 @@ class Cycle:
     def _reserve_again(self, gang: Gang, pool: Pool) -> None:
         """Reserve a start again for a gang that quota blocks now: it may be allowed to start by then."""
         count = self.blocked.get(pool, 0)
-        if self.heads.is_one(gang) and count < self.parts.backfill.depth and self._promise(gang, is_barred=True):
+        if self.heads.is_one(gang) and count < self.parts.backfill.depth and self._reserve(gang, is_barred=True):
             self.blocked[pool] = count + 1
 
     def _is_full(self, gang: Gang, pool: Pool) -> bool:
@@ -317,7 +317,7 @@ class Cycle:
         count, depth = self.blocked.get(pool, 0), self.parts.backfill.depth
         if count >= depth:
             self.blocked[pool] = count + 1
-        elif self._promise(gang):
+        elif self._reserve(gang):
             self.blocked[pool] = count + 1
             walk.skip(turn)
             if count + 1 == depth:
@@ -353,17 +353,17 @@ class Cycle:
         else:
             walk.close_line(turn)
 
-    def _promise(self, gang: Gang, is_barred: bool = False) -> bool:
+    def _reserve(self, gang: Gang, is_barred: bool = False) -> bool:
         """Reserve the earliest start that can be foreseen for a gang. If there is none (for example, because nodes that
         it needs are drained), the next gang may get the reservation, if it could ever fit."""
         demand, may_have = gang.demand, self.allowances.narrowed(gang) or gang.demand
         if self.in_the_dark and not could_take(self.snapshot.emptied, demand, demand.smallest):
             return False
         allowed = self.limits.allowed_from(gang, is_barred, self.calendar.reservations)
-        promised = self.calendar.reserve(gang, may_have, demand.smallest, self._content_ms(gang), allowed)
-        if promised is not None:
-            self.limits.keep_from(gang, promised.at_ms)
-        self.in_the_dark = promised is None and not self.keeps
+        reservation = self.calendar.reserve(gang, may_have, demand.smallest, self._content_ms(gang), allowed)
+        if reservation is not None:
+            self.limits.keep_from(gang, reservation.at_ms)
+        self.in_the_dark = reservation is None and not self.keeps
         return not self.in_the_dark
 
     def _could_ask(self, gang: Gang) -> bool:

@@ -67,7 +67,7 @@ def _starts(snapshot: Snapshot, policy: Policy, gang: Gang, terms: QueueSpec | N
                 twin.backlog.add(twin.gangs[name])
     twin.backlog.add(gang)
     if gang.rank != snapshot.state.gangs[gang.id].rank:  # submitted again, it has no reservation
-        twin.promises = {name: promise for name, promise in twin.promises.items() if name != gang.id}
+        twin.reservations = {name: reservation for name, reservation in twin.reservations.items() if name != gang.id}
     if terms is not None:
         twin.queues = twin.queues.copy()
         twin.queues.put(terms)

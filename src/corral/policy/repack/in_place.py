@@ -15,7 +15,7 @@ from corral.policy.preemption.preemptor import claimed_as
 from corral.policy.repack.seats import Found, Seats
 
 
-class Staying(Seats):
+class InPlace(Seats):
     """Running gangs stay on their nodes, or are preempted."""
 
     def seat(self) -> None:

@@ -17,7 +17,7 @@ from corral.policy.placement.seating import FREE, find_seats, seats_on
 from corral.policy.repack.seats import Found, Seats
 
 
-class Moving(Seats):
+class Migration(Seats):
     """All gangs are placed again; gangs on other nodes move."""
 
     def _returning(self) -> Iterator[Gang]:

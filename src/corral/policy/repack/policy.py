@@ -10,8 +10,8 @@ from corral.core.plan import Plan
 from corral.core.snapshot import Snapshot
 from corral.policy.cycle.parts import Parts
 from corral.policy.cycle.standard import Cycle
-from corral.policy.repack.in_place import Staying
-from corral.policy.repack.migrate import Moving
+from corral.policy.repack.in_place import InPlace
+from corral.policy.repack.migrate import Migration
 from corral.policy.repack.ranks import Change, Rank
 from corral.policy.repack.seats import Seats
 
@@ -29,10 +29,10 @@ class Repack:
 
     def __call__(self, snapshot: Snapshot) -> Plan:
         cycle = Cycle(snapshot, self.parts)
-        cycle.keep_promises()
+        cycle.start_claimants()
         cycle.repair()
         cycle.drain()
-        seating = (Moving if self.moves else Staying)(cycle, self.rank)
+        seating = (Migration if self.moves else InPlace)(cycle, self.rank)
         seating.seat()
         seating.decide()
         return Plan(snapshot.now_ms, tuple(cycle.decisions), look_again_ms=self._look_again_ms(seating))

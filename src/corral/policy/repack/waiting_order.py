@@ -21,7 +21,7 @@ from corral.policy.repack.ranks import Rank
 Entry = tuple[tuple[Any, ...], int, int, Gang]
 
 
-class _Standing(Struct):
+class _LastOrder(Struct):
     entries: list[Entry]
     elsewhere: list[Gang]  # gangs that held or claimed seats at that time: they may be requeued
     known: int  # number of gangs at that time
@@ -29,13 +29,13 @@ class _Standing(Struct):
 
 def waiting_in_order(snapshot: Snapshot, rank: Rank) -> list[Entry]:
     state = snapshot.state
-    last = state.memory.get(("standing", rank))
+    last = state.memory.get(("waiting_order", rank))
     entries = [] if last is None else _still_here(last, snapshot, rank)
     if len(entries) != state.backlog.count:
         entries = [entry_of(snapshot, rank, state.gangs[name]) for line in state.backlog.lines() for name in line]
     entries.sort()
     elsewhere = [*state.holders.values(), *state.claimants.values()]
-    state.memory["standing", rank] = _Standing(entries, elsewhere, len(state.gangs))
+    state.memory["waiting_order", rank] = _LastOrder(entries, elsewhere, len(state.gangs))
     return entries
 
 
@@ -43,7 +43,7 @@ def entry_of(snapshot: Snapshot, rank: Rank, gang: Gang) -> Entry:
     return rank(snapshot, gang), gang.rank, gang.attempt, gang
 
 
-def _still_here(last: _Standing, snapshot: Snapshot, rank: Rank) -> list[Entry]:
+def _still_here(last: _LastOrder, snapshot: Snapshot, rank: Rank) -> list[Entry]:
     """Gangs of the last time that still wait, and likely new ones. All of these wait; some may be missing."""
     found: list[Entry] = []
     back: list[Gang] = []

@@ -147,7 +147,7 @@ class Follower(EventHub):
     def subscribe(self) -> EventFeed:
         return EventFeed(self, self.durable_seq)
 
-    def promised_ms(self, gang: str) -> int | None:
+    def reserved_start_ms(self, gang: str) -> int | None:
         del gang  # only the leader's planner knows
         return None
 

@@ -147,8 +147,8 @@ def _foreseen(plan: Plan, gang: str, now_ms: int) -> DryRunOutcome | None:
             return DryRunOutcome(gang, decision.seats, now_ms)
         if decision.gang == gang and isinstance(decision, MakeRoom):
             return DryRunOutcome(gang, decision.seats, victims=tuple(victim.gang for victim in decision.victims))
-    promised = next((each for each in plan.reservations if each.gang == gang), None)
-    return None if promised is None else DryRunOutcome(gang, promised.seats, promised.at_ms)
+    reservation = next((each for each in plan.reservations if each.gang == gang), None)
+    return None if reservation is None else DryRunOutcome(gang, reservation.seats, reservation.at_ms)
 
 
 def chosen_policy(choice: PolicyChoice) -> Policy | Refusal:

@@ -16,7 +16,7 @@ from corral.core import facts
 from corral.core.accounts import commands as account_commands
 from corral.core.fleets import fleets as f
 from corral.core.fleets.fleets import Fleet, FleetEvent, NodeShape, Pilot, PilotPhase
-from corral.core.fleets.reconcile import Actions, PilotNode, is_too_dear, upkeep
+from corral.core.fleets.reconcile import Actions, PilotNode, is_over_cost_limit, reconcile
 from corral.core.intake import commands as cluster
 from corral.core.intake.refusal import Refusal
 from corral.providers.base import PilotOrder, PilotStatus, Provider, ProviderRefused, ProviderUnavailable
@@ -118,7 +118,7 @@ class FleetReconciler:
     async def _reconcile(self, fleet: Fleet) -> str:
         """One round. Returns the problem of the fleet; empty if there is none."""
         if fleet.is_recalled and not fleet.pilots:  # the provider is not needed
-            await self._record(upkeep(fleet, (), {}, 0, {}, self._service.now_ms()))
+            await self._record(reconcile(fleet, (), {}, 0, {}, self._service.now_ms()))
             return ""
         provider = await self._opened_provider(fleet)
         sightings = await self._caller.call(provider.look, list(fleet.pilots)) if fleet.pilots else ()
@@ -145,7 +145,7 @@ class FleetReconciler:
         return self._provider
 
     def _lasting_trouble(self, fleet: Fleet) -> str:
-        if is_too_dear(fleet, self._service.now_ms()):
+        if is_over_cost_limit(fleet, self._service.now_ms()):
             return "cost limit reached: no nodes are requested; raise it with corral fleet scale --cost-max"
         return fleet.last_end if fleet.failures else ""
 
@@ -191,7 +191,8 @@ class FleetReconciler:
         now_ms, fleets = self._service.now_ms(), self._service.fleets
         names = [fleets.next_pilot(self.name, ahead) for ahead in range(AT_ONCE)]
         nodes = {pilot: node for pilot in fleet.pilots if (node := self._node(pilot, now_ms)) is not None}
-        return upkeep(fleet, names, nodes, target, self._absent, now_ms, self._held(target, fleet.spec.idle_ms, now_ms))
+        held = self._held(target, fleet.spec.idle_ms, now_ms)
+        return reconcile(fleet, names, nodes, target, self._absent, now_ms, held)
 
     def _held(self, target: int, idle_ms: int, now_ms: int) -> int:
         """The largest target within the cool-down, so that short changes of demand do not start and stop pilots."""

@@ -17,12 +17,12 @@ def parse_array(text: str, most: int) -> tuple[tuple[int, ...], int | None] | Re
     """The indices in the order written, and how many may run at once. At most ``most`` of them, counted first."""
     if len(text) > 16 * most + 64:
         return Refusal("array_too_large", f"an array of more than {most} elements", "split it into several jobs")
-    body, percent, abreast = text.strip().partition("%")
+    body, percent, parallel_text = text.strip().partition("%")
     parallel = None
     if percent:
-        if not re.fullmatch(r"\d{1,9}", abreast, re.ASCII) or not int(abreast):
-            return Refusal("bad_array", f"{abreast[:40]!r} is not a number of elements to run at once", _HINT)
-        parallel = int(abreast)
+        if not re.fullmatch(r"\d{1,9}", parallel_text, re.ASCII) or not int(parallel_text):
+            return Refusal("bad_array", f"{parallel_text[:40]!r} is not a number of elements to run at once", _HINT)
+        parallel = int(parallel_text)
     indices: list[int] = []
     for part in body.split(","):
         found = _part(part.strip())

@@ -169,11 +169,11 @@ def _jobs(event: Any) -> list[str]:
         beneficiary = getattr(event, "beneficiary", "")
         return [job_of(event.gang), *([job_of(beneficiary)] if beneficiary else [])]
     if isinstance(event, e.StartsPromised):
-        return [job_of(gang) for gang in _promised(event)]
+        return [job_of(gang) for gang in _reserved(event)]
     return [event.job] if hasattr(event, "job") and not isinstance(event, e.JobSubmitted) else []
 
 
-def _promised(event: e.StartsPromised) -> list[str]:
+def _reserved(event: e.StartsPromised) -> list[str]:
     return [*(each.gang for each in event.promises), *event.withdrawn]
 
 
@@ -223,7 +223,7 @@ def _about(request: ApiRequest, event: Any) -> _About | None:
     if hasattr(event, "job"):
         return _of_job(request, event.job, known_owner(request.shared, event.job))
     if isinstance(event, e.StartsPromised):
-        return _About() if any(map(partial(sees_gang, request), _promised(event))) else None
+        return _About() if any(map(partial(sees_gang, request), _reserved(event))) else None
     if isinstance(event, e.NodeEvent | e.Founded):
         return _About() if request.may_somewhere(Verb.NODES_READ) else None
     if isinstance(event, fl.FleetEvent):
@@ -254,8 +254,8 @@ def _cut(request: ApiRequest, event: Any, about: _About) -> Any:
         )
         return replace(event, spec=replace(event.spec, gangs=gangs))
     if isinstance(event, e.StartsPromised):
-        promises = tuple(each for each in event.promises if sees_gang(request, each.gang))
-        return replace(event, promises=promises, withdrawn=tuple(g for g in event.withdrawn if sees_gang(request, g)))
+        visible = tuple(each for each in event.promises if sees_gang(request, each.gang))
+        return replace(event, promises=visible, withdrawn=tuple(g for g in event.withdrawn if sees_gang(request, g)))
     if isinstance(event, e.GangEvicted) and event.beneficiary and not sees_gang(request, event.beneficiary):
         return replace(event, beneficiary=HIDDEN_GANG)
     return event

@@ -167,7 +167,7 @@ def _why(request: ApiRequest, name: str, why: WhyContract | Refusal, now_ms: int
         reasons=tuple(reason_views(why.hold, now_ms, sees)),
         in_the_way=tuple(in_the_way_views(why.hold, now_ms, sees)),
         changes=tuple(change_views(why.changes)),
-        starts_ms=request.service.promised_ms(name),
+        starts_ms=request.service.reserved_start_ms(name),
     )
 
 
