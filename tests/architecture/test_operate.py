@@ -64,7 +64,7 @@ def test_commands_are_found_at_all() -> None:
     ("text", "fault"),
     [
         ("`corral node explode n1`", "there is no command 'explode'"),
-        ("```sh\ncorral up --fleet \\\n    --colour red\n```", "there is no option ['--colour']"),
+        ("```sh\ncorral up --cluster \\\n    --colour red\n```", "there is no option ['--colour']"),
         ("    corral db backup --data /var/lib/corral x.gz", ""),
     ],
 )

@@ -84,11 +84,12 @@ def test_a_test_fleet_that_does_not_run_cannot_be_cut(capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--fleet", "--lease", "100ms"), "three heartbeats"),
-        (("--fleet", "--fake-gpus", "8xH100"), "do not go together"),
+        (("--cluster", "--lease", "100ms"), "three heartbeats"),
+        (("--cluster", "--fake-gpus", "8xH100"), "do not go together"),
+        (("--fleet", "--fake-gpus", "8xH100"), "--cluster and --fake-gpus do not go together"),  # its old name
     ],
 )
-def test_a_fleet_that_cannot_work_is_not_started(
+def test_a_cluster_that_cannot_work_is_not_started(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, words: tuple[str, ...], said: str
 ) -> None:
     done = typed(capsys, "up", "--data", str(tmp_path), *words)

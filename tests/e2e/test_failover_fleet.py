@@ -44,7 +44,7 @@ class House:
     def start_server(self, url: str) -> None:
         words = ("--listen", url.removeprefix("http://"), "--data", str(self.folder / url[-5:]))
         peers = [word for other in self.urls if other != url for word in ("--peer", other)]
-        self.start(url, "up", "--fleet", *words, *peers)
+        self.start(url, "up", "--cluster", *words, *peers)
 
     def start_all(self) -> None:
         """And from here on commands know where they are."""

@@ -109,7 +109,7 @@ def until(what: Callable[[], Any], within_s: float = 60) -> Any:
 
 
 def up(house: House) -> None:
-    words = ("--listen", f"127.0.0.1:{house.port}", "--data", str(house.folder / "data"), "--fleet")
+    words = ("--listen", f"127.0.0.1:{house.port}", "--data", str(house.folder / "data"), "--cluster")
     house.start(
         "up", *words, "--tls-cert", str(house.certificate), "--tls-key", str(house.key), "--tls-ca", str(house.ca)
     )

@@ -98,7 +98,7 @@ class Testbed:
 
     def start_server(self) -> None:
         host = "0.0.0.0" if self.has_namespaces else "127.0.0.1"
-        words = ["up", "--data", str(self.folder / SERVER), "--listen", f"{host}:{self.port}", "--fleet"]
+        words = ["up", "--data", str(self.folder / SERVER), "--listen", f"{host}:{self.port}", "--cluster"]
         words += ["--agent-port", str(self.agent_port), "--lease", f"{self.lease_ms}ms"]
         words += ["--allow-plain-http"] if self.has_namespaces else []
         self._begin(SERVER, [], words)

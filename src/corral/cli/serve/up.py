@@ -42,7 +42,7 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
     type=click.IntRange(0, 65_535),
     metavar="PORT",
     default=None,
-    help="With --fleet: port for agents. Default: the next port. 0: any free port, kept across restarts.",
+    help="With --cluster: port for agents. Default: the next port. 0: any free port, kept across restarts.",
 )
 @click.option(
     "--connections",
@@ -66,13 +66,14 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
     help="Configuration file; corral config init writes an example.",
 )
 @click.option("--policy", metavar="NAME", default=None, help="Scheduling policy; see: corral sim policies.")
-@click.option("--fleet", is_flag=True, help="Run tasks on nodes that join (corral node token), not on this machine.")
+@click.option("--cluster", is_flag=True, help="Run tasks on nodes that join (corral node token), not on this machine.")
+@click.option("--fleet", "cluster", is_flag=True, hidden=True)  # the name of --cluster in 0.1
 @click.option(
     "--lease",
     type=Span(),
     metavar="TIME",
     default=None,
-    help="With --fleet: how long tasks run without contact to the server. Default: 8s; on a shared database 15s.",
+    help="With --cluster: how long tasks run without contact to the server. Default: 8s; on a shared database 15s.",
 )
 @click.option(
     "--account",
@@ -105,7 +106,7 @@ def up(**given: Any) -> int:
             f"a server uses {folder} already, at {here.url} (process {here.pid})", "stop it with: corral down"
         )
     options = _options(config, folder, given)
-    _note_missing_accounts(options, given["fleet"])
+    _note_missing_accounts(options, given["cluster"])
     if given["detach"]:
         from corral.cli.serve.detached import start_detached
 
@@ -115,10 +116,10 @@ def up(**given: Any) -> int:
     return _serve(options, backend, folder)
 
 
-def _note_missing_accounts(options: Options, is_fleet: bool) -> None:
+def _note_missing_accounts(options: Options, is_cluster: bool) -> None:
     """One line at the first start as root: which accounts must be set before jobs can run."""
     is_first = not options.database and not (options.data / "journal.db").exists()
-    if os.geteuid() != 0 or is_fleet or not is_first or options.accounts.default:
+    if os.geteuid() != 0 or is_cluster or not is_first or options.accounts.default:
         return
     from corral.cli.render import print_note
 
@@ -163,13 +164,15 @@ def _serve(options: Options, backend: Backend, folder: Path) -> int:
 
 def _backend(given: dict[str, Any], folder: Path, config: Config) -> Backend:
     """The runtime: this machine, or nodes that join."""
-    if not given["fleet"]:
+    if not given["cluster"]:
         return _watched(_node(given["fake_gpus"]), folder, config)
     from corral.remote.backend import RemoteBackend
     from corral.remote.settings import LEASE_MS, SHARED_LEASE_MS, settings_for_lease
 
     if given["fake_gpus"] is not None:
-        raise Complaint("--fleet and --fake-gpus do not go together", "simulated GPUs: corral agent --fake-gpus 8xH100")
+        raise Complaint(
+            "--cluster and --fake-gpus do not go together", "simulated GPUs: corral agent --fake-gpus 8xH100"
+        )
     is_shared = bool(given["database"] or config.database)
     lease_ms = given["lease"] or (SHARED_LEASE_MS if is_shared else LEASE_MS)
     settings = settings_for_lease(lease_ms, config.agents.farewell_ms)
@@ -380,7 +383,7 @@ def _again(given: dict[str, Any], folder: Path) -> list[str]:
         if given[name] is not None:
             words += [f"--{name.replace('_', '-')}", given[name]]
     words += [word for url in given["peers"] for word in ("--peer", url)]
-    words += ["--fleet"] if given["fleet"] else []
+    words += ["--cluster"] if given["cluster"] else []
     words += ["--lease", f"{given['lease']}ms"] if given["lease"] is not None else []
     for name in ("agent_port", "connections"):
         words += [f"--{name.replace('_', '-')}", str(given[name])] if given[name] is not None else []

@@ -130,5 +130,5 @@ def _fleet(request: ApiRequest) -> AgentsContract:
     fleet = request.service.fleet
     if fleet is None:
         why = "this server runs tasks only on its own machine"
-        raise ApiError(404, "no_fleet", why, "start it with: corral up --fleet")
+        raise ApiError(404, "no_fleet", why, "start it with: corral up --cluster")
     return fleet

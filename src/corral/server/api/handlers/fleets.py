@@ -35,7 +35,7 @@ async def set_fleet(request: ApiRequest) -> Reply:
     _check(request, Verb.FLEETS_CHANGE)
     if request.service.fleet is None:
         why = "this server runs tasks only on its own machine"
-        raise ApiError(409, "no_fleet", why, "start it with: corral up --fleet")
+        raise ApiError(409, "no_fleet", why, "start it with: corral up --cluster")
     spec = _spec(request.path["fleet"], request.body)
     _check_programs(request, spec)
     return await _changed(request, spec)
