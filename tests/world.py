@@ -21,7 +21,7 @@ from corral.core.model import Gang, GangSpec, GangState, JobSpec, QueueSpec, Set
 from corral.core.plan import Plan
 from corral.core.snapshot import Snapshot
 from corral.core.state import State
-from corral.policy.catalog import policy as named_policy
+from corral.sim.research.published import policy as named_policy
 
 START_MS = 1_000_000
 VRAM_MIB = 80_000

@@ -23,13 +23,13 @@ if not __package__:  # run as a file: the root of the repository is not on the p
 from corral.core.engine import Policy
 from corral.core.intake.refusal import Refusal
 from corral.policy.backfill.backfill import EASY
-from corral.policy.catalog import policy as named_policy
 from corral.policy.cycle.order import ByArrival
 from corral.policy.cycle.parts import Parts
 from corral.policy.cycle.standard import Standard
 from corral.sim.cluster_spec import ClusterSpec, build_cluster, parse_cluster
 from corral.sim.history import Recorder
 from corral.sim.learning import Learner
+from corral.sim.research.published import policy as named_policy
 from corral.sim.run import Simulation
 from corral.sim.traces.catalog import FOLDER_VARIABLE, open_trace
 from corral.sim.traces.trace import Trace, TraceJob

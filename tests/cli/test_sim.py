@@ -11,8 +11,8 @@ import pytest
 from corral.cli.sim.compare import compare
 from corral.cli.sim.policies import SENTENCES
 from corral.cli.sim.run import run
-from corral.policy.catalog import CATALOG
 from corral.sim.report.result_files import JOB_COLUMNS
+from corral.sim.research.published import POLICIES
 from tests.architecture.repository import ROOT
 from tests.cli.typed import table, typed
 
@@ -131,10 +131,10 @@ def test_list_names_what_comes_with_corral_and_what_is_in_the_folder(capsys: Cap
 
 
 def test_policies_have_a_sentence_each(capsys: Capture) -> None:
-    silent = sorted(CATALOG.keys() - SENTENCES.keys())
+    silent = sorted(POLICIES.keys() - SENTENCES.keys())
     assert not silent, f"say in corral/cli/sim/policies.py what these do: {', '.join(silent)}"
     lines = typed(capsys, "sim", "policies").out.splitlines()
-    assert sorted(line.split()[0] for line in lines) == sorted(CATALOG)
+    assert sorted(line.split()[0] for line in lines) == sorted(POLICIES)
     assert json.loads(typed(capsys, "sim", "policies", "--json").out)["fifo"] == SENTENCES["fifo"]
 
 

@@ -7,17 +7,15 @@ import pytest
 from corral.core.cluster.capacity import Capacity
 from corral.core.cluster.resources import CPU_MILLI, MEMORY_MIB, Demand, TaskDemand, amounts
 from corral.core.cluster.topology import NodeSpec, Topology
-from corral.policy.placement.scoring import (
+from corral.policy.placement.scoring import Remembered, best_fit, gpu_milli_left
+from corral.policy.placement.seating import Bounds, find_seats
+from corral.sim.research.scorers import (
     FragmentationDescent,
     LeastFragmentation,
     PublishedBestFit,
     PublishedDotProduct,
     PublishedPacking,
-    Remembered,
-    best_fit,
-    gpu_milli_left,
 )
-from corral.policy.placement.seating import Bounds, find_seats
 from tests.world import World, demand_of, node_spec, open_capacity, state_of
 
 

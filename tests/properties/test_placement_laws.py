@@ -12,8 +12,9 @@ from corral.core.cluster.capacity import Capacity
 from corral.core.cluster.resources import Demand, Seat, TaskDemand
 from corral.core.cluster.slots import could_take, fits, slots
 from corral.core.cluster.topology import Topology
-from corral.policy.placement.scoring import LeastFragmentation, best_fit
+from corral.policy.placement.scoring import best_fit
 from corral.policy.placement.seating import FREE, Bounds, choose, find_seats, seats_on, spread_of
+from corral.sim.research.scorers import LeastFragmentation
 from tests.properties.clusters import capacities, columns, demands, topologies
 from tests.world import demand_of
 

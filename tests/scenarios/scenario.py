@@ -21,10 +21,11 @@ from corral.core.model import GangState, Health, Settings
 from corral.core.snapshot import Snapshot
 from corral.core.state import State
 from corral.policy.backfill.backfill import CONSERVATIVE, EASY, GREEDY, STRICT, Backfill
-from corral.policy.catalog import CATALOG, standard
-from corral.policy.catalog import policy as named_policy
+from corral.policy.catalog import standard
 from corral.policy.explain.holds import explain
 from corral.policy.placement.scoring import best_fit
+from corral.sim.research.published import POLICIES
+from corral.sim.research.published import policy as named_policy
 from tests.scenarios.telling import plan_lines, reason_lines
 from tests.scenarios.words import Words, job_spec, node_specs, queue_spec, seats_on
 
@@ -122,7 +123,7 @@ class Stage:
         if patience is not None:
             assert name == "standard", "only the standard policy has a patience"
             return standard(patience_ms=patience, depth=(backfill or EASY).depth)
-        assert name in CATALOG, name
+        assert name in POLICIES, name
         made = named_policy(name, backfill, scorer)
         assert not isinstance(made, Refusal)
         return made

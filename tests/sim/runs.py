@@ -10,8 +10,8 @@ from corral.core import facts as f
 from corral.core.cluster.resources import Demand, TaskDemand
 from corral.core.intake.refusal import Refusal
 from corral.core.model import GangSpec, JobSpec, QueueSpec
-from corral.policy.catalog import policy
 from corral.sim.cluster_spec import ClusterSpec, parse_cluster
+from corral.sim.research.published import policy
 from corral.sim.run import Arrival, Simulation
 from corral.sim.world import FREE, Costs
 

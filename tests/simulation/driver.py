@@ -40,7 +40,7 @@ from corral.core.model import (
 from corral.core.plan import MakeRoom, Plan
 from corral.core.snapshot import Snapshot
 from corral.core.state import State
-from corral.policy.catalog import policy as named_policy
+from corral.sim.research.published import policy as named_policy
 
 LEVELS = ("zone", "rack")
 

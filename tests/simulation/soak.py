@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 
-from corral.policy.catalog import CATALOG
+from corral.sim.research.published import POLICIES
 from tests.simulation.driver import Driver
 from tests.simulation.upheaval import Upheaval, check_replay
 
@@ -55,7 +55,7 @@ def drive(run: Run) -> Result:
 
 
 def runs(arguments: argparse.Namespace) -> Iterator[Run]:
-    names = sorted(CATALOG) if arguments.policy == ALL else [arguments.policy]
+    names = sorted(POLICIES) if arguments.policy == ALL else [arguments.policy]
     for seed in range(arguments.first, arguments.first + arguments.seeds):
         # two seeds of each policy in turn, so that each meets both kinds of cluster
         yield Run(seed, arguments.steps, names[seed // 2 % len(names)])
@@ -105,7 +105,7 @@ def _parsed(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=1_000)
     parser.add_argument("--steps", type=int, default=1_000)
     parser.add_argument("--jobs", type=int, default=2, help="processes")
-    parser.add_argument("--policy", choices=[ALL, *sorted(CATALOG)], default="standard")
+    parser.add_argument("--policy", choices=[ALL, *sorted(POLICIES)], default="standard")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     return parser.parse_args(words)
 

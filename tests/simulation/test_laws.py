@@ -6,13 +6,13 @@ A seed that breaks a law is added to SEEDS_TO_REMEMBER when it is fixed. The who
 import pytest
 
 from corral.core.intake import commands
-from corral.policy.catalog import CATALOG
+from corral.sim.research.published import POLICIES
 from tests.simulation.driver import Driver, run_seed
 from tests.simulation.upheaval import Upheaval, check_replay
 
 STEPS = 250
 SEEDS = 60
-OTHERS = sorted(set(CATALOG) - {"standard"})
+OTHERS = sorted(set(POLICIES) - {"standard"})
 SEEDS_TO_REMEMBER: tuple[int, ...] = ()
 
 

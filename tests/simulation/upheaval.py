@@ -24,7 +24,7 @@ from corral.core.intake.submission import why_never
 from corral.core.laws import LawBroken, check
 from corral.core.model import Cause, GangSpec, JobSpec, QueueSpec
 from corral.core.state import State, lasts
-from corral.policy.catalog import policy as named_policy
+from corral.sim.research.published import policy as named_policy
 from tests.simulation.driver import Driver
 from tests.world import image
 

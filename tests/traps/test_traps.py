@@ -16,9 +16,9 @@ from corral.core.intake import commands
 from corral.core.intake.refusal import Refusal
 from corral.core.model import Cause, FailureClass, GangState, RetryRule
 from corral.core.plan import MakeRoom, Place
-from corral.policy.catalog import policy as named_policy
 from corral.policy.explain.holds import explain
 from corral.policy.explain.reasons import AmountShort
+from corral.sim.research.published import policy as named_policy
 from tests.world import World, demand_of, node_spec, seat
 
 HOUR = 3_600_000

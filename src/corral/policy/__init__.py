@@ -15,10 +15,9 @@ if _TYPE_CHECKING:
     from corral.policy.cycle.standard import Standard
     from corral.policy.explain.advice import smallest_changes
     from corral.policy.explain.reasons import Hold, InTheWay, Reason
-    from corral.policy.placement.scoring import LeastFragmentation, best_fit
+    from corral.policy.placement.scoring import best_fit
     from corral.policy.placement.seating import Bounds, Scorer, Seating, find_seats
     from corral.policy.preemption.preemptor import Preemption
-    from corral.policy.repack.policy import Repack
 
 __all__ = [
     "CATALOG",
@@ -30,12 +29,10 @@ __all__ = [
     "Bounds",
     "Hold",
     "InTheWay",
-    "LeastFragmentation",
     "Order",
     "Parts",
     "Preemption",
     "Reason",
-    "Repack",
     "Scorer",
     "Seating",
     "Standard",
@@ -62,9 +59,8 @@ def _offered() -> dict[str, object]:
     from corral.policy.cycle.standard import Standard
     from corral.policy.explain.advice import smallest_changes
     from corral.policy.explain.reasons import Hold, InTheWay, Reason
-    from corral.policy.placement.scoring import LeastFragmentation, best_fit
+    from corral.policy.placement.scoring import best_fit
     from corral.policy.placement.seating import Bounds, Scorer, Seating, find_seats
     from corral.policy.preemption.preemptor import Preemption
-    from corral.policy.repack.policy import Repack
 
     return dict(locals())

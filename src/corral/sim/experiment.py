@@ -14,13 +14,13 @@ from corral.core import events as e
 from corral.core.engine import Policy
 from corral.core.intake.refusal import Refusal
 from corral.core.model import NEVER_MS, Settings
-from corral.policy.catalog import policy as named_policy
 from corral.sim.cluster_spec import ClusterSpec
 from corral.sim.faults import FaultRates, Network, mishaps
 from corral.sim.history import Recorder
 from corral.sim.learning import Learner
 from corral.sim.report.measures import Power
 from corral.sim.report.result import Result, evaluate
+from corral.sim.research.published import policy as named_policy
 from corral.sim.run import Simulation
 from corral.sim.speed import DEFAULT_SLOWDOWN, ByDistance, Slowdown
 from corral.sim.traces.trace import Trace

@@ -127,9 +127,9 @@ class Config(Struct, frozen=True, kw_only=True):
 
 
 def _policies() -> list[str]:
-    from corral.policy.catalog import CATALOG  # only when a policy is named: it imports all of them
+    from corral.policy.catalog import CATALOG, PUBLISHED_NAMES  # only when a policy is named: it imports all of them
 
-    return list(CATALOG)
+    return [*CATALOG, *PUBLISHED_NAMES]
 
 
 def _read_policy_name(value: Any, _path: Path, _reading: Reading) -> str:

@@ -29,9 +29,9 @@ SENTENCES = {
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def policies(as_json: bool) -> None:
     """List the policies."""
-    from corral.policy.catalog import CATALOG
+    from corral.sim.research.published import POLICIES
 
-    names = sorted(CATALOG, key=lambda name: list(SENTENCES).index(name) if name in SENTENCES else len(SENTENCES))
+    names = sorted(POLICIES, key=lambda name: list(SENTENCES).index(name) if name in SENTENCES else len(SENTENCES))
     sentences = {name: SENTENCES.get(name, "") for name in names}
     if as_json:
         click.echo(json.dumps(sentences, indent=2))

@@ -15,11 +15,11 @@ from msgspec.structs import replace
 from corral.cli.errors import Complaint, nearest, unknown
 from corral.cli.sim.options import Asked
 from corral.core.intake.refusal import Refusal
-from corral.policy.catalog import CATALOG
 from corral.sim.cluster_spec import ClusterSpec, build_cluster, parse_cluster, parse_levels
 from corral.sim.experiment import Scenario
 from corral.sim.faults import FaultRates, fault_rates_faults
 from corral.sim.report.measures import Power
+from corral.sim.research.published import POLICIES
 from corral.sim.speed import DEFAULT_SLOWDOWN
 from corral.sim.traces.catalog import open_trace
 from corral.sim.traces.text_rows import TraceError, UnknownTrace
@@ -41,8 +41,8 @@ class SimRequest(Struct, frozen=True):
 def question(asked: Asked, policies: Sequence[str]) -> SimRequest:
     """The options parsed. Raises ``Complaint``."""
     for name in policies:
-        if name not in CATALOG:
-            raise unknown("policy", name, CATALOG)
+        if name not in POLICIES:
+            raise unknown("policy", name, POLICIES)
     costs = _costs(asked)
     faults = _faults(asked)
     power = _power(asked)

@@ -12,6 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping
+from importlib import import_module
 
 import msgspec
 from msgspec import structs
@@ -24,8 +25,8 @@ from corral.core.model import JobSpec
 from corral.core.plan import MakeRoom, Place, Plan
 from corral.core.snapshot import Snapshot
 from corral.core.state import State
+from corral.policy.catalog import PUBLISHED_MODULE, PUBLISHED_NAMES, standard
 from corral.policy.catalog import policy as named_policy
-from corral.policy.catalog import standard
 from corral.policy.demand import needs
 from corral.policy.explain.advice import smallest_changes
 from corral.policy.explain.holds import explain
@@ -155,6 +156,8 @@ def chosen_policy(choice: PolicyChoice) -> Policy | Refusal:
     """The policy of a configuration. The number of reservations and the patience are settings of ``standard``."""
     if choice.name == "standard":
         return standard(depth=choice.reservations, patience_ms=choice.patience_ms)
+    if choice.name in PUBLISHED_NAMES:  # only then is the simulator loaded, which has them
+        return named_policy(choice.name, catalog=import_module(PUBLISHED_MODULE).PUBLISHED)
     return named_policy(choice.name)
 
 

@@ -18,13 +18,13 @@ from corral.core.intake.refusal import Refusal
 from corral.core.model import Cause, Gang
 from corral.core.snapshot import Snapshot
 from corral.policy.backfill.backfill import GREEDY
-from corral.policy.catalog import policy as named_policy
 from corral.policy.cycle.order import ByArrival
 from corral.policy.cycle.parts import Parts
-from corral.policy.repack.policy import Repack
-from corral.policy.repack.ranks import ByAttainedService, Rank, gpu_milli_of
 from corral.sim.cluster_spec import ClusterSpec, parse_cluster
 from corral.sim.history import History, Recorder
+from corral.sim.research.published import policy as named_policy
+from corral.sim.research.repack.policy import Repack
+from corral.sim.research.repack.ranks import ByAttainedService, Rank, gpu_milli_of
 from corral.sim.research.taxed import TaxedSimulation, TaxedWorld
 from corral.sim.run import Simulation
 from corral.sim.traces.catalog import open_trace

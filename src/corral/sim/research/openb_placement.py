@@ -24,16 +24,10 @@ from corral.core.intake import commands
 from corral.core.intake.refusal import Refusal
 from corral.core.model import Gang, GangSpec, JobSpec, QueueSpec, Settings
 from corral.core.state import State
-from corral.policy.catalog import policy
-from corral.policy.placement.scoring import (
-    FragmentationDescent,
-    PublishedBestFit,
-    PublishedDotProduct,
-    PublishedPacking,
-    Remembered,
-    choices,
-)
+from corral.policy.placement.scoring import Remembered, choices
 from corral.policy.placement.seating import Scorer
+from corral.sim.research.published import policy
+from corral.sim.research.scorers import FragmentationDescent, PublishedBestFit, PublishedDotProduct, PublishedPacking
 from corral.sim.traces.text_rows import read_lines, read_rows
 from corral.sim.traces.trace import Trace, TraceJob
 

@@ -10,10 +10,10 @@ from corral.core.plan import Plan
 from corral.core.snapshot import Snapshot
 from corral.policy.cycle.parts import Parts
 from corral.policy.cycle.standard import Cycle
-from corral.policy.repack.in_place import InPlace
-from corral.policy.repack.migrate import Migration
-from corral.policy.repack.ranks import Change, Rank
-from corral.policy.repack.seats import Seats
+from corral.sim.research.repack.in_place import InPlace
+from corral.sim.research.repack.migrate import Migration
+from corral.sim.research.repack.ranks import Change, Rank
+from corral.sim.research.repack.seats import Seats
 
 
 class Repack:
@@ -25,7 +25,10 @@ class Repack:
     """
 
     def __init__(self, rank: Rank, parts: Parts, moves: bool = False, change: Change | None = None) -> None:
-        self.rank, self.parts, self.moves, self.change = rank, parts, moves, change
+        self.rank = rank
+        self.parts = parts
+        self.moves = moves
+        self.change = change
 
     def __call__(self, snapshot: Snapshot) -> Plan:
         cycle = Cycle(snapshot, self.parts)

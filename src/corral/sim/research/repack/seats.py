@@ -16,8 +16,8 @@ from corral.core.state import seated
 from corral.policy.cycle.standard import Cycle
 from corral.policy.placement.seating import spread_of, whole_gpus
 from corral.policy.preemption.preemptor import claimed_as
-from corral.policy.repack.ranks import Rank
-from corral.policy.repack.waiting_order import entry_of, waiting_in_order
+from corral.sim.research.repack.ranks import Rank
+from corral.sim.research.repack.waiting_order import entry_of, waiting_in_order
 
 #: Seats with the spares at the end, and the number of seats before the spares.
 Found = tuple[tuple[Seat, ...], int]
@@ -29,7 +29,9 @@ class Seats:
     """Which gangs start, are preempted and move: found as a what-if on the draft, then turned into decisions."""
 
     def __init__(self, cycle: Cycle, rank: Rank) -> None:
-        self.cycle, self.draft, self.state = cycle, cycle.draft, cycle.state
+        self.cycle = cycle
+        self.draft = cycle.draft
+        self.state = cycle.state
         self.capacity, self.topology = cycle.draft.capacity, cycle.state.topology
         snapshot, served = cycle.snapshot, self.draft.served
         self.running = {gang.id: gang for gang in self.state.holders.values() if self._is_movable(gang)}

@@ -12,7 +12,7 @@ from corral.core.model import Gang
 from corral.core.state import seated
 from corral.policy.placement.seating import find_seats
 from corral.policy.preemption.preemptor import claimed_as
-from corral.policy.repack.seats import Found, Seats
+from corral.sim.research.repack.seats import Found, Seats
 
 
 class InPlace(Seats):
@@ -24,7 +24,9 @@ class InPlace(Seats):
         If all GPUs are on one node this is equivalent to placing all gangs in an empty cluster, in order: a gang that
         was removed for another has its own turn later, and stays if enough is left then.
         """
-        running, full, leaving = self.running, self._full, self.leaving
+        running = self.running
+        full = self._full
+        leaving = self.leaving
         mark = self.capacity.mark()
         turns = {gang.id: turn for turn, gang in enumerate(self.order) if gang.id in running}
         self._below = [running[name] for name in turns]  # placed gangs; the last is removed first

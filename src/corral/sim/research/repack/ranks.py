@@ -48,7 +48,9 @@ class ByAttainedService:
     def __init__(
         self, limits_gpu_ms: tuple[int, ...] = (3_250_000, 7_200_000), tick_ms: int = 1, by_time: bool = False
     ) -> None:
-        self.limits, self.tick_ms, self.by_time = limits_gpu_ms, tick_ms, by_time
+        self.limits = limits_gpu_ms
+        self.tick_ms = tick_ms
+        self.by_time = by_time
 
     def __call__(self, snapshot: Snapshot, gang: Gang) -> tuple[Any, ...]:
         holds = gang.holds_seats

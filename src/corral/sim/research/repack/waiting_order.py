@@ -15,7 +15,7 @@ from msgspec import Struct
 from corral.core.model import Gang, GangState
 from corral.core.snapshot import Snapshot
 from corral.core.state import State
-from corral.policy.repack.ranks import Rank
+from corral.sim.research.repack.ranks import Rank
 
 #: (rank, queue position, attempt so far, gang): sorts by rank, then by queue position.
 Entry = tuple[tuple[Any, ...], int, int, Gang]

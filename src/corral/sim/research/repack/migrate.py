@@ -14,7 +14,7 @@ from corral.core.model import Cause, Gang, GangState
 from corral.core.plan import Evict
 from corral.core.state import seated
 from corral.policy.placement.seating import FREE, find_seats, seats_on
-from corral.policy.repack.seats import Found, Seats
+from corral.sim.research.repack.seats import Found, Seats
 
 
 class Migration(Seats):

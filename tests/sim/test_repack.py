@@ -10,8 +10,8 @@ from corral.core.plan import Evict, MakeRoom, Place
 from corral.policy.backfill.backfill import GREEDY
 from corral.policy.cycle.order import ByArrival
 from corral.policy.cycle.parts import Parts
-from corral.policy.repack.policy import Repack
-from corral.policy.repack.ranks import ByAttainedService
+from corral.sim.research.repack.policy import Repack
+from corral.sim.research.repack.ranks import ByAttainedService
 from tests.world import World, demand_of, seat
 
 MINUTE = 60_000
