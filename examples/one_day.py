@@ -14,8 +14,9 @@ from corral.core import events as e
 from corral.core import facts as f
 from corral.core.cluster.resources import GPU_MILLI, Demand, Gpu, Seat, TaskDemand, amounts
 from corral.core.cluster.topology import NodeSpec
+from corral.core.commit import commit
 from corral.core.effects import Effect, StartGang, WarnGang
-from corral.core.engine import Engine
+from corral.core.engine import apply_all, react
 from corral.core.intake import commands
 from corral.core.intake.refusal import Refusal
 from corral.core.laws import check
@@ -49,9 +50,8 @@ class Day:
     def __init__(self) -> None:
         self.state = State(Settings(levels=("rack",)))
         self.policy = standard()
-        self.engine = Engine(self.state, self.policy, self.tell)
         self.now = 8 * HOUR
-        self.agenda: list[tuple[int, int, object]] = []
+        self.agenda: list[tuple[int, int, f.Fact]] = []
         self.tickets = count()  # of two things due at once, the one that was put down first comes first
         self.length: dict[str, int] = {}
         self.crashes: dict[str, int] = {}
@@ -63,7 +63,7 @@ class Day:
         seconds = self.now // 1000
         print(f"  {seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}  {text}")
 
-    def tell(self, events: Sequence[e.Event]) -> None:
+    def describe(self, events: Sequence[e.Event]) -> None:
         for event in events:
             match event:
                 case e.JobSubmitted():
@@ -90,8 +90,17 @@ class Day:
 
     # ---- the world ---------------------------------------------------------------------------------------------
 
-    def later(self, delay: int, what: object) -> None:
+    def later(self, delay: int, what: f.Fact) -> None:
         heapq.heappush(self.agenda, (self.now + delay, next(self.tickets), what))
+
+    def tell(self, fact: f.Fact) -> None:
+        self.take(react(self.state, fact, self.now))
+
+    def take(self, events: Sequence[e.Event]) -> None:
+        """What both drivers do: apply, write (here: tell the story), then act."""
+        applied = apply_all(self.state, events, self.now)
+        self.describe(applied.events)
+        self.obey(applied.effects)
 
     def obey(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
@@ -116,27 +125,27 @@ class Day:
             self.say(f"{user}'s {job} is refused: {answer}")
             return
         self.length[job] = length
-        self.obey(self.engine.take(answer, self.now))
+        self.take(answer)
 
     def until(self, hour: int, minute: int = 0) -> None:
         """Let time pass: carry out the agenda, tick, and plan whenever something has happened."""
         end = hour * HOUR + minute * MINUTE
         while True:
-            plan, effects = self.engine.cycle(self.now)
-            self.obey(effects)
+            plan = self.policy(Snapshot(self.state, self.now))
+            self.take(commit(self.state, plan, self.now))
             check(self.state)
             if plan.decisions:
                 continue
-            due = [end, self.agenda[0][0] if self.agenda else end, self.engine.wake_ms(self.now)]
-            then = min(due)
+            due = [end, self.state.queues.next_change_ms(self.now), self.state.next_timer_ms() or end]
+            then = min(due + [each[0] for each in self.agenda[:1]])
             held = sum(gang.gpu_milli for gang in self.state.holders.values())
             self.busy_gpu_ms += held * (max(then, self.now) - self.now) // 1000
             self.now = max(then, self.now)
             if self.now >= end:
                 return
-            self.obey(self.engine.tell(f.Ticked(), self.now))
+            self.tell(f.Ticked())
             while self.agenda and self.agenda[0][0] <= self.now:
-                self.obey(self.engine.tell(heapq.heappop(self.agenda)[2], self.now))  # type: ignore[arg-type]
+                self.tell(heapq.heappop(self.agenda)[2])
 
     def why(self, job: str) -> None:
         snapshot = Snapshot(self.state, self.now)
@@ -155,10 +164,10 @@ def main() -> None:
     print("A cluster of 4 nodes x 8 H100 in two racks. vision is guaranteed 16 GPUs, speech 8; the rest is lent.\n")
     for name in NODES:
         node = NodeSpec(name, tuple(Gpu(f"{name}-{i}", "H100", 81_559) for i in range(8)), (), (name[0],))
-        day.engine.take(commands.add_node(day.state, node, day.now), day.now)  # type: ignore[arg-type]
+        day.take(commands.add_node(day.state, node, day.now))  # type: ignore[arg-type]
     for name, owned in (("vision", 16), ("speech", 8), ("guests", 0)):
         queue = QueueSpec(name=name, guarantee=amounts({GPU_MILLI: owned * 1000}) if owned else ())
-        day.engine.take(commands.set_queue(day.state, queue, day.now), day.now)  # type: ignore[arg-type]
+        day.take(commands.set_queue(day.state, queue, day.now))  # type: ignore[arg-type]
     story(day)
     over = [gang for gang in day.state.gangs.values() if gang.is_over]
     good = sum(gang.state is GangState.SUCCEEDED for gang in over)
@@ -177,9 +186,9 @@ def story(day: Day) -> None:
     day.why("borrow")
     day.submit("sweep", "sam", 40 * MINUTE, queue="speech", demand=gpus(1), array=(0, 1, 2, 3), array_parallel=2)
     day.until(10)
-    day.obey(day.engine.tell(f.NodeGone("a2"), day.now))
+    day.tell(f.NodeGone("a2"))
     day.until(10, 20)
-    day.obey(day.engine.tell(f.NodeBack("a2"), day.now))
+    day.tell(f.NodeBack("a2"))
     day.until(10, 30)
     day.submit("flexible", "gwen", 75 * MINUTE, queue="guests", demand=gpus(4, tasks=4, tasks_min=2), checkpoints=True)
     day.until(11)

@@ -12,7 +12,8 @@ from corral.core import facts as f
 from corral.core.cluster.capacity import Capacity
 from corral.core.cluster.resources import GPU_MILLI, Amounts, Demand, Gpu, Seat, TaskDemand, amounts
 from corral.core.cluster.topology import NodeSpec, Topology
-from corral.core.engine import Engine, Policy
+from corral.core.commit import commit
+from corral.core.engine import Policy, apply_all, react
 from corral.core.intake import commands
 from corral.core.intake.commands import Answer
 from corral.core.intake.refusal import Refusal
@@ -65,8 +66,8 @@ class World:
         self.state = State(Settings(levels=tuple(levels), **settings))
         chosen = named_policy(policy) if isinstance(policy, str) else policy
         assert not isinstance(chosen, Refusal), chosen
+        self.policy = chosen
         self.journal: list[e.Event] = []
-        self.engine = Engine(self.state, chosen, self.journal.extend)
         self.now = START_MS
         self.checks = True  # whether every law is checked after every step
 
@@ -131,7 +132,7 @@ class World:
 
     def take(self, answer: Answer) -> None:
         assert not isinstance(answer, Refusal), answer
-        self.engine.take(answer, self.now)
+        self.journal += apply_all(self.state, answer, self.now).events
         self._check()
 
     def apply(self, *events: e.Event) -> None:
@@ -140,8 +141,7 @@ class World:
     def tell(self, fact: f.Fact) -> list[e.Event]:
         """Tell the engine a fact; the events that came of it."""
         before = len(self.journal)
-        self.engine.tell(fact, self.now)
-        self._check()
+        self.take(react(self.state, fact, self.now))
         return self.journal[before:]
 
     def up(self, gang: Gang) -> None:
@@ -162,8 +162,8 @@ class World:
         return Snapshot(self.state, self.now)
 
     def cycle(self) -> Plan:
-        plan, _ = self.engine.cycle(self.now)
-        self._check()
+        plan = self.policy(self.snapshot())
+        self.take(commit(self.state, plan, self.now))
         return plan
 
 

@@ -34,7 +34,7 @@ class Crowd(World):
     def __init__(self, chosen: Policy | Refusal) -> None:
         super().__init__(CLUSTER)
         assert not isinstance(chosen, Refusal)
-        self.engine.policy = chosen
+        self.policy = chosen
 
     def add(self, demand: Demand, queue: str, **terms: Any) -> None:
         self.jobs += 1

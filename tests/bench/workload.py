@@ -6,19 +6,21 @@ Chance, the clock and the agents live here; the engine knows none of them. Measu
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from corral.core import events as e
 from corral.core import facts as f
 from corral.core.cluster.resources import GPU_MILLI, Demand, Gpu, TaskDemand, amounts
 from corral.core.cluster.topology import NodeSpec
+from corral.core.commit import commit
 from corral.core.effects import Effect, StartGang
-from corral.core.engine import Engine
+from corral.core.engine import Policy, apply_all, react
 from corral.core.intake import commands
 from corral.core.intake.refusal import Refusal
 from corral.core.model import GangSpec, GangState, JobSpec, QueueSpec, Settings
 from corral.core.plan import Plan
+from corral.core.snapshot import Snapshot
 from corral.core.state import State
 from corral.policy.catalog import policy
 from corral.server.gc_tuning import set_survivors_aside
@@ -72,7 +74,8 @@ class World:
         assert not isinstance(chosen, Refusal)
         self.rng, self.now_ms, self.habits = random.Random(seed), START_MS, habits
         self.state = State(Settings(levels=("zone", "spine", "rack")))
-        self.engine = Engine(self.state, chosen, self._write)
+        self.policy: Policy = chosen
+        self.write: Callable[[Sequence[e.Event]], None] = self._count
         self.events = self.jobs = 0
         self.running: list[str] = []  # who may be told to end; some have left meanwhile
         self.owed: list[Effect] = []
@@ -81,12 +84,17 @@ class World:
         self.queues = self._add_queues(8 * len(self.state.nodes))
         self._habits: dict[tuple[str, str], list[tuple[Demand, int, int]]] = {}
 
-    def _write(self, events: Sequence[e.Event]) -> None:
+    def _count(self, events: Sequence[e.Event]) -> None:
         self.events += len(events)
 
     def command(self, answer: list[e.Event] | Refusal) -> None:
         assert not isinstance(answer, Refusal), answer
-        self.owed += self.engine.take(answer, self.now_ms)
+        self.take(answer)
+
+    def take(self, events: Sequence[e.Event]) -> None:
+        applied = apply_all(self.state, events, self.now_ms)
+        self.write(applied.events)
+        self.owed += applied.effects
 
     def _add_nodes(self, shape: tuple[int, ...]) -> None:
         zones, spines, racks, nodes = shape
@@ -199,11 +207,11 @@ class World:
 
     def tell(self, facts: Iterable[f.Fact]) -> None:
         for fact in facts:
-            self.owed += self.engine.tell(fact, self.now_ms)
+            self.take(react(self.state, fact, self.now_ms))
 
     def cycle(self) -> Plan:
-        plan, effects = self.engine.cycle(self.now_ms)
-        self.owed += effects
+        plan = self.policy(Snapshot(self.state, self.now_ms))
+        self.take(commit(self.state, plan, self.now_ms))
         return plan
 
     def settle(self, rounds: int = 6) -> None:

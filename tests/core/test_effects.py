@@ -2,7 +2,9 @@
 
 from corral.core import facts as f
 from corral.core.apply import apply
+from corral.core.commit import commit
 from corral.core.effects import KillGang, StartGang, WarnGang, effects
+from corral.core.engine import apply_all
 from corral.core.intake import commands
 from corral.core.model import Cause
 from corral.core.state import State
@@ -53,12 +55,10 @@ def test_an_effect_names_the_attempt_that_is_under_way():
 
 def test_what_the_engine_hands_out_is_what_is_owed_for_the_gangs_it_touched():
     made = world()
-    first = made.submit("first")
-    _, handed = made.engine.cycle(made.now)
-    assert handed == [StartGang(first.id, 1, first.seats)]
-    second = made.submit("second")
-    _, handed = made.engine.cycle(made.now)
-    assert handed == [StartGang(second.id, 1, second.seats)]
+    for name in ("first", "second"):
+        gang = made.submit(name)
+        applied = apply_all(made.state, commit(made.state, made.policy(made.snapshot()), made.now), made.now)
+        assert applied.effects == [StartGang(gang.id, 1, gang.seats)]
     assert len(effects(made.state)) == 2
 
 

@@ -239,11 +239,11 @@ def test_no_timer_is_left_when_everything_is_over():
     assert made.state.next_timer_ms() is None
 
 
-def test_the_engine_says_when_something_is_due_next():
+def test_it_is_known_when_time_alone_changes_something():
     made = world()
-    assert made.engine.wake_ms(made.now) == NEVER_MS
+    assert (made.state.queues.next_change_ms(made.now), made.state.next_timer_ms()) == (NEVER_MS, None)
     change = QuotaChange(made.now + 50_000, made.now + 90_000)
     made.queue("other", changes=(change,))
-    assert made.engine.wake_ms(made.now) == made.now + 50_000
+    assert made.state.queues.next_change_ms(made.now) == made.now + 50_000
     made.submit("later", begin_ms=made.now + 20_000)
-    assert made.engine.wake_ms(made.now) == made.now + 20_000
+    assert made.state.next_timer_ms() == made.now + 20_000

@@ -205,12 +205,12 @@ def test_laws_hold_while_users_come_and_go(seed: int) -> None:
         for job in driver.state.jobs.values():
             everybody.apply(UserSet(1, job.user, job.account or ""))
         for accounts in (nobody, everybody):
-            driver.engine.take(review(driver.state, accounts, None, AccountRules(), as_anybody, driver.now), driver.now)
+            driver.take(review(driver.state, accounts, None, AccountRules(), as_anybody, driver.now))
             check(driver.state)
             assert from_image(take_image(driver.state)).suspended.keys() == driver.state.suspended.keys()
             if accounts is nobody:
                 waiting = [g for g in driver.state.gangs.values() if g.state is GangState.WAITING]
                 assert all(gang.blockers & Blocker.SUSPENDED for gang in waiting)
-                plan = driver.engine.policy(Snapshot(driver.state, driver.now))
+                plan = driver.chosen(Snapshot(driver.state, driver.now))
                 assert not [each for each in plan.decisions if type(each).__name__ in ("Place", "MakeRoom")]
     assert not driver.state.suspended

@@ -31,9 +31,7 @@ def test_a_state_goes_on_from_its_image(make, seed, policy):
         twin = read(body)
         check(twin)
         assert written(twin) == body
-        assert driver.engine.policy(Snapshot(twin, driver.now)) == driver.engine.policy(
-            Snapshot(driver.state, driver.now)
-        )
+        assert driver.chosen(Snapshot(twin, driver.now)) == driver.chosen(Snapshot(driver.state, driver.now))
         driver.run(40)
         for event in driver.journal[length:]:
             apply(twin, event)

@@ -14,13 +14,15 @@ from corral.core import events as e
 from corral.core import facts as f
 from corral.core.cluster.resources import Demand, Gpu, TaskDemand, amounts
 from corral.core.cluster.topology import NodeSpec
+from corral.core.commit import commit
 from corral.core.effects import Effect, effects
-from corral.core.engine import Engine
+from corral.core.engine import apply_all, react
 from corral.core.image import from_image, take_image
 from corral.core.intake import commands
 from corral.core.intake.refusal import Refusal
 from corral.core.laws import check
 from corral.core.model import GangSpec, Health, JobSpec, QueueSpec, Settings
+from corral.core.snapshot import Snapshot
 from corral.core.state import State
 from corral.core.work import Work
 from corral.policy.catalog import policy as named_policy
@@ -53,6 +55,7 @@ class Site:
         self.foreign: list[str] = []
         self._stopped: list[e.GangStopped] = []
         self._speaker: str | None = None
+        self._held: dict[str, set[str]] = {}  # gang -> the nodes of its seats, before what is being applied
         self._epoch, self._jobs = 0, 0
         self.nodes = {name: Node(self, name) for name in (*honest, *hostile)}
         self.honest, self.hostile = tuple(honest), tuple(hostile)
@@ -64,7 +67,6 @@ class Site:
     def _begin(self) -> None:
         """A server begins, on what the one before it knew."""
         self._epoch += 1
-        self.engine = Engine(self.state, self._policy, self._write)
         self.fleet = RemoteBackend(
             self._folder, RemoteSettings(), monotonic_ms=lambda: self.now_ms, wall_ms=lambda: self.now_ms
         )
@@ -94,8 +96,7 @@ class Site:
         due = self.state.next_timer_ms()
         if due is not None and due <= self.now_ms:
             self._tell(f.Ticked())
-        _, owed = self.engine.cycle(self.now_ms)
-        self._carry_out(owed)
+        self._take(commit(self.state, self._policy(Snapshot(self.state, self.now_ms)), self.now_ms))
         self.keeper.sweep()
         for job in [job.id for job in self.state.jobs.values() if job.is_over][:-20]:
             events = commands.forget(self.state, job, self.now_ms)
@@ -129,10 +130,14 @@ class Site:
             self._tell(fact)
 
     def _tell(self, fact: f.Fact) -> None:
-        self._carry_out(self.engine.tell(fact, self.now_ms))
+        self._take(react(self.state, fact, self.now_ms))
 
     def _take(self, events: Sequence[e.Event]) -> None:
-        self._carry_out(self.engine.take(events, self.now_ms))
+        self._held = {gang.id: {seat.node for seat in gang.all_seats} for gang in self.state.holders.values()}
+        self._write(events)  # what a node may cause is judged by the state before
+        applied = apply_all(self.state, events, self.now_ms)
+        self._write(applied.events[len(events) :])
+        self._carry_out(applied.effects)
 
     def _carry_out(self, owed: Sequence[Effect]) -> None:
         stopped, self._stopped = self._stopped, []
@@ -185,7 +190,7 @@ class Site:
             return not gang.everyone & ~gang.started & ~gang.ended & ~own
         if isinstance(event, e.GangRequeued | e.GangFinished | e.ClaimDropped | e.GangAwoke):
             return True  # follows from the end of its attempt, which is checked
-        return bool(own) or any(seat.node == node for seat in gang.spares)
+        return node in self._held.get(event.gang, ())
 
     def _note_orders(self, orders: Sequence[TaskOrder]) -> None:
         self.given |= {order.key: order.node for order in orders}

@@ -140,7 +140,7 @@ def _change_users(driver: Upheaval) -> None:
     for job in driver.state.jobs.values():
         everybody.apply(UserSet(1, job.user, job.account or ""))
     for accounts in (Accounts(), everybody):
-        driver.engine.take(review(driver.state, accounts, None, AccountRules(), lambda _: "", driver.now), driver.now)
+        driver.take(review(driver.state, accounts, None, AccountRules(), lambda _: "", driver.now))
 
 
 if __name__ == "__main__":

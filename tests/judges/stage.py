@@ -13,7 +13,7 @@ from corral.core import facts as f
 from corral.core.cluster.resources import GPU_MILLI, Demand, Gpu, TaskDemand, amounts
 from corral.core.cluster.topology import NodeSpec
 from corral.core.commit import commit
-from corral.core.engine import Engine
+from corral.core.engine import apply_all, react
 from corral.core.intake import commands
 from corral.core.intake.refusal import Refusal
 from corral.core.model import Budget, Gang, GangSpec, GangState, Health, JobSpec, QueueSpec, QuotaChange, Settings
@@ -46,7 +46,6 @@ class Stage:
         self.state = State(settings)
         self.policy = standard(depth=scenario.depth, patience_ms=scenario.patience_ms)
         self.journal: list[e.Event] = []
-        self.engine = Engine(self.state, self.policy, self.journal.extend)
         self.runs: dict[str, int] = {}  # job -> how long it truly runs
         self.book = Book()
         self.plans = 0
@@ -67,11 +66,14 @@ class Stage:
         if isinstance(answer, Refusal):
             self.refused += 1
             return False
-        self.engine.take(answer, self.now_ms)
+        self.take(answer)
         return True
 
     def tell(self, fact: f.Fact) -> None:
-        self.engine.tell(fact, self.now_ms)
+        self.take(react(self.state, fact, self.now_ms))
+
+    def take(self, events: Sequence[e.Event]) -> None:
+        self.journal += apply_all(self.state, events, self.now_ms).events
 
     # ---- steps -------------------------------------------------------------------------------------------------
 
@@ -80,15 +82,14 @@ class Stage:
         plan = self.planned()
         self.watch(self, plan)
         events = commit(self.state, plan, self.now_ms)
-        if events:
-            self.engine.take(events, self.now_ms)
+        self.take(events)
         if self.look is not None:
             self.look(self, plan, events)
 
     def planned(self) -> Plan:
         """What would be done now."""
         try:
-            return self.engine.policy(Snapshot(self.state, self.now_ms))
+            return self.policy(Snapshot(self.state, self.now_ms))
         except Exception as fault:
             raise PlanFailedError(f"{type(fault).__name__}: {fault}") from fault
 

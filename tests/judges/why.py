@@ -12,7 +12,8 @@ from msgspec import structs
 
 from corral.core import events as e
 from corral.core.apply import apply
-from corral.core.engine import Engine, Policy
+from corral.core.commit import commit
+from corral.core.engine import Policy, apply_all
 from corral.core.intake import commands
 from corral.core.intake.refusal import Refusal
 from corral.core.model import GangState, QueueSpec, Settings
@@ -61,14 +62,13 @@ def _state(journal: Iterable[e.Event], settings: Settings) -> State:
 def _starts_without(state: State, policy: Policy, name: str, term: str, now_ms: int) -> bool:
     """Whether it starts, or is behind somebody who does not start either, once no queue has such a bound."""
     plain = QueueSpec(name="plain")
-    engine = Engine(state, policy, lambda _: None)
     for queue in list(state.queues.queues.values()):
         if queue.spec.name and getattr(queue.spec, term) != getattr(plain, term):
             spec = structs.replace(queue.spec, **{term: getattr(plain, term)})
             answer = commands.set_queue(state, spec, now_ms)
             assert not isinstance(answer, Refusal), answer
-            engine.take(answer, now_ms)
-    engine.cycle(now_ms)
+            apply_all(state, answer, now_ms)
+    apply_all(state, commit(state, policy(Snapshot(state, now_ms)), now_ms), now_ms)
     gang = state.gangs[name]
     if gang.state is not GangState.WAITING or gang.claim:
         return True

@@ -12,7 +12,7 @@ HOUR = 3_600_000
 
 
 def offers(world, gang):
-    changes = smallest_changes(world.snapshot(), world.engine.policy, gang.id)
+    changes = smallest_changes(world.snapshot(), world.policy, gang.id)
     assert not isinstance(changes, Refusal)
     return [change.text for change in changes]
 
@@ -98,7 +98,7 @@ def test_asking_changes_nothing():
 
 def test_a_gang_nobody_knows_is_refused():
     world = World()
-    assert isinstance(smallest_changes(world.snapshot(), world.engine.policy, "nobody"), Refusal)
+    assert isinstance(smallest_changes(world.snapshot(), world.policy, "nobody"), Refusal)
 
 
 def tight(*behind: str) -> World:
@@ -113,7 +113,7 @@ def tight(*behind: str) -> World:
 
 
 def fields(made: World, gang: str) -> set[str]:
-    found = smallest_changes(made.snapshot(), made.engine.policy, gang)
+    found = smallest_changes(made.snapshot(), made.policy, gang)
     assert not isinstance(found, Refusal)
     return {change.field for change in found}
 

@@ -148,7 +148,7 @@ def test_many_who_would_use_their_grace_are_looked_at_together():
         made.submit("whole", demand=demand_of(4))
         for n in range(count):
             made.submit(f"b{n}", demand=demand_of(1), time_limit_ms=90_000, grace_ms=30_000)
-        return steps(lambda: made.engine.policy(made.snapshot()))
+        return steps(lambda: made.policy(made.snapshot()))
 
     assert measure(800) < 2 * measure(400) / 1.5
 

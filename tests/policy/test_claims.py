@@ -39,9 +39,9 @@ def test_a_plan_that_drops_a_claim_leaves_the_line_as_it_was():
     made = claimed()
     made.take(commands.drain(made.state, "a0", made.now))
     before = [list(line) for line in made.state.backlog.lines()]
-    plan = made.engine.policy(made.snapshot())
+    plan = made.policy(made.snapshot())
     assert [list(line) for line in made.state.backlog.lines()] == before
-    assert plan == made.engine.policy(made.snapshot())
+    assert plan == made.policy(made.snapshot())
 
 
 def test_who_loses_its_claim_may_have_others_make_room_in_the_same_plan():
@@ -56,7 +56,7 @@ def test_who_loses_its_claim_may_have_others_make_room_in_the_same_plan():
 def test_a_plan_that_is_late_drops_a_claim_or_does_nothing():
     made = claimed()
     made.take(commands.drain(made.state, "a0", made.now))
-    plan = made.engine.policy(made.snapshot())
+    plan = made.policy(made.snapshot())
     made.take(commands.undrain(made.state, "a0", made.now))
     made.down(made.state.gangs["x/main"])
     made.cycle()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from corral.core import facts as f
 from corral.core.apply import apply
 from corral.core.cluster.resources import GPU_MILLI, Demand, Gpu, TaskDemand, amounts
 from corral.core.cluster.topology import NodeSpec
-from corral.core.engine import Engine
+from corral.core.commit import commit
+from corral.core.engine import apply_all, react
 from corral.core.fleets.fleets import Fleet, Fleets, FleetSpec, NodeShape, Pilot
 from corral.core.fleets.outlook import could_come
 from corral.core.intake import commands
@@ -31,9 +33,11 @@ class World:
         self.state, self.fleets = State(Settings()), Fleets()
         policy = named_policy("standard")
         assert not isinstance(policy, Refusal)
-        self.engine = Engine(self.state, policy, lambda _: None)
-        self.jobs = 0
-        self.engine.take([e.QueueSet(NOW, QueueSpec(name="main", **queue))], NOW)
+        self.policy, self.jobs = policy, 0
+        self.take([e.QueueSet(NOW, QueueSpec(name="main", **queue))])
+
+    def take(self, events: Sequence[e.Event]) -> None:
+        apply_all(self.state, events, NOW)
 
     def fleet(self, name: str = "gpu", shape: NodeShape | None = H100, **said: Any) -> Fleet:
         wanted: dict[str, Any] = {"nodes_min": 0, "nodes_max": 10, "shape": shape} | said
@@ -44,7 +48,7 @@ class World:
     def node(self, fleet: Fleet, number: int, shape: NodeShape = H100) -> None:
         name = f"{fleet.spec.name}-{number}"
         fleet.pilots[name] = Pilot(name, NOW, joined_ms=NOW)
-        self.engine.take([e.NodeAdded(NOW, NodeSpec(name, shape.gpus, shape.amounts))], NOW)
+        self.take([e.NodeAdded(NOW, NodeSpec(name, shape.gpus, shape.amounts))])
 
     def submit(self, count: int = 1, tasks: int = 1, gpus: int = 1, **said: Any) -> None:
         demand = {name: said.pop(name) for name in ("spread", "spread_max", "within") if name in said}
@@ -56,12 +60,12 @@ class World:
                 self.state, {str(self.jobs): spec}, "ann", NOW, could_come(self.state, self.fleets)
             )
             assert not isinstance(answer, Refusal), answer
-            self.engine.take(answer, NOW)
+            self.take(answer)
 
     def plan(self) -> None:
-        self.engine.cycle(NOW)
+        self.take(commit(self.state, self.policy(Snapshot(self.state, NOW)), NOW))
         for gang in list(self.state.holders.values()):
-            self.engine.tell(f.TasksUp(gang.id, gang.attempt, gang.everyone), NOW)
+            self.take(react(self.state, f.TasksUp(gang.id, gang.attempt, gang.everyone), NOW))
 
     def needs(self) -> dict[str, int]:
         return needs(Snapshot(self.state, NOW), self.fleets.fleets)

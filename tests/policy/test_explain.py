@@ -4,9 +4,11 @@ import msgspec
 import pytest
 
 from corral.core.cluster.resources import amounts
+from corral.core.commit import commit
 from corral.core.intake import commands
 from corral.core.intake.refusal import Refusal
 from corral.core.model import After, Dependency, GangState
+from corral.core.plan import Plan
 from corral.core.snapshot import Snapshot
 from corral.policy.explain.holds import explain
 from corral.policy.explain.reasons import (
@@ -29,7 +31,7 @@ MINUTE = 60_000
 
 
 def hold_of(world, gang):
-    hold = explain(world.snapshot(), world.engine.policy, gang.id)
+    hold = explain(world.snapshot(), world.policy, gang.id)
     assert not isinstance(hold, Refusal)
     return hold
 
@@ -50,7 +52,7 @@ def test_a_parent_that_is_over_and_forgotten_is_no_reason():
 
 def test_a_gang_nobody_knows_is_refused():
     world = World()
-    answer = explain(world.snapshot(), world.engine.policy, "nobody")
+    answer = explain(world.snapshot(), world.policy, "nobody")
     assert isinstance(answer, Refusal)
     assert answer.code == "no_such_gang"
 
@@ -135,6 +137,12 @@ def test_a_hold_can_be_stored_and_read_again():
     assert msgspec.json.decode(msgspec.json.encode(hold), type=Hold) == hold
 
 
+def cycle(driver: Driver) -> Plan:
+    plan = driver.chosen(Snapshot(driver.state, driver.now))
+    driver.take(commit(driver.state, plan, driver.now))
+    return plan
+
+
 @pytest.mark.parametrize("policy", ["standard", "strict_fifo", "conservative", "priority", "fair", "sjf"])
 def test_whoever_waits_when_nothing_more_is_decided_has_a_reason_and_nobody_else_has(policy):
     told = 0
@@ -142,10 +150,10 @@ def test_whoever_waits_when_nothing_more_is_decided_has_a_reason_and_nobody_else
         driver = Driver(seed, policy, check_every=50)
         for _ in range(4):
             driver.run(40)
-            settled = any(not driver.engine.cycle(driver.now)[0].decisions for _ in range(4))
+            settled = any(not cycle(driver).decisions for _ in range(4))
             snapshot = Snapshot(driver.state, driver.now)
             for gang in driver.state.gangs.values():
-                hold = explain(snapshot, driver.engine.policy, gang.id)
+                hold = explain(snapshot, driver.chosen, gang.id)
                 assert not isinstance(hold, Refusal)
                 if gang.state is not GangState.WAITING:
                     assert hold == Hold(gang.id)

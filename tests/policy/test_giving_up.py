@@ -41,7 +41,7 @@ def journal_of(seed: int, parts: Parts) -> list[e.Event]:
     """A small cluster that is always full, queues without guarantees, and ends at random."""
     rng, world = random.Random(seed), workload.World((1, 2, 2, 4), seed=seed, habits=3)
     found: list[e.Event] = []
-    world.engine.policy, world.engine.write = Standard(parts), found.extend
+    world.policy, world.write = Standard(parts), found.extend
     world.submit(job(world, rng) for _ in range(200))
     for _ in range(25):
         world.now_ms += rng.choice((1000, 60_000, 600_000, 1_800_000, HOUR_MS))

@@ -73,13 +73,13 @@ class OwnerAmongBorrowers(Driver):
         return [g for g in gangs if g.queue == OWNER and g.state is GangState.WAITING and not g.claim]
 
     def _cycle(self) -> None:
-        plan = self.engine.policy(self._snapshot())
+        plan = self.chosen(self._snapshot())
         in_line = [gang for gang in self._waiting() if not gang.blockers]
         if len(in_line) == 1 and self._is_owed(in_line[0]):
             self._must_be_served(in_line[0], plan)
         events = commit(self.state, plan, self.now)
         self._must_commit_in_full(plan, events)
-        self._take(events)
+        self.take(events)
 
     def _is_owed(self, gang: Gang) -> bool:
         """Whether it and all that its queue has lie within the guarantee, and it does not choose to wait."""

@@ -98,7 +98,7 @@ def test_who_is_gone_in_time_or_leaves_the_part_may_pass_and_the_others_are_told
     world.submit("short", "q", demand_of(1), time_limit_ms=HOUR_MS, grace_ms=0)
     world.submit("beside", "q", demand_of(1), time_limit_ms=2 * HOUR_MS, grace_ms=0)
     late = world.submit("late", "q", demand_of(1), time_limit_ms=2 * HOUR_MS, grace_ms=0)
-    hold = explain(world.snapshot(), world.engine.policy, late.id)
+    hold = explain(world.snapshot(), world.policy, late.id)
     plan = world.cycle()
     assert sorted(each.gang for each in plan.decisions if isinstance(each, Place)) == ["beside/main", "short/main"]
     assert isinstance(hold, Hold)

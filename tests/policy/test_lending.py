@@ -67,7 +67,7 @@ def test_an_owner_that_waits_is_not_told_that_nobody_lends_to_it():
     made = World().rack("n", 1, 8).rack("m", 1, 2).queue("a", guarantee=4).queue("b").queue("c", guarantee=2, lend=0)
     full_of(made, "b", 8)
     owner = made.submit("owner", "a", demand_of(gpus=4))
-    hold = explain(made.snapshot(), made.engine.policy, owner.id)
+    hold = explain(made.snapshot(), made.policy, owner.id)
     assert isinstance(hold, Hold)
     assert not [each for each in hold.reasons if isinstance(each, NotLent)]
 

@@ -90,7 +90,7 @@ def test_a_gang_that_may_have_no_model_is_promised_nothing_and_told_why():
     made.run("y", "team", seats=[seat("h0", 0)])
     made.submit("any")
     assert not made.cycle().reservations
-    hold = explain(made.snapshot(), made.engine.policy, "any/main")
+    hold = explain(made.snapshot(), made.policy, "any/main")
     assert not isinstance(hold, Refusal)
     assert any(isinstance(each, OverLimit) for each in hold.reasons)
 

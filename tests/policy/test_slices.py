@@ -53,7 +53,7 @@ def test_why_a_slice_waits_names_the_part_of_a_gpu_it_would_be_charged():
     for i in range(9):
         made.submit(f"s{i}", demand=PART)
     made.cycle()
-    hold = explain(made.snapshot(), made.engine.policy, "s8/main")
+    hold = explain(made.snapshot(), made.policy, "s8/main")
     assert not isinstance(hold, Refusal)
     assert [(each.used, each.asked) for each in hold.reasons if isinstance(each, OverLimit)] == [(1_000, 125)]
 
@@ -63,7 +63,7 @@ def test_advice_to_raise_a_limit_for_a_slice_raises_it_by_the_slice():
     for i in range(9):
         made.submit(f"s{i}", demand=PART)
     made.cycle()
-    found = smallest_changes(made.snapshot(), made.engine.policy, "s8/main")
+    found = smallest_changes(made.snapshot(), made.policy, "s8/main")
     assert not isinstance(found, Refusal)
     assert [each.value for each in found if each.field == "queue.limit"] == ["1125"]
 

@@ -140,7 +140,7 @@ class Instance:
 
 
 def decided(instance: Instance) -> MakeRoom | None:
-    plan = instance.world.engine.policy(instance.world.snapshot())
+    plan = instance.world.policy(instance.world.snapshot())
     found = [each for each in plan.decisions if each.gang == instance.gang.id]
     assert not any(isinstance(each, Place) for each in found), "it would fit without anyone leaving"
     return next((each for each in found if isinstance(each, MakeRoom)), None)

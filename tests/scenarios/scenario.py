@@ -13,11 +13,13 @@ from typing import Any
 
 from corral.core import events as e
 from corral.core import facts as f
-from corral.core.engine import Engine, Policy
+from corral.core.commit import commit
+from corral.core.engine import Policy, apply_all, react
 from corral.core.intake import commands
 from corral.core.intake.refusal import Refusal
 from corral.core.laws import LawBroken, check
 from corral.core.model import GangState, Health, Settings
+from corral.core.plan import Plan
 from corral.core.snapshot import Snapshot
 from corral.core.state import State
 from corral.policy.backfill.backfill import CONSERVATIVE, EASY, GREEDY, STRICT, Backfill
@@ -89,9 +91,8 @@ class Stage:
             yield from self._tell()
 
     def _set_the_stage(self, lines: Sequence[str]) -> None:
-        levels, policy = self._levels(lines), self._policy(lines)
-        self.state = State(Settings(levels=levels))
-        self.engine = Engine(self.state, policy, self.journal.extend)
+        self.policy = self._policy(lines)
+        self.state = State(Settings(levels=self._levels(lines)))
         if not any(line.startswith("queue ") for line in lines):
             self._read(Words("queue main"))
         for line in lines:
@@ -186,7 +187,7 @@ class Stage:
             if isinstance(answer, Refusal):
                 self.refused.append(f"refuse   {name:<7} {answer.code}: {answer.why}")
             else:
-                self.engine.take(answer, at_ms)
+                self._take(answer, at_ms)
 
         self._at(at_ms, submit)
 
@@ -277,10 +278,10 @@ class Stage:
         self._take(answer, at_ms)
 
     def _take(self, events: Sequence[e.Event], at_ms: int | None = None) -> None:
-        self.engine.take(events, self.now_ms if at_ms is None else at_ms)
+        self.journal += apply_all(self.state, events, self.now_ms if at_ms is None else at_ms).events
 
     def _tell_fact(self, fact: f.Fact, at_ms: int | None = None) -> None:
-        self.engine.tell(fact, self.now_ms if at_ms is None else at_ms)
+        self._take(react(self.state, fact, self.now_ms if at_ms is None else at_ms), at_ms)
         check(self.state)
 
     # ---- what is expected ---------------------------------------------------------------------------------
@@ -288,9 +289,9 @@ class Stage:
     def _tell(self) -> Iterator[str]:
         """Plan, commit, and tell what was decided, who waits and why. Planning again must change nothing."""
         told = self._news()
-        plan, _ = self.engine.cycle(self.now_ms)
+        plan = self._cycle()
         check(self.state)
-        again, _ = self.engine.cycle(self.now_ms)
+        again = self._cycle()
         if again.decisions:
             raise LawBroken(f"a second plan for the same moment decides more: {list(again.decisions)}")
         told += [*self.refused, *plan_lines(plan, "gpus" in self.shows)]
@@ -298,13 +299,18 @@ class Stage:
         snapshot = Snapshot(self.state, self.now_ms)
         for gang in self.state.gangs.values():
             if gang.state is GangState.WAITING:
-                hold = explain(snapshot, self.engine.policy, gang.id)
+                hold = explain(snapshot, self.policy, gang.id)
                 assert not isinstance(hold, Refusal)
                 told += reason_lines(hold, self.now_ms, "ways" in self.shows)
         yield from told or ["nothing"]
         for gang in list(self.state.holders.values()):
             if gang.state is GangState.STARTING:
                 self._tell_fact(f.TasksUp(gang.id, gang.attempt, gang.everyone))
+
+    def _cycle(self) -> Plan:
+        plan = self.policy(Snapshot(self.state, self.now_ms))
+        self._take(commit(self.state, plan, self.now_ms))
+        return plan
 
     def _news(self) -> list[str]:
         """What followed from facts and commands alone, before anything was planned."""

@@ -14,7 +14,7 @@ from corral.core.accounts.identity import AccountRules, account_for
 from corral.core.cluster.resources import Gpu, amounts
 from corral.core.cluster.topology import NodeSpec
 from corral.core.commit import commit
-from corral.core.engine import Engine
+from corral.core.engine import apply_all
 from corral.core.events import Event
 from corral.core.fleets.fleets import FleetEvent, Fleets
 from corral.core.intake import commands
@@ -27,12 +27,12 @@ from corral.policy.catalog import policy as named_policy
 from corral.policy.explain.holds import explain
 from corral.runtime.base import LogPart, TaskKey
 from corral.server.auth import new_token
+from corral.server.durability import Batch
 from corral.server.ha.vitals import Vitals
-from corral.server.loop import Committed
 from corral.server.planner.questions import DryRunOutcome, WhyAnswer
 from corral.store.journal import Entry, Record
 from corral.store.memory import MemoryJournal
-from corral.wire.codec import decode, encode
+from corral.wire.codec import AnyEvent, decode, encode
 from corral.wire.details import NodeDetails
 
 START_MS = 1_700_000_000_000
@@ -102,8 +102,6 @@ class MemoryService:
         policy = named_policy("standard")
         assert not isinstance(policy, Refusal)
         self.policy = policy
-        self._actor, self._request, self._written = "", "", list[Event | AccountEvent | FleetEvent]()
-        self.engine = Engine(self.state, policy, self._write)
         has = amounts({"cpu_milli": 64_000, "memory_mib": 512_000})
         for n in range(nodes):
             devices = tuple(Gpu(f"SIM-{n}-{slot}", "H100", 81_559) for slot in range(gpus))
@@ -131,44 +129,38 @@ class MemoryService:
 
     # ---- writing -----------------------------------------------------------------------------------------------
 
-    def _write(self, events: Sequence[Event | AccountEvent | FleetEvent]) -> None:
-        self.journal.append(
-            [
-                Entry(event.at_ms, self._actor, encode(event), self._request if hasattr(event, "spec") else "")
-                for event in events
-            ]
-        )
-        self._written += events
+    def _write(self, actor: str, events: Sequence[AnyEvent], request: str = "") -> Batch:
+        bodies = [encode(event) for event in events]
+        rows = [
+            Entry(event.at_ms, actor, body, request if hasattr(event, "spec") else "")
+            for event, body in zip(events, bodies, strict=True)
+        ]
+        self.journal.append(rows)
         self.wake()
+        return Batch(actor, request, events, bodies, [], self.journal.head.seq)
 
     def wake(self) -> None:
         news, self.news = self.news, asyncio.Event()
         news.set()
 
-    def do(self, actor: str, events: Sequence[Event] | Refusal, request: str = "") -> Committed | Refusal:
+    def do(self, actor: str, events: Sequence[Event] | Refusal, request: str = "") -> Batch | Refusal:
         if isinstance(events, Refusal):
             return events
-        self._actor, self._request, self._written = actor, request, []
-        self.engine.take(events, self.now_ms())
-        return Committed(self.journal.head.seq, tuple(self._written))
+        return self._write(actor, apply_all(self.state, events, self.now_ms()).events, request)
 
-    def do_accounts(self, actor: str, events: Sequence[AccountEvent] | Refusal) -> Committed | Refusal:
+    def do_accounts(self, actor: str, events: Sequence[AccountEvent] | Refusal) -> Batch | Refusal:
         if isinstance(events, Refusal):
             return events
-        self._actor, self._request, self._written = actor, "", []
-        self._write(events)
         for event in events:
             self.accounts.apply(event)
-        return Committed(self.journal.head.seq, tuple(self._written))
+        return self._write(actor, events)
 
-    def do_fleets(self, actor: str, events: Sequence[FleetEvent] | Refusal) -> Committed | Refusal:
+    def do_fleets(self, actor: str, events: Sequence[FleetEvent] | Refusal) -> Batch | Refusal:
         if isinstance(events, Refusal):
             return events
-        self._actor, self._request, self._written = actor, "", []
-        self._write(events)
         for event in events:
             self.fleets.apply(event)
-        return Committed(self.journal.head.seq, tuple(self._written))
+        return self._write(actor, events)
 
     def plan(self) -> None:
         """One cycle of the scheduler."""
@@ -180,19 +172,19 @@ class MemoryService:
     def new_job_ids(self, count: int) -> list[str]:
         return [str(self.state.next_job + n) for n in range(count)]
 
-    async def submit(self, user: str, specs: Sequence[JobSpec], request: str = "") -> Committed | Refusal:
+    async def submit(self, user: str, specs: Sequence[JobSpec], request: str = "") -> Batch | Refusal:
         named = dict(zip(self.new_job_ids(len(specs)), specs, strict=True))
         return await self.change(user, lambda s, now_ms: commands.submit_many(s, named, user, now_ms), request)
 
-    async def change(self, actor, command, request: str = "") -> Committed | Refusal:
+    async def change(self, actor, command, request: str = "") -> Batch | Refusal:
         if self.delay is not None:
             await self.delay.wait()
         return self.do(actor, command(self.state, self.now_ms()), request)
 
-    async def change_accounts(self, actor, command) -> Committed | Refusal:
+    async def change_accounts(self, actor, command) -> Batch | Refusal:
         return self.do_accounts(actor, command(self.accounts, self.now_ms()))
 
-    async def change_fleets(self, actor, command) -> Committed | Refusal:
+    async def change_fleets(self, actor, command) -> Batch | Refusal:
         return self.do_fleets(actor, command(self.fleets, self.now_ms()))
 
     def reserved_start_ms(self, gang: str) -> int | None:

@@ -49,7 +49,7 @@ async def running(
     backend = backend if backend is not None else FakeBackend([NODE], lambda _: FakeScript(runs_ms=20))
     lookup = _FedLookup(journal)
     server = Server(load(journal), journal, lookup, backend, secrets_of(folder))
-    server.loop.keep_ended = keep_ended
+    server.timers.keep_ended = keep_ended
     await server.begin()
     try:
         yield server

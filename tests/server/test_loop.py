@@ -16,8 +16,8 @@ from corral.runtime.base import StaleEpoch
 from corral.runtime.fake import FakeBackend
 from corral.server.api.app import make_app
 from corral.server.auth import new_token
+from corral.server.durability import Batch
 from corral.server.journal_state import IMAGE_FORMAT, JournalState
-from corral.server.loop import Committed
 from corral.server.metrics import Metrics
 from corral.server.planner.client import Planner, PlannerLost
 from corral.server.planner.questions import WhyAnswer
@@ -34,7 +34,7 @@ async def test_a_job_runs_to_its_end(tmp_path):
     journal = MemoryJournal()
     async with running(tmp_path, journal) as server:
         done = await server.service.submit("root", [job(), job(gpus=2, tasks=2)])
-        assert isinstance(done, Committed)
+        assert isinstance(done, Batch)
         assert [event.job for event in done.events if isinstance(event, e.JobSubmitted)] == ["1", "2"]
         await until(lambda: len(ended(journal)) == 2)
         assert ended(journal) == {"1": True, "2": True}
@@ -63,7 +63,7 @@ async def test_nothing_is_answered_or_started_before_it_is_durable(tmp_path):
         assert not [key for what, key in backend.asked if what == "launch"]
         journal.held = False
         journal.release()
-        assert isinstance(await asked, Committed)
+        assert isinstance(await asked, Batch)
         await until(lambda: bool([key for what, key in backend.asked if what == "launch"]))
 
 
@@ -102,7 +102,7 @@ async def test_a_journal_that_fails_stops_everything(tmp_path):
             await server.service.submit("root", [job()])
         with pytest.raises(ServerStopped):
             async with asyncio.timeout(30):
-                await server.loop.durable()
+                await server.durability.wait()
         assert not [key for what, key in backend.asked if what == "launch"]
 
 
@@ -128,7 +128,7 @@ async def test_a_restart_carries_on(tmp_path):
 async def test_the_planner_may_die(tmp_path):
     journal = MemoryJournal()
     async with running(tmp_path, journal) as server:
-        process = server.loop.planner._process
+        process = server.planning.planner._process
         assert process is not None
         process.kill()
         await process.wait()
@@ -138,7 +138,7 @@ async def test_the_planner_may_die(tmp_path):
 
 async def test_whoever_asks_a_planner_that_has_died_gets_an_answer(tmp_path):
     async with running(tmp_path, MemoryJournal()) as server:
-        process = server.loop.planner._process
+        process = server.planning.planner._process
         assert process is not None
         process.kill()
         await process.wait()
@@ -174,7 +174,7 @@ def test_a_planner_whose_pipe_broke_before_its_end_was_heard_of_is_lost_like_any
 async def test_a_planner_that_cannot_be_started_is_tried_again(tmp_path, monkeypatch):
     journal = MemoryJournal()
     async with running(tmp_path, journal) as server:
-        planner, tries = server.loop.planner, []
+        planner, tries = server.planning.planner, []
         begin, process = planner.begin, planner._process
         assert process is not None
 
@@ -201,7 +201,7 @@ async def test_a_backend_that_fails_stops_the_server_and_nobody_waits_for_ever(t
 
         backend.launch = refuse  # type: ignore[method-assign]
         await server.service.submit("root", [job()])
-        await asyncio.wait_for(server.loop.stopped.wait(), 10)
+        await asyncio.wait_for(server.durability.stopped.wait(), 10)
         with pytest.raises(ServerStopped):
             await server.service.submit("root", [job()])
 
@@ -209,15 +209,15 @@ async def test_a_backend_that_fails_stops_the_server_and_nobody_waits_for_ever(t
 async def test_the_planner_may_hang(tmp_path):
     journal = MemoryJournal()
     async with running(tmp_path, journal) as server:
-        server.loop.patience_s = 0.5  # also with a question that it is being asked when it stops
+        server.planning.patience_s = 0.5  # also with a question that it is being asked when it stops
         await server.service.submit("root", [job()])
         await until(lambda: ended(journal) == {"1": True})
-        process = server.loop.planner._process
+        process = server.planning.planner._process
         assert process is not None
         process.send_signal(signal.SIGSTOP)
         await server.service.submit("root", [job()])
-        await until(lambda: server.loop.planner._process is not process)
-        server.loop.patience_s = 30.0
+        await until(lambda: server.planning.planner._process is not process)
+        server.planning.patience_s = 30.0
         await until(lambda: ended(journal) == {"1": True, "2": True})
 
 
@@ -226,7 +226,7 @@ async def test_a_planner_that_hangs_does_not_keep_the_server_from_stopping(tmp_p
     async with asyncio.timeout(60):
         async with running(tmp_path) as server:
             await server.service.submit("root", [job()])
-            process = server.loop.planner._process
+            process = server.planning.planner._process
             assert process is not None
             process.send_signal(signal.SIGSTOP)
     assert process.returncode == -signal.SIGKILL
@@ -268,11 +268,11 @@ async def test_a_dry_run_says_what_would_let_the_job_start_now(tmp_path):
 async def test_jobs_that_are_over_are_forgotten_in_time(tmp_path):
     journal = MemoryJournal()
     async with running(tmp_path, journal) as server:
-        server.loop.keep_ended = 3
+        server.timers.keep_ended = 3
         for _ in range(8):
             await server.service.submit("root", [job()])
         await until(lambda: len(ended(journal)) == 8)
-        server.loop.want_plan()
+        server.planning.want()
         await until(lambda: len(server.service.state.jobs) == 3)
         assert sum(isinstance(event, e.JobForgotten) for event in written(journal)) == 5
 
@@ -319,8 +319,8 @@ async def test_a_newest_image_that_cannot_be_used_costs_the_records_after_the_on
     assert min(read) == good.seq + 1
     assert set(known.state.gangs) == {"1/main", "2/main", "3/main"}
     async with running(tmp_path, again, backend) as server:
-        await until(lambda: server.loop.plans > 0)
-        assert server.loop._losses == 0, "the planner was not given what could not be used"
+        await until(lambda: server.planning.plans > 0)
+        assert server.planning._losses == 0, "the planner was not given what could not be used"
 
 
 async def test_the_feed_misses_nothing(tmp_path):
@@ -350,7 +350,7 @@ async def test_jobs_of_one_submission_may_wait_for_each_other_and_for_those_long
         await server.service.submit("root", [job()])
         await until(lambda: "1" not in server.service.state.jobs)
         after = (Dependency("1", After.OK), Dependency("#0", After.OK))
-        assert isinstance(await server.service.submit("root", [job(), job(after=after)]), Committed)
+        assert isinstance(await server.service.submit("root", [job(), job(after=after)]), Batch)
         await until(lambda: len(ended(journal)) == 3)
         assert ended(journal) == {"1": True, "2": True, "3": True}
         answer = await server.service.submit("root", [job(after=(Dependency("1", After.NOT_OK),))])

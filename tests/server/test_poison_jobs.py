@@ -64,10 +64,10 @@ async def test_a_job_that_is_released_and_still_poisonous_is_quarantined_again(t
 async def test_a_job_that_makes_the_policy_hang_or_crash_is_quarantined(tmp_path, how):
     journal = MemoryJournal()
     async with running(tmp_path, journal) as server:
-        server.loop.patience_s = 2.0
+        server.planning.patience_s = 2.0
         await server.service.submit("root", [job(), job(name=how), job()])
         await until(lambda: held(journal) == ["2"], 120)
-        server.loop.patience_s = 30.0
+        server.planning.patience_s = 30.0
         await until(lambda: ended(journal) == {"1": True, "3": True}, 60)
 
 

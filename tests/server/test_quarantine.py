@@ -27,7 +27,7 @@ async def test_a_task_number_that_cannot_be_changes_nothing(tmp_path):
             key = TaskKey(gang, 1, task)
             hear(server, TaskReport(key=key, phase=Phase.DOWN, at_ms=1, node="here"), SavedReport(key, 5))
         hear(server, SavedReport(TaskKey(gang, 1, 0), 2**63), SavedReport(TaskKey(gang, 1, 0), -1))
-        assert server.loop.failure is None
+        assert server.durability.failure is None
         assert (state.gangs[gang].state, state.gangs[gang].saved_step) == (GangState.RUNNING, -1)
         check(state)
 
@@ -44,7 +44,7 @@ async def test_a_report_that_raises_is_put_aside_and_those_after_it_are_taken(tm
         monkeypatch.setattr(server._dispatch, "fact", picky)
         poison = HealthReport("here", None, Health.SUSPECT, "poison")
         hear(server, poison, HealthReport("here", None, Health.SUSPECT, "dust"))
-        assert server.loop.failure is None
+        assert server.durability.failure is None
         assert server.quarantined_reports == 1
         assert server.service.state.nodes["here"].why == "dust"
 

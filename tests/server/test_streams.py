@@ -146,7 +146,7 @@ async def test_streams_are_bounded_and_given_back(desk):
 
 
 def test_every_event_has_its_sentence():
-    assert {kind.__name__ for kind in get_args(codec.Written)} == {kind.__name__ for kind in _SENTENCES}
+    assert {kind.__name__ for kind in get_args(codec.AnyEvent)} == {kind.__name__ for kind in _SENTENCES}
 
 
 # ---- logs ------------------------------------------------------------------------------------------------

@@ -35,10 +35,10 @@ async def is_running(server: Server, gang: str) -> None:
 
 async def stop_planner(server: Server) -> None:
     """It hangs, and a plan is wanted of it."""
-    process = server.loop.planner._process
+    process = server.planning.planner._process
     assert process is not None
     process.send_signal(signal.SIGSTOP)
-    server.loop.want_plan()
+    server.planning.want()
     await asyncio.sleep(0.1)
 
 
@@ -91,9 +91,9 @@ async def test_a_timer_that_is_due_and_changes_nothing_does_not_keep_the_server_
         await server.service.submit("root", [job(begin_ms=server.service.now_ms() + 300)])
         await server.service.change("root", lambda state, now: hold(state, "1", now))
         await asyncio.sleep(0.6)
-        plans, began_s = server.loop.plans, time.process_time()
+        plans, began_s = server.planning.plans, time.process_time()
         await asyncio.sleep(1.0)
-        assert server.loop.plans - plans <= 5
+        assert server.planning.plans - plans <= 5
         assert time.process_time() - began_s < 0.5
 
 
@@ -103,7 +103,7 @@ async def test_ended_jobs_are_forgotten_while_the_planner_hangs(tmp_path):
         await server.service.submit("root", [job()] * 5)
         await until(lambda: all(each.is_over for each in server.service.state.jobs.values()))
         await stop_planner(server)
-        server.loop.keep_ended = 2
+        server.timers.keep_ended = 2
         await server.service.submit("root", [job(held=True)])
         await server.service.change("root", lambda state, now: cancel(state, "6", now))
         await until(lambda: len(server.service.state.jobs) == 2, SOON_S)

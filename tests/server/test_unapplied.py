@@ -10,7 +10,7 @@ from corral.core.intake.commands import change_priority, hold
 from corral.core.laws import violations
 from corral.core.model import GangState
 from corral.runtime.fake import FakeBackend, FakeScript
-from corral.server.loop import Committed
+from corral.server.durability import Batch
 from corral.server.metrics import Metrics
 from corral.server.recovery import load
 from corral.server.server import Server
@@ -52,10 +52,10 @@ async def test_a_command_that_cannot_be_applied_leaves_no_trace_and_others_go_on
         assert server.service.state.jobs["2"].priority == 0
         assert agree(server, journal)
         done = await server.service.change("bob", lambda state, now: change_priority(state, "3", 9, now))
-        assert isinstance(done, Committed)
-        assert isinstance(await server.service.submit("root", [job(held=True)]), Committed)
+        assert isinstance(done, Batch)
+        assert isinstance(await server.service.submit("root", [job(held=True)]), Batch)
         assert agree(server, journal)
-        assert server.loop.failure is None
+        assert server.durability.failure is None
         assert "corral_state_restored_total 1.0" in metrics.text(0).decode()
 
 
@@ -87,7 +87,7 @@ async def test_a_report_that_cannot_be_applied_is_dropped_and_the_server_goes_on
         backend.finish(first)
         backend.finish(second)
         await until(lambda: ended(journal) == {"2": True})
-        assert server.loop.failure is None
+        assert server.durability.failure is None
         assert agree(server, journal)
 
 
@@ -97,8 +97,19 @@ async def test_a_gang_whose_limit_cannot_be_applied_delays_no_other(tmp_path, mo
         break_fold(monkeypatch, FOLD_GANGS, e.GangEvicted, lambda event: event.gang == "1/main")
         await server.service.submit("root", [job(time_limit_ms=300), job(time_limit_ms=800)])
         await until(lambda: "2/main" in {event.gang for event in written(journal) if isinstance(event, e.GangEvicted)})
-        assert server.loop.failure is None
+        assert server.durability.failure is None
         assert agree(server, journal)
+
+
+async def test_what_cannot_be_encoded_is_refused_before_it_is_applied(tmp_path):
+    async with running(tmp_path) as server:
+        metrics = server.loop.meter = Metrics(server.service.state)
+        await server.service.submit("root", [job(held=True)])
+        before = take_image(server.service.state)
+        with pytest.raises(UnicodeEncodeError):
+            await server.service.change("root", lambda _, now: [e.JobHeld(now, "1", "\ud800")])
+        assert take_image(server.service.state) == before
+        assert "corral_state_restored_total 0.0" in metrics.text(0).decode()
 
 
 async def test_a_state_that_cannot_be_read_back_stops_the_server(tmp_path, monkeypatch):
@@ -114,5 +125,5 @@ async def test_a_state_that_cannot_be_read_back_stops_the_server(tmp_path, monke
         server.loop.reload = unreadable
         with pytest.raises(ZeroDivisionError):
             await server.service.change("root", lambda _, now: [e.JobReleased(now, "1")])
-        assert isinstance(server.loop.failure, OSError)
+        assert isinstance(server.durability.failure, OSError)
     assert hold(load(reopened(journal)).state, "1", 0)

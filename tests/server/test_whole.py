@@ -40,7 +40,7 @@ async def whole(folder, backend, token=None):
             await service.change_accounts("founder", lambda *_: issued)
             token = drawn.text
         metrics = Metrics(service.state, service.now_ms())
-        server.loop.watchers.append(metrics.take)
+        server.durability.watchers.append(metrics.take)
         app = make_app(service, None, metrics)
         yield app, server, token
         app.close()

@@ -19,7 +19,7 @@ from corral.core.cluster.resources import GPU_MILLI, Demand, Gpu, TaskDemand, am
 from corral.core.cluster.topology import NodeSpec
 from corral.core.commit import commit
 from corral.core.effects import KillGang, StartGang, effects
-from corral.core.engine import Engine, Policy
+from corral.core.engine import Policy, apply_all, react
 from corral.core.intake import commands
 from corral.core.intake.refusal import Refusal
 from corral.core.laws import LawBroken, check
@@ -61,7 +61,7 @@ class Driver:
         self.state = State(Settings(levels=LEVELS, half_life_ms=3_600_000, default_expected_ms=600_000))
         chosen = self.policy if self.policy is not None else named_policy(self.policy_name)
         assert not isinstance(chosen, Refusal), chosen
-        self.engine = Engine(self.state, chosen, self._write)
+        self.chosen = chosen
         self.jobs = 0
         self.late_plans: list[Plan] = []
         self.late_facts: list[f.Fact] = []
@@ -85,15 +85,14 @@ class Driver:
                     )
         self.journal.extend(events)
 
-    def _take(self, events: Sequence[e.Event]) -> None:
-        self.engine.take(events, self.now)
+    def take(self, events: Sequence[e.Event]) -> None:
+        self._write(apply_all(self.state, events, self.now).events)
         self._check()
 
     def _tell(self, fact: f.Fact) -> None:
         if self.rng.random() < 0.1:
             self.late_facts.append(fact)
-        self.engine.tell(fact, self.now)
-        self._check()
+        self.take(react(self.state, fact, self.now))
 
     def _check(self) -> None:
         self.events_seen += 1
@@ -165,7 +164,7 @@ class Driver:
 
     def _command(self, answer: list[e.Event] | Refusal) -> None:
         if not isinstance(answer, Refusal):
-            self._take(answer)
+            self.take(answer)
 
     def _submit(self) -> None:
         rng = self.rng
@@ -228,7 +227,7 @@ class Driver:
         )
 
     def _cycle(self) -> None:
-        plan = self.engine.policy(self._snapshot())
+        plan = self.chosen(self._snapshot())
         if self.rng.random() < 0.3:
             self.late_plans.append(plan)
         if self.rng.random() < 0.15:
@@ -236,7 +235,7 @@ class Driver:
         before = len(self.journal)
         events = commit(self.state, plan, self.now)
         self._must_commit_in_full(plan, events)
-        self._take(events)
+        self.take(events)
         assert len(self.journal) >= before
 
     def _snapshot(self) -> Snapshot:
@@ -255,12 +254,12 @@ class Driver:
         """Law 5: a plan may be as old as it likes."""
         if self.late_plans:
             plan = self.late_plans[self.rng.randrange(len(self.late_plans))]
-            self._take(commit(self.state, plan, self.now))
+            self.take(commit(self.state, plan, self.now))
 
     def _late_fact(self) -> None:
         if self.late_facts:
-            self.engine.tell(self.late_facts[self.rng.randrange(len(self.late_facts))], self.now)
-            self._check()
+            fact = self.late_facts[self.rng.randrange(len(self.late_facts))]
+            self.take(react(self.state, fact, self.now))
 
     def _tick(self) -> None:
         self.now += self.rng.choice((1, 1_000, 10_000, 60_000, 300_000))
@@ -378,8 +377,8 @@ class Driver:
             raise LawBroken("something is still owed, held or claimed at the end")
 
     def _calm_round(self) -> None:
-        plan = self.engine.policy(self._snapshot())
-        self._take(commit(self.state, plan, self.now))
+        plan = self.chosen(self._snapshot())
+        self.take(commit(self.state, plan, self.now))
         self.now += 20_000
         self._tell(f.Ticked())
         for effect in effects(self.state):

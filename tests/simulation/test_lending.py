@@ -3,11 +3,14 @@ reconciling are the real ones; machines come after a while, jobs end after a whi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from corral.core import events as e
 from corral.core import facts as f
 from corral.core.cluster.resources import Demand, Gpu, TaskDemand
 from corral.core.cluster.topology import NodeSpec
-from corral.core.engine import Engine
+from corral.core.commit import commit
+from corral.core.engine import apply_all, react
 from corral.core.fleets import fleets as fl
 from corral.core.fleets.fleets import Fleets, FleetSpec, NodeShape
 from corral.core.fleets.outlook import could_come
@@ -35,8 +38,8 @@ class Lending:
         self.state, self.fleets, self.cloud = State(Settings()), Fleets(), FakeCloud(most)
         policy = named_policy("standard")
         assert not isinstance(policy, Refusal)
-        self.engine = Engine(self.state, policy, lambda _: None)
-        self.engine.take([e.QueueSet(self.now, QueueSpec(name="main"))], self.now)
+        self.policy = policy
+        self.take([e.QueueSet(self.now, QueueSpec(name="main"))])
         spec = FleetSpec(name="gpu", kind="fake", nodes_min=0, nodes_max=most, idle_ms=idle_s * 1000, shape=SHAPE)
         self.fleets.apply(fl.FleetSet(self.now, spec, "ann", "c0ffee"))
         self.jobs = 0
@@ -50,6 +53,12 @@ class Lending:
     def now(self) -> int:
         return self.now_s * 1000
 
+    def take(self, events: Sequence[e.Event]) -> None:
+        apply_all(self.state, events, self.now)
+
+    def tell(self, fact: f.Fact) -> None:
+        self.take(react(self.state, fact, self.now))
+
     def submit(self, count: int) -> None:
         for _ in range(count):
             self.jobs += 1
@@ -57,15 +66,15 @@ class Lending:
             could = could_come(self.state, self.fleets)
             answer = commands.submit_many(self.state, {str(self.jobs): spec}, "ann", self.now, could)
             assert not isinstance(answer, Refusal), answer
-            self.engine.take(answer, self.now)
+            self.take(answer)
 
     def second(self) -> None:
         self.now_s += 1
         self._work()
-        self.engine.cycle(self.now)
+        self.take(commit(self.state, self.policy(Snapshot(self.state, self.now)), self.now))
         for gang in list(self.state.holders.values()):
             if not gang.started_ms:
-                self.engine.tell(f.TasksUp(gang.id, gang.attempt, gang.everyone), self.now)
+                self.tell(f.TasksUp(gang.id, gang.attempt, gang.everyone))
         self._tend()
         if self.now_s % 10 == 0:
             check(self.state)
@@ -74,7 +83,7 @@ class Lending:
     def _work(self) -> None:
         for gang in list(self.state.holders.values()):
             if gang.started_ms and self.now - gang.started_ms >= RUN_S * 1000:
-                self.engine.tell(f.TasksDown(gang.id, gang.attempt, gang.everyone, 0), self.now)
+                self.tell(f.TasksDown(gang.id, gang.attempt, gang.everyone, 0))
 
     def _tend(self) -> None:
         fleet = self.fleets.fleets["gpu"]
@@ -85,7 +94,7 @@ class Lending:
         for pilot in list(fleet.pilots.values()):
             is_up = pilot.phase is PilotPhase.STARTED and self.now_s - self.began_s[pilot.name] >= BOOT_S
             if is_up and pilot.name not in self.state.nodes:
-                self.engine.take([e.NodeAdded(self.now, NodeSpec(pilot.name, SHAPE.gpus))], self.now)
+                self.take([e.NodeAdded(self.now, NodeSpec(pilot.name, SHAPE.gpus))])
         target = needs(Snapshot(self.state, self.now), self.fleets.fleets)["gpu"]
         self.wanted = [each for each in self.wanted if each[0] > self.now_s - self.idle_s] + [(self.now_s, target)]
         names = [self.fleets.next_pilot("gpu", ahead) for ahead in range(10)]
@@ -97,15 +106,15 @@ class Lending:
             answer = commands.drain(self.state, node, self.now)
             assert not isinstance(answer, Refusal)
             assert not self.state.tenants[node], "work was interrupted"
-            self.engine.take(answer, self.now)
+            self.take(answer)
             self.held_idle_s = max(self.held_idle_s, self.now_s - self.idle_since[node])
         self.cloud.acquire([PilotOrder(pilot=name, urls=(), token="") for name in owed.acquire])
         for name in owed.release:
             self.cloud.release(name)
             if name in self.state.nodes:
-                self.engine.tell(f.NodeGone(name), self.now)
+                self.tell(f.NodeGone(name))
         for node in owed.remove:
-            self.engine.take([e.NodeRemoved(self.now, node)], self.now)
+            self.take([e.NodeRemoved(self.now, node)])
 
     def _standing(self) -> dict[str, PilotNode]:
         found = {}

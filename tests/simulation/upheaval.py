@@ -129,9 +129,9 @@ class Upheaval(Driver):
         """Law 5, where it matters: somebody who thinks otherwise was faster, and the plan comes late."""
         rival = named_policy(self.rng.choice(("fifo", "sjf", "fair", "srtf")))
         assert not isinstance(rival, Refusal)
-        late, faster = self.engine.policy(self._snapshot()), rival(self._snapshot())
-        self._take(commit(self.state, faster, self.now))
-        self._take(commit(self.state, late, self.now))
+        late, faster = self.chosen(self._snapshot()), rival(self._snapshot())
+        self.take(commit(self.state, faster, self.now))
+        self.take(commit(self.state, late, self.now))
 
     # ---- preemption comes to rest -------------------------------------------------------
 
@@ -139,13 +139,13 @@ class Upheaval(Driver):
         """Everyone does at once what is asked and nothing else happens: soon nothing more is decided."""
         made_way: Counter[tuple[str, str]] = Counter()
         for _ in range(ROUNDS_MAX):
-            plan = self.engine.policy(self._snapshot())
+            plan = self.chosen(self._snapshot())
             events = commit(self.state, plan, self.now)
             self._must_commit_in_full(plan, events)
             self._no_circle(events, made_way)
             if not events and not any(self._is_pending(effect.gang) for effect in effects(self.state)):
                 return
-            self._take(events)
+            self.take(events)
             self.now += 1
             for effect in effects(self.state):
                 gang = self.state.gangs[effect.gang]

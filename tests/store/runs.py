@@ -12,7 +12,7 @@ from corral.core.cluster.resources import Gpu
 from corral.core.fleets import fleets as fl
 from corral.store.journal import Entry
 from corral.store.lookup import request_mark
-from corral.wire.codec import Written, encode
+from corral.wire.codec import AnyEvent, encode
 from tests.simulation.driver import Driver
 
 
@@ -27,7 +27,7 @@ def entries_of(events: list[e.Event]) -> list[Entry]:
     return [_entry(event, number) for number, event in enumerate(events)]
 
 
-def _entry(event: Written, number: int) -> Entry:
+def _entry(event: AnyEvent, number: int) -> Entry:
     if not isinstance(event, e.JobSubmitted):
         return Entry(event.at_ms, "server", encode(event))
     mark = request_mark(f"key {number // 40}", "abc") if number % 3 else ""

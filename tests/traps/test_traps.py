@@ -291,7 +291,7 @@ def test_trap_07_an_amount_that_a_node_does_not_state_is_unknown_and_not_zero():
     world.run("first", "team", wanted)
     gang = world.submit("second", "team", wanted)
     assert not placed(world.cycle()), "b0 does not say what it has, so nothing is promised there"
-    hold = explain(world.snapshot(), world.engine.policy, gang.id)
+    hold = explain(world.snapshot(), world.policy, gang.id)
     assert not isinstance(hold, Refusal)
     assert hold.reasons == (AmountShort("memory_mib", 800, 1, 0, 200, 1),)
 
@@ -354,7 +354,7 @@ def _calls(world):
     snapshot = world.snapshot()
     sys.setprofile(note)
     try:
-        world.engine.policy(snapshot)
+        world.policy(snapshot)
     finally:
         sys.setprofile(None)
     return count
@@ -464,7 +464,7 @@ def test_trap_12_no_reason_survives_the_start_or_the_end():
     gang = world.submit("second", "team", demand_of(8), held=True)
 
     def reasons(of):
-        hold = explain(world.snapshot(), world.engine.policy, of.id)
+        hold = explain(world.snapshot(), world.policy, of.id)
         assert not isinstance(hold, Refusal)
         return [type(reason).__name__ for reason in hold.reasons]
 

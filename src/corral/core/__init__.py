@@ -6,8 +6,9 @@ No input or output, no clock, no randomness, no logging: time and identity are a
 from corral.core.cluster.capacity import Capacity
 from corral.core.cluster.resources import Amounts, Demand, Gpu, Seat, TaskDemand, amounts
 from corral.core.cluster.topology import Domain, NodeSpec, Topology
+from corral.core.commit import commit
 from corral.core.effects import Effect, KillGang, StartGang, WarnGang
-from corral.core.engine import Engine, Policy, cycle, react
+from corral.core.engine import Applied, Policy, apply_all, react
 from corral.core.events import Event
 from corral.core.facts import Fact
 from corral.core.intake.refusal import Refusal
@@ -48,6 +49,7 @@ from corral.core.state import State
 
 __all__ = [
     "Amounts",
+    "Applied",
     "Blocker",
     "Budget",
     "Capacity",
@@ -59,7 +61,6 @@ __all__ = [
     "Draft",
     "DropClaim",
     "Effect",
-    "Engine",
     "Event",
     "Evict",
     "Fact",
@@ -97,7 +98,8 @@ __all__ = [
     "Victim",
     "WarnGang",
     "amounts",
+    "apply_all",
     "check",
-    "cycle",
+    "commit",
     "react",
 ]

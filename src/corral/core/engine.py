@@ -1,7 +1,8 @@
-"""The engine that both drivers use: facts become events, events change the state, the state gives plan and effects.
+"""The engine that both drivers use: what a fact means, and what follows when events are applied.
 
-``react`` and ``cycle`` are pure; ``Engine`` combines them in the one order that loses nothing: write, apply, then act.
-How to write is passed in; it does not know whether it is live or simulated.
+``react`` turns a fact into events. ``apply_all`` applies events and all that follows from them, and says which effects
+are due then. Where events are written, and who executes effects, is the driver's business: the live server and the
+simulator differ only there.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import assert_never
 
+from msgspec import Struct
+
 from corral.core import events as e
 from corral.core import facts as f
 from corral.core.apply import apply
 from corral.core.apply_gangs import FOLD_GANGS
-from corral.core.commit import commit
 from corral.core.effects import Effect, effects
 from corral.core.intake.commands import evict
 from corral.core.model import (
@@ -31,50 +33,29 @@ from corral.core.settle import follow_up, settle
 from corral.core.snapshot import Snapshot
 from corral.core.state import State, leave_ms
 
+#: What a driver asks for a plan. The live server asks one in another process.
 Policy = Callable[[Snapshot], Plan]
-Write = Callable[[Sequence[e.Event]], None]
 
 
-class Engine:
-    """State, policy and where events are written."""
+class Applied(Struct, frozen=True, gc=False):
+    """Events that were applied together, and the effects that are due now for the gangs they concern."""
 
-    def __init__(self, state: State, policy: Policy, write: Write) -> None:
-        self.state = state
-        self.policy = policy
-        self.write = write
-
-    def take(self, events: Sequence[e.Event], now_ms: int) -> list[Effect]:
-        """Write and apply events and all that follows from them. Returns the effects due for the gangs they concern."""
-        touched: dict[str, None] = {}
-        state = self.state
-        while events:
-            self.write(events)
-            for event in events:
-                apply(state, event)
-                if type(event) in FOLD_GANGS:
-                    touched[event.gang] = None  # type: ignore[union-attr]
-            events = follow_up(state, now_ms) if state.gangs_to_settle or state.jobs_to_settle else ()
-        return effects(state, touched) if touched else []
-
-    def tell(self, fact: f.Fact, now_ms: int) -> list[Effect]:
-        """Take a reported fact."""
-        return self.take(react(self.state, fact, now_ms), now_ms)
-
-    def wake_ms(self, now_ms: int) -> int:
-        """When to tick and plan next if nothing is reported before: a timer is due, or a queue changes by schedule."""
-        due = self.state.next_timer_ms()
-        change = self.state.queues.next_change_ms(now_ms)
-        return change if due is None else min(due, change)
-
-    def cycle(self, now_ms: int) -> tuple[Plan, list[Effect]]:
-        """Plan once and commit the plan to the state."""
-        plan, events = cycle(self.state, self.policy, now_ms)
-        return plan, self.take(events, now_ms)
+    events: list[e.Event]
+    effects: list[Effect]
 
 
-def cycle(state: State, policy: Policy, now_ms: int) -> tuple[Plan, list[e.Event]]:
-    plan = policy(Snapshot(state, now_ms))
-    return plan, commit(state, plan, now_ms)
+def apply_all(state: State, events: Sequence[e.Event], now_ms: int) -> Applied:
+    """Apply events and all that follows from them."""
+    applied: list[e.Event] = []
+    touched: dict[str, None] = {}
+    while events:
+        for event in events:
+            apply(state, event)
+            if type(event) in FOLD_GANGS:
+                touched[event.gang] = None  # type: ignore[union-attr]
+        applied += events
+        events = follow_up(state, now_ms) if state.gangs_to_settle or state.jobs_to_settle else ()
+    return Applied(applied, effects(state, touched) if touched else [])
 
 
 def react(state: State, fact: f.Fact, now_ms: int) -> list[e.Event]:

@@ -6,7 +6,8 @@ Knows how an image is packed. Knows nothing about where it is stored.
 from __future__ import annotations
 
 import zlib
-from typing import cast, get_args
+from collections.abc import Sequence
+from typing import TypeGuard, cast, get_args
 
 import msgspec
 from msgspec import Struct, structs
@@ -18,12 +19,18 @@ from corral.core.fleets.fleets import Fleet, FleetEvent, Fleets
 from corral.core.image import Image, from_image, take_image
 from corral.core.model import Settings
 from corral.core.state import State
+from corral.wire.codec import AnyEvent
 
 #: Changes with the structure of the image. An image of another format is ignored: the journal gives the same state.
 IMAGE_FORMAT = 1
 
 
 _OF_ENGINE = frozenset(get_args(Event))
+
+
+def are_of_engine(events: Sequence[AnyEvent]) -> TypeGuard[Sequence[Event]]:
+    """Whether events that belong together are the engine's, and not of accounts or fleets."""
+    return not events or type(events[0]) in _OF_ENGINE
 
 
 class _Packed(Struct, frozen=True, gc=False):
@@ -51,7 +58,7 @@ class JournalState:
     def nothing(cls, settings: Settings) -> JournalState:
         return cls(State(settings), Accounts())
 
-    def apply(self, event: Event | AccountEvent | FleetEvent) -> None:
+    def apply(self, event: AnyEvent) -> None:
         if type(event) is JobSubmitted and event.account is None:
             event = self._with_account(event)
         if type(event) in _OF_ENGINE:  # most are; isinstance with a long union takes longer than applying the event

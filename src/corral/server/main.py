@@ -299,10 +299,10 @@ class _Serving:
         server.attest = options.attest
         server.disk = DiskWatch(options.data, Reserve(options.data), server.service)
         server.service.rules, server.loop.account_rules = options.rules, options.accounts
-        server.loop.keep_ended, server.loop.keep_ended_ms = options.keep_ended, options.keep_ended_ms
+        server.timers.keep_ended, server.timers.keep_ended_ms = options.keep_ended, options.keep_ended_ms
         server.service.leading = lead.vitals
         server.first_token = first_token.FirstToken(options.credentials, write_private)
-        lead.when_lost(partial(_from_elsewhere, asyncio.get_running_loop(), server.loop.stop))
+        lead.when_lost(partial(_from_elsewhere, asyncio.get_running_loop(), server.durability.stop))
         try:
             if await self._has_begun(server):
                 app = self._switch.app = _api(server, options)
@@ -315,30 +315,30 @@ class _Serving:
                 server.service.end_feeds()
                 app.close()
         except (*LOST, ServerStopped, StaleEpoch) as lost:
-            server.loop.stop(lost)
+            server.durability.stop(lost)
         finally:
-            if server.loop.failure is not None:
+            if server.durability.failure is not None:
                 end_within(_END_S)
             await self._end_listening()
             await server.close()
             if gateway is not None:
                 await asyncio.to_thread(gateway.close)
-        return 0 if server.loop.failure is None else 1
+        return 0 if server.durability.failure is None else 1
 
     async def _has_begun(self, server: Server) -> bool:
         """Start the server. False: a signal came, or leadership was lost, before it was ready."""
         begin = asyncio.create_task(server.begin())
-        await first(begin, self._stop, server.loop.stopped)
+        await first(begin, self._stop, server.durability.stopped)
         if begin.done():
             await begin
-            return server.loop.failure is None
+            return server.durability.failure is None
         begin.cancel()
         await asyncio.gather(begin, return_exceptions=True)
         return False
 
     async def _until_over(self, server: Server) -> None:
         assert self._task is not None
-        await first(self._task, self._stop, server.loop.stopped)
+        await first(self._task, self._stop, server.durability.stopped)
 
     async def _listen(self) -> None:
         if self._task is None:
@@ -353,10 +353,11 @@ class _Serving:
 
 def _api(server: Server, options: Options) -> Api:
     metrics = Metrics(server.service.state, server.service.now_ms())
-    server.loop.watchers.append(metrics.take)
+    server.durability.watchers.append(metrics.take)
     metrics.fleet = None if server.service.fleet is None else server.service.fleet.counts
     metrics.disk = server.disk
     server.loop.meter = metrics
+    server.durability.measure = metrics.appended
     return make_app(server.service, options.api, metrics)
 
 

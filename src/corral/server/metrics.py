@@ -14,21 +14,20 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 
 import corral
-from corral.core.accounts.accounts import AccountEvent
 from corral.core.cluster.resources import GPU_MILLI
-from corral.core.events import Event
-from corral.core.fleets.fleets import FleetEvent
 from corral.core.model import GangState, Health, Node
 from corral.core.state import State, is_open
 from corral.remote.counters import RemoteCounters
+from corral.server.loop import Meter
 from corral.server.node_health.disk import DiskWatch
 from corral.server.totals import Fold, cumulative
+from corral.wire.codec import AnyEvent
 
 KIND = "text/plain; version=0.0.4; charset=utf-8"
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
-class Metrics:
+class Metrics(Meter):
     """All metrics of a server. ``take`` gets every durable event once; the other methods count as things happen."""
 
     def __init__(self, state: State, now_ms: int = 0) -> None:
@@ -87,7 +86,7 @@ class Metrics:
 
     # ---- counted as it happens ---------------------------------------------------------------------------------
 
-    def take(self, event: Event | AccountEvent | FleetEvent) -> None:
+    def take(self, event: AnyEvent) -> None:
         self.fold.take(event)
 
     def refused(self, code: str, jobs: int = 1) -> None:

@@ -18,6 +18,7 @@ from corral.core import events as e
 from corral.core.accounts import commands as account_commands
 from corral.core.accounts import identity
 from corral.core.cluster.topology import NodeSpec
+from corral.core.effects import effects
 from corral.core.intake.commands import cancel
 from corral.core.intake.refusal import Refusal
 from corral.core.state import State
@@ -26,15 +27,17 @@ from corral.runtime.base import Backend, DetailsReport, HealthReport, NodeReport
 from corral.server import gc_tuning
 from corral.server.clock import Clock
 from corral.server.dispatch import Dispatch
+from corral.server.durability import Durability
 from corral.server.gateway.attached import Attached
 from corral.server.gateway.gateway import AgentGateway
 from corral.server.journal_state import IMAGE_FORMAT, JournalState
-from corral.server.loop import SYSTEM, AnyEvent, Loop
+from corral.server.loop import SYSTEM, Loop
 from corral.server.node_health.disk import DiskWatch
 from corral.server.node_health.end_history import EndHistory
 from corral.server.node_health.past_ends import read_recent
 from corral.server.node_health.status import NodeStatuses
 from corral.server.planner.client import Planner, PlannerError, PlannerLost
+from corral.server.planner.planning import Planning
 from corral.server.provisioning.controller import ProvisioningController
 from corral.server.recovery import (
     admit,
@@ -50,12 +53,14 @@ from corral.server.recovery import (
 )
 from corral.server.service import ServerService
 from corral.server.shutdown import ServerStopped
+from corral.server.timers import Timers
 from corral.server.vault.attesting import Attester
 from corral.server.vault.first_token import FirstToken
 from corral.server.vault.secret_store import SecretStore
 from corral.store.attest import signer_of
 from corral.store.journal import Journal, JournalFailed, JournalHead, JournalUnusable, StoredImage
 from corral.store.lookup import Lookup
+from corral.wire.codec import AnyEvent
 from corral.wire.config import PolicyChoice
 from corral.wire.retention import AttestRules
 from corral.wire.topology import NodePlaces
@@ -96,11 +101,12 @@ class Server:
             lambda queue, name: secrets.reveal(known.accounts, queue, name),
         )
         clock = Clock(known.state.now_ms)
-        self.loop = Loop(known, journal, self._planner, clock, self._dispatch.execute)
-        self.loop.reload = lambda: load(journal)
-        self.loop.patience_s = policy.timeout_ms / 1000
-        self.loop.watchers.append(self._forget_tasks)
-        self.service = ServerService(self.loop, lookup, backend, secrets)
+        self.durability = Durability(journal, self._dispatch.execute)
+        self.durability.watchers.append(self._forget_tasks)
+        self.loop = Loop(known, self.durability, clock, lambda: load(journal))
+        self.planning = Planning(self.loop, self._planner, policy.timeout_ms / 1000)
+        self.timers = Timers(self.loop)
+        self.service = ServerService(self.loop, self.planning, lookup, backend, secrets)
         if self.service.fleet is not None:
             self._dispatch.judge_ms = self.service.fleet.settings.loss_known_ms
         self._reports: deque[Report] = deque()
@@ -148,11 +154,13 @@ class Server:
         if fleet is None:
             report_missing(self.loop, self._backend)
         self.loop.review_accounts()
-        self.loop.resume()
+        for effect in effects(self.service.state):  # what the last server did not execute, or perhaps not
+            self._dispatch.execute(effect)
+        self.planning.want()
         gc_tuning.set_survivors_aside()
         begun = (
-            self.loop.run(),
-            self.loop.timers.run(),
+            self.planning.run(),
+            self.timers.run(),
             self._take_images(),
             self._end_suspended(),
             self._drop_expired_tokens(),
@@ -164,7 +172,7 @@ class Server:
         await self._start_vault()
         if fleet is not None:
             self.provisioning = ProvisioningController(self.service, fleet, self._urls)
-            self.loop.watchers.append(self.provisioning.notice)
+            self.durability.watchers.append(self.provisioning.notice)
             more = (self._admit(fleet), self._judge(), self.provisioning.run())
             self._tasks += [asyncio.create_task(each) for each in more]
         for task in self._tasks:
@@ -197,7 +205,7 @@ class Server:
             self._tasks.append(asyncio.create_task(attester.run(self.service.now_ms)))
 
     def _durable_head(self) -> JournalHead:
-        last = self._journal.read(self.loop.durable_seq - 1, 1)[0]
+        last = self._journal.read(self.durability.durable_seq - 1, 1)[0]
         return JournalHead(last.seq, last.hash)
 
     def _take_reports(self) -> None:
@@ -207,7 +215,7 @@ class Server:
                 self._take_report(report)
             except Exception as fault:
                 if self._journal.head != head:  # written but perhaps not applied: only a restart repairs that
-                    self.loop.stop(fault)
+                    self.durability.stop(fault)
                     return
                 self.quarantined_reports += 1
                 log.error("report_quarantined", report=str(report)[:1_000], error=str(fault), exc_info=fault)
@@ -232,14 +240,14 @@ class Server:
     def _notice_end(self, task: asyncio.Task[None]) -> None:
         """Stop the server when one of its tasks fails."""
         if not task.cancelled() and (fault := task.exception()) is not None:
-            self.loop.stop(fault)
+            self.durability.stop(fault)
 
     async def _load_history(self) -> None:
         """Read the recent history of failures, so that a restart does not forget it."""
         since_ms = self.service.now_ms() - self.watch.settings.lemon_window_ms
         for event in await asyncio.to_thread(read_recent, self._journal, since_ms):
             self.watch.take(event)
-        self.loop.watchers.append(self.watch.take)
+        self.durability.watchers.append(self.watch.take)
         self._report_judged()
 
     async def _judge(self) -> None:
@@ -301,7 +309,7 @@ class Server:
         try:
             async with asyncio.timeout(IMAGE_S):  # a stuck planner must not block a shutdown
                 body = await self._planner.image()
-            await self.loop.durable()
+            await self.durability.wait()
             await asyncio.to_thread(self._journal.save_image, StoredImage(seq, IMAGE_FORMAT, body))
             self._image_seq = seq
         except (PlannerLost, PlannerError, ServerStopped, JournalUnusable, JournalFailed, OSError) as error:
@@ -315,7 +323,7 @@ class Server:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         new = self._journal.head.seq - self._image_seq
-        if self.loop.failure is None and new > (RECORDS_WORTH_AN_IMAGE if self._image_seq else 0):
+        if self.durability.failure is None and new > (RECORDS_WORTH_AN_IMAGE if self._image_seq else 0):
             await self.save_image()
         await self._planner.close()
         if self._attached is not None:

@@ -25,9 +25,11 @@ from corral.core.model import After, Dependency, JobSpec, unfulfilled
 from corral.core.state import State
 from corral.remote.backend import RemoteBackend
 from corral.runtime.base import Backend, Capabilities
+from corral.server.durability import Batch
 from corral.server.ha.vitals import Vitals
-from corral.server.loop import AccountCommand, Command, Committed, FleetCommand, Loop
+from corral.server.loop import AccountCommand, Command, FleetCommand, Loop
 from corral.server.planner.client import PlannerError, PlannerLost
+from corral.server.planner.planning import Planning
 from corral.server.planner.questions import DryRunOutcome, PlannerAnswer, WhyAnswer
 from corral.server.vault.secret_store import SecretStore
 from corral.store.journal import Journal, Record
@@ -95,19 +97,20 @@ class EventHub:
 
 
 class ServerService(EventHub):
-    def __init__(self, loop: Loop, lookup: Lookup, backend: Backend, secrets: SecretStore) -> None:
+    def __init__(self, loop: Loop, planning: Planning, lookup: Lookup, backend: Backend, secrets: SecretStore) -> None:
         self.loop = loop
+        self.planning = planning
         self.lookup = lookup
         self.backend = backend
         self.secrets = secrets
-        super().__init__(loop.journal.read)
+        super().__init__(loop.durability.journal.read)
         self._knowing = backend if isinstance(backend, Capabilities) else None
         self.is_ready = False
         self.closed: Refusal | None = None  # why no new jobs are accepted now
         if self._knowing is not None:
             loop.cannot_run_as = self._knowing.cannot_run_as
         self.leading: Callable[[], Vitals] = Vitals  # the state of this server's leadership
-        loop.watchers.append(self._notice)
+        loop.durability.watchers.append(self._notice)
 
     @property
     def state(self) -> State:
@@ -127,7 +130,7 @@ class ServerService(EventHub):
 
     @property
     def journal(self) -> Journal:
-        return self.loop.journal
+        return self.loop.durability.journal
 
     @property
     def epoch(self) -> int:
@@ -136,7 +139,7 @@ class ServerService(EventHub):
     @property
     def has_failed(self) -> bool:
         """Whether the journal can no longer be written."""
-        return self.loop.failure is not None
+        return self.loop.durability.failure is not None
 
     def vitals(self) -> Vitals:
         return msgspec.structs.replace(self.leading(), seq=self.durable_seq)
@@ -152,16 +155,16 @@ class ServerService(EventHub):
 
     # ---- changes -----------------------------------------------------------------------------------------------
 
-    async def change(self, actor: str, command: Command, request: str = "") -> Committed | Refusal:
+    async def change(self, actor: str, command: Command, request: str = "") -> Batch | Refusal:
         return await self.loop.change(actor, command, request)
 
-    async def change_accounts(self, actor: str, command: AccountCommand) -> Committed | Refusal:
+    async def change_accounts(self, actor: str, command: AccountCommand) -> Batch | Refusal:
         return await self.loop.change_accounts(actor, command)
 
-    async def change_fleets(self, actor: str, command: FleetCommand) -> Committed | Refusal:
+    async def change_fleets(self, actor: str, command: FleetCommand) -> Batch | Refusal:
         return await self.loop.change_fleets(actor, command)
 
-    async def submit(self, user: str, specs: Sequence[JobSpec], request: str = "") -> Committed | Refusal:
+    async def submit(self, user: str, specs: Sequence[JobSpec], request: str = "") -> Batch | Refusal:
         """Submit jobs, all or none. The server numbers them; one may depend on another of them as ``#0``, ``#1``..."""
         over = self.closed or self._impossible(specs) or await self._over(specs)
         if isinstance(over, Refusal):
@@ -225,12 +228,12 @@ class ServerService(EventHub):
 
     async def explain(self, gang: str) -> WhyAnswer | Refusal:
         """Why a gang waits, what blocks it, and what would help."""
-        answer = await self._thought(lambda: self.loop.planner.why(gang, self.now_ms()))
+        answer = await self._thought(lambda: self.planning.planner.why(gang, self.now_ms()))
         return answer.refusal or answer.why or Refusal("no_such_gang", f"there is no gang {gang!r}")
 
     def reserved_start_ms(self, gang: str) -> int | None:
         """The start time that the last plan reserved for it, if it did."""
-        return self.loop.promised.get(gang)
+        return self.planning.reserved_ms.get(gang)
 
     async def dry_run(self, specs: Sequence[JobSpec], user: str) -> Sequence[DryRunOutcome] | Refusal:
         """What would happen to these jobs if they were submitted now, with the numbers they would get."""
@@ -239,7 +242,7 @@ class ServerService(EventHub):
         if isinstance(over, Refusal):
             return over
         answer = await self._thought(
-            lambda: self.loop.planner.prospects(self._numbered(specs, over), user, self.now_ms())
+            lambda: self.planning.planner.prospects(self._numbered(specs, over), user, self.now_ms())
         )
         return answer.refusal or answer.prospects
 
@@ -253,7 +256,7 @@ class ServerService(EventHub):
                     log.error("planner_failed", error=str(failed))
                     why = "the planner failed on this request; details are in the server log"
                     return PlannerAnswer(refusal=Refusal("planner_failed", why))
-            self.loop.want_plan()
+            self.planning.want()
             await asyncio.sleep(_ASK_AGAIN_S)
         return PlannerAnswer(refusal=Refusal("planner_away", "the planner is starting", "try again in a few seconds"))
 
@@ -261,7 +264,7 @@ class ServerService(EventHub):
 
     @property
     def durable_seq(self) -> int:
-        return self.loop.durable_seq
+        return self.loop.durability.durable_seq
 
     def subscribe(self) -> EventFeed:
         """A feed of the records that become durable from now on."""

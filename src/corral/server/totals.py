@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct, field
 
 from corral.core import events as e
-from corral.core.accounts.accounts import AccessRefused, AccountEvent
-from corral.core.fleets.fleets import FleetEvent
+from corral.core.accounts.accounts import AccessRefused
 from corral.core.gang_id import job_of
 from corral.core.state import State
+from corral.wire.codec import AnyEvent
 
 #: Upper bounds of the classes of start latency, in milliseconds; the last class has none.
 LATENCY_MS = (10, 25, 50, 100, 200, 500, 1_000, 5_000, 30_000, 120_000, 600_000, 3_600_000, 14_400_000, 86_400_000)
@@ -51,7 +51,7 @@ class Fold:
                 if job.cancelled:
                     self._cancelled.add(job.id)
 
-    def take(self, event: e.Event | AccountEvent | FleetEvent) -> None:
+    def take(self, event: AnyEvent) -> None:
         totals = self.totals
         totals.records += 1
         match event:
@@ -97,7 +97,7 @@ class Fold:
         return self._jobs.get(job, ("unknown", 0))[0]
 
 
-def fold(events: Iterable[e.Event | AccountEvent | FleetEvent]) -> Totals:
+def fold(events: Iterable[AnyEvent]) -> Totals:
     """The totals of all these events."""
     folding = Fold()
     for event in events:

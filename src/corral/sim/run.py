@@ -14,12 +14,13 @@ from msgspec import Struct
 
 from corral.core import events as e
 from corral.core import facts as f
-from corral.core.effects import Effect
-from corral.core.engine import Engine, Policy
+from corral.core.commit import commit
+from corral.core.engine import Policy, apply_all, react
 from corral.core.intake import commands
 from corral.core.intake.refusal import Refusal
 from corral.core.model import NEVER_MS, JobSpec, QueueSpec, Settings
 from corral.core.plan import Place
+from corral.core.snapshot import Snapshot
 from corral.core.state import State
 from corral.sim.cluster_spec import ClusterSpec
 from corral.sim.world import FREE, Costs, Item, Save, SpeedModel, World
@@ -65,7 +66,8 @@ class Simulation:
         admit: Callable[[Arrival], JobSpec] | None = None,
     ) -> None:
         self.state = State(settings or Settings(levels=cluster.levels))
-        self.engine = Engine(self.state, policy, write)
+        self.policy = policy
+        self.write = write
         self.arrivals, self._next_arrival = arrivals, 0
         self.refuse, self.admit = refuse, admit
         self.begin_ms = self.now_ms = arrivals[0].at_ms if arrivals else 0
@@ -83,9 +85,9 @@ class Simulation:
         self._tickets = 0  # at the same time, the item that was added first comes first
         self._look_again_ms = NEVER_MS
         for node in cluster.nodes:
-            self._take(commands.add_node(self.state, node, self.now_ms))
+            self._take(granted(commands.add_node(self.state, node, self.now_ms)))
         for queue in queues:
-            self._take(commands.set_queue(self.state, queue, self.now_ms))
+            self._take(granted(commands.set_queue(self.state, queue, self.now_ms)))
         for when_ms, fact in mishaps:
             self._put(when_ms, MISHAP, fact)
 
@@ -103,7 +105,7 @@ class Simulation:
         self.steps += 1
         timer = self.state.next_timer_ms()
         if timer is not None and timer <= self.now_ms:
-            self._obey(self.engine.tell(f.Ticked(), self.now_ms))
+            self._tell(f.Ticked())
         self._deliver()
         self._submit()
         self._plan()
@@ -119,7 +121,9 @@ class Simulation:
         if self._next_arrival < len(self.arrivals):
             times.append(self.arrivals[self._next_arrival].at_ms)
         if len(times) > 1 or self.state.backlog.count or self.state.holders:
-            times.append(self.engine.wake_ms(self.now_ms))
+            times.append(self.state.queues.next_change_ms(self.now_ms))
+            if (timer := self.state.next_timer_ms()) is not None:
+                times.append(timer)
         return min(times)
 
     @property
@@ -148,7 +152,7 @@ class Simulation:
         while agenda and agenda[0][0] <= now:
             fact = self.world.happen(heappop(agenda)[3], now)
             if fact is not None:
-                self._obey(self.engine.tell(fact, now))
+                self._tell(fact)
                 has_freed = has_freed or type(fact) not in _FREES_NOTHING
         return has_freed
 
@@ -159,7 +163,7 @@ class Simulation:
             spec = arrival.spec if self.admit is None else self.admit(arrival)
             answer = commands.submit(self.state, arrival.id, spec, arrival.user, self.now_ms)
             if not isinstance(answer, Refusal):
-                self._obey(self.engine.take(answer, self.now_ms))
+                self._take(answer)
             elif self.refuse is not None:
                 self.refuse(arrival, answer)
 
@@ -169,8 +173,8 @@ class Simulation:
             if not self._has_questions():
                 self._look_again_ms = NEVER_MS
                 return
-            plan, effects = self.engine.cycle(self.now_ms)
-            self._obey(effects)
+            plan = self.policy(Snapshot(self.state, self.now_ms))
+            self._take(commit(self.state, plan, self.now_ms))
             has_freed = self._deliver()
             self._look_again_ms = NEVER_MS if plan.look_again_ms is None else plan.look_again_ms
             if not has_freed and all(type(decision) is Place for decision in plan.decisions):
@@ -182,11 +186,20 @@ class Simulation:
         state = self.state
         return bool(state.backlog.count or state.claimants or state.broken or state.draining or state.elastic)
 
-    def _take(self, answer: commands.Answer) -> None:
-        if isinstance(answer, Refusal):
-            raise ValueError(str(answer))
-        self._obey(self.engine.take(answer, self.now_ms))
+    def _tell(self, fact: f.Fact) -> None:
+        self._take(react(self.state, fact, self.now_ms))
 
-    def _obey(self, effects: Sequence[Effect]) -> None:
-        if effects:
-            self.world.obey(effects, self.now_ms)
+    def _take(self, events: Sequence[e.Event]) -> None:
+        """Apply, write, then act."""
+        if events:
+            applied = apply_all(self.state, events, self.now_ms)
+            self.write(applied.events)
+            if applied.effects:
+                self.world.obey(applied.effects, self.now_ms)
+
+
+def granted(answer: commands.Answer) -> list[e.Event]:
+    """The events of a command that must be possible."""
+    if isinstance(answer, Refusal):
+        raise ValueError(str(answer))
+    return answer

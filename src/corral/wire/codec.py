@@ -19,7 +19,7 @@ from corral.core.events import Event
 from corral.core.fleets.fleets import FleetEvent
 
 #: The events of a journal.
-Written = Event | AccountEvent | FleetEvent
+AnyEvent = Event | AccountEvent | FleetEvent
 #: From the raw form of an event in one format to its raw form in the next.
 Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -34,13 +34,13 @@ class Unreadable(ValueError):
 
 
 _encoder = msgspec.json.Encoder()
-_decoder: msgspec.json.Decoder[Written] = msgspec.json.Decoder(Written)
+_decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
 _raw_decoder: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
 
-encode: Callable[[Written], bytes] = _encoder.encode
+encode: Callable[[AnyEvent], bytes] = _encoder.encode
 
 
-def decode(format: int, body: bytes) -> Written:
+def decode(format: int, body: bytes) -> AnyEvent:
     """The event in these bytes, which were written in this format."""
     try:
         if format == FORMAT:
@@ -50,7 +50,7 @@ def decode(format: int, body: bytes) -> Written:
         raise Unreadable(f"format {format}: {_what_it_claims_to_be(body)}: {wrong}") from None
 
 
-def decode_old(format: int, body: bytes, newest: int, upcasters: Mapping[int, Upcaster]) -> Written:
+def decode_old(format: int, body: bytes, newest: int, upcasters: Mapping[int, Upcaster]) -> AnyEvent:
     """Raise the raw event from format to format, up to the newest, then read it."""
     if not 0 < format <= newest:
         raise Unreadable(
@@ -60,7 +60,7 @@ def decode_old(format: int, body: bytes, newest: int, upcasters: Mapping[int, Up
     raw = _raw_decoder.decode(body)
     for number in range(format, newest):
         raw = upcasters[number](raw)
-    event: Written = msgspec.convert(raw, Written)
+    event: AnyEvent = msgspec.convert(raw, AnyEvent)
     return event
 
 

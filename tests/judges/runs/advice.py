@@ -15,7 +15,8 @@ from msgspec import structs
 from corral.core import events as e
 from corral.core.apply import apply
 from corral.core.cluster.resources import GPU_MILLI, Demand, amounts
-from corral.core.engine import Engine, Policy
+from corral.core.commit import commit
+from corral.core.engine import Policy, apply_all
 from corral.core.intake import commands
 from corral.core.intake.refusal import Refusal
 from corral.core.model import GangState, JobSpec, Settings
@@ -69,25 +70,23 @@ def _state(events: Sequence[e.Event], site: Site) -> State:
 
 def follow(state: State, decides: Policy, name: str, change: Change, now: int) -> bool:
     """Whether the gang starts, or room is made for it, when the advice is followed."""
-    journal: list[e.Event] = []
-    engine = Engine(state, decides, journal.extend)
     gang, job = state.gangs[name], state.jobs[state.gangs[name].job]
     if change.field.startswith("queue."):
         return True  # which queue is said in words only
     if change.field == "held":
-        _take(engine, commands.release(state, job.id, now), now)
+        _take(state, commands.release(state, job.id, now), now)
     else:
         spec = _changed(job.spec, change)
-        _take(engine, commands.cancel(state, job.id, now), now)
-        _take(engine, commands.submit(state, "again", spec, gang.user, now), now)
+        _take(state, commands.cancel(state, job.id, now), now)
+        _take(state, commands.submit(state, "again", spec, gang.user, now), now)
         name = state.jobs["again"].gangs[0]
-    engine.cycle(now)
-    return any(isinstance(event, e.GangPlaced | e.GangClaimed) and event.gang == name for event in journal)
+    events = commit(state, decides(Snapshot(state, now)), now)
+    return any(isinstance(event, e.GangPlaced | e.GangClaimed) and event.gang == name for event in events)
 
 
-def _take(engine: Engine, answer: commands.Answer, now: int) -> None:
+def _take(state: State, answer: commands.Answer, now: int) -> None:
     assert not isinstance(answer, Refusal), answer
-    engine.take(answer, now)
+    apply_all(state, answer, now)
 
 
 def _changed(spec: JobSpec, change: Change) -> JobSpec:

@@ -21,9 +21,10 @@ from corral.server.api.http.rate_limit import Buckets
 from corral.server.gateway.gateway import AgentGateway
 from corral.server.gateway.link import Figures
 from corral.server.gateway.roster import NodeCredentials
-from corral.server.loop import SYSTEM, AnyEvent
+from corral.server.loop import SYSTEM
 from corral.server.service import ServerService
 from corral.server.shutdown import ServerStopped
+from corral.wire.codec import AnyEvent
 
 log = structlog.get_logger(__name__)
 
@@ -45,7 +46,7 @@ class Attached:
             with suppress(RuntimeError):  # the server has ended meanwhile
                 thread.call_soon_threadsafe(self._write_down, node, what)
 
-        service.loop.watchers.append(self._notice)
+        service.loop.durability.watchers.append(self._notice)
         fleet.keeper, fleet.endpoint = gateway, EndpointAnswer(gateway.port, gateway.has_tls)
         gateway.count = self._count
         at_ms, lease_ms = service.fleets.farewell
@@ -55,11 +56,11 @@ class Attached:
     async def say_farewell(self) -> None:
         """Give all agents a last, longer lease before the server stops. It is in the journal first, so that the next
         server, here or elsewhere, does not declare a node lost that still relies on it."""
-        loop, lease_ms = self._service.loop, self._fleet.settings.farewell_ms
-        if loop.failure is not None or not self._fleet.lease_statuses():
+        lease_ms = self._fleet.settings.farewell_ms
+        if self._service.has_failed or not self._fleet.lease_statuses():
             return
         try:
-            await loop.change_fleets(SYSTEM, lambda _fleets, now_ms: [FarewellGiven(now_ms, lease_ms)])
+            await self._service.change_fleets(SYSTEM, lambda _fleets, now_ms: [FarewellGiven(now_ms, lease_ms)])
         except ServerStopped as stopped:
             log.warning("farewell_failed", error=str(stopped))
             return
@@ -79,7 +80,7 @@ class Attached:
         """Record a refused access in the journal, at a limited rate."""
         user, now_ms = node_user(node), self._service.now_ms()
         log.warning("access_refused", user=user, what=what)
-        if self._refusals.take(user, now_ms / 1000) == 0 and self._service.loop.failure is None:
+        if self._refusals.take(user, now_ms / 1000) == 0 and not self._service.has_failed:
             event = AccessRefused(now_ms, user, what)
             task = asyncio.ensure_future(self._service.change_accounts(user, lambda _accounts, _now_ms: [event]))
             self._writing.add(task)

@@ -11,12 +11,11 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 
 from corral.core import events as e
-from corral.core.accounts.accounts import AccountEvent
 from corral.core.cluster.resources import Seat
-from corral.core.fleets.fleets import FleetEvent
 from corral.core.gang_id import job_of
 from corral.core.model import FailureClass, Gang
 from corral.health.lemons import MACHINE, End, Tally, lemon
+from corral.wire.codec import AnyEvent
 from corral.wire.health import HealthSettings
 
 _ENDS_MAX = 100_000  # three days of 1,000 nodes with 30 jobs a day each
@@ -41,7 +40,7 @@ class EndHistory:
         self._losses: deque[tuple[int, str]] = deque(maxlen=_ENDS_MAX)
         self._pardoned_ms: dict[str, int] = {}
 
-    def take(self, event: e.Event | AccountEvent | FleetEvent) -> None:
+    def take(self, event: AnyEvent) -> None:
         match event:
             case e.GangPlaced() | e.GangRepaired():
                 self._where[event.gang] = _nodes(event.seats)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from corral.core import events as e
-from corral.core.accounts.accounts import AccountEvent
-from corral.core.fleets.fleets import FleetEvent
 from corral.store.journal import Journal
-from corral.wire.codec import decode
+from corral.wire.codec import AnyEvent, decode
 
 _AT_ONCE = 2_000
 _RECORDS_MAX = 50_000  # older records are not read, so that the start is fast
@@ -29,12 +27,12 @@ _MARKS = tuple(
 )
 
 
-def read_recent(journal: Journal, since_ms: int) -> list[e.Event | AccountEvent | FleetEvent]:
+def read_recent(journal: Journal, since_ms: int) -> list[AnyEvent]:
     """Events about ends of gangs and losses of nodes since then, oldest first."""
     return list(_events(journal, since_ms))
 
 
-def _events(journal: Journal, since_ms: int) -> Iterator[e.Event | AccountEvent | FleetEvent]:
+def _events(journal: Journal, since_ms: int) -> Iterator[AnyEvent]:
     after = max(0, journal.head.seq - _RECORDS_MAX)
     while records := journal.read(after, _AT_ONCE):
         for record in records:

@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from corral.core import events as e
-from corral.core.accounts.accounts import AccountEvent
-from corral.core.fleets.fleets import FleetEvent
 from corral.core.model import Health
 from corral.runtime.base import HealthReport
 from corral.server.node_health.end_history import EndHistory
 from corral.server.node_health.stragglers import Stragglers
+from corral.wire.codec import AnyEvent
 from corral.wire.health import HealthSettings
 
 _SEVERITY = {health: n for n, health in enumerate(Health)}  # as they are listed: healthy first
@@ -29,7 +28,7 @@ class NodeStatuses:
         self._lemons: dict[str, str] = {}
         self._why: dict[str, str] = {}  # by node: the result of the comparison
 
-    def take(self, event: e.Event | AccountEvent | FleetEvent) -> None:
+    def take(self, event: AnyEvent) -> None:
         self.history.take(event)
         if isinstance(event, e.NodeRemoved):
             self._own.pop(event.node, None)

@@ -18,10 +18,12 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from corral.core.apply import apply
-from corral.core.engine import Engine, Policy
+from corral.core.commit import commit
+from corral.core.engine import Policy, apply_all
 from corral.core.intake.commands import hold
 from corral.core.intake.refusal import Refusal
 from corral.core.model import GangState
+from corral.core.snapshot import Snapshot
 from corral.core.state import State
 
 CULPRITS_MAX = 8  # in one search; what is left is found by the next one
@@ -123,7 +125,7 @@ def _tried(state: State, policy: Policy, now_ms: int, without: Sequence[str]) ->
             events = hold(state, job, now_ms)
             for event in () if isinstance(events, Refusal) else events:
                 apply(state, event)
-        Engine(state, policy, lambda _events: None).cycle(now_ms)
+        apply_all(state, commit(state, policy(Snapshot(state, now_ms)), now_ms), now_ms)
     except Exception as fault:
         last = traceback.extract_tb(fault.__traceback__)[-1]
         return f"{type(fault).__name__}: {fault} ({os.path.basename(last.filename)}:{last.lineno})"

@@ -17,7 +17,7 @@ from importlib import import_module
 import msgspec
 from msgspec import structs
 
-from corral.core.engine import Engine, Policy
+from corral.core.engine import Policy, apply_all
 from corral.core.fleets.outlook import could_come
 from corral.core.intake.commands import cancel, forget, submit_many
 from corral.core.intake.refusal import Refusal
@@ -115,8 +115,7 @@ class PlannerProcess:
         if isinstance(events, Refusal):
             return PlannerAnswer(refusal=events)
         counters = (state.next_rank, state.next_job, state.version, state.now_ms)
-        engine = Engine(state, self.policy, lambda events: None)  # noqa: ARG005 - nothing of this is written
-        engine.take(events, now_ms)
+        apply_all(state, events, now_ms)
         try:
             return PlannerAnswer(prospects=tuple(self._prospects(question.specs, now_ms)))
         finally:
@@ -124,7 +123,7 @@ class PlannerProcess:
                 for take_back in (cancel, forget):
                     undone = take_back(state, job, now_ms)
                     assert not isinstance(undone, Refusal), undone
-                    engine.take(undone, now_ms)
+                    apply_all(state, undone, now_ms)
             state.next_rank, state.next_job, state.version, state.now_ms = counters
 
     def _prospects(self, specs: Mapping[str, JobSpec], now_ms: int) -> list[DryRunOutcome]:

@@ -17,10 +17,10 @@ from corral.core.fleets.outlook import follows_demand
 from corral.providers.base import Provider, ProviderRefused
 from corral.providers.catalog import kind_of, read_settings
 from corral.remote.backend import RemoteBackend
-from corral.server.loop import AnyEvent
 from corral.server.planner.client import PlannerError, PlannerLost
 from corral.server.provisioning.reconciler import FleetReconciler
 from corral.server.service import ServerService
+from corral.wire.codec import AnyEvent
 
 log = structlog.get_logger(__name__)
 
@@ -100,7 +100,7 @@ class ProvisioningController:
         if not follows_demand(fleet):
             return fleet.spec.nodes_min
         try:
-            found = await self._service.loop.planner.needs(self._service.now_ms())
+            found = await self._service.planning.planner.needs(self._service.now_ms())
         except (PlannerLost, PlannerError) as lost:
             log.warning("demand_unknown", fleet=fleet.spec.name, error=str(lost))
             return len(fleet.wanted)

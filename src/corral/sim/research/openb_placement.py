@@ -15,19 +15,22 @@ from random import Random
 from msgspec import Struct
 from msgspec.structs import replace
 
-from corral.core import events as e
 from corral.core.cluster.capacity import Capacity
 from corral.core.cluster.resources import CPU_MILLI, MEMORY_MIB, Demand, Gpu, TaskDemand, amounts
 from corral.core.cluster.topology import NodeSpec
-from corral.core.engine import Engine, Write
+from corral.core.commit import commit
+from corral.core.engine import Policy, apply_all
+from corral.core.events import Event
 from corral.core.intake import commands
 from corral.core.intake.refusal import Refusal
 from corral.core.model import Gang, GangSpec, JobSpec, QueueSpec, Settings
+from corral.core.snapshot import Snapshot
 from corral.core.state import State
 from corral.policy.placement.scoring import Remembered, choices
 from corral.policy.placement.seating import Scorer
 from corral.sim.research.published import policy
 from corral.sim.research.scorers import FragmentationDescent, PublishedBestFit, PublishedDotProduct, PublishedPacking
+from corral.sim.run import Write, granted
 from corral.sim.traces.text_rows import read_lines, read_rows
 from corral.sim.traces.trace import Trace, TraceJob
 
@@ -59,14 +62,17 @@ def replay(
     state = State(Settings())
     fifo = policy("fifo", scorer=scorer)
     assert not isinstance(fifo, Refusal)
-    engine = Engine(state, fifo, write)
+
+    def take(events: Sequence[Event]) -> None:
+        write(apply_all(state, events, 0).events)
+
     for node in nodes:
-        engine.take(_granted(commands.add_node(state, node, 0)), 0)
-    engine.take(_granted(commands.set_queue(state, QueueSpec(name=_QUEUE), 0)), 0)
+        take(granted(commands.add_node(state, node, 0)))
+    take(granted(commands.set_queue(state, QueueSpec(name=_QUEUE), 0)))
     used = asked = 0
     in_use: set[str] = set()
     for pod in pods:
-        gang = _arrive(engine, pod)
+        gang = _arrive(state, fifo, take, pod)
         asked += gpu_milli_of(pod)
         if gang is not None:
             used += gang.gpu_milli
@@ -74,26 +80,19 @@ def replay(
         yield Arrived(pod.id, gang is not None, used, asked, len(in_use))
 
 
-def _arrive(engine: Engine, pod: TraceJob) -> Gang | None:
+def _arrive(state: State, policy: Policy, take: Write, pod: TraceJob) -> Gang | None:
     """Submit, plan, and cancel the pod if it still waits. Returns the placed pod, or None."""
-    state = engine.state
     spec = JobSpec(queue=_QUEUE, gangs=(GangSpec(Demand(task=task_of(pod))),))
     answer = commands.submit(state, pod.id, spec, "someone", 0)
     if isinstance(answer, Refusal):
         return None  # it does not fit even into the empty cluster
-    engine.take(answer, 0)
-    engine.cycle(0)
+    take(answer)
+    take(commit(state, policy(Snapshot(state, 0)), 0))
     gang = state.gangs[state.jobs[pod.id].gangs[0]]
     if gang.holds_seats:
         return gang
-    engine.take(_granted(commands.cancel(state, pod.id, 0)), 0)
+    take(granted(commands.cancel(state, pod.id, 0)))
     return None
-
-
-def _granted(answer: commands.Answer) -> list[e.Event]:
-    if isinstance(answer, Refusal):
-        raise ValueError(str(answer))
-    return answer
 
 
 # ---- the cluster and the pods --------------------------------------------------------------------------------------

@@ -17,8 +17,6 @@ from corral.core import facts as f
 from corral.core.effects import Effect, StartGang
 from corral.core.engine import Policy
 from corral.core.model import NEVER_MS, QueueSpec
-from corral.core.plan import Plan
-from corral.core.snapshot import Snapshot
 from corral.core.state import State
 from corral.sim.cluster_spec import ClusterSpec
 from corral.sim.run import Arrival, Simulation, Write
@@ -133,10 +131,10 @@ class TaxedSimulation(Simulation):
         queues: Iterable[QueueSpec] = (),
         tax_ms: Mapping[str, int],
     ) -> None:
-        super().__init__(cluster, arrivals, _undecided, write, queues=queues)
+        super().__init__(cluster, arrivals, lambda snapshot: self._chosen(snapshot), write, queues=queues)
         work = {arrival.id: arrival.work_ms for arrival in arrivals}
         self.world = self.taxed = TaxedWorld(self.state, work, self.later, tax_ms, self.now_ms)
-        self.engine.policy = policy(self.taxed)
+        self._chosen = policy(self.taxed)
 
     def next_ms(self) -> int:
         return min(super().next_ms(), self.taxed.next_end_ms())
@@ -144,12 +142,8 @@ class TaxedSimulation(Simulation):
     def _deliver(self) -> bool:
         ended = self.taxed.pass_time(self.now_ms)
         for fact in ended:
-            self._obey(self.engine.tell(fact, self.now_ms))
+            self._tell(fact)
         return super()._deliver() or bool(ended)
 
     def _has_questions(self) -> bool:
         return bool(self.state.backlog.count or self.state.holders)
-
-
-def _undecided(snapshot: Snapshot) -> Plan:
-    raise NotImplementedError("the policy does not exist yet")

@@ -25,9 +25,9 @@ from corral.runtime.base import LogPart, TaskKey
 from corral.server.ha.vitals import Vitals
 from corral.store.journal import Journal, Record
 from corral.store.lookup import Lookup
+from corral.wire.codec import AnyEvent
 from corral.wire.details import NodeDetails
 
-AnyEvent = Event | AccountEvent | FleetEvent
 Command = Callable[[State, int], Sequence[Event] | Refusal]
 AccountCommand = Callable[[Accounts, int], Sequence[AccountEvent] | Refusal]
 FleetCommand = Callable[[Fleets, int], Sequence[FleetEvent] | Refusal]
@@ -39,7 +39,7 @@ class CommittedContract(Protocol):
     @property
     def seq(self) -> int: ...
     @property
-    def events(self) -> tuple[AnyEvent, ...]: ...
+    def events(self) -> Sequence[AnyEvent]: ...
 
 
 class WhyContract(Protocol):
