@@ -9,7 +9,6 @@ and any order after the lease has expired. Knows the runtime of this machine as 
 from __future__ import annotations
 
 import logging
-import random
 import signal
 import threading
 from collections.abc import Callable, Sequence
@@ -23,8 +22,8 @@ from corral.agent.observed import Observed
 from corral.agent.server_connection import NoAnswer, Refused, ServerConnection
 from corral.agent.task_reconciler import TaskReconciler
 from corral.core.model import FailureClass
+from corral.io.backoff import Backoff
 from corral.remote.messages import AgentAnswer, AgentReport, DesiredAnswer, DesiredAsk, LeaseAnswer, Renewal
-from corral.runtime.backoff import Backoff
 from corral.runtime.base import Backend, Capabilities, PaceReport, Phase, Report, StaleEpoch, TaskReport
 from corral.runtime.fence import Fence
 from corral.runtime.local.task import lease
@@ -166,7 +165,7 @@ class Agent:
 
     def _renew(self) -> None:
         """Renew the lease with every heartbeat, and sooner after a renewal without an answer."""
-        pace = Backoff(random.random)
+        backoff = Backoff()
         while not self._over.is_set():
             asked_ms = self._boot_ms()
             try:
@@ -174,16 +173,16 @@ class Agent:
             except NoAnswer as lost:
                 _log.warning("lease not renewed: %s", lost)
                 self.server.hang_up()  # otherwise a thread would keep waiting on the dead connection
-                self._over.wait(min(pace.failed(), self._heartbeat_s))
+                self._over.wait(min(backoff.failed(), self._heartbeat_s))
                 continue
             except Refused as refused:
                 self._on_refusal(refused)
                 continue
             except Exception:  # this thread must not end: without renewals the node is lost
                 _log.exception("lease renewal failed; retrying")
-                self._over.wait(pace.failed())
+                self._over.wait(backoff.failed())
                 continue
-            pace.succeeded()
+            backoff.succeeded()
             is_leased = self._until_ms > self._boot_ms()
             heartbeat_s = self._heartbeat_s if is_leased else min(self._heartbeat_s, _UNLEASED_S)
             self._over.wait(max(heartbeat_s - (self._boot_ms() - asked_ms) / 1000, 0))
@@ -236,7 +235,7 @@ class Agent:
     # --- reporting ----------------------------------------------------------------------------------------------------
 
     def _report(self) -> None:
-        pace = Backoff(random.random)
+        backoff = Backoff()
         while not self._over.is_set():
             sent_ms = self._boot_ms()
             if self._is_lost:
@@ -245,16 +244,16 @@ class Agent:
                 answer = self.server.report(self._next_report())
             except NoAnswer as lost:
                 _log.warning("no answer to a report: %s", lost)
-                self._over.wait(pace.failed())
+                self._over.wait(backoff.failed())
                 continue
             except Refused as refused:
                 self._on_refusal(refused)
                 continue
             except Exception:  # this thread must not end: without reports the node is lost
                 _log.exception("report loop failed; retrying")
-                self._over.wait(pace.failed())
+                self._over.wait(backoff.failed())
                 continue
-            pace.succeeded()
+            backoff.succeeded()
             self._on_answer(answer)
             self._news.wait(self._pause_s(sent_ms))
             if self._news.is_set():
@@ -347,7 +346,7 @@ class Agent:
     # --- orders -------------------------------------------------------------------------------------------------------
 
     def _ask(self) -> None:
-        pace = Backoff(random.random)
+        backoff = Backoff()
         while not self._over.is_set():
             if not self._leased.wait(1.0) or self._over.is_set():
                 continue
@@ -358,7 +357,7 @@ class Agent:
             try:
                 answer = self.server.desired(ask)
             except NoAnswer:
-                self._over.wait(pace.failed())
+                self._over.wait(backoff.failed())
                 continue
             except Refused as refused:
                 _log.warning("the server refused to send orders: %s", refused)
@@ -366,9 +365,9 @@ class Agent:
                 continue
             except Exception:
                 _log.exception("fetching orders failed; retrying")
-                self._over.wait(pace.failed())
+                self._over.wait(backoff.failed())
                 continue
-            pace.succeeded()
+            backoff.succeeded()
             if answer is not None and not self._apply(answer):
                 self._over.wait(0.05)
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from corral.io.files import write_file
 from corral.runtime.fence import Fence
-from corral.runtime.local.task import records
 
 CREDENTIAL, GATEWAY = "agent.json", "agent.gateway"
 _log = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ class AgentDir:
     def keep_credential(self, credential: AgentCredential) -> Path:
         self.own()
         path = self.data / CREDENTIAL
-        records.write_durable(str(path), msgspec.json.encode(credential))  # makes it 0600
+        write_file(path, msgspec.json.encode(credential))  # makes it 0600
         return path
 
     def next_session(self) -> int:
@@ -113,7 +113,7 @@ class AgentDir:
             last = int(path.read_bytes())
         except (FileNotFoundError, ValueError):
             last = 0
-        records.write_durable(str(path), f"{last + 1}\n".encode())
+        write_file(path, f"{last + 1}\n".encode())
         return last + 1
 
     def gateway(self, urls: tuple[str, ...]) -> KnownGateway | None:
@@ -128,7 +128,7 @@ class AgentDir:
     def keep_gateway(self, known: KnownGateway) -> None:
         """Store the address if possible. Without it the agent asks the servers after its next start."""
         try:
-            records.write_whole(str(self.data / GATEWAY), msgspec.json.encode(known))
+            write_file(self.data / GATEWAY, msgspec.json.encode(known), durable=False)
         except OSError as wrong:
             _log.warning("cannot store the address of the gateway: %s", wrong)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from corral.client.errors import BadCredentials
+from corral.io.files import write_file
 
 URL_VARIABLE = "CORRAL_URL"
 TOKEN_VARIABLE = "CORRAL_TOKEN"
@@ -89,13 +90,8 @@ def save_credentials(
     """Write them, readable by this user only. Atomic: readers see the old file or the new one."""
     target = credentials_path() if path is None else path
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    kept = {"url": url.rstrip("/"), "token": token} | ({"ca": ca} if ca else {})
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
-    draft.unlink(missing_ok=True)
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        json.dump(kept | ({"allow_plain_http": True} if allow_plain_http else {}), file)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(target)
+    kept: dict[str, object] = {"url": url.rstrip("/"), "token": token}
+    kept |= {"ca": ca} if ca else {}
+    kept |= {"allow_plain_http": True} if allow_plain_http else {}
+    write_file(target, json.dumps(kept).encode() + b"\n")
     return target

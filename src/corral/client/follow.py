@@ -15,7 +15,8 @@ import msgspec
 from corral.client.call import SILENCE_S, ApiCall, Item, More, Open, Pause, RawAnswer, Series, Talk, path, series, talk
 from corral.client.errors import NotFound, Problem, Timeout, Unreachable
 from corral.client.jobs import job_call
-from corral.client.retry import Patient, answered, asked, pause_s, problem_of
+from corral.client.retry import Patient, answered, asked, problem_of
+from corral.io.backoff import Backoff, no_chance
 from corral.wire.api.jobs import JobView
 from corral.wire.api.queries import LOG_ATTEMPT, LOG_GANG, LOG_NEXT, LOG_OFFSET, LOG_OVER
 from corral.wire.api.record import EventList, EventView
@@ -99,7 +100,7 @@ class FollowCalls(Patient):
         if not follow:
             yield from _Log(job, parameters, attempt, offset, tail).rest(self)
             return
-        run, looks = attempt, 0
+        run, backoff = attempt, Backoff(NEXT_RUN_S, NEXT_RUN_S_MAX, no_chance)
         while True:
             view = yield from answered(
                 self, job_call(job)
@@ -112,10 +113,9 @@ class FollowCalls(Patient):
                 run = log.attempt + 1
                 offset = 0
                 tail = None
-                looks = 0
+                backoff.succeeded()
             else:
-                yield Pause(min(NEXT_RUN_S * (1 << min(looks, 3)), NEXT_RUN_S_MAX))
-                looks += 1
+                yield Pause(backoff.failed())
 
 
 def _page(after: int, limit: int, **parameters: Any) -> ApiCall[EventList]:
@@ -126,7 +126,7 @@ def _page(after: int, limit: int, **parameters: Any) -> ApiCall[EventList]:
 
 
 def _feed(client: Patient, after: int, parameters: dict[str, Any]) -> Series[EventView]:
-    tries = 0
+    backoff = Backoff()
     while True:
         try:
             yield from opened(client, ApiCall("GET", path("events"), bytes, _follow(after, parameters), headers=_SSE))
@@ -134,12 +134,12 @@ def _feed(client: Patient, after: int, parameters: dict[str, Any]) -> Series[Eve
             while data := (yield More()):
                 for text in lines.feed(data):
                     event = msgspec.json.decode(text, type=EventView)
-                    after, tries = event.seq, 0
+                    after = event.seq
+                    backoff.succeeded()
                     yield Item(event)
         except Unreachable:
             pass
-        yield Pause(pause_s(min(tries, 4)))
-        tries += 1
+        yield Pause(backoff.failed())
 
 
 def _follow(after: int, parameters: dict[str, Any]) -> dict[str, Any]:
@@ -148,9 +148,9 @@ def _follow(after: int, parameters: dict[str, Any]) -> dict[str, Any]:
 
 def opened(client: Patient, call: ApiCall[Any]) -> Talk[RawAnswer]:
     """The head of a stream that was opened, retried like any request; a refusal is raised."""
-    began_s, tries = time.monotonic(), 0
+    began_s, backoff = time.monotonic(), Backoff()
     while True:
-        wait_s, tries = pause_s(tries), tries + 1
+        wait_s = backoff.failed()
         try:
             answer: RawAnswer = yield Open(call)
             client.patience.is_reached = True
@@ -237,7 +237,7 @@ class _Log:
 
     def follow(self, client: Patient) -> Series[LogBytes]:
         """New content until the attempt has ended. A stream may end because the server stops: then read again."""
-        tries = 0
+        backoff = Backoff()
         while True:
             yield from self.rest(client)
             if self.is_over:
@@ -245,13 +245,12 @@ class _Log:
             try:
                 yield from opened(client, _log_call(self.job, self._parameters() | {"follow": True}))
                 while data := (yield More()):
-                    tries = 0
+                    backoff.succeeded()
                     yield Item(LogBytes(self.gang, self.attempt, self.offset, data))
                     self.offset += len(data)
             except Unreachable:
                 pass
-            yield Pause(pause_s(min(tries, 3)))
-            tries += 1
+            yield Pause(backoff.failed())
 
     def _parameters(self) -> dict[str, Any]:
         return self.parameters | {"attempt": self.attempt or self.wanted, "offset": self.offset, "tail": self.tail}

@@ -6,7 +6,6 @@ when the server says so. Does not know sockets: it is a conversation like any ot
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Any, TypeVar
 
@@ -15,12 +14,12 @@ import msgspec
 from corral.client.call import ApiCall, Pause, RawAnswer, Talk
 from corral.client.errors import NotFound, Problem, Unreachable
 from corral.client.servers import Servers
+from corral.io.backoff import Backoff
 from corral.wire.api.answers import ProblemView
 
 T = TypeVar("T")
 
 _BUSY = (429, 503)
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 
 
 class RetryPolicy(msgspec.Struct):
@@ -53,9 +52,9 @@ def answered(client: Patient, call: ApiCall[T]) -> Talk[T]:
 
 def asked(client: Patient, call: ApiCall[Any]) -> Talk[RawAnswer]:
     """The response to a request, of any status."""
-    began_s, tries = time.monotonic(), 0
+    began_s, backoff = time.monotonic(), Backoff()
     while True:
-        wait_s, tries = pause_s(tries), tries + 1
+        wait_s = backoff.failed()
         try:
             answer: RawAnswer = yield call
         except Unreachable as error:
@@ -69,12 +68,6 @@ def asked(client: Patient, call: ApiCall[Any]) -> Talk[RawAnswer]:
             if answer.status not in _BUSY or time.monotonic() - began_s + wait_s > client.patience.left_s:
                 return answer
         yield Pause(wait_s)
-
-
-def pause_s(tries: int) -> float:
-    """Doubles each time up to a bound, with jitter, so that clients of one server do not retry at the same time."""
-    jitter = 0.75 + os.urandom(1)[0] / 512
-    return min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * float(1 << tries)) * jitter
 
 
 def _retry_after_s(answer: RawAnswer) -> float:

@@ -37,6 +37,8 @@ import sys
 import threading
 import time
 
+from corral.io.files import write_file
+
 _PACE_EVERY_S = 5.0
 
 CHECKPOINT_FILE, WARNING_FILE = "CORRAL_CHECKPOINT_FILE", "CORRAL_WARNING_FILE"
@@ -118,10 +120,8 @@ def step_done(busy_s: float) -> None:
     _pace.busy_s = 0.0
     _pace.next_s = now_s + _PACE_EVERY_S
     target = os.path.join(os.path.dirname(path), f"pace.{rank()}")
-    with contextlib.suppress(OSError), open(f"{target}.new", "w", encoding="ascii") as file:  # the report is optional
-        file.write(str(mean_ms))
-        file.close()
-        os.replace(f"{target}.new", target)
+    with contextlib.suppress(OSError):  # the report is optional
+        write_file(target, b"%d" % mean_ms, mode=0o666, durable=False)
 
 
 class _Pace:

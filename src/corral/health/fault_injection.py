@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from corral.health.devices import Devices
 from corral.health.readings import GpuReading, LinkReading, XidEvent
-from corral.runtime.local.task import records
+from corral.io.files import write_file
 from corral.wire.details import GpuDetails
 
 DRILL_FILE, CLEAR_FILE = "drill.json", "clear.json"
@@ -65,7 +65,7 @@ def read_drills(folder: Path) -> Drills:
 
 
 def write_drills(folder: Path, drills: Drills) -> None:
-    write_file(folder / DRILL_FILE, drills)
+    _write(folder / DRILL_FILE, drills)
 
 
 def read_clearings(folder: Path) -> list[FaultCleared]:
@@ -73,7 +73,7 @@ def read_clearings(folder: Path) -> list[FaultCleared]:
 
 
 def write_clearings(folder: Path, clearings: Sequence[FaultCleared]) -> None:
-    write_file(folder / CLEAR_FILE, clearings)
+    _write(folder / CLEAR_FILE, clearings)
 
 
 def _read(path: Path, kind: Any) -> Any:
@@ -83,10 +83,9 @@ def _read(path: Path, kind: Any) -> Any:
         return None
 
 
-def write_file(path: Path, value: object) -> None:
-    """Replace it atomically: a reader sees the old or the new file."""
+def _write(path: Path, value: object) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    records.write_whole(str(path), msgspec.json.encode(value), mode=0o666, suffix=f".{os.getpid()}.new")
+    write_file(path, msgspec.json.encode(value), mode=0o666, durable=False)
 
 
 class DevicesWithFaults:

@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct, field
 
-from corral.health.fault_injection import write_file
 from corral.health.judgement import HealthRecord
 from corral.health.lemons import End
+from corral.io.files import write_file
 from corral.runtime.base import TaskKey
 
 BOOK_FILE = "book.json"
@@ -53,7 +53,8 @@ class HealthStore:
         if body == self._written:
             return
         try:
-            write_file(self._path, msgspec.Raw(body))
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_file(self._path, body, mode=0o666, durable=False)
         except OSError as fault:  # the disk may be the broken part
             _log.warning("cannot write the health records: %s", fault)
         self._written = body

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from corral.io.files import write_file
 from corral.runtime.base import StaleEpoch
-from corral.runtime.local.task import records
 
 
 class Fence:
@@ -31,5 +31,5 @@ class Fence:
             raise StaleEpoch(epoch, self.epoch)
         if epoch > self.epoch:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            records.write_durable(str(self._path), f"{epoch}\n".encode())
+            write_file(self._path, f"{epoch}\n".encode())
             self.epoch = epoch

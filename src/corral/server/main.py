@@ -31,6 +31,7 @@ from corral.core.accounts.identity import AccountRules
 from corral.core.intake.refusal import Refusal
 from corral.core.intake.site import SiteRules
 from corral.core.model import QueueSpec, Settings
+from corral.io.files import write_file
 from corral.remote.backend import RemoteBackend
 from corral.runtime.base import Backend, StaleEpoch
 from corral.server.api.app import Api, make_app
@@ -52,7 +53,6 @@ from corral.server.shutdown import LOST, ServerStopped, end_within, first
 from corral.server.vault import first_token, secrets_of
 from corral.server.vault.sealing_keys import BadKey
 from corral.store.attest import BadAttestation, signer_of
-from corral.store.files import write_whole
 from corral.store.journal import Entry, Journal
 from corral.store.reserve import Reserve
 from corral.store.sqlite.journal import SqliteJournal
@@ -412,7 +412,7 @@ def _tell_where(options: Options, waits_for: str = "") -> None:
 def write_private(path: Path, value: Any) -> None:
     """Write a small file that only its owner may read, atomically."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_whole(path, msgspec.json.encode(value))
+    write_file(path, msgspec.json.encode(value))
 
 
 def _log_to_standard_error() -> None:

@@ -17,8 +17,8 @@ from typing import IO
 import msgspec
 from msgspec import Struct
 
+from corral.io.files import Replacement, make_folder
 from corral.store.chain import why_not_next
-from corral.store.files import make_folder, sync_folder
 from corral.store.journal import JournalBroken, JournalHead, Record
 
 VERSION = 1
@@ -50,23 +50,11 @@ def write_archive(path: Path, before: JournalHead, records: Iterable[Record]) ->
     if path.exists():
         raise ArchiveRefused(f"{path} already exists. Name another file.")
     make_folder(path.parent)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
-    opened = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        with os.fdopen(opened, "wb") as file:
-            if path.suffix == ".gz":
-                with gzip.GzipFile(fileobj=file, filename="", mode="wb", compresslevel=6, mtime=0) as packed:
-                    end = _write(packed, before, records)
-            else:
-                end = _write(file, before, records)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
-    return end
+    with Replacement(path) as opened, os.fdopen(opened, "wb", closefd=False) as file:
+        if path.suffix == ".gz":
+            with gzip.GzipFile(fileobj=file, filename="", mode="wb", compresslevel=6, mtime=0) as packed:
+                return _write(packed, before, records)
+        return _write(file, before, records)
 
 
 def _write(file: IO[bytes] | gzip.GzipFile, before: JournalHead, records: Iterable[Record]) -> JournalHead:

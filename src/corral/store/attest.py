@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from corral.io.files import write_file
 from corral.store.journal import JournalHead
 
 KEY_FILE = "attest.key"  # in the data folder, if no other file is configured
@@ -59,12 +60,7 @@ def signer_of(path: Path) -> Signer:
     """The signer whose secret key is in a file; the file is created if there is none."""
     if not path.exists():
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(base64.b64encode(os.urandom(32)) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
+        write_file(path, base64.b64encode(os.urandom(32)) + b"\n")
     try:
         mode, text = stat.S_IMODE(path.stat().st_mode), path.read_bytes()[:LINE_MAX]
     except OSError as wrong:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from corral.store.files import make_folder, sync_folder
+from corral.io.files import Replacement, make_folder
 
 FILE_NAME = "server-id"
 
@@ -41,13 +41,6 @@ def claim_identity(folder: Path) -> Identity:
 
 def _written(path: Path, id: str) -> str:
     make_folder(path.parent)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.new")
-    file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
+    with Replacement(path) as file:
         os.write(file, f"{id} {os.fstat(file).st_ino}\n".encode())
-        os.fsync(file)
-    finally:
-        os.close(file)
-    os.replace(draft, path)
-    sync_folder(path.parent)
     return id

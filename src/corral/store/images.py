@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from corral.store.files import make_folder, write_whole
+from corral.io.files import make_folder, write_file
 from corral.store.journal import NO_SEQ, StoredImage
 
 IMAGES_KEPT = 3
@@ -40,7 +40,7 @@ class ImageFolder:
         """Save an image and drop all but the last few."""
         front = _Front(image.seq, image.format, len(image.body), _checksum(image.seq, image.format, image.body))
         make_folder(self._folder)
-        write_whole(self._path(image.seq), msgspec.json.encode(front) + b"\n" + image.body)
+        write_file(self._path(image.seq), msgspec.json.encode(front) + b"\n" + image.body)
         for seq in self.seqs()[IMAGES_KEPT:]:
             self._path(seq).unlink(missing_ok=True)
 

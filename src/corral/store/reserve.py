@@ -9,7 +9,7 @@ import errno
 import os
 from pathlib import Path
 
-from corral.store.files import make_folder
+from corral.io.files import make_folder
 
 FILE_NAME = "journal.reserve"
 RESERVE_BYTES = 64 << 20

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 
+from corral.io.backoff import Backoff, no_chance
 from corral.providers.bootstrap.bootstrap import (
     AGENTS,
     DATA,
@@ -29,7 +30,6 @@ from corral.providers.bootstrap.bootstrap import (
     remove,
     write,
 )
-from corral.runtime.backoff import Backoff
 
 #: Starts the agent: it ends with this process (PR_SET_PDEATHSIG), and imports only what was installed here.
 BEGIN = (
@@ -71,7 +71,7 @@ class AgentSupervisor:
         self.is_leaving = False
         self.agent: subprocess.Popen[bytes] | None = None
         self._quick = 0
-        self._backoff = Backoff(lambda: 1.0, _PAUSE_S, _PAUSE_MAX_S)
+        self._backoff = Backoff(_PAUSE_S, _PAUSE_MAX_S, no_chance)
         signal.signal(signal.SIGTERM, self._leave)
         signal.signal(signal.SIGINT, self._leave)
         signal.signal(signal.SIGHUP, self._renew)

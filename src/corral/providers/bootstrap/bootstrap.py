@@ -435,7 +435,7 @@ def read(path: str) -> Any:
 
 
 def write(path: str, text: str, mode: int = 0o600) -> None:
-    """Write atomically and durably."""
+    """Write atomically and durably. (Not `io.files`: on a bare host there is only this file.)"""
     beside = f"{path}.{os.getpid()}"
     fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with os.fdopen(fd, "w") as file:

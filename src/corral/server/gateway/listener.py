@@ -11,7 +11,7 @@ import socket
 import time
 from pathlib import Path
 
-from corral.store.files import write_whole
+from corral.io.files import write_file
 
 PORT_FILE = "agent-port"
 _BACKLOG = 4096
@@ -30,7 +30,7 @@ def bound_for_agents(host: str, port: int | None, usual: int, folder: Path) -> s
     kept, usual = _kept(folder), usual if port is None and usual <= 65_535 else 0
     place = _bound(host, kept or usual, is_any=True)
     if (found := place.getsockname()[1]) != (kept or usual):
-        write_whole(folder / PORT_FILE, b"%d\n" % found)
+        write_file(folder / PORT_FILE, b"%d\n" % found)
     return place
 
 

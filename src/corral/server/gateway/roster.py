@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from corral.core.accounts.accounts import Accounts, Token, TokenIssued, TokenRevoked, UserRemoved, UserSet
 from corral.core.accounts.commands import node_user
-from corral.store.files import write_whole
+from corral.io.files import write_file
 
 ROSTER = "roster.json"
 SYNC = "node.sync"  # the scope of the credential of a node
@@ -47,7 +47,7 @@ def read_roster(folder: Path) -> Roster:
 
 
 def write_roster(folder: Path, roster: Roster) -> None:
-    write_whole(folder / ROSTER, msgspec.json.encode(roster))
+    write_file(folder / ROSTER, msgspec.json.encode(roster))
 
 
 def proved(known: Collection[NodeCredential], token: str, now_ms: int) -> NodeCredential | None:

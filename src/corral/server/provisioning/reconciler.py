@@ -19,6 +19,7 @@ from corral.core.fleets.fleets import Fleet, FleetEvent, NodeShape, Pilot, Pilot
 from corral.core.fleets.reconcile import Actions, PilotNode, is_over_cost_limit, reconcile
 from corral.core.intake import commands as cluster
 from corral.core.intake.refusal import Refusal
+from corral.io.backoff import Backoff, no_chance
 from corral.providers.base import PilotOrder, PilotStatus, Provider, ProviderRefused, ProviderUnavailable
 from corral.remote.backend import RemoteBackend
 from corral.server.auth import Verb, may, new_token
@@ -32,7 +33,7 @@ log = structlog.get_logger(__name__)
 TICKET_MS = 7 * 86_400_000  # a pilot may be queued for a long time at its provider
 AT_ONCE = 64  # pilots requested and returned between two checks
 LOOK_S, CALM_S = 1.0, 5.0
-_RETRY_MS, _RETRY_MS_MAX = 2_000, 60_000
+_RETRY_S, _RETRY_S_MAX = 2.0, 60.0
 _SAME_END_MS = 5_000
 _WHY_MS = 30_000  # the reason why a pilot waits changes often; it is recorded at most this often
 
@@ -65,7 +66,8 @@ class FleetReconciler:
         self._absent: dict[str, int] = {}
         self._told_ms: dict[str, int] = {}
         self._wanted: list[tuple[int, int]] = []  # (when, number of nodes) within the cool-down
-        self._retry_ms, self._wait_ms = 0, _RETRY_MS
+        self._retry_ms = 0
+        self._backoff = Backoff(_RETRY_S, _RETRY_S_MAX, no_chance)
         self.woken = asyncio.Event()
 
     # ---- the loop ----------------------------------------------------------------------------------------------
@@ -139,7 +141,8 @@ class FleetReconciler:
             old = self._provider
             self._provider = await self._caller.call(self._opened, fleet)
             self._opened_spec = fleet.spec
-            self._retry_ms, self._wait_ms = 0, _RETRY_MS
+            self._retry_ms = 0
+            self._backoff.succeeded()
             if old is not None:
                 await self._caller.call(old.close)
         return self._provider
@@ -264,9 +267,10 @@ class FleetReconciler:
         except ProviderRefused as refused:
             wrong = str(refused)
         if wrong:
-            self._retry_ms, self._wait_ms = now_ms + self._wait_ms, min(self._wait_ms * 2, _RETRY_MS_MAX)
+            self._retry_ms = now_ms + round(self._backoff.failed() * 1000)
         else:
-            self._retry_ms, self._wait_ms = 0, _RETRY_MS
+            self._retry_ms = 0
+            self._backoff.succeeded()
             self.woken.set()  # check now
         return wrong
 

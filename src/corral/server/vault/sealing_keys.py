@@ -12,6 +12,8 @@ import os
 import stat
 from pathlib import Path
 
+from corral.io.files import write_file
+
 KEY_FILE = "secrets.key"  # in the data folder, if no other file is configured
 CREDENTIAL = "corral-secrets-key"  # the name of systemd's credential
 KEY_BYTES = 32
@@ -73,13 +75,4 @@ def add_key(path: Path) -> None:
     if before:
         read_keys(path)  # raises if it is not a key file
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(base64.b64encode(os.urandom(KEY_BYTES)) + b"\n" + before)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    write_file(path, base64.b64encode(os.urandom(KEY_BYTES)) + b"\n" + before)

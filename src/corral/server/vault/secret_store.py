@@ -5,8 +5,6 @@ Names and times are in the journal, values are not. Rights are checked elsewhere
 
 from __future__ import annotations
 
-import os
-import tempfile
 from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
@@ -14,6 +12,7 @@ from typing import Protocol
 import structlog
 
 from corral.core.accounts.accounts import Accounts
+from corral.io.files import write_file
 from corral.server.vault.sealing import CannotOpen, Sealer
 
 log = structlog.get_logger(__name__)
@@ -89,21 +88,7 @@ class FileValues:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def put(self, queue: str, name: str, value: bytes) -> None:
-        handle, draft = tempfile.mkstemp(dir=self._folder, prefix=".draft-")  # 0600, and of this call alone
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(value)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(draft, self._file(queue, name))
-        except BaseException:
-            os.unlink(draft)
-            raise
-        folder = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        write_file(self._file(queue, name), value)
 
     def get(self, queue: str, name: str) -> bytes | None:
         try:

@@ -15,7 +15,7 @@ from importlib import resources
 from pathlib import Path
 from urllib.parse import quote
 
-from corral.store.files import sync_folder
+from corral.io.files import sync
 from corral.store.journal import JournalTooNew, JournalUnusable
 from corral.store.sqlite.space import KEEP_ACCOUNT
 
@@ -61,7 +61,7 @@ def open_database(folder: Path) -> sqlite3.Connection:
     try:
         connection = connect(path, for_writing=True)
         migrate(connection, path)
-        sync_folder(folder)
+        sync(folder)
     except BaseException as wrong:
         if connection is not None:
             connection.close()

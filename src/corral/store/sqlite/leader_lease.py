@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from corral.store.files import make_folder
+from corral.io.files import make_folder
 from corral.store.journal import JournalBusy, JournalUnusable
 
 

@@ -11,7 +11,7 @@ import time
 from hashlib import sha256
 from pathlib import Path
 
-from corral.store.files import sync_folder
+from corral.io.files import sync
 from corral.store.journal import JournalHead
 
 FILE_NAME = "journal.head"
@@ -26,7 +26,7 @@ class Sidecar:
     def __init__(self, folder: Path) -> None:
         self._file = os.open(folder / FILE_NAME, os.O_RDWR | os.O_CREAT, 0o600)
         self._synced_s = time.monotonic()
-        sync_folder(folder)
+        sync(folder)
 
     def put(self, head: JournalHead) -> None:
         os.pwrite(self._file, _line(head), 0)

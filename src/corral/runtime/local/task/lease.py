@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 
+from corral.io.files import write_file
 from corral.runtime.local.task import records
 
 #: In the run directory.
@@ -30,7 +31,7 @@ def boot_id() -> bytes:
 
 def write(path: str, until_ms: int) -> None:
     """The time takes exactly 32 bytes: supervisors of earlier versions, which may still run, read no further."""
-    records.write_whole(path, b"%31d\n%s\n" % (until_ms, boot_id()))
+    write_file(path, b"%31d\n%s\n" % (until_ms, boot_id()), durable=False)
 
 
 def read(path: str) -> int:

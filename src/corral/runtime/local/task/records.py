@@ -1,4 +1,4 @@
-"""The files of a task's state directory: their names, and how to write them so that no reader sees half of one.
+"""The files of a task's state directory: their names, and how its record is written so that no reader sees half a line.
 
 Knows names and bytes. The server's side (`state`) reads and interprets them.
 """
@@ -28,19 +28,6 @@ NEWS = "news"
 
 Plain = str | int | bool | None
 Record = dict[str, "Plain | list[str] | list[int]"]
-
-
-def write_whole(path: str, data: bytes, mode: int = 0o600, suffix: str = ".new") -> None:
-    """Write atomically: a reader sees the whole new file or the old one. ``suffix``: of the temporary file; processes
-    that may write the same file at the same time need different ones."""
-    beside = path + suffix
-    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
-    try:
-        while data:
-            data = data[os.write(fd, data) :]
-    finally:
-        os.close(fd)
-    os.rename(beside, path)
 
 
 def read_start(path: str, most: int) -> bytes:
@@ -114,22 +101,6 @@ def _add(state: str, flags: int, word: str, rest: bytes) -> None:
         line = b"\n" + word.encode() + b" " + rest.strip() + b"\n"
         if os.write(fd, line) < len(line):
             raise OSError(errno.ENOSPC, "no space left for the record of a task")
-    finally:
-        os.close(fd)
-
-
-def write_durable(path: str, data: bytes) -> None:
-    """Write atomically; the new content survives a power failure."""
-    write_whole(path, data)
-    make_durable(path)
-
-
-def make_durable(path: str) -> None:
-    """Make the file survive a power failure, also under its new name: journaling file systems (ext4, XFS, btrfs) commit
-    the rename of a changed file together with the file."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
     finally:
         os.close(fd)
 

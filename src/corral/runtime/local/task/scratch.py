@@ -12,8 +12,9 @@ import os
 import stat
 import time
 
+from corral.io.files import write_file
 from corral.runtime.local.task.lease import now_ms as boot_ms
-from corral.runtime.local.task.records import to_json, write_whole
+from corral.runtime.local.task.records import to_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class Scratch:
         wall_ms = time.time_ns() // 1_000_000 + left_ms
         record = to_json({"deadline_ms": wall_ms, "boot_ms": boot_ms() + left_ms, "why": why})
         try:
-            write_whole(f"{self.path}/{WARNING}", record)
+            write_file(f"{self.path}/{WARNING}", record, durable=False)
         except OSError:
             pass  # the task removed its directory; it still gets the signal
 

@@ -13,6 +13,7 @@ import os
 import select
 import time
 
+from corral.io.files import sync, write_file
 from corral.runtime.local.task import records, scratch, system
 from corral.runtime.local.task.classify import symptom
 from corral.runtime.local.task.lease import WHY, TaskLease
@@ -309,7 +310,7 @@ class Supervisor:
         if step is not None and step != self.step:
             self.step = step
             try:
-                records.write_whole(f"{self.request['state']}/{records.STEP}", str(step).encode())
+                write_file(f"{self.request['state']}/{records.STEP}", str(step).encode(), durable=False)
             except OSError:
                 return  # a full disk: it is written with the next step
             self._notify()
@@ -331,7 +332,7 @@ class Supervisor:
         self._record_exit(self._exit_record(fault, is_late))
         self._notify()
         try:
-            records.make_durable(f"{self.request['state']}/{records.RECORD}")
+            sync(f"{self.request['state']}/{records.RECORD}")
         except OSError:
             pass  # the server has already forgotten the task
         self.runner.clean_up()
