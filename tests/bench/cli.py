@@ -17,8 +17,10 @@ import tempfile
 from tests.cli.typed import command, environment, free_port
 
 RUNS = 15
-LEAST = {"interpreter": [sys.executable, "-c", "pass"], "import httpx2": [sys.executable, "-c", "import httpx2"],
-         "import http.client": [sys.executable, "-c", "import http.client"]}  # fmt: skip
+LEAST = {
+    "interpreter": [sys.executable, "-c", "pass"],
+    "import http.client": [sys.executable, "-c", "import http.client"],
+}
 COMMANDS = ("--version", "ps", "submit --parsable -- true", "queue", "node", "--help")
 
 

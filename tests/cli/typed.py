@@ -54,7 +54,7 @@ def spawned(*words: str, **more: str) -> subprocess.CompletedProcess[bytes]:
 
 #: What no command loads that merely talks to a server.
 HEAVY = (
-    "numpy", "pydantic", "sqlalchemy", "msgspec", "ruamel", "httpx2", "starlette", "uvicorn", "corral.core",
+    "numpy", "pydantic", "sqlalchemy", "msgspec", "ruamel", "starlette", "uvicorn", "corral.core",
     "corral.sim", "corral.server", "corral.store", "corral.runtime", "corral.wire.job",
 )  # fmt: skip
 

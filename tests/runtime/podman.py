@@ -18,8 +18,9 @@ from pathlib import Path
 
 import pytest
 
+from corral.io.http import connect_unix
 from corral.runtime.container.discovery import facts
-from corral.runtime.container.task.api import ContainerRuntime, ContainerRuntimeError
+from corral.runtime.container.task.api import PREFIX, ContainerRuntime, ContainerRuntimeError
 
 IMAGE = "localhost/corral-test:1"
 ROOTLESS = "nobody"  # an account that every machine has
@@ -148,7 +149,10 @@ def _settings() -> str:
 
 
 def _import_image(engine: ContainerRuntime) -> None:
-    answer = engine.send("POST", "/images/create?fromSrc=-", _root_file_system(), "application/x-tar")
+    connection = connect_unix(engine.path, 120)
+    kind = {"Content-Type": "application/x-tar", "Connection": "close"}
+    answer = connection.send("POST", f"{PREFIX}/images/create?fromSrc=-", kind, _root_file_system(), 120).read()
+    connection.close()
     image = json.loads(answer.strip().splitlines()[-1])["status"]
     engine.call("POST", f"/images/{image}/tag?repo=localhost/corral-test&tag=1")
 

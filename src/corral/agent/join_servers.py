@@ -1,12 +1,10 @@
 """HTTP requests of an agent to the servers: join the cluster, and find the gateway of the leader.
 
-HTTP or HTTPS of the standard library. Knows addresses and a credential. It stays with the server that answers, and
-follows a redirect to another.
+Knows addresses and a credential. It stays with the server that answers, and follows a redirect to another.
 """
 
 from __future__ import annotations
 
-import http.client
 import ssl
 import threading
 from typing import Any, TypeVar
@@ -15,6 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from corral.agent.server_connection import NoAnswer, Refused
+from corral.io.http import ResponseHead, fetch
 from corral.remote.messages import EndpointAnswer, JoinAnswer
 
 T = TypeVar("T")
@@ -61,17 +60,17 @@ class JoinServers:
         raise NoAnswer("no server address is known")
 
     def _asked(self, method: str, what: str, body: bytes | None, answer: type[T], timeout_s: float) -> T:
-        status, head, text = self._exchange(method, what, body, timeout_s)
-        if status in _REDIRECTS and head.get("location"):  # the request was not executed: send it to the other server
-            self._follow(head["location"])
-            status, head, text = self._exchange(method, what, body, timeout_s)
-        if status in _REDIRECTS:
+        head, text = self._exchange(method, what, body, timeout_s)
+        if head.status in _REDIRECTS and head.headers.get("location"):  # not executed: send it to the other server
+            self._follow(head.headers["location"])
+            head, text = self._exchange(method, what, body, timeout_s)
+        if head.status in _REDIRECTS:
             raise NoAnswer(f"{self.at} redirects again; giving up for now")
-        if status >= 500:
+        if head.status >= 500:
             self._use_next()
-            raise NoAnswer(f"the server answered with status {status}")
-        if status >= 300:
-            refused = _refusal(status, text)
+            raise NoAnswer(f"the server answered with status {head.status}")
+        if head.status >= 300:
+            refused = _refusal(head.status, text)
             if refused.code == _NOT_LEADER:
                 self._use_next()
                 raise NoAnswer(f"the server is not the leader: {refused}")
@@ -81,29 +80,17 @@ class JoinServers:
         except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
             raise NoAnswer(f"cannot read the answer: {wrong}") from None
 
-    def _exchange(
-        self, method: str, what: str, body: bytes | None, timeout_s: float
-    ) -> tuple[int, dict[str, str], bytes]:
-        connection = self._connection(timeout_s)
-        head = {"Authorization": f"Bearer {self._token}", "Connection": "close"}
-        head |= {"Content-Type": "application/json"} if body is not None else {}
+    def _exchange(self, method: str, what: str, body: bytes | None, timeout_s: float) -> tuple[ResponseHead, bytes]:
+        headers = {"Authorization": f"Bearer {self._token}"}
+        headers |= {"Content-Type": "application/json"} if body is not None else {}
         try:
-            connection.request(method, f"/v1/agent/{what}", body, head)
-            answer = connection.getresponse()
-            return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
-        except (OSError, http.client.HTTPException) as lost:
+            return fetch(
+                method, f"{self.at.rstrip('/')}/v1/agent/{what}", headers, body, timeout_s=timeout_s, tls=self.tls
+            )
+        except OSError as lost:
             at = self.at
             self._use_next()
             raise NoAnswer(f"{at} does not answer: {str(lost) or type(lost).__name__}") from None
-        finally:
-            connection.close()
-
-    def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
-        parts = urlsplit(self.at)
-        host, port = parts.hostname or "", parts.port
-        if parts.scheme == "https":
-            return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=self.tls)
-        return http.client.HTTPConnection(host, port, timeout=timeout_s)
 
     def _use_next(self) -> None:
         """Continue with the next server."""

@@ -1,32 +1,33 @@
-"""``AsyncClient``: the calls of ``Client`` as coroutines, over httpx2; ``async for`` where ``Client`` has ``for``."""
+"""``AsyncClient``: the calls of ``Client`` as coroutines; ``async for`` where ``Client`` has ``for``.
+
+Requests are sent by threads that share one `Transport`. While a thread waits for bytes, cancelling the coroutine ends
+the wait and closes the connection.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
-import httpx2
-import msgspec
-
-from corral.client.blocking import ANSWER_S, CONNECT_S, QUICK_CONNECT_S, lost, split_url, tls_context
-from corral.client.call import SILENCE_S, ApiCall, Item, More, Open, Pause, RawAnswer, Series
+from corral.client.call import ApiCall, Item, More, Open, Pause, Series
 from corral.client.calls import Calls
-from corral.client.credentials import find_credentials
 from corral.client.errors import Unreachable
 from corral.client.retry import patience_for
-from corral.client.servers import HOPS, Servers
-from corral.client.stale_answers import HEALTH_PATH, HEALTH_S, LOOK_AFTER_S, LOOK_AGAIN_S, Overtaken, overtaken_by
-from corral.wire.api.record import HealthView
+from corral.client.transport import ANSWER_S, Flight, Stream, Transport
+from corral.io.http import HttpConnection
 
 T = TypeVar("T")
 
-_NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
+AT_ONCE = 100  # requests and streams at the same time; more wait for their turn
+_KEPT = 20
 
 
 class AsyncClient(Calls):
-    """A server, as one user sees it; arguments as for ``Client``. Use it in ``async with``, or call ``close``."""
+    """A server, as one user sees it; arguments as for ``Client``. Use it in ``async with``, or call ``aclose``."""
 
     def __init__(
         self,
@@ -38,147 +39,72 @@ class AsyncClient(Calls):
         answer_s: float = ANSWER_S,
         ca: str | None = None,
         allow_plain_http: bool = False,
-        transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
-        if url is None or token is None:
-            found = find_credentials()
-            allow_plain_http = allow_plain_http or (found.allow_plain_http and url in (None, found.url))
-            url = url or found.url
-            token = token or found.token
-            ca = found.ca if ca is None else ca
-        servers = self._servers = Servers(url, allow_plain=allow_plain_http)
-        for place in self._servers.all:
-            split_url(place)
-        self.patience = patience_for(servers, patience_s, first_patience_s)
-        self._connect_s = QUICK_CONNECT_S if self._servers.others else CONNECT_S
-        self._http = httpx2.AsyncClient(
-            headers={"Authorization": f"Bearer {token}", "Accept": "application/json"},
-            timeout=httpx2.Timeout(answer_s, connect=self._connect_s),
-            trust_env=False,
-            transport=transport,
-            verify=tls_context(ca) if ca else True,
-        )
+        self._transport = Transport(url, token, answer_s=answer_s, ca=ca, allow_plain_http=allow_plain_http, kept=_KEPT)
+        self.patience = patience_for(self._transport.servers, patience_s, first_patience_s)
+        self._threads = ThreadPoolExecutor(AT_ONCE, "corral-client")
+        self._flights: set[Flight] = set()
 
     @property
     def url(self) -> str:
         """The server that requests go to now."""
-        return self._servers.current
+        return self._transport.url
 
     async def converse_later(self, series: Series[T], /) -> AsyncGenerator[T, None]:
         """Carry out a conversation; see ``call``."""
         answer: Any = None
-        failed: Unreachable | None = None
-        stream: _Stream | None = None
+        lost: Unreachable | None = None
+        stream: Stream | None = None
         try:
             while True:
                 try:
-                    step = series.send(answer) if failed is None else series.throw(failed)
+                    step = series.send(answer) if lost is None else series.throw(lost)
                 except StopIteration:
                     return
-                answer = failed = None
+                answer = lost = None
                 try:
                     if isinstance(step, Item):
                         yield step.value
                     elif isinstance(step, ApiCall):
-                        answer = await self._ask(step)
+                        answer = await self._in_thread(partial(self._transport.ask, step))
                     elif isinstance(step, Open):
                         if stream is not None:
-                            await stream.close()
-                        stream, answer = await self._open(step.call)
+                            stream.close()
+                        stream = None
+                        stream, answer = await self._in_thread(partial(self._transport.open, step.call))
                     elif isinstance(step, More):
                         assert stream is not None, "nothing was opened"
-                        answer = await asyncio.wait_for(self._patiently(stream.more()), step.seconds)
+                        reading, stream = stream, None  # not closed here while a thread reads it
+                        answer = await self._in_thread(partial(_more, reading, step.seconds), reading.connection)
+                        stream = reading
                     elif isinstance(step, Pause):
                         await asyncio.sleep(step.seconds)
                 except Unreachable as error:
-                    failed = error
-                except Overtaken as error:
-                    failed = lost(self.url, error, connected=True)
-                except (httpx2.TransportError, TimeoutError) as error:
-                    failed = self._lost(error)
-                    self._servers.lost()
+                    lost = error
         finally:
             if stream is not None:
-                await stream.close()
+                stream.close()
 
-    def _request(self, call: ApiCall[Any], **more: Any) -> httpx2.Request:
-        body = None if call.body is None else msgspec.json.encode(call.body)
-        headers = {**call.headers, "Content-Type": "application/json"} if body is not None else dict(call.headers)
-        return self._http.build_request(call.method, self.url + call.target, content=body, headers=headers, **more)
-
-    def _is_sent_on(self, response: httpx2.Response, hops: int) -> bool:
-        """Another server is the leader; requests go there from now on."""
-        return response.status_code == 307 and self._servers.follow(response.headers.get("location", ""), hops)
-
-    async def _ask(self, call: ApiCall[Any], hops: int = HOPS) -> RawAnswer:
+    async def _in_thread(self, work: Callable[[Flight], T], connection: HttpConnection | None = None) -> T:
+        flight = Flight()
+        flight.use(connection)
+        self._flights.add(flight)
+        running = self._threads.submit(work, flight)
         try:
-            response = await self._patiently(self._http.send(self._request(call)))
-        except Overtaken:
-            if not call.repeatable or not hops:
-                raise
-            return await self._ask(call, hops - 1)
-        if self._is_sent_on(response, hops):
-            return await self._ask(call, hops - 1)
-        if response.status_code == 503 and self._servers.others:
-            self._servers.lost()  # the next server may know the leader
-        return _answer(response, response.content)
-
-    async def _open(self, call: ApiCall[Any], hops: int = HOPS) -> tuple[_Stream | None, RawAnswer]:
-        timeout = httpx2.Timeout(SILENCE_S, connect=self._connect_s)
-        response = await self._patiently(self._http.send(self._request(call, timeout=timeout), stream=True))
-        if response.status_code == 307:
-            await response.aclose()
-        if self._is_sent_on(response, hops):
-            return await self._open(call, hops - 1)
-        if response.status_code < 400:
-            return _Stream(response), _answer(response)
-        body = await response.aread()
-        await response.aclose()
-        return None, _answer(response, body)
-
-    async def _patiently(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of a request. While it is pending, the health of all servers is checked regularly; if the server
-        does not answer and another one is the leader, requests go there from now on."""
-        url, wait_s = self.url, LOOK_AFTER_S
-        task = asyncio.ensure_future(work)
-        try:
-            while True:
-                await asyncio.wait([task], timeout=wait_s if self._servers.others else None)
-                if task.done():
-                    return await task
-                await self._look_around(url)
-                wait_s = LOOK_AGAIN_S
+            return await asyncio.wrap_future(running)
+        except asyncio.CancelledError:
+            flight.give_up()
+            running.add_done_callback(lambda _: flight.close())
+            raise
         finally:
-            if not task.done():
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-
-    async def _look_around(self, url: str) -> None:
-        servers = [url, *(each for each in self._servers.others if each != url)]
-        own, *others = await asyncio.gather(*map(self._health, servers))
-        found = {each: health for each, health in zip(servers[1:], others, strict=True) if health is not None}
-        leader = overtaken_by(url, own, found)
-        if leader and (self.url != url or self._servers.move(leader)):
-            raise Overtaken(f"it does not answer, and {leader} leads")
-
-    async def _health(self, url: str) -> HealthView | None:
-        try:
-            answer = await self._http.get(url + HEALTH_PATH, timeout=HEALTH_S)
-            return msgspec.json.decode(answer.content, type=HealthView)
-        except (httpx2.TransportError, msgspec.MsgspecError):
-            return None
-
-    def _lost(self, error: Exception) -> Unreachable:
-        connected = not isinstance(error, _NEVER_SENT)
-        if isinstance(error, httpx2.TimeoutException | TimeoutError):
-            return lost(self.url, TimeoutError(), connected=connected)
-        if isinstance(error, httpx2.ConnectError):
-            return lost(self.url, ConnectionRefusedError(), connected=False)
-        return lost(self.url, error, connected=connected)
+            self._flights.discard(flight)
 
     async def aclose(self) -> None:
         """Close all connections."""
-        await self._http.aclose()
+        for flight in self._flights:
+            flight.give_up()
+        self._threads.shutdown(wait=False)
+        self._transport.close()
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -192,21 +118,5 @@ class AsyncClient(Calls):
         return f"AsyncClient({self.url!r})"
 
 
-class _Stream:
-    """A streamed response."""
-
-    def __init__(self, response: httpx2.Response) -> None:
-        self._response, self._parts = response, response.aiter_raw()
-
-    async def more(self) -> bytes:
-        async for part in self._parts:
-            if part:
-                return part
-        return b""
-
-    async def close(self) -> None:
-        await self._response.aclose()
-
-
-def _answer(response: httpx2.Response, body: bytes = b"") -> RawAnswer:
-    return RawAnswer(response.status_code, {name.lower(): value for name, value in response.headers.items()}, body)
+def _more(stream: Stream, seconds: float, _: Flight) -> bytes:
+    return stream.more(seconds)

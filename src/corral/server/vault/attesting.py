@@ -13,6 +13,7 @@ from pathlib import Path
 
 import structlog
 
+from corral.io.http import fetch
 from corral.store.attest import Signer, line_of
 from corral.store.journal import JournalHead
 from corral.wire.retention import AttestRules
@@ -70,7 +71,6 @@ def _append(path: str, line: bytes) -> None:
 
 
 def _post(url: str, line: bytes) -> None:
-    import httpx2  # loaded only if a URL is configured
-
-    answer = httpx2.post(url, content=line, headers={"Content-Type": "application/json"}, timeout=_POST_S)
-    answer.raise_for_status()
+    head, _ = fetch("POST", url, {"Content-Type": "application/json"}, line, timeout_s=_POST_S)
+    if head.status >= 300:
+        raise OSError(f"it answered with status {head.status}")

@@ -33,7 +33,7 @@ class Output:
         self._left = 0  # of the present frame
         self._log = logs[0]
         self._retry_at = 0.0
-        self._sort(self._stream.read() if self._stream.begun else None)
+        self._sort(self._stream.read())
 
     def fileno(self) -> int:
         return self._stream.fileno()

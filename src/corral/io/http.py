@@ -1,24 +1,30 @@
-"""The part of HTTP/1.1 that a client of Corral needs: requests and responses over a connection that is kept open.
+"""The part of HTTP/1.1 that Corral's own clients need: requests and responses over TCP, TLS or a Unix socket.
 
 Not the standard library's client, because importing that takes longer than all the rest of ``corral ps``: it imports
 the e-mail parser. Knows bytes and headers, not Corral, tokens or retries. A response that violates the protocol raises
 ``BadAnswer``. Bodies are read by length, in chunks, or to the end of the connection.
 """
 
+# ruff: noqa: SIM105  contextlib is not loaded just for this
+
 from __future__ import annotations
 
 import select
 import socket
 import time
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from math import inf
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from ssl import SSLContext
+    from typing import TypeVar
+    from urllib.parse import SplitResult
 
-T = TypeVar("T")
+    T = TypeVar("T")
 
 HEAD_MAX = 64 << 10
+BODY_MAX = 16 << 20
 _AT_ONCE = 64 << 10
 _NO_BODY = (204, 304)
 
@@ -27,32 +33,99 @@ class BadAnswer(OSError):
     """The bytes received are not a complete HTTP response."""
 
 
-class HttpConnection:
-    """One connection; one request at a time. The caller closes it after an invalid response. ``tls``: the context that
-    verifies the server; None: plain HTTP."""
+class Interrupted(Exception):
+    """The request was given up by another thread."""
 
-    def __init__(self, host: str, port: int, *, tls: SSLContext | None, connect_s: float) -> None:
-        self._socket = socket.create_connection((host, port), timeout=connect_s)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if tls is not None:
-            try:
-                self._socket = tls.wrap_socket(self._socket, server_hostname=host)
-            except BaseException:
-                self._socket.close()
-                raise
-        self._host = f"{f'[{host}]' if ':' in host else host}:{port}"
+    def __init__(self) -> None:
+        super().__init__("the request was given up")
+
+
+def fetch(
+    method: str,
+    url: str,
+    headers: Mapping[str, str],
+    body: bytes | None = None,
+    *,
+    timeout_s: float,
+    tls: SSLContext | None = None,
+    size_max: int = BODY_MAX,
+) -> tuple[ResponseHead, bytes]:
+    """One request on its own connection: the head of the response, and the whole body."""
+    parts, connection = split_url(url), connect(url, timeout_s, tls)
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    try:
+        head = connection.send(method, target, {**headers, "Connection": "close"}, body, timeout_s)
+        return head, head.read(size_max)
+    finally:
+        connection.close()
+
+
+def connect(url: str, timeout_s: float, tls: SSLContext | None = None) -> HttpConnection:
+    """Connect to the server of an address. ``tls`` verifies it, if the address is one of TLS; None: by the certificate
+    authorities of this machine."""
+    parts = split_url(url)
+    host, is_tls = parts.hostname or "", parts.scheme == "https"
+    port = parts.port or (443 if is_tls else 80)
+    to = socket.create_connection((host, port), timeout=timeout_s)
+    try:
+        to.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if is_tls:
+            if tls is None:
+                import ssl
+
+                tls = ssl.create_default_context()
+            to = tls.wrap_socket(to, server_hostname=host)
+    except BaseException:
+        to.close()
+        raise
+    return HttpConnection(to, f"{f'[{host}]' if ':' in host else host}:{port}")
+
+
+def split_url(url: str) -> SplitResult:
+    from urllib.parse import urlsplit  # not needed for Unix sockets, and slow to import
+
+    return urlsplit(url)
+
+
+def connect_unix(path: str, timeout_s: float) -> HttpConnection:
+    """Connect to a Unix socket."""
+    to = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        to.settimeout(timeout_s)
+        to.connect(path)
+    except BaseException:
+        to.close()
+        raise
+    return HttpConnection(to, "localhost")
+
+
+class HttpConnection:
+    """One connection; one request at a time. The caller closes it after an invalid response."""
+
+    #: With HTTP/1.0 nothing is chunked: what follows the head is the body, up to the end of the connection.
+    version = "HTTP/1.1"
+
+    def __init__(self, to: socket.socket, host: str) -> None:
+        self._socket = to
+        self._host = host
         self._ahead = b""  # bytes received after the current response
-        self._patience_s = connect_s
-        self.first_look_s = self.look_s = 0.0
-        #: Called if no byte moved for ``first_look_s``, and again every ``look_s``; may raise to end the wait.
-        self.on_silence: Callable[[], None] | None = None
+        self._patience_s = 0.0
+        self._is_interrupted = False
+        self._first_look_s = self._look_s = 0.0
+        self._on_silence: Callable[[], None] | None = None
+
+    def watch(self, on_silence: Callable[[], None] | None, first_s: float = 0.0, again_s: float = 0.0) -> None:
+        """Call this if no byte moved for ``first_s``, and again every ``again_s``. It may raise to end the wait; if the
+        times are 0, it waits itself."""
+        self._on_silence = on_silence
+        self._first_look_s, self._look_s = first_s, again_s
 
     def send(
         self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, timeout_s: float
     ) -> ResponseHead:
         """Send a request and return the head of the response, from which its body is read."""
         self.patience(timeout_s)
-        lines = [f"{method} {target} HTTP/1.1", f"Host: {self._host}"]
+        lines = [f"{method} {target} {self.version}", f"Host: {self._host}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         if body is not None:
             lines.append(f"Content-Length: {len(body)}")
@@ -102,33 +175,50 @@ class HttpConnection:
         return line
 
     def patience(self, seconds: float) -> None:
-        """Set how long to wait for bytes, from now on."""
+        """Set how long to wait for bytes, from now on. 0: do not wait, but raise ``BlockingIOError``."""
         self._patience_s = seconds
-        self._socket.settimeout(seconds)
+        self._socket.settimeout(None if seconds == inf else seconds)
 
     def _receive(self, most: int) -> bytes:
         return self._patiently(lambda: self._socket.recv(most))
 
     def _patiently(self, move: Callable[[], T]) -> T:
-        """Run ``move``, and call ``look`` regularly while it waits."""
-        if self.on_silence is None:
-            return move()
-        until_s, wait_s = time.monotonic() + self._patience_s, self.first_look_s
-        while True:
-            left_s = until_s - time.monotonic()
-            if left_s <= 0:
-                raise TimeoutError("timed out")
-            self._socket.settimeout(min(wait_s, left_s))
-            try:
+        """Run ``move``, and call ``on_silence`` regularly while it waits."""
+        try:
+            if self._on_silence is None:
                 return move()
-            except TimeoutError:
-                self.on_silence()
-                wait_s = self.look_s
+            until_s, wait_s = time.monotonic() + self._patience_s, self._first_look_s
+            while True:
+                left_s = until_s - time.monotonic()
+                if left_s <= 0:
+                    raise TimeoutError("timed out")
+                self._socket.settimeout(min(wait_s, left_s))
+                try:
+                    return move()
+                except (TimeoutError, BlockingIOError):
+                    self._on_silence()
+                    wait_s = self._look_s
+        finally:
+            if self._is_interrupted:
+                raise Interrupted
+
+    def interrupt(self) -> None:
+        """End the wait of another thread for this connection: it raises ``Interrupted``."""
+        self._is_interrupted = True
+        try:
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+        except OSError:
+            pass  # it has ended already
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
 
     @property
     def is_quiet(self) -> bool:
         """Whether the idle connection received nothing, not even its end."""
-        return not self._ahead and not select.select([self._socket], [], [], 0)[0]
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return not self._ahead and not poll.poll(0)
 
     def close(self) -> None:
         self._socket.close()
@@ -176,11 +266,14 @@ class ResponseHead:
                 self._end_part()
         return data
 
-    def read(self) -> bytes:
-        """The whole body."""
-        parts = []
+    def read(self, size_max: int | None = None) -> bytes:
+        """The whole body. Raises ``BadAnswer`` if it is longer than ``size_max``."""
+        parts, size = [], 0
         while data := self.more():
             parts.append(data)
+            size += len(data)
+            if size_max is not None and size > size_max:
+                raise BadAnswer(f"the answer is longer than {size_max} bytes")
         return b"".join(parts)
 
     def _next_chunk(self) -> int:

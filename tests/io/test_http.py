@@ -1,4 +1,4 @@
-"""Answers in all the ways that HTTP/1.1 allows, torn anywhere."""
+"""Requests and answers in all the ways that HTTP/1.1 allows, torn anywhere."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 
-from corral.client.http1 import BadAnswer, HttpConnection
+from corral.io.http import BadAnswer, HttpConnection, Interrupted, connect, connect_unix, fetch
 
 
 @contextmanager
@@ -30,7 +31,7 @@ def answering(*answers: bytes, keeps: bool = False) -> Iterator[HttpConnection]:
 
         thread = threading.Thread(target=serve)
         thread.start()
-        connection = HttpConnection("127.0.0.1", server.getsockname()[1], tls=None, connect_s=5)
+        connection = connect(f"http://127.0.0.1:{server.getsockname()[1]}", 5)
         try:
             yield connection
         finally:
@@ -106,3 +107,81 @@ def test_silence_is_a_timeout() -> None:
         connection.patience(0.05)
         with pytest.raises(TimeoutError):
             head.read()
+
+
+def test_a_body_that_is_too_long_is_not_read_to_its_end() -> None:
+    with answering(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 1000) as connection, pytest.raises(BadAnswer, match="longer"):
+        connection.send("GET", "/", {}, None, 5.0).read(size_max=100)
+
+
+def test_another_thread_ends_the_wait() -> None:
+    with answering(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhel", keeps=True) as connection:
+        head = connection.send("GET", "/", {}, None, 60.0)
+        timer = threading.Timer(0.1, connection.interrupt)
+        timer.start()
+        with pytest.raises(Interrupted):
+            head.read()
+        timer.join()
+        connection.interrupt()  # does no harm
+
+
+def test_silence_is_told_while_it_lasts() -> None:
+    told = []
+
+    def silent() -> None:
+        told.append(1)
+        if len(told) == 3:
+            raise LookupError("enough")
+
+    with answering(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhel", keeps=True) as connection:
+        head = connection.send("GET", "/", {}, None, 5.0)
+        connection.watch(silent, 0.01, 0.01)
+        with pytest.raises(LookupError):
+            head.read()
+
+
+@contextmanager
+def heard(family: int, place: object) -> Iterator[list[bytes]]:
+    """A peer that answers one request with "ok", and what it was asked."""
+    asked: list[bytes] = []
+    with socket.socket(family) as server:
+        server.bind(place)  # type: ignore[arg-type]
+        server.listen()
+
+        def serve() -> None:
+            peer, _ = server.accept()
+            with peer:
+                asked.append(peer.recv(65536))
+                peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        asked.append(repr(server.getsockname()).encode())
+        yield asked
+        thread.join(10)
+
+
+def test_one_request_is_fetched() -> None:
+    with heard(socket.AF_INET, ("127.0.0.1", 0)) as asked:
+        port = int(asked.pop().split(b", ")[1].rstrip(b")"))
+        head, body = fetch("POST", f"http://127.0.0.1:{port}/a/b?c=d#e", {"X": "y"}, b"body", timeout_s=5)
+    assert (head.status, body) == (200, b"ok")
+    lines = asked[0].split(b"\r\n")
+    assert lines[0] == b"POST /a/b?c=d HTTP/1.1"
+    assert {b"Host: 127.0.0.1:%d" % port, b"X: y", b"Connection: close", b"Content-Length: 4"} <= set(lines)
+    assert lines[-1] == b"body"
+
+
+def test_a_request_over_a_unix_socket(tmp_path: Path) -> None:
+    with heard(socket.AF_UNIX, str(tmp_path / "s")):
+        connection = connect_unix(str(tmp_path / "s"), 5)
+        connection.version = "HTTP/1.0"
+        assert connection.send("GET", "/", {}, None, 5).read() == b"ok"
+        connection.close()
+
+
+def test_nobody_there(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        connect_unix(str(tmp_path / "none"), 5)
+    with pytest.raises(ConnectionRefusedError):
+        fetch("GET", "http://127.0.0.1:1", {}, timeout_s=5)
