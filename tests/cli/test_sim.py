@@ -85,7 +85,7 @@ def test_a_run_can_end_at_a_time_and_says_that_it_did(capsys: Capture, workload:
     asked = ("sim", "run", "--trace", workload, "--nodes", "1x8", "-q", "--until", "1h30m")
     shown = typed(capsys, *asked)
     assert shown.code == 0
-    assert "INCOMPLETE: the run was ended 1.50 h after the first submission" in " ".join(shown.out.split())
+    assert "INCOMPLETE: the run was ended 1h30m after the first submission" in " ".join(shown.out.split())
     (run,) = json.loads(typed(capsys, *asked, "--json", "-").out)["runs"]
     assert run["cut_ms"] == 5_400_000
 

@@ -10,6 +10,7 @@ from corral.core.intake.refusal import Refusal
 from corral.core.model import After, Dependency, GangState
 from corral.core.plan import Plan
 from corral.core.snapshot import Snapshot
+from corral.durations import span
 from corral.policy.explain.holds import explain
 from corral.policy.explain.reasons import (
     AboutToStart,
@@ -22,7 +23,6 @@ from corral.policy.explain.reasons import (
     PreferringCloser,
     TopologyTight,
     WaitingForStops,
-    span,
 )
 from tests.simulation.driver import Driver
 from tests.world import World, demand_of, seat

@@ -7,7 +7,8 @@ from typing import assert_never
 
 from corral.core.cluster.resources import Seat
 from corral.core.plan import Decision, DropClaim, Evict, Grow, MakeRoom, Place, Plan, Repair
-from corral.policy.explain.reasons import Hold, span
+from corral.durations import span
+from corral.policy.explain.reasons import Hold
 
 
 def plan_lines(plan: Plan, with_gpus: bool) -> Iterator[str]:

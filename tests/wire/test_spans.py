@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.core.intake.refusal import Refusal
-from corral.wire.durations import MOST_MS, UNITS_MS, parse_span, write_span
+from corral.durations import UNITS_MS, span, write_span
+from corral.wire.durations import MOST_MS, parse_span
 
 READ = {
     "30s": 30_000,
@@ -72,3 +73,25 @@ def test_a_number_and_a_unit_are_their_product(number: int, unit: str) -> None:
 def test_any_text_is_read_or_refused(text: str) -> None:
     found = parse_span(text)
     assert isinstance(found, Refusal) or 0 <= found <= MOST_MS
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (0, "0s"),
+        (-5, "0s"),
+        (850, "850ms"),
+        (1_500, "1s"),
+        (45_000, "45s"),
+        (90_999, "1m30s"),
+        (3_900_000, "1h5m"),
+        (7_230_000, "2h30s"),
+        (9 * 86_400_000 + 3_600_000 + 60_000, "9d1h"),
+    ],
+)
+def test_people_read_the_two_largest_parts(ms: int, text: str) -> None:
+    assert span(ms) == text
+
+
+def test_weeks_are_read_and_written_as_days() -> None:
+    assert write_span(parse_span("2w") or 0) == "14d"  # type: ignore[arg-type]

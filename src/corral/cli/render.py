@@ -18,6 +18,7 @@ import rich_click as click
 
 from corral.cli.errors import Complaint, nearest
 from corral.cli.safe_text import harmless, one_line
+from corral.durations import span
 
 T = TypeVar("T")
 
@@ -31,7 +32,6 @@ _ESCAPE = "\x1b["
 _MARK = f"\ue000{os.urandom(6).hex()}["
 _COLOURS = re.compile(re.escape(_MARK) + r"[0-9;]*m")
 _UNSEEN = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-_UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 
 
 # ---- lists ---------------------------------------------------------------------------------------------
@@ -211,17 +211,6 @@ def _written(text: str) -> str:
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def span(ms: int) -> str:
-    """The two largest parts of a span: 2d3h, 1h05m, 42s."""
-    seconds = max(0, ms) // 1000
-    for n, (unit, size) in enumerate(_UNITS):
-        count, rest = divmod(seconds, size)
-        if count:
-            below = rest // _UNITS[n + 1][1] if n + 1 < len(_UNITS) else 0
-            return f"{count}{unit}" + (f"{below:02d}{_UNITS[n + 1][0]}" if below else "")
-    return "0s"
 
 
 def ago(ms: int | None, now: int | None = None) -> str:

@@ -12,9 +12,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from corral.core.model import Health
+from corral.durations import span
 from corral.health.readings import ProbeReading
 from corral.health.rules import Observation, Symptom, terms_of
-from corral.wire.durations import write_span
 from corral.wire.health import HealthSettings
 
 _WORSE = {health: n for n, health in enumerate(Health)}  # in the order of severity: healthy, suspect, draining, failed
@@ -109,7 +109,7 @@ def _verdict(record: HealthRecord, health: Health, why: str, now_ms: int, settin
     if health in _BAD and record.health not in _BAD:
         falls = (*falls, now_ms)
         if settings.relapses_max and len(falls) > settings.relapses_max:
-            within = write_span(settings.relapse_window_ms)
+            within = span(settings.relapse_window_ms)
             why = f"{why}; {len(falls)} times within {within}: out of service until an operator clears it"
             return replace(record, health=Health.FAILED, why=why, falls=falls, is_latched=True)
     return replace(record, health=health, why=why, falls=falls)

@@ -21,8 +21,8 @@ from msgspec import Struct
 
 from corral.core.gang_id import job_of
 from corral.core.model import INFRASTRUCTURE, FailureClass, Health
+from corral.durations import span
 from corral.health.rules import Symptom
-from corral.wire.durations import write_span
 from corral.wire.health import HOUR_MS, HealthSettings
 
 MACHINE = "(the machine itself)"  # in place of a user, when a machine was lost
@@ -127,7 +127,7 @@ def lemon(
     if not settings.lemon_failures:
         return None
     here = [end for end in ends if end.at_ms >= since_ms and unit in end.units and end.counts]
-    within = write_span(settings.lemon_window_ms)
+    within = span(settings.lemon_window_ms)
     losses = sum(end.user == MACHINE for end in here)
     if losses >= settings.lemon_failures:
         return Symptom("lemon", Health.SUSPECT, f"it was lost {losses} times within {within}")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from corral.core.model import Health
+from corral.durations import span
 from corral.health.readings import (
     THROTTLES,
     GpuReading,
@@ -21,7 +22,6 @@ from corral.health.readings import (
     XidEvent,
 )
 from corral.health.xids import rule_of
-from corral.wire.durations import write_span
 from corral.wire.health import HOUR_MS, HealthSettings
 
 _BUSY_PERCENT = 10  # a GPU with less use may slow down its PCIe link to save power
@@ -179,7 +179,7 @@ def _uncorrected(_reading: GpuReading, look: Look) -> Iterator[Symptom]:
 def _corrected(_reading: GpuReading, look: Look) -> Iterator[Symptom]:
     grown, span_ms = look.grown.get("corrected", (0, 0))
     if _is_over(grown, look.settings.corrected_per_hour_max):
-        why = f"{_errors(grown, 'corrected memory error')} within {_span(span_ms)}"
+        why = f"{_errors(grown, 'corrected memory error')} within {span(span_ms)}"
         yield Symptom("corrected", Health.SUSPECT, why)
 
 
@@ -201,7 +201,7 @@ def _links(reading: GpuReading, look: Look) -> Iterator[Symptom]:
     for link in reading.links or ():
         grown, span_ms = look.grown.get(f"link {link.number}", (0, 0))
         if _is_over(grown, look.settings.link_errors_per_hour_max):
-            why = f"{_errors(grown, 'error')} of NVLink {link.number} within {_span(span_ms)}"
+            why = f"{_errors(grown, 'error')} of NVLink {link.number} within {span(span_ms)}"
             yield Symptom("link_errors", Health.SUSPECT, why)
             return
 
@@ -219,7 +219,7 @@ def _pcie(reading: GpuReading, look: Look) -> Iterator[Symptom]:
     grown, span_ms = look.grown.get("pcie_replays", (0, 0))
     if _is_over(grown, look.settings.pcie_replays_per_hour_max):
         yield Symptom(
-            "pcie_replays", Health.SUSPECT, f"{grown:,} transfers over PCIe were repeated within {_span(span_ms)}"
+            "pcie_replays", Health.SUSPECT, f"{grown:,} transfers over PCIe were repeated within {span(span_ms)}"
         )
 
 
@@ -265,7 +265,7 @@ def _nic(nic: NicReading, look: Look) -> Iterator[Symptom]:
         yield Symptom(f"nic_slow {nic.name}", Health.SUSPECT, why)
     grown, span_ms = look.grown.get(f"nic {nic.name}", (0, 0))
     if _is_over(grown, look.settings.nic_errors_per_hour_max):
-        why = f"{_errors(grown, 'error')} of network card {nic.name} within {_span(span_ms)}"
+        why = f"{_errors(grown, 'error')} of network card {nic.name} within {span(span_ms)}"
         yield Symptom(f"nic_errors {nic.name}", Health.SUSPECT, why)
 
 
@@ -281,7 +281,7 @@ def _disks(reading: HostReading, look: Look) -> Iterator[Symptom]:
             yield Symptom(f"disk_full {disk.path}", Health.SUSPECT, why)
         most_ms = look.settings.disk_write_ms_max
         if disk.write_ms is not None and most_ms and disk.write_ms > most_ms:
-            why = f"a small write to {disk.path} took {_span(disk.write_ms)}"
+            why = f"a small write to {disk.path} took {span(disk.write_ms)}"
             yield Symptom(f"disk_slow {disk.path}", Health.SUSPECT, why)
 
 
@@ -303,7 +303,7 @@ def _load(reading: HostReading, look: Look) -> Iterator[Symptom]:
 def _clock(reading: HostReading, look: Look) -> Iterator[Symptom]:
     jump, most = reading.clock.jump_ms, look.settings.clock_jump_ms_max
     if jump is not None and most and abs(jump) > most:
-        why = f"the clock was set {'forward' if jump > 0 else 'back'} by {_span(abs(jump))}"
+        why = f"the clock was set {'forward' if jump > 0 else 'back'} by {span(abs(jump))}"
         yield Symptom("clock_jump", Health.SUSPECT, why)
     if look.settings.needs_clock_sync and reading.clock.is_synchronised is False:
         yield Symptom("clock_loose", Health.SUSPECT, "the clock is not synchronised")
@@ -346,7 +346,3 @@ def _errors(count: int, noun: str) -> str:
 
 def _listed(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers))
-
-
-def _span(span_ms: int) -> str:
-    return write_span(max(span_ms // 1000, 1) * 1000)

@@ -10,8 +10,9 @@ import re
 from itertools import pairwise
 
 from corral.core.intake.refusal import Refusal
+from corral.durations import UNITS_MS
 
-UNITS_MS = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
+_UNITS_MS = {"w": 604_800_000, **UNITS_MS}
 MOST_MS = 1_000 * 365 * UNITS_MS["d"]  # a thousand years: more is probably a mistake
 
 _PART = re.compile(r"(\d+)(?:\.(\d+))?(ms|[wdhms])", re.ASCII)
@@ -30,7 +31,7 @@ def parse_span(text: str) -> int | Refusal:
     if _SPAN.fullmatch(bare) is None:
         return Refusal("bad_span", f"{text!r} is not a span of time", _EXAMPLES)
     parts = _PART.findall(bare)
-    sizes = [UNITS_MS[unit] for _, _, unit in parts]
+    sizes = [_UNITS_MS[unit] for _, _, unit in parts]
     if any(later >= earlier for earlier, later in pairwise(sizes)):
         why = f"{text!r} has a unit twice, or a larger one after a smaller"
         return Refusal("bad_span", why, _EXAMPLES)
@@ -42,14 +43,4 @@ def parse_span(text: str) -> int | Refusal:
 
 def _part_ms(whole: str, decimals: str, unit: str) -> int:
     scale = int("1" + "0" * len(decimals))
-    return (int(whole + decimals) * UNITS_MS[unit] * 2 + scale) // (2 * scale)
-
-
-def write_span(ms: int) -> str:
-    """The same duration in the same grammar, exactly: ``parse_span`` reads it back."""
-    parts = []
-    for unit, size in UNITS_MS.items():
-        count, ms = divmod(ms, size)
-        if count:
-            parts.append(f"{count}{unit}")
-    return "".join(parts) or "0s"
+    return (int(whole + decimals) * _UNITS_MS[unit] * 2 + scale) // (2 * scale)

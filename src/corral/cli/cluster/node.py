@@ -19,7 +19,6 @@ from corral.cli.render import (
     now_ms,
     print_line,
     ranges,
-    span,
     state_text,
     style,
     table,
@@ -27,6 +26,7 @@ from corral.cli.render import (
 )
 from corral.cli.serve.data_folder import data_folder, data_option
 from corral.cli.session import connected
+from corral.durations import span
 
 if TYPE_CHECKING:
     from corral.wire.api.cluster import GpuView, NodeView

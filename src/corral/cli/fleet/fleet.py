@@ -11,8 +11,9 @@ from corral.cli.errors import Complaint
 from corral.cli.fleet.providers import KINDS, module_of, pilots
 from corral.cli.lazy import Noun
 from corral.cli.option_types import Span, Word
-from corral.cli.render import Field, Listing, now_ms, print_line, span, table, write_json
+from corral.cli.render import Field, Listing, now_ms, print_line, table, write_json
 from corral.cli.session import connected
+from corral.durations import span
 
 if TYPE_CHECKING:
     from corral.wire.api.fleets import FleetView

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from corral.cli.amounts import amount_text
-from corral.cli.render import ahead, count, mib, print_line, ranges, span, style
+from corral.cli.render import ahead, count, mib, print_line, ranges, style
+from corral.durations import span
 
 if TYPE_CHECKING:
     from corral.core.cluster.resources import Demand

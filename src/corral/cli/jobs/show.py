@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from corral.cli.jobs.logs import named
-from corral.cli.render import Field, ago, clock, count, print_line, ranges, span, state_text, style, table, write_json
+from corral.cli.render import Field, ago, clock, count, print_line, ranges, state_text, style, table, write_json
 from corral.cli.safe_text import one_line
 from corral.cli.session import connected
+from corral.durations import span
 
 if TYPE_CHECKING:
     from corral.wire.api.jobs import AttemptView, GangView, JobView

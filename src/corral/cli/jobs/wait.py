@@ -10,8 +10,9 @@ import rich_click as click
 from corral.cli.errors import CANCELLED, FAULT
 from corral.cli.jobs.logs import named
 from corral.cli.option_types import Span
-from corral.cli.render import print_note, span
+from corral.cli.render import print_note
 from corral.cli.session import connected
+from corral.durations import span
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

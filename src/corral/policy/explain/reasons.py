@@ -11,6 +11,7 @@ from corral.core.accounts.identity import suspension_text
 from corral.core.cluster.resources import CPU_MILLI, GPU_MILLI, MEMORY_MIB
 from corral.core.intake.refusal import Refusal
 from corral.core.model import Suspension
+from corral.durations import span
 
 
 class Change(Struct, frozen=True, gc=False):
@@ -385,16 +386,6 @@ class Hold(Struct, frozen=True, gc=False):
 
 
 # ---- texts -----------------------------------------------------------------------------------------------
-
-
-def span(ms: int) -> str:
-    """A duration in its two largest units: 1h30m, 45s."""
-    parts = []
-    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)):
-        count, ms = divmod(max(0, ms), size)
-        if count:
-            parts.append(f"{count}{unit}")
-    return "".join(parts[:2]) or "0s"
 
 
 def quantity(name: str, value: int) -> str:

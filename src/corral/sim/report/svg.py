@@ -13,7 +13,7 @@ from itertools import count
 
 from msgspec import Struct
 
-from corral.sim.report.wording import duration
+from corral.durations import span
 
 COLOURS = 8
 LEFT = 62
@@ -90,20 +90,13 @@ def time_axis(since_ms: int, until_ms: int) -> Axis:
     length = max(1, until_ms - since_ms)
     step = next((step for step in _TIME_STEPS_MS if length / step <= 8), length // 8)
     ticks = range(0, length + 1, step)
-    return Axis(since_ms, since_ms + length, tuple((since_ms + tick, _elapsed(tick, step)) for tick in ticks))
-
-
-def _elapsed(ms: int, step: int) -> str:
-    """In the largest unit that every step is a multiple of."""
-    sizes = ((_DAY_MS, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"), (1, "ms"))
-    size, unit = next(pair for pair in sizes if step % pair[0] == 0)
-    return f"{ms // size} {unit}" if ms else "0"
+    return Axis(since_ms, since_ms + length, tuple((since_ms + tick, span(tick)) for tick in ticks))
 
 
 def log_time_axis(greatest_ms: float) -> Axis:
     """Durations from a second on, by powers; shorter ones are at the left edge."""
     hi = next((tick for tick in _LOG_TICKS_MS[1:] if tick >= greatest_ms), _LOG_TICKS_MS[-1])
-    ticks = tuple((float(tick), duration(tick).replace(".00", "").replace(".0", "")) for tick in _LOG_TICKS_MS)
+    ticks = tuple((float(tick), span(tick)) for tick in _LOG_TICKS_MS)
     return Axis(_LOG_TICKS_MS[0], hi, tuple(tick for tick in ticks if tick[0] <= hi), is_log=True)
 
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
+from corral.durations import span
+
 NOTHING = "–"
 
 
 def duration(ms: float | None) -> str:
-    """Three digits and the largest unit that fits: 1.25 h, 14.2 min, 850 ms."""
-    if ms is None:
-        return NOTHING
-    for size, unit in _UNITS:
-        if ms >= size:
-            return f"{digits(ms / size)} {unit}"
-    return f"{ms:.0f} ms" if ms else "0 s"
+    return NOTHING if ms is None else span(round(ms))
 
 
 def share(part: float | None) -> str:

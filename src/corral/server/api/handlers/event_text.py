@@ -12,7 +12,7 @@ from corral.core import events as e
 from corral.core.accounts import accounts as a
 from corral.core.fleets import fleets as fl
 from corral.core.model import PREEMPTING, Cause, FailureClass
-from corral.policy.explain.reasons import span
+from corral.durations import span
 
 
 def sentence(event: Any) -> str:
