@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+MAIN = "main"  # the role of the only gang of a job
+
 
 def gang_id(job: str, role: str, index: int | None) -> str:
     return f"{job}/{role}" if index is None else f"{job}[{index}]/{role}"
@@ -15,6 +17,11 @@ def job_of(gang: str) -> str:
 def element_of(gang: str) -> str:
     """The job, or the element of an array: ``17``, ``17[3]``."""
     return gang.rpartition("/")[0] or gang
+
+
+def short_name(gang: str) -> str:
+    """For people: without the role if it is the only one."""
+    return gang.removesuffix(f"/{MAIN}")
 
 
 def role_of(gang: str) -> str:

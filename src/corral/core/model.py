@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from corral.core.cluster.resources import Amounts, Demand, Seat
 from corral.core.cluster.topology import NodeSpec
-from corral.core.gang_id import index_of, role_of
+from corral.core.gang_id import MAIN, index_of, role_of
 from corral.core.work import Work
 
 NEVER_MS = 1 << 62  # later than any time
@@ -150,7 +150,7 @@ DEFAULT_RETRIES: dict[FailureClass, RetryRule] = {
 
 class GangSpec(Struct, frozen=True, gc=False):
     demand: Demand
-    role: str = "main"
+    role: str = MAIN
     work: Work | None = None
 
 

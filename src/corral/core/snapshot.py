@@ -150,7 +150,7 @@ class Draft:
         """The same for a gang that will get seats; an empty charge removes it."""
         milli = amount_of(charge, GPU_MILLI) or 0
         run = Run(self.now_ms, self.now_ms + self.snapshot.expected_ms(gang), milli) if milli else None
-        self.queues.set_run(gang.queue, f"{gang.id} next", run)
+        self.queues.set_run(gang.queue, gang.id, run, is_next=True)
 
     def place(self, gang: Gang, seats: Sequence[Seat], charge: Amounts) -> None:
         self._sit(gang, seats)

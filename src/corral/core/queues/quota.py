@@ -86,7 +86,7 @@ class QueueTree:
         #: does not advance in it, and the original has none
         self._guarantees: dict[tuple[str, str], int | None] | None = None
         self._unlent: dict[tuple[str, str, int], int] = {}  # until the next charge
-        self.runs: dict[str, dict[str, Run]] = {}  # of a copy: by queue with a budget, current and planned runs
+        self.runs: dict[str, dict[tuple[str, bool], Run]] = {}  # of a copy: by queue with a budget; (gang, is next)
         self._bounds: dict[tuple[str, str], list[tuple[str, int]]] | None = None
 
     # ---- shape of the tree -------------------------------------------------------------------------------------
@@ -259,15 +259,15 @@ class QueueTree:
                     return Shortfall("budget", name, "gpu_ms", taken, budget.gpu_ms, part)
         return None
 
-    def set_run(self, name: str, key: str, run: Run | None) -> Run | None:
-        """Commit a run to budgets under a name; returns the run known under that name before."""
+    def set_run(self, name: str, gang: str, run: Run | None, *, is_next: bool = False) -> Run | None:
+        """Commit the current run of a gang, or its next one, to budgets; returns the one known before."""
         before: Run | None = None
         for each in self._paths[name]:
             if self.queues[each].spec.budget is not None:
                 known = self.runs.setdefault(each, {})
-                before = known.pop(key, None)
+                before = known.pop((gang, is_next), None)
                 if run is not None:
-                    known[key] = run
+                    known[gang, is_next] = run
         return before
 
     def is_bounded(self, name: str) -> bool:

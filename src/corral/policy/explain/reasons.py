@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from corral.core.accounts.identity import suspension_text
 from corral.core.cluster.resources import CPU_MILLI, GPU_MILLI, MEMORY_MIB
+from corral.core.gang_id import short_name
 from corral.core.intake.refusal import Refusal
 from corral.core.model import Suspension
 from corral.durations import span
@@ -291,7 +292,7 @@ class ReservedFor(_Reason, frozen=True, gc=False, tag=True):
     at_ms: int
 
     def text(self, now_ms: int, /) -> str:
-        return f"would delay {_name(self.gang)}, which is to start in {span(self.at_ms - now_ms)}"
+        return f"would delay {short_name(self.gang)}, which is to start in {span(self.at_ms - now_ms)}"
 
 
 class WaitingForStops(_Reason, frozen=True, gc=False, tag=True):
@@ -308,7 +309,7 @@ class BehindInLine(_Reason, frozen=True, gc=False, tag=True):
     gang: str
 
     def text(self, _now_ms: int, /) -> str:
-        return f"{_name(self.gang)} comes first"
+        return f"{short_name(self.gang)} comes first"
 
 
 class PreferringCloser(_Reason, frozen=True, gc=False, tag=True):
@@ -374,7 +375,7 @@ class InTheWay(Struct, frozen=True, gc=False):
 
     def text(self, now_ms: int, /) -> str:
         has = quantity(GPU_MILLI, self.gpu_milli)
-        return f"{_name(self.gang)} of {self.user} in {self.queue}, {has}, ends in {span(self.ends_ms - now_ms)}"
+        return f"{short_name(self.gang)} of {self.user} in {self.queue}, {has}, ends in {span(self.ends_ms - now_ms)}"
 
 
 class Hold(Struct, frozen=True, gc=False):
@@ -409,10 +410,6 @@ def _thousandths(value: int) -> str:
     return f"{whole}.{rest:03d}".rstrip("0") if rest else str(whole)
 
 
-def _name(gang: str) -> str:
-    return gang.removesuffix("/main")
-
-
 def _names(gangs: tuple[str, ...]) -> str:
-    shown = [_name(gang) for gang in gangs[:3]]
+    shown = [short_name(gang) for gang in gangs[:3]]
     return ", ".join(shown) + (f" and {len(gangs) - 3} more" if len(gangs) > 3 else "")

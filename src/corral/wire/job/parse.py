@@ -10,6 +10,7 @@ from typing import Any
 
 from corral.core.cluster.resources import CPU_MILLI, MEMORY_MIB, Demand, TaskDemand
 from corral.core.cluster.slots import NODE_LEVEL
+from corral.core.gang_id import MAIN
 from corral.core.intake.submission import faults_of
 from corral.core.model import GangSpec, JobSpec
 from corral.core.work import Work
@@ -20,7 +21,6 @@ from corral.wire.job.document_limits import LIMITS, DocumentLimits
 from corral.wire.job.keys import DISK_MIB, ELSEWHERE, GANG_KEYS, GANG_NAMES, HIDES, JOB_KEYS, PAGE, WITH_ROLE
 
 DEFAULT_QUEUE = "default"
-MAIN = "main"
 _ONE_CPU = ((CPU_MILLI, 1000),)
 _AMOUNTS = (("cpus", CPU_MILLI), ("memory", MEMORY_MIB), ("disk", DISK_MIB))
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from corral.core.cluster.resources import CPU_MILLI, MEMORY_MIB, Demand, TaskDemand
+from corral.core.gang_id import MAIN
 from corral.core.model import GangSpec, JobSpec
 from corral.core.work import Work
 from corral.wire.document.key_table import KeyTable
 from corral.wire.job.keys import DISK_MIB, GANG_KEYS, GPU_KEYS, JOB_KEYS
-from corral.wire.job.parse import MAIN
 
 _JOB_DEFAULTS = JobSpec(queue="", gangs=())
 _WORK_DEFAULTS = Work(command=())

@@ -11,6 +11,7 @@ from typing import Any
 from corral.core import events as e
 from corral.core.accounts import accounts as a
 from corral.core.fleets import fleets as fl
+from corral.core.gang_id import short_name
 from corral.core.model import PREEMPTING, Cause, FailureClass
 from corral.durations import span
 
@@ -22,7 +23,7 @@ def sentence(event: Any) -> str:
 
 
 def _gang(event: Any) -> str:
-    return str(event.gang).removesuffix("/main")
+    return short_name(event.gang)
 
 
 def _founded(event: e.Founded) -> str:
@@ -58,7 +59,7 @@ _STOPPING = {
 def _evicted(event: e.GangEvicted) -> str:
     if event.cause not in PREEMPTING:
         return f"{_gang(event)} {_STOPPING[event.cause]}"
-    beneficiary = event.beneficiary.removesuffix("/main")
+    beneficiary = short_name(event.beneficiary)
     if event.cause is Cause.SHRINK:
         return f"{_gang(event)} shrinks" + (f" to make room for {beneficiary}" if beneficiary else "")
     by = f" by {beneficiary}" if beneficiary else ""

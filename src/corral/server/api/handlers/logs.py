@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 
+from corral.core.gang_id import index_of, role_of
 from corral.runtime.base import LogPart, TaskKey
 from corral.server.api.handlers.jobs import seen_job
 from corral.server.api.http.contracts import DistantLogs
@@ -63,9 +64,9 @@ async def _gang(request: ApiRequest, job: str, wanted: str) -> str:
     elif wanted in gangs:
         return wanted
     elif index.isdecimal() and index.isascii():
-        matches = [g for g in gangs if g.startswith(f"{job}[{index}]/") and (not slash or g.endswith(f"/{role}"))]
+        matches = [g for g in gangs if str(index_of(g)) == index and (not slash or role_of(g) == role)]
     else:
-        matches = [g for g in gangs if g.endswith(f"/{wanted}")]
+        matches = [g for g in gangs if role_of(g) == wanted]
     if not matches:
         raise not_found("gang", wanted or job)
     return matches[0]
