@@ -674,7 +674,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "budget_not_committed_in_the_plan",
         f"{CORE}/snapshot.py",
-        'self.queues.set_run(gang.queue, f"{gang.id} next", run)',
+        "self.queues.set_run(gang.queue, gang.id, run, is_next=True)",
         "pass",
         "All gangs that one plan starts may use the same rest of a budget.",
         (judged("099_budget_of_several_reclaims"),),

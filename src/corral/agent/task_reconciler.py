@@ -1,5 +1,4 @@
-"""Turns the desired state from the server into calls of the backend. Each order is executed once, and only after older
-attempts of the same gang have ended.
+"""Turns the desired state from the server into calls of the backend. Each order is executed once.
 
 Knows the runtime of this machine as a `Backend`. Every call may be repeated.
 """
@@ -15,13 +14,14 @@ from msgspec import structs
 
 from corral.agent.observed import Observed
 from corral.remote.messages import DesiredTask
-from corral.runtime.base import Backend, StaleEpoch, TaskKey, TaskOrder
+from corral.runtime.base import Backend, TaskKey, TaskOrder
+from corral.runtime.fence import earlier_attempts, refuse_stale
 
 _log = logging.getLogger(__name__)
 
 
 class TaskReconciler:
-    """Holds an order back while an older attempt of its gang is still being ended on this machine."""
+    """Holds an order back while an earlier attempt of its gang is on this machine (see `fence`)."""
 
     def __init__(self, backend: Backend, observed: Observed) -> None:
         self._backend, self._observed = backend, observed
@@ -33,9 +33,7 @@ class TaskReconciler:
 
     def apply(self, tasks: Sequence[DesiredTask], epoch: int) -> None:
         """Raises `StaleEpoch`, and does nothing, when an order is of an earlier epoch than ``epoch``."""
-        for task in tasks:
-            if task.order is not None and task.order.epoch < epoch:
-                raise StaleEpoch(task.order.epoch, epoch)
+        refuse_stale((task.order for task in tasks if task.order is not None), epoch)
         with self._lock:
             for task in tasks:
                 self._apply(task)
@@ -46,7 +44,7 @@ class TaskReconciler:
             self._forget(task.key)
             return
         if task.order is not None and self._observed.of(task.key) is None:
-            if self._has_older(task.order):
+            if self._has_earlier(task.order):
                 self._waiting[task.key] = task
             else:
                 self._launch(task.order)
@@ -71,18 +69,17 @@ class TaskReconciler:
         self._observed.expect(order.key)
         self._backend.launch([order])
 
-    def _has_older(self, order: TaskOrder) -> bool:
+    def _has_earlier(self, order: TaskOrder) -> bool:
         """Whether an earlier attempt is still on this machine. If so, kill it."""
-        key = order.key
-        older = [each for each in self._observed.live() if each.gang == key.gang and each.attempt < key.attempt]
-        for each in older:
+        earlier = earlier_attempts(order.key, self._observed.live())
+        for each in earlier:
             self._backend.kill(each)
-        return bool(older)
+        return bool(earlier)
 
     def on_ended(self, key: TaskKey) -> None:
         """A task has ended: start the orders that waited for it."""
         with self._lock:
-            ready = [task for task in self._waiting.values() if task.order and not self._has_older(task.order)]
+            ready = [task for task in self._waiting.values() if task.order and not self._has_earlier(task.order)]
             for task in ready:
                 del self._waiting[task.key]
                 assert task.order is not None

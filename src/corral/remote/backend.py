@@ -52,7 +52,7 @@ from corral.runtime.base import (
     TaskOrder,
     Tell,
 )
-from corral.runtime.fence import Fence
+from corral.runtime.fence import Fence, earlier_attempts, refuse_stale
 from corral.runtime.local.logs import STREAMS
 
 _log = logging.getLogger(__name__)
@@ -135,16 +135,13 @@ class RemoteBackend:
         self._tell, self._epoch = tell, epoch
 
     def launch(self, orders: Sequence[TaskOrder]) -> None:
-        for order in orders:
-            if order.epoch < self._epoch:
-                raise StaleEpoch(order.epoch, self._epoch)
+        refuse_stale(orders, self._epoch)
         with self._lock:
             reports = [report for order in orders for report in self._launch(order)]
         self._pass_on(reports)
 
     def _launch(self, order: TaskOrder) -> Sequence[Report]:
-        """After a restart of the server, an attempt other than the first waits until every node has reported what it
-        runs. Otherwise the server could start it while an older attempt that it does not know of is still ending."""
+        """After a restart of the server, attempts after the first wait until every node has reported (see `fence`)."""
         self._given.give(order.key, order.node)
         member = self._members.get(order.node)
         if member is not None:
@@ -375,17 +372,16 @@ class RemoteBackend:
         if self._unheard or not self._held:
             return reports
         held, self._held = self._held, []
-        alive = {
-            (key.gang, key.attempt)
-            for each in self._members.values()
-            for key, seen in each.seen.items()
-            if seen.down is None
-        }
+        live: dict[str, list[TaskKey]] = {}
+        for each in self._members.values():
+            for key, seen in each.seen.items():
+                if seen.down is None:
+                    live.setdefault(key.gang, []).append(key)
         return reports + [
             report
             for order in held
-            # While an older attempt is still ending, drop the order: the server orders it again afterwards.
-            if not any(gang == order.key.gang and attempt < order.key.attempt for gang, attempt in alive)
+            # Otherwise it is dropped: the server orders it again when those have ended.
+            if not earlier_attempts(order.key, live.get(order.key.gang, ()))
             for report in self._launch(order)
         ]
 

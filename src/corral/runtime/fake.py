@@ -17,6 +17,7 @@ from msgspec import Struct
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import FailureClass
 from corral.runtime.base import LogPart, Phase, SavedReport, StaleEpoch, TaskKey, TaskOrder, TaskReport, Tell
+from corral.runtime.fence import refuse_stale
 
 _SIGTERM, _SIGKILL = 15, 9
 STREAMS = ("stdout", "stderr")
@@ -91,9 +92,7 @@ class FakeBackend:
 
     def launch(self, orders: Sequence[TaskOrder]) -> None:
         with self._lock:
-            for order in orders:
-                if order.epoch < self._epoch:
-                    raise StaleEpoch(order.epoch, self._epoch)
+            refuse_stale(orders, self._epoch)
             for order in orders:
                 self.asked.append(("launch", order.key))
                 task = self._tasks.get(order.key)

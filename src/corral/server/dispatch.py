@@ -31,6 +31,7 @@ from corral.runtime.base import (
     TaskReport,
     Tell,
 )
+from corral.runtime.fence import earlier_attempts
 from corral.server.slurm_env import SlurmSeats, slurm_env
 
 #: Ports for the rendezvous of ranks: below the ephemeral ports of operating systems.
@@ -41,14 +42,14 @@ Reveal = Callable[[str, str], "str | None"]  # (queue, secret) -> its value
 
 
 class Dispatch:
-    """Executes effects through a backend. Remembers the backend's tasks by gang and attempt, and which have ended."""
+    """Executes effects through a backend. Remembers the backend's tasks by gang, and which have ended."""
 
     def __init__(self, state: State, backend: Backend, epoch: int, reveal: Reveal) -> None:
         self.state = state
         self.backend = backend
         self.epoch = epoch
         self.reveal = reveal
-        self._there: dict[str, dict[int, set[TaskKey]]] = {}
+        self._there: dict[str, set[TaskKey]] = {}
         self._over: set[TaskKey] = set()
         self._executed: dict[str, Effect] = {}  # the last effect of each gang
         self._delayed: dict[str, int] = {}  # gang -> the attempt that waits for tasks of earlier attempts to end
@@ -76,14 +77,14 @@ class Dispatch:
                 self.backend.kill(key)
 
     def _start(self, gang: Gang) -> None:
-        """Start the tasks, after all tasks of earlier attempts have ended; the last of those triggers this again."""
-        old = [key for attempt, keys in self._there.get(gang.id, {}).items() if attempt < gang.attempt for key in keys]
-        for key in old:
+        """Start the tasks once those of earlier attempts have ended (see `fence`); the last one triggers this again."""
+        first = TaskKey(gang.id, gang.attempt, 0)
+        for key in earlier_attempts(first, self._there.get(gang.id, ())):
             if key in self._over:  # a repaired gang starts a new attempt without stopping
                 self._let_go(key)
             else:
                 self.backend.kill(key)
-        if gang.id in self._there and min(self._there[gang.id]) < gang.attempt:
+        if earlier_attempts(first, self._there.get(gang.id, ())):
             self._delayed[gang.id] = gang.attempt
         else:
             self._delayed.pop(gang.id, None)
@@ -141,20 +142,18 @@ class Dispatch:
         """All tasks of the attempt have ended, and the journal has it."""
         self._executed.pop(gang, None)
         self._delayed.pop(gang, None)
-        for key in list(self._there.get(gang, {}).get(attempt, ())):
+        for key in [key for key in self._there.get(gang, ()) if key.attempt == attempt]:
             self._let_go(key)
 
     def _note(self, key: TaskKey) -> None:
-        self._there.setdefault(key.gang, {}).setdefault(key.attempt, set()).add(key)
+        self._there.setdefault(key.gang, set()).add(key)
 
     def _let_go(self, key: TaskKey) -> None:
         self.backend.forget(key)
         self._over.discard(key)
-        attempts = self._there.get(key.gang, {})
-        attempts.get(key.attempt, set()).discard(key)
-        if not attempts.get(key.attempt):
-            attempts.pop(key.attempt, None)
-        if not attempts:
+        there = self._there.get(key.gang, set())
+        there.discard(key)
+        if not there:
             self._there.pop(key.gang, None)
 
     # ---- orders ------------------------------------------------------------------------------------------------

@@ -259,7 +259,7 @@ def expect_fleet(state: State, fleet: RemoteBackend, lookup: Lookup) -> None:
 
 
 def _earlier_tasks(gang: Gang, lookup: Lookup) -> Iterator[tuple[str, TaskKey]]:
-    """Tasks of earlier attempts: a repaired gang runs while its earlier attempts are still being stopped."""
+    """Tasks of earlier attempts, which may still be stopping while a repaired gang starts again (see `fence`)."""
     for row in lookup.attempts(gang.job):
         if row.gang == gang.id and gang.attempt - EARLIER_ATTEMPTS <= row.attempt < gang.attempt:
             for task, seat in enumerate(row.seats[: len(row.seats) - row.spares]):

@@ -24,9 +24,9 @@ from msgspec import structs
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import FailureClass
 from corral.core.work import Work
-from corral.runtime.base import LogPart, PaceReport, Phase, Report, SavedReport, StaleEpoch, TaskKey, TaskOrder, Tell
+from corral.runtime.base import LogPart, PaceReport, Phase, Report, SavedReport, TaskKey, TaskOrder, Tell
 from corral.runtime.device_nodes import device_nodes
-from corral.runtime.fence import Fence
+from corral.runtime.fence import Fence, refuse_stale
 from corral.runtime.gpu_memory import MemoryReader, NvmlMemory
 from corral.runtime.gpus import is_simulated
 from corral.runtime.inventory import inventory
@@ -132,9 +132,7 @@ class LocalBackend:
             self._quota.begin()
 
     def launch(self, orders: Sequence[TaskOrder]) -> None:
-        for order in orders:
-            if order.epoch < self._epoch:
-                raise StaleEpoch(order.epoch, self._epoch)
+        refuse_stale(orders, self._epoch)
         for order in orders:
             task = self._tasks.get(order.key)
             if task is None:
