@@ -95,6 +95,58 @@ def test_without_a_ray_nobody_waits_for_ever() -> None:
     provider.close()
 
 
+PLAYED_RAY = """
+def init(address, namespace, log_to_driver, logging_level):
+    if address == "bad:1":
+        raise ConnectionError("no such head")
+
+def nodes():
+    return [
+        {"NodeID": "n1", "NodeManagerAddress": "10.0.0.1", "NodeManagerHostname": "h1", "Labels": {"rack": "a"},
+         "Resources": {"node:__internal_head__": 1.0}, "Alive": True},
+        {"NodeID": "n2", "NodeManagerAddress": "10.0.0.2", "NodeManagerHostname": LATE, "Alive": True, "Resources": {}},
+        {"NodeID": "n3", "Alive": False},
+    ]
+"""
+
+
+def played(tmp_path: Path, host: str = '"h2"') -> str:
+    """A Python whose Ray lists two nodes, and nothing else."""
+    (tmp_path / "ray.py").write_text(PLAYED_RAY.replace("LATE", host))
+    program = (
+        f"import runpy, sys; sys.path.insert(0, {str(tmp_path)!r}); runpy.run_path(sys.argv[2], run_name='__main__')"
+    )
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{program}" "$@"\n')
+    python.chmod(0o755)
+    return str(python)
+
+
+def test_nodes_are_listed_through_the_bridge(tmp_path: Path) -> None:
+    settings = RaySettings(address="head:1", is_open=True, python=played(tmp_path), has_head=True, path=("rack",))
+    shell = RayExec(settings, Bridge(settings, "test"))
+    try:
+        assert [(node.number, node.name, node.path) for node in shell.hosts()] == [("n1", "h1", "a"), ("n2", "h2", "")]
+    finally:
+        shell.close()
+
+
+def test_an_answer_of_another_shape_is_refused(tmp_path: Path) -> None:
+    settings = RaySettings(address="head:1", is_open=True, python=played(tmp_path, "7"))
+    shell = RayExec(settings, Bridge(settings, "test"))
+    try:
+        with pytest.raises(ProviderUnavailable, match="Ray at head:1: Expected `str`"):
+            shell.hosts()
+    finally:
+        shell.close()
+
+
+def test_why_ray_was_not_reached_is_told(tmp_path: Path) -> None:
+    settings = RaySettings(address="bad:1", is_open=True, python=played(tmp_path))
+    with pytest.raises(ProviderUnavailable, match="cannot reach Ray at bad:1: ConnectionError: no such head"):
+        RayExec(settings, Bridge(settings, "test")).hosts()
+
+
 def test_a_bridge_that_is_killed_is_followed_by_another(bed: RayBed, tmp_path: Path, reception: Reception) -> None:
     settings = bed.settings(tmp_path, labels={"machine": "m3"}, fake_gpus="2xH100")
     bridge = Bridge(settings, "killed")

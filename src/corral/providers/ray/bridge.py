@@ -7,7 +7,6 @@ Ray ends a driver that has lost its head node for long; a driver may also hang. 
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import subprocess
 import sys
@@ -18,10 +17,15 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as Late
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
+
+import msgspec
 
 from corral.providers.base import ProviderUnavailable
+from corral.providers.ray.messages import AskRequest, Envelope, NodesRequest, OpenRequest
 from corral.providers.ray.settings import RaySettings
+
+T = TypeVar("T")
 
 _OPEN_S, _END_S = 20.0, 5.0
 _AGAIN_S = 1.0
@@ -42,6 +46,10 @@ def missing(settings: RaySettings | None = None) -> str:
     return f"Ray is not installed beside the server; {HOW}, and add --ray-python /opt/corral-ray/bin/python"
 
 
+class _Away(Exception):
+    """A request has no answer."""
+
+
 class Bridge:
     """``cluster`` separates several Corral servers on one Ray. Opened when it is first needed."""
 
@@ -51,30 +59,29 @@ class Bridge:
         self._open_s = open_s
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._waiting: dict[int, Future[dict[str, Any]]] = {}
+        self._waiting: dict[int, Future[bytes]] = {}
         self._numbers = 0
         self._since_s = 0.0
         self._tried_s = -1e9
         self._words: deque[str] = deque(maxlen=20)
         self._fault = ""
 
-    def call(self, act: str, patience_s: float, body: bytes = b"", **request: Any) -> dict[str, Any]:
+    def call(self, request: NodesRequest | AskRequest, answer: type[T], patience_s: float, body: bytes = b"") -> T:
         """The answer. Raises `ProviderUnavailable` if there is none in time."""
         with self._lock:
             self._open()
-            number, answer = self._send({"act": act, "size": len(body), **request}, body)
+            number, asked = self._send(request, body)
         try:
-            found = answer.result(patience_s)
+            return msgspec.json.decode(asked.result(patience_s), type=answer)
         except Late:
             self._end_if_silent(number)
             raise ProviderUnavailable(
                 f"Ray at {self._settings.address} did not answer within {patience_s:g} s"
             ) from None
+        except (_Away, msgspec.ValidationError) as wrong:
+            raise ProviderUnavailable(f"Ray at {self._settings.address}: {wrong}") from None
         finally:
             self._waiting.pop(number, None)
-        if "away" in found:
-            raise ProviderUnavailable(f"Ray at {self._settings.address}: {found['away']}")
-        return found
 
     def close(self) -> None:
         with self._lock:
@@ -108,20 +115,18 @@ class Bridge:
             what = self._settings.python or sys.executable
             raise ProviderUnavailable(f"cannot run {what}: {wrong.strerror}; {HOW}") from None
         self._words.clear()
-        self._since_s, opened = time.monotonic(), Future[dict[str, Any]]()
+        self._since_s, opened = time.monotonic(), Future[bytes]()
         self._waiting = {0: opened}
         for read in (self._read_answers, self._read_log):
             threading.Thread(target=read, args=(self._process,), name="bridge-to-ray", daemon=True).start()
-        self._write({"address": self._settings.address, "namespace": self._namespace}, b"")
+        self._write(msgspec.json.encode(OpenRequest(self._settings.address, self._namespace)) + b"\n")
         try:
-            answer = opened.result(self._open_s)
-        except Late:
-            answer = {"away": f"no answer within {self._open_s:g} s"}
-        if "version" not in answer:
-            self._fault = str(answer.get("fault") or answer.get("away"))
+            opened.result(self._open_s)
+        except (_Away, Late) as wrong:
+            self._fault = str(wrong) or f"no answer within {self._open_s:g} s"
             self._end()
             self._tried_s = time.monotonic()  # callers that waited behind this one get the same answer
-            raise ProviderUnavailable(f"cannot reach Ray at {self._settings.address}: {self._why()}")
+            raise ProviderUnavailable(f"cannot reach Ray at {self._settings.address}: {self._why()}") from None
 
     def _env(self) -> dict[str, str]:
         settings = self._settings
@@ -152,17 +157,18 @@ class Bridge:
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
-    def _send(self, request: dict[str, Any], body: bytes) -> tuple[int, Future[dict[str, Any]]]:
+    def _send(self, request: NodesRequest | AskRequest, body: bytes) -> tuple[int, Future[bytes]]:
         self._numbers += 1
-        answer = self._waiting[self._numbers] = Future[dict[str, Any]]()
-        self._write({"number": self._numbers, **request}, body)
+        answer = self._waiting[self._numbers] = Future[bytes]()
+        line = {**msgspec.to_builtins(request), "number": self._numbers, "size": len(body)}
+        self._write(msgspec.json.encode(line) + b"\n" + body)
         return self._numbers, answer
 
-    def _write(self, request: dict[str, Any], body: bytes) -> None:
+    def _write(self, data: bytes) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(json.dumps(request).encode() + b"\n" + body)
+            self._process.stdin.write(data)
             self._process.stdin.flush()
         except OSError:
             self._end()
@@ -173,14 +179,21 @@ class Bridge:
         waiting = self._waiting
         with process.stdout:
             for line in process.stdout:
-                answer = json.loads(line)
+                try:
+                    answer = msgspec.json.decode(line, type=Envelope)
+                except msgspec.MsgspecError:
+                    continue
                 self._since_s = time.monotonic()
-                asked = waiting.get(answer["number"])
-                if asked is not None and not asked.done():
-                    asked.set_result(answer)
+                asked = waiting.get(answer.number)
+                if asked is None or asked.done():
+                    continue
+                if answer.away:
+                    asked.set_exception(_Away(answer.away))
+                else:
+                    asked.set_result(line)
         for asked in list(waiting.values()):
             with suppress(Exception):  # it was answered just now
-                asked.set_result({"away": f"the bridge to Ray has ended: {self._why()}"})
+                asked.set_exception(_Away(f"the bridge to Ray has ended: {self._why()}"))
 
     def _read_log(self, process: subprocess.Popen[bytes]) -> None:
         """Collect the log of Ray: its last lines say why the bridge ended."""

@@ -1,8 +1,8 @@
 """The other end of the bridge: a program that is a Ray driver and executes requests.
 
 Run by the Python of Ray's environment, which has no Corral: uses only the standard library and Ray. A request is a line
-of JSON on the standard input, followed by as many bytes as it says. Each is answered by a line with its number, in any
-order. The program ends with its input. If Ray ends it, nothing else is affected.
+of JSON on the standard input, followed by as many bytes as it says (`messages` describes both sides). Each is answered
+by a line with its number, in any order. The program ends with its input. If Ray ends it, nothing else is affected.
 """
 
 from __future__ import annotations
@@ -187,9 +187,9 @@ def main() -> None:
 
         ray.init(address=opening["address"], namespace=opening["namespace"], log_to_driver=False, logging_level="ERROR")
     except Exception as wrong:  # reported to the server
-        send({"number": 0, "fault": _short(wrong)})
+        send({"number": 0, "away": _short(wrong)})
         return
-    send({"number": 0, "version": ray.__version__})
+    send({"number": 0})
     driver = Driver(opening["namespace"])
     while True:
         line = sys.stdin.buffer.readline()

@@ -7,7 +7,6 @@ node. Where there is no actor, nothing of ours runs, and a mere look creates non
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from msgspec import Struct, structs
 
@@ -16,6 +15,7 @@ from corral.providers.bootstrap.bundle import AgentBundle
 from corral.providers.bootstrap.host_messages import HostAnswer, HostRequest, LookRequest
 from corral.providers.bootstrap.payload import FIRST_WORDS, install_request, payload
 from corral.providers.ray.bridge import Bridge
+from corral.providers.ray.messages import AskAnswer, AskRequest, NodeAnswer, NodesAnswer, NodesRequest
 from corral.providers.ray.settings import RaySettings
 from corral.providers.remote_exec import HostAway, HostUnfit, checked_answer
 
@@ -50,21 +50,21 @@ class RayExec:
 
     def hosts(self) -> list[RayNode]:
         settings = self._settings
-        found = self.bridge.call("nodes", _NODES_S)["nodes"]
+        found = self.bridge.call(NodesRequest(), NodesAnswer, _NODES_S).nodes
         return [
             self._node(node)
-            for node in sorted(found, key=lambda node: (node["host"], node["id"]))
-            if (settings.has_head or not node["is_head"])
-            and all(node["labels"].get(name) == value for name, value in settings.labels.items())
+            for node in sorted(found, key=lambda node: (node.host, node.id))
+            if (settings.has_head or not node.is_head)
+            and all(node.labels.get(name) == value for name, value in settings.labels.items())
         ]
 
-    def _node(self, described: dict[str, Any]) -> RayNode:
-        settings, labels = self._settings, described["labels"]
+    def _node(self, described: NodeAnswer) -> RayNode:
+        settings, labels = self._settings, described.labels
         folder = re.sub(r"\{([^{}]*)\}", lambda match: labels.get(match[1], ""), settings.folder)
         path = "/".join(labels.get(name, "") for name in settings.path)
         return RayNode(
-            number=described["id"],
-            name=described["host"] or described["address"],
+            number=described.id,
+            name=described.host or described.address,
             folder=folder,
             path=path,
             fake_gpus=settings.fake_gpus,
@@ -87,21 +87,23 @@ class RayExec:
         data = payload(request, host.folder, body)
         try:
             reply = self.bridge.call(
-                "ask",
+                AskRequest(
+                    node=host.number,
+                    within_s=within_s,
+                    is_met=is_met,
+                    words=FIRST_WORDS,
+                    python=self._settings.agent_python,
+                    first=first.decode(),
+                ),
+                AskAnswer,
                 within_s + 5,
                 data,
-                node=host.number,
-                within_s=within_s,
-                is_met=is_met,
-                words=FIRST_WORDS,
-                python=self._settings.agent_python,
-                first=first.decode(),
             )
         except ProviderUnavailable as away:
             raise HostAway(f"{host}: {away}") from None
-        if reply.get("is_absent"):
+        if reply.is_absent:
             return HostAnswer()
-        answer = checked_answer(host, reply["output"].encode())
+        answer = checked_answer(host, reply.output.encode())
         if answer is None:
-            raise HostUnfit(f"{host}: cannot read the answer: {reply['output'][-200:]!r}")
-        return structs.replace(answer, caveat=reply["caveat"])
+            raise HostUnfit(f"{host}: cannot read the answer: {reply.output[-200:]!r}")
+        return structs.replace(answer, caveat=reply.caveat)
