@@ -64,7 +64,8 @@ def test_a_machine_is_drained_and_comes_back(corral: Type) -> None:
     name = json.loads(corral("node", "list", "--json").out)[0]["name"]
     try:
         assert "is draining" in corral("node", "drain", name, "--why", "new fans").out
-        assert "draining" in corral("node").out
+        assert "draining" not in corral("node").out, "nothing runs there"
+        assert "drained" in corral("node").out
     finally:
         assert corral("node", "undrain", name).out == f"{name} takes jobs again\n"
     assert "healthy" in corral("node").out

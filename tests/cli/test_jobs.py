@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import time
@@ -12,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Type, live
-from tests.cli.typed import HEAVY, command, loaded_by
+from tests.cli.typed import HEAVY, command, loaded_by, typed
+from tests.client.fake import Fake, Reply, serving
 
 Submit = Callable[..., str]
 
@@ -140,7 +142,8 @@ def test_run_shows_both_streams_and_leaves_with_the_exit_code(corral: Type) -> N
     assert done.code == 7
     assert done.out == "out\n"
     assert "\nerr\n" in done.err
-    assert "exit code 7" in done.err
+    assert "failed after" in done.err
+    assert "(exit 7)" in done.err
 
 
 def test_run_can_be_quiet(corral: Type) -> None:
@@ -255,6 +258,75 @@ def test_a_job_is_shown_with_its_runs(corral: Type, submit: Submit) -> None:
     assert "succeeded" in done.out
     assert f"{job}/main" in done.out
     assert json.loads(corral("show", job, "--json").out)["command"] == ["true"]
+
+
+def test_a_preempted_attempt_reads_as_preempted_and_when_it_resumed(corral: Type, submit: Submit) -> None:
+    low = submit("--gpus", "8", "--grace", "1s", "--", "sleep", "60")
+    until(lambda: json.loads(corral("show", low, "--json").out)["state"] == "running")
+    high = submit("--gpus", "8", "--priority", "5", "--", "sleep", "1")
+    until(lambda: corral("show", low).out.count(f"{low}/main") == 3)
+    until(lambda: "resumed" in corral("show", low).out)
+    corral("cancel", low)
+    corral("wait", low)
+    shown = corral("show", low).out
+    assert re.search(rf"  preempted by job {high} \(priority\), resumed \S+ later", shown), shown
+    assert re.search(r"  cancelled by admin\b", shown.splitlines()[-1]), shown
+    assert re.search(r"^state +cancelled by admin$", shown, re.MULTILINE), shown
+    assert "failed" not in shown
+
+
+def attempt(number: int, **given: object) -> dict[str, object]:
+    begin = number * 100_000
+    return {
+        "gang": "7/main",
+        "attempt": number,
+        "started_ms": begin,
+        "ended_ms": begin + 60_000,
+        "nodes": ["a"],
+    } | given
+
+
+@pytest.mark.parametrize(
+    ("runs", "end"),
+    [
+        ([attempt(1, exit_code=0)], "succeeded"),
+        ([attempt(1, exit_code=3, failure="user_error")], "failed (exit 3)"),
+        ([attempt(1, exit_code=137, failure="out_of_memory")], "failed: out of memory (exit 137)"),
+        ([attempt(1, exit_code=143, failure="time_limit", cause="time_limit")], "stopped at its time limit"),
+        ([attempt(1, exit_code=1, failure="user_error", cause="cancel")], "cancelled"),
+        ([attempt(1, exit_code=143, failure="preempted", cause="drain")], "stopped because its node was drained"),
+        (
+            [attempt(1, exit_code=143, failure="preempted", cause="reclaim", beneficiary="62/main"), attempt(2)],
+            "preempted by job 62 (reclaim), resumed 40s later",
+        ),
+        (
+            [attempt(1, failure="preempted", cause="time_share", beneficiary="another job", lost_gpu_ms=90_000)],
+            "preempted by another job (time share), 1m30s of GPU time lost",
+        ),
+        ([attempt(1, exit_code=75), attempt(2)], "asked to be requeued (exit 75), resumed 40s later"),
+        ([attempt(1, exit_code=1, failure="node_lost"), attempt(2)], "failed: node lost (exit 1), resumed 40s later"),
+    ],
+)
+def test_ends_of_attempts_are_said_as_people_say_them(
+    runs: list[dict[str, object]], end: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = {
+        "id": "7",
+        "name": "",
+        "queue": "default",
+        "user": "ann",
+        "state": "running",
+        "held": False,
+        "submitted_ms": 1,
+    }
+    with serving(Fake()) as server:
+        server.on("GET", "/v1/jobs/7", Reply(job | {"priority": 0, "tasks": 1, "gpus": 1, "history": runs}))
+        monkeypatch.setenv("CORRAL_URL", server.url)
+        monkeypatch.setenv("CORRAL_TOKEN", "secret")
+        done = typed(capfd, "show", "7")
+    assert done.code == 0, done.err
+    first = next(line for line in done.out.splitlines() if line.startswith("7/main"))
+    assert first.endswith(f"  {end}"), done.out
 
 
 def test_logs_have_tasks_streams_tails_and_are_followed(corral: Type, submit: Submit) -> None:

@@ -25,7 +25,7 @@ T = TypeVar("T")
 STATE_COLOURS = {
     "waiting": "yellow", "starting": "cyan", "running": "green", "broken": "red", "stopping": "magenta",
     "succeeded": "bright_black", "failed": "red", "cancelled": "bright_black", "healthy": "green",
-    "suspect": "yellow", "draining": "yellow",
+    "suspect": "yellow", "draining": "yellow", "drained": "yellow",
 }  # fmt: skip
 #: Stands for the escape of our own colours until they are written. It is random, so text of others cannot contain it.
 _ESCAPE = "\x1b["

@@ -45,7 +45,7 @@ def _state(node: NodeView) -> str:
     if node.lost:
         return state_text("failed", "(lost)")
     if node.drained:
-        return state_text("draining", "(drained)" if not node.gangs and not node.gangs_hidden else "")
+        return state_text("draining" if node.gangs or node.gangs_hidden else "drained")
     return state_text(node.health)
 
 

@@ -8,14 +8,28 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from corral.cli.jobs.logs import named
+from corral.cli.jobs.wait import failure_text
 from corral.cli.render import Field, ago, clock, count, print_line, ranges, state_text, style, table, write_json
 from corral.cli.safe_text import one_line
 from corral.cli.session import connected
 from corral.durations import span
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from corral.client.blocking import Client
     from corral.wire.api.jobs import AttemptView, GangView, JobView
 
+#: Why the scheduler stops an attempt: to make room for another job, or for the job itself.
+_PREEMPTING = frozenset({"reclaim", "priority", "time_share", "shrink"})
+_STOPPED = {
+    "grow": "restarted with more tasks",
+    "move": "moved to other nodes",
+    "drain": "stopped because its node was drained",
+    "requeue": "requeued by a user",
+    "time_limit": "stopped at its time limit",
+    "unrepairable": "stopped because a lost task could not be replaced",
+}
 _GANGS_SHOWN = _RUNS_SHOWN = 20
 _LEFT = Field[object](str)
 _RIGHT = Field[object](str, right=True)
@@ -29,23 +43,29 @@ def show(job: str, as_json: bool) -> None:
     """Show a job: its request, its placement and all its attempts."""
     with connected() as client:
         view = client.job(named(job)[0])
+        canceller = "" if as_json or view.state != "cancelled" else _canceller(client, view)
     if as_json:
         write_json(view)
         return
-    _show_head(view)
+    _show_head(view, canceller)
     if view.gangs:
         print_line()
         _show_gangs(view.gangs)
     if view.history:
         print_line()
-        _show_runs(view.history)
+        _show_runs(view.history, canceller)
 
 
-def _show_head(job: JobView) -> None:
-    held = "(held)" if job.held else ""
+def _canceller(client: Client, job: JobView) -> str:
+    """The user who cancelled it."""
+    return next((event.actor for event in client.events(0, job=job.id, types=("JobCancelled",))), "")
+
+
+def _show_head(job: JobView, canceller: str) -> None:
+    note = f"by {canceller}" if canceller else "(held)" if job.held else ""
     lines = {
         "job": f"{job.id}  {job.name}".rstrip(),
-        "state": state_text(job.state, held) + (f": {job.why}" if job.why else ""),
+        "state": state_text(job.state, note) + (f": {job.why}" if job.why and job.why != job.state else ""),
         "queue": f"{job.queue}, priority {job.priority}, of {job.user}",
         "request": f"{count(job.tasks, 'task')}, {count(job.gpus, 'GPU')}"
         + (f", an array of {job.array_size}" if job.array_size else ""),
@@ -77,19 +97,36 @@ def _show_gangs(gangs: tuple[GangView, ...]) -> None:
         print_line(f"and {count(len(gangs) - _GANGS_SHOWN, 'more gang')}; --json shows all")
 
 
-def _show_runs(runs: tuple[AttemptView, ...]) -> None:
+def _show_runs(runs: tuple[AttemptView, ...], canceller: str) -> None:
     rows = []
+    following = {(run.gang, run.attempt - 1): run for run in runs}
     for run in runs[-_RUNS_SHOWN:]:
         took = span(run.ended_ms - run.started_ms) if run.ended_ms and run.started_ms else ""
-        rows.append((run.gang, str(run.attempt), ",".join(dict.fromkeys(run.nodes)), took, _end_of(run)))
+        nodes, end = ",".join(dict.fromkeys(run.nodes)), _end_of(run, following, canceller)
+        rows.append((run.gang, str(run.attempt), nodes, took, end))
     for line in table(("GANG", "ATTEMPT", "NODES", "TIME", "END"), rows, (_LEFT, _RIGHT, _WIDE, _RIGHT, _LEFT)):
         print_line(line)
 
 
-def _end_of(run: AttemptView) -> str:
+def _end_of(run: AttemptView, following: Mapping[tuple[str, int], AttemptView], canceller: str) -> str:
+    """How an attempt ended, and when the gang continued. Only an error of the program or of a node is a failure."""
     if run.ended_ms is None:
         return state_text("running") if run.started_ms else state_text("starting")
-    gainer = f" for {run.beneficiary}" if run.beneficiary else ""
-    parts = [f"{run.cause}{gainer}" if run.cause else "", run.failure or "", f"exit {run.exit_code or 0}"]
+    after = following.get((run.gang, run.attempt))
+    resumed = f", resumed {span(after.started_ms - run.ended_ms)} later" if after and after.started_ms else ""
     lost = f", {span(run.lost_gpu_ms)} of GPU time lost" if run.lost_gpu_ms else ""
-    return ", ".join(dict.fromkeys(filter(None, parts))) + lost
+    return _how(run, canceller) + resumed + lost
+
+
+def _how(run: AttemptView, canceller: str) -> str:
+    if run.cause == "cancel":
+        return "cancelled" + (f" by {canceller}" if canceller else "")
+    if run.failure is None:
+        return "succeeded" if not run.exit_code else f"asked to be requeued (exit {run.exit_code})"
+    if run.cause in _PREEMPTING:
+        gainer = run.beneficiary.removesuffix("/main")
+        by = f" by {gainer if ' ' in gainer else f'job {gainer}'}" if gainer else ""  # or by "another job"
+        return f"preempted{by} ({run.cause.replace('_', ' ')})"
+    if run.failure in ("preempted", "time_limit"):
+        return _STOPPED.get(run.cause or run.failure, "stopped")
+    return f"failed{failure_text(run.failure, run.exit_code)}"

@@ -58,6 +58,11 @@ def ending(job: JobSummary) -> str:
     took = f" after {span(job.ended_ms - job.started_ms)}" if job.ended_ms and job.started_ms else ""
     if job.state != "failed":
         return f"job {job.id} {job.state if job.state == 'succeeded' else 'was ' + job.state}{took}"
-    parts = [job.failure or "", f"exit code {job.exit_code}" if job.exit_code else "", job.why]
-    reasons = ", ".join(dict.fromkeys(part for part in parts if part))
-    return f"job {job.id} failed{took}" + (f": {reasons}" if reasons else "")
+    return f"job {job.id} failed{took}{failure_text(job.failure, job.exit_code, job.why)}"
+
+
+def failure_text(failure: str | None, exit_code: int | None, why: str = "") -> str:
+    """What follows the word failed: ``: out of memory (exit 137)``. A program's own error has its exit code only."""
+    kind = failure.replace("_", " ") if failure and failure != "user_error" else ""
+    reasons = ", ".join(part for part in (kind, why if why.replace("_", " ") != kind else "") if part)
+    return (f": {reasons}" if reasons else "") + (f" (exit {exit_code})" if exit_code else "")
