@@ -231,7 +231,6 @@ def _options(config: Config, folder: Path, given: dict[str, Any]) -> Options:
         agent_connections_max=config.agents.connections,
         api=ApiSettings(
             body_bytes_max=config.api.body_mib << 20,
-            batch_bytes_max=config.api.body_mib << 20,
             batch_jobs_max=config.api.jobs_per_request,
             requests_per_s=config.api.requests_per_s,
             requests_burst=config.api.requests_at_once,

@@ -67,7 +67,7 @@ def _shapes(route: Route) -> Iterable[type[Any]]:
         yield route.answer
     if route.instead is not None:
         yield route.instead
-    if route.body is not None and route.kind in (BodyKind.SHAPE, BodyKind.WORD):
+    if route.body is not None and route.kind is BodyKind.SHAPE:
         yield route.body
 
 

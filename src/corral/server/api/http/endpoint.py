@@ -185,7 +185,6 @@ class Endpoint:
         raise unauthenticated(who)
 
     async def _body(self, route: Route, receive: Receive, headers: dict[bytes, bytes]) -> object:
-        settings = self.context.shared.settings
         kind = headers.get(b"content-type", _JSON)
         if kind != _JSON and (kind := kind.partition(b";")[0].strip().lower()) and kind != _JSON:
             why = f"the content type of the body is {kind.decode('latin-1')[:60]!r}"
@@ -193,9 +192,8 @@ class Endpoint:
         if b"content-encoding" in headers and headers[b"content-encoding"].lower() != b"identity":
             raise ApiError(415, "encoded_body", "the body has a content encoding", "send it without one")
         length = headers.get(b"content-length", b"")
-        most = settings.batch_bytes_max if route.kind in (BodyKind.BATCH, BodyKind.WORD) else settings.body_bytes_max
         stated = int(length) if length.isdigit() and len(length) < 20 else None
-        body = await self.context.bodies.read(receive, stated, most)
+        body = await self.context.bodies.read(receive, stated, self.context.shared.settings.body_bytes_max)
         return body if route.body is None or route.kind is not BodyKind.SHAPE else read_body(body, route.body)
 
 

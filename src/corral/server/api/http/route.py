@@ -32,7 +32,6 @@ class BodyKind(Enum):
     SHAPE = "shape"  # JSON of the type that the route names
     DOCUMENT = "document"  # a job document, parsed by the handler
     BATCH = "batch"  # many job documents
-    WORD = "word"  # a message of an agent: JSON of the type that the route names, possibly long, parsed by the handler
 
 
 class Route(Struct, frozen=True, kw_only=True):

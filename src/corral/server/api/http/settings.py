@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from corral.wire.config import ApiLimits
 from corral.wire.job import DEFAULT_QUEUE, LIMITS, DocumentLimits
+
+_CONFIGURED = ApiLimits()  # the defaults of the configuration file
 
 
 class ApiSettings(Struct, frozen=True, kw_only=True):
     """Limits on everything that a hostile or careless client could use up."""
 
-    body_bytes_max: int = 1 << 20
-    batch_bytes_max: int = 16 << 20
-    batch_jobs_max: int = 5_000
+    body_bytes_max: int = _CONFIGURED.body_mib << 20
+    batch_jobs_max: int = _CONFIGURED.jobs_per_request
     bodies_bytes_max: int = 256 << 20  # all bodies being read, together
     head_timeout_s: float = 15.0  # from the connection, or the first byte of a later request, to the complete head
     body_timeout_s: float = 30.0  # for the complete body
@@ -22,8 +24,8 @@ class ApiSettings(Struct, frozen=True, kw_only=True):
     heads_bytes_max: int = 64 << 20  # all heads being read, together
     header_bytes_max: int = 32 << 10  # names and values
     headers_max: int = 100
-    requests_per_s: float = 5_000.0  # of one token, on average
-    requests_burst: int = 10_000
+    requests_per_s: float = _CONFIGURED.requests_per_s  # of one token, on average
+    requests_burst: int = _CONFIGURED.requests_at_once
     failures_max: int = 10  # bad tokens of one address before it has to wait; on this machine five times as many
     streams_max: int = 2_048  # of the whole server
     streams_reserve: int = 256  # of these, for users who have few open
