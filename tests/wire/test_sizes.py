@@ -25,8 +25,8 @@ READ = {
     "0MiB": 0,     "40GB": 38_147, "1MB": 1, "1B": 1, "1KiB": 1, "1048577B": 2, " 2GiB ": 2048, "0.5MiB": 1,
 }  # fmt: skip
 REFUSED = {
-    "": "is not a size", "64": "has no unit", "64G": "may be read in two ways", "1.5g": "may be read in two ways",
-    "-1GB": "is not a size", "GB": "is not a size", "1GBB": "which is unknown", "1 PB": "which is unknown",
+    "": "is not a size", "64": "has no unit", "64G": "is ambiguous", "1.5g": "is ambiguous",
+    "-1GB": "is not a size", "GB": "is not a size", "1GBB": "has the unknown unit", "1 PB": "has the unknown unit",
     "99999999999TiB": "more than a million TiB", "٣GB": "is not a size", "1,5GB": "is not a size",
 }  # fmt: skip
 

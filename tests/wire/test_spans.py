@@ -29,17 +29,17 @@ READ = {
 }
 
 REFUSED = {
-    "": "is not a span of time",
+    "": "is not a duration",
     "30": "has no unit",
     "1.5": "has no unit",
-    "-1h": "is not a span of time",
-    "h": "is not a span of time",
-    "1 hour": "is not a span of time",
-    "1h30": "is not a span of time",
+    "-1h": "is not a duration",
+    "h": "is not a duration",
+    "1 hour": "is not a duration",
+    "1h30": "is not a duration",
     "1h1h": "has a unit twice",
     "30s1h": "has a unit twice, or a larger one",
-    "1e3s": "is not a span of time",
-    "٣s": "is not a span of time",
+    "1e3s": "is not a duration",
+    "٣s": "is not a duration",
     "9999999d": "is more than a thousand years",
 }
 

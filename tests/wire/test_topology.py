@@ -53,8 +53,8 @@ def test_a_file_of_slurm():
 
 
 BAD = {
-    "no switch": ("Nodes=a", "line 1: a line names a switch"),
-    "nothing below": ("\nSwitchName=s", "line 2: a line names a switch"),
+    "no switch": ("Nodes=a", "line 1: write a switch"),
+    "nothing below": ("\nSwitchName=s", "line 2: write a switch"),
     "bad brackets": ("SwitchName=s Nodes=a[1", "line 1: the brackets"),
     "a switch without a line": ("SwitchName=s Switches=t", "there is no line for switch t"),
     "a circle": ("SwitchName=s Switches=t\nSwitchName=t Switches=s Nodes=a", "is below itself"),

@@ -148,7 +148,7 @@ POLICY_KEYS = KeyTable(
             1, default="1", into="reservations"),
         Key("patience", SPAN_OVER_ZERO, "After this wait, the oldest gang goes first within its priority.",
             "1d", default="1d", into="patience_ms"),
-        Key("timeout", SPAN_OVER_ZERO, "Longest time a plan may take.", "30s", default="30s", into="timeout_ms"),
+        Key("timeout", SPAN_OVER_ZERO, "Time limit of a plan.", "30s", default="30s", into="timeout_ms"),
     ],
 )  # fmt: skip
 
@@ -171,15 +171,16 @@ LISTEN_KEYS = KeyTable(
     [
         Key("address", text("an address"), "Address to listen on.", "0.0.0.0", default="127.0.0.1", into="address"),
         Key("port", number("a port", 0, 65_535), "Port to listen on.", 7411, default="7411", into="port"),
-        Key("tls_certificate", PATH_TEXT, "A file in PEM.", "/etc/corral/tls.pem", into="tls_certificate"),
-        Key("tls_key", PATH_TEXT, "A file in PEM.", "/etc/corral/tls.key", into="tls_key"),
-        Key("tls_ca", PATH_TEXT, "Certificate authority, if it is a private one; used by `corral` on this machine.",
+        Key("tls_certificate", PATH_TEXT, "TLS certificate with its chain, in PEM.",
+            "/etc/corral/tls.pem", into="tls_certificate"),
+        Key("tls_key", PATH_TEXT, "Key of the certificate, in PEM.", "/etc/corral/tls.key", into="tls_key"),
+        Key("tls_ca", PATH_TEXT, "Certificate authority, if it is private; used by `corral` on this machine.",
             "/etc/corral/ca.pem", into="tls_ca"),
         Key("allow_plain_http",
-            FLAG, "Allow listening beyond this machine without TLS; tokens are then sent unencrypted.",
+            FLAG, "Allow connections from other machines without TLS; tokens are then sent unencrypted.",
             False, default="false", into="allow_plain_http"),
         Key("connections", number("a number of connections", 1, 1_000_000),
-            "Most open connections; requests beyond it get 503.",
+            "Maximum number of open connections; further ones are refused with status 503.",
             4000, default="4000", into="connections"),
     ],
 )  # fmt: skip
@@ -188,54 +189,57 @@ FAIRNESS_KEYS = KeyTable(
     [
         Key("half_life", SPAN_OVER_ZERO, "Half-life of past usage.",
             "7d", default="7d", into="half_life_ms"),
-        Key("entry_charge", SPAN, "Usage charged at each start, so that a burst gains nothing.",
+        Key("entry_charge", SPAN,
+            "Usage charged at once when a gang starts, so that many starts in a row gain no advantage.",
             "1h", default="1h", into="entry_charge_ms"),
-        Key("default_estimate", SPAN_OVER_ZERO, "Assumed run time of jobs without time_limit and estimate.",
+        Key("default_estimate", SPAN_OVER_ZERO, "Assumed run time of jobs without `time_limit` and `estimate`.",
             "1d", default="1d", into="default_expected_ms"),
     ],
 )  # fmt: skip
 LOG_KEYS = KeyTable(
     "logs",
     [
-        Key("keep", SPAN_OVER_ZERO, "How long to keep logs after a job ended.", "30d", default="30d", into="keep_ms"),
-        Key("per_task", SIZE_OVER_ZERO, "Most log kept of one task; the oldest part is dropped first.",
+        Key("keep", SPAN_OVER_ZERO, "How long to keep logs after the end of a job.", "30d", default="30d",
+            into="keep_ms"),
+        Key("per_task", SIZE_OVER_ZERO, "Maximum size of the logs of one task; the oldest part is dropped first.",
             "1GiB", default="1GiB", into="task_mib"),
         Key("per_user", SIZE_OVER_ZERO,
-            "Most log kept of one user on a machine; the oldest of ended jobs are dropped first, then of running ones.",
+            "Maximum size of the logs of one user on a machine; the oldest logs of ended jobs are dropped first.",
             "20GiB", default="a fair share of total", into="user_mib"),
         Key("total", SIZE_OVER_ZERO,
-            "Most log kept of all tasks together; above it the users who keep most lose their oldest.",
+            "Maximum size of all logs on a machine; above it, the oldest logs of the users with most logs are dropped.",
             "100GiB", default="100GiB", into="total_mib"),
         Key("scratch_per_account", SIZE_OVER_ZERO,
-            "How much tasks of one account may keep in private directories (TMPDIR) on a machine; an account above is "
-            "warned, then its task with the most is ended.", "50GiB", default="no bound", into="scratch_mib"),
+            "How much tasks of one account may keep in private directories (TMPDIR) on a machine; an account that "
+            "exceeds it is warned, then its largest task is ended.", "50GiB", default="no limit", into="scratch_mib"),
     ],
 )  # fmt: skip
 API_KEYS = KeyTable(
     "api",
     [
-        Key("body", SIZE_OVER_ZERO, "Largest request body.", "32MiB", default="32MiB", into="body_mib"),
-        Key("jobs_per_request", number("a number of jobs", 1, 1_000_000), "Most jobs in one request.",
+        Key("body", SIZE_OVER_ZERO, "Maximum size of a request body.", "32MiB", default="32MiB", into="body_mib"),
+        Key("jobs_per_request", number("a number of jobs", 1, 1_000_000), "Maximum number of jobs in one request.",
             5_000, default="5000", into="jobs_per_request"),
-        Key("requests_per_s", number("a number of requests", 1), "Request rate of each token.",
+        Key("requests_per_s", number("a number of requests", 1), "Maximum rate of requests with one token, per second.",
             2000, default="2000", into="requests_per_s"),
-        Key("requests_at_once", number("a number of requests", 1), "Burst of each token.",
+        Key("requests_at_once", number("a number of requests", 1),
+            "Burst: requests with one token before the rate applies.",
             4000, default="4000", into="requests_at_once"),
     ],
 )  # fmt: skip
 AUDIT_KEYS = KeyTable(
     "audit",
     [
-        Key("reads", FLAG, "Also record reads of logs, secret names, the audit record and other users' jobs.",
+        Key("reads", FLAG, "Also record who reads logs, names of secrets, the audit record and jobs of other users.",
             False, default="false", into="reads"),
     ],
 )  # fmt: skip
 AGENT_KEYS = KeyTable(
     "agents",
     [
-        Key("port", number("a port", 0, 65_535), "Port for agents; 0: any free port, the same at every start.",
+        Key("port", number("a port", 0, 65_535), "Port for agents; 0: any free port, kept across restarts.",
             7412, default="the one after listen.port", into="port"),
-        Key("connections", number("a number of connections", 1, 1_000_000), "Most connected agents.",
+        Key("connections", number("a number of connections", 1, 1_000_000), "Maximum number of connected agents.",
             8000, default="8000", into="connections"),
         Key("farewell", SPAN_OVER_ZERO, "How long tasks continue after an orderly stop of the server.",
             "60s", default="60s", into="farewell_ms"),
@@ -244,7 +248,7 @@ AGENT_KEYS = KeyTable(
 LIMIT_KEYS = KeyTable(
     "limits",
     [
-        Key(name, number("a number", 1), "See the limits of the job file.", getattr(LIMITS, name),
+        Key(name, number("a number", 1), "See the limits in docs/job-file.md.", getattr(LIMITS, name),
             default=str(getattr(LIMITS, name)), into=name)
         for name in LIMITS.__struct_fields__
     ],
@@ -284,7 +288,7 @@ def _queues_below(parent: str, value: Any, path: Path, reading: Reading) -> Iter
 
 
 _TREE = ValueKind(lambda value, _path, _reading: value, {"type": "object"}, "a mapping of queues")
-_TREE_KEY = Key("queues", _TREE, "The queues below it.", {"vision": {"guarantee": 8}})
+_TREE_KEY = Key("queues", _TREE, "Child queues.", {"vision": {"guarantee": 8}})
 _TREE_KEYS = KeyTable("queue", (*QUEUE_KEYS.keys, _TREE_KEY), QUEUE_KEYS.elsewhere, PAGE)
 
 _DATABASE = text(
@@ -297,14 +301,16 @@ CONFIG_KEYS = KeyTable(
     "configuration",
     [
         Key("data", PATH_TEXT, "Data folder.", "/var/lib/corral", into="data"),
-        Key("database", _DATABASE, "A PostgreSQL database that several servers may share, instead of a file in data.",
+        Key("database", _DATABASE,
+            "PostgreSQL database to use instead of a file in `data`; several servers can share it.",
             "postgresql://corral@db.example/corral", into="database"),
         Key("listen", table_kind(LISTEN_KEYS, "a mapping"), "Address, port and TLS of the server.", {"port": 7411}),
         Key("agents", table_kind(AGENT_KEYS, "a mapping", lambda found: AgentRules(**_into(found, AGENT_KEYS))),
-            "Port for agents, and their lease.", {"port": 7412}, into="agents"),
-        Key("administrator", text("a name", most="name_chars"), "The first administrator; created at the first start.",
+            "Port and connections for agents.", {"port": 7412}, into="agents"),
+        Key("administrator", text("a name", most="name_chars"),
+            "Name of the first administrator, created at the first start.",
             "admin", default="admin", into="administrator"),
-        Key("accounts", ACCOUNTS, "The accounts of the machines that jobs run as.", {"default": "research"},
+        Key("accounts", ACCOUNTS, "Unix accounts that jobs run as.", {"default": "research"},
             into="accounts"),
         Key("policy", ValueKind(_read_policy, {"anyOf": [_POLICY_NAME.schema, POLICY_KEYS.schema]}, "a policy"),
             "Scheduling policy: a name, or a mapping.", "standard", default="standard", into="policy"),
@@ -314,13 +320,13 @@ CONFIG_KEYS = KeyTable(
             into="topology"),
         Key("fairness", table_kind(FAIRNESS_KEYS, "a mapping"), "Decay of past usage.", {"half_life": "7d"}),
         Key("logs", table_kind(LOG_KEYS, "a mapping", lambda found: LogRules(**_into(found, LOG_KEYS))),
-            "Retention of logs of tasks.", {"keep": "30d"}, into="logs"),
+            "Retention of the logs of tasks.", {"keep": "30d"}, into="logs"),
         Key("containers", CONTAINERS, "How jobs with an image are run.", {"pull": "missing"}, into="containers"),
         Key("keep_ended", SPAN, "How long ended jobs stay in memory; the journal keeps them.",
             "1d", default="1d", into="keep_ended_ms"),
-        Key("keep_ended_jobs", number("a number of jobs", 0, 10_000_000), "Most ended jobs in memory.",
+        Key("keep_ended_jobs", number("a number of jobs", 0, 10_000_000), "Maximum number of ended jobs in memory.",
             1000, default="1000", into="keep_ended"),
-        Key("jobs", RULES, "Limits on jobs, unless a queue above them sets others.",
+        Key("jobs", RULES, "Limits on jobs, unless a queue sets its own.",
             {"priority_ceiling": 100}, into="rules"),
         Key("secrets", SECRETS, "How secrets are encrypted.", {"key_file": "/etc/corral/secrets.key"},
             into="secrets"),
@@ -331,7 +337,7 @@ CONFIG_KEYS = KeyTable(
         Key("api", table_kind(API_KEYS, "a mapping", lambda found: ApiLimits(**_into(found, API_KEYS))),
             "Limits on requests.", {"body": "32MiB"}, into="api"),
         Key("audit", table_kind(AUDIT_KEYS, "a mapping", lambda found: AuditRules(**_into(found, AUDIT_KEYS))),
-            "What the audit record holds besides changes.", {"reads": True}, into="audit"),
+            "What the audit record contains besides changes.", {"reads": True}, into="audit"),
         Key("health", HEALTH_TABLE, "Thresholds of the health monitor.", {"interval": "10s"}, into="health"),
         Key("default_queue", QUEUE, "Queue for jobs that name none.", "default", default="default",
             into="default_queue"),
@@ -378,14 +384,14 @@ def _check(config: Config, found: dict[str, Any], reading: Reading) -> None:
     """Checks of keys that depend on each other."""
     if bool(config.tls_certificate) != bool(config.tls_key):
         missing = "tls_key" if config.tls_certificate else "tls_certificate"
-        reading.fault(("listen", missing), "missing", f"{missing} is missing", "a certificate needs its key")
+        reading.fault(("listen", missing), "missing", f"{missing} is missing", "give the certificate and its key")
     is_local = config.address in ("127.0.0.1", "::1", "localhost")
     if not is_local and not config.tls_certificate and not config.allow_plain_http:
-        why = f"{config.address} can be reached from other machines, and tokens would be sent unencrypted"
+        why = f"{config.address} is reachable from other machines, and tokens would be sent unencrypted"
         hint = "give tls_certificate and tls_key, or allow_plain_http: true"
         reading.fault(("listen", "address"), "plain_http", why, hint)
     if config.default_queue not in {queue.name for queue in config.queues}:
-        why = f"jobs go to {config.default_queue} by default, and there is no such queue"
+        why = f"the default queue is {config.default_queue}, but there is no such queue"
         path: Path = ("default_queue",) if "default_queue" in found else ("queues",)
         reading.fault(path, "no_such_queue", why, "add it to queues, or name another default_queue")
     if len(set(config.settings.levels)) != len(config.settings.levels):

@@ -8,6 +8,7 @@ from corral.wire.default_limits import RULE_KEYS
 from corral.wire.document.key_reference import section
 from corral.wire.health import HEALTH_KEYS
 from corral.wire.retention import ATTEST_KEYS, SECRET_KEYS
+from corral.wire.run_as import ACCOUNT_KEYS
 from corral.wire.topology import TOPOLOGY_KEYS
 
 
@@ -16,6 +17,8 @@ def configuration_page() -> str:
         _HEAD,
         section("The file", "", config.CONFIG_KEYS),
         section("`listen`", "", config.LISTEN_KEYS),
+        section("`agents`", "Used with `corral up --fleet`.", config.AGENT_KEYS),
+        section("`accounts`", "See [security](security.md#accounts-of-jobs).", ACCOUNT_KEYS),
         section("`policy`", "", config.POLICY_KEYS),
         section("`topology`", _TOPOLOGY, TOPOLOGY_KEYS),
         section("`fairness`", "", config.FAIRNESS_KEYS),

@@ -10,11 +10,11 @@ from corral.wire.document.kinds import FLAG, SPAN, number
 from corral.wire.job.timing import PRIORITY_MOST
 
 _VOLUME = {
-    "gangs_per_job": "Most gangs of one job: array elements times gangs.",
-    "gangs_per_request": "Most gangs of all jobs in one request. Every 1,000 take about 10 ms.",
-    "tasks_per_request": "Most tasks of all jobs in one request, arrays expanded.",
-    "pending_per_user": "Most unfinished jobs of one user in all queues; each array element counts.",
-    "pending_per_queue": "Most unfinished jobs of a queue and its children, unless it states max_jobs.",
+    "gangs_per_job": "Maximum number of gangs of one job: array elements times gangs.",
+    "gangs_per_request": "Maximum number of gangs of all jobs in one request. Every 1,000 take about 10 ms.",
+    "tasks_per_request": "Maximum number of tasks of all jobs in one request, arrays expanded.",
+    "pending_per_user": "Maximum number of unfinished jobs of one user in all queues; each array element counts.",
+    "pending_per_queue": "Maximum number of unfinished jobs of a queue and its children, unless it sets `max_jobs`.",
 }
 RULE_KEYS = KeyTable(
     "jobs",
@@ -22,7 +22,7 @@ RULE_KEYS = KeyTable(
         Key("priority_ceiling", number("a priority", -PRIORITY_MOST, PRIORITY_MOST),
             "Highest priority of a job; operators and administrators may exceed it.",
             100, default="0", into="priority_ceiling"),
-        Key("grace_max", SPAN, "Longest grace a job may request; operators and administrators may exceed it.",
+        Key("grace_max", SPAN, "Longest grace period a job may request; operators and administrators may exceed it.",
             "10m", default="10m", into="grace_max_ms"),
         Key("preemptible", FLAG, "Default of `preemptible` for jobs that do not state it.",
             False, default="true", into="preemptible"),

@@ -29,7 +29,7 @@ def parse_span(text: str) -> int | Refusal:
             return 0
         return Refusal("bad_span", f"{text!r} has no unit", f"write {bare}s, {bare}m, {bare}h or {bare}d")
     if _SPAN.fullmatch(bare) is None:
-        return Refusal("bad_span", f"{text!r} is not a span of time", _EXAMPLES)
+        return Refusal("bad_span", f"{text!r} is not a duration", _EXAMPLES)
     parts = _PART.findall(bare)
     sizes = [_UNITS_MS[unit] for _, _, unit in parts]
     if any(later >= earlier for earlier, later in pairwise(sizes)):

@@ -52,45 +52,51 @@ class HealthSettings(Struct, frozen=True, kw_only=True, gc=False):
     site_check_limit_ms: int = MINUTE_MS
 
 
-_COUNT = number("a number, 0 for no such rule", 0)
-_PERCENT = number("a part of a hundred", 0, 100_000)
+_COUNT = number("a number; 0 turns the rule off", 0)
+_PERCENT = number("a percentage", 0, 100_000)
 _DEFAULT = HealthSettings()
 
 
-def _key(name: str, kind: ValueKind, help: str, into: str) -> Key:
+def _key(name: str, kind: ValueKind, help: str, into: str, example: object = None) -> Key:
+    """Its example is the default, unless another one is given."""
     value = kind.write(getattr(_DEFAULT, into))
     written = str(value).lower() if isinstance(value, bool) else str(value)
-    return Key(name, kind, help, value or 1, default=written, into=into)
+    return Key(name, kind, help, value if example is None else example, default=written, into=into)
 
 
 HEALTH_KEYS = KeyTable(
     "health",
     [
-        _key("watch", FLAG, "Monitor GPUs and the machine.", "is_on"),
-        _key("interval", SPAN_OVER_ZERO, "Interval of readings. Xids are seen at once.", "interval_ms"),
+        _key("watch", FLAG, "Monitor the GPUs and the machine.", "is_on"),
+        _key("interval", SPAN_OVER_ZERO, "Interval between readings. Xid errors are noticed at once.", "interval_ms"),
         _key("quiet", SPAN, "How long a fault must be gone before it is cleared.", "quiet_ms"),
         _key("temperature", _COUNT, "GPU temperature limit in °C, if the GPU does not report its own.",
              "temperature_c_max"),
         _key("memory_temperature", _COUNT, "Memory temperature limit in °C, if the GPU does not report its own.",
              "memory_temperature_c_max"),
-        _key("corrected_per_hour", _COUNT, "Most corrected memory errors of a GPU.", "corrected_per_hour_max"),
-        _key("link_errors_per_hour", _COUNT, "Most errors of an NVLink.", "link_errors_per_hour_max"),
-        _key("pcie_replays_per_hour", _COUNT, "Most PCIe replays.", "pcie_replays_per_hour_max"),
-        _key("nic_errors_per_hour", _COUNT, "Most errors of a network card.", "nic_errors_per_hour_max"),
-        _key("disk_free", SIZE, "Free disk below which the node takes no new work.", "disk_free_mib_min"),
-        _key("disk_write", SPAN, "Longest time for a small write.", "disk_write_ms_max"),
-        _key("memory_available", _PERCENT, "Available memory in percent below which the node takes no new work.",
+        _key("corrected_per_hour", _COUNT, "Maximum number of corrected memory errors of a GPU per hour.",
+             "corrected_per_hour_max"),
+        _key("link_errors_per_hour", _COUNT, "Maximum number of errors of an NVLink per hour.",
+             "link_errors_per_hour_max"),
+        _key("pcie_replays_per_hour", _COUNT, "Maximum number of PCIe replays of a GPU per hour.",
+             "pcie_replays_per_hour_max"),
+        _key("nic_errors_per_hour", _COUNT, "Maximum number of errors of a network card per hour.",
+             "nic_errors_per_hour_max"),
+        _key("disk_free", SIZE, "Free disk space below which the node gets no new jobs.", "disk_free_mib_min"),
+        _key("disk_write", SPAN, "Time limit of a small write to a disk.", "disk_write_ms_max"),
+        _key("memory_available", _PERCENT, "Available memory in percent below which the node gets no new jobs.",
              "memory_available_percent_min"),
-        _key("load", _PERCENT, "Load limit in percent of the CPUs; 0: no limit.", "load_percent_max"),
-        _key("clock_jump", SPAN, "Largest clock step that is tolerated.", "clock_jump_ms_max"),
-        _key("clock_sync", FLAG, "Require a synchronised clock.", "needs_clock_sync"),
+        _key("load", _PERCENT, "Load limit in percent of the CPUs; 0: no limit.", "load_percent_max", 200),
+        _key("clock_jump", SPAN, "Largest step of the clock that is not reported as a fault.", "clock_jump_ms_max"),
+        _key("clock_sync", FLAG, "Require a synchronised clock.", "needs_clock_sync", True),
         _key("silence", SPAN_OVER_ZERO, "How long the GPU driver may take to answer.", "silence_ms_max"),
         _key("relapses",
-             _COUNT, "Failures within relapse_window after which a GPU stays out until an operator clears it.",
+             _COUNT, "Failures within `relapse_window` after which a GPU stays out until an operator clears it.",
              "relapses_max"),
-        _key("relapse_window", SPAN_OVER_ZERO, "Window of relapses.", "relapse_window_ms"),
-        _key("lemon_failures", _COUNT, "Failures of different gangs that make a node a lemon.", "lemon_failures"),
-        _key("lemon_window", SPAN_OVER_ZERO, "Window of lemon_failures.", "lemon_window_ms"),
+        _key("relapse_window", SPAN_OVER_ZERO, "Period in which `relapses` are counted.", "relapse_window_ms"),
+        _key("lemon_failures", _COUNT, "Failures of different gangs after which a node counts as bad (a lemon).",
+             "lemon_failures"),
+        _key("lemon_window", SPAN_OVER_ZERO, "Period in which `lemon_failures` are counted.", "lemon_window_ms"),
         _key("straggler",
              _PERCENT, "A rank is a straggler if its step time exceeds this percentage of its gang's median.",
              "straggler_percent_max"),
@@ -104,7 +110,7 @@ HEALTH_KEYS = KeyTable(
         Key("site_check",
             PATH_TEXT, "Your own check program. Exit 0: healthy, 1: suspect, 2: drain; its first line is the reason.",
             "/etc/corral/check", into="site_check"),
-        _key("site_check_every", SPAN_OVER_ZERO, "Interval of the site check.", "site_check_every_ms"),
+        _key("site_check_every", SPAN_OVER_ZERO, "Interval between runs of the site check.", "site_check_every_ms"),
         _key("site_check_limit", SPAN_OVER_ZERO, "Time limit of the site check.", "site_check_limit_ms"),
     ],
 )  # fmt: skip

@@ -33,7 +33,7 @@ HOUR_MS = 3_600_000
 GPU_HOURS_MAX = 100_000_000
 _MILLI = {"gpus": GPU_MILLI, "cpus": CPU_MILLI}
 _MIB = {"memory": MEMORY_MIB, "disk": DISK_MIB}
-_NAME = text("a name of a resource", most="name_chars", pattern=r"[A-Za-z][A-Za-z0-9._/:-]*")
+_NAME = text("the name of a resource", most="name_chars", pattern=r"[A-Za-z][A-Za-z0-9._/:-]*")
 _MILLI_MAX = 1_000_000_000
 
 # --- amounts ---------------------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ AMOUNTS, CHANGED = _amounts(signed=False), _amounts(signed=True)
 
 def _read_gpu_hours(value: Any, _path: Path, _reading: Reading) -> int:
     if type(value) not in (int, float) or not 0 < value <= GPU_HOURS_MAX:
-        raise Wrong("wrong_type", f"this must be a number of GPU-hours over 0, not {show(value)}")
+        raise Wrong("wrong_type", f"this must be a number of GPU-hours greater than 0, not {show(value)}")
     gpu_ms: int = round(value * HOUR_MS)
     return gpu_ms
 
@@ -137,7 +137,7 @@ BUDGET_KEYS = KeyTable(
     "budget",
     [
         Key("gpu_hours", _GPU_HOURS, "GPU-hours per window.", 5000, required=True),
-        Key("window", SPAN_OVER_ZERO, "Length of a window; windows follow one another.", "30d", required=True),
+        Key("window", SPAN_OVER_ZERO, "Length of a window; the next begins when it ends.", "30d", required=True),
         Key("anchor", MOMENT, "Start of one of the windows.", "2026-01-01T00:00:00Z", default="1970-01-01T00:00:00Z"),
     ],
 )
@@ -202,38 +202,39 @@ QUEUE_KEYS = KeyTable(
         Key("guarantee",
             AMOUNTS, "Always available to the queue; reclaimed from borrowers if needed. A number means GPUs.",
             {"gpus": 16}, default="none", into="guarantee"),
-        Key("limit", AMOUNTS, "Most it may use, including what it borrows.",
-            {"gpus": 64, "gpus:H100": 16}, default="no bound", into="limit"),
-        Key("lend", AMOUNTS, "Most of its unused guarantee that others may borrow.",
+        Key("limit", AMOUNTS, "Maximum that the queue may use, including what it borrows.",
+            {"gpus": 64, "gpus:H100": 16}, default="no limit", into="limit"),
+        Key("lend", AMOUNTS, "Maximum of its unused guarantee that other queues may borrow.",
             {"gpus": 8}, default="all of it", into="lend"),
-        Key("weight", number("a weight", 1, 1_000_000), "Share of free capacity relative to its siblings.",
+        Key("weight", number("a weight", 1, 1_000_000), "Share of free capacity, relative to its sibling queues.",
             2, default="1", into="weight"),
-        Key("user_limit", AMOUNTS, "Most that one user may use in this queue.",
-            {"gpus": 8}, default="no bound", into="user_limit"),
-        Key("max_jobs", _JOBS, "Most unfinished jobs in the queue and its children; each array element counts.",
-            1000, default="no bound", into="max_jobs"),
-        Key("max_jobs_per_user", _JOBS, "Most unfinished jobs of each user.", 100, default="no bound",
+        Key("user_limit", AMOUNTS, "Maximum that one user may use in this queue.",
+            {"gpus": 8}, default="no limit", into="user_limit"),
+        Key("max_jobs", _JOBS,
+            "Maximum number of unfinished jobs in the queue and its children; each array element counts.",
+            1000, default="no limit", into="max_jobs"),
+        Key("max_jobs_per_user", _JOBS, "Maximum number of unfinished jobs of each user.", 100, default="no limit",
             into="max_jobs_per_user"),
         Key("budget", _BUDGET, "GPU-hours per window.",
-            {"gpu_hours": 5000, "window": "30d"}, default="no bound", into="budget"),
+            {"gpu_hours": 5000, "window": "30d"}, default="no limit", into="budget"),
         Key("changes", _CHANGES, "Scheduled changes of guarantee and limit.",
             [{"from": "2026-05-01T00:00:00Z", "until": "2026-05-15T00:00:00Z", "guarantee": 16}], into="changes"),
         Key("priority_ceiling", number("a priority", -PRIORITY_MOST, PRIORITY_MOST),
             "Highest priority of jobs in this queue.",
-            100, default="what `jobs` allows", into="priority_ceiling"),
-        Key("grace_max", SPAN, "Longest grace of jobs in this queue.", "10m",
-            default="what `jobs` allows", into="grace_max_ms"),
+            100, default="`jobs.priority_ceiling`", into="priority_ceiling"),
+        Key("grace_max", SPAN, "Longest grace period of jobs in this queue.", "10m",
+            default="`jobs.grace_max`", into="grace_max_ms"),
         Key("preemptible", FLAG, "Default of `preemptible` for jobs in this queue that do not state it.", False,
-            default="as its parent, or what `jobs` says", into="preemptible"),
+            default="that of its parent, else `jobs.preemptible`", into="preemptible"),
         Key("time_share", number("a multiple", 0, 1_000_000),
-            "Time sharing among equals: shortest turn, in multiples of the cost of a switch (grace, restart); 0: off.",
+            "Time sharing among jobs of equal priority: shortest turn, in multiples of the cost of a switch; 0: off.",
             10, default="0", into="time_share"),
     ],
     ELSEWHERE,
     PAGE,
 )  # fmt: skip
 _WITH_NAME = KeyTable(
-    "queue", (Key("name", QUEUE, "Its path.", "lab/vision", into="name"), *QUEUE_KEYS.keys), ELSEWHERE, PAGE
+    "queue", (Key("name", QUEUE, "Path of the queue.", "lab/vision", into="name"), *QUEUE_KEYS.keys), ELSEWHERE, PAGE
 )
 
 
@@ -247,7 +248,7 @@ def parse_queue(
         if name:
             QUEUE.read(name, ("name",), reading)
         if name and found.get("name", name) != name:
-            reading.fault(("name",), "conflict", f"the queue is named {name} already", "remove name")
+            reading.fault(("name",), "conflict", f"the request is for the queue {name}", "remove name")
         if not name and not (isinstance(document, dict) and "name" in document):
             reading.fault(("name",), "missing", "the queue has no name", "give its path: lab/vision")
         if not reading.faults:

@@ -12,9 +12,9 @@ from corral.wire.document.kinds import SPAN, text
 ACCOUNT_KEYS = KeyTable(
     "accounts",
     [
-        Key("default", text("an account of the machines", pattern=ACCOUNT.pattern),
-            "The account that jobs run as whose user has none; root only if you write root. Without it, such jobs are "
-            "refused where Corral runs as root.", "research", default="none", into="default"),
+        Key("default", text("a Unix account", pattern=ACCOUNT.pattern),
+            "Account for jobs of users who have none. Without it, such jobs are refused where Corral runs as root.",
+            "research", default="none", into="default"),
         Key("cancel_after", SPAN, "How long jobs of a removed or disabled user wait before they are cancelled.",
             "1d", default="1d", into="cancel_after_ms"),
     ],

@@ -69,8 +69,8 @@ def _wrong_unit(text: str, number: str, unit: str) -> int | Refusal:
     if unit in _BINARY:
         letter = unit.upper()
         hint = f"write {number}{letter}iB (powers of 1024) or {number}{letter}B (powers of 1000)"
-        return Refusal("bad_size", f"{text[:40]!r} may be read in two ways", hint)
-    return Refusal("bad_size", f"{text[:40]!r} has the unit {unit[:20]!r}, which is unknown", _EXAMPLES)
+        return Refusal("bad_size", f"{text[:40]!r} is ambiguous", hint)
+    return Refusal("bad_size", f"{text[:40]!r} has the unknown unit {unit[:20]!r}", _EXAMPLES)
 
 
 def write_size(mib: int) -> str:

@@ -24,7 +24,7 @@ HOSTS_MAX = 100_000
 _DEPTH_MAX = 32
 
 #: A name, or names with ranges: gpu[01-16,20], r[1-2]n[1-8].
-_HOSTS = text("a name of nodes such as gpu01 or gpu[01-16]", most="name_chars")
+_HOSTS = text("names of nodes such as gpu01 or gpu[01-16]", most="name_chars")
 _DOMAIN = text("the name of a domain", most="name_chars", pattern=r"[^/\s]+")
 
 
@@ -104,7 +104,7 @@ def _expanded(part: str, most: int) -> list[str]:
     said = re.fullmatch(r"(?P<head>[^\[\]]*)\[(?P<ranges>[^\[\]]+)\](?P<tail>.*)", part)
     if said is None:
         if "[" in part:
-            raise ValueError(f"the brackets of {part!r} hold nothing")
+            raise ValueError(f"the brackets of {part!r} are empty")
         return [part]
     tails = _expanded(said["tail"], most) if said["tail"] else [""]
     found: list[str] = []
@@ -114,7 +114,7 @@ def _expanded(part: str, most: int) -> list[str]:
         if not (low.isdecimal() and high.isdecimal() and int(low) <= int(high)):
             raise ValueError(f"{each!r} in {part!r} is not a range of numbers")
         if (int(high) - int(low) + 1) * len(tails) > most - len(found):
-            raise ValueError(f"{part!r} are more than {HOSTS_MAX:,} names")
+            raise ValueError(f"{part!r} stands for more than {HOSTS_MAX:,} names")
         numbers = (str(number).zfill(len(low)) for number in range(int(low), int(high) + 1))
         found += [f"{said['head']}{number}{tail}" for number in numbers for tail in tails]
     return found
@@ -135,7 +135,7 @@ def read_slurm_topology(said: str) -> dict[str, tuple[str, ...]] | Refusal:
         words = {key.lower(): value for key, _, value in (word.partition("=") for word in line.split())}
         try:
             if "switchname" not in words or not words.keys() & {"switches", "nodes"}:
-                raise ValueError("a line names a switch and what is below it: SwitchName=s1 Nodes=n[1-8]")
+                raise ValueError("write a switch and its nodes or switches: SwitchName=s1 Nodes=n[1-8]")
             for switch in hostlist(words["switchname"]):
                 known.add(switch)
                 parents |= dict.fromkeys(hostlist(words.get("switches", "")), switch)
@@ -144,7 +144,7 @@ def read_slurm_topology(said: str) -> dict[str, tuple[str, ...]] | Refusal:
             return Refusal("bad_topology", f"line {number}: {wrong}", "see topology.conf(5) of Slurm, topology/tree")
     unknown = sorted(parents.keys() - known)
     if unknown:
-        return Refusal("bad_topology", f"there is no line for switch {unknown[0]}", "every switch has its own line")
+        return Refusal("bad_topology", f"there is no line for switch {unknown[0]}", "every switch needs its own line")
     found = {}
     for node, switch in leaves.items():
         path = [switch]

@@ -48,7 +48,7 @@ WRONG = {
     "a list": ("- command: x\n", "job.yaml:1:1: this must be a mapping, not a list"),
     "a complex key": ("command: x\n? [a, b]\n: c\n", "job.yaml:2:3: a key must be a single word"),
     "a number as key": ("command: x\n5: y\n", "job.yaml:2:1: 5: there is no key '5' here"),
-    "a merge of a number": ("command: x\nenv:\n  <<: 5\n", "job.yaml:3:7: env: << must be given a mapping"),
+    "a merge of a number": ("command: x\nenv:\n  <<: 5\n", "job.yaml:3:7: env: << must have a mapping"),
     "a control character": ("command: \x01\n", "job.yaml:1:1: "),
     "an unknown alias": ("command: *x\n", "job.yaml:1:10: found undefined alias"),
 }  # fmt: skip

@@ -63,7 +63,7 @@ def _click_option(names: tuple[str, ...], name: str, key: str, option: Any) -> C
     text = option.help if len(option.help) < 90 else option.help.split(";")[0].split(":")[0].rstrip(".") + "."
     if option.is_flag:
         return click.option(*names, name, is_flag=True, help=text, panel=panel)
-    metavar = option.metavar or name.rpartition("_")[2].upper()
+    metavar = option.metavar or name.upper()
     default = () if option.many else None
     return click.option(*names, name, metavar=metavar, default=default, multiple=option.many, help=text, panel=panel)
 

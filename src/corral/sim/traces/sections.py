@@ -78,7 +78,7 @@ class Section:
         text = node.value if isinstance(node, ScalarNode) else ""
         found = parse_span(text)
         if isinstance(found, Refusal):
-            raise self.wrong(key, f"is {text!r}, but must be a span of time such as 90s, 45m, 6h, 1d12h or 2w.")
+            raise self.wrong(key, f"is {text!r}, but must be a duration such as 90s, 45m, 6h, 1d12h or 2w.")
         return found
 
     def section(self, key: str, known: Sequence[str] = ()) -> Section:

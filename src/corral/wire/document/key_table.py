@@ -70,7 +70,7 @@ class KeyTable:
 
     def _wrong(self, path: Path, value: Any, wrong: Wrong, reading: Reading) -> None:
         if value is None:
-            reading.fault(path, "empty", "nothing is given here", "give a value or remove the key")
+            reading.fault(path, "empty", "there is no value", "give a value or remove the key")
         else:
             reading.wrong(path, wrong)
 

@@ -32,7 +32,7 @@ def _same(value: Any) -> Any:
 
 
 class ValueKind(Struct, frozen=True):
-    """``says`` completes "must be": a span of time such as 45m."""
+    """``says`` completes "must be": a duration such as 45m."""
 
     read: Read
     schema: Schema
@@ -81,11 +81,11 @@ def _quoted(value: object) -> str:
 
 def check_characters(value: str) -> None:
     if "\0" in value:
-        raise Wrong("bad_text", "it holds a NUL character", "it cannot be passed to a program")
+        raise Wrong("bad_text", "it contains a NUL character", "it cannot be passed to a program")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise Wrong("bad_text", "it holds half of a surrogate pair, which is no character") from None
+        raise Wrong("bad_text", "it contains half of a surrogate pair, which is not a character") from None
 
 
 def number(says: str, least: int, most: int | str = NUMBER_MAX) -> ValueKind:
@@ -96,7 +96,7 @@ def number(says: str, least: int, most: int | str = NUMBER_MAX) -> ValueKind:
             value = _whole(value, says)
         highest = most if isinstance(most, int) else getattr(reading.limits, most)
         if not least <= value <= highest:
-            raise Wrong("out_of_range", f"{show(value)} is outside {least} to {highest}", f"give {says}")
+            raise Wrong("out_of_range", f"{show(value)} is not between {least} and {highest}", f"give {says}")
         return int(value)
 
     schema: Schema = {"type": "integer", "minimum": least}
@@ -160,14 +160,14 @@ def spelled(
         if isinstance(found, Refusal):
             raise Wrong.of(found)
         if found < least:
-            raise Wrong("out_of_range", f"{show(value)} is too little", f"give {says}, more than 0")
+            raise Wrong("out_of_range", f"{show(value)} is too small", f"give {says}, more than 0")
         return found
 
     return ValueKind(read, {"type": "string", "pattern": pattern}, says, write)
 
 
-SPAN = spelled("a span of time such as 90s, 45m or 1d12h", parse_span, write_span, SPAN_PATTERN)
-SPAN_OVER_ZERO = spelled("a span of time such as 90s, 45m or 1d12h", parse_span, write_span, SPAN_PATTERN, 1)
+SPAN = spelled("a duration such as 90s, 45m or 1d12h", parse_span, write_span, SPAN_PATTERN)
+SPAN_OVER_ZERO = spelled("a duration such as 90s, 45m or 1d12h", parse_span, write_span, SPAN_PATTERN, 1)
 SIZE = spelled("a size such as 512MiB, 64GiB or 40GB", parse_size, write_size, SIZE_PATTERN)
 SIZE_OVER_ZERO = spelled("a size such as 512MiB, 64GiB or 40GB", parse_size, write_size, SIZE_PATTERN, 1)
 
@@ -225,7 +225,7 @@ def bounded(value: Mapping[Any, Any] | Sequence[Any], most: int, least: int = 0)
     if len(value) > most:
         raise Wrong("too_many", f"{len(value)} entries, at most {most} are allowed")
     if len(value) < least:
-        raise Wrong("too_few", f"{len(value)} entries, at least {least} must be there")
+        raise Wrong("too_few", f"{len(value)} entries, at least {least} are required")
 
 
 def _weigh(found: Sequence[tuple[str, Any]], most: int) -> None:

@@ -134,7 +134,7 @@ class _Unfolding:
     def value(self, node: Any, path: Path) -> Any:
         self.left -= 1
         if self.left < 0:
-            self.fault(node, path, "too_long", f"aliases unfold to more than {VALUES_MAX} values")
+            self.fault(node, path, "too_long", f"aliases expand to more than {VALUES_MAX} values")
             raise _Ended
         if id(node) in self.inside:
             self.fault(node, path, "endless_alias", "an alias is inside its own anchor")
@@ -150,7 +150,7 @@ class _Unfolding:
                 return self.scalar(node, path)
             tag = str(node.tag)
             if tag not in (f"{_CORE}map", f"{_CORE}seq"):
-                self.fault(node, path, "tagged", f"the tag {show(tag)} has no meaning here", "remove it")
+                self.fault(node, path, "tagged", f"the tag {show(tag)} is not supported", "remove it")
             if tag != f"{_CORE}seq" and (not node.value or isinstance(node.value[0], tuple)):
                 return self.mapping(node, path)
             return [self.value(each, (*path, n)) for n, each in enumerate(node.value)]
@@ -162,7 +162,7 @@ class _Unfolding:
         if tag == f"{_CORE}str" or (node.style and tag in _PLAIN):
             return text
         if tag not in _PLAIN:
-            self.fault(node, path, "tagged", f"the tag {show(tag)} has no meaning here", "remove it")
+            self.fault(node, path, "tagged", f"the tag {show(tag)} is not supported", "remove it")
             return text
         return _plain(text)
 
@@ -200,7 +200,7 @@ class _Unfolding:
             self.borrowed -= 1
         several = value if isinstance(value, list) else [value]
         if not all(isinstance(each, dict) for each in several):
-            self.fault(node, path, "bad_merge", "<< must be given a mapping or a list of them")
+            self.fault(node, path, "bad_merge", "<< must have a mapping or a list of mappings")
             return {}
         found: dict[str, Any] = {}
         for each in several:

@@ -39,7 +39,7 @@ def parse_array(text: str, most: int) -> tuple[tuple[int, ...], int | None] | Re
 def _part(text: str) -> range | Refusal:
     match = _PART.fullmatch(text)
     if match is None:
-        return Refusal("bad_array", f"{text[:40]!r} is neither an index nor a range of them", _HINT)
+        return Refusal("bad_array", f"{text[:40]!r} is neither an index nor a range of indices", _HINT)
     first = int(match[1])
     last, step = int(match[2] or first), int(match[3] or 1)
     if last < first or step < 1:

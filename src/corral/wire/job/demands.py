@@ -71,7 +71,7 @@ VRAM_RANGE = ValueKind(
 
 def _read_cpus(value: Any, _path: Path, _reading: Reading) -> int:
     if type(value) not in (int, float) or not 0 < value <= 1_000_000:
-        why = f"this must be a number of CPUs over 0, not {show(value)}"
+        why = f"this must be a number of CPUs greater than 0, not {show(value)}"
         raise Wrong("wrong_type", why, "write it like 4 or 0.5")
     milli: int = round(value * 1000)
     if milli < 1:
@@ -96,9 +96,9 @@ _STEP = number("a step of tasks", 1, "tasks")
 _SIZE_KEYS = KeyTable(
     "tasks",
     [
-        Key("min", TASK_COUNT, "The fewest tasks it can run with.", 2, required=True),
-        Key("max", TASK_COUNT, "The most tasks it can use.", 8, required=True),
-        Key("step", _STEP, "It changes size by multiples of this.", 2, default="1"),
+        Key("min", TASK_COUNT, "Minimum number of tasks.", 2, required=True),
+        Key("max", TASK_COUNT, "Maximum number of tasks.", 8, required=True),
+        Key("step", _STEP, "Number of tasks by which it shrinks and grows.", 2, default="1"),
     ],
 )
 
@@ -112,7 +112,7 @@ def _read_tasks(value: Any, path: Path, reading: Reading) -> Size:
         found = _SIZE_KEYS.read(value, path, reading)
         least, most = found.get("min", 1), found.get("max", found.get("min", 1))
         if least > most:
-            raise Wrong("bad_range", f"from {least} to {most} tasks", "min is not more than max")
+            raise Wrong("bad_range", f"min is {least}, but max is {most}", "min must not be more than max")
         return least, most, found.get("step", 1)
     return 0, TASK_COUNT.read(value, path, reading), 1
 
@@ -123,7 +123,7 @@ def _size_from_text(value: str, path: Path, reading: Reading) -> Size:
     if isinstance(range_, Refusal):
         raise Wrong("bad_range", range_.why, "write 4, or 2..8 for an elastic gang, or 2..8/2 with a step of 2")
     if range_.low is None or range_.high is None:
-        raise Wrong("bad_range", f"{show(value)} is open on one side", "give both: 2..8")
+        raise Wrong("bad_range", f"{show(value)} has only one end", "give both: 2..8")
     least, most = (TASK_COUNT.read(each, path, reading) for each in (range_.low, range_.high))
     if slash and not (step.isascii() and step.isdigit() and len(step) < 7):
         raise Wrong("bad_range", f"{show(step)} is not a step", "write it like 2..8/2")
@@ -163,8 +163,8 @@ _PREFER_KEYS = KeyTable(
 _SPREAD_KEYS = KeyTable(
     "spread",
     [
-        Key("level", LEVEL, "The level whose domains share the tasks.", "rack", required=True),
-        Key("max", number("a number of tasks", 1, "tasks"), "Most tasks in one domain.", 2, default="1"),
+        Key("level", LEVEL, "Topology level: tasks are spread over its domains.", "rack", required=True),
+        Key("max", number("a number of tasks", 1, "tasks"), "Maximum number of tasks in one domain.", 2, default="1"),
     ],
 )
 

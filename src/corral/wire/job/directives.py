@@ -38,9 +38,9 @@ def _noted(note: str, words: str, takes: Takes = Takes.VALUE) -> list[Directive]
 
 
 _SEATS = "tasks are placed by their resources, and share nodes with others"
-_PINNING = "how processes are pinned is left to them"
+_PINNING = "Corral does not pin processes"
 _CLI = "use the options of corral submit instead"
-_SITE = "it belongs to how a Slurm site is run"
+_SITE = "it is specific to Slurm"
 
 DIRECTIVES: tuple[Directive, ...] = (
     *_used("job-name/J nodes/N ntasks/n ntasks-per-node gpus/G gpus-per-node gpus-per-task gres cpus-per-task/c"),
@@ -49,27 +49,27 @@ DIRECTIVES: tuple[Directive, ...] = (
     *_used("container-image container-mounts container-workdir"),
     *_used("requeue no-requeue hold/H", Takes.NOTHING),
     *_used("nice", Takes.MAYBE),
-    *_noted("every job is requeued after faults of the infrastructure already", "kill-on-invalid-dep"),
+    *_noted("a job is always cancelled when its dependency can no longer be satisfied", "kill-on-invalid-dep"),
     *_noted(_SEATS, "exclusive", Takes.MAYBE),
     *_noted(_SEATS, "nodelist/w exclude/x nodefile/F distribution/m ntasks-per-core ntasks-per-socket mincpus"),
     *_noted(_SEATS, "ntasks-per-gpu gpus-per-socket sockets-per-node cores-per-socket threads-per-core core-spec/S"),
     *_noted(_SEATS, "extra-node-info/B thread-spec cluster-constraint"),
     *_noted(_SEATS, "overcommit/O oversubscribe/s contiguous use-min-nodes spread-job", Takes.NOTHING),
-    *_noted("ask for GPUs by model instead: --gpus=h100:8", "constraint/C prefer"),
+    *_noted("request GPUs by model instead: --gpus=h100:8", "constraint/C prefer"),
     *_noted(_PINNING, "cpu-bind gpu-bind mem-bind hint cpu-freq gpu-freq"),
     *_noted("no mail is sent; use corral events", "mail-type mail-user"),
     *_noted(_CLI, "parsable test-only wait/W quiet/Q verbose/v", Takes.NOTHING),
-    *_noted("priorities are set by class here: use --qos=high or the key priority", "priority"),
-    *_noted("there are no reservations by name here", "reservation"),
-    *_noted("licences are resources of nodes here: use the key resources", "licenses/L"),
-    *_noted("a run gets its whole time limit", "time-min"),
-    *_noted("one server is one cluster", "clusters/M"),
-    *_noted("output is always kept whole, and files are appended to", "open-mode"),
-    *_noted("tasks have no input", "input/i"),
-    *_noted("the environment is what the job says", "get-user-env", Takes.MAYBE),
-    *_noted("the environment is what the job says", "export-file propagate"),
-    *_noted("a job runs as its user", "uid gid"),
-    *_noted("a lost node is repaired or the gang is requeued", "no-kill/k", Takes.MAYBE),
+    *_noted("use --qos=high or the key priority", "priority"),
+    *_noted("there are no named reservations", "reservation"),
+    *_noted("licences are resources of nodes: use the key resources", "licenses/L"),
+    *_noted("a job always gets its whole time limit", "time-min"),
+    *_noted("each server has one cluster", "clusters/M"),
+    *_noted("output files are always appended to", "open-mode"),
+    *_noted("tasks have no standard input", "input/i"),
+    *_noted("a job gets only the variables that it names: use --export or the key env", "get-user-env", Takes.MAYBE),
+    *_noted("a job gets only the variables that it names: use --export or the key env", "export-file propagate"),
+    *_noted("a job always runs as the account of its user", "uid gid"),
+    *_noted("after the loss of a node, it is replaced or the job is requeued", "no-kill/k", Takes.MAYBE),
     *_noted(_SITE, "acctg-freq bb bbf delay-boot mcs-label network power profile wckey container ignore-pbs tres-bind"),
     *_noted(_SITE, "reboot", Takes.NOTHING),
 )

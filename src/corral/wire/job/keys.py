@@ -33,7 +33,7 @@ NAME = text(
     "a name of letters, digits and . _ - + = @ : /",
     most="name_chars",
     pattern=r"[A-Za-z0-9][A-Za-z0-9._+=@:-]*(/+[A-Za-z0-9_+=@:-][A-Za-z0-9._+=@:-]*)*/*",
-    hint="begin with a letter or a digit, use no blanks, and no . after a /",
+    hint="begin with a letter or a digit, use no spaces, and no . after a /",
 )
 QUEUE = text(
     "the path of a queue such as lab/vision",
@@ -43,11 +43,11 @@ QUEUE = text(
 )
 ROLE = text("a role such as trainer", most="name_chars", pattern=r"[A-Za-z][A-Za-z0-9_-]*")
 VARIABLE = text(
-    "a name of a variable", most="name_chars", pattern=r"[A-Za-z_][A-Za-z0-9_]*", hint="letters, digits and _"
+    "the name of a variable", most="name_chars", pattern=r"[A-Za-z_][A-Za-z0-9_]*", hint="letters, digits and _"
 )
 SECRET = text("the name of a secret", most="name_chars", pattern=r"[A-Za-z0-9][A-Za-z0-9._-]*")
 LABEL = text(
-    "a name of a label", most="name_chars", pattern=r"[A-Za-z0-9][A-Za-z0-9._-]*(/+[A-Za-z0-9_-][A-Za-z0-9._-]*)*/*"
+    "the name of a label", most="name_chars", pattern=r"[A-Za-z0-9][A-Za-z0-9._-]*(/+[A-Za-z0-9_-][A-Za-z0-9._-]*)*/*"
 )
 
 
@@ -68,7 +68,7 @@ def _read_resource(value: object, path: Path, reading: Reading) -> str:
     return name
 
 
-_RESOURCE_NAME = text("a name of a resource", most="name_chars", pattern=r"[A-Za-z][A-Za-z0-9._/:-]*")
+_RESOURCE_NAME = text("the name of a resource", most="name_chars", pattern=r"[A-Za-z][A-Za-z0-9._/:-]*")
 _RESOURCES = pairs(
     ValueKind(_read_resource, _RESOURCE_NAME.schema, _RESOURCE_NAME.says),
     number("an amount", 0),
@@ -92,7 +92,7 @@ GPU_KEYS = KeyTable(
     [
         Key("count", GPU_COUNT, "Whole GPUs per task.", 8, default="1"),
         Key("model", _MODELS, "Accepted models: one, or a list.", ["H100", "H200"], default="any"),
-        Key("vram", VRAM_RANGE, "Memory of such a GPU. `80GB` means a card sold as 80 GB.", "40GB..80GB"),
+        Key("vram", VRAM_RANGE, "Memory (VRAM) of each GPU. `80GB` means a card sold as 80 GB.", "40GB..80GB"),
     ],
     {"memory": "did you mean vram?", "name": "did you mean model?", "gpus": "did you mean count?"},
 )
@@ -121,7 +121,7 @@ GANG_KEYS = KeyTable(
         Key("cpus", CPUS, "CPUs per task.", 16, default="1 if no other resource is requested"),
         Key("memory", SIZE_OVER_ZERO, "Main memory per task.", "64GiB"),
         Key("disk", SIZE_OVER_ZERO, "Scratch space per task.", "200GB"),
-        Key("resources", _RESOURCES, "Other countable resources per task, under the names that nodes declare.",
+        Key("resources", _RESOURCES, "Other countable resources per task, by the names that nodes declare.",
             {"license": 1}),
         Key("tasks", TASKS,
             "Number of tasks; `2..8` for an elastic job that runs with any number in between (`2..8/2`: in "
@@ -134,12 +134,12 @@ GANG_KEYS = KeyTable(
         Key("tp", number("a number of ranks",
             1, 65_536), "Tensor-parallel group size; each group stays inside one NVLink domain.",
             8, default="1", into="tp"),
-        Key("within", LEVEL, "Topology level that must hold all tasks (required).", "rack", into="within"),
-        Key("prefer", PREFER, "Topology level that should hold all tasks, and how long to wait for that.",
+        Key("within", LEVEL, "Topology level: all tasks must be in one domain of it.", "rack", into="within"),
+        Key("prefer", PREFER, "Topology level: all tasks should be in one domain of it; and how long to wait for that.",
             {"level": "rack", "wait": "10m"}),
         Key("spread", SPREAD, "Spread tasks: at most `max` in each domain of this level.", {"level": "rack", "max": 2}),
         Key("spares", number("a number of tasks",
-            0, "tasks"), "Spare tasks' seats that stay idle, to replace a lost one at once.",
+            0, "tasks"), "Spare seats, held unused to replace a lost one at once.",
             1, default="0", into="spares"),
         Key("env", _ENV, "Environment variables.", {"WANDB_MODE": "offline"}, into="env"),
         Key("secrets", _SECRETS, "Environment variables set from secrets: variable and name of the secret.",
@@ -153,7 +153,7 @@ GANG_KEYS = KeyTable(
             "logs/%x-%j.out", into="output"),
         Key("error", _PATTERN, "File for standard error, if it is to be separate.", "logs/%x-%j.err", into="error"),
         Key("signal",
-            SIGNAL, "Signal to send this long before the end. A program that does not handle it is killed by it.",
+            SIGNAL, "Signal to send before the end, and how long before. It kills programs that do not handle it.",
             "SIGUSR1@60s", into="early_signal"),
         Key("compat", choice(["slurm"]), "`slurm`: also set the `SLURM_*` variables.", "slurm", into="compat"),
         Key("hold_on_fail", SPAN, "Keep the allocation this long after a failure, for inspection.",
@@ -179,23 +179,24 @@ JOB_KEYS = KeyTable(
         Key("time_limit", SPAN_OVER_ZERO, "Longest run time; the job is stopped after it.", "6h", into="time_limit_ms"),
         Key("estimate", SPAN_OVER_ZERO, "Expected run time; a good estimate lets the job start earlier.",
             "4h30m", into="estimate_ms"),
-        Key("min_runtime", SPAN, "Minimum run time before it can be preempted.",
+        Key("min_runtime", SPAN, "Minimum run time before the job can be preempted.",
             "30m", default="0s", into="min_runtime_ms"),
         Key("grace", SPAN, "Time between the warning and SIGKILL.", "2m", default="30s", into="grace_ms"),
-        Key("start_timeout", SPAN, "Roll the start back if it is not complete after this time.",
+        Key("start_timeout", SPAN, "Stop and requeue the job if not all its tasks have started after this time.",
             "10m", default="5m", into="start_timeout_ms"),
-        Key("restart_cost", SPAN, "Cost of a restart, in addition to the work since the last checkpoint.",
+        Key("restart_cost", SPAN, "Time that a restart costs, in addition to the work since the last checkpoint.",
             "3m", default="1m", into="restart_cost_ms"),
         Key("checkpoints", FLAG, "The job saves checkpoints and reports them.", True, default="false",
             into="checkpoints"),
         Key("preemptible", FLAG, "The job may be preempted for other jobs.",
-            False, default="true, unless its queue or the site says otherwise", into="preemptible"),
-        Key("requeue_exit", number("an exit code", 0, 255), "Exit code that means: saved, requeue.",
+            False, default="that of the queue, else `jobs.preemptible`", into="preemptible"),
+        Key("requeue_exit", number("an exit code", 0, 255),
+            "Exit code by which the job requests to be requeued, after it has saved its work.",
             85, default="85", into="requeue_exit"),
         Key("retries", RETRIES,
             "Retries after a failure: a number, or a rule for each failure class.",
             {"user_error": 2, "out_of_memory": {"count": 1, "grow_memory": "50%"}},
-            default="infrastructure faults: unlimited; others: 0", into="retries"),
+            default="infrastructure faults: unlimited (killed: 5); others: 0", into="retries"),
         Key("hold", FLAG, "Submit in held state, until released.", True, default="false", into="held"),
         Key("labels", _LABELS, "Labels to filter by.", {"project": "llm"}, into="labels"),
     ],
@@ -221,7 +222,7 @@ ELSEWHERE = {
     "accelerators": "did you mean gpus?",
     "run": "did you mean command?",
     "cmd": "did you mean command?",
-    "commands": "did you mean command? Join several lines with |, as YAML has it",
+    "commands": "did you mean command? Write several lines as a YAML block: command: |",
     "args": "write command as a list: [program, argument, ...]",
     "script": "did you mean command?",
     "envs": "did you mean env?",

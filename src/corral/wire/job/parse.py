@@ -85,9 +85,8 @@ _DEMAND_FIELDS = {key.name: key.into for key in GANG_KEYS.keys if key.into in De
 def _gang(role: str, values: dict[str, Any], path: Path, reading: Reading) -> GangSpec:
     if "command" not in values:
         if not any(fault.path == (*path, "command") for fault in reading.faults):
-            reading.fault(
-                (*path, "command"), "missing", "there is no command", "give what to run: command: python train.py"
-            )
+            hint = "give the command to run: command: python train.py"
+            reading.fault((*path, "command"), "missing", "there is no command", hint)
         values = values | {"command": ()}
     work = Work(**{_WORK_FIELDS[name]: value for name, value in values.items() if name in _WORK_FIELDS})
     return GangSpec(_demand(values, path, reading), role, work)
@@ -100,7 +99,7 @@ def _demand(values: dict[str, Any], path: Path, reading: Reading) -> Demand:
         if size is not None:
             reading.fault((*path, "nodes"), "conflict", "tasks and nodes are both given", "give one of them")
         if "spread" in values:
-            reading.fault((*path, "spread"), "conflict", "nodes spreads by itself", "use tasks with spread")
+            reading.fault((*path, "spread"), "conflict", "nodes already places one task per node", "remove spread")
         size, stated["spread"] = values["nodes"], NODE_LEVEL
     if size is not None:
         stated["tasks_min"], stated["tasks"], stated["step"] = size
@@ -123,7 +122,7 @@ def _task(values: dict[str, Any], path: Path, reading: Reading) -> TaskDemand:
         gpu = values["gpu"]
         for name, other in (("count", count), ("model", models)):
             if name in gpu and other not in (None, ()):
-                reading.fault((*path, "gpu", name), "conflict", f"gpus says the {name} already", "give it once")
+                reading.fault((*path, "gpu", name), "conflict", f"{name} is already given in gpus", "give it once")
         count, models = gpu.get("count", count), gpu.get("model", models)
         low, high = gpu.get("vram", (0, None))
         if count is None and not slice_mib:

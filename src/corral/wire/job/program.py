@@ -21,7 +21,7 @@ def _read_command(value: Any, _path: Path, reading: Reading) -> tuple[str, ...]:
     most = reading.limits.command_bytes
     if type(value) is str:
         if not value.strip():
-            raise Wrong("empty", "the command is empty", "write what is to be run")
+            raise Wrong("empty", "the command is empty", "give the command to run")
         words: tuple[str, ...] = (*SHELL, value)
     elif type(value) is list and value:
         words = tuple(value)
@@ -106,8 +106,8 @@ def signal_name(word: str) -> str:
 _SIGNAL_KEYS = KeyTable(
     "signal",
     [
-        Key("signal", text("a signal such as SIGUSR1"), "Which signal.", "SIGUSR1", required=True),
-        Key("before", SPAN, "How long before the end.", "60s", default="60s"),
+        Key("signal", text("a signal such as SIGUSR1"), "Signal to send.", "SIGUSR1", required=True),
+        Key("before", SPAN, "How long before the end to send it.", "60s", default="60s"),
     ],
 )
 
@@ -125,7 +125,7 @@ def _read_signal(value: Any, path: Path, reading: Reading) -> EarlySignal:
 SIGNAL = ValueKind(
     _read_signal,
     {"anyOf": [{"type": "string", "minLength": 1}, _SIGNAL_KEYS.schema]},
-    "a signal and how long before the end it comes: SIGUSR1@60s",
+    "a signal, and how long before the end to send it: SIGUSR1@60s",
     lambda early: f"{early.signal}@{write_span(early.before_ms)}",
 )
 

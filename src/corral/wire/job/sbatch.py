@@ -95,7 +95,8 @@ def _read_lines(text: str, name: str, script: SbatchScript) -> None:
     for number, line in enumerate(text.split("\n"), start=1):
         if line.endswith("\r"):
             hint = "convert it: sed -i 's/\\r$//' " + name
-            script.fault(TextPlace(name, number, len(line)), "bad_script", "the line ends as on Windows", hint)
+            why = "the line has a Windows line ending (CRLF)"
+            script.fault(TextPlace(name, number, len(line)), "bad_script", why, hint)
             return
         if line.startswith("#SBATCH") and line[7:8] in ("", " ", "\t"):
             if begun:
@@ -114,7 +115,7 @@ def _words(line: str, name: str, number: int, script: SbatchScript) -> Iterator[
         place = TextPlace(name, number, match.start() + 1)
         word = _unquoted(match[0])
         if word is None:
-            script.fault(place, "bad_script", "a quote does not end", "close it on this line")
+            script.fault(place, "bad_script", "a quote is not closed", "close it on this line")
             return
         yield word, place
 
@@ -185,15 +186,11 @@ def _meaningful(script: SbatchScript) -> dict[str, str]:
 def _command(text: str, name: str, meaning: Meaning, arguments: Sequence[str], script: SbatchScript) -> list[str]:
     if meaning.wrap:
         return ["/bin/sh", "-c", meaning.wrap, "wrap", *arguments]
-    if not text.startswith("#!"):
-        why = "the first line does not say what runs the script"
-        script.fault(TextPlace(name, 1, 1), "bad_script", why, "begin it with #!/bin/bash")
-        return ["true"]
-    interpreter = text.split("\n", 1)[0][2:].split()
+    first_line = text.split("\n", 1)[0]
+    interpreter = first_line[2:].split() if first_line.startswith("#!") else []
     if not interpreter:
-        script.fault(
-            TextPlace(name, 1, 1), "bad_script", "the first line names no program", "begin it with #!/bin/bash"
-        )
+        why = "the first line does not name an interpreter"
+        script.fault(TextPlace(name, 1, 1), "bad_script", why, "begin it with #!/bin/bash")
         return ["true"]
     program = interpreter[1] if interpreter[0].endswith("/env") and len(interpreter) > 1 else interpreter[0]
     if program.rpartition("/")[2] in SHELLS:

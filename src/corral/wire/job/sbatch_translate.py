@@ -79,9 +79,7 @@ def _tried(meaning: Meaning, option: str, say: Callable[[Meaning, str], object])
 def _job_name(meaning: Meaning, value: str) -> None:
     name = re.sub(r"[^A-Za-z0-9._+=@:/-]", "-", value)[:128].lstrip("._+=@:/-")
     if name != value:
-        meaning.note(
-            "job-name", f"the job is called {name or 'script'} here: names have no spaces or special characters"
-        )
+        meaning.note("job-name", f"the job is named {name or 'script'}: names have no spaces or special characters")
     if name:
         meaning.put("name", name, "job-name")
 
@@ -97,10 +95,10 @@ def _queue(meaning: Meaning, _: str) -> None:
     option = "account" if "account" in meaning.given else "partition"
     names = meaning.given[option].split(",")
     if len(names) > 1:
-        meaning.note(option, f"the first of them is taken: {names[0]}")
+        meaning.note(option, f"only the first is used: {names[0]}")
     meaning.put("queue", names[0], option)
     if option == "account" and "partition" in meaning.given:
-        meaning.note("partition", f"the account is the queue; {meaning.given['partition']} is kept as a label")
+        meaning.note("partition", f"the account is used as the queue; {meaning.given['partition']} is kept as a label")
         meaning.document.setdefault("labels", {})["slurm.partition"] = meaning.given["partition"][:256]
 
 
@@ -108,7 +106,7 @@ def _qos(meaning: Meaning, value: str) -> None:
     if value in PRIORITIES:
         meaning.put("priority", value, "qos")
     else:
-        meaning.note("qos", f"there is no {show(value)} here, only {', '.join(PRIORITIES)}; kept as a label")
+        meaning.note("qos", f"there is no QOS {show(value)}, only {', '.join(PRIORITIES)}; kept as a label")
         meaning.document.setdefault("labels", {})["slurm.qos"] = value[:256]
 
 
@@ -122,7 +120,8 @@ def _nice(meaning: Meaning, value: str) -> None:
 def _dependency(meaning: Meaning, value: str) -> None:
     after: list[str] = []
     if "?" in value:
-        raise Wrong("unsupported", "any one of several is not possible here", "separate them with commas: all of them")
+        why = "dependencies joined by ? (any of them) are not supported"
+        raise Wrong("unsupported", why, "use commas: all of them")
     for part in value.split(","):
         kind, *jobs = part.split(":")
         if kind == "singleton" and not jobs:
@@ -130,12 +129,12 @@ def _dependency(meaning: Meaning, value: str) -> None:
             continue
         when = {"afterok": "ok", "afterany": "any", "afternotok": "not_ok"}.get(kind)
         if when is None or not jobs:
-            hint = "known here: afterok:ID, afterany:ID, afternotok:ID, singleton"
-            raise Wrong("unsupported", f"{show(part)} is not possible here", hint)
+            hint = "supported: afterok:ID, afterany:ID, afternotok:ID, singleton"
+            raise Wrong("unsupported", f"{show(part)} is not supported", hint)
         for job in jobs:
             if not re.fullmatch(r"\d{1,15}", job):
                 raise Wrong(
-                    "bad_job", f"{show(job)} is not the number of a job", "whole jobs only, no elements of arrays"
+                    "bad_job", f"{show(job)} is not the number of a job", "elements of arrays are not supported"
                 )
             after.append(f"{when}:{job}")
     if after:
@@ -154,10 +153,10 @@ def _signal(meaning: Meaning, value: str) -> None:
 def _switches(meaning: Meaning, value: str) -> None:
     count, at, wait = value.partition("@")
     if slurm_count(count, "a number of switches") > 1:
-        meaning.note("switches", "only a single switch can be preferred here")
+        meaning.note("switches", "only a single switch can be preferred")
         return
     wait_ms = slurm_span(wait) if at else SWITCH_WAIT_MS
-    meaning.note("switches", f"one {SWITCH_LEVEL} is preferred")
+    meaning.note("switches", f"a placement in one {SWITCH_LEVEL} is preferred")
     meaning.put("prefer", {"level": SWITCH_LEVEL, "wait": write_span(wait_ms or SWITCH_WAIT_MS)}, "switches")
 
 
@@ -183,7 +182,7 @@ def _export(meaning: Meaning, value: str) -> None:
         elif name in meaning.environ:
             env[name] = meaning.environ[name]
         else:
-            meaning.note("export", f"there is no variable {name[:40]} here to take the value from")
+            meaning.note("export", f"{name[:40]} is not set in your environment")
     if env:
         meaning.put("env", meaning.document.get("env", {}) | env, "export")
 
@@ -232,7 +231,8 @@ def _layout(meaning: Meaning, _: str) -> None:
     if most > 1:
         option = next(name for name in ("nodes", "ntasks", "ntasks-per-node") if name in meaning.given)
         meaning.put("nodes", most if fewest == most else f"{fewest}..{most}", option)
-        meaning.note(option, "the script runs on every node, not only on the first; srun starts this node's share")
+        why = "the script runs on every node, not only on the first; srun is not available, use processes"
+        meaning.note(option, why)
     gpus = _gpus(meaning, most, per_node)
     _cpus(meaning, per_node, gpus)
     _memory(meaning, gpus)
@@ -289,7 +289,7 @@ def _gpus(meaning: Meaning, nodes: int, per_node: int) -> int:
     elif "gpus" in meaning.given:
         model, total = _model_count(meaning.given["gpus"])
         if total % nodes:
-            why = f"{total} GPUs do not divide among {nodes} nodes"
+            why = f"{total} GPUs cannot be divided evenly among {nodes} nodes"
             raise Wrong("bad_number", why, "use --gpus-per-node, or a multiple of the nodes")
         count, source = total // nodes, "gpus"
     if count:

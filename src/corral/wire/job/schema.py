@@ -85,7 +85,7 @@ gangs:
 """
 _UNITS = """## Units
 
-- Spans of time: `90s`, `45m`, `6h`, `1d12h`, `2w`. A number without a unit is refused.
+- Durations: `90s`, `45m`, `6h`, `1d12h`, `2w`. A number without a unit is refused.
 - Times: `2026-05-01T08:00:00Z`, with its zone; or `+2h` from now.
 - Sizes: `512MiB`, `64GiB` (or `64Gi`) are powers of 1024, `40GB` powers of 1000; rounded up to whole MiB. `64G` is
   refused: Slurm and Kubernetes read it differently.

@@ -50,11 +50,13 @@ _SHORT = {
 }
 _SINGULAR = {"labels": "label", "secrets": "secret", "mounts": "mount", "resources": "resource"}
 _METAVARS = {
-    "gpus": "N|MODEL:N", "vram": "SIZE", "memory": "SIZE", "disk": "SIZE", "tasks": "N|A..B", "nodes": "N|A..B",
-    "env": "K=V", "labels": "K=V", "secrets": "VAR=SECRET", "resources": "NAME=N", "mounts": "FROM:TO[:ro]",
-    "after": "[WHEN:]JOB", "array": "RANGE[%N]", "begin": "TIME", "deadline": "TIME", "signal": "SIG@SPAN",
-    "priority": "N|CLASS", "processes": "N|gpu", "prefer": "LEVEL[@SPAN]", "spread": "LEVEL[:N]", "within": "LEVEL",
-    "retries": "N",
+    "gpus": "N|MODEL:N", "vram": "SIZE", "cpus": "N", "memory": "SIZE", "disk": "SIZE", "tasks": "N|A..B",
+    "nodes": "N|A..B", "tp": "N", "spares": "N", "env": "K=V", "labels": "K=V", "secrets": "VAR=SECRET",
+    "resources": "NAME=N", "mounts": "FROM:TO[:ro]", "output": "FILE", "error": "FILE", "compat": "slurm",
+    "after": "[WHEN:]JOB", "array": "RANGE[%N]", "begin": "TIME", "deadline": "TIME", "time_limit": "TIME",
+    "estimate": "TIME", "min_runtime": "TIME", "grace": "TIME", "start_timeout": "TIME", "restart_cost": "TIME",
+    "hold_on_fail": "TIME", "requeue_exit": "CODE", "signal": "SIG@TIME", "priority": "N|CLASS", "processes": "N|gpu",
+    "prefer": "LEVEL[@TIME]", "spread": "LEVEL[:N]", "within": "LEVEL", "retries": "N",
 }  # fmt: skip
 _PAIRS = ("env", "labels", "secrets", "resources")
 _LISTS = ("after", "mounts")
@@ -69,7 +71,7 @@ _TEXTS = frozenset({"name", "queue", "array", "after", "output", "error", "direc
 def job_options() -> tuple[Option, ...]:
     """Every option that describes a job, in the order of the reference."""
     found = [_option(key.name, key.help) for key in (*GANG_KEYS.keys, *JOB_KEYS.keys) if key.name not in _NOT_TYPED]
-    model, vram = (GPU_KEYS.by_name[name].help for name in ("model", "vram"))
+    model, vram = (GPU_KEYS.by_name[name].help.replace("`", "") for name in ("model", "vram"))
     found.append(Option(("--gpu-model",), "gpu.model", model, "MODEL", many=True))
     found.append(Option(("--gpu-vram",), "gpu.vram", vram, "RANGE"))
     found.append(Option(("--no-preempt",), "preemptible", "Do not preempt this job.", is_flag=True))

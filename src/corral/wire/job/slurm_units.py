@@ -35,14 +35,14 @@ def slurm_span(text: str) -> int | None:
             if span > _LONGEST_MS:
                 break
             return span
-    raise Wrong("bad_span", f"{show(text)} is not a time of Slurm's", _SPAN_HINT)
+    raise Wrong("bad_span", f"{show(text)} is not a valid Slurm time", _SPAN_HINT)
 
 
 def slurm_mib(text: str) -> int:
     """MiB; a number without unit is in MiB, K rounds up. Units are powers of 1024."""
     match = _SIZE.fullmatch(text)
     if match is None:
-        raise Wrong("bad_size", f"{show(text)} is not a size of Slurm's", "write it like 64G, 512M or 4096 (MiB)")
+        raise Wrong("bad_size", f"{show(text)} is not a valid Slurm size", "write it like 64G, 512M or 4096 (MiB)")
     number, unit = int(match[1]), match[2].upper()
     if unit == "K":
         return -(-number // 1024)
@@ -53,7 +53,7 @@ def slurm_count(text: str, says: str) -> int:
     """A whole number over 0; k and m are thousands and millions, as in Slurm for nodes and tasks."""
     match = re.fullmatch(r"(\d{1,9})([kKmM]?)", text)
     if match is None or not int(match[1]):
-        raise Wrong("bad_number", f"{show(text)} is not {says}", "give a whole number over 0")
+        raise Wrong("bad_number", f"{show(text)} is not {says}", "give a whole number greater than 0")
     return int(match[1]) * {"": 1, "k": 1024, "m": 1024**2}[match[2].lower()]
 
 
@@ -74,7 +74,7 @@ def slurm_moment(text: str, now_ms: int, zone: tzinfo) -> int:
             return _ms(datetime.strptime(word[:30], form).replace(tzinfo=zone))
         except (ValueError, OverflowError):
             continue
-    raise Wrong("bad_time", f"{show(text)} is not a time of Slurm's", _TIME_HINT)
+    raise Wrong("bad_time", f"{show(text)} is not a valid Slurm time", _TIME_HINT)
 
 
 def _clock(word: str) -> timedelta | None:

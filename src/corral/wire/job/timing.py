@@ -98,8 +98,8 @@ _RANGE = ValueKind(
 _ARRAY_KEYS = KeyTable(
     "array",
     [
-        Key("range", _RANGE, "The indices, as in sbatch.", "0-99", required=True),
-        Key("parallel", _PARALLEL, "Most elements that run at a time.", 10, default="all"),
+        Key("range", _RANGE, "Indices, as in sbatch.", "0-99", required=True),
+        Key("parallel", _PARALLEL, "Maximum number of elements that run at a time.", 10, default="all"),
     ],
 )
 
@@ -127,7 +127,7 @@ _WHEN = choice([each.value for each in After])
 _AFTER_KEYS = KeyTable(
     "after",
     [
-        Key("job", _JOB_ID, "The job to wait for.", "12", required=True),
+        Key("job", _JOB_ID, "Job to wait for.", "12", required=True),
         Key("when", _WHEN, "How it must have ended: ok (succeeded), any, or not_ok (failed).", "any", default="ok"),
     ],
 )
