@@ -140,6 +140,12 @@ def test_a_job_is_refused(expected, spec):
     assert code(world().ask("j", **spec)) == expected
 
 
+def test_a_refusal_states_amounts_in_the_units_of_users():
+    refusal = world().ask("j", queue="small", demand=demand_of(gpus=5))
+    assert isinstance(refusal, Refusal)
+    assert refusal.why == "the job requests 5 GPUs; the limit of queue small is 4 GPUs"
+
+
 def test_a_refusal_names_the_gang_and_the_field():
     refusal = world().ask("j", demand=demand_of(tp=0))
     assert isinstance(refusal, Refusal)

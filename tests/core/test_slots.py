@@ -95,6 +95,7 @@ def test_the_quick_bound_never_denies_what_fits(demand, expected):
 
 
 def test_describe_reads_like_a_sentence_part():
-    assert describe(TaskDemand(gpus=1, amounts=amounts({"cpu_milli": 5}))) == "1 GPU, cpu_milli 5"
+    assert describe(TaskDemand(gpus=1, amounts=amounts({"cpu_milli": 5}))) == "1 GPU, 0.005 CPUs"
+    assert describe(TaskDemand(amounts=amounts({"memory_mib": 64, "licence": 1}))) == "1 licence, 64 MiB of memory"
     assert describe(TaskDemand(slice_mib=7)) == "7 MiB of a GPU"
     assert describe(TaskDemand()) == "nothing"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from corral.core.cluster.capacity import Capacity
-from corral.core.cluster.resources import Demand, TaskDemand
+from corral.core.cluster.resources import GPU_MILLI, Demand, TaskDemand, quantity
 from corral.core.cluster.topology import Domain, Topology
 
 NODE_LEVEL = "node"
@@ -163,8 +163,8 @@ def could_take(capacity: Capacity, demand: Demand, size: int) -> bool:
 
 def describe(task: TaskDemand) -> str:
     """A short text of what a task requests, for messages."""
-    parts = [f"{task.gpus} GPU{'s' if task.gpus != 1 else ''}"] if task.gpus else []
+    parts = [quantity(GPU_MILLI, task.gpus * 1000)] if task.gpus else []
     if task.slice_mib:
         parts.append(f"{task.slice_mib} MiB of a GPU")
-    parts += [f"{name} {value}" for name, value in task.amounts]
+    parts += [quantity(name, value) for name, value in task.amounts]
     return ", ".join(parts) or "nothing"

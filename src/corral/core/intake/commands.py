@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from corral.core import events as e
-from corral.core.cluster.resources import GPU_MILLI, Amounts, Demand, amount_of
+from corral.core.cluster.resources import GPU_MILLI, Amounts, Demand, amount_of, gpu_hours, quantity
 from corral.core.cluster.topology import NodeSpec
 from corral.core.intake.refusal import Refusal
 from corral.core.intake.site import SiteRules, guarantee_fault, lifts_bound, over_bounds, over_ceiling
@@ -107,7 +107,10 @@ def _never_lent(state: State, queue: str, charge: Mapping[str, int]) -> Refusal 
             continue
         whole = sum(node_total(node.spec).get(dimension, 0) for node in state.nodes.values())
         if kept and asked > whole - kept:
-            why = f"queue {queue} can never borrow {asked} {dimension}: other queues do not lend {kept} of {whole}"
+            why = (
+                f"queue {queue} can never borrow {quantity(dimension, asked)}: other queues do not lend "
+                f"{quantity(dimension, kept)} of {quantity(dimension, whole)}"
+            )
             return Refusal("never_lent", why, "request less, or use a queue with a guarantee", "queue")
     return None
 
@@ -118,22 +121,23 @@ def _over_hard_limit(state: State, spec: JobSpec, charge: Mapping[str, int]) -> 
     budgets = [b for name in state.queues.path(spec.queue) if (b := queues[name].spec.budget) is not None]
     expected_ms = spec.expected_ms or state.settings.default_expected_ms
     for dimension, asked in charge.items():
+        wanted = f"the job requests {quantity(dimension, asked)}"
         for name in state.queues.path(spec.queue):
             terms = queues[name].spec
             stated = amount_of(terms.limit, dimension)
             if stated is not None:
                 raised = stated + sum(max(0, amount_of(change.limit, dimension) or 0) for change in terms.changes)
                 if asked > raised:
-                    why = f"{asked} {dimension} is more than the limit of queue {name or 'cluster'}: {stated}"
+                    why = f"{wanted}; the limit of queue {name or 'cluster'} is {quantity(dimension, stated)}"
                     return Refusal("over_queue_limit", why, "request less", "queue")
         for budget in budgets if dimension == GPU_MILLI else ():
             most = most_in_a_window(budget, asked, expected_ms)
             if most > budget.gpu_ms:
-                why = f"the job would use {most} GPU-ms in one window; the budget of a window is {budget.gpu_ms}"
+                why = f"the job would use {gpu_hours(most)} in one window; its budget is {gpu_hours(budget.gpu_ms)}"
                 return Refusal("over_budget", why, "request less, or a shorter time", "queue")
         mine = amount_of(queues[spec.queue].spec.user_limit, dimension)
         if mine is not None and asked > mine:
-            why = f"{asked} {dimension} is more than the limit of a user in {spec.queue}: {mine}"
+            why = f"{wanted}; the limit of a user in {spec.queue} is {quantity(dimension, mine)}"
             return Refusal("over_user_limit", why, "request less", "queue")
     return None
 
@@ -299,7 +303,8 @@ def _queue_fault(state: State, spec: QueueSpec) -> Refusal | None:
     limits = dict(spec.limit)
     for name, guaranteed in spec.guarantee:
         if name in limits and guaranteed > limits[name]:
-            return Refusal("guarantee_over_limit", f"the guarantee of {name} is above the limit", field="guarantee")
+            why = f"the guarantee, {quantity(name, guaranteed)}, is above the limit, {quantity(name, limits[name])}"
+            return Refusal("guarantee_over_limit", why, field="guarantee")
     return None
 
 
@@ -308,7 +313,9 @@ def remove_queue(state: State, name: str, now_ms: int) -> Answer:
     if queue is None or name == ROOT:
         return Refusal("no_such_queue", f"there is no queue {name!r}")
     if queue.children or queue.jobs:
-        return Refusal("queue_not_empty", f"queue {name} has {queue.jobs} jobs and {len(queue.children)} child queues")
+        return Refusal(
+            "queue_not_empty", f"queue {name} still has {queue.jobs} jobs and {len(queue.children)} child queues"
+        )
     return [e.QueueRemoved(now_ms, name)]
 
 
@@ -337,7 +344,7 @@ def _gpu_of_another(state: State, spec: NodeSpec) -> Refusal | None:
         if gpu.uuid and owner != spec.name and not (state.nodes[owner].lost and not is_in_use(state, owner)):
             return Refusal(
                 "gpu_of_another_node",
-                f"GPU {slot} of node {spec.name} has the UUID {gpu.uuid}, which node {owner} has, too",
+                f"GPU {slot} of node {spec.name} has the UUID {gpu.uuid}, which node {owner} also has",
                 f"if the card was moved: corral node remove {owner}",
                 field="gpus",
             )

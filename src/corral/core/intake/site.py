@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+from corral.core.cluster.resources import quantity
 from corral.core.intake.refusal import Refusal
 from corral.core.model import JobSpec, QueueSpec
 from corral.core.queues.quota import QueueTree
@@ -165,7 +166,10 @@ def guarantee_fault(tree: QueueTree, spec: QueueSpec, may_create: bool, now_ms: 
             for name in stating:
                 below, has = trial.given_below(name, dimension, at_ms), trial.given(name, dimension, at_ms)
                 if below > has:
-                    why = f"the guarantees of {dimension} below queue {name} would be {below}, but it has {has}"
+                    why = (
+                        f"the guarantees below queue {name} would be {quantity(dimension, below)}, "
+                        f"but it has {quantity(dimension, has)}"
+                    )
                     return Refusal("guarantees_exceed_parent", why, "request less", "guarantee")
             is_shared_out = any(name != spec.name for name in stating)
             if (
@@ -173,7 +177,8 @@ def guarantee_fault(tree: QueueTree, spec: QueueSpec, may_create: bool, now_ms: 
                 and not is_shared_out
                 and trial.given(spec.name, dimension, at_ms) > _has_now(tree, spec.name, dimension, at_ms)
             ):
-                why = f"no queue above {spec.name} has a guarantee of {dimension} to divide"
+                given = quantity(dimension, trial.given(spec.name, dimension, at_ms))
+                why = f"a guarantee of {given} cannot be given: no queue above {spec.name} has one to divide"
                 return Refusal("guarantee_not_given", why, "ask an administrator of the cluster", "guarantee")
     return None
 

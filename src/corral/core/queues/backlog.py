@@ -1,4 +1,4 @@
-"""The waiting gangs, kept in order as they change, by shape: gangs that differ only in age share one line.
+"""The waiting gangs, kept in order as they change, by shape: gangs that differ only in age share one entry (``Line``).
 
 A bucket has the gangs of one priority of one queue. In it, lines are found by demand (a demand that does not fit is
 skipped at once, for any number of gangs), then by profile, then by user. Knows the order within a line; the order
