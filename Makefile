@@ -102,7 +102,7 @@ bench-gangs: setup services ## Kill machines and ranks under gangs with real col
 	$(PY) -m tests.bench.gangs --torch .venv-torch/bin/python --rounds $(or $(ROUNDS),20)
 
 .PHONY: bench-lemons
-bench-lemons: setup ## How fast bad machines are found, and how often good ones are condemned, in simulated months; SEEDS=3
+bench-lemons: setup ## How fast bad machines are found, and how often good ones are marked as bad, in simulated months; SEEDS=3
 	$(PY) -m tests.bench.lemons --seeds $(or $(SEEDS),3)
 
 .PHONY: bench-fleet
@@ -135,7 +135,7 @@ fuzz-nodes: setup ## Hostile nodes and task files against the server's parts; CA
 	$(PY) -m tests.fuzz.nodes --cases $(or $(CASES),1000000) --files $(or $(FILES),100000) --seed $(or $(SEED),1)
 
 .PHONY: search
-search: setup ## Judge random plans and whole runs against every promise; CASES=1000000 plans, RUNS=2000, SEED=
+search: setup ## Judge random plans and whole runs against every rule; CASES=1000000 plans, RUNS=2000, SEED=
 	$(PY) -m tests.judges.search --cases $(or $(CASES),100000) --runs $(or $(RUNS),200) --seed $(or $(SEED),1)
 
 .PHONY: mutants
@@ -156,7 +156,7 @@ accept: setup ## Rewrite the golden scenarios with what the engine now does (the
 	$(PY) -m pytest tests/scenarios tests/architecture/test_generated.py --accept
 
 .PHONY: lock
-lock: ## Compile requirements/*.txt anew (needs uv); UPGRADE=1 takes newer versions
+lock: ## Compile requirements/*.txt again (needs uv); UPGRADE=1 takes newer versions
 	@command -v uv >/dev/null || { echo "make lock needs uv on the PATH" >&2; exit 1; }
 	$(LOCK) pyproject.toml requirements/dev.in --output-file requirements/dev.txt
 	$(LOCK) requirements/ray.in --output-file requirements/ray.txt

@@ -69,7 +69,7 @@ class Day:
                 case e.JobSubmitted():
                     self.say(f"{event.user} submits {event.job} to {event.spec.queue}")
                 case e.GangPlaced() | e.GangRepaired():
-                    verb = "starts on" if isinstance(event, e.GangPlaced) else "goes on, repaired, on"
+                    verb = "starts on" if isinstance(event, e.GangPlaced) else "continues, repaired, on"
                     self.say(f"{event.gang} {verb} {where(event.seats)} (attempt {event.attempt})")
                 case e.GangEvicted():
                     self.preemptions += bool(event.beneficiary)
@@ -78,7 +78,7 @@ class Day:
                 case e.CheckpointCommitted():
                     self.say(f"{event.gang} has saved its work")
                 case e.GangRequeued():
-                    self.say(f"{event.gang} is back in line")
+                    self.say(f"{event.gang} is requeued")
                 case e.GangFinished():
                     self.say(f"{event.gang} {event.state}{f' ({event.why})' if event.why else ''}")
                 case e.NodeLost():
@@ -156,12 +156,14 @@ class Day:
 
 
 def where(seats: Sequence[Seat]) -> str:
-    return ", ".join(f"{seat.node}[{seat.gpus.bit_count()} GPUs]" for seat in seats)
+    held = ((seat.node, seat.gpus.bit_count()) for seat in seats)
+    return ", ".join(f"{node}[{gpus} GPU{'s' * (gpus != 1)}]" for node, gpus in held)
 
 
 def main() -> None:
     day = Day()
-    print("A cluster of 4 nodes x 8 H100 in two racks. vision is guaranteed 16 GPUs, speech 8; the rest is lent.\n")
+    print("A cluster of 4 nodes x 8 H100 in two racks.")
+    print("vision is guaranteed 16 GPUs, speech 8; the rest can be borrowed.\n")
     for name in NODES:
         node = NodeSpec(name, tuple(Gpu(f"{name}-{i}", "H100", 81_559) for i in range(8)), (), (name[0],))
         day.take(commands.add_node(day.state, node, day.now))  # type: ignore[arg-type]
@@ -172,7 +174,7 @@ def main() -> None:
     over = [gang for gang in day.state.gangs.values() if gang.is_over]
     good = sum(gang.state is GangState.SUCCEEDED for gang in over)
     print(
-        f"\n{len(over)} gangs came to an end, {good} of them well; {day.preemptions} preemptions; GPUs were in use "
+        f"\n{len(over)} gangs ended, {good} succeeded; {day.preemptions} preemptions; GPUs were in use "
         f"{day.busy_gpu_ms * 100 // (32 * 12 * HOUR)} % of the day. Every law was checked after every decision."
     )
 

@@ -85,8 +85,8 @@ def test_a_test_fleet_that_does_not_run_cannot_be_cut(capsys: pytest.CaptureFixt
     ("words", "said"),
     [
         (("--cluster", "--lease", "100ms"), "three heartbeats"),
-        (("--cluster", "--fake-gpus", "8xH100"), "do not go together"),
-        (("--fleet", "--fake-gpus", "8xH100"), "--cluster and --fake-gpus do not go together"),  # its old name
+        (("--cluster", "--fake-gpus", "8xH100"), "exclude each other"),
+        (("--fleet", "--fake-gpus", "8xH100"), "--cluster and --fake-gpus exclude each other"),  # its old name
     ],
 )
 def test_a_cluster_that_cannot_work_is_not_started(

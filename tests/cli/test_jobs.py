@@ -103,7 +103,7 @@ def test_a_fault_that_only_the_server_finds_has_its_reason(corral: Type) -> None
         (("--",), "there is no command after --"),
         (("nowhere.yaml",), "there is no job file 'nowhere.yaml'"),
         (("--memory", "lots", "--time", "5", "--", "true"), "--memory: "),
-        (("--env", "NO_SUCH_VARIABLE", "--", "true"), "--env NO_SUCH_VARIABLE: there is no such variable here"),
+        (("--env", "NO_SUCH_VARIABLE", "--", "true"), "--env NO_SUCH_VARIABLE: it is not set in your environment"),
         (("--set", "grace", "--", "true"), "--set cannot be 'grace'"),
     ],
 )

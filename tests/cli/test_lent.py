@@ -56,7 +56,7 @@ def until(holds: Callable[[], bool]) -> None:
 
 def test_the_life_of_a_fleet(corral: Callable[..., Typed], cloud: Path) -> None:
     done = corral("fleet", "up", "lab", "--on", "command", "--nodes", "2", *hooks(cloud))
-    assert (done.code, "fleet lab wants 2 nodes on command" in done.out) == (0, True)
+    assert (done.code, "fleet lab is set to 2 nodes on command" in done.out) == (0, True)
     until(lambda: json.loads(corral("fleet", "show", "lab", "--json").out)["joined"] == 2)
     listed = corral("fleet", "list").out
     assert "2/2" in listed

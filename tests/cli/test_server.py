@@ -99,7 +99,7 @@ def test_a_server_in_the_foreground_says_where_it_is_and_stops_at_ctrl_c(machine
     ("words", "told"),
     [
         (("--listen", "here"), "--listen cannot be 'here'"),
-        (("--listen", "0.0.0.0:7411"), "can be reached from elsewhere"),
+        (("--listen", "0.0.0.0:7411"), "is reachable from other machines"),
         (("--fake-gpus", "8xH1000"), "--fake-gpus: "),
         (("--config", "nowhere.yaml"), "nowhere.yaml cannot be read"),
         (("--peer", "sched2.example"), "'sched2.example' is not the address of a server"),

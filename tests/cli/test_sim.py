@@ -190,7 +190,7 @@ REFUSED: dict[str, tuple[str, tuple[str, ...]]] = {
     "machines that are none": ("run --trace TABLE --nodes 8by8", ("--nodes: '8by8' does not describe nodes", "8x8")),
     "machines beyond measure": ("run --trace TABLE --nodes 999999x8", ("more than 1,000,000 GPUs",)),
     "a topology that is none": ("run --trace TABLE --nodes 1x8 --topology rack", ("--topology: 'rack'", "rack=8")),
-    "a level twice": ("run --trace TABLE --nodes 1x8 --topology rack=2,rack=2", ("'rack' is a level twice",)),
+    "a level twice": ("run --trace TABLE --nodes 1x8 --topology rack=2,rack=2", ("the level 'rack' is given twice",)),
     "a level that is taken": ("run --trace TABLE --nodes 1x8 --topology node=2", ("'node' cannot be a level",)),
     "a word that is nearly one": (
         "run --trace TABLE --nodes 1x8 --estimates exakt",

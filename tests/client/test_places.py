@@ -128,7 +128,7 @@ def test_a_server_that_is_merely_slow_is_waited_for(fake: Fake, other: Fake, kin
 def test_what_may_have_happened_is_not_done_again_but_told_of_soon(frozen: Fake, other: Fake, kind: str) -> None:
     other.on("GET", "/v1/health", healthy("leader"))
     began = time.monotonic()
-    with pytest.raises(Unreachable, match=f"{other.url} leads") as told:
+    with pytest.raises(Unreachable, match=f"{other.url} is the leader") as told:
         Both(kind, f"{frozen.url},{other.url}")("make_token")
     assert told.value.connected
     assert time.monotonic() - began < SHORT_S

@@ -179,7 +179,7 @@ async def test_an_asynchronous_client_and_a_login_know_the_authority_too(house: 
     ("words", "said"),
     [
         (("--listen", "0.0.0.0:0"), "tokens would be sent unencrypted"),
-        (("--listen", "127.0.0.1:0", "--tls-cert", "server.pem"), "a certificate and its key go together"),
+        (("--listen", "127.0.0.1:0", "--tls-cert", "server.pem"), "a certificate and its key belong together"),
         (("--listen", "127.0.0.1:0", "--tls-cert", "server.pem", "--tls-key", "stranger.key"), "do not match"),
         (("--listen", "127.0.0.1:0", "--tls-cert", "server.pem", "--tls-key", "nowhere"), "cannot read the TLS files"),
         (("--listen", "127.0.0.1:0", "--tls-cert", "names", "--tls-key", "server.key"), "are not PEM"),

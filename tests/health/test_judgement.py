@@ -257,7 +257,7 @@ def test_a_lemon_is_told_with_its_numbers_and_what_is_long_past_does_not_count()
     symptom = lemon("a", history, 0, SETTINGS)
     assert symptom is not None
     assert symptom.why == (
-        "jobs of 4 users hit machine faults here within 3d (5 of 11 jobs; 0 of 50 elsewhere), and run well elsewhere"
+        "jobs of 4 users hit machine faults here within 3d (5 of 11 jobs; 0 of 50 elsewhere), and succeed elsewhere"
     )
     assert lemon("a", history, 2 * MINUTE_MS, SETTINGS) is None
     assert lemon("a", history, 0, HealthSettings(lemon_failures=0)) is None

@@ -76,7 +76,7 @@ def test_a_sick_gpu_is_told_kept_over_a_restart_and_tried_before_it_comes_back(w
     _, ear = watch()
     assert told(ear, 1)[0][0] is Health.FAILED, "a restart forgives nothing"
     write_drills(health_folder(tmp_path), {1: InjectedFault(probe_fails=True)})
-    until(lambda: told(ear, 1)[-1][1].startswith("a probe failed: the drill makes it fail; before: the driver"))
+    until(lambda: told(ear, 1)[-1][1].startswith("a probe failed: simulated failure (drill); before: the driver"))
     write_drills(health_folder(tmp_path), {})
     assert until_told(ear, 1, Health.HEALTHY) == "a probe passed; before: the driver can no longer reach the GPU"
     assert len(told(ear, 0)) == 1

@@ -53,11 +53,11 @@ GPU_CASES = {
     "as cool as it should be": ([replace(WELL, temperature_c=89)], []),
     "as hot as where it slows down by itself": (
         [replace(WELL, temperature_c=90)],
-        [("hot", SUSPECT, "temperature 90 °C; it slows down from 90 °C on")],
+        [("hot", SUSPECT, "temperature 90 °C; the GPU slows down from 90 °C on")],
     ),
     "hot, without a word on where it slows down": (
         [GpuReading(uuid="GPU-a", temperature_c=95)],
-        [("hot", SUSPECT, "temperature 95 °C; it slows down from 90 °C on")],
+        [("hot", SUSPECT, "temperature 95 °C; the GPU slows down from 90 °C on")],
     ),
     "hot memory": (
         [replace(WELL, memory_temperature_c=106)],

@@ -15,7 +15,7 @@ HEAD_S = 0.4
 
 @pytest.fixture
 def settings():
-    return ApiSettings(head_timeout_s=HEAD_S, body_timeout_s=0.3, heartbeat_s=0.1)
+    return ApiSettings(head_timeout_s=HEAD_S, body_bytes_max=1 << 20, body_timeout_s=0.3, heartbeat_s=0.1)
 
 
 async def test_an_endless_body_is_cut_off(desk):

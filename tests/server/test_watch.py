@@ -59,7 +59,7 @@ def test_a_node_on_which_work_fails_more_than_elsewhere_is_a_lemon():
     past.ran(["n1"], FAILED, times=5)
     past.ran(["n2"], times=15)
     past.ran(["n3"], FAILED, times=1)
-    why = "lemon: jobs of 5 users hit machine faults here within 3d (5 of 5 jobs; 1 of 16 elsewhere), and run"
+    why = "lemon: jobs of 5 users hit machine faults here within 3d (5 of 5 jobs; 1 of 16 elsewhere), and suc"
     assert {node: said[: len(why)] for node, said in past.lemons().items()} == {"n1": why}
     assert past.lemons(lemon_failures=0) == {}
     assert past.lemons(now_ms=NOW_MS + 4 * DAY_MS) == {}, "it is long ago"
@@ -119,7 +119,7 @@ def test_a_node_is_judged_again_once_its_failed_jobs_have_run_well_elsewhere():
     for event in again.events:
         history.take(event)
     (why,) = history.lemons(NOW_MS, HealthSettings(), {}).values()
-    assert "5 of these jobs ran well elsewhere afterwards" in why
+    assert "5 of these jobs succeeded elsewhere afterwards" in why
 
 
 def test_a_users_errors_condemn_nothing_however_many():

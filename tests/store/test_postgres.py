@@ -50,7 +50,7 @@ def ask(address: str, statement: str) -> list:
 
 
 def test_a_second_server_is_told_who_leads(journal, address):
-    with pytest.raises(JournalBusy, match=r"the server at http://a:1 leads since .* UTC"):
+    with pytest.raises(JournalBusy, match=r"the server at http://a:1 is the leader \(since .* UTC\)"):
         PostgresJournal(address)
     journal.append([entry(1)]).result(10)
 

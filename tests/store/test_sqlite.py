@@ -102,7 +102,7 @@ def test_a_fault_in_the_projections_writes_nothing(journal, monkeypatch):
         raise AssertionError("a bug")
 
     monkeypatch.setattr("corral.store.sqlite.journal.fold", broken)
-    with pytest.raises(JournalFailed, match=r"a bug.*a bug of Corral"):
+    with pytest.raises(JournalFailed, match=r"a bug.*a bug in Corral"):
         journal.append([entry(1)]).result(10)
     assert journal.read(0, 10) == []
 

@@ -149,7 +149,7 @@ class Agent:
             self._news.set()
 
     def _attribute_end(self, report: Report) -> Report:
-        """On a lent machine, attribute the death by a SIGTERM that this agent did not send to the owner of the machine.
+        """On a machine from a provider, attribute the death by a SIGTERM that this agent did not send to the provider.
 
         It is not a failure of the task. A provider that ends an allocation signals all processes at once, including
         this one.
@@ -158,7 +158,7 @@ class Agent:
             return report
         if not self._leaving.wait(_SAME_S):
             return report
-        why = f"the machine is being taken away; {report.why}".rstrip("; ")
+        why = f"the provider is taking the machine back; {report.why}".rstrip("; ")
         return structs.replace(report, failure=FailureClass.NODE_LOST, why=why)
 
     # --- the lease ----------------------------------------------------------------------------------------------------
@@ -313,10 +313,11 @@ class Agent:
             if answer.session > self.session:  # the session counter on disk was lost
                 self.session, self._is_full = answer.session + 1, True
             if answer.refused:
-                _log.warning("the server recorded: %s", answer.refused)
+                _log.warning("recorded by the server: %s", answer.refused)
             if answer.complaint != self._complaint:
                 self._complaint = answer.complaint
-                _log.warning("the server cannot use this node: %s", answer.complaint or "solved, it can use it again")
+                problem = f"cannot use this node: {answer.complaint}" if answer.complaint else "can use this node again"
+                _log.warning("the server %s", problem)
             if answer.is_gone:
                 self._on_lost()
 

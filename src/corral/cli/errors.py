@@ -23,8 +23,8 @@ CANCELLED = 143  # of a job: as a shell reports a program that was ended by SIGT
 
 #: What each exit code means; the reference page shows it.
 EXIT_CODES = {
-    0: "done; of `run` and `wait`: the job succeeded",
-    FAULT: "unexpected error; of `run` and `wait`: the job failed without an exit code",
+    0: "success; with `run` and `wait`: the job succeeded",
+    FAULT: "unexpected error; with `run` and `wait`: the job failed without an exit code",
     BAD_INPUT: "wrong usage, or an invalid job file",
     UNREACHABLE: "no server can be reached, or there are no credentials",
     REFUSED: "the server refused; the message says why",
@@ -32,7 +32,7 @@ EXIT_CODES = {
     WOULD_WAIT: "`submit --dry-run`: the job would be accepted, and would wait",
     UNHEALTHY: "`doctor`, `db verify`, `config check`: problems were found",
     TIMED_OUT: "`wait --timeout`, `up --detach`: timed out",
-    INTERRUPTED: "interrupted; of `run`: detached, the job continues",
+    INTERRUPTED: "interrupted; with `run`: detached, the job continues",
     CANCELLED: "`run` and `wait`: the job was cancelled",
 }
 

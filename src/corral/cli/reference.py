@@ -57,7 +57,7 @@ def _one(command: click.Command, context: click.Context) -> str:
     text = inspect.cleandoc(command.help or "")
     if isinstance(command, JobCommand) and context.info_name != FULL:
         parameters = [each for each in parameters if each not in command.keys]
-        text += f"\n\nEvery key of a job file is an option, as of `corral {FULL}`."
+        text += f"\n\nEvery key of a job file is an option, as with `corral {FULL}`."
     rows = [row for parameter in parameters if (row := _row(parameter, context))]
     table = ["| option | meaning |", "|---|---|", *rows] if rows else []
     return "\n\n".join(filter(None, [f"## {context.command_path}", f"`{usage}`", _escaped(text), "\n".join(table)]))

@@ -53,7 +53,7 @@ class Transport:
         for place in self.servers.all:
             parts = split_url(place)
             if parts.scheme not in ("http", "https") or not parts.hostname:
-                raise BadCredentials(f"{place!r} is not the address of a server", "write it like http://127.0.0.1:7070")
+                raise BadCredentials(f"{place!r} is not the address of a server", "write it like http://127.0.0.1:7411")
         self._answer_s = answer_s
         self._ca = ca or ""
         self._tls: SSLContext | None = None
@@ -164,7 +164,7 @@ class Transport:
         others = {each: health for each in self.servers.others if (health := self._health(each)) is not None}
         leader = overtaken_by(url, own, others)
         if leader and (self.url != url or self.servers.move(leader)):
-            raise Overtaken(f"it does not answer, and {leader} leads")
+            raise Overtaken(f"it does not answer, and {leader} is the leader")
 
     def _health(self, url: str) -> HealthView | None:
         from corral.wire.api.record import HealthView

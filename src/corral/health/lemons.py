@@ -147,10 +147,10 @@ def lemon(
     again = sum(elsewhere.ran_well(end.job) for end in faults)
     why = (
         f"jobs of {users} users hit machine faults here within {within} ({failed} of {len(tried)} jobs; "
-        f"{elsewhere.faulty} of {elsewhere.jobs} elsewhere), and run well elsewhere"
+        f"{elsewhere.faulty} of {elsewhere.jobs} elsewhere), and succeed elsewhere"
     )
     if again:
-        why += f"; {again} of these jobs ran well elsewhere afterwards"
+        why += f"; {again} of these jobs succeeded elsewhere afterwards"
     return Symptom("lemon", Health.SUSPECT, why)
 
 

@@ -297,7 +297,7 @@ class Monitor:
     def _simulated_probe(self, slot: int) -> ProbeReading:
         drill = read_drills(self._folder).get(slot)
         is_bad = drill is not None and (drill.probe_fails or drill.vanished)
-        return ProbeReading(not is_bad, "the drill makes it fail" if is_bad else "")
+        return ProbeReading(not is_bad, "simulated failure (drill)" if is_bad else "")
 
     def _take_probe(self) -> None:
         with self._probe_lock:

@@ -153,7 +153,7 @@ def _looked(
 def _hot(reading: GpuReading, look: Look) -> Iterator[Symptom]:
     most = reading.temperature_c_max or look.settings.temperature_c_max
     if reading.temperature_c is not None and most and reading.temperature_c >= most:
-        why = f"temperature {reading.temperature_c} °C; it slows down from {most} °C on"
+        why = f"temperature {reading.temperature_c} °C; the GPU slows down from {most} °C on"
         yield Symptom("hot", Health.SUSPECT, why)
 
 

@@ -141,7 +141,7 @@ class HttpConnection:
     def _head(self, method: str) -> ResponseHead:
         while b"\r\n\r\n" not in self._ahead:
             if len(self._ahead) > HEAD_MAX:
-                raise BadAnswer("the head of the answer is too long")
+                raise BadAnswer("the headers of the response are too long")
             self._ahead += self._more()
         text, _, self._ahead = self._ahead.partition(b"\r\n\r\n")
         first, *lines = text.decode("latin-1").split("\r\n")
@@ -169,7 +169,7 @@ class HttpConnection:
     def line(self) -> bytes:
         while b"\r\n" not in self._ahead:
             if len(self._ahead) > HEAD_MAX:
-                raise BadAnswer("a line of the answer is too long")
+                raise BadAnswer("a line of the response is too long")
             self._ahead += self._more()
         line, _, self._ahead = self._ahead.partition(b"\r\n")
         return line
@@ -239,7 +239,7 @@ class ResponseHead:
         self._left: int | None = 0 if self._in_chunks else None
         if not self._in_chunks and length is not None:
             if not length.isdecimal():
-                raise BadAnswer(f"the length of the answer is {length[:20]!r}")
+                raise BadAnswer(f"the response has an invalid length: {length[:20]!r}")
             self._left = int(length)
         elif not self._in_chunks:
             self.keeps = False
@@ -257,7 +257,7 @@ class ResponseHead:
         data = self.connection.take(_AT_ONCE if self._left is None else self._left)
         if not data:
             if self._left is not None:
-                raise BadAnswer("the connection was closed in the middle of an answer")
+                raise BadAnswer("the connection was closed in the middle of a response")
             self._is_over = True
             return b""
         if self._left is not None:
@@ -281,7 +281,7 @@ class ResponseHead:
         try:
             length = int(size, 16)
         except ValueError:
-            raise BadAnswer(f"the length of a chunk is {size[:20]!r}") from None
+            raise BadAnswer(f"a chunk has an invalid length: {size[:20]!r}") from None
         if length == 0:
             while self.connection.line():
                 pass  # trailers are not needed

@@ -225,7 +225,7 @@ class HostProvider:
         them handles a view, because a view that was taken out of ``free`` is not put back."""
         lost = [view for view in here if view.trouble or view.gone_s is not None]
         if lost:
-            return ProviderUnavailable(lost[0].trouble or f"{lost[0].host} is gone at present")
+            return ProviderUnavailable(lost[0].trouble or f"{lost[0].host} is not reachable at present")
         if not here:
             self._uncertain.pop(order.pilot, None)  # it is not where it might have been
         for view in here or _drain(free):
@@ -354,7 +354,7 @@ class HostProvider:
         if ended is not None:
             return PilotStatus(pilot=pilot, phase=PilotPhase.ENDED, where=str(view.host), why=ended.why)
         if view.gone_s is not None:
-            why = "its host is gone at present"
+            why = "its host is not reachable at present"
             return PilotStatus(pilot=pilot, phase=PilotPhase.STARTED, where=str(view.host), why=why)
         is_leaving = view.place is not None and view.place.is_released
         caveat = "" if view.answer is None else view.answer.caveat

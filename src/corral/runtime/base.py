@@ -61,7 +61,7 @@ class StaleEpoch(Exception):
 
     def __init__(self, epoch: int, highest: int) -> None:
         super().__init__(
-            f"epoch {epoch} is over: a server with epoch {highest} has taken over. Stop this server; the other one "
+            f"epoch {epoch} has ended: a server with epoch {highest} has taken over. Stop this server; the other one "
             "continues its tasks."
         )
         self.epoch, self.highest = epoch, highest

@@ -67,7 +67,7 @@ def _begins_ms(wall_ms: int, last_ms: int, is_right: Callable[[], bool]) -> int:
             "clock_behind_the_journal",
             behind_s=-ahead_ms // 1000,
             goes_on_from_ms=last_ms,
-            why="time never goes back: durations are right, but times are shown too late",
+            why="the wall clock is behind the last record: Corral's time never decreases, so times are shown too late",
             do="set the wall clock if it is wrong; see docs/operate/alarms.md",
         )
     return max(wall_ms, last_ms)

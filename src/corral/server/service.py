@@ -69,7 +69,7 @@ class EventHub:
 
     def account_for(self, user: str) -> str | Refusal:
         """The account that jobs of this user run as if submitted now."""
-        return Refusal("not_leading", f"only the leading server knows the account of {user}", "ask the leader")
+        return Refusal("not_leading", f"only the leader knows the account of {user}", "send the request to the leader")
 
     def vitals(self) -> Vitals:
         """The health of this server."""

@@ -75,7 +75,11 @@ def parse_levels(topology: str) -> list[tuple[str, int]] | Refusal:
     names = [name for name, _ in levels]
     reserved = next((name for name in names if name in (CLUSTER, NODE_LEVEL) or names.count(name) > 1), None)
     if reserved is not None:
-        why = f"{reserved!r} cannot be a level" if names.count(reserved) == 1 else f"{reserved!r} is a level twice"
+        why = (
+            f"{reserved!r} cannot be a level"
+            if names.count(reserved) == 1
+            else f"the level {reserved!r} is given twice"
+        )
         return Refusal("bad_topology", why, "give each level between node and cluster a different name", "topology")
     return levels
 

@@ -63,7 +63,9 @@ def simulate(
         return chosen
     if scenario.estimates != LEARNED and scenario.estimates not in ESTIMATES:
         known = ", ".join((*ESTIMATES, LEARNED))
-        return Refusal("no_such_estimate", f"there are no estimates {scenario.estimates!r}", f"estimates: {known}")
+        return Refusal(
+            "no_such_estimate", f"there is no source of estimates {scenario.estimates!r}", f"estimates: {known}"
+        )
     recorder, learner = Recorder(), Learner() if scenario.estimates == LEARNED else None
     simulation = _simulation(trace, cluster, scenario, chosen, recorder, learner, journal)
     until_ms = NEVER_MS if scenario.until_ms is None else simulation.now_ms + scenario.until_ms

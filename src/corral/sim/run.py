@@ -179,7 +179,7 @@ class Simulation:
             self._look_again_ms = NEVER_MS if plan.look_again_ms is None else plan.look_again_ms
             if not has_freed and all(type(decision) is Place for decision in plan.decisions):
                 return
-        raise RuntimeError(f"the policy plans without end at {self.now_ms} ms")
+        raise RuntimeError(f"the policy does not stop planning at {self.now_ms} ms")
 
     def _has_questions(self) -> bool:
         """Whether there is anything to decide: a gang waits, must move, or could grow."""

@@ -117,7 +117,7 @@ UNKNOWN = {
     "several at once": ("shockwave:900", "900_0.2_10, 900_0.2_100"),
     "a GPU type": ("gavel:debug@p10", "Did you mean 'p100'"),
     "a choice where there is none": ("muri:trace3@x", "Leave @x out"),
-    "another choice": ("helios:Venus@cpu", "'all'"),
+    "another choice": ("helios:Venus@cpu", "write all"),
     "a seed that is none": ("synthetic:lab@x", "seed"),
     "a synthetic workload": ("synthetic:labb", "Did you mean 'lab'"),
 }
@@ -141,7 +141,7 @@ def test_a_folder_that_is_not_there_is_named(tmp_path):
 
 
 def test_an_empty_folder_has_none(tmp_path):
-    with pytest.raises(UnknownTrace, match="holds none"):
+    with pytest.raises(UnknownTrace, match="contains none"):
         open_trace("muri:trace3", tmp_path)
     assert list_traces(tmp_path) == OWN
 

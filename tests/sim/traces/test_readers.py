@@ -170,7 +170,7 @@ def test_helios_skips_and_counts_what_is_no_gpu_job(tmp_path):
         "5,u1,vc1,1,4,1,SUSPENDED,2020-01-01 00:00:00,2020-01-01 00:00:10,NaT,0,0",
     )  # fmt: skip
     trace = read_helios(path)
-    assert dict(trace.skipped) == {"asks for no GPU": 1, "never started": 2, "has no end": 1}
+    assert dict(trace.skipped) == {"requests no GPU": 1, "never started": 2, "has no end": 1}
     assert trace.jobs == (
         TraceJob(
             id="1", submit_ms=MIDNIGHT_MS, work_ms=60_000, gpus=16, cpu_milli=64_000, team="vc1", user="u1",
@@ -208,7 +208,7 @@ def test_acme_seren_has_no_memory_and_skips_like_helios(tmp_path):
     rows = (f"1,u,1,8,128,Other,COMPLETED,{times}", f"2,u,1,0,128,Other,COMPLETED,{times}")
     trace = read_acme(written(tmp_path, "trace_seren.csv", header, *rows))
     assert [job.memory_mib for job in trace.jobs] == [0]
-    assert trace.skipped == (("asks for no GPU", 1),)
+    assert trace.skipped == (("requests no GPU", 1),)
 
 
 # --- Standard Workload Format -------------------------------------------------------------------------------

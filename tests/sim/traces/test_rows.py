@@ -15,10 +15,10 @@ HEADER = "job_id,submission_time,duration,num_gpu"
 
 WRONG = {
     "a word for a number": ("a,10,long,1", 2, "duration", "not a number"),
-    "NaN": ("a,10,nan,1", 2, "duration", "no amount"),
-    "infinity": ("a,inf,5,1", 2, "submission_time", "no amount"),
+    "NaN": ("a,10,nan,1", 2, "duration", "not an amount"),
+    "infinity": ("a,inf,5,1", 2, "submission_time", "not an amount"),
     "a negative duration": ("a,10,-5,1", 2, "duration", "negative"),
-    "a number without end": (f"a,{'9' * 5000},5,1", 2, "submission_time", "no amount"),
+    "a number without end": (f"a,{'9' * 5000},5,1", 2, "submission_time", "not an amount"),
     "half a GPU": ("a,10,5,0.5", 2, "num_gpu", "whole number"),
     "no GPU": ("a,10,5,0", 2, "num_gpu", "at least 1"),
     "an empty field": ("a,,5,1", 2, "submission_time", "empty"),
@@ -56,7 +56,7 @@ def test_two_jobs_with_one_id_are_refused(tmp_path):
 
 FILES = {
     "an empty file": (b"", "is empty"),
-    "a header without rows": (b"job_id,submission_time,duration,num_gpu\n", "holds no jobs"),
+    "a header without rows": (b"job_id,submission_time,duration,num_gpu\n", "contains no jobs"),
     "a column that is missing": (b"job_id,submision_time,duration,num_gpu\n", "Did you mean 'submision_time'"),
     "two columns of one name": (b"job_id,submission_time,duration,num_gpu,duration\n", "two columns"),
     "a damaged gzip file": (gzip.compress(b"job_id" * 100)[:-12], "damaged gzip"),

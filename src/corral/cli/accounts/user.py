@@ -52,7 +52,7 @@ def list_users(fields: str | None, as_json: bool) -> None:
 
 @user.command("set")
 @click.argument("name")
-@click.option("--account", metavar="ACCOUNT", default=None, help="Account that runs their jobs.")
+@click.option("--account", metavar="ACCOUNT", default=None, help="Unix account that runs the jobs of the user.")
 @click.option("--disable/--enable", "disabled", default=None, help="Disable or enable the user.")
 def set_user(name: str, account: str | None, disabled: bool | None) -> None:
     """Create a user, or change the given settings of one."""
@@ -88,7 +88,7 @@ def grant(name: str, role: str, queue: str) -> None:
     """Grant a user a role in a queue and its children; without a queue, everywhere."""
     with connected() as client:
         client.grant(name, role, queue)
-    print_line(f"{name} is {role} of {queue or 'everything'}")
+    print_line(f"{name} is now {role} of {queue or 'the cluster'}")
 
 
 @user.command()
@@ -99,4 +99,4 @@ def revoke(name: str, role: str, queue: str) -> None:
     """Revoke a role."""
     with connected() as client:
         client.revoke(name, role, queue)
-    print_line(f"{name} is no longer {role} of {queue or 'everything'}")
+    print_line(f"{name} is no longer {role} of {queue or 'the cluster'}")

@@ -33,7 +33,7 @@ LATEST = 50
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", default=None, help="Show at most N.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.", panel="Output")
 def events(**given: Any) -> None:
-    """Show the event record: who did what, and what followed. Every record has a number to continue from."""
+    """Show events: who did what, and what followed. Every event has a number, from which --since continues."""
     with connected(patience_s=60.0) as client:
         for n, event in enumerate(_events(client, given), start=1):
             if given["as_json"]:

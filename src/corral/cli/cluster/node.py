@@ -181,7 +181,7 @@ def _gpu_row(gpu: GpuView) -> tuple[str, ...]:
 @click.option("--link-down", type=int, multiple=True, metavar="N", help="Simulate a failure of this NVLink.")
 @click.option("--pcie-width", type=int, metavar="LANES", help="Simulate a PCIe link with this many lanes.")
 @click.option("--vanish", is_flag=True, help="Simulate a GPU that has fallen off the bus.")
-@click.option("--fail-probe", is_flag=True, help="Let probes fail (simulated GPUs only).")
+@click.option("--fail-probe", is_flag=True, help="Make probes fail (simulated GPUs only).")
 @click.option("--end", is_flag=True, help="End all simulated faults of this GPU.")
 def drill(data: str | None, gpu: int, **given: Any) -> None:
     """Simulate a fault of a GPU of this machine. Jobs on it are really moved away.

@@ -80,8 +80,8 @@ def show(name: str, as_json: bool) -> None:
         "gangs": f"{found.gangs_running} running, {found.gangs_waiting} waiting "
         f"for {milli(found.gpu_milli_pending)} GPUs",
         "used": f"{gpu_hours(found.used_gpu_ms)} GPU hours",
-        "lost": f"{gpu_hours(found.loss_suffered_gpu_ms)} GPU hours to preemption, "
-        f"and cost others {gpu_hours(found.loss_caused_gpu_ms)}",
+        "lost": f"to preemption: {gpu_hours(found.loss_suffered_gpu_ms)} GPU hours; "
+        f"caused others to lose: {gpu_hours(found.loss_caused_gpu_ms)}",
         "children": ", ".join(found.children),
     }
     for title, text in lines.items():
@@ -92,20 +92,39 @@ def show(name: str, as_json: bool) -> None:
 @queue.command("set")
 @click.argument("name")
 @click.option("--guarantee", metavar="gpus=8,...", default=None, help="Always available to the queue.")
-@click.option("--limit", metavar="gpus=16,...", default=None, help="Most it may use, including what it borrows.")
-@click.option("--lend", metavar="gpus=4,...", default=None, help="Most of its unused guarantee that others may borrow.")
-@click.option("--user-limit", metavar="gpus=4,...", default=None, help="Most that one user may use.")
 @click.option(
-    "--weight", type=click.IntRange(min=1), default=None, help="Share of free capacity relative to its siblings."
+    "--limit", metavar="gpus=16,...", default=None, help="Maximum that the queue may use, including what it borrows."
 )
-@click.option("--max-jobs", type=click.IntRange(min=0), default=None, help="Most unfinished jobs.")
-@click.option("--max-jobs-per-user", type=click.IntRange(min=0), default=None, help="Most unfinished jobs of one user.")
-@click.option("--priority-ceiling", type=int, default=None, help="Highest priority of its jobs.")
-@click.option("--grace-max", type=Span(), metavar="TIME", default=None, help="Longest grace of its jobs.")
-@click.option("--preemptible/--not-preemptible", default=None, help="Default of preemptible for its jobs.")
+@click.option(
+    "--lend", metavar="gpus=4,...", default=None, help="Maximum of its unused guarantee that other queues may borrow."
+)
+@click.option("--user-limit", metavar="gpus=4,...", default=None, help="Maximum that one user may use.")
+@click.option(
+    "--weight",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=None,
+    help="Share of free capacity, relative to its sibling queues.",
+)
+@click.option(
+    "--max-jobs", type=click.IntRange(min=0), metavar="N", default=None, help="Maximum number of unfinished jobs."
+)
+@click.option(
+    "--max-jobs-per-user",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=None,
+    help="Maximum number of unfinished jobs of one user.",
+)
+@click.option("--priority-ceiling", type=int, metavar="N", default=None, help="Highest priority of its jobs.")
+@click.option("--grace-max", type=Span(), metavar="TIME", default=None, help="Longest grace period of its jobs.")
+@click.option(
+    "--preemptible/--not-preemptible", default=None, help="Whether its jobs may be preempted, if they do not state it."
+)
 @click.option(
     "--time-share",
     type=click.IntRange(min=0),
+    metavar="N",
     default=None,
     help="Time sharing: length of a turn as a multiple of the cost of a switch; 0: off.",
 )

@@ -37,4 +37,4 @@ def usage(fields: str | None, as_json: bool, **given: Any) -> None:
         found = client.usage(**given)
     USAGE.write(found.lines, fields, as_json, empty="no usage")
     if found.lines and not as_json:
-        print_note(f"in all {gpu_hours(found.gpu_ms)} GPU hours, {gpu_hours(found.lost_gpu_ms)} of them lost", dim=True)
+        print_note(f"total: {gpu_hours(found.gpu_ms)} GPU hours, {gpu_hours(found.lost_gpu_ms)} lost", dim=True)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     default=None,
     envvar="CORRAL_CONFIG",
     show_envvar=True,
-    help="Configuration file; the agent uses health, containers, logs and topology.labels of it.",
+    help="Configuration file; the agent reads only health, containers, logs and topology.labels.",
 )
 @click.option(
     "--account",
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     default=None,
     envvar="CORRAL_ACCOUNT",
     show_envvar=True,
-    help="Account for tasks without one; without it, an agent that runs as root refuses them.",
+    help="Account for tasks of users who have none; without it, an agent that runs as root refuses them.",
 )
 @click.option(
     "--address",
@@ -43,8 +43,16 @@ if TYPE_CHECKING:
     default="",
     help="Address at which other nodes reach this one; default: the one used to reach the server.",
 )
-@click.option("--cpus", type=click.IntRange(min=1), default=None, help="CPUs available to tasks; default: all.")
-@click.option("--memory-mib", type=click.IntRange(min=1), default=None, help="Memory available to tasks; default: all.")
+@click.option(
+    "--cpus", type=click.IntRange(min=1), metavar="N", default=None, help="CPUs available to tasks; default: all."
+)
+@click.option(
+    "--memory-mib",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=None,
+    help="Memory available to tasks, in MiB; default: all.",
+)
 def agent(
     data: str | None,
     fake_gpus: str | None,
@@ -175,7 +183,7 @@ def run_agent(
     renewal.stop()
     running.stop()
     if running.failed is not None:
-        hint = f"corral node token {credential.node} on the server, then corral node join --replace here"
+        hint = f"run corral node token {credential.node} on the server, then corral node join --replace here"
         raise Complaint(f"the server no longer accepts this agent: {running.failed}", hint, exit_code=FAULT)
     return 0
 

@@ -75,9 +75,11 @@ def fleet(ctx: click.Context) -> None:
     show_default=True,
     help="With MIN..MAX: give a node back after it was idle this long.",
 )
-@click.option("--shape", metavar="8xH100", default=None, help="GPUs of a node, until the first node has joined.")
+@click.option(
+    "--shape", metavar="8xH100", default=None, help="GPUs of a node, for planning until the first node has joined."
+)
 @click.option("--price", type=float, metavar="AMOUNT", default=None, help="Price of a node per hour.")
-@click.option("--cost-max", type=float, metavar="AMOUNT", default=None, help="Most that the fleet may cost in total.")
+@click.option("--cost-max", type=float, metavar="AMOUNT", default=None, help="Maximum cost of the fleet in total.")
 @_of_all_providers
 def up(
     name: str,
@@ -114,7 +116,7 @@ def up(
     )
     with connected() as client:
         client.set_fleet(name, wanted)
-    print_line(f"fleet {name} wants {_range(*nodes)} on {kind}; progress: corral fleet list")
+    print_line(f"fleet {name} is set to {_range(*nodes)} on {kind}; progress: corral fleet list")
 
 
 def _milli(amount: float | None) -> int | None:
@@ -127,8 +129,8 @@ def _range(least: int, most: int) -> str:
 
 def _state(found: FleetView) -> str:
     if found.leaving:
-        return "leaving"
-    return "trouble" if found.trouble else "ready" if found.joined >= max(found.nodes_min, found.wanted) else "coming"
+        return "removing"
+    return "error" if found.trouble else "ready" if found.joined >= max(found.nodes_min, found.wanted) else "starting"
 
 
 def _cost(found: FleetView) -> str:
@@ -147,7 +149,7 @@ FLEETS: Listing[FleetView] = Listing(
         "range": Field(lambda found: f"{found.nodes_min}..{found.nodes_max}"),
         "owner": Field(lambda found: found.owner),
         "cost": Field(_cost, right=True),
-        "trouble": Field(lambda found: found.trouble),
+        "trouble": Field(lambda found: found.trouble, title="ERROR"),
     },
     ("name", "on", "state", "nodes", "range", "owner", "trouble"),
 )
@@ -156,7 +158,7 @@ FLEETS: Listing[FleetView] = Listing(
 @fleet.command("list")
 @FLEETS.options
 def list_fleets(fields: str | None, as_json: bool) -> None:
-    """List fleets: nodes present and wanted."""
+    """List fleets: nodes present and requested."""
     with connected() as client:
         found = client.fleets().fleets
     FLEETS.write(found, fields, as_json, empty="no fleets")
@@ -179,7 +181,7 @@ def show(name: str, as_json: bool) -> None:
     rows = [
         (
             pilot.name,
-            "leaving" if pilot.leaving else pilot.phase,
+            "stopping" if pilot.leaving else pilot.phase,
             "yes" if pilot.node else "no",
             pilot.where or "-",
             "-" if pilot.until_ms is None else span(max(pilot.until_ms - now_ms(), 0)),
@@ -195,7 +197,7 @@ def show(name: str, as_json: bool) -> None:
 @click.argument("name")
 @click.option("--nodes", type=Nodes(), metavar="N|MIN..MAX", default=None, help="Number of nodes, or a range.")
 @click.option("--idle", type=Span(), metavar="TIME", default=None, help="Give a node back after it was idle this long.")
-@click.option("--cost-max", type=float, metavar="AMOUNT", default=None, help="Most that the fleet may cost in total.")
+@click.option("--cost-max", type=float, metavar="AMOUNT", default=None, help="Maximum cost of the fleet in total.")
 def scale(name: str, nodes: tuple[int, int] | None, idle: int | None, cost_max: float | None) -> None:
     """Resize a fleet. Idle nodes are given back first; jobs on others are warned and requeued."""
     from corral.wire.api.fleets import ScaleBody
@@ -207,7 +209,7 @@ def scale(name: str, nodes: tuple[int, int] | None, idle: int | None, cost_max: 
         client.scale_fleet(
             name, ScaleBody(nodes_min=least, nodes_max=most, idle_ms=idle, cost_max_milli=_milli(cost_max))
         )
-    print_line(f"fleet {name} wants {_range(*nodes)}" if nodes else f"fleet {name} is changed")
+    print_line(f"fleet {name} is set to {_range(*nodes)}" if nodes else f"fleet {name} is changed")
 
 
 @fleet.command()
@@ -216,7 +218,9 @@ def down(name: str) -> None:
     """Give all nodes of a fleet back. Jobs on them are warned and requeued first."""
     with connected() as client:
         client.recall_fleet(name)
-    print_line(f"fleet {name} is being given back as jobs leave its nodes; progress: corral fleet show {name}")
+    print_line(
+        f"fleet {name} is being removed: nodes are given back as jobs leave them; progress: corral fleet show {name}"
+    )
 
 
 @fleet.command()

@@ -20,7 +20,7 @@ from corral.wire.address import PLAIN_HINT, why_not_plain
 @click.argument("name", required=False, default="")
 @click.option("--expires", type=Span(), metavar="TIME", default="1h", show_default=True, help="Lifetime of the token.")
 def make_token(name: str, expires: int) -> None:
-    """Create a join token, valid for one node. With NAME: only for that node, replacing it."""
+    """Create a join token, valid for one node. With NAME: only for that node, whose credential it replaces."""
     with connected() as client:
         made = client.make_join_token(name, expires)
         url = client.url
@@ -32,7 +32,9 @@ def make_token(name: str, expires: int) -> None:
 @click.option(
     "--server", "urls", metavar="URL", multiple=True, required=True, help="URL of the server; may be repeated."
 )
-@click.option("--token", metavar="TOKEN", required=True, envvar="CORRAL_JOIN_TOKEN", help="From corral node token.")
+@click.option(
+    "--token", metavar="TOKEN", required=True, envvar="CORRAL_JOIN_TOKEN", help="Join token, from corral node token."
+)
 @click.option("--name", metavar="NAME", default=None, help="Name of the node; default: the host name.")
 @click.option(
     "--ca",
@@ -50,7 +52,7 @@ def make_token(name: str, expires: int) -> None:
     multiple=True,
     help="Address at which agents reach the server, if it differs from what the server announces (a tunnel or relay).",
 )
-@click.option("--replace", is_flag=True, help="Join again, although this machine has joined before.")
+@click.option("--replace", is_flag=True, help="Join again if this machine has joined before.")
 @agent_data_option
 def join(
     urls: tuple[str, ...],

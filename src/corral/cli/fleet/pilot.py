@@ -32,7 +32,7 @@ _RETRY_S = 0.5
     "--granted-by",
     metavar="PROVIDER",
     default="",
-    help="Offer the allocation that this provider states in the environment.",
+    help="Offer what this provider has allocated, as stated in the environment.",
 )
 @click.option("--fake-gpus", metavar="8xH100", default=None, help="Simulate these GPUs instead of using real ones.")
 @click.option("--path", metavar="RACK/SWITCH", default="", help="Topology domains of this node.")

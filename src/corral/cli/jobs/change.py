@@ -20,10 +20,10 @@ _jobs = click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
 
 
 @click.command()
-@click.option("--now", is_flag=True, help="Kill running tasks at once, without grace.")
+@click.option("--now", is_flag=True, help="Kill running tasks at once, without a grace period.")
 @_jobs
 def cancel(now: bool, jobs: tuple[str, ...]) -> int:
-    """Cancel jobs. Running jobs are warned and have their grace to save."""
+    """Cancel jobs. Running jobs are warned and get their grace period to save."""
     return _change(jobs, lambda client, job: client.cancel(job, now=now), "is cancelled")
 
 

@@ -29,8 +29,9 @@ _NAMED = re.compile(r"(?P<job>\d+)(?:\[(?P<index>\d+)\])?(?:/(?P<role>[\w-]+))?"
 @click.option("--stream", type=Word("stdout", "stderr"), default="stdout", help="Show this stream.")
 @click.option("--tail", "-n", type=click.IntRange(min=1), metavar="N", default=None, help="Show the last N lines.")
 def logs(job: str, **given: Any) -> None:
-    """Print what a task of a job wrote, as it was written; on a terminal, colours are kept and other control sequences
-    are left out. JOB may be 17, 17[3] or 17/trainer."""
+    """Print the output of a task of a job. On a terminal, colours are kept and other control sequences are left out.
+
+    JOB may be 17, 17[3] or 17/trainer."""
     from corral.client.errors import NotFound
 
     id, gang = named(job, given["gang"])

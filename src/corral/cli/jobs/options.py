@@ -90,7 +90,7 @@ def _variable(pair: str) -> str:
     if "=" in pair:
         return pair
     if pair not in os.environ:
-        raise Complaint(f"--env {pair}: there is no such variable here", "write it like NAME=value")
+        raise Complaint(f"--env {pair}: it is not set in your environment", "write it like NAME=value")
     return f"{pair}={os.environ[pair]}"
 
 

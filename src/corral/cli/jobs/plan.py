@@ -59,7 +59,7 @@ def _where(answer: DryRunAnswer) -> list[str]:
     left = len(answer.gangs) - _GANGS_SHOWN
     if lines and left > 0:
         lines.append(f"and {count(left, 'more gang')}")
-    return lines or ["nowhere yet"]
+    return lines or ["not placed yet"]
 
 
 def seats_text(gang: DryRunGang) -> str:
@@ -89,7 +89,7 @@ def _when(answer: DryRunAnswer) -> list[str]:
 def _quota(answer: DryRunAnswer) -> list[str]:
     lines = []
     for line in answer.quota:
-        used = f"{line.queue}: {amount_text(line.name, line.used)} used, {amount_text(line.name, line.asked)} more"
+        used = f"{line.queue}: {amount_text(line.name, line.used)} used, {amount_text(line.name, line.asked)} requested"
         terms = []
         if line.guarantee is not None:
             terms.append(f"guaranteed {amount_text(line.name, line.guarantee)}")

@@ -88,7 +88,7 @@ def _show_gangs(gangs: tuple[GangView, ...]) -> None:
     rows = []
     for gang in gangs[:_GANGS_SHOWN]:
         seats = "; ".join(f"{s.node}{f' GPU {ranges(s.gpus)}' if s.gpus else ''}" for s in gang.seats)
-        leaving = f"leaves ({gang.leaving})" if gang.leaving else ""
+        leaving = f"({gang.leaving})" if gang.leaving else ""
         saved = "" if gang.saved_step is None else str(gang.saved_step)
         rows.append((gang.id, state_text(gang.state, leaving), str(gang.attempt), saved, seats))
     for line in table(("GANG", "STATE", "RUN", "SAVED", "WHERE"), rows, (_LEFT, _LEFT, _RIGHT, _RIGHT, _WIDE)):

@@ -59,7 +59,7 @@ def _show_gang(gang: GangWhy, answer: WhyView) -> None:
     if not gang.reasons:
         print_line("  nothing blocks it: it starts in the next scheduling cycle")
     if gang.in_the_way:
-        print_line("\n  in the way")
+        print_line("\n  jobs in the way")
         rows = [
             (
                 (each.job and f"job {each.job}") or "a job of others",

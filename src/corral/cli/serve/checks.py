@@ -84,7 +84,7 @@ def database(folder: Path) -> DoctorCheck:
 def cgroups() -> DoctorCheck:
     about, root = "cgroups", Path("/sys/fs/cgroup")
     unified = root / "cgroup.controllers"
-    todo = "limits of memory and CPUs are then monitored, not enforced: run as root, or let systemd delegate"
+    todo = "limits of memory and CPUs are then monitored, not enforced: run as root, or let systemd delegate a cgroup"
     if unified.exists():
         has = {"memory", "cpu"} & set(unified.read_text().split())
         if os.access(root, os.W_OK) and len(has) == 2:
@@ -177,7 +177,7 @@ def clock() -> DoctorCheck:
     except (OSError, AttributeError):
         state = 0
     if state == _TIME_ERROR:
-        return DoctorCheck("clock", "note", "the clock is not synchronized", "start chrony, ntpd or systemd-timesyncd")
+        return DoctorCheck("clock", "note", "the clock is not synchronised", "start chrony, ntpd or systemd-timesyncd")
     return DoctorCheck("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%S %Z"))
 
 
@@ -185,7 +185,7 @@ def port(folder: Path, listen: str) -> DoctorCheck:
     host, _, number = listen.rpartition(":")
     here = running_server(folder)
     if here is not None:
-        return DoctorCheck("port", "ok", f"a server of this data runs at {here.url} (process {here.pid})")
+        return DoctorCheck("port", "ok", f"a server with this data folder runs at {here.url} (process {here.pid})")
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -254,7 +254,7 @@ def servers() -> list[DoctorCheck]:
 def _reported(url: str, health: HealthView) -> DoctorCheck:
     if health.status != "ok" or not health.following:
         waits = f", and waits for {health.waits_for}" if health.waits_for else ""
-        since = "" if health.followed_s_ago is None else f"; it last followed {health.followed_s_ago:.0f} s ago"
+        since = "" if health.followed_s_ago is None else f"; it last read the journal {health.followed_s_ago:.0f} s ago"
         return DoctorCheck("server", "bad", f"{url} is {health.status}{waits}{since}", "see its log, and the database")
     if health.role == "leader":
         left = "" if health.leading_for_s is None else f", for {health.leading_for_s:.0f} s unless renewed"

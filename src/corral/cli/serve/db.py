@@ -59,7 +59,7 @@ def verify(data: str | None, database: str | None, heads: str, public_key: str, 
         print_line(f"{style(finding.about, fg='red')}{at}: {finding.text}")
     if findings and not as_json:
         wrong = count(len(findings), "error")
-        print_note(f"{wrong}; keep a copy of {_shown(place)} before anything else")
+        print_note(f"{wrong}; keep a copy of {_shown(place)} before you do anything else")
     return UNHEALTHY if findings else 0
 
 
@@ -73,7 +73,9 @@ def _missing_heads(place: JournalPlace, file: str, public_key: str) -> list[Find
         with Path(file).open("rb") as lines:
             attested = [each.head for each in read_lines(lines, public_key)]
     except OSError as error:
-        raise Complaint(f"cannot read {file}: {(error.strerror or '').lower()}", "--heads names their file") from None
+        raise Complaint(
+            f"cannot read {file}: {(error.strerror or '').lower()}", "name the file of signed heads with --heads"
+        ) from None
     except BadAttestation as error:
         raise Complaint(f"{file}: {error}", "use another copy of the file", UNHEALTHY) from None
     text = "record {} is missing or has another hash than was attested: the journal was changed or restored from a copy"
@@ -101,7 +103,7 @@ def rebuild(data: str | None, database: str | None) -> None:
 @click.option("--to", "target", metavar="FILE", default=None, help="Archive file; default: in the data folder.")
 @click.option("--no-vacuum", is_flag=True, help="Do not shrink the database file.")
 def archive(data: str | None, database: str | None, upto: int | None, target: str | None, no_vacuum: bool) -> None:
-    """Move old records into an archive file and free their space. The chain stays whole. The server must be stopped.
+    """Move old records into an archive file and free their space. The hash chain stays valid. Stop the server first.
 
     A database file of an earlier version is rewritten, which needs free disk space for a copy of the remaining
     records. PostgreSQL reuses the space by itself.
@@ -116,8 +118,8 @@ def archive(data: str | None, database: str | None, upto: int | None, target: st
         try:
             path = journal.archive(last, Path(target).absolute() if target else None)
         except ArchiveRefused as error:
-            raise Complaint(str(error).rstrip("."), "see the records there are: corral db info") from None
-        print_line(f"records up to {last} are in {path}")
+            raise Complaint(str(error).rstrip("."), "list the records with: corral db info") from None
+        print_line(f"archived the records up to {last} in {path}")
         if not no_vacuum:
             _shrink(journal)
 

@@ -49,7 +49,7 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
     type=click.IntRange(min=1),
     metavar="NUMBER",
     default=None,
-    help="Most client connections. Default: 4000. Agents are counted separately.",
+    help="Maximum number of client connections. Default: 4000. Agents are counted separately.",
 )
 @click.option("--tls-cert", metavar="FILE", default=None, help="TLS certificate, in PEM.")
 @click.option("--tls-key", metavar="FILE", default=None, help="Key of the TLS certificate, in PEM.")
@@ -73,7 +73,7 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
     type=Span(),
     metavar="TIME",
     default=None,
-    help="With --cluster: how long tasks run without contact to the server. Default: 8s; on a shared database 15s.",
+    help="With --cluster: how long tasks run without contact with the server. Default: 8s; on a shared database 15s.",
 )
 @click.option(
     "--account",
@@ -83,7 +83,7 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
     show_envvar=True,
     help="Account that runs the jobs of users who have no account set.",
 )
-@click.option("--allow-plain-http", is_flag=True, help="Listen beyond this machine without TLS.")
+@click.option("--allow-plain-http", is_flag=True, help="Allow connections from other machines without TLS.")
 @click.option("--detach", "-d", is_flag=True, help="Run in the background; return when the server is ready.")
 @click.option(
     "--timeout", type=Span(), metavar="TIME", default="60s", show_default=True, help="With --detach: how long to wait."
@@ -171,13 +171,13 @@ def _backend(given: dict[str, Any], folder: Path, config: Config) -> Backend:
 
     if given["fake_gpus"] is not None:
         raise Complaint(
-            "--cluster and --fake-gpus do not go together", "simulated GPUs: corral agent --fake-gpus 8xH100"
+            "--cluster and --fake-gpus exclude each other", "simulated GPUs: corral agent --fake-gpus 8xH100"
         )
     is_shared = bool(given["database"] or config.database)
     lease_ms = given["lease"] or (SHARED_LEASE_MS if is_shared else LEASE_MS)
     settings = settings_for_lease(lease_ms, config.agents.farewell_ms)
     if fault := settings.fault():
-        raise Complaint(f"--lease: {fault}", "some seconds are usual; the default is 8s")
+        raise Complaint(f"--lease: {fault}", "a few seconds are usual; the default is 8s")
     return RemoteBackend(folder, settings)
 
 
@@ -200,7 +200,7 @@ def _options(config: Config, folder: Path, given: dict[str, Any]) -> Options:
     _check_tls(certificate, key, ca)
     is_open = host not in _LOOPBACK and not certificate and not config.allow_plain_http
     if is_open and not given["allow_plain_http"]:
-        what = f"{host} can be reached from elsewhere, and tokens would be sent unencrypted"
+        what = f"{host} is reachable from other machines, and tokens would be sent unencrypted"
         raise Complaint(what, "give --tls-cert and --tls-key, or --allow-plain-http")
     return Options(
         data=folder,
@@ -286,7 +286,7 @@ def _peers(stated: tuple[str, ...]) -> tuple[str, ...]:
 def _check_tls(certificate: str, key: str, ca: str) -> None:
     """Check before listening that the files can be read and match each other."""
     if bool(certificate) != bool(key):
-        raise Complaint("a certificate and its key go together", "give both --tls-cert and --tls-key")
+        raise Complaint("a certificate and its key belong together", "give both --tls-cert and --tls-key")
     if not certificate:
         return
     import ssl

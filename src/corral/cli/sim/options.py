@@ -107,12 +107,14 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     asked_option(
         "--until", type=Span(), metavar="TIME", default=None, help="End this long after the first submission."
     ),
-    click.option("--costs", type=Word(*COSTS), default="typical", help="Defaults of the costs below.", panel="Costs"),
+    click.option(
+        "--costs", type=Word(*COSTS), default="typical", help="Default values of the costs below.", panel="Costs"
+    ),
     _span("--start", "Time to start a job."),
     _span("--restart", "Time to restart from a checkpoint."),
     _span("--save", "Time to save a checkpoint when preempted."),
     _span("--stop", "Time to stop a job."),
-    _span("--checkpoint-every", "Interval of checkpoints; 0: none."),
+    _span("--checkpoint-every", "Interval between checkpoints; 0: none."),
     click.option("--saves/--no-saves", default=True, help="Whether jobs save checkpoints.", panel="Costs"),
     click.option(
         "--speed-model", type=Word(*SPEED_MODELS), default="distance", help="Slowdown of spread jobs.", panel="Costs"

@@ -8,7 +8,7 @@ import rich_click as click
 
 SENTENCES = {
     "standard": "Guaranteed queues first, then priority, fair share and age; preempts for guarantees and priority.",
-    "fair": "The queue with the least usage of its share first; no preemption.",
+    "fair": "The queue with the least usage relative to its share first; no preemption.",
     "priority": "Highest priority first; preempts lower priorities.",
     "fifo": "In order of arrival; any job that fits may start before one that does not.",
     "conservative": "In order of arrival; every job has a reservation that later jobs cannot delay.",

@@ -152,7 +152,7 @@ def _guarantees(asked: Asked, trace: Trace, cluster: ClusterSpec) -> tuple[tuple
     guaranteed = sum(gpus for _, gpus in asked.guarantee)
     if guaranteed > cluster.gpus:
         what = f"--guarantee adds up to {guaranteed} GPUs, there are {cluster.gpus}"
-        raise Complaint(what, "guarantee no more than there is")
+        raise Complaint(what, "guarantee no more GPUs than there are")
     return asked.guarantee
 
 

@@ -1,4 +1,4 @@
-"""Keeps the agent of a lent machine running: starts it, restarts it when it dies, asks it to leave, removes its files.
+"""Keeps the agent on a machine from a provider running: starts and restarts it, stops it, removes its files.
 
 Started by systemd, by itself, or by a provider, from the directory that ``bootstrap`` made. ``place.json`` says what to
 run. SIGTERM: ask the agent to leave. SIGHUP: the agent has a new version, restart it; tasks are not affected. The agent

@@ -382,7 +382,7 @@ def unit_text(base: str) -> str:
     """systemd signals only the agent's supervisor, which asks the agent to leave. Tasks outlive both."""
     wanted = "multi-user.target" if os.geteuid() == 0 else "default.target"
     return (
-        "[Unit]\nDescription=Corral agent, lent over SSH\nAfter=network-online.target\nWants=network-online.target\n"
+        "[Unit]\nDescription=Corral agent, started over SSH\nAfter=network-online.target\nWants=network-online.target\n"
         f"[Service]\nExecStart={sys.executable} -I -S {base}/{PROGRAM}\nRestart=on-failure\nRestartSec=1\n"
         "KillMode=process\nTimeoutStopSec=infinity\nDelegate=yes\nTasksMax=infinity\nLimitNOFILE=1048576\n"
         f"[Install]\nWantedBy={wanted}\n"

@@ -43,7 +43,7 @@ def describe(routes: Sequence[Route]) -> dict[str, Any]:
             "title": "Corral",
             "version": corral.__version__,
             "description": "A scheduler for machine-learning work on shared GPUs. Times are milliseconds since 1970. "
-            "What you may not see is answered with 404. Every answer has an X-Request-Id.",
+            "What you may not see is reported as not found (404). Every answer has an X-Request-Id.",
         },
         "servers": [{"url": "/"}],
         "security": [{"token": []}],
@@ -79,7 +79,7 @@ def _operation(route: Route) -> dict[str, Any]:
         "parameters": [*_path_parameters(route), *_query_parameters(route), *_header_parameters(route)],
         "responses": {**dict(_answers(route)), **dict(_problems(route))},
     }
-    parts = [route.about, f"Needs `{route.verb}`." if route.verb is not None else ""]
+    parts = [route.about, f"Requires the right `{route.verb}`." if route.verb is not None else ""]
     if any(parts):
         found["description"] = " ".join(part for part in parts if part)
     if route.kind is not BodyKind.NONE:

@@ -64,8 +64,8 @@ JOBS = (
     Route(
         method="GET", path="/v1/jobs/{job}/logs", tag="jobs", verb=Verb.LOGS_READ, handler=logs.read_log,
         summary="Read or follow the output of a task",
-        about="The body is the bytes as the task wrote them. The headers Corral-Log-Offset, Corral-Log-Next and "
-        "Corral-Log-Over say where they lie. With follow=true new output is sent as it is written, until the end.",
+        about="The body is the output, byte for byte. The headers Corral-Log-Offset, Corral-Log-Next and "
+        "Corral-Log-Over give its position. With follow=true new output is sent as it is written, until the end.",
         query=api.LogsParameters, answer=logs.KIND, statuses=(404,),
     ),
 )  # fmt: skip
@@ -73,7 +73,7 @@ JOBS = (
 RECORD = (
     Route(
         method="GET", path="/v1/events", tag="record", verb=Verb.EVENTS_READ, handler=events.events,
-        summary="Events of the journal, from any record on",
+        summary="Events of the journal, after any record",
         about="A page of JSON; or, with follow=true or Accept: text/event-stream, server-sent events whose id is the "
         "number of the record (Last-Event-ID is honoured).",
         query=api.EventsParameters, answer=api.EventList, also=(events.KIND,),

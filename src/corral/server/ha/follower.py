@@ -46,7 +46,7 @@ class FollowedJournal:
     def append(self, entries: Sequence[Entry]) -> Future[JournalHead]:
         del entries
         refused: Future[JournalHead] = Future()
-        refused.set_exception(JournalBusy("this server does not lead"))
+        refused.set_exception(JournalBusy("this server is not the leader"))
         return refused
 
     def read(self, after: int, limit: int) -> list[Record]:
@@ -178,7 +178,7 @@ class Follower(EventHub):
         return _NOT_HERE
 
 
-_NOT_HERE = Refusal("not_leader", "this server does not lead", "ask the leader")
+_NOT_HERE = Refusal("not_leader", "this server is not the leader", "send the request to the leader")
 
 
 class _Elsewhere:
@@ -190,8 +190,8 @@ class _Elsewhere:
 
     def put(self, queue: str, name: str, value: str) -> NoReturn:
         del queue, name, value
-        raise JournalBusy("this server does not lead")
+        raise JournalBusy("this server is not the leader")
 
     def drop(self, queue: str, name: str) -> NoReturn:
         del queue, name
-        raise JournalBusy("this server does not lead")
+        raise JournalBusy("this server is not the leader")

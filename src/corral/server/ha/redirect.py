@@ -111,8 +111,10 @@ def _no_database(waits_for: str) -> ApiError:
 def _elsewhere(leader: str, scope: Scope) -> ApiError:
     if not leader:
         hint = "another server takes over in a few seconds: try again"
-        return ApiError(503, "no_leader", "no server leads now", hint, headers=_WAIT)
+        return ApiError(503, "no_leader", "there is no leader at present", hint, headers=_WAIT)
     target = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
     query = scope["query_string"].decode("latin-1")
     where = f"{leader}{target}" + (f"?{query}" if query else "")
-    return ApiError(307, "not_leader", f"the server at {leader} leads", f"ask {leader}", headers={"Location": where})
+    return ApiError(
+        307, "not_leader", f"the leader is {leader}", f"send the request to {leader}", headers={"Location": where}
+    )

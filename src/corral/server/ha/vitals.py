@@ -14,7 +14,7 @@ WAITS_FOR = {
     "locked": "a lock on the database's tables to be released",
     "slow": "the database to answer in time",
     "read_only": "the database to be writable: it is read-only",
-    "full": "room on the database's disk",
+    "full": "free space on the database's disk",
     "crowded": "a free connection to the database",
 }
 

@@ -277,7 +277,7 @@ class FleetReconciler:
     def _cannot_ask(self, fleet: Fleet) -> str:
         owner = self._service.accounts.users.get(fleet.owner)
         if owner is None or owner.disabled or not may(owner, Verb.NODES_CHANGE, ""):
-            return f"its owner {fleet.owner} may no longer add nodes: set the fleet again as a user who may"
+            return f"its owner {fleet.owner} may no longer add nodes: run corral fleet up again as a user who may"
         return ""
 
     async def _order(self, fleet: Fleet, pilot: str) -> PilotOrder:

@@ -105,7 +105,7 @@ def _pick(name: str, wanted: str, known: dict[str, Path]) -> Path:
         return known[starting[0]]
     if starting:
         raise UnknownTrace(name, f"could be any of {', '.join(starting)}. Name one of them.")
-    raise UnknownTrace(name, f"there is no such trace.{nearest(wanted, known) or ' The folder holds none of them.'}")
+    raise UnknownTrace(name, f"there is no such trace.{nearest(wanted, known) or ' The folder contains none.'}")
 
 
 def _shortened(files: dict[str, Path]) -> dict[str, Path]:
@@ -174,7 +174,7 @@ def _read_gavel(path: Path, name: str, option: str) -> Trace:
 def _read_slurm(reader: Callable[[Path, str, bool], Trace]) -> Callable[[Path, str, str], Trace]:
     def read(path: Path, name: str, option: str) -> Trace:
         if option not in ("", _WITH_CPU_JOBS):
-            raise UnknownTrace(name, f"after @ only {_WITH_CPU_JOBS!r} can stand: jobs without GPUs as well.")
+            raise UnknownTrace(name, f"after @ write {_WITH_CPU_JOBS} (to include jobs without GPUs), not {option!r}.")
         return reader(path, name, option == _WITH_CPU_JOBS)
 
     return read
@@ -182,7 +182,7 @@ def _read_slurm(reader: Callable[[Path, str, bool], Trace]) -> Callable[[Path, s
 
 def _read_synthetic(path: Path, name: str, option: str) -> Trace:
     if option and not option.isdecimal():
-        raise UnknownTrace(name, f"after @ stands another seed, a whole number, not {option!r}.")
+        raise UnknownTrace(name, f"after @ write a seed (a whole number), not {option!r}.")
     return generate(path, name, int(option) if option else None)
 
 

@@ -25,7 +25,7 @@ def read_table(path: Path, name: str = "csv") -> Trace:
     for row in read_rows(path, _REQUIRED):
         for column in row.values:
             if column not in _FIELDS:
-                raise TraceError(row.file, 1, column, f"is no field of a job.{nearest(column, _FIELDS)}")
+                raise TraceError(row.file, 1, column, f"is not a field of a job.{nearest(column, _FIELDS)}")
         gathering.take(row, "id", _job(row))
     return gathering.trace()
 

@@ -286,18 +286,18 @@ def _check_amount(top: Section, description: Description) -> None:
     """Two of jobs, span and rate give the third."""
     rates = [key for key in ("load", "arrivals.per_hour") if _gives_rate(description, key)]
     if len(rates) == 2:
-        raise top.wrong("load", "and arrivals.per_hour both say how often jobs come. Leave one of them out.")
+        raise top.wrong("load", "and arrivals.per_hour both set the rate of arrivals. Leave one of them out.")
     given = [key for key in ("jobs", "span") if key in top] + rates
     if len(given) != 2:
-        found = ", ".join(given) or "none of them"
-        why = f"of jobs, span and load (or arrivals.per_hour) two are needed; there is {found}."
+        found = ", ".join(given) or "none"
+        why = f"give two of jobs, span and load (or arrivals.per_hour); given: {found}."
         raise top.wrong(given[-1] if given else "jobs", why)
     if description.span_ms == 0:
         raise top.wrong("span", "must be longer than 0.")
     if description.load is not None and not sum(entry.count * entry.gpus for entry in description.nodes):
         raise top.wrong("load", "is a part of the cluster's GPUs, so nodes with GPUs are needed.")
     if description.load is not None and not any(gpus and weight for gpus, weight in description.sizes):
-        raise top.wrong("load", "cannot be reached, since no job asks for a GPU.")
+        raise top.wrong("load", "cannot be reached, since no job requests a GPU.")
 
 
 def _gives_rate(description: Description, key: str) -> bool:

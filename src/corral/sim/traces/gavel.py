@@ -32,7 +32,7 @@ def read_gavel(path: Path, throughputs: Path, name: str = "gavel", gpu_type: str
         steps_per_s = _steps_per_s(row, table, throughputs, gpu_type)
         work_ms = round(row.whole("total_steps") * 1000 / steps_per_s)
         gathering.take(row, "job_type", _job(row, place, work_ms))
-    return gathering.trace(notes=[f"Work is what a job takes on {gpu_type} according to {throughputs.name}."])
+    return gathering.trace(notes=[f"Work is the run time of a job on {gpu_type} according to {throughputs.name}."])
 
 
 def read_shockwave(path: Path, name: str = "shockwave") -> Trace:
@@ -41,7 +41,7 @@ def read_shockwave(path: Path, name: str = "shockwave") -> Trace:
     for place, (number, line) in enumerate(read_lines(path)):
         row = _row(str(path), number, line, _SHOCKWAVE)
         gathering.take(row, "job_type", _job(row, place, row.ms("duration")))
-    return gathering.trace(notes=["Work holds for the first batch size of a job; its mode may change that."])
+    return gathering.trace(notes=["Work is computed for the first batch size of a job; its mode may change it."])
 
 
 def read_throughputs(path: Path, gpu_type: str) -> Throughputs:

@@ -13,7 +13,7 @@ from corral.sim.traces.trace import Trace, TraceJob
 
 _COLUMNS = ("job_id", "user", "vc", "gpu_num", "cpu_num", "state", "submit_time", "start_time", "end_time")
 
-NO_GPUS = "asks for no GPU"
+NO_GPUS = "requests no GPU"
 NEVER_STARTED = "never started"
 NO_END = "has no end"
 

@@ -97,7 +97,7 @@ class TraceRow:
         except ValueError:
             raise self.wrong(field, f"is {found!r}, which is not a number. Correct it or remove the row.") from None
         if not math.isfinite(real):
-            raise self.wrong(field, f"is {found!r}, which is no amount. Correct it or remove the row.")
+            raise self.wrong(field, f"is {found!r}, which is not an amount. Correct it or remove the row.")
         return real
 
     def ms(self, field: str, unit_ms: int = 1000) -> int:
@@ -141,7 +141,7 @@ class Gathering:
     def take(self, row: TraceRow, field: str, job: TraceJob) -> None:
         """Add a job; ``field``: the column of its id."""
         if (earlier := self._lines.setdefault(job.id, row.line)) != row.line:
-            raise row.wrong(field, f"is {job.id!r}, as in line {earlier} already. Two jobs cannot have one id.")
+            raise row.wrong(field, f"is {job.id!r}, as in line {earlier} already. Two jobs cannot have the same id.")
         self._jobs.append(job)
 
     def skip(self, reason: str) -> None:
@@ -149,7 +149,7 @@ class Gathering:
 
     def trace(self, nodes: Iterable[TraceNodes] = (), notes: Iterable[str] = ()) -> Trace:
         if not self._jobs and not self._skipped:
-            raise TraceError(self._file, 0, "", "holds no jobs. Is it the right file, and complete?")
+            raise TraceError(self._file, 0, "", "contains no jobs. Is it the right file, and complete?")
         self._jobs.sort(key=_by_submission)
         skipped = tuple(self._skipped.items())
         return Trace(self._name, tuple(self._jobs), tuple(nodes), skipped, tuple(notes))

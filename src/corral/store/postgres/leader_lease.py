@@ -85,7 +85,7 @@ def _begin(link: PostgresConnection, holder: str, url: str, lease_s: float) -> B
         now = leadership(link)
         if now.is_held and now.holder != holder:
             raise JournalBusy(
-                f"the server at {now.url or 'an unknown address'} leads since {now.since} UTC, for at least "
+                f"the server at {now.url or 'an unknown address'} is the leader (since {now.since} UTC) for at least "
                 f"{now.left_s:.0f} s more. Stop that server first, or wait until its lease ends."
             )
         _check_writable(link)

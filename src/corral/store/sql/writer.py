@@ -167,7 +167,7 @@ class JournalWriter:
         is_outage = isinstance(wrong, (OSError, JournalAway, *self._outage))
         failure = JournalFailed(
             f"journal write failed: {str(wrong).rstrip('.')}. Nothing more is accepted; acknowledged records are safe. "
-            f"{self._todo if is_outage else 'This is a bug of Corral: report it with the log.'}"
+            f"{self._todo if is_outage else 'This is a bug in Corral: report it with the log.'}"
         )
         failure.__cause__ = wrong
         return failure

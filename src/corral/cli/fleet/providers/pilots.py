@@ -13,7 +13,10 @@ Option = Callable[[Any], Any]
 
 OPTIONS: tuple[Option, ...] = (
     click.option(
-        "--corral", metavar="COMMAND", default=None, help="Command that runs corral on the nodes; default: as here."
+        "--corral",
+        metavar="COMMAND",
+        default=None,
+        help="Command that starts corral on the nodes; default: as on the server.",
     ),
     click.option("--folder", metavar="PATH", default=None, help="Data folder of the agents on the nodes."),
     click.option("--fake-gpus", metavar="8xH100", default=None, help="Simulate these GPUs on the nodes."),
@@ -22,7 +25,7 @@ OPTIONS: tuple[Option, ...] = (
         type=Span(),
         metavar="TIME",
         default=None,
-        help="Time for jobs to leave a node before it is given back.",
+        help="Time for jobs to save and stop before a node is given back.",
     ),
 )
 

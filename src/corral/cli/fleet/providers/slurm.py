@@ -23,7 +23,12 @@ OPTIONS: tuple[Option, ...] = (
     click.option("--gpus", type=click.IntRange(min=0), metavar="N", default=None, help="GPUs per node.", panel=_PANEL),
     click.option("--cpus", type=click.IntRange(min=1), metavar="N", default=None, help="CPUs per node.", panel=_PANEL),
     click.option(
-        "--memory-mib", type=click.IntRange(min=1), metavar="N", default=None, help="MiB per node.", panel=_PANEL
+        "--memory-mib",
+        type=click.IntRange(min=1),
+        metavar="N",
+        default=None,
+        help="Memory per node, in MiB.",
+        panel=_PANEL,
     ),
     click.option(
         "--exclusive/--shared",
@@ -32,7 +37,11 @@ OPTIONS: tuple[Option, ...] = (
         help="Request whole nodes; the default unless --gpus, --gres, --cpus or --memory-mib is given.",
     ),
     click.option(
-        "--as-user", metavar="USER", default=None, panel=_PANEL, help="Submit as this user; the server must be root."
+        "--as-user",
+        metavar="USER",
+        default=None,
+        panel=_PANEL,
+        help="Submit as this user; the server must run as root.",
     ),
     click.option("--slurm-conf", metavar="FILE", default=None, help="Path of slurm.conf.", panel=_PANEL),
     click.option(

@@ -120,7 +120,7 @@ class ContainerRuntime:
 
 def _keep_waiting(wait: Wait, fd: int) -> None:
     if not wait(_LOOK_MS, fd):
-        raise ContainerRuntimeError(NO_ANSWER, "the request is no longer wanted")
+        raise ContainerRuntimeError(NO_ANSWER, "the request was cancelled")
 
 
 def quoted(text: str) -> str:

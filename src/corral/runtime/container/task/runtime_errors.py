@@ -53,9 +53,9 @@ def no_image(image: str, why: str) -> StartFault:
     """Why the image could not be pulled."""
     text = why.lower()
     if any(phrase in text for phrase in _NO_REGISTRY):
-        return StartFault(START_FAILED, f"cannot pull the image {image!r} now: {_short(why)}")
+        return StartFault(START_FAILED, f"cannot pull the image {image!r} at present: {_short(why)}")
     if any(phrase in text for phrase in _NO_IMAGE):
-        return StartFault(USER_ERROR, f"no image {image!r} can be pulled from here: {_short(why)}")
+        return StartFault(USER_ERROR, f"there is no image {image!r} to pull: {_short(why)}")
     return StartFault(START_FAILED, f"cannot pull the image {image!r}: {_short(why)}")
 
 

@@ -251,7 +251,7 @@ def _check_accepted(route: Route, headers: dict[bytes, bytes]) -> None:
         is_refused = terms.replace(b" ", b"") in (b"q=0", b"q=0.0", b"q=0.00", b"q=0.000")
         if not is_refused and any(wanted in (each, each.partition(b"/")[0] + b"/*") for each in offered):
             return
-    why = "the server has no answer of a type that the client accepts"
+    why = "the server cannot answer with a content type that the client accepts"
     raise ApiError(406, "not_acceptable", why, f"accept {' or '.join((answer, *route.also))}")
 
 

@@ -36,7 +36,7 @@ class Unread:
             if excess <= 0:
                 return
             excess -= sizes[transport]
-            transport.cut_off("all unread answers together are too large")
+            transport.cut_off("clients have too many unread responses")
 
 
 class WatchedTransport:
@@ -100,7 +100,7 @@ class WatchedTransport:
         if waits == 0:
             self._unread.forget(self)
         elif self._written - waits < self._taken + self._due:
-            self.cut_off("the client does not read")
+            self.cut_off("the client does not read its responses")
         else:
             self._look_later(waits)
 
