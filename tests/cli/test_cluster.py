@@ -38,7 +38,7 @@ def test_queues_are_made_changed_shown_and_removed(corral: Type) -> None:
 def test_bad_terms_are_told(corral: Type, words: tuple[str, ...]) -> None:
     done = corral("queue", "set", "lab", *words)
     assert done.code == 2
-    assert words[0] in done.err or "is not a span" in done.err
+    assert words[0] in done.err or "is not a duration" in done.err
 
 
 def test_machines_are_listed_and_simulated_gpus_are_marked(corral: Type) -> None:

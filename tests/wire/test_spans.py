@@ -1,4 +1,4 @@
-"""Spans of time: what is read, what is refused, and that writing and reading are inverse."""
+"""Durations: what is read, what is refused, and that writing and reading are inverse."""
 
 from __future__ import annotations
 

@@ -313,7 +313,7 @@ class Agent:
             if answer.session > self.session:  # the session counter on disk was lost
                 self.session, self._is_full = answer.session + 1, True
             if answer.refused:
-                _log.warning("recorded by the server: %s", answer.refused)
+                _log.warning("the server recorded: %s", answer.refused)
             if answer.complaint != self._complaint:
                 self._complaint = answer.complaint
                 problem = f"cannot use this node: {answer.complaint}" if answer.complaint else "can use this node again"

@@ -17,7 +17,7 @@ def configuration_page() -> str:
         _HEAD,
         section("The file", "", config.CONFIG_KEYS),
         section("`listen`", "", config.LISTEN_KEYS),
-        section("`agents`", "Used with `corral up --fleet`.", config.AGENT_KEYS),
+        section("`agents`", "Used with `corral up --cluster`.", config.AGENT_KEYS),
         section("`accounts`", "See [security](security.md#accounts-of-jobs).", ACCOUNT_KEYS),
         section("`policy`", "", config.POLICY_KEYS),
         section("`topology`", _TOPOLOGY, TOPOLOGY_KEYS),
