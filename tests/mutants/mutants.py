@@ -15,6 +15,7 @@ APPLY = "tests/core/test_apply.py::"
 _CHARGED = "test_a_gang_is_metered_until_it_has_stopped_and_charged_unless_it_makes_room_for_others"
 COMMIT = "tests/core/test_commit.py::"
 QUOTA = "tests/core/test_quota.py::"
+UNDO = "tests/core/test_undo.py::"
 SETTLE = "tests/core/test_settle.py::"
 ENGINE = "tests/core/test_engine.py::"
 TRAPS = "tests/traps/test_traps.py::"
@@ -110,8 +111,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "commit_takes_nothing_back",
         f"{CORE}/commit.py",
-        "    draft.capacity.undo(mark)\n    for (victim, told)",
-        "    for (victim, told)",
+        "        draft.undo(mark)\n        return []",
+        "        return []",
         "Preemptor that was refused leaves its victims evicted in the draft.",
         (f"{COMMIT}test_room_that_was_refused_promises_nobody_the_cpus_of_its_victims",),
     ),
@@ -125,11 +126,35 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "undo_stops_short",
-        f"{CORE}/cluster/capacity.py",
-        "while len(log) > mark:",
-        "while len(log) > mark + 1:",
+        f"{CORE}/undo.py",
+        "range(len(log) - mark):",
+        "range(len(log) - mark - 1):",
         "Undo does not restore the first thing that was changed.",
         ("tests/properties/test_capacity_laws.py::test_undo_restores_everything",),
+    ),
+    Mutant(
+        "undo_forgets_who_leaves",
+        f"{CORE}/snapshot.py",
+        "self._put(self.leaving, gang.id, None)",
+        "self.leaving[gang.id] = None",
+        "A gang whose eviction was undone still counts as evicted.",
+        (LAWS, f"{UNDO}test_undo_restores_all_of_a_draft"),
+    ),
+    Mutant(
+        "undo_forgets_what_is_not_lent",
+        f"{CORE}/queues/quota.py",
+        """            log.append((self.__dict__, "_unlent", self._unlent))\n""",
+        "",
+        "What was computed during a trial about lending is believed after its undo.",
+        (LAWS,),
+    ),
+    Mutant(
+        "undo_forgets_runs",
+        f"{CORE}/queues/quota.py",
+        "self._put(self.runs[each], (gang, is_next), run)",
+        "self.runs[each][gang, is_next] = run",
+        "A budget still counts the run of a gang whose start was undone.",
+        (LAWS,),
     ),
     Mutant(
         "claim_not_held",

@@ -17,7 +17,7 @@ from corral.core import events as e
 from corral.core import facts as f
 from corral.core.cluster.resources import GPU_MILLI, Demand, Gpu, TaskDemand, amounts
 from corral.core.cluster.topology import NodeSpec
-from corral.core.commit import commit
+from corral.core.commit import commit, commit_one
 from corral.core.effects import KillGang, StartGang, effects
 from corral.core.engine import Policy, apply_all, react
 from corral.core.intake import commands
@@ -38,9 +38,10 @@ from corral.core.model import (
     Settings,
 )
 from corral.core.plan import MakeRoom, Plan
-from corral.core.snapshot import Snapshot
+from corral.core.snapshot import Draft, Snapshot
 from corral.core.state import State
 from corral.sim.research.published import policy as named_policy
+from tests.core.test_undo import image_of
 
 LEVELS = ("zone", "rack")
 
@@ -233,13 +234,30 @@ class Driver:
         if self.rng.random() < 0.15:
             return
         before = len(self.journal)
-        events = commit(self.state, plan, self.now)
+        events = self._commit(plan)
         self._must_commit_in_full(plan, events)
         self.take(events)
         assert len(self.journal) >= before
 
     def _snapshot(self) -> Snapshot:
         return Snapshot(self.state, self.now)
+
+    def _commit(self, plan: Plan) -> list[e.Event]:
+        self._must_undo(plan)
+        return commit(self.state, plan, self.now)
+
+    def _must_undo(self, plan: Plan) -> None:
+        """An undo restores all of a draft, and a decision that no longer holds leaves nothing behind in it."""
+        draft = Draft(self._snapshot())
+        for decision in plan.decisions:
+            before, mark = image_of(draft), draft.mark()
+            events = commit_one(draft, decision)
+            after = image_of(draft)
+            draft.undo(mark)
+            if image_of(draft) != before or (after != before and not events):
+                raise LawBroken(f"the draft is not as it was before {decision}")
+            if commit_one(draft, decision) != events or image_of(draft) != after:
+                raise LawBroken(f"not the same after an undo: {decision}")
 
     def _must_commit_in_full(self, plan: Plan, events: Sequence[e.Event]) -> None:
         """Law 4."""
@@ -254,7 +272,7 @@ class Driver:
         """Law 5: a plan may be as old as it likes."""
         if self.late_plans:
             plan = self.late_plans[self.rng.randrange(len(self.late_plans))]
-            self.take(commit(self.state, plan, self.now))
+            self.take(self._commit(plan))
 
     def _late_fact(self) -> None:
         if self.late_facts:
@@ -378,7 +396,7 @@ class Driver:
 
     def _calm_round(self) -> None:
         plan = self.chosen(self._snapshot())
-        self.take(commit(self.state, plan, self.now))
+        self.take(self._commit(plan))
         self.now += 20_000
         self._tell(f.Ticked())
         for effect in effects(self.state):

@@ -16,7 +16,6 @@ from corral.core import events as e
 from corral.core import facts as f
 from corral.core.apply import apply
 from corral.core.cluster.resources import GPU_MILLI, amounts
-from corral.core.commit import commit
 from corral.core.effects import StartGang, effects
 from corral.core.intake import commands
 from corral.core.intake.refusal import Refusal
@@ -130,8 +129,8 @@ class Upheaval(Driver):
         rival = named_policy(self.rng.choice(("fifo", "sjf", "fair", "srtf")))
         assert not isinstance(rival, Refusal)
         late, faster = self.chosen(self._snapshot()), rival(self._snapshot())
-        self.take(commit(self.state, faster, self.now))
-        self.take(commit(self.state, late, self.now))
+        self.take(self._commit(faster))
+        self.take(self._commit(late))
 
     # ---- preemption comes to rest -------------------------------------------------------
 
@@ -140,7 +139,7 @@ class Upheaval(Driver):
         made_way: Counter[tuple[str, str]] = Counter()
         for _ in range(ROUNDS_MAX):
             plan = self.chosen(self._snapshot())
-            events = commit(self.state, plan, self.now)
+            events = self._commit(plan)
             self._must_commit_in_full(plan, events)
             self._no_circle(events, made_way)
             if not events and not any(self._is_pending(effect.gang) for effect in effects(self.state)):

@@ -28,7 +28,7 @@ def commit(state: State, plan: Plan, now_ms: int) -> list[e.Event]:
     found: list[e.Event] = []
     for decision in plan.decisions:
         found += commit_one(draft, decision)
-        draft.capacity.keep()
+        draft.keep()
     return found + _reserve(state, plan, draft.served, now_ms)
 
 
@@ -99,7 +99,7 @@ def _make_room(draft: Draft, gang: Gang, decision: MakeRoom) -> list[e.Event]:
             return []
         if victim.id in draft.leaving or victim.id in draft.served or not set(told.keep) <= set(victim.seats):
             return []
-    mark, charges = draft.capacity.mark(), [victim.charged for victim, _ in victims if victim is not None]
+    mark = draft.mark()
     kept: list[e.Event] = []
     found: list[e.Event] = []
     for victim, told in victims:
@@ -115,24 +115,11 @@ def _make_room(draft: Draft, gang: Gang, decision: MakeRoom) -> list[e.Event]:
     whole = _are_of_size(gang, decision.seats) and len(decision.seats) - gang.demand.spares in gang.demand.sizes()
     whole = whole and lasts(draft.state, gang, decision.seats, draft.now_ms)
     if not whole or not _can_claim(draft, gang, decision.seats) or not _is_allowed(draft, gang, decision.seats):
-        _take_back(draft, mark, victims, charges)
+        draft.undo(mark)
         return []
     draft.claim(gang, decision.seats, draft.state.charge_for(gang.demand.task, decision.seats))
     claimed = e.GangClaimed(draft.now_ms, gang.id, gang.attempt, decision.seats, decision.out_of_turn_until_ms)
     return [*found, *kept, claimed]
-
-
-def _take_back(draft: Draft, mark: int, victims: Sequence[Any], charges: Sequence[Any]) -> None:
-    draft.capacity.undo(mark)
-    for (victim, told), charged in zip(victims, charges, strict=True):
-        draft.leaving.pop(victim.id)
-        draft.queues.charge(victim.queue, victim.user, charged, 1)
-        draft.count_run(victim)
-        if told.keep:
-            draft.served.pop(victim.id)
-            kept = draft.state.charge_for(victim.demand.task, told.keep)
-            draft.queues.charge(victim.queue, victim.user, kept, -1)
-            draft.count_next_run(victim, ())
 
 
 def _repair(draft: Draft, gang: Gang, decision: Repair) -> list[e.Event]:
@@ -143,17 +130,13 @@ def _repair(draft: Draft, gang: Gang, decision: Repair) -> list[e.Event]:
     is_whole = _is_whole(gang, decision.seats, decision.spares, goes_on=True)
     if not is_whole or not lasts(draft.state, gang, fresh, draft.now_ms):
         return []
-    mark = draft.capacity.mark()
-    charge = draft.state.charge_for(gang.demand.task, seats)
+    mark = draft.mark()
     draft.move(gang, (), ())
-    if not _are_free(draft, gang, seats, kept=gang.all_seats):
-        draft.capacity.undo(mark)
-        draft.queues.charge(gang.queue, gang.user, gang.charged, 1)
-        del draft.served[gang.id]
+    are_free = _are_free(draft, gang, seats, kept=gang.all_seats)
+    draft.undo(mark)
+    if not are_free:
         return []
-    draft.capacity.undo(mark)
-    draft.queues.charge(gang.queue, gang.user, gang.charged, 1)
-    draft.move(gang, seats, charge)
+    draft.move(gang, seats, draft.state.charge_for(gang.demand.task, seats))
     return [e.GangRepaired(draft.now_ms, gang.id, decision.attempt, decision.seats, decision.spares, by_window=True)]
 
 

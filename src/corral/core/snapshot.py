@@ -17,6 +17,7 @@ from corral.core.intake.submission import why_never
 from corral.core.model import Gang, GangState, Job
 from corral.core.queues.budget import Run
 from corral.core.state import State, need_ms, seated
+from corral.core.undo import ABSENT, Log, Undoable
 
 #: A gang that never reports a checkpoint gets no higher price for that: at most this much unsaved work is counted.
 SILENT_MS = 5 * 60_000
@@ -115,29 +116,36 @@ class Snapshot:
         return gang.gpu_milli * (unsaved + self.state.jobs[gang.job].spec.restart_cost_ms) // 1000
 
 
-class Draft:
-    """The cluster and the queues after the decisions made so far."""
+#: Seats on one node, and the gangs that they are for.
+Seated = tuple[tuple[Gang, Seat], ...]
+
+
+class Draft(Undoable):
+    """The cluster and the queues after the decisions made so far. Everything in it changes and is undone together."""
 
     def __init__(self, snapshot: Snapshot) -> None:
+        log: Log = []
+        self._log = log
         self.snapshot = snapshot
         self.state = snapshot.state
         self.now_ms = snapshot.now_ms
-        self.capacity = self.state.capacity.copy()
-        self.queues = self.state.queues.copy()
+        self.capacity = self.state.capacity.copy(log)
+        self.queues = self.state.queues.copy(log)
         self.leaving: dict[str, None] = {}  # gangs evicted by this draft
         self.served: dict[str, None] = {}  # gangs that got or claimed seats in this draft
         self.dropped: dict[str, None] = {}  # gangs whose claims this draft has dropped: they may be served again
-        self.seated: dict[str, list[tuple[Gang, Seat]]] = {}  # by node: seats taken in this draft
-        self.promised: dict[str, list[tuple[Gang, Seat]]] = {}  # by node: claimed seats
-        self.touched: set[str] = set()  # nodes that differ from the state
+        self.seated: dict[str, Seated] = {}  # by node: seats taken in this draft
+        self.promised: dict[str, Seated] = {}  # by node: claimed seats
+        self.touched: dict[str, None] = {}  # nodes that differ from the state
         for gang in self.state.claimants.values():
             for seat in gang.claim:
-                self.promised.setdefault(seat.node, []).append((gang, seat))
+                self.promised[seat.node] = (*self.promised.get(seat.node, ()), (gang, seat))
         if self.queues.has_budgets:
             for gang in self.state.holders.values():
                 self.count_run(gang)
             for gang in self.state.claimants.values():
                 self.count_next_run(gang, self.state.charge_for(gang.demand.task, gang.claim))
+            self.keep()
 
     def count_run(self, gang: Gang) -> None:
         """Count the run of a gang that holds seats in budgets: for its expected time, or until it has stopped."""
@@ -154,53 +162,43 @@ class Draft:
 
     def place(self, gang: Gang, seats: Sequence[Seat], charge: Amounts) -> None:
         self._sit(gang, seats)
-        self.served[gang.id] = None
-        self.queues.charge(gang.queue, gang.user, charge, 1)
-        if self.queues.has_budgets:
-            self.count_next_run(gang, charge)
+        self._charge(gang, charge)
 
     def place_on_claim(self, gang: Gang, seats: Sequence[Seat]) -> None:
         """The claim turns into seats; its charge stays."""
-        for n, seat in seated(self.capacity.topology, gang.claim):
-            self.capacity.unclaim(n, seat.gpus, gang.amounts)
-            self.promised[seat.node] = [each for each in self.promised[seat.node] if each[0] is not gang]
+        self._unclaim(gang)
         self._sit(gang, seats)
-        self.served[gang.id] = None
 
     def claim(self, gang: Gang, seats: Sequence[Seat], charge: Amounts) -> None:
         for n, seat in seated(self.capacity.topology, seats):
             self.capacity.claim(n, seat.gpus, gang.amounts)
-            self.promised.setdefault(seat.node, []).append((gang, seat))
-            self.touched.add(seat.node)
-        self.served[gang.id] = None
-        self.queues.charge(gang.queue, gang.user, charge, 1)
-        if self.queues.has_budgets:
-            self.count_next_run(gang, charge)
+            self._put(self.promised, seat.node, (*self.promised.get(seat.node, ()), (gang, seat)))
+            self._touch(seat.node)
+        self._put(self.served, gang.id, None)
+        self._charge(gang, charge)
 
     def drop_claim(self, gang: Gang) -> None:
-        for n, seat in seated(self.capacity.topology, gang.claim):
-            self.capacity.unclaim(n, seat.gpus, gang.amounts)
-            self.promised[seat.node] = [each for each in self.promised[seat.node] if each[0] is not gang]
-            self.touched.add(seat.node)
+        self._unclaim(gang)
         self.queues.charge(gang.queue, gang.user, gang.charged, -1)
         self.count_next_run(gang, ())
-        self.dropped[gang.id] = None
+        self._put(self.dropped, gang.id, None)
 
     def evict(self, gang: Gang) -> None:
         """Evict a gang: its charge ends, but its seats are not free yet."""
         for n, seat in seated(self.capacity.topology, gang.all_seats):
             self.capacity.pledge(n, gang.amounts, -1)
-            self.touched.add(seat.node)
-        self.leaving[gang.id] = None
+            self._touch(seat.node)
+        self._put(self.leaving, gang.id, None)
         self.queues.charge(gang.queue, gang.user, gang.charged, -1)
         if self.queues.has_budgets:
             self.count_run(gang)
 
     def move(self, gang: Gang, seats: Sequence[Seat], charge: Amounts) -> None:
         """Move a broken gang to these seats."""
-        self._rise(gang)
+        self.capacity.give_back_all(seated(self.capacity.topology, gang.all_seats), gang.amounts)
+        for seat in gang.all_seats:
+            self._touch(seat.node)
         self._sit(gang, seats)
-        self.served[gang.id] = None
         self.queues.charge(gang.queue, gang.user, gang.charged, -1)
         self.queues.charge(gang.queue, gang.user, charge, 1)
 
@@ -228,10 +226,35 @@ class Draft:
 
     def _sit(self, gang: Gang, seats: Sequence[Seat]) -> None:
         self.capacity.take_all(seated(self.capacity.topology, seats), gang.amounts)
-        for seat in seats:
-            self.seated.setdefault(seat.node, []).append((gang, seat))
-            self.touched.add(seat.node)
+        log = self._log
+        here, touched = self.seated, self.touched
+        assert log is not None
+        for seat in seats:  # equivalent to _put for each
+            node = seat.node
+            others = here.get(node)
+            if others is None:
+                log.append((here, node, ABSENT))
+                here[node] = ((gang, seat),)
+            else:
+                log.append((here, node, others))
+                here[node] = (*others, (gang, seat))
+            if node not in touched:
+                log.append((touched, node, ABSENT))
+                touched[node] = None
+        self._put(self.served, gang.id, None)
 
-    def _rise(self, gang: Gang) -> None:
-        self.capacity.give_back_all(seated(self.capacity.topology, gang.all_seats), gang.amounts)
-        self.touched.update(seat.node for seat in gang.all_seats)
+    def _unclaim(self, gang: Gang) -> None:
+        for n, seat in seated(self.capacity.topology, gang.claim):
+            self.capacity.unclaim(n, seat.gpus, gang.amounts)
+            others = tuple([each for each in self.promised[seat.node] if each[0] is not gang])
+            self._put(self.promised, seat.node, others)
+            self._touch(seat.node)
+
+    def _touch(self, node: str) -> None:
+        if node not in self.touched:
+            self._put(self.touched, node, None)
+
+    def _charge(self, gang: Gang, charge: Amounts) -> None:
+        self.queues.charge(gang.queue, gang.user, charge, 1)
+        if self.queues.has_budgets:
+            self.count_next_run(gang, charge)

@@ -14,10 +14,11 @@ from typing import Any
 
 from corral.core.cluster.resources import Amounts, Seat, TaskDemand
 from corral.core.cluster.topology import Topology
+from corral.core.undo import ABSENT, Log, Undoable
 
 
-class Capacity:
-    """Columns over one topology. Everything that changes is an element of a list or a dict and goes through _put."""
+class Capacity(Undoable):
+    """Columns over one topology."""
 
     def __init__(self, topology: Topology) -> None:
         nodes = len(topology.nodes)
@@ -41,7 +42,6 @@ class Capacity:
         self.sizes: list[int] = [0] * kinds
         #: increases whenever there may be more room than before: what did not fit at this value still does not fit
         self.grown = 0
-        self._log: list[tuple[Any, Any, Any]] | None = None
         for n, kind in enumerate(topology.kind):
             self.rooms[kind][0] |= 1 << n
             self.sizes[kind] = 1
@@ -131,7 +131,7 @@ class Capacity:
             key = (name, node)
             old = pledged.get(key)
             if log is not None:
-                log.append((pledged, key, _ABSENT if old is None else old))
+                log.append((pledged, key, ABSENT if old is None else old))
             pledged[key] = (old or 0) + sign * each
 
     def set_up(self, node: int, is_open: bool, healthy: int) -> None:
@@ -141,10 +141,8 @@ class Capacity:
         self._put(self.up, node, healthy if is_open else 0)
         self._refresh(node)
 
-    # ---- drafts ------------------------------------------------------------------------------------------------
-
-    def copy(self) -> Capacity:
-        """An independent copy with an undo log of its own."""
+    def copy(self, log: Log | None = None) -> Capacity:
+        """An independent copy with an undo log: this one, or one of its own."""
         twin = object.__new__(Capacity)
         twin.topology, twin.grown = self.topology, self.grown
         twin.open = self.open.copy()
@@ -155,38 +153,10 @@ class Capacity:
         twin.left = {name: column.copy() for name, column in self.left.items()}
         twin.rooms = [by_size.copy() for by_size in self.rooms]
         twin.sizes = self.sizes.copy()
-        twin._log = []
+        twin._log = [] if log is None else log
         return twin
 
-    def mark(self) -> int:
-        """A point to undo to. Only a copy has one: the state itself is never rolled back."""
-        assert self._log is not None, "only a draft can be undone"
-        return len(self._log)
-
-    def undo(self, mark: int) -> None:
-        log = self._log
-        assert log is not None
-        while len(log) > mark:
-            column, key, old = log.pop()
-            if old is _ABSENT:
-                column.pop(key, None)
-            else:
-                column[key] = old
-
-    def keep(self) -> None:
-        """Forget the undo log: changes so far cannot be undone, and earlier marks are invalid."""
-        assert self._log is not None
-        self._log.clear()
-
     # ---- writing -----------------------------------------------------------------------------------------------
-
-    def _put(self, column: Any, key: Any, value: Any) -> None:
-        if self._log is not None:
-            self._log.append((column, key, column.get(key, _ABSENT) if type(column) is dict else column[key]))
-        if value is _ABSENT:
-            column.pop(key, None)
-        else:
-            column[key] = value
 
     def _set_used(self, node: int, used: int, wanted: Amounts, sign: int) -> None:
         """Set the GPUs in use, and add (or subtract) the amounts. Equivalent to ``_put`` for each."""
@@ -213,9 +183,11 @@ class Capacity:
         key = (node, gpus.bit_length() - 1)
         left = self.vram[key] + slice_mib
         is_whole = left == self.topology.nodes[node].gpus[key[1]].vram_mib
-        self._put(self.vram, key, _ABSENT if is_whole else left)
         if is_whole:
+            self._drop(self.vram, key)
             self._put(self.used, node, self.used[node] & ~gpus)
+        else:
+            self._put(self.vram, key, left)
 
     def _refresh(self, node: int) -> None:
         free = self.up[node] & ~self.used[node] & ~self.claimed[node]
@@ -267,9 +239,6 @@ class Capacity:
             for n in nodes:
                 bits[n >> 3] |= 1 << (n & 7)
             self._move(kind, was, now, int.from_bytes(bits, "little"))
-
-
-_ABSENT: Any = object()
 
 
 def _amount_columns(topology: Topology) -> dict[str, list[int | None]]:

@@ -20,6 +20,7 @@ from corral.core.queues import lending
 from corral.core.queues.budget import Run
 from corral.core.queues.terms import Terms, changed, contested, next_change, terms_of
 from corral.core.queues.usage import Usage
+from corral.core.undo import ABSENT, WHOLE, Log, Undoable
 
 ROOT = ""
 _NOTHING: Mapping[str, int] = {}
@@ -66,7 +67,7 @@ class Queue(Struct, gc=False):
         )  # fmt: skip
 
 
-class QueueTree:
+class QueueTree(Undoable):
     """All queues. The root, named by the empty string, is the cluster itself and always exists."""
 
     def __init__(self, half_life_ms: int, entry_charge_ms: int) -> None:
@@ -79,7 +80,7 @@ class QueueTree:
         self._bounded: dict[str, bool] = {}
         self.derived: dict[tuple[str, str], Any] = {}  # cache of others: what follows from the settings along a path
         self._next_change_ms = 0  # no scheduled change before; 0: unknown
-        self._own: set[str] | None = None  # of a copy: the queues that are no longer shared with the original
+        self._own: set[str] = set()  # of a copy: the queues that are no longer shared with the original
         self.charges: list[str] = []  # of a copy: the queues that were charged, in order
         self._own_users: set[tuple[str, str]] = set()  # of a copy: (queue, user) that were charged
         #: computed guarantees and limits. With scheduled changes, a copy has its own, because time
@@ -105,7 +106,7 @@ class QueueTree:
         """Drop what was computed from the settings of queues; it is computed again when needed."""
         self._known_terms = self._guarantees = self._bounds = None
         self._unlent = {}
-        if self._own is not None:
+        if self._log is not None:
             self._guarantees, self._bounds = {}, {}
 
     def drop(self, name: str) -> None:
@@ -145,7 +146,7 @@ class QueueTree:
         if self._known_terms is None:
             specs = [queue.spec for queue in self.queues.values()]
             self._known_terms = terms_of(specs)
-            if self._own is None and not any(each.changes for each in specs):
+            if self._log is None and not any(each.changes for each in specs):
                 self._guarantees, self._bounds = {}, {}
         return self._known_terms
 
@@ -259,16 +260,16 @@ class QueueTree:
                     return Shortfall("budget", name, "gpu_ms", taken, budget.gpu_ms, part)
         return None
 
-    def set_run(self, name: str, gang: str, run: Run | None, *, is_next: bool = False) -> Run | None:
-        """Commit the current run of a gang, or its next one, to budgets; returns the one known before."""
-        before: Run | None = None
+    def set_run(self, name: str, gang: str, run: Run | None, *, is_next: bool = False) -> None:
+        """Commit the current run of a gang, or its next one, to budgets; None: no run."""
         for each in self._paths[name]:
             if self.queues[each].spec.budget is not None:
-                known = self.runs.setdefault(each, {})
-                before = known.pop((gang, is_next), None)
+                if each not in self.runs:
+                    self._put(self.runs, each, {})
                 if run is not None:
-                    known[gang, is_next] = run
-        return before
+                    self._put(self.runs[each], (gang, is_next), run)
+                elif (gang, is_next) in self.runs[each]:
+                    self._drop(self.runs[each], (gang, is_next))
 
     def is_bounded(self, name: str) -> bool:
         """Whether there is any limit on what a queue may use."""
@@ -309,12 +310,14 @@ class QueueTree:
 
     # ---- what if -----------------------------------------------------------------------------------------------
 
-    def copy(self) -> QueueTree:
-        """A copy of the tree that can be charged separately. Usage is shared: time does not advance in a draft."""
+    def copy(self, log: Log | None = None) -> QueueTree:
+        """A copy of the tree that can be charged separately, with an undo log: this one, or one of its own. Usage is
+        shared: time does not advance in a draft."""
         assert self._terms is not None  # computed here, not in every copy
         twin = object.__new__(QueueTree)
         twin.__dict__.update(self.__dict__)
         twin.queues = self.queues.copy()
+        twin._log = [] if log is None else log
         twin._own, twin._own_users, twin.charges, twin._unlent = set(), set(), [], {}
         twin.runs = {}
         if self._guarantees is None:
@@ -324,7 +327,7 @@ class QueueTree:
     def _to_change(self, name: str) -> Queue:
         """The queue, for a change. Copied on write: most queues of a draft are never charged."""
         queue = self.queues[name]
-        if self._own is not None and name not in self._own:
+        if self._log is not None and name not in self._own:
             self._own.add(name)
             queue = self.queues[name] = queue.twin()
         return queue
@@ -332,29 +335,37 @@ class QueueTree:
     # ---- bookkeeping -------------------------------------------------------------------------------------------
 
     def charge(self, name: str, user: str, amounts: Sequence[tuple[str, int]], sign: int) -> None:
-        if self._own is not None:
+        log = self._log
+        own, queues = self._own, self.queues
+        if log is not None:
+            log.append((self.charges, -1, ABSENT))
             self.charges.append(name)
         if not amounts:
             return
-        if self._unlent:
-            self._unlent = {}
         if sign < 0:
             amounts = [(dimension, -amount) for dimension, amount in amounts]
-        own, queues = self._own, self.queues
-        for each in self._paths[name]:
-            used = (queues[each] if own is None or each in own else self._to_change(each)).used
+        charged = [
+            (queues[each] if log is None or each in own else self._to_change(each)).used for each in self._paths[name]
+        ]
+        charged.append(self._user_to_change(name, user))
+        if log is not None:
+            log.append((self.__dict__, "_unlent", self._unlent))
+            log += [(used, WHOLE, used.copy()) for used in charged]
+        self._unlent = {}
+        for used in charged:
             for dimension, amount in amounts:
                 used[dimension] = used.get(dimension, 0) + amount
-        used = self._user_to_change(name, user)
-        for dimension, amount in amounts:
-            used[dimension] = used.get(dimension, 0) + amount
 
     def _user_to_change(self, name: str, user: str) -> dict[str, int]:
         """The charges of a user in a queue, for a change. Copied on write."""
         users = self.queues[name].user_used
         used = users.get(user)
-        if used is None or (self._own is not None and (name, user) not in self._own_users):
-            used = users[user] = {} if used is None else used.copy()
+        if used is None:
+            used = {}
+            self._put(users, user, used)
+            self._own_users.add((name, user))
+        elif self._log is not None and (name, user) not in self._own_users:
+            used = users[user] = used.copy()
             self._own_users.add((name, user))
         return used
 

@@ -174,7 +174,7 @@ class Future:
 
     def _changed(self) -> set[str]:
         """The nodes that the draft has changed."""
-        return self._draft.touched | self._draft.promised.keys()
+        return self._draft.touched.keys() | self._draft.promised.keys()
 
     def _up_to_date(self) -> Outlook:
         """The prospects of all nodes of the state. Equivalent to computing each of them again."""

@@ -131,7 +131,7 @@ class Cycle:
             self._serve(walk, overdue or self.heads.before(walk, turn) or turn)
             if overdue is not None and self._is_dealt_with(overdue.gang):
                 self.patience.is_over(overdue.gang)
-            self.draft.capacity.keep()
+            self.draft.keep()
 
     def _is_dealt_with(self, gang: Gang) -> bool:
         """Whether the gang starts, or its pool has all its reservations. False if quota blocks it, or if its start

@@ -388,15 +388,13 @@ class _Case:
 
     def _seats_without(self, gone: Iterable[Gang]) -> Seating | None:
         """Seats that it could use within quota if these had ended. Restores the draft."""
-        gone, draft = list(gone), self.draft
-        mark = draft.capacity.mark()
+        draft = self.draft
+        mark = draft.mark()
         for gang in gone:
             for n, seat in seated(draft.capacity.topology, gang.all_seats):
                 draft.capacity.give_back(n, seat.gpus, seat.slice_mib, gang.amounts)
             draft.queues.charge(gang.queue, gang.user, gang.charged, -1)
         is_allowed = not self._shortfalls(self._charge())
         seating = self._seats(FREE) if is_allowed else None
-        for gang in gone:
-            draft.queues.charge(gang.queue, gang.user, gang.charged, 1)
-        draft.capacity.undo(mark)
+        draft.undo(mark)
         return seating

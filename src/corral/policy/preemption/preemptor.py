@@ -461,16 +461,15 @@ class Preemptor:
 
     def _may_be_charged(self, gang: Gang, charge: dict[str, int], chosen: Iterable[Candidate]) -> bool:
         tree, now_ms = self._draft.queues, self._draft.now_ms
-        freed = [(c.gang, c.uncharged(self._state)) for c in chosen]
-        runs = [(c.gang, tree.set_run(c.gang.queue, c.gang.id, self._ended(c))) for c in chosen if tree.has_budgets]
-        for victim, amounts in freed:
-            tree.charge(victim.queue, victim.user, amounts, -1)
+        mark = tree.mark()
+        for candidate in chosen:
+            victim = candidate.gang
+            tree.charge(victim.queue, victim.user, candidate.uncharged(self._state), -1)
+            if tree.has_budgets:
+                tree.set_run(victim.queue, victim.id, self._ended(candidate))
         gpu_ms = charge.get(GPU_MILLI, 0) * self._snapshot.expected_ms(gang) // 1000
         is_allowed = next(tree.shortfalls(gang.queue, gang.user, charge, gpu_ms, now_ms), None) is None
-        for victim, amounts in freed:
-            tree.charge(victim.queue, victim.user, amounts, 1)
-        for victim, run in runs:
-            tree.set_run(victim.queue, victim.id, run)
+        tree.undo(mark)
         return is_allowed
 
     def _ended(self, candidate: Candidate) -> Run:

@@ -160,9 +160,10 @@ class _Wait:
         tree = self._then
         if tree is None or not self._is_there_then(gang):
             return None
+        mark = tree.mark()
         tree.charge(gang.queue, gang.user, charge, 1)
         is_delayed = not self._is_allowed(tree)
-        tree.charge(gang.queue, gang.user, charge, -1)
+        tree.undo(mark)
         return self._at_ms if is_delayed else None
 
     def allowed_from(

@@ -27,7 +27,7 @@ class InPlace(Seats):
         running = self.running
         full = self._full
         leaving = self.leaving
-        mark = self.capacity.mark()
+        mark = self.draft.mark()
         turns = {gang.id: turn for turn, gang in enumerate(self.order) if gang.id in running}
         self._below = [running[name] for name in turns]  # placed gangs; the last is removed first
         self._sits = {gang.id: gang.all_seats for gang in self._below}  # their nodes: GPUs are interchangeable
@@ -41,7 +41,7 @@ class InPlace(Seats):
                     first -= 1
                 if not self._come(gang, first):
                     full.add(gang.demand)
-        self._forget(mark)
+        self.draft.undo(mark)
 
     def _come(self, gang: Gang, first: int) -> bool:
         """Place a waiting gang; those from ``first`` on may be removed for it. False: there is no room."""

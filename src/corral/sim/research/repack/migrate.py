@@ -26,13 +26,12 @@ class Migration(Seats):
                 yield gang
 
     def seat(self) -> None:
-        capacity = self.capacity
-        mark = capacity.mark()
+        mark = self.draft.mark()
         for gang in self.state.holders.values():
             if self.draft.is_leaving(gang):
                 self._sit(gang, gang.all_seats, -1)
                 for n, _ in seated(self.topology, gang.all_seats):
-                    capacity.pledge(n, gang.amounts, 1)
+                    self.capacity.pledge(n, gang.amounts, 1)
             elif gang.id in self.running and self._is_at_home(gang):
                 self._sit(gang, gang.all_seats, -1)
             else:
@@ -42,7 +41,7 @@ class Migration(Seats):
                 self._reseat(gang)
             elif gang.profile.demand not in self._full:
                 self._come(gang)
-        self._forget(mark)
+        self.draft.undo(mark)
 
     def _reseat(self, gang: Gang) -> None:
         found = self._find(gang, (len(gang.seats),))

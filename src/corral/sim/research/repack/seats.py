@@ -44,7 +44,6 @@ class Seats:
         self.coming: list[
             tuple[Gang, tuple[Seat, ...], int]
         ] = []  # gang -> its seats, and the number of seats before the spares
-        self._charged: list[tuple[Gang, Amounts]] = []
         self.leaving: dict[str, Gang] = {}
         self.moving: dict[str, Gang] = {}
         self._full: set[Demand] = set()  # demands that did not fit: later turns have less room
@@ -87,15 +86,7 @@ class Seats:
         charge, _ = self._charge(gang, seats)
         self.draft.queues.charge(gang.queue, gang.user, charge, 1)
         self.draft.count_next_run(gang, charge)
-        self._charged.append((gang, charge))
         self.coming.append((gang, seats, size))
-
-    def _forget(self, mark: int) -> None:
-        """All gangs had a turn: restore the draft."""
-        self.capacity.undo(mark)
-        for gang, charge in self._charged:
-            self.draft.queues.charge(gang.queue, gang.user, charge, -1)
-            self.draft.count_next_run(gang, ())
 
     def _charge(self, gang: Gang, seats: Sequence[Seat]) -> tuple[Amounts, int]:
         charge = self.state.charge_for(gang.demand.task, seats)
@@ -189,12 +180,11 @@ class Seats:
         self.cycle.decisions.append(MakeRoom(gang.id, gang.attempt + 1, seats, victims))
 
     def _may_have_without(self, gang: Gang, seats: Sequence[Seat], gone: Sequence[Gang]) -> bool:
-        queues = self.draft.queues
+        mark = self.draft.mark()
         for each in gone:
-            queues.charge(each.queue, each.user, each.charged, -1)
+            self.draft.queues.charge(each.queue, each.user, each.charged, -1)
         found = self._may_have(gang, seats)
-        for each in gone:
-            queues.charge(each.queue, each.user, each.charged, 1)
+        self.draft.undo(mark)
         return found
 
     def _cause(self, gang: Gang) -> Cause:
