@@ -1,17 +1,12 @@
 """Finds the waiting jobs that make planning fail, by planning again without some of them, each time in a new process.
 
-Used when a policy has raised an error, or has not returned. A trial is a fork of the planner: its changes of the state
-are lost with it, and a trial that hangs is killed. Knows how to try and bisect; the server decides what to do with the
-jobs.
+Used when a policy has raised an error, or has not returned. Knows how to try and bisect; the server decides what to do
+with the jobs.
 """
 
 from __future__ import annotations
 
-import gc
-import math
 import os
-import select
-import signal
 import traceback
 from collections.abc import Callable, Sequence
 
@@ -25,6 +20,7 @@ from corral.core.intake.refusal import Refusal
 from corral.core.model import GangState
 from corral.core.snapshot import Snapshot
 from corral.core.state import State
+from corral.server.planner.forked import TrialFailed, forked
 
 CULPRITS_MAX = 8  # in one search; what is left is found by the next one
 _FAULT_CHARS = 500
@@ -57,7 +53,7 @@ class BisectResult(Struct, frozen=True, gc=False):
 def search(state: State, policy: Policy, asked: Search) -> BisectResult:
     """Find the waiting jobs that make planning fail. Each one takes about log2 of their number in trials."""
     jobs = list(dict.fromkeys(g.job for g in state.gangs.values() if g.state is GangState.WAITING and not g.blockers))
-    return find(jobs, lambda without: _forked(state, policy, asked, without))
+    return find(jobs, lambda without: _outcome(state, policy, asked, without))
 
 
 def find(jobs: Sequence[str], trial: Trial) -> BisectResult:
@@ -88,35 +84,13 @@ def find(jobs: Sequence[str], trial: Trial) -> BisectResult:
     return BisectResult(first_fault, tuple(found))
 
 
-def _forked(state: State, policy: Policy, asked: Search, without: Sequence[str]) -> str:
-    """Plan and commit in a child process. It ends by itself shortly after its time, even if the parent has died."""
-    heard, said = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.close(heard)
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(math.ceil(asked.patience_s) + 1)
-            gc.disable()
-            os.write(said, (_tried(state, policy, asked.now_ms, without) or "works")[:_FAULT_CHARS].encode())
-        finally:
-            os._exit(0)
-    os.close(said)
+def _outcome(state: State, policy: Policy, asked: Search, without: Sequence[str]) -> str:
+    """The error of a trial, in a process of its own; empty: it worked."""
     try:
-        answer = _heard(heard, asked.patience_s)
-    finally:
-        os.close(heard)
-        os.kill(child, signal.SIGKILL)
-        _, status = os.waitpid(child, 0)
-    if answer is None:
-        return f"no plan within {asked.patience_s:g} s"
-    return ("" if answer == "works" else answer) if answer else f"planning ended with status {status}"
-
-
-def _heard(pipe: int, patience_s: float) -> str | None:
-    """The answer of a trial. None: none in time. Empty: the process ended without an answer."""
-    ready, _, _ = select.select([pipe], [], [], patience_s)
-    return os.read(pipe, 4 * _FAULT_CHARS).decode(errors="replace") if ready else None
+        fault = forked(lambda: _tried(state, policy, asked.now_ms, without).encode(), asked.patience_s)
+    except TrialFailed as failed:
+        return str(failed)
+    return fault.decode()[:_FAULT_CHARS]
 
 
 def _tried(state: State, policy: Policy, now_ms: int, without: Sequence[str]) -> str:

@@ -11,7 +11,6 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Mapping
 from importlib import import_module
 
 import msgspec
@@ -19,9 +18,8 @@ from msgspec import structs
 
 from corral.core.engine import Policy, apply_all
 from corral.core.fleets.outlook import could_come
-from corral.core.intake.commands import cancel, forget, submit_many
+from corral.core.intake.commands import submit_many
 from corral.core.intake.refusal import Refusal
-from corral.core.model import JobSpec
 from corral.core.plan import MakeRoom, Place, Plan
 from corral.core.snapshot import Snapshot
 from corral.core.state import State
@@ -35,6 +33,7 @@ from corral.server import gc_tuning
 from corral.server.journal_state import JournalState
 from corral.server.planner import pipe_frames
 from corral.server.planner.bisect import Search, search
+from corral.server.planner.forked import forked
 from corral.server.planner.questions import DryRunOutcome, PlannerAnswer, PlannerQuestion, WhyAnswer
 from corral.wire.codec import FORMAT, decode
 from corral.wire.config import PolicyChoice
@@ -42,13 +41,15 @@ from corral.wire.config import PolicyChoice
 #: With more waiting gangs than this, changes that would help are not tried: each of them needs a plan of its own.
 ADVICE_LINE_MAX = 20_000
 ADVISED_MAX = 4  # of the gangs of one dry run, the first ones
+#: A dry run may take this part of the time that a plan may take: a plan that is requested meanwhile is still in time.
+DRY_RUN_PART = 0.5
 
 
 class PlannerProcess:
     """A state that follows the journal, and a policy."""
 
-    def __init__(self, policy: Policy) -> None:
-        self.policy = policy
+    def __init__(self, policy: Policy, timeout_s: float) -> None:
+        self.policy, self._timeout_s = policy, timeout_s  # of a plan
         self.known: JournalState
 
     @property
@@ -77,7 +78,9 @@ class PlannerProcess:
         if kind == pipe_frames.IMAGE:
             return self.known.pack()
         question = msgspec.json.decode(body, type=PlannerQuestion)
-        return msgspec.json.encode(self.why(question) if kind == pipe_frames.WHY else self.prospects(question))
+        if kind == pipe_frames.WHY:
+            return msgspec.json.encode(self.why(question))
+        return forked(lambda: msgspec.json.encode(self._prospects(question)), self._timeout_s * DRY_RUN_PART)
 
     def why(self, question: PlannerQuestion) -> PlannerAnswer:
         snapshot = Snapshot(self.state, question.now_ms)
@@ -108,29 +111,17 @@ class PlannerProcess:
         others = tuple(reason for reason in hold.reasons if not isinstance(reason, NeverFits))
         return structs.replace(hold, reasons=(NodesMayCome(names), *others))
 
-    def prospects(self, question: PlannerQuestion) -> PlannerAnswer:
-        """Submit the jobs, plan, and remove them again: the state is as before, and nothing is written."""
+    def _prospects(self, question: PlannerQuestion) -> PlannerAnswer:
+        """Submit the jobs and plan. Changes the state: only for a copy that is thrown away."""
         state, now_ms = self.state, question.now_ms
         events = submit_many(state, question.specs, question.user, now_ms, could_come(state, self.known.fleets))
         if isinstance(events, Refusal):
             return PlannerAnswer(refusal=events)
-        counters = (state.next_rank, state.next_job, state.version, state.now_ms)
         apply_all(state, events, now_ms)
-        try:
-            return PlannerAnswer(prospects=tuple(self._prospects(question.specs, now_ms)))
-        finally:
-            for job in question.specs:
-                for take_back in (cancel, forget):
-                    undone = take_back(state, job, now_ms)
-                    assert not isinstance(undone, Refusal), undone
-                    apply_all(state, undone, now_ms)
-            state.next_rank, state.next_job, state.version, state.now_ms = counters
-
-    def _prospects(self, specs: Mapping[str, JobSpec], now_ms: int) -> list[DryRunOutcome]:
-        snapshot = Snapshot(self.state, now_ms)
+        snapshot = Snapshot(state, now_ms)
         plan = self.policy(snapshot)
         found: list[DryRunOutcome] = []
-        for gang in [gang for job in specs for gang in self.state.jobs[job].gangs]:
+        for gang in [gang for job in question.specs for gang in state.jobs[job].gangs]:
             prospect = _foreseen(plan, gang, now_ms)
             if prospect is None:
                 hold = explain(snapshot, self.policy, gang)
@@ -138,7 +129,7 @@ class PlannerProcess:
                 if prospect.hold is not None and len(found) < ADVISED_MAX:
                     prospect = structs.replace(prospect, changes=self._changes(snapshot, prospect.hold))
             found.append(prospect)
-        return found
+        return PlannerAnswer(prospects=tuple(found))
 
 
 def _foreseen(plan: Plan, gang: str, now_ms: int) -> DryRunOutcome | None:
@@ -161,9 +152,10 @@ def chosen_policy(choice: PolicyChoice) -> Policy | Refusal:
 
 
 def main(choice: str) -> None:
-    chosen = chosen_policy(msgspec.json.decode(choice, type=PolicyChoice))
+    settings = msgspec.json.decode(choice, type=PolicyChoice)
+    chosen = chosen_policy(settings)
     assert not isinstance(chosen, Refusal), chosen
-    planner = PlannerProcess(chosen)
+    planner = PlannerProcess(chosen, settings.timeout_ms / 1000)
     gc_tuning.set_survivors_aside()
     looked_s = time.monotonic()
     while message := pipe_frames.read_frame(sys.stdin.buffer):
