@@ -10,7 +10,7 @@ from corral.core.intake.refusal import Refusal
 from corral.core.model import After, Dependency, GangState
 from corral.core.plan import Plan
 from corral.core.snapshot import Snapshot
-from corral.durations import span
+from corral.duration_text import span
 from corral.policy.explain.holds import explain
 from corral.policy.explain.reasons import (
     AboutToStart,

@@ -7,7 +7,7 @@ from typing import assert_never
 
 from corral.core.cluster.resources import Seat
 from corral.core.plan import Decision, DropClaim, Evict, Grow, MakeRoom, Place, Plan, Repair
-from corral.durations import span
+from corral.duration_text import span
 from corral.policy.explain.reasons import Hold
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.core.intake.refusal import Refusal
-from corral.durations import UNITS_MS, span, write_span
+from corral.duration_text import UNITS_MS, span, write_span
 from corral.wire.durations import MOST_MS, parse_span
 
 READ = {

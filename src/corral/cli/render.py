@@ -18,7 +18,7 @@ import rich_click as click
 
 from corral.cli.errors import Complaint, nearest
 from corral.cli.safe_text import harmless, one_line
-from corral.durations import span
+from corral.duration_text import span
 
 T = TypeVar("T")
 

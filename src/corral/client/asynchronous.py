@@ -17,7 +17,7 @@ from corral.client.call import ApiCall, Item, More, Open, Pause, Series
 from corral.client.calls import Calls
 from corral.client.errors import Unreachable
 from corral.client.retry import patience_for
-from corral.client.transport import ANSWER_S, Flight, Stream, Transport
+from corral.client.transport import ANSWER_S, AnswerStream, Flight, Transport
 from corral.io.http import HttpConnection
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ class AsyncClient(Calls):
         """Carry out a conversation; see ``call``."""
         answer: Any = None
         lost: Unreachable | None = None
-        stream: Stream | None = None
+        stream: AnswerStream | None = None
         try:
             while True:
                 try:
@@ -118,5 +118,5 @@ class AsyncClient(Calls):
         return f"AsyncClient({self.url!r})"
 
 
-def _more(stream: Stream, seconds: float, _: Flight) -> bytes:
+def _more(stream: AnswerStream, seconds: float, _: Flight) -> bytes:
     return stream.more(seconds)

@@ -11,7 +11,7 @@ from corral.client.call import ApiCall, Item, More, Open, Pause, Series
 from corral.client.calls import Calls
 from corral.client.errors import Unreachable
 from corral.client.retry import patience_for
-from corral.client.transport import ANSWER_S, Stream, Transport
+from corral.client.transport import ANSWER_S, AnswerStream, Transport
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ class Client(Calls):
         """Carry out a conversation; see ``call``."""
         answer: Any = None
         lost: Unreachable | None = None
-        stream: Stream | None = None
+        stream: AnswerStream | None = None
         try:
             while True:
                 try:

@@ -93,7 +93,7 @@ class Transport:
 
     def open(
         self, call: ApiCall[Any], flight: Flight | None = None, hops: int = HOPS
-    ) -> tuple[Stream | None, RawAnswer]:
+    ) -> tuple[AnswerStream | None, RawAnswer]:
         """A response that is read as it arrives, and its head; no stream if the request was refused."""
         url = self.url
         try:
@@ -106,7 +106,7 @@ class Transport:
             head.connection.close()
         if self._is_sent_on(head, hops):
             return self.open(call, flight, hops - 1)
-        stream = Stream(url, head)
+        stream = AnswerStream(url, head)
         if head.status < 400:
             return stream, RawAnswer(head.status, head.headers)
         body = b""
@@ -208,7 +208,7 @@ class Flight:
             self._connection.close()
 
 
-class Stream:
+class AnswerStream:
     """A streamed response. Closing it closes its connection."""
 
     def __init__(self, url: str, head: ResponseHead) -> None:

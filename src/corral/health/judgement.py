@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from corral.core.model import Health
-from corral.durations import span
+from corral.duration_text import span
 from corral.health.readings import ProbeReading
 from corral.health.rules import Observation, Symptom, terms_of
 from corral.wire.health import HealthSettings

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from corral.core.gang_id import job_of
 from corral.core.model import INFRASTRUCTURE, FailureClass, Health
-from corral.durations import span
+from corral.duration_text import span
 from corral.health.rules import Symptom
 from corral.wire.health import HOUR_MS, HealthSettings
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from corral.core.model import Health
-from corral.durations import span
+from corral.duration_text import span
 from corral.health.readings import (
     THROTTLES,
     GpuReading,

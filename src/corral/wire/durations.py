@@ -10,7 +10,7 @@ import re
 from itertools import pairwise
 
 from corral.core.intake.refusal import Refusal
-from corral.durations import UNITS_MS
+from corral.duration_text import UNITS_MS
 
 _UNITS_MS = {"w": 604_800_000, **UNITS_MS}
 MOST_MS = 1_000 * 365 * UNITS_MS["d"]  # a thousand years: more is probably a mistake

@@ -26,7 +26,7 @@ from corral.cli.render import (
 )
 from corral.cli.serve.data_folder import data_folder, data_option
 from corral.cli.session import connected
-from corral.durations import span
+from corral.duration_text import span
 
 if TYPE_CHECKING:
     from corral.wire.api.cluster import GpuView, NodeView

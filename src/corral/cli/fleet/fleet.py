@@ -13,7 +13,7 @@ from corral.cli.lazy import Noun
 from corral.cli.option_types import Span, Word
 from corral.cli.render import Field, Listing, now_ms, print_line, table, write_json
 from corral.cli.session import connected
-from corral.durations import span
+from corral.duration_text import span
 
 if TYPE_CHECKING:
     from corral.wire.api.fleets import FleetView

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from corral.cli.amounts import amount_text
 from corral.cli.render import ahead, count, mib, print_line, ranges, style
-from corral.durations import span
+from corral.duration_text import span
 
 if TYPE_CHECKING:
     from corral.core.cluster.resources import Demand

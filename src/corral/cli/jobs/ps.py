@@ -11,7 +11,7 @@ from corral.cli.errors import Complaint
 from corral.cli.option_types import Span, Words
 from corral.cli.render import Field, Listing, ago, clock, now_ms, print_line, print_note, state_text, style
 from corral.cli.session import connected
-from corral.durations import span
+from corral.duration_text import span
 
 if TYPE_CHECKING:
     from corral.client.blocking import Client

@@ -12,7 +12,7 @@ from corral.cli.jobs.wait import failure_text
 from corral.cli.render import Field, ago, clock, count, print_line, ranges, state_text, style, table, write_json
 from corral.cli.safe_text import one_line
 from corral.cli.session import connected
-from corral.durations import span
+from corral.duration_text import span
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

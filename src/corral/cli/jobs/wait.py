@@ -12,7 +12,7 @@ from corral.cli.jobs.logs import named
 from corral.cli.option_types import Span
 from corral.cli.render import print_note
 from corral.cli.session import connected
-from corral.durations import span
+from corral.duration_text import span
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

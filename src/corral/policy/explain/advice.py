@@ -21,7 +21,7 @@ from corral.core.model import Blocker, Gang, GangState, Profile, QueueSpec
 from corral.core.plan import MakeRoom, Place
 from corral.core.queues.backlog import Backlog
 from corral.core.snapshot import Snapshot
-from corral.durations import span
+from corral.duration_text import span
 from corral.policy.explain.holds import explain
 from corral.policy.explain.reasons import (
     AmountShort,

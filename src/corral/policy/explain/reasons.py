@@ -12,7 +12,7 @@ from corral.core.cluster.resources import CPU_MILLI, GPU_MILLI, MEMORY_MIB
 from corral.core.gang_id import short_name
 from corral.core.intake.refusal import Refusal
 from corral.core.model import Suspension
-from corral.durations import span
+from corral.duration_text import span
 
 
 class Change(Struct, frozen=True, gc=False):

@@ -22,7 +22,7 @@ from typing import TypeVar
 import msgspec
 
 from corral.providers.base import ProviderUnavailable
-from corral.providers.ray.messages import AskRequest, Envelope, NodesRequest, OpenRequest
+from corral.providers.ray.driver_messages import AskRequest, Envelope, NodesRequest, OpenRequest
 from corral.providers.ray.settings import RaySettings
 
 T = TypeVar("T")

@@ -1,8 +1,8 @@
 """The other end of the bridge: a program that is a Ray driver and executes requests.
 
 Run by the Python of Ray's environment, which has no Corral: uses only the standard library and Ray. A request is a line
-of JSON on the standard input, followed by as many bytes as it says (`messages` describes both sides). Each is answered
-by a line with its number, in any order. The program ends with its input. If Ray ends it, nothing else is affected.
+of JSON on the standard input, followed by as many bytes as it says (see `driver_messages`). Each is answered by a line
+with its number, in any order. The program ends with its input. If Ray ends it, nothing else is affected.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from corral.providers.bootstrap.bundle import AgentBundle
 from corral.providers.bootstrap.host_messages import HostAnswer, HostRequest, LookRequest
 from corral.providers.bootstrap.payload import FIRST_WORDS, install_request, payload
 from corral.providers.ray.bridge import Bridge
-from corral.providers.ray.messages import AskAnswer, AskRequest, NodeAnswer, NodesAnswer, NodesRequest
+from corral.providers.ray.driver_messages import AskAnswer, AskRequest, NodeAnswer, NodesAnswer, NodesRequest
 from corral.providers.ray.settings import RaySettings
 from corral.providers.remote_exec import HostAway, HostUnfit, checked_answer
 

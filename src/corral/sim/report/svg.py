@@ -13,7 +13,7 @@ from itertools import count
 
 from msgspec import Struct
 
-from corral.durations import span
+from corral.duration_text import span
 
 COLOURS = 8
 LEFT = 62

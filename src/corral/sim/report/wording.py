@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.durations import span
+from corral.duration_text import span
 
 NOTHING = "–"
 

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from corral.core.intake.refusal import Refusal
-from corral.durations import write_span
+from corral.duration_text import write_span
 from corral.wire.document.errors import Path, Reading, Wrong, nearest, show
 from corral.wire.durations import parse_span
 from corral.wire.sizes import parse_size, write_size

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from corral.core.work import EarlySignal, Mount
-from corral.durations import write_span
+from corral.duration_text import write_span
 from corral.wire.document.errors import Path, Reading, Wrong, show
 from corral.wire.document.key_table import Key, KeyTable
 from corral.wire.document.kinds import FLAG, SPAN, ValueKind, check_characters, meant, number, text

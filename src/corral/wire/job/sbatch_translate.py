@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from corral.durations import write_span
+from corral.duration_text import write_span
 from corral.wire.document.errors import Fault, Wrong, show
 from corral.wire.job.program import signal_name
 from corral.wire.job.slurm_units import slurm_count, slurm_mib, slurm_moment, slurm_span

@@ -13,7 +13,7 @@ from corral.core.accounts import accounts as a
 from corral.core.fleets import fleets as fl
 from corral.core.gang_id import short_name
 from corral.core.model import PREEMPTING, Cause, FailureClass
-from corral.durations import span
+from corral.duration_text import span
 
 
 def sentence(event: Any) -> str:
