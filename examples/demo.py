@@ -1,4 +1,4 @@
-"""A small mixed day on the live system, told as it happens: `make demo`.
+"""A small mixed day on the live system, shown as it happens: `make demo`.
 
 Starts a server of its own on eight simulated GPUs (nothing but their number is made up: jobs are real processes),
 submits a gang, an array, a borrower that is reclaimed, an urgent job that preempts, one that crashes and is tried

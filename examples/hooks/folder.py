@@ -1,4 +1,4 @@
-"""A cloud in a folder: the three commands of `corral fleet up --on command`, for a machine that lends itself.
+"""A cloud in a folder: the three commands of `corral fleet up --on command`, for a machine that plays the cloud.
 
     corral fleet up local --on command --nodes 0..4 --shape 8xH100 \
         --acquire "python examples/hooks/folder.py acquire /tmp/cloud" \
@@ -7,7 +7,7 @@
 
 A pilot is a process of this machine with simulated GPUs. A real cloud would tag a machine with CORRAL_PILOT_ID and
 start the same command on it. FOLDER_NODES: how many there are at once (4). FOLDER_AWAY: a file; while it is there,
-nobody answers.
+no command answers.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def look(folder: Path) -> None:
 
 
 def start_waiting(folder: Path) -> None:
-    """As machines become free, those who wait have them."""
+    """As machines become free, waiting pilots get them."""
     places = sorted(
         (place for place in folder.iterdir() if (place / "told").exists()), key=lambda place: place.stat().st_ctime
     )

@@ -31,7 +31,7 @@ from corral.remote.messages import (
 from corral.runtime.base import TaskKey
 from corral.runtime.fake import FakeBackend, FakeScript
 from corral.runtime.local.task import lease
-from tests.runtime.telling import order, until
+from tests.runtime.reports import order, until
 
 Answer = tuple[AgentAnswer, LeaseAnswer]
 FIRST, SECOND = TaskKey("1/main", 1, 0), TaskKey("1/main", 2, 0)
@@ -88,7 +88,7 @@ def wanted(epoch: int, key: TaskKey, version: int = 1, term: int = 0, base: int 
     return DesiredAnswer(epoch=epoch, term=term, base=base, version=version, tasks=(task,))
 
 
-class Ground:
+class Harness:
     def __init__(self, data: Path, answer: Answer) -> None:
         self.place, self.line = AgentDir(data), ScriptedLine(answer)
         self.backend = FakeBackend([NodeSpec("n1")], lambda _: FakeScript())
@@ -103,12 +103,12 @@ class Ground:
 
 
 def test_orders_of_an_older_server_are_refused_for_ever(tmp_path: Path):
-    ground = Ground(tmp_path, granted(5))
-    ground.line.desires.append(wanted(4, FIRST))
-    until(lambda: ground.refused() == 1)
-    assert ground.backend.known() == []
-    ground.agent.stop()
-    again = Ground(tmp_path, granted(4))
+    harness = Harness(tmp_path, granted(5))
+    harness.line.desires.append(wanted(4, FIRST))
+    until(lambda: harness.refused() == 1)
+    assert harness.backend.known() == []
+    harness.agent.stop()
+    again = Harness(tmp_path, granted(4))
     assert again.line.heard[0].epoch == 5, "it is remembered"
     again.line.desires.append(wanted(4, FIRST))
     until(lambda: again.refused() > 2)
@@ -119,91 +119,91 @@ def test_orders_of_an_older_server_are_refused_for_ever(tmp_path: Path):
 
 def test_orders_of_a_new_leader_wait_for_its_answer_and_are_no_alarm(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     """A takeover: the thread that asks reaches the new leader before the one that reports."""
-    ground = Ground(tmp_path, granted(5))
+    harness = Harness(tmp_path, granted(5))
     with caplog.at_level(logging.WARNING):
         for _ in range(10):
-            ground.line.desires.append(wanted(6, FIRST))
-        until(lambda: not ground.line.desires)
-        heard = len(ground.line.heard)
-        until(lambda: len(ground.line.heard) > heard + 1)
-        assert ground.refused() == 0
-        assert ground.backend.known() == []
+            harness.line.desires.append(wanted(6, FIRST))
+        until(lambda: not harness.line.desires)
+        heard = len(harness.line.heard)
+        until(lambda: len(harness.line.heard) > heard + 1)
+        assert harness.refused() == 0
+        assert harness.backend.known() == []
         assert [record.message for record in caplog.records if "orders" in record.message] == []
-    ground.line.answer = granted(6)
-    until(lambda: ground.agent.fence.epoch == 6)
-    ground.line.desires.append(wanted(6, FIRST))
-    until(lambda: ground.backend.known() == [FIRST])
-    ground.agent.stop()
+    harness.line.answer = granted(6)
+    until(lambda: harness.agent.fence.epoch == 6)
+    harness.line.desires.append(wanted(6, FIRST))
+    until(lambda: harness.backend.known() == [FIRST])
+    harness.agent.stop()
 
 
 def test_orders_that_are_too_old_are_told_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    ground = Ground(tmp_path, granted(5))
+    harness = Harness(tmp_path, granted(5))
     with caplog.at_level(logging.INFO):
         for _ in range(5):
-            ground.line.desires.append(wanted(4, FIRST))
-        until(lambda: ground.refused() == 5)
+            harness.line.desires.append(wanted(4, FIRST))
+        until(lambda: harness.refused() == 5)
     assert len([record for record in caplog.records if "too old" in record.message]) == 1
-    ground.agent.stop()
+    harness.agent.stop()
 
 
 def test_orders_from_before_the_node_was_given_up_are_refused(tmp_path: Path):
-    ground = Ground(tmp_path, granted(5, term=1))
-    ground.line.desires.append(wanted(5, FIRST, term=0))
-    until(lambda: ground.refused() == 1)
-    assert ground.backend.known() == []
-    ground.agent.stop()
+    harness = Harness(tmp_path, granted(5, term=1))
+    harness.line.desires.append(wanted(5, FIRST, term=0))
+    until(lambda: harness.refused() == 1)
+    assert harness.backend.known() == []
+    harness.agent.stop()
 
 
 def test_nothing_begins_while_the_lease_is_over(tmp_path: Path):
-    ground = Ground(tmp_path, granted(5, lease_ms=200))
-    ground.line.answer = None
-    until(lambda: lease.read(str(ground.lease_file)) < lease.now_ms())
-    ground.line.desires.append(wanted(5, FIRST))
-    until(lambda: not ground.line.desires)
-    ground.line.answer = granted(5)
-    until(lambda: ground.refused() == 1)
-    assert ground.backend.known() == []
-    ground.agent.stop()
+    harness = Harness(tmp_path, granted(5, lease_ms=200))
+    harness.line.answer = None
+    until(lambda: lease.read(str(harness.lease_file)) < lease.now_ms())
+    harness.line.desires.append(wanted(5, FIRST))
+    until(lambda: not harness.line.desires)
+    harness.line.answer = granted(5)
+    until(lambda: harness.refused() == 1)
+    assert harness.backend.known() == []
+    harness.agent.stop()
 
 
 def test_an_answer_that_comes_again_does_nothing_again(tmp_path: Path):
-    ground = Ground(tmp_path, granted(5))
-    ground.line.desires.append(wanted(5, FIRST))
-    until(lambda: ground.backend.known() == [FIRST])
+    harness = Harness(tmp_path, granted(5))
+    harness.line.desires.append(wanted(5, FIRST))
+    until(lambda: harness.backend.known() == [FIRST])
     kill = DesiredTask(key=FIRST, kill=True)
     forget = DesiredTask(key=FIRST, forget=True)
-    ground.line.desires.append(DesiredAnswer(epoch=5, term=0, base=1, version=2, tasks=(kill,)))
-    ground.line.desires.append(DesiredAnswer(epoch=5, term=0, base=2, version=3, tasks=(forget,)))
-    until(lambda: ground.backend.known() == [])
-    ground.line.desires.append(wanted(5, FIRST))
-    until(lambda: not ground.line.desires)
-    seen = len(ground.line.heard)
-    until(lambda: len(ground.line.heard) > seen + 3)
-    assert ground.backend.known() == [], "it is not begun a second time"
-    ground.agent.stop()
+    harness.line.desires.append(DesiredAnswer(epoch=5, term=0, base=1, version=2, tasks=(kill,)))
+    harness.line.desires.append(DesiredAnswer(epoch=5, term=0, base=2, version=3, tasks=(forget,)))
+    until(lambda: harness.backend.known() == [])
+    harness.line.desires.append(wanted(5, FIRST))
+    until(lambda: not harness.line.desires)
+    seen = len(harness.line.heard)
+    until(lambda: len(harness.line.heard) > seen + 3)
+    assert harness.backend.known() == [], "it is not begun a second time"
+    harness.agent.stop()
 
 
 def test_a_further_attempt_waits_for_the_end_of_the_one_before(tmp_path: Path):
-    ground = Ground(tmp_path, granted(5))
-    ground.line.desires.append(wanted(5, FIRST))
-    until(lambda: ground.backend.known() == [FIRST])
-    ground.line.desires.append(wanted(5, SECOND, version=2, base=1))
-    until(lambda: SECOND in ground.backend.known())
-    first = ground.agent.observed.of(FIRST)
+    harness = Harness(tmp_path, granted(5))
+    harness.line.desires.append(wanted(5, FIRST))
+    until(lambda: harness.backend.known() == [FIRST])
+    harness.line.desires.append(wanted(5, SECOND, version=2, base=1))
+    until(lambda: SECOND in harness.backend.known())
+    first = harness.agent.observed.of(FIRST)
     assert first is not None
     assert first.down is not None
-    ground.agent.stop()
+    harness.agent.stop()
 
 
 def test_a_node_that_was_given_up_ends_what_it_has_and_gets_no_lease(tmp_path: Path):
-    ground = Ground(tmp_path, granted(5))
-    ground.line.desires.append(wanted(5, FIRST))
-    until(lambda: ground.backend.known() == [FIRST])
-    before = lease.read(str(ground.lease_file))
-    ground.line.answer = granted(5, term=1, lease_ms=0, is_gone=True, wants_full=True)
-    until(lambda: ground.agent.observed.live() == [])
-    assert lease.read(str(ground.lease_file)) - before < 1_000
-    ground.agent.stop()
+    harness = Harness(tmp_path, granted(5))
+    harness.line.desires.append(wanted(5, FIRST))
+    until(lambda: harness.backend.known() == [FIRST])
+    before = lease.read(str(harness.lease_file))
+    harness.line.answer = granted(5, term=1, lease_ms=0, is_gone=True, wants_full=True)
+    until(lambda: harness.agent.observed.live() == [])
+    assert lease.read(str(harness.lease_file)) - before < 1_000
+    harness.agent.stop()
 
 
 def test_the_credential_is_for_the_agent_alone(tmp_path: Path):
@@ -245,50 +245,50 @@ def test_every_start_is_a_new_session(tmp_path: Path):
 @pytest.mark.parametrize("is_lent", [True, False])
 def test_a_task_that_is_ended_with_its_machine_has_not_failed(tmp_path: Path, is_lent: bool):
     """An engine sends SIGTERM to all processes of a machine, to the task a moment before the agent."""
-    ground = Ground(tmp_path, granted(5))
-    ground.agent.is_lent = is_lent
-    ground.line.desires.append(wanted(5, FIRST))
-    until(lambda: ground.backend.known() == [FIRST])
-    threading.Timer(0.05, ground.agent.expect_leave).start()
-    ground.backend.finish(FIRST, 143)
-    until(lambda: any(task.down for said in ground.line.heard for task in said.tasks))
-    ended = [task.down for said in ground.line.heard for task in said.tasks if task.down is not None]
+    harness = Harness(tmp_path, granted(5))
+    harness.agent.is_lent = is_lent
+    harness.line.desires.append(wanted(5, FIRST))
+    until(lambda: harness.backend.known() == [FIRST])
+    threading.Timer(0.05, harness.agent.expect_leave).start()
+    harness.backend.finish(FIRST, 143)
+    until(lambda: any(task.down for said in harness.line.heard for task in said.tasks))
+    ended = [task.down for said in harness.line.heard for task in said.tasks if task.down is not None]
     assert ended[0].failure is (FailureClass.NODE_LOST if is_lent else None)
-    ground.agent.stop()
+    harness.agent.stop()
 
 
 def test_a_task_that_was_asked_to_leave_is_as_it_says(tmp_path: Path):
-    ground = Ground(tmp_path, granted(5))
-    ground.agent.is_lent = True
-    ground.agent.expect_leave()
-    ground.line.desires.append(wanted(5, FIRST))
-    until(lambda: ground.backend.known() == [FIRST])
+    harness = Harness(tmp_path, granted(5))
+    harness.agent.is_lent = True
+    harness.agent.expect_leave()
+    harness.line.desires.append(wanted(5, FIRST))
+    until(lambda: harness.backend.known() == [FIRST])
     leave = DesiredTask(key=FIRST, leave_in_ms=5_000)
-    ground.line.desires.append(DesiredAnswer(epoch=5, term=0, base=1, version=2, tasks=(leave,)))
-    until(lambda: any(task.down for said in ground.line.heard for task in said.tasks))
-    ended = [task.down for said in ground.line.heard for task in said.tasks if task.down is not None]
+    harness.line.desires.append(DesiredAnswer(epoch=5, term=0, base=1, version=2, tasks=(leave,)))
+    until(lambda: any(task.down for said in harness.line.heard for task in said.tasks))
+    ended = [task.down for said in harness.line.heard for task in said.tasks if task.down is not None]
     assert (ended[0].exit_code, ended[0].failure) == (143, None)
-    ground.agent.stop()
+    harness.agent.stop()
 
 
 def test_one_that_leaves_says_so_until_it_is_heard_and_goes_when_nothing_runs_any_more(tmp_path: Path):
-    ground = Ground(tmp_path, granted(5))
-    ground.line.desires.append(wanted(5, FIRST))
-    until(lambda: ground.backend.known() == [FIRST])
-    leaving = threading.Thread(target=ground.agent.leave, args=(60_000,))
+    harness = Harness(tmp_path, granted(5))
+    harness.line.desires.append(wanted(5, FIRST))
+    until(lambda: harness.backend.known() == [FIRST])
+    leaving = threading.Thread(target=harness.agent.leave, args=(60_000,))
     leaving.start()
-    until(lambda: ground.line.heard[-1].leaves_in_ms is not None)
-    ground.line.answer = granted(5, is_leaving=True, version=1_000_000)
+    until(lambda: harness.line.heard[-1].leaves_in_ms is not None)
+    harness.line.answer = granted(5, is_leaving=True, version=1_000_000)
     leaving.join(0.5)
     assert leaving.is_alive(), "something runs"
-    ground.backend.finish(FIRST, 0)
+    harness.backend.finish(FIRST, 0)
     leaving.join(20)
     assert not leaving.is_alive()
-    assert 0 < (ground.line.heard[-1].leaves_in_ms or 0) < 60_000
-    ground.agent.stop()
+    assert 0 < (harness.line.heard[-1].leaves_in_ms or 0) < 60_000
+    harness.agent.stop()
 
 
 def test_one_that_nobody_hears_leaves_when_its_time_is_over(tmp_path: Path):
-    ground = Ground(tmp_path, granted(5))
-    ground.agent.leave(300)
-    ground.agent.stop()
+    harness = Harness(tmp_path, granted(5))
+    harness.agent.leave(300)
+    harness.agent.stop()

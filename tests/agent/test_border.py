@@ -12,109 +12,109 @@ from corral.remote.border import BadReport, Given, NotYours, checked_report, spe
 from corral.remote.messages import AgentReport, DesiredAsk, LogChunk, LogDelivery, LogReply, ObservedTask
 from corral.runtime.base import HealthReport, LogPart, Phase, SavedReport, TaskKey, TaskReport
 from corral.wire.details import NicDetails, NodeDetails
-from tests.agent.test_fleet_backend import EPOCH, KEY, Desk, down, up
-from tests.runtime.telling import order
+from tests.agent.test_remote_backend import EPOCH, KEY, Setup, down, up
+from tests.runtime.reports import order
 
 OTHERS = TaskKey("2/main", 1, 0)
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
+def setup(tmp_path: Path) -> Setup:
     """A server with two nodes: n1 has `KEY` to do, n2 has a task of its own."""
-    desk = Desk(tmp_path)
-    desk.fleet.expect(NodeSpec("n2"), False, [OTHERS])
-    desk.begin()
-    desk.say()
-    desk.say()
-    desk.fleet.launch([order(KEY, "true", epoch=EPOCH)])
-    return desk
+    setup = Setup(tmp_path)
+    setup.fleet.expect(NodeSpec("n2"), False, [OTHERS])
+    setup.begin()
+    setup.say()
+    setup.say()
+    setup.fleet.launch([order(KEY, "true", epoch=EPOCH)])
+    return setup
 
 
-def asked(desk: Desk) -> dict[TaskKey, tuple[bool, bool]]:
+def asked(setup: Setup) -> dict[TaskKey, tuple[bool, bool]]:
     """What the node is asked: key -> (kill, forget), orders left aside."""
-    found = desk.fleet.desired(DesiredAsk(node="n1", epoch=EPOCH, term=desk.answer.term, wait_ms=0))
+    found = setup.fleet.desired(DesiredAsk(node="n1", epoch=EPOCH, term=setup.answer.term, wait_ms=0))
     return {} if found is None else {task.key: (task.kill, task.forget) for task in found.tasks if task.order is None}
 
 
-def test_a_task_that_was_never_given_is_sent_away_and_nobody_hears_of_it(desk: Desk):
+def test_a_task_that_was_never_given_is_sent_away_and_nobody_hears_of_it(setup: Setup):
     stray = TaskKey("3/main", 1, 0)
-    desk.say(ObservedTask(stray, up(stray)))
-    assert desk.told == []
-    assert stray not in desk.fleet.known() or asked(desk)[stray] == (True, False)
-    desk.say(ObservedTask(stray, up(stray), down=down(stray)))
-    assert asked(desk)[stray] == (False, True)
-    assert desk.told == []
-    assert desk.fleet.counts.stray_tasks == 2
+    setup.say(ObservedTask(stray, up(stray)))
+    assert setup.told == []
+    assert stray not in setup.fleet.known() or asked(setup)[stray] == (True, False)
+    setup.say(ObservedTask(stray, up(stray), down=down(stray)))
+    assert asked(setup)[stray] == (False, True)
+    assert setup.told == []
+    assert setup.fleet.counts.stray_tasks == 2
 
 
-def test_claiming_a_task_before_it_is_given_takes_nothing_from_it(desk: Desk):
+def test_claiming_a_task_before_it_is_given_takes_nothing_from_it(setup: Setup):
     """A node claimed the attempt that the next job would begin with, and it never began."""
     coming = TaskKey("9/main", 1, 0)
-    desk.say(ObservedTask(coming, up(coming), down=down(coming)))
-    desk.fleet.launch([order(coming, "true", epoch=EPOCH)])
-    assert coming in desk.orders()
-    assert desk.told == []
+    setup.say(ObservedTask(coming, up(coming), down=down(coming)))
+    setup.fleet.launch([order(coming, "true", epoch=EPOCH)])
+    assert coming in setup.orders()
+    assert setup.told == []
 
 
 @pytest.mark.parametrize("key", [TaskKey("1/main", 1, -1), TaskKey("1/main", 0, 0), TaskKey("1/main", 1, 2**64),
                                  TaskKey("x" * 10_000, 1, 0)])  # fmt: skip
-def test_keys_that_cannot_be_are_refused(desk: Desk, key: TaskKey):
+def test_keys_that_cannot_be_are_refused(setup: Setup, key: TaskKey):
     with pytest.raises(BadReport):
-        desk.say(ObservedTask(key, up(key)))
-    assert desk.fleet.counts.bad_reports == 1
-    assert desk.told == []
+        setup.say(ObservedTask(key, up(key)))
+    assert setup.fleet.counts.bad_reports == 1
+    assert setup.told == []
 
 
-def test_sixty_thousand_invented_keys_push_nobody_out(desk: Desk):
+def test_sixty_thousand_invented_keys_push_nobody_out(setup: Setup):
     """They pushed out where tasks are, and then the node could speak of others' tasks, and those were never killed."""
     for part in range(3):
         keys = [TaskKey(f"{1000 + part}/x{n}", 1, 0) for n in range(20_000)]
-        desk.say(*(ObservedTask(key) for key in keys))
+        setup.say(*(ObservedTask(key) for key in keys))
     with pytest.raises(NotYours):
-        desk.say(ObservedTask(OTHERS, down=down(OTHERS)))
+        setup.say(ObservedTask(OTHERS, down=down(OTHERS)))
     with pytest.raises(BadReport, match="too many"):
-        desk.say(*(ObservedTask(TaskKey("1/x", 1, n)) for n in range(60_000)))
-    desk.fleet.kill(KEY)
-    found = desk.fleet.desired(DesiredAsk(node="n1", epoch=EPOCH, term=0, wait_ms=0))
+        setup.say(*(ObservedTask(TaskKey("1/x", 1, n)) for n in range(60_000)))
+    setup.fleet.kill(KEY)
+    found = setup.fleet.desired(DesiredAsk(node="n1", epoch=EPOCH, term=0, wait_ms=0))
     assert found is not None
     assert any(task.key == KEY and task.kill for task in found.tasks)
     assert len(found.tasks) < 2_000, "what is asked of a node stays bounded"
     chunk = LogChunk(OTHERS, "stdout", 0, b"forged", True)
-    desk.fleet.take_logs(LogDelivery(node="n1", chunks=(chunk,)))
-    assert desk.fleet._logs.read(OTHERS, "stdout", 0, 100) is None
+    setup.fleet.take_logs(LogDelivery(node="n1", chunks=(chunk,)))
+    assert setup.fleet._logs.read(OTHERS, "stdout", 0, 100) is None
 
 
-def test_a_task_is_killed_however_many_were_ordered_after_it(desk: Desk):
-    desk.say(ObservedTask(KEY, up(KEY)))
+def test_a_task_is_killed_however_many_were_ordered_after_it(setup: Setup):
+    setup.say(ObservedTask(KEY, up(KEY)))
     for n in range(60):
-        desk.fleet.launch([order(TaskKey(f"{n}/many", 1, task), "true", epoch=EPOCH) for task in range(1_000)])
-    desk.fleet.kill(KEY)
-    assert asked(desk)[KEY] == (True, False)
+        setup.fleet.launch([order(TaskKey(f"{n}/many", 1, task), "true", epoch=EPOCH) for task in range(1_000)])
+    setup.fleet.kill(KEY)
+    assert asked(setup)[KEY] == (True, False)
 
 
-def test_what_a_node_says_of_its_own_task_is_bounded(desk: Desk):
+def test_what_a_node_says_of_its_own_task_is_bounded(setup: Setup):
     huge = TaskReport(
         key=KEY, phase=Phase.DOWN, at_ms=2**70, node="n1", exit_code=-7, signal=999, failure=FailureClass.PREEMPTED,
         why="x" * 20_000_000, unenforced=("y" * 1_000,) * 500, gpus=("z" * 1_000,),
     )  # fmt: skip
-    desk.say(ObservedTask(KEY, up(KEY), step=2**63, down=huge, busy_ms=((-1, 5),)))
-    began, ended = desk.told
+    setup.say(ObservedTask(KEY, up(KEY), step=2**63, down=huge, busy_ms=((-1, 5),)))
+    began, ended = setup.told
     assert began == up(KEY)
     assert isinstance(ended, TaskReport)
     assert (ended.exit_code, ended.signal, ended.failure, ended.gpus) == (255, 0, None, None)
     assert len(ended.why) == border.TEXT_MAX
     assert len(ended.unenforced) == border.LACKS_MAX
     assert ended.at_ms < 2**53
-    assert not any(isinstance(report, SavedReport) for report in desk.told)
+    assert not any(isinstance(report, SavedReport) for report in setup.told)
 
 
-def test_the_spec_of_another_machine_is_not_taken(desk: Desk):
+def test_the_spec_of_another_machine_is_not_taken(setup: Setup):
     ghost = NodeSpec("ghost", tuple(Gpu(f"GPU-{n}", "H100", 80_000) for n in range(64)))
-    answer = desk.say(spec=ghost)
+    answer = setup.say(spec=ghost)
     assert "but the node is 'n1'" in answer.complaint
-    assert desk.lease.lease_ms, "what runs there goes on"
-    assert desk.told == []
-    assert desk.say().complaint == "", "and it may be used again once it says what it is"
+    assert setup.lease.lease_ms, "what runs there goes on"
+    assert setup.told == []
+    assert setup.say().complaint == "", "and it may be used again once it says what it is"
 
 
 @pytest.mark.parametrize(
@@ -157,41 +157,41 @@ def test_a_node_speaks_of_its_own_health_and_of_gpus_that_it_has():
     assert all(len(key) <= 64 and len(by) <= border.TEXT_MAX for key, by in checked.report.separation.items())
 
 
-def test_a_node_that_changes_its_mind_all_the_time_fills_no_journal(desk: Desk):
+def test_a_node_that_changes_its_mind_all_the_time_fills_no_journal(setup: Setup):
     spec = NodeSpec("n1")
     for n in range(1_000):
         spec = NodeSpec("n1", (Gpu("GPU-1", "H100", 1_000 + n),))
-        desk.say(spec=spec, health=(HealthReport("n1", None, Health.SUSPECT, f"reason {n}"),))
-    assert len(desk.told) < 400
+        setup.say(spec=spec, health=(HealthReport("n1", None, Health.SUSPECT, f"reason {n}"),))
+    assert len(setup.told) < 400
     for _ in range(4):
-        desk.pass_ms(5_000)
-        desk.say(spec=spec)
-    texts = [each.why for each in desk.told if isinstance(each, HealthReport)]
+        setup.pass_ms(5_000)
+        setup.say(spec=spec)
+    texts = [each.why for each in setup.told if isinstance(each, HealthReport)]
     assert texts[-1] == "reason 999", "what it said last is told in the end"
 
 
 @pytest.mark.parametrize("number", [-1, 2**64])
-def test_numbers_that_cannot_be_are_refused(desk: Desk, number: int):
+def test_numbers_that_cannot_be_are_refused(setup: Setup, number: int):
     for name in ("session", "epoch", "term", "base", "version", "refused"):
         with pytest.raises(BadReport, match="negative or too large"):
-            desk.say(**{name: number})
+            setup.say(**{name: number})
     with pytest.raises(BadReport):
-        desk.fleet.desired(DesiredAsk(node="n1", epoch=EPOCH, term=0, version=number))
+        setup.fleet.desired(DesiredAsk(node="n1", epoch=EPOCH, term=0, version=number))
 
 
-def test_parts_of_logs_lie_where_they_can_be_and_stay_small(desk: Desk):
-    desk.say(ObservedTask(KEY, up(KEY)))
+def test_parts_of_logs_lie_where_they_can_be_and_stay_small(setup: Setup):
+    setup.say(ObservedTask(KEY, up(KEY)))
     for chunk in (LogChunk(KEY, "stdout", -5, b"x"), LogChunk(KEY, "stdout", 2**70, b"x")):
         with pytest.raises(BadReport):
-            desk.fleet.take_logs(LogDelivery(node="n1", chunks=(chunk,)))
+            setup.fleet.take_logs(LogDelivery(node="n1", chunks=(chunk,)))
     for n in range(1_000):
-        desk.fleet.take_logs(LogDelivery(node="n1", chunks=(LogChunk(KEY, "stdout", n * 1_000, b"x" * 100_000),)))
-        desk.fleet.take_logs(LogDelivery(node="n1", chunks=(LogChunk(KEY, "stderr", n * 1_000_000, b"x"),)))
-    folder = Path(desk.fleet._logs._store.folder("")).parent.parent
+        setup.fleet.take_logs(LogDelivery(node="n1", chunks=(LogChunk(KEY, "stdout", n * 1_000, b"x" * 100_000),)))
+        setup.fleet.take_logs(LogDelivery(node="n1", chunks=(LogChunk(KEY, "stderr", n * 1_000_000, b"x"),)))
+    folder = Path(setup.fleet._logs._store.folder("")).parent.parent
     files = [file for file in folder.rglob("std*") if file.is_file()]
     assert len(files) < 40
     assert sum(file.stat().st_size for file in files) < 20 << 20
-    desk.fleet.take_logs(LogDelivery(node="n1", chunks=(LogChunk(KEY, "../../escape", 0, b"x"),)))
+    setup.fleet.take_logs(LogDelivery(node="n1", chunks=(LogChunk(KEY, "../../escape", 0, b"x"),)))
     assert not list(folder.rglob("*escape*"))
 
 

@@ -15,7 +15,7 @@ from corral.runtime.local.settings import LocalSettings
 from corral.runtime.local.state_dir import TaskState
 from corral.runtime.local.task import lease
 from tests.accounts import OWN
-from tests.runtime.telling import Ear, order, until
+from tests.runtime.reports import Collector, order, until
 
 SETTINGS = RemoteSettings(lease_ms=8_000, margin_ms=2_000, stall_ms=1_000)
 KEY = TaskKey("1/main", 1, 0)
@@ -197,17 +197,20 @@ def test_settings_that_cannot_work_are_told(settings: RemoteSettings, fault: str
     assert bool(fault) == bool(settings.fault())
 
 
-def leased(data: Path) -> tuple[LocalBackend, Ear, str]:
-    backend, ear = LocalBackend(data, NodeSpec("n1"), LocalSettings(account=OWN, scan_ms=100, has_lease=True)), Ear()
-    backend.open(ear, 1)
-    return backend, ear, str(data / "run" / lease.LEASE)
+def leased(data: Path) -> tuple[LocalBackend, Collector, str]:
+    backend, collector = (
+        LocalBackend(data, NodeSpec("n1"), LocalSettings(account=OWN, scan_ms=100, has_lease=True)),
+        Collector(),
+    )
+    backend.open(collector, 1)
+    return backend, collector, str(data / "run" / lease.LEASE)
 
 
 def test_a_task_ends_by_itself_when_the_lease_passes_even_if_nobody_is_there(tmp_path: Path):
-    backend, ear, file = leased(tmp_path)
+    backend, collector, file = leased(tmp_path)
     lease.write(file, lease.now_ms() + 1_500)
     backend.launch([order(KEY, "sleep", "600")])
-    up = ear.up(KEY)
+    up = collector.up(KEY)
     backend.close()
     deadline = lease.read(file)
     state = TaskState(str(tmp_path / "tasks" / "state" / "1%2Fmain@1.0"))
@@ -222,27 +225,27 @@ def test_a_task_ends_by_itself_when_the_lease_passes_even_if_nobody_is_there(tmp
 
 
 def test_a_lease_that_is_renewed_keeps_its_tasks(tmp_path: Path):
-    backend, ear, file = leased(tmp_path)
+    backend, collector, file = leased(tmp_path)
     lease.write(file, lease.now_ms() + 600)
     backend.launch([order(KEY, "sh", "-c", "sleep 2; echo done")])
-    ear.up(KEY)
-    while not [r for r in ear.heard if getattr(r, "phase", None) is Phase.DOWN]:
+    collector.up(KEY)
+    while not [r for r in collector.heard if getattr(r, "phase", None) is Phase.DOWN]:
         lease.write(file, lease.now_ms() + 600)
         until(lambda: lease.read(file) - lease.now_ms() < 400)
-    assert ear.down(KEY).exit_code == 0
+    assert collector.down(KEY).exit_code == 0
     backend.close()
 
 
 def test_without_a_lease_nothing_begins(tmp_path: Path):
-    backend, ear, _ = leased(tmp_path)
+    backend, collector, _ = leased(tmp_path)
     backend.launch([order(KEY, "sleep", "600")])
-    assert ear.down(KEY).failure is FailureClass.NODE_LOST
+    assert collector.down(KEY).failure is FailureClass.NODE_LOST
     backend.close()
 
 
 def test_a_machine_without_an_agent_has_no_lease(tmp_path: Path):
-    backend, ear = LocalBackend(tmp_path, NodeSpec("n1"), LocalSettings(account=OWN, scan_ms=100)), Ear()
-    backend.open(ear, 1)
+    backend, collector = LocalBackend(tmp_path, NodeSpec("n1"), LocalSettings(account=OWN, scan_ms=100)), Collector()
+    backend.open(collector, 1)
     backend.launch([order(KEY, "sh", "-c", "sleep 0.5")])
-    assert ear.down(KEY).exit_code == 0
+    assert collector.down(KEY).exit_code == 0
     backend.close()

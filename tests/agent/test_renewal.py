@@ -20,7 +20,7 @@ from corral.server.auth import authenticate, new_token
 from corral.server.gateway.roster import NodeCredentials, proved
 from corral.server.main import write_private
 from corral.server.vault.first_token import LIFE_MS, NAME, FirstToken
-from tests.server.memory_service import START_MS, MemoryService
+from tests.server.in_memory_service import START_MS, MemoryService
 
 DAY_MS = 86_400_000
 NODE = commands.node_user("n1")

@@ -20,7 +20,7 @@ from corral.runtime.local.settings import LocalSettings
 from corral.runtime.machine import machine_backend
 from tests.accounts import OWN
 from tests.runtime.podman import IMAGE, Podman
-from tests.runtime.telling import Ear, order
+from tests.runtime.reports import Collector, order
 
 
 def main() -> None:
@@ -33,16 +33,16 @@ def main() -> None:
     backend = machine_backend(
         folder / "data", NodeSpec("n1"), LocalSettings(account=OWN), ContainerSettings(socket=podman.socket)
     )
-    ear = Ear()
-    backend.open(ear, 1)
+    collector = Collector()
+    backend.open(collector, 1)
     ups, downs = [], []
     for n in range(tasks + 1):
         key = TaskKey(f"{n}/main", 1, 0)
         begun = time.perf_counter()
         backend.launch([order(key, "true", image=IMAGE)])
-        ear.up(key)
+        collector.up(key)
         ups.append(time.perf_counter() - begun)
-        ear.down(key)
+        collector.down(key)
         downs.append(time.perf_counter() - begun)
     backend.close()
     podman.close()

@@ -20,10 +20,10 @@ from corral.runtime.local.backend import LocalBackend
 from corral.runtime.local.settings import LocalSettings
 from corral.wire.health import HealthSettings
 from tests.accounts import OWN
-from tests.agent.fleet_ground import FleetServer, make_agent
-from tests.agent.lines import DirectLine
+from tests.agent.connections import DirectLine
+from tests.agent.one_agent import FleetServer, make_agent
 from tests.runtime.podman import IMAGE, Podman
-from tests.runtime.telling import Ear, now_ms, order, until
+from tests.runtime.reports import Collector, now_ms, order, until
 
 KEY = TaskKey("17[3]/main", 1, 0)
 FAR_MS = 600_000
@@ -190,19 +190,19 @@ def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
 
 
 @pytest.fixture
-def ear() -> Ear:
-    return Ear()
+def collector() -> Collector:
+    return Collector()
 
 
 @pytest.fixture
-def backend(stage: Stage, ear: Ear) -> Iterator[Backend]:
+def backend(stage: Stage, collector: Collector) -> Iterator[Backend]:
     backend = stage.backend()
-    backend.open(ear, 1)
+    backend.open(collector, 1)
     yield backend
     for key in backend.known():
         backend.kill(key)
     for key in backend.known():
-        ear.down(key)
+        collector.down(key)
     backend.close()
 
 
@@ -212,94 +212,96 @@ def test_it_has_at_least_one_machine(backend: Backend):
 
 
 @pytest.mark.parametrize("code", [0, 3, 85])
-def test_a_task_is_told_up_then_down_with_its_exit_code(backend: Backend, stage: Stage, ear: Ear, code: int):
+def test_a_task_is_told_up_then_down_with_its_exit_code(
+    backend: Backend, stage: Stage, collector: Collector, code: int
+):
     before_ms = now_ms()
     backend.launch([stage.exits(KEY, code)])
-    down = ear.down(KEY)
-    up = ear.up(KEY)
+    down = collector.down(KEY)
+    up = collector.up(KEY)
     assert (down.exit_code, down.signal, down.failure, down.node) == (code, 0, None, "n1")
     assert before_ms <= up.at_ms <= down.at_ms <= now_ms()
-    assert [r.phase for r in ear.of(KEY) if isinstance(r, TaskReport)] == [Phase.UP, Phase.DOWN]
+    assert [r.phase for r in collector.of(KEY) if isinstance(r, TaskReport)] == [Phase.UP, Phase.DOWN]
 
 
-def test_many_tasks_at_once_are_each_told_once(backend: Backend, stage: Stage, ear: Ear):
+def test_many_tasks_at_once_are_each_told_once(backend: Backend, stage: Stage, collector: Collector):
     keys = [TaskKey(f"{n}/main", 1, task) for n in range(10) for task in range(2)]
     backend.launch([stage.exits(key, key.task) for key in keys])
-    assert [ear.down(key).exit_code for key in keys] == [key.task for key in keys]
-    assert sum(isinstance(report, TaskReport) for report in ear.heard) == 2 * len(keys)
+    assert [collector.down(key).exit_code for key in keys] == [key.task for key in keys]
+    assert sum(isinstance(report, TaskReport) for report in collector.heard) == 2 * len(keys)
 
 
-def test_the_same_key_is_told_again_and_not_run_again(backend: Backend, stage: Stage, ear: Ear):
+def test_the_same_key_is_told_again_and_not_run_again(backend: Backend, stage: Stage, collector: Collector):
     order = stage.prints(KEY, "once\n")
     backend.launch([order])
-    first = ear.down(KEY)
+    first = collector.down(KEY)
     backend.launch([order])
-    assert ear.down(KEY, 2) == first
+    assert collector.down(KEY, 2) == first
     part = backend.read_log(KEY, "stdout", 0, 100)
     assert part is not None
     assert part.data == b"once\n"
 
 
-def test_a_task_that_cannot_start_is_told_down_and_why(backend: Backend, stage: Stage, ear: Ear):
+def test_a_task_that_cannot_start_is_told_down_and_why(backend: Backend, stage: Stage, collector: Collector):
     backend.launch([stage.cannot_start(KEY)])
-    down = ear.down(KEY)
+    down = collector.down(KEY)
     assert down.failure is FailureClass.USER_ERROR
     assert down.exit_code != 0
     assert "no such command" in down.why
 
 
-def test_a_killed_task_dies_of_sigkill(backend: Backend, stage: Stage, ear: Ear):
+def test_a_killed_task_dies_of_sigkill(backend: Backend, stage: Stage, collector: Collector):
     backend.launch([stage.is_stubborn(KEY)])
-    ear.up(KEY)
+    collector.up(KEY)
     until(lambda: stage.is_ready(backend, KEY))
     backend.kill(KEY)
-    down = ear.down(KEY)
+    down = collector.down(KEY)
     assert (down.exit_code, down.signal) == (137, 9)
 
 
-def test_a_task_may_be_killed_right_after_the_order(backend: Backend, stage: Stage, ear: Ear):
+def test_a_task_may_be_killed_right_after_the_order(backend: Backend, stage: Stage, collector: Collector):
     backend.launch([stage.runs(KEY)])
     backend.kill(KEY)
-    assert ear.down(KEY).signal == 9
+    assert collector.down(KEY).signal == 9
 
 
-def test_a_warned_task_dies_of_sigterm_when_it_does_not_care(backend: Backend, stage: Stage, ear: Ear):
+def test_a_warned_task_dies_of_sigterm_when_it_does_not_care(backend: Backend, stage: Stage, collector: Collector):
     """Before the deadline; while there is time it may still read the file."""
     backend.launch([stage.runs(KEY)])
-    ear.up(KEY)
+    collector.up(KEY)
     backend.warn(KEY, now_ms() + 6_000, "drain")
-    down = ear.down(KEY)
+    down = collector.down(KEY)
     assert (down.exit_code, down.signal) == (143, 15)
 
 
-def test_a_warned_task_saves_and_leaves(backend: Backend, stage: Stage, ear: Ear):
+def test_a_warned_task_saves_and_leaves(backend: Backend, stage: Stage, collector: Collector):
     backend.launch([stage.saves(KEY, 7)])
-    ear.up(KEY)
+    collector.up(KEY)
     until(lambda: stage.is_ready(backend, KEY))
     backend.warn(KEY, now_ms() + FAR_MS, "drain")
-    down = ear.down(KEY)
-    ear.step(KEY, 7)
+    down = collector.down(KEY)
+    collector.step(KEY, 7)
     assert (down.exit_code, down.failure) == (85, None)
-    assert ear.heard[-1] is down, "what was saved is told before the end"
+    assert collector.heard[-1] is down, "what was saved is told before the end"
 
 
-def test_a_stubborn_task_is_killed_at_the_deadline(backend: Backend, stage: Stage, ear: Ear):
+def test_a_stubborn_task_is_killed_at_the_deadline(backend: Backend, stage: Stage, collector: Collector):
     backend.launch([stage.is_stubborn(KEY)])
-    ear.up(KEY)
+    collector.up(KEY)
     until(lambda: stage.is_ready(backend, KEY))
     deadline_ms = now_ms() + 300
     backend.warn(KEY, deadline_ms, "drain")
-    down = ear.down(KEY)
+    down = collector.down(KEY)
     assert (down.exit_code, down.signal) == (137, 9)
     assert down.at_ms >= deadline_ms - 50, "monotonic and wall clock differ a little, no more"
 
 
-def test_running_and_ended_tasks_are_told_again_after_a_restart(backend: Backend, stage: Stage, ear: Ear):
+def test_running_and_ended_tasks_are_told_again_after_a_restart(backend: Backend, stage: Stage, collector: Collector):
     runs, ended = TaskKey("1/main", 1, 0), TaskKey("2/main", 1, 0)
     backend.launch([stage.runs(runs), stage.exits(ended, 3)])
-    up, down = ear.up(runs), ear.down(ended)
+    up, down = collector.up(runs), collector.down(ended)
     backend.close()
-    again, ear2 = stage.backend(), Ear()
+    again, ear2 = stage.backend(), Collector()
     again.open(ear2, 2)
     assert ear2.up(runs) == up
     assert ear2.down(ended) == down
@@ -307,39 +309,39 @@ def test_running_and_ended_tasks_are_told_again_after_a_restart(backend: Backend
     again.kill(runs)
     assert ear2.down(runs).signal == 9
     again.close()
-    backend.open(ear, 2)
+    backend.open(collector, 2)
 
 
-def test_an_end_without_a_server_is_told_to_the_next(backend: Backend, stage: Stage, ear: Ear):
+def test_an_end_without_a_server_is_told_to_the_next(backend: Backend, stage: Stage, collector: Collector):
     backend.launch([stage.saves(KEY, 5)])
-    ear.up(KEY)
+    collector.up(KEY)
     until(lambda: stage.is_ready(backend, KEY))
     backend.warn(KEY, now_ms() + FAR_MS, "drain")
     backend.close()
-    again, ear2 = stage.backend(), Ear()
+    again, ear2 = stage.backend(), Collector()
     again.open(ear2, 2)
     assert ear2.down(KEY).exit_code == 85
     ear2.step(KEY, 5)
     again.close()
-    backend.open(ear, 2)
+    backend.open(collector, 2)
 
 
-def test_an_earlier_server_is_refused(backend: Backend, stage: Stage, ear: Ear):
+def test_an_earlier_server_is_refused(backend: Backend, stage: Stage, collector: Collector):
     backend.close()
-    again, ear2 = stage.backend(), Ear()
+    again, ear2 = stage.backend(), Collector()
     again.open(ear2, 5)
     with pytest.raises(StaleEpoch, match="epoch 1 is over"):
         again.launch([stage.exits(KEY, 0)])
     assert again.known() == []
     again.close()
     with pytest.raises(StaleEpoch):
-        stage.backend().open(ear, 4)
-    backend.open(ear, 5)
+        stage.backend().open(collector, 4)
+    backend.open(collector, 5)
 
 
-def test_forgetting_drops_what_is_over_and_keeps_its_log(backend: Backend, stage: Stage, ear: Ear):
+def test_forgetting_drops_what_is_over_and_keeps_its_log(backend: Backend, stage: Stage, collector: Collector):
     backend.launch([stage.prints(KEY, "hello\n")])
-    ear.down(KEY)
+    collector.down(KEY)
     backend.forget(KEY)
     until(lambda: backend.known() == [])
     part = backend.read_log(KEY, "stdout", 0, 100)
@@ -347,12 +349,12 @@ def test_forgetting_drops_what_is_over_and_keeps_its_log(backend: Backend, stage
     assert (part.data, part.is_over) == (b"hello\n", True)
 
 
-def test_what_runs_is_not_forgotten(backend: Backend, stage: Stage, ear: Ear):
+def test_what_runs_is_not_forgotten(backend: Backend, stage: Stage, collector: Collector):
     backend.launch([stage.runs(KEY)])
-    ear.up(KEY)
+    collector.up(KEY)
     backend.forget(KEY)
     backend.kill(KEY)
-    ear.down(KEY)
+    collector.down(KEY)
     assert backend.known() == [KEY]
 
 
@@ -368,27 +370,34 @@ def test_what_runs_is_not_forgotten(backend: Backend, stage: Stage, ear: Ear):
     ],
 )
 def test_parts_of_a_log(
-    backend: Backend, stage: Stage, ear: Ear, offset: int, limit: int, start: int, data: bytes, is_over: bool
+    backend: Backend,
+    stage: Stage,
+    collector: Collector,
+    offset: int,
+    limit: int,
+    start: int,
+    data: bytes,
+    is_over: bool,
 ):
     backend.launch([stage.prints(KEY, "0123456789")])
-    ear.down(KEY)
+    collector.down(KEY)
     part = backend.read_log(KEY, "stdout", offset, limit)
     assert part is not None
     assert (part.offset, part.data, part.next_offset, part.is_over) == (start, data, start + len(data), is_over)
 
 
-def test_the_log_of_a_running_task_is_not_over(backend: Backend, stage: Stage, ear: Ear):
+def test_the_log_of_a_running_task_is_not_over(backend: Backend, stage: Stage, collector: Collector):
     backend.launch([stage.runs(KEY)])
-    ear.up(KEY)
+    collector.up(KEY)
     part = backend.read_log(KEY, "stderr", 0, 100)
     assert part is not None
     assert (part.data, part.is_over) == (b"", False)
 
 
-def test_there_is_no_log_of_what_never_was(backend: Backend, stage: Stage, ear: Ear):
+def test_there_is_no_log_of_what_never_was(backend: Backend, stage: Stage, collector: Collector):
     assert backend.read_log(KEY, "stdout", 0, 100) is None
     backend.launch([stage.exits(KEY, 0)])
-    ear.down(KEY)
+    collector.down(KEY)
     assert backend.read_log(KEY, "no such stream", 0, 100) is None
 
 

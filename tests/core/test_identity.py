@@ -14,7 +14,7 @@ from corral.core.laws import check
 from corral.core.model import Blocker, GangSpec, GangState, JobSpec, QueueSpec, Settings, Suspension
 from corral.core.snapshot import Snapshot
 from corral.server.journal_state import JournalState
-from tests.simulation.upheaval import Upheaval
+from tests.simulation.changing_cluster import ChangingDriver
 from tests.world import World, demand_of
 
 ROOT = "this server is root"
@@ -58,7 +58,7 @@ def test_what_a_new_job_runs_as(account: str, default: str, is_root: bool, expec
 SPEC = JobSpec(queue="team", gangs=(GangSpec(demand_of(gpus=8)),))
 
 
-class Ground:
+class Harness:
     """A job of ann's, accepted with an account, on a small cluster."""
 
     def __init__(self, account: str | None = "ann-unix") -> None:
@@ -96,39 +96,39 @@ class Ground:
 
 
 def test_nothing_follows_where_nothing_has_changed() -> None:
-    ground = Ground()
-    assert ground.set() == []
-    ground.world.cycle()
-    assert ground.gang is GangState.STARTING
+    harness = Harness()
+    assert harness.set() == []
+    harness.world.cycle()
+    assert harness.gang is GangState.STARTING
 
 
 def test_a_disabled_user_s_job_is_out_of_line_until_the_user_is_back() -> None:
-    ground = Ground()
-    assert ground.set(disabled=True) == ["JobSuspended"]
-    ground.world.cycle()
-    assert (ground.gang, ground.job.suspended) == (GangState.WAITING, Suspension.USER_DISABLED)
-    assert ground.release() == "user_disabled"
-    assert ground.set() == ["JobResumed"]
-    ground.world.cycle()
-    assert (ground.gang, ground.job.account) == (GangState.STARTING, "ann-unix")
+    harness = Harness()
+    assert harness.set(disabled=True) == ["JobSuspended"]
+    harness.world.cycle()
+    assert (harness.gang, harness.job.suspended) == (GangState.WAITING, Suspension.USER_DISABLED)
+    assert harness.release() == "user_disabled"
+    assert harness.set() == ["JobResumed"]
+    harness.world.cycle()
+    assert (harness.gang, harness.job.account) == (GangState.STARTING, "ann-unix")
 
 
 def test_a_removed_user_s_job_waits_for_its_end() -> None:
-    ground = Ground()
-    assert ground.remove() == ["JobSuspended"]
-    assert ground.release() == "user_removed"
-    state, now_ms = ground.world.state, ground.world.now
+    harness = Harness()
+    assert harness.remove() == ["JobSuspended"]
+    assert harness.release() == "user_removed"
+    state, now_ms = harness.world.state, harness.world.now
     assert identity.due(state, now_ms + DAY_MS - 1) == []
     assert identity.due(state, now_ms + DAY_MS) == ["1"]
 
 
 def test_the_time_to_its_end_is_not_drawn_out_by_further_changes() -> None:
-    ground = Ground()
-    ground.set(disabled=True)
-    first = ground.job.cancel_ms
-    ground.world.now += 5_000
-    ground.remove()
-    assert (ground.job.suspended, ground.job.cancel_ms) == (Suspension.USER_REMOVED, first)
+    harness = Harness()
+    harness.set(disabled=True)
+    first = harness.job.cancel_ms
+    harness.world.now += 5_000
+    harness.remove()
+    assert (harness.job.suspended, harness.job.cancel_ms) == (Suspension.USER_REMOVED, first)
 
 
 @pytest.mark.parametrize(
@@ -136,50 +136,50 @@ def test_the_time_to_its_end_is_not_drawn_out_by_further_changes() -> None:
     [("removed", True), ("disabled", False), ("another account", False)],
 )
 def test_what_runs_leaves_where_its_user_is_gone_and_may_finish_otherwise(change: str, leaves: bool) -> None:
-    ground = Ground()
-    ground.world.cycle()
-    ground.world.take([e.GangStarted(ground.world.now, "1/main", 1)])
+    harness = Harness()
+    harness.world.cycle()
+    harness.world.take([e.GangStarted(harness.world.now, "1/main", 1)])
     if change == "removed":
-        ground.remove()
+        harness.remove()
     else:
-        ground.set("other" if change == "another account" else "ann-unix", disabled=change == "disabled")
-    assert ground.gang is (GangState.STOPPING if leaves else GangState.RUNNING)
-    assert ground.world.state.gangs["1/main"].blockers & Blocker.SUSPENDED, "and does not start again"
+        harness.set("other" if change == "another account" else "ann-unix", disabled=change == "disabled")
+    assert harness.gang is (GangState.STOPPING if leaves else GangState.RUNNING)
+    assert harness.world.state.gangs["1/main"].blockers & Blocker.SUSPENDED, "and does not start again"
 
 
 def test_what_was_only_just_placed_is_called_back() -> None:
-    ground = Ground()
-    ground.world.cycle()
-    ground.set(disabled=True)
-    assert ground.gang is GangState.STOPPING
+    harness = Harness()
+    harness.world.cycle()
+    harness.set(disabled=True)
+    assert harness.gang is GangState.STOPPING
 
 
 def test_another_account_holds_a_job_until_an_administrator_says_that_it_shall_run_as_that() -> None:
-    ground = Ground()
-    ground.set("other")
-    assert (ground.job.suspended, ground.job.account) == (Suspension.ACCOUNT_CHANGED, "ann-unix")
-    assert identity.due(ground.world.state, ground.world.now * 1000) == [], "it waits for as long as it takes"
-    assert ground.release(is_administrator=False) == "account_changed"
-    assert ground.release() == "released"
-    assert (ground.job.suspended, ground.job.account) == (None, "other")
+    harness = Harness()
+    harness.set("other")
+    assert (harness.job.suspended, harness.job.account) == (Suspension.ACCOUNT_CHANGED, "ann-unix")
+    assert identity.due(harness.world.state, harness.world.now * 1000) == [], "it waits for as long as it takes"
+    assert harness.release(is_administrator=False) == "account_changed"
+    assert harness.release() == "released"
+    assert (harness.job.suspended, harness.job.account) == (None, "other")
 
 
 def test_nobody_can_release_a_job_to_an_account_as_which_no_machine_can_run_it() -> None:
-    ground = Ground()
-    ground.cannot_run_as = lambda account: "" if account == "ann-unix" else "no machine can"
-    ground.set("other")
-    assert ground.release() == "cannot_run_as"
-    assert ground.job.suspended is Suspension.ACCOUNT_CHANGED
+    harness = Harness()
+    harness.cannot_run_as = lambda account: "" if account == "ann-unix" else "no machine can"
+    harness.set("other")
+    assert harness.release() == "cannot_run_as"
+    assert harness.job.suspended is Suspension.ACCOUNT_CHANGED
 
 
 def test_a_job_accepted_without_an_account_never_runs_as_root() -> None:
-    ground = Ground(account="")
-    ground.accounts = people(ann="")
-    assert ground.review() == ["JobSuspended"]
-    assert [str(ground.job.suspended)] == ["no_account"]
-    assert ground.release() == "no_account"
-    assert ground.set("ann-unix") == ["JobResumed"]
-    assert (ground.job.suspended, ground.job.account) == (None, "ann-unix")
+    harness = Harness(account="")
+    harness.accounts = people(ann="")
+    assert harness.review() == ["JobSuspended"]
+    assert [str(harness.job.suspended)] == ["no_account"]
+    assert harness.release() == "no_account"
+    assert harness.set("ann-unix") == ["JobResumed"]
+    assert (harness.job.suspended, harness.job.account) == (None, "ann-unix")
 
 
 @pytest.mark.parametrize("kept", ["event", "image"])
@@ -198,7 +198,7 @@ def test_what_was_written_before_accounts_were_fixed_has_the_account_of_its_user
 
 @pytest.mark.parametrize("seed", range(6))
 def test_laws_hold_while_users_come_and_go(seed: int) -> None:
-    driver = Upheaval(seed, "standard")
+    driver = ChangingDriver(seed, "standard")
     nobody, everybody = Accounts(), Accounts()
     for _ in range(3):
         driver.run(30)

@@ -8,8 +8,8 @@ from corral.core.image import Image, from_image, take_image
 from corral.core.laws import check
 from corral.core.snapshot import Snapshot
 from corral.core.state import State
+from tests.simulation.changing_cluster import ChangingDriver
 from tests.simulation.driver import Driver
-from tests.simulation.upheaval import Upheaval
 
 
 def written(state: State) -> bytes:
@@ -20,7 +20,7 @@ def read(body: bytes) -> State:
     return from_image(msgspec.json.decode(body, type=Image))
 
 
-@pytest.mark.parametrize("make", [Driver, Upheaval])
+@pytest.mark.parametrize("make", [Driver, ChangingDriver])
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("policy", ["standard", "conservative"])
 def test_a_state_goes_on_from_its_image(make, seed, policy):

@@ -40,7 +40,7 @@ print("kept it", flush=True)
 """
 
 
-class Ear:
+class Collector:
     def __init__(self) -> None:
         self.downs: dict[TaskKey, TaskReport] = {}
         self.news = threading.Condition()
@@ -58,10 +58,10 @@ class Ear:
 
 
 def main() -> int:
-    folder, ear = Path(tempfile.mkdtemp()), Ear()
+    folder, collector = Path(tempfile.mkdtemp()), Collector()
     node = inventory()
     backend = LocalBackend(folder, node, LocalSettings(account="root" if os.geteuid() == 0 else ""))
-    backend.open(ear, 1)
+    backend.open(collector, 1)
     gpu = node.gpus[0].uuid
     paths = ":".join(path for path in sys.path if path)
 
@@ -79,11 +79,11 @@ def main() -> int:
     good = True
     for name, listens in (("listening", True), ("deaf", False)):
         begun = time.monotonic()
-        down = ear.down(launch(name, 60, listens, 120), 90)
+        down = collector.down(launch(name, 60, listens, 120), 90)
         found[name] = None if down is None else [str(down.failure), down.exit_code, down.why]
         found[f"{name}_s"] = round(time.monotonic() - begun, 1)
         good = good and down is not None and down.failure is FailureClass.VRAM_EXCEEDED
-    end = ear.down(modest, 120)
+    end = collector.down(modest, 120)
     said = backend.read_log(modest, "stdout", 0, 1 << 16)
     found["modest"] = None if end is None else [str(end.failure), end.exit_code]
     found["modest_said"] = said.data.decode() if said else ""

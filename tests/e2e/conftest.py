@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.account_ground import PYTHON, SERVER_ACCOUNT, Cell, can_be_somebody_else
+from tests.e2e.account_server import PYTHON, SERVER_ACCOUNT, Cell, can_be_somebody_else
 from tests.e2e.live import Live
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.account_ground import ANN, PYTHON, SERVER_ACCOUNT, SIGNALS, Cell, has_scopes
+from tests.e2e.account_server import ANN, PYTHON, SERVER_ACCOUNT, SIGNALS, Cell, has_scopes
 from tests.e2e.live import Refused
 from tests.runtime.podman import IMAGE, Podman
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.account_ground import ANN, SERVER_ACCOUNT, SIGNALS, Cell, has_scopes
+from tests.e2e.account_server import ANN, SERVER_ACCOUNT, SIGNALS, Cell, has_scopes
 from tests.e2e.live import Live, Refused
-from tests.runtime.container_ground import ContainerGround
+from tests.runtime.container_backend import ContainerHarness
 from tests.runtime.podman import Podman
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start servers as root and as others")
@@ -75,12 +75,12 @@ def _is_of(pid: str, job: str, data: Path) -> bool:
 def test_a_container_of_an_account_sees_nothing_of_the_machine_but_what_it_mounts(
     tmp_path: Path, podman: Podman
 ) -> None:
-    ground = ContainerGround(tmp_path / "data", podman)
+    harness = ContainerHarness(tmp_path / "data", podman)
     looks = f"id -u; ls -d {tmp_path} /home /run/podman /var/lib 2>/dev/null; ls /proc | grep -c '^[0-9]'"
     try:
-        down, said = ground.ran(looks, account=ANN)
+        down, said = harness.ran(looks, account=ANN)
     finally:
-        ground.close()
+        harness.close()
     uid, *seen, processes = said.split()
     assert (down.exit_code, int(uid), seen) == (0, pwd.getpwnam(ANN).pw_uid, [])
     assert int(processes) < 10, "those of the container alone"

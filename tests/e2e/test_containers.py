@@ -13,7 +13,7 @@ import pytest
 
 from tests.e2e.live import ROOT, Live, Refused, environment
 from tests.runtime.podman import IMAGE, Podman
-from tests.runtime.telling import until
+from tests.runtime.reports import until
 
 
 class Up(Live):

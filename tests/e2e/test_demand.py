@@ -12,7 +12,7 @@ import pytest
 from corral.cli.fleet.testbed_parts import SERVER, Testbed
 from corral.client.blocking import Client
 from corral.wire.api.fleets import FleetBody, ShapeBody
-from tests.providers.command_ground import end_all, hook_settings
+from tests.providers.command_provider import end_all, hook_settings
 
 pytestmark = pytest.mark.timeout(200)
 IDLE_MS = 4_000

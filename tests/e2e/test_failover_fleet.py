@@ -20,7 +20,7 @@ from corral.wire.api.fleets import FleetBody
 from tests.accounts import OWN, VARIABLE
 from tests.database import Database
 from tests.e2e.live import environment, free_port
-from tests.providers.command_ground import end_all, hook_settings
+from tests.providers.command_provider import end_all, hook_settings
 
 
 class House:

@@ -21,9 +21,9 @@ from corral.remote.messages import AgentReport, DesiredAsk, ObservedTask
 from corral.runtime.base import Phase, TaskKey, TaskReport
 from corral.server.main import GRACEFUL_S
 from tests.accounts import OWN
-from tests.agent.fleet_ground import make_agent
-from tests.agent.lines import FaultyLine
-from tests.agent.speaking import line_of, line_to
+from tests.agent.agent_connection import line_of, line_to
+from tests.agent.connections import FaultyLine
+from tests.agent.one_agent import make_agent
 from tests.e2e.fleet import (
     FleetTrial,
     freeze_an_agent,

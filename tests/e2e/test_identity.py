@@ -22,15 +22,15 @@ ACCOUNT, OTHER = "nobody", "daemon"
 
 
 @pytest.fixture
-def ground(live: Callable[..., Live]) -> Iterator[Ground]:
+def harness(live: Callable[..., Live]) -> Iterator[Harness]:
     server = live()
     server.more = ["--account", ""]
     with tempfile.TemporaryDirectory(prefix="corral-test-") as folder:  # folders of pytest are for its account alone
         Path(folder).chmod(0o777)
-        yield Ground(server, Path(folder))
+        yield Harness(server, Path(folder))
 
 
-class Ground:
+class Harness:
     """A server whose GPUs are taken until they are let go, and a job of alice's that waits for them."""
 
     def __init__(self, server: Live, folder: Path) -> None:
@@ -69,86 +69,86 @@ class Ground:
             time.sleep(0.05)
 
 
-def test_work_runs_as_the_account_of_its_user(ground: Ground) -> None:
-    job = ground.submit()
-    ground.let_go()
-    ground.server.until_over([job])
-    assert ground.ran_as(job) == ACCOUNT
+def test_work_runs_as_the_account_of_its_user(harness: Harness) -> None:
+    job = harness.submit()
+    harness.let_go()
+    harness.server.until_over([job])
+    assert harness.ran_as(job) == ACCOUNT
 
 
-def test_queued_work_of_a_removed_user_never_runs_as_somebody_else(ground: Ground) -> None:
-    job = ground.submit()
-    ground.ask("DELETE", "/v1/users/alice")
-    ground.let_go()
-    ground.stays_waiting(job)
-    reasons = ground.ask("GET", f"/v1/jobs/{job}/why")["gangs"][0]["reasons"]
+def test_queued_work_of_a_removed_user_never_runs_as_somebody_else(harness: Harness) -> None:
+    job = harness.submit()
+    harness.ask("DELETE", "/v1/users/alice")
+    harness.let_go()
+    harness.stays_waiting(job)
+    reasons = harness.ask("GET", f"/v1/jobs/{job}/why")["gangs"][0]["reasons"]
     assert any("was removed" in each["text"] for each in reasons)
 
 
-def test_queued_work_of_a_disabled_user_waits_and_goes_on_as_its_account(ground: Ground) -> None:
-    job = ground.submit()
-    ground.ask("PUT", "/v1/users/alice", {"disabled": True})
-    assert ground.ask("GET", "/v1/users/alice")["account"] == ACCOUNT, "only what was named has changed"
-    ground.let_go()
-    ground.stays_waiting(job)
+def test_queued_work_of_a_disabled_user_waits_and_goes_on_as_its_account(harness: Harness) -> None:
+    job = harness.submit()
+    harness.ask("PUT", "/v1/users/alice", {"disabled": True})
+    assert harness.ask("GET", "/v1/users/alice")["account"] == ACCOUNT, "only what was named has changed"
+    harness.let_go()
+    harness.stays_waiting(job)
     with pytest.raises(Refused) as refused:
-        ground.ask("POST", f"/v1/jobs/{job}/release")
+        harness.ask("POST", f"/v1/jobs/{job}/release")
     assert refused.value.problem["code"] == "user_disabled"
-    ground.ask("PUT", "/v1/users/alice", {"disabled": False})
-    ground.server.until_over([job])
-    assert ground.ran_as(job) == ACCOUNT
+    harness.ask("PUT", "/v1/users/alice", {"disabled": False})
+    harness.server.until_over([job])
+    assert harness.ran_as(job) == ACCOUNT
 
 
-def test_requeued_work_of_a_disabled_user_does_not_start_again(ground: Ground) -> None:
-    ground.let_go()
-    job = ground.submit(command=f"id -un >> {ground.out}/runs; sleep 1000", requeue_exit=85)
-    until(lambda: (ground.out / "runs").exists())
-    ground.ask("PUT", "/v1/users/alice", {"disabled": True})
-    assert ground.server.job(job)["state"] == "running", "what runs may finish"
-    ground.ask("POST", f"/v1/jobs/{job}/requeue")
-    until(lambda: ground.server.job(job)["state"] == "waiting")
-    ground.stays_waiting(job)
-    assert (ground.out / "runs").read_text().split() == [ACCOUNT]
+def test_requeued_work_of_a_disabled_user_does_not_start_again(harness: Harness) -> None:
+    harness.let_go()
+    job = harness.submit(command=f"id -un >> {harness.out}/runs; sleep 1000", requeue_exit=85)
+    until(lambda: (harness.out / "runs").exists())
+    harness.ask("PUT", "/v1/users/alice", {"disabled": True})
+    assert harness.server.job(job)["state"] == "running", "what runs may finish"
+    harness.ask("POST", f"/v1/jobs/{job}/requeue")
+    until(lambda: harness.server.job(job)["state"] == "waiting")
+    harness.stays_waiting(job)
+    assert (harness.out / "runs").read_text().split() == [ACCOUNT]
 
 
-def test_running_work_of_a_removed_user_is_ended_with_grace(ground: Ground) -> None:
-    ground.let_go()
-    told = f"trap 'echo told > {ground.out}/told; exit 85' TERM; echo > {ground.out}/up; while :; do sleep 0.1; done"
-    job = ground.submit(command=told, grace="10s")
-    until(lambda: (ground.out / "up").exists())
-    ground.ask("DELETE", "/v1/users/alice")
-    until(lambda: (ground.out / "told").exists())
-    until(lambda: ground.server.job(job)["state"] == "waiting")
-    ground.stays_waiting(job)
+def test_running_work_of_a_removed_user_is_ended_with_grace(harness: Harness) -> None:
+    harness.let_go()
+    told = f"trap 'echo told > {harness.out}/told; exit 85' TERM; echo > {harness.out}/up; while :; do sleep 0.1; done"
+    job = harness.submit(command=told, grace="10s")
+    until(lambda: (harness.out / "up").exists())
+    harness.ask("DELETE", "/v1/users/alice")
+    until(lambda: (harness.out / "told").exists())
+    until(lambda: harness.server.job(job)["state"] == "waiting")
+    harness.stays_waiting(job)
 
 
 def test_queued_work_keeps_the_account_it_was_accepted_with_until_an_administrator_says_otherwise(
-    ground: Ground,
+    harness: Harness,
 ) -> None:
-    job = ground.submit()
-    ground.ask("PUT", "/v1/users/alice", {"account": OTHER})
-    ground.let_go()
-    ground.stays_waiting(job)
-    reasons = ground.ask("GET", f"/v1/jobs/{job}/why")["gangs"][0]["reasons"]
+    job = harness.submit()
+    harness.ask("PUT", "/v1/users/alice", {"account": OTHER})
+    harness.let_go()
+    harness.stays_waiting(job)
+    reasons = harness.ask("GET", f"/v1/jobs/{job}/why")["gangs"][0]["reasons"]
     assert any(ACCOUNT in each["text"] and "corral release" in each["text"] for each in reasons)
-    ground.ask("POST", f"/v1/jobs/{job}/release")
-    ground.server.until_over([job])
-    assert ground.ran_as(job) == OTHER
+    harness.ask("POST", f"/v1/jobs/{job}/release")
+    harness.server.until_over([job])
+    assert harness.ran_as(job) == OTHER
 
 
-def test_a_restart_forgets_nothing_of_it(ground: Ground) -> None:
-    removed = ground.submit()
-    ground.ask("DELETE", "/v1/users/alice")
-    ground.server.kill()
-    ground.server.start()
-    ground.let_go()
-    ground.stays_waiting(removed)
+def test_a_restart_forgets_nothing_of_it(harness: Harness) -> None:
+    removed = harness.submit()
+    harness.ask("DELETE", "/v1/users/alice")
+    harness.server.kill()
+    harness.server.start()
+    harness.let_go()
+    harness.stays_waiting(removed)
 
 
-def test_work_without_an_account_is_refused_where_the_server_is_root(ground: Ground) -> None:
-    ground.ask("PUT", "/v1/users/alice", {"account": ""})
+def test_work_without_an_account_is_refused_where_the_server_is_root(harness: Harness) -> None:
+    harness.ask("PUT", "/v1/users/alice", {"account": ""})
     with pytest.raises(Refused) as refused:
-        ground.submit()
+        harness.submit()
     assert refused.value.status == 422
     assert refused.value.problem["code"] == "no_account"
     assert "corral user set alice --account" in refused.value.problem["hint"]

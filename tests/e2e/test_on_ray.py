@@ -17,8 +17,8 @@ import pytest
 
 from corral.wire.api.fleets import FleetBody
 from tests.e2e.fleet import FleetTrial
-from tests.providers.ray_ground import MACHINES, RayBed, clean
-from tests.providers.ssh_ground import agents_in, pilot_of
+from tests.providers.ray_cluster import MACHINES, RayBed, clean
+from tests.providers.ssh_hosts import agents_in, pilot_of
 
 pytestmark = pytest.mark.timeout(280)
 LEASE_MS = 8_000  # as when nobody sets one

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.fleet import FleetTrial
-from tests.providers.ssh_ground import Sshd, clean
+from tests.providers.ssh_hosts import Sshd, clean
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 30.0

@@ -15,7 +15,7 @@ import pytest
 
 import corral
 from tests.accounts import VARIABLE
-from tests.e2e.carried import Carried
+from tests.e2e.slurm_server import SlurmServer
 from tests.providers.private_slurm import why_not
 
 pytestmark = [
@@ -62,139 +62,141 @@ class Training:
 
 def test_a_fleet_comes_up_and_a_gang_runs_across_it_on_exact_gpus_and_it_goes_back(tmp_path: Path) -> None:
     train = Training(tmp_path / "train")
-    with Carried(tmp_path / "bed") as carried:
-        carried.up(4, lasts_ms=3_600_000)
-        carried.until(
-            "Slurm starts the pilots", lambda: len([j for j in carried.live_jobs() if j[1] == "RUNNING"]) == 4
+    with SlurmServer(tmp_path / "bed") as slurm_server:
+        slurm_server.up(4, lasts_ms=3_600_000)
+        slurm_server.until(
+            "Slurm starts the pilots", lambda: len([j for j in slurm_server.live_jobs() if j[1] == "RUNNING"]) == 4
         )
-        assert carried.until_joined(4) <= 10
-        nodes = carried.ask(lambda client: client.nodes()).nodes
+        assert slurm_server.until_joined(4) <= 10
+        nodes = slurm_server.ask(lambda client: client.nodes()).nodes
         assert [len(node.gpus) for node in nodes] == [4, 4, 4, 4]
         assert all(gpu.simulated for node in nodes for gpu in node.gpus)
         assert {node.amounts["cpu_milli"] for node in nodes} == {16_000}, "what Slurm granted, not what the machine has"
-        carried.until(
+        slurm_server.until(
             "their end is known",
-            lambda: all(node.until_ms is not None for node in carried.ask(lambda client: client.nodes()).nodes),
+            lambda: all(node.until_ms is not None for node in slurm_server.ask(lambda client: client.nodes()).nodes),
         )
         assert {node.fleet for node in nodes} == {"gpu"}
 
-        job = carried.submit(train.command(20), nodes=4, gpus=3, time_limit="5m")
-        carried.until("the gang has run", lambda: carried.job(job).state == "succeeded")
+        job = slurm_server.submit(train.command(20), nodes=4, gpus=3, time_limit="5m")
+        slurm_server.until("the gang has run", lambda: slurm_server.job(job).state == "succeeded")
         runs = train.runs()
         assert len({run["node"] for run in runs}) == 4
         assert all(len(set(run["gpus"])) == 3 for run in runs)
 
-        carried.ask(lambda client: client.recall_fleet("gpu"))
-        carried.until("all is given back", lambda: not carried.ask(lambda client: client.fleets()).fleets)
-        assert carried.ask(lambda client: client.nodes()).nodes == ()
-        assert {state for _, state, _ in carried.jobs_of_slurm()} == {"COMPLETED"}, "pilots left in order"
-        assert len(carried.jobs_of_slurm()) == 4
-        users = carried.ask(lambda client: client.users()).users
+        slurm_server.ask(lambda client: client.recall_fleet("gpu"))
+        slurm_server.until("all is given back", lambda: not slurm_server.ask(lambda client: client.fleets()).fleets)
+        assert slurm_server.ask(lambda client: client.nodes()).nodes == ()
+        assert {state for _, state, _ in slurm_server.jobs_of_slurm()} == {"COMPLETED"}, "pilots left in order"
+        assert len(slurm_server.jobs_of_slurm()) == 4
+        users = slurm_server.ask(lambda client: client.users()).users
         assert not [user for user in users if user.name.startswith("node:")]
-        tokens = carried.ask(lambda client: client.tokens()).tokens
+        tokens = slurm_server.ask(lambda client: client.tokens()).tokens
         assert not [token for token in tokens if token.name.startswith("join:")]
 
 
 def test_a_pilot_that_is_cancelled_under_a_gang_drains_and_the_gang_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     train = Training(tmp_path / "train")
-    with Carried(tmp_path / "bed") as carried:
-        carried.up(3)
-        carried.until_joined(3)
-        job = carried.submit(train.command(150), nodes=2, gpus=4, checkpoints=True, time_limit="1h")
-        carried.until("the gang runs", lambda: len(train.runs()) == 2)
+    with SlurmServer(tmp_path / "bed") as slurm_server:
+        slurm_server.up(3)
+        slurm_server.until_joined(3)
+        job = slurm_server.submit(train.command(150), nodes=2, gpus=4, checkpoints=True, time_limit="1h")
+        slurm_server.until("the gang runs", lambda: len(train.runs()) == 2)
         time.sleep(2)
         victim = str(train.runs()[0]["node"])
-        carried.slurm.command("scancel", carried.job_of(victim))
-        took_s = carried.until("it runs again", lambda: len(train.runs()) == 4)
+        slurm_server.slurm.command("scancel", slurm_server.job_of(victim))
+        took_s = slurm_server.until("it runs again", lambda: len(train.runs()) == 4)
         assert took_s < 30
         again = train.runs()[2:]
         assert victim not in {run["node"] for run in again}
         assert all(run["from"] for run in again), "from where it was saved"
-        carried.until("the pilot is let go", lambda: carried.events("PilotEnded"))
-        ended = carried.events("PilotEnded")
+        slurm_server.until("the pilot is let go", lambda: slurm_server.events("PilotEnded"))
+        ended = slurm_server.events("PilotEnded")
         assert [event.data["pilot"] for event in ended] == [victim]
         assert "cancelled" in ended[0].data["why"]
-        carried.until("another pilot takes the place", lambda: carried.fleet().joined == 3)
-        assert carried.job(job).state == "running"
-        carried.until("it is done", lambda: carried.job(job).state == "succeeded")
-        assert not [event for event in carried.events("GangRequeued") if event.data["counted"] == "user_error"]
+        slurm_server.until("another pilot takes the place", lambda: slurm_server.fleet().joined == 3)
+        assert slurm_server.job(job).state == "running"
+        slurm_server.until("it is done", lambda: slurm_server.job(job).state == "succeeded")
+        assert not [event for event in slurm_server.events("GangRequeued") if event.data["counted"] == "user_error"]
 
 
 def test_work_leaves_before_the_time_of_a_pilot_is_over_and_nothing_is_placed_that_would_not_fit(
     tmp_path: Path,
 ) -> None:
     train = Training(tmp_path / "train")
-    with Carried(tmp_path / "bed") as carried:
-        carried.up(2, lasts_ms=60_000)
-        carried.until_joined(2)
-        carried.until(
+    with SlurmServer(tmp_path / "bed") as slurm_server:
+        slurm_server.up(2, lasts_ms=60_000)
+        slurm_server.until_joined(2)
+        slurm_server.until(
             "its end is known",
-            lambda: all(node.until_ms is not None for node in carried.ask(lambda client: client.nodes()).nodes),
+            lambda: all(node.until_ms is not None for node in slurm_server.ask(lambda client: client.nodes()).nodes),
         )
-        long = carried.submit("sleep 500", nodes=1, gpus=4, time_limit="10m")
-        short = carried.submit(
+        long = slurm_server.submit("sleep 500", nodes=1, gpus=4, time_limit="10m")
+        short = slurm_server.submit(
             train.command(700), nodes=1, gpus=4, checkpoints=True, grace="5s", time_limit="10m", restart_cost="10s"
         )
-        carried.until("the one that saves runs", lambda: len(train.runs()) == 1)
-        why = carried.ask(lambda client: client.why(long))
+        slurm_server.until("the one that saves runs", lambda: len(train.runs()) == 1)
+        why = slurm_server.ask(lambda client: client.why(long))
         told = [reason.text for gang in why.gangs for reason in gang.reasons]
         assert any("go back before" in text for text in told), told
         first = str(train.runs()[0]["node"])
-        end_ms = carried.ask(lambda client: client.node(first)).until_ms
-        carried.until("it is asked to leave", lambda: carried.events("GangEvicted"))
-        asked = carried.events("GangEvicted")[0]
+        end_ms = slurm_server.ask(lambda client: client.node(first)).until_ms
+        slurm_server.until("it is asked to leave", lambda: slurm_server.events("GangEvicted"))
+        asked = slurm_server.events("GangEvicted")[0]
         assert asked.data["cause"] == "drain"
         assert asked.at_ms <= end_ms - 5_000
-        carried.until("it runs elsewhere", lambda: len(train.runs()) == 2, within_s=120)
+        slurm_server.until("it runs elsewhere", lambda: len(train.runs()) == 2, within_s=120)
         again = train.runs()[1]
         assert again["node"] != first
         assert again["from"], "from where it was saved"
-        assert carried.job(long).state == "waiting", "no machine is lent for as long as it needs"
-        assert carried.events("TasksLost") == []
-        assert carried.job(short).state == "running"
+        assert slurm_server.job(long).state == "waiting", "no machine is lent for as long as it needs"
+        assert slurm_server.events("TasksLost") == []
+        assert slurm_server.job(short).state == "running"
 
 
 @pytest.mark.parametrize("wait_s", [0.0, 7.0], ids=["before it has saved", "after it has saved"])
 def test_a_controller_that_is_killed_makes_no_second_pilot_and_loses_no_work(tmp_path: Path, wait_s: float) -> None:
     """Killed within seconds of a submission Slurm forgets what it acknowledged, and ends what it no longer knows."""
     train = Training(tmp_path / "train")
-    with Carried(tmp_path / "bed") as carried:
-        carried.up(2)
-        carried.until("Slurm has them", lambda: len(carried.live_jobs()) == 2)
+    with SlurmServer(tmp_path / "bed") as slurm_server:
+        slurm_server.up(2)
+        slurm_server.until("Slurm has them", lambda: len(slurm_server.live_jobs()) == 2)
         time.sleep(wait_s)
-        job = carried.submit(train.command(40), nodes=2, gpus=4, checkpoints=True) if wait_s else ""
+        job = slurm_server.submit(train.command(40), nodes=2, gpus=4, checkpoints=True) if wait_s else ""
         if job:
-            carried.until("the gang runs", lambda: len(train.runs()) == 2)
-        carried.slurm.kill_controller()
+            slurm_server.until("the gang runs", lambda: len(train.runs()) == 2)
+        slurm_server.slurm.kill_controller()
         time.sleep(3)
-        carried.slurm.start_controller()
-        carried.until("there are two nodes", lambda: carried.fleet().joined == 2, within_s=150)
-        carried.until("all is well", lambda: not carried.fleet().trouble)
-        pilots = [pilot for _, _, pilot in carried.live_jobs()]
+        slurm_server.slurm.start_controller()
+        slurm_server.until("there are two nodes", lambda: slurm_server.fleet().joined == 2, within_s=150)
+        slurm_server.until("all is well", lambda: not slurm_server.fleet().trouble)
+        pilots = [pilot for _, _, pilot in slurm_server.live_jobs()]
         assert len(pilots) == len(set(pilots)) == 2
-        by_pilot = [pilot for _, _, pilot in carried.jobs_of_slurm()]
+        by_pilot = [pilot for _, _, pilot in slurm_server.jobs_of_slurm()]
         assert len(by_pilot) == len(set(by_pilot)), "no pilot was ever submitted twice"
-        job = job or carried.submit(train.command(5), nodes=2, gpus=4)
-        carried.until("its work is done", lambda: carried.job(job).state == "succeeded", within_s=120)
+        job = job or slurm_server.submit(train.command(5), nodes=2, gpus=4)
+        slurm_server.until("its work is done", lambda: slurm_server.job(job).state == "succeeded", within_s=120)
 
 
 def test_who_needs_the_machines_more_has_them_and_the_work_leaves_in_order(tmp_path: Path) -> None:
     """Slurm preempts a pilot for a job of its own; the gang saves, and goes on when there is a machine again."""
     train = Training(tmp_path / "train")
-    with Carried(tmp_path / "bed", nodes=2) as carried:
-        carried.up(2, settings={"partition": "gpu"})
-        carried.until_joined(2)
-        job = carried.submit(train.command(60), nodes=2, gpus=4, checkpoints=True, time_limit="1h")
-        carried.until("the gang runs", lambda: len(train.runs()) == 2)
+    with SlurmServer(tmp_path / "bed", nodes=2) as slurm_server:
+        slurm_server.up(2, settings={"partition": "gpu"})
+        slurm_server.until_joined(2)
+        job = slurm_server.submit(train.command(60), nodes=2, gpus=4, checkpoints=True, time_limit="1h")
+        slurm_server.until("the gang runs", lambda: len(train.runs()) == 2)
         time.sleep(1)
         words = ["sbatch", "--parsable", "--partition=urgent", "--exclusive", "--output=/dev/null", "--wrap=sleep 8"]
-        urgent = carried.slurm.command(*words).strip()
-        carried.until("it is told to leave", lambda: carried.events("GangEvicted"))
-        carried.until("the urgent job has run", lambda: not [j for j in carried.live_jobs() if j[0] == urgent])
-        carried.until("the gang is done", lambda: carried.job(job).state == "succeeded", within_s=120)
+        urgent = slurm_server.slurm.command(*words).strip()
+        slurm_server.until("it is told to leave", lambda: slurm_server.events("GangEvicted"))
+        slurm_server.until(
+            "the urgent job has run", lambda: not [j for j in slurm_server.live_jobs() if j[0] == urgent]
+        )
+        slurm_server.until("the gang is done", lambda: slurm_server.job(job).state == "succeeded", within_s=120)
         assert len(train.runs()) == 4
         assert all(run["from"] for run in train.runs()[2:])
-        assert not [event for event in carried.events("GangRequeued") if event.data["counted"] == "user_error"]
+        assert not [event for event in slurm_server.events("GangRequeued") if event.data["counted"] == "user_error"]
 
 
 def python_of(user: str) -> dict[str, Any]:
@@ -217,16 +219,16 @@ def python_of(user: str) -> dict[str, Any]:
 def test_pilots_of_a_user_who_is_not_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     python = python_of("nobody")
     monkeypatch.delenv(VARIABLE, raising=False)  # jobs run as whoever the pilot is
-    with Carried(tmp_path / "bed", nodes=1) as carried:
-        spool = carried.slurm.folder / "lent"
+    with SlurmServer(tmp_path / "bed", nodes=1) as slurm_server:
+        spool = slurm_server.slurm.folder / "lent"
         spool.mkdir()
         spool.chmod(0o777)
-        carried.up(1, settings={"user": "nobody", "folder": str(spool), **python})
-        carried.until_joined(1)
-        job = carried.submit("id -un", nodes=1, gpus=4)
-        carried.until("it has run", lambda: carried.job(job).state == "succeeded")
-        told = carried.ask(lambda client: b"".join(part.data for part in client.logs(job)))
+        slurm_server.up(1, settings={"user": "nobody", "folder": str(spool), **python})
+        slurm_server.until_joined(1)
+        job = slurm_server.submit("id -un", nodes=1, gpus=4)
+        slurm_server.until("it has run", lambda: slurm_server.job(job).state == "succeeded")
+        told = slurm_server.ask(lambda client: b"".join(part.data for part in client.logs(job)))
         assert told.strip() == b"nobody"
-        assert carried.slurm.command("squeue", "--noheader", "--format=%u").split() == ["nobody"]
-        carried.ask(lambda client: client.recall_fleet("gpu"))
-        carried.until("all is given back", lambda: not carried.ask(lambda client: client.fleets()).fleets)
+        assert slurm_server.slurm.command("squeue", "--noheader", "--format=%u").split() == ["nobody"]
+        slurm_server.ask(lambda client: client.recall_fleet("gpu"))
+        slurm_server.until("all is given back", lambda: not slurm_server.ask(lambda client: client.fleets()).fleets)

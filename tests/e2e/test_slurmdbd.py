@@ -13,9 +13,9 @@ import pytest
 
 from corral.providers.base import PilotOrder, PilotPhase, Provider
 from corral.providers.slurm import opened
-from tests.e2e.carried import Carried
+from tests.e2e.slurm_server import SlurmServer
 from tests.providers.private_slurmdbd import AccountedSlurm, why_not
-from tests.providers.slurm_ground import pilot_settings
+from tests.providers.slurm_cluster import pilot_settings
 
 pytestmark = [
     pytest.mark.timeout(180),
@@ -200,15 +200,15 @@ def test_accounts_that_are_down_or_hang_do_no_harm(slurm: AccountedSlurm, over: 
 
 
 def test_a_server_that_was_away_learns_how_a_pilot_ended_meanwhile(tmp_path: Path) -> None:
-    with Carried(tmp_path / "bed", slurm=AccountedSlurm(nodes=2)) as carried:
-        carried.up(1)
-        carried.until_joined(1)
-        [(number, _, pilot)] = carried.live_jobs()
-        carried.bed.kill("server")
-        carried.slurm.command("scancel", number)
-        until("Slurm has forgotten it", lambda: not carried.jobs_of_slurm())
-        carried.bed.restart("server")
-        carried.until("its end is told", lambda: carried.events("PilotEnded"))
-        [ended] = carried.events("PilotEnded")
+    with SlurmServer(tmp_path / "bed", slurm=AccountedSlurm(nodes=2)) as slurm_server:
+        slurm_server.up(1)
+        slurm_server.until_joined(1)
+        [(number, _, pilot)] = slurm_server.live_jobs()
+        slurm_server.bed.kill("server")
+        slurm_server.slurm.command("scancel", number)
+        until("Slurm has forgotten it", lambda: not slurm_server.jobs_of_slurm())
+        slurm_server.bed.restart("server")
+        slurm_server.until("its end is told", lambda: slurm_server.events("PilotEnded"))
+        [ended] = slurm_server.events("PilotEnded")
         assert (ended.data["pilot"], ended.data["why"]) == (pilot, f"job {number} was cancelled by root")
-        carried.until("another takes its place", lambda: carried.fleet().joined == 1)
+        slurm_server.until("another takes its place", lambda: slurm_server.fleet().joined == 1)

@@ -35,7 +35,7 @@ from corral.server.dispatch import Dispatch
 from corral.server.recovery import expect_fleet
 from corral.store.memory_lookup import MemoryLookup
 from corral.wire.codec import encode
-from tests.agent.keeping import InProcessKeeper
+from tests.agent.lease_table import InProcessKeeper
 
 BODY_MAX = 64 << 10  # of one event in the journal, whoever caused it
 ROUND_MS = 100

@@ -19,7 +19,7 @@ from corral.health.fault_injection import (
 )
 from corral.health.nvml import NvmlDevices, xids_in
 from corral.health.readings import GpuReading, LinkReading, XidEvent
-from tests.runtime.telling import now_ms
+from tests.runtime.reports import now_ms
 
 UUIDS = ("GPU-a", "GPU-b")
 

@@ -13,7 +13,7 @@ from corral.health.host import HostReader
 from corral.health.probe_process import ProbeProcess, probe_reading, site_reading, start_gpu_probe, start_site_check
 from corral.health.readings import NicReading, ProbeReading, SiteReading
 from corral.wire.details import NicDetails
-from tests.runtime.telling import until
+from tests.runtime.reports import until
 
 
 def write(root: Path, files: dict[str, str]) -> None:

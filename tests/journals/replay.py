@@ -32,7 +32,7 @@ from corral.store.journal import Entry, Record
 from corral.store.lookup import JobQuery, UsageQuery
 from corral.store.memory import MemoryJournal
 from corral.wire import codec
-from tests.simulation.upheaval import Upheaval
+from tests.simulation.changing_cluster import ChangingDriver
 from tests.store.runs import ACCOUNT_EVENTS, FLEET_EVENTS, batches, entries_of
 
 FOLDER = Path(__file__).parent
@@ -127,14 +127,14 @@ def record(name: str) -> None:
 
 def _entries() -> list[Entry]:
     """A founded cluster, some people, and a random run in which everything happens."""
-    driver = Upheaval(*RUN, check_every=1 << 60)
+    driver = ChangingDriver(*RUN, check_every=1 << 60)
     driver.run(STEPS)
     _change_users(driver)
     people = [Entry(event.at_ms, "root", codec.encode(event)) for event in (*ACCOUNT_EVENTS, *FLEET_EVENTS)]
     return entries_of([e.Founded(900, driver.state.settings)]) + people + entries_of(driver.journal)
 
 
-def _change_users(driver: Upheaval) -> None:
+def _change_users(driver: ChangingDriver) -> None:
     """All users are gone for a moment."""
     everybody = Accounts()
     for job in driver.state.jobs.values():

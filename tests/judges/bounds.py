@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from corral.core.plan import Grow, MakeRoom, Place
-from tests.judges.board import Board
 from tests.judges.case import Case, Violation, told
 from tests.judges.facts import Charge, Gang
-from tests.judges.law import not_lent, over_budget
+from tests.judges.occupancy import Board
+from tests.judges.queue_rules import not_lent, over_budget
 
 
 def _newly_charged(case: Case) -> Iterator[tuple[Gang, Board, Charge, Board]]:

@@ -8,9 +8,9 @@ from functools import cached_property
 from msgspec import Struct
 
 from corral.core.plan import Decision, Plan
-from tests.judges.board import EVERYTHING, Board, Floor
-from tests.judges.book import Book
 from tests.judges.facts import Facts, Gang
+from tests.judges.gpu_time import Book
+from tests.judges.occupancy import EVERYTHING, Board, Floor
 
 
 class Violation(Struct, frozen=True):

@@ -7,11 +7,11 @@ from itertools import combinations
 
 from corral.core.model import Cause
 from corral.core.plan import MakeRoom, Place
-from tests.judges.board import Board, Floor, least_charge
 from tests.judges.case import Case, Violation, told
 from tests.judges.facts import GPU, Gang
-from tests.judges.law import is_borrowing, may_start, parting
-from tests.judges.promises import is_kept_for_another
+from tests.judges.occupancy import Board, Floor, least_charge
+from tests.judges.queue_rules import is_borrowing, may_start, parting
+from tests.judges.starts import is_kept_for_another
 from tests.judges.victims import Leaver, is_legal, is_surely_late, legal_set, makes_room, may_ask, right
 
 #: Least disruptive first.

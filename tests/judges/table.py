@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from tests.judges import bounds, keeping, preemption, promises
+from tests.judges import bounds, continuity, preemption, starts
 from tests.judges.case import Judge
 
 JUDGES: dict[str, Judge] = {
     judge.__name__: judge
     for judge in (
-        promises.guarantee_served,
-        promises.order,
-        promises.work_conserved,
+        starts.guarantee_served,
+        starts.order,
+        starts.work_conserved,
         bounds.limits_kept,
         bounds.budget_kept,
         bounds.lend_kept,
@@ -21,12 +21,12 @@ JUDGES: dict[str, Judge] = {
         preemption.preemption_cheapest,
         preemption.priority_served,
         preemption.no_turn_in_vain,
-        keeping.seats_valid,
-        keeping.claims_used,
-        keeping.drained,
-        keeping.repaired,
-        keeping.grows,
-        keeping.grows_in_peace,
+        continuity.seats_valid,
+        continuity.claims_used,
+        continuity.drained,
+        continuity.repaired,
+        continuity.grows,
+        continuity.grows_in_peace,
     )
 }
 

@@ -13,8 +13,8 @@ from corral.core.snapshot import Snapshot
 from tests.judges import trial
 from tests.judges.case import Case
 from tests.judges.facts import GPU, Facts
+from tests.judges.playback import Stage
 from tests.judges.scenario import HOUR_MS, Machine, Scenario, Step, Terms, Work
-from tests.judges.stage import Stage
 from tests.judges.table import COMMITS, JUDGES, PLAN_MADE, STABLE
 
 PLAN, MINUTE = Step("plan"), Step("wait", number=60_000)
@@ -164,7 +164,7 @@ def test_a_judge_sees_a_wrong_plan_and_lets_the_engines_own_pass(name):
 
 def planted(monkeypatch: pytest.MonkeyPatch, policy: Callable[[Snapshot], Plan]) -> set[str]:
     """What is said of a scenario that is played under another policy."""
-    monkeypatch.setattr("tests.judges.stage.standard", lambda **_: policy)
+    monkeypatch.setattr("tests.judges.playback.standard", lambda **_: policy)
     monkeypatch.setattr(trial, "STABLE_EVERY", 1)
     found = trial.try_out(Scenario([Machine("n0", 2)], [Terms("a")], [job("x"), job("y"), PLAN, MINUTE, PLAN]))
     return {violation.judge for _, violation in found.violations}

@@ -10,8 +10,8 @@ from corral.core import events as e
 from corral.core.plan import DropClaim, Evict, MakeRoom, Plan
 from tests.judges.case import Case, Violation
 from tests.judges.facts import Ask, Facts
+from tests.judges.playback import PlanFailedError, Stage
 from tests.judges.scenario import Scenario
-from tests.judges.stage import PlanFailedError, Stage
 from tests.judges.table import COMMITS, JUDGES, PLAN_MADE, STABLE, WHY
 from tests.judges.why import why_is_true
 

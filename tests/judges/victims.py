@@ -12,10 +12,10 @@ from itertools import combinations
 from msgspec import Struct
 
 from corral.core.model import Cause
-from tests.judges.board import NOTHING_BARRED, Barred, Board, Floor, least_charge, model_sets
-from tests.judges.book import Book
 from tests.judges.facts import GPU, Charge, Gang, Seat
-from tests.judges.law import asked_charge, bounds_broken, is_borrowing, is_entitled, most_of, parting
+from tests.judges.gpu_time import Book
+from tests.judges.occupancy import NOTHING_BARRED, Barred, Board, Floor, least_charge, model_sets
+from tests.judges.queue_rules import asked_charge, bounds_broken, is_borrowing, is_entitled, most_of, parting
 
 SUBSETS_MAX = 4_096
 

@@ -26,7 +26,7 @@ UPHEAVAL = "tests/simulation/test_laws.py::test_no_law_is_broken_in_upheaval"
 ORDER = "tests/policy/test_queue_order.py::"
 SEARCHES = "tests/policy/test_failed_searches.py::"
 RUNS = "tests/judges/runs/test_scenarios.py::"
-FLEET_BACKEND = "tests/agent/test_fleet_backend.py::"
+FLEET_BACKEND = "tests/agent/test_remote_backend.py::"
 SAME_JOURNAL = "tests/simulation/test_determinism.py::"
 
 
@@ -565,7 +565,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "walk.close_everywhere(gang.demand, last_ms - self.now_ms + 1 if last_ms >= 0 else 0)",
         "walk.close_everywhere(gang.demand)",
         "A demand is closed everywhere though somebody would be gone before a promised start begins.",
-        ("tests/policy/test_giving_up.py::test_giving_up_on_a_demand_changes_no_decision",),
+        ("tests/policy/test_closed_demands.py::test_giving_up_on_a_demand_changes_no_decision",),
     ),
     Mutant(
         "node_avoided_for_a_fenced_gpu",

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from corral.providers.bootstrap import bootstrap
-from tests.providers.ssh_ground import clean
+from tests.providers.ssh_hosts import clean
 
 SOURCE = Path(bootstrap.__file__).resolve().parents[3]
 ORDER: dict[str, Any] = {

@@ -12,14 +12,14 @@ import pytest
 from corral.providers import hosts
 from corral.providers.base import PilotOrder, PilotPhase, ProviderRefused, ProviderUnavailable
 from corral.providers.hosts import HostProvider
-from tests.providers.memory_shell import MemoryShell, Terms
+from tests.providers.in_memory_hosts import InMemoryHosts, Terms
 
 AT_ONCE = 16
 PATIENCE_S = 20.0
 
 
 @contextmanager
-def opened(shell: MemoryShell) -> Iterator[HostProvider]:
+def opened(shell: InMemoryHosts) -> Iterator[HostProvider]:
     provider = HostProvider(Terms(), "ours", shell, shell.agent_for)
     yield provider
     provider.close()
@@ -45,7 +45,7 @@ def until(holds: Callable[[], bool], what: str) -> None:
 
 
 def test_bare_hosts_are_set_up_at_the_same_time_each_for_one_pilot() -> None:
-    shell, all_in = MemoryShell(2 * AT_ONCE), threading.Barrier(AT_ONCE)
+    shell, all_in = InMemoryHosts(2 * AT_ONCE), threading.Barrier(AT_ONCE)
     shell.during = lambda act, _host, _pilot: act == "install" and all_in.wait(PATIENCE_S)  # else it breaks
     asked = many(2 * AT_ONCE)
     with opened(shell) as provider:
@@ -56,7 +56,7 @@ def test_bare_hosts_are_set_up_at_the_same_time_each_for_one_pilot() -> None:
 
 
 def test_there_are_never_more_than_so_many_at_once() -> None:
-    shell, lock, inside = MemoryShell(3 * AT_ONCE), threading.Lock(), [0, 0]
+    shell, lock, inside = InMemoryHosts(3 * AT_ONCE), threading.Lock(), [0, 0]
 
     def during(act: str, _host: str, _pilot: str) -> None:
         if act == "install":
@@ -74,9 +74,9 @@ def test_there_are_never_more_than_so_many_at_once() -> None:
     assert len(shell.began) == 3 * AT_ONCE
 
 
-def half_unfit() -> MemoryShell:
+def half_unfit() -> InMemoryHosts:
     """Of six hosts one has no room, one is taken by others in the last moment, one is lost before anything begins."""
-    shell = MemoryShell(6)
+    shell = InMemoryHosts(6)
     shell.full, shell.cut = {"h1"}, {"h3"}
 
     def during(act: str, host: str, _pilot: str) -> None:
@@ -109,7 +109,7 @@ def test_those_for_whom_no_host_is_left_wait_and_say_why() -> None:
 
 
 def test_where_no_host_will_do_all_are_refused_with_each_reason_once() -> None:
-    shell = MemoryShell(2)
+    shell = InMemoryHosts(2)
     shell.full = {"h1", "h2"}
     with (
         opened(shell) as provider,
@@ -119,7 +119,7 @@ def test_where_no_host_will_do_all_are_refused_with_each_reason_once() -> None:
 
 
 def test_of_several_one_answer_is_lost_and_the_others_are_had() -> None:
-    shell = MemoryShell(6)  # two more than are asked for: nobody may begin there a second time
+    shell = InMemoryHosts(6)  # two more than are asked for: nobody may begin there a second time
     shell.losing = {"h2"}
     asked = many(4)
     with opened(shell) as provider:
@@ -133,7 +133,7 @@ def test_of_several_one_answer_is_lost_and_the_others_are_had() -> None:
 
 
 def test_one_that_may_have_begun_begins_nowhere_else_while_its_host_is_silent() -> None:
-    shell = MemoryShell(4)
+    shell = InMemoryHosts(4)
     shell.losing = {"h1", "h2"}
     asked = many(2)
     with opened(shell) as provider:
@@ -150,7 +150,7 @@ def test_one_that_may_have_begun_begins_nowhere_else_while_its_host_is_silent() 
 
 def test_one_whose_perhaps_host_is_gone_for_good_begins_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosts, "_LOST_S", 0.05)
-    shell = MemoryShell(2)
+    shell = InMemoryHosts(2)
     shell.losing = {"h1"}
     with opened(shell) as provider:
         with pytest.raises(ProviderUnavailable):
@@ -164,7 +164,7 @@ def test_one_whose_perhaps_host_is_gone_for_good_begins_elsewhere(monkeypatch: p
 
 
 def test_the_host_of_one_that_is_over_is_for_no_other_while_it_is_asked_for() -> None:
-    shell = MemoryShell(2)
+    shell = InMemoryHosts(2)
     shell.take("h1", "gpu-1", "ours")
     shell.over["h1"] = "it was told to end"
     with opened(shell) as provider:
@@ -174,14 +174,14 @@ def test_the_host_of_one_that_is_over_is_for_no_other_while_it_is_asked_for() ->
 
 
 def test_asked_for_twice_in_one_breath_it_is_one() -> None:
-    shell = MemoryShell(3)
+    shell = InMemoryHosts(3)
     with opened(shell) as provider:
         provider.acquire(orders("gpu-1", "gpu-1", "gpu-2"))
     assert sorted(pilot for _, pilot in shell.began) == ["gpu-1", "gpu-2"]
 
 
 def test_several_who_wait_have_their_hosts_in_the_same_round() -> None:
-    shell, all_in = MemoryShell(4), threading.Barrier(4)
+    shell, all_in = InMemoryHosts(4), threading.Barrier(4)
     for name in shell.names:
         shell.take(name, "other")
     shell.during = lambda act, _host, _pilot: act == "start" and all_in.wait(PATIENCE_S)  # else it breaks

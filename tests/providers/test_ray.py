@@ -21,9 +21,9 @@ from corral.providers.ray import RaySettings, missing, opened
 from corral.providers.ray.bridge import Bridge
 from corral.providers.ray.driver import caveat
 from corral.providers.ray.remote_exec import RayExec
-from tests.providers.ray_ground import RayBed, clean
-from tests.providers.reception import Reception
-from tests.providers.ssh_ground import agents_in
+from tests.providers.fake_server import FakeServer
+from tests.providers.ray_cluster import RayBed, clean
+from tests.providers.ssh_hosts import agents_in
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -43,8 +43,8 @@ def bed() -> Iterator[RayBed]:
 
 
 @pytest.fixture
-def reception() -> Iterator[Reception]:
-    made = Reception()
+def fake_server() -> Iterator[FakeServer]:
+    made = FakeServer()
     yield made
     made.close()
 
@@ -147,12 +147,12 @@ def test_why_ray_was_not_reached_is_told(tmp_path: Path) -> None:
         RayExec(settings, Bridge(settings, "test")).hosts()
 
 
-def test_a_bridge_that_is_killed_is_followed_by_another(bed: RayBed, tmp_path: Path, reception: Reception) -> None:
+def test_a_bridge_that_is_killed_is_followed_by_another(bed: RayBed, tmp_path: Path, fake_server: FakeServer) -> None:
     settings = bed.settings(tmp_path, labels={"machine": "m3"}, fake_gpus="2xH100")
     bridge = Bridge(settings, "killed")
     provider = HostProvider(settings, "killed", RayExec(settings, bridge))
-    provider.acquire([PilotOrder(pilot="gpu-1", urls=(reception.url,), token="x")])
-    until(lambda: reception.is_here("gpu-1"), "the agent reports")
+    provider.acquire([PilotOrder(pilot="gpu-1", urls=(fake_server.url,), token="x")])
+    until(lambda: fake_server.is_here("gpu-1"), "the agent reports")
     (agent,) = agents_in(tmp_path / "m3")
     environment = Path(f"/proc/{agent}/environ").read_bytes()
     assert b"RAY" not in environment.upper().replace(str(tmp_path).upper().encode(), b"")
@@ -160,21 +160,21 @@ def test_a_bridge_that_is_killed_is_followed_by_another(bed: RayBed, tmp_path: P
     assert first is not None
     os.kill(first, signal.SIGKILL)
     until(lambda: _phase(provider) is PilotPhase.STARTED and bridge.pid != first, "it is seen again, over another")
-    assert reception.is_here("gpu-1")
+    assert fake_server.is_here("gpu-1")
     provider.close()
     clean([tmp_path / "m3"])
 
 
-def test_a_raylet_that_comes_back_finds_its_agent_again(bed: RayBed, tmp_path: Path, reception: Reception) -> None:
+def test_a_raylet_that_comes_back_finds_its_agent_again(bed: RayBed, tmp_path: Path, fake_server: FakeServer) -> None:
     provider = opened(bed.settings(tmp_path, labels={"machine": "m4"}, fake_gpus="2xH100"), "again")
-    provider.acquire([PilotOrder(pilot="gpu-1", urls=(reception.url,), token="x")])
-    until(lambda: reception.is_here("gpu-1"), "the agent reports")
+    provider.acquire([PilotOrder(pilot="gpu-1", urls=(fake_server.url,), token="x")])
+    until(lambda: fake_server.is_here("gpu-1"), "the agent reports")
     os.kill(bed.told["raylets"]["m4"], signal.SIGKILL)
     until(lambda: not agents_in(tmp_path / "m4"), "the agent ends with its raylet")
     bed.do("start", "m4")
     until(lambda: _phase(provider) is PilotPhase.STARTED and bool(agents_in(tmp_path / "m4")), "it is there again")
-    until(lambda: reception.is_here("gpu-1"), "it reports")
-    assert reception.joined == [("gpu-1", "x")]
+    until(lambda: fake_server.is_here("gpu-1"), "it reports")
+    assert fake_server.joined == [("gpu-1", "x")]
     provider.close()
     clean([tmp_path / "m4"])
 

@@ -33,8 +33,8 @@ from corral.providers.catalog import BadSettings, kind_of, read_settings
 from corral.providers.hosts import HostProvider
 from corral.providers.ssh import SshHost, SshSettings, opened
 from corral.providers.ssh.remote_exec import SshExec
-from tests.providers.reception import Reception
-from tests.providers.ssh_ground import SshGround, agents_in, pilot_of
+from tests.providers.fake_server import FakeServer
+from tests.providers.ssh_hosts import SshHarness, agents_in, pilot_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -47,21 +47,21 @@ def until(holds: Callable[[], bool], what: str, within_s: float = 60.0) -> None:
 
 
 @pytest.fixture
-def ground(tmp_path: Path) -> Iterator[SshGround]:
-    made = SshGround(tmp_path)
+def harness(tmp_path: Path) -> Iterator[SshHarness]:
+    made = SshHarness(tmp_path)
     yield made
     made.close()
 
 
 @pytest.fixture
-def reception() -> Iterator[Reception]:
-    made = Reception()
+def fake_server() -> Iterator[FakeServer]:
+    made = FakeServer()
     yield made
     made.close()
 
 
-def order(reception: Reception, pilot: str = "gpu-1") -> PilotOrder:
-    return PilotOrder(pilot=pilot, urls=(reception.url,), token=f"once-{pilot}")
+def order(fake_server: FakeServer, pilot: str = "gpu-1") -> PilotOrder:
+    return PilotOrder(pilot=pilot, urls=(fake_server.url,), token=f"once-{pilot}")
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------
@@ -155,20 +155,22 @@ def test_a_host_is_fit_also_when_the_answer_took_long() -> None:
     assert unfit(host, without_gpus, NOW, NOW + 50) == ""
 
 
-def test_where_no_host_will_do_that_is_said(ground: SshGround, reception: Reception) -> None:
-    settings = msgspec.structs.replace(ground.settings, python="/nowhere/python3")
+def test_where_no_host_will_do_that_is_said(harness: SshHarness, fake_server: FakeServer) -> None:
+    settings = msgspec.structs.replace(harness.settings, python="/nowhere/python3")
     provider = opened(settings, "test")
     with pytest.raises(ProviderRefused, match=r"no host can be used: .*cannot run /nowhere/python3"):
-        provider.acquire([order(reception)])
+        provider.acquire([order(fake_server)])
     provider.close()
 
 
-def test_a_host_whose_key_is_not_known_is_not_trusted(ground: SshGround, reception: Reception, tmp_path: Path) -> None:
+def test_a_host_whose_key_is_not_known_is_not_trusted(
+    harness: SshHarness, fake_server: FakeServer, tmp_path: Path
+) -> None:
     unknown = tmp_path / "none"
-    settings = msgspec.structs.replace(ground.settings, known_hosts=str(unknown))
+    settings = msgspec.structs.replace(harness.settings, known_hosts=str(unknown))
     provider = opened(settings, "test")
     with pytest.raises(Exception, match="accept_new"):
-        provider.acquire([order(reception)])
+        provider.acquire([order(fake_server)])
     provider.close()
     assert not unknown.exists()
     asked = opened(msgspec.structs.replace(settings, accept_new=True), "test")
@@ -177,11 +179,11 @@ def test_a_host_whose_key_is_not_known_is_not_trusted(ground: SshGround, recepti
     assert "ssh-ed25519" in unknown.read_text()
 
 
-def test_one_host_that_is_away_keeps_no_other_from_its_work(ground: SshGround, reception: Reception) -> None:
-    hosts = (SshHost(host="127.0.0.1", port=1), *ground.settings.hosts)
-    provider = opened(msgspec.structs.replace(ground.settings, hosts=hosts), "test")
-    provider.acquire([order(reception)])
-    until(lambda: reception.is_here("gpu-1"), "the agent reports")
+def test_one_host_that_is_away_keeps_no_other_from_its_work(harness: SshHarness, fake_server: FakeServer) -> None:
+    hosts = (SshHost(host="127.0.0.1", port=1), *harness.settings.hosts)
+    provider = opened(msgspec.structs.replace(harness.settings, hosts=hosts), "test")
+    provider.acquire([order(fake_server)])
+    until(lambda: fake_server.is_here("gpu-1"), "the agent reports")
     (sighting,) = provider.look(["gpu-1"])
     assert sighting.phase is PilotPhase.STARTED
     provider.close()
@@ -232,72 +234,76 @@ def test_wheels_of_a_folder_are_chosen_by_their_tags(tmp_path: Path) -> None:
 # --- what goes on on the host -----------------------------------------------------------------------------------------
 
 
-def test_an_agent_that_is_killed_is_started_again_as_the_same_node(ground: SshGround, reception: Reception) -> None:
-    ground.provider().acquire([order(reception)])
-    until(lambda: reception.is_here("gpu-1"), "the agent reports")
-    (pid,) = agents_in(ground.folders[0], "gpu-1")
-    until(lambda: json.loads((ground.folders[0] / "place.json").read_text())["token"] == "", "the token is dropped")
+def test_an_agent_that_is_killed_is_started_again_as_the_same_node(
+    harness: SshHarness, fake_server: FakeServer
+) -> None:
+    harness.provider().acquire([order(fake_server)])
+    until(lambda: fake_server.is_here("gpu-1"), "the agent reports")
+    (pid,) = agents_in(harness.folders[0], "gpu-1")
+    until(lambda: json.loads((harness.folders[0] / "place.json").read_text())["token"] == "", "the token is dropped")
     os.kill(pid, signal.SIGKILL)
-    until(lambda: [pid] != agents_in(ground.folders[0], "gpu-1") != [], "there is another")
-    reception.heard_s.clear()
-    until(lambda: reception.is_here("gpu-1"), "it reports again")
-    assert len(reception.joined) == 1
+    until(lambda: [pid] != agents_in(harness.folders[0], "gpu-1") != [], "there is another")
+    fake_server.heard_s.clear()
+    until(lambda: fake_server.is_here("gpu-1"), "it reports again")
+    assert len(fake_server.joined) == 1
 
 
-def test_after_a_restart_of_the_host_it_begins_again_at_the_next_look(ground: SshGround, reception: Reception) -> None:
-    provider = ground.provider()
-    provider.acquire([order(reception)])
-    until(lambda: reception.is_here("gpu-1"), "the agent reports")
-    os.kill(int((ground.folders[0] / "keeper.lock").read_text()), signal.SIGKILL)
-    until(lambda: not agents_in(ground.folders[0]), "an agent does not outlive its keeper")
+def test_after_a_restart_of_the_host_it_begins_again_at_the_next_look(
+    harness: SshHarness, fake_server: FakeServer
+) -> None:
+    provider = harness.provider()
+    provider.acquire([order(fake_server)])
+    until(lambda: fake_server.is_here("gpu-1"), "the agent reports")
+    os.kill(int((harness.folders[0] / "keeper.lock").read_text()), signal.SIGKILL)
+    until(lambda: not agents_in(harness.folders[0]), "an agent does not outlive its keeper")
     until(
-        lambda: provider.look(["gpu-1"])[0].phase is PilotPhase.STARTED and bool(agents_in(ground.folders[0])), "it is"
+        lambda: provider.look(["gpu-1"])[0].phase is PilotPhase.STARTED and bool(agents_in(harness.folders[0])), "it is"
     )
-    assert len(agents_in(ground.folders[0], "gpu-1")) == 1
+    assert len(agents_in(harness.folders[0], "gpu-1")) == 1
 
 
-def test_a_server_of_another_version_brings_its_agent_along(ground: SshGround, reception: Reception) -> None:
-    ground.provider().acquire([order(reception)])
-    until(lambda: reception.is_here("gpu-1"), "the agent reports")
-    (before,) = agents_in(ground.folders[0], "gpu-1")
+def test_a_server_of_another_version_brings_its_agent_along(harness: SshHarness, fake_server: FakeServer) -> None:
+    harness.provider().acquire([order(fake_server)])
+    until(lambda: fake_server.is_here("gpu-1"), "the agent reports")
+    (before,) = agents_in(harness.folders[0], "gpu-1")
 
     def newer(interpreter: Interpreter, folder: str) -> AgentBundle:
         found = agent_for(interpreter, folder)
         return AgentBundle(found.wheels, "9.9.9-other")
 
-    provider = HostProvider(ground.settings, "test", SshExec(ground.settings), newer)
+    provider = HostProvider(harness.settings, "test", SshExec(harness.settings), newer)
     provider.look(["gpu-1"])
-    until(lambda: (after := agents_in(ground.folders[0], "gpu-1")) != [] and after != [before], "another agent runs")
-    until(lambda: os.listdir(ground.folders[0] / "agents") == ["9.9.9-other"], "the old one is removed")
-    assert len(reception.joined) == 1
+    until(lambda: (after := agents_in(harness.folders[0], "gpu-1")) != [] and after != [before], "another agent runs")
+    until(lambda: os.listdir(harness.folders[0] / "agents") == ["9.9.9-other"], "the old one is removed")
+    assert len(fake_server.joined) == 1
     provider.close()
 
 
-def test_when_it_is_let_go_nothing_is_left(ground: SshGround, reception: Reception) -> None:
-    provider = ground.provider()
-    provider.acquire([order(reception)])
-    until(lambda: reception.is_here("gpu-1"), "the agent reports")
+def test_when_it_is_let_go_nothing_is_left(harness: SshHarness, fake_server: FakeServer) -> None:
+    provider = harness.provider()
+    provider.acquire([order(fake_server)])
+    until(lambda: fake_server.is_here("gpu-1"), "the agent reports")
     provider.release("gpu-1")
-    until(lambda: not ground.folders[0].exists(), "everything is removed")
+    until(lambda: not harness.folders[0].exists(), "everything is removed")
     assert list(provider.look(["gpu-1"])) == []
     provider.release("gpu-1")
-    shell = SshExec(ground.settings)
+    shell = SshExec(harness.settings)
     ours = ("gpu-1", "test")
     for request in (StopRequest(*ours), UpgradeRequest(*ours, "x"), RestartRequest(*ours, is_kept=False)):
         shell.ask(shell.hosts()[0], request)
     shell.close()
-    assert not ground.folders[0].exists(), "to say it again makes nothing"
+    assert not harness.folders[0].exists(), "to say it again makes nothing"
 
 
-def test_two_corrals_do_not_meet_on_a_host(ground: SshGround, reception: Reception) -> None:
-    one_host = msgspec.structs.replace(ground.settings, hosts=ground.settings.hosts[:1])
+def test_two_corrals_do_not_meet_on_a_host(harness: SshHarness, fake_server: FakeServer) -> None:
+    one_host = msgspec.structs.replace(harness.settings, hosts=harness.settings.hosts[:1])
     ours, theirs = opened(one_host, "ours"), opened(one_host, "theirs")
-    ours.acquire([order(reception)])
-    theirs.acquire([order(reception)])
+    ours.acquire([order(fake_server)])
+    theirs.acquire([order(fake_server)])
     assert theirs.look(["gpu-1"])[0].phase is PilotPhase.WAITING
     theirs.release("gpu-1")
     assert list(theirs.look(["gpu-1"])) == []
-    assert pilot_of(ground.folders[0]) == "gpu-1"
+    assert pilot_of(harness.folders[0]) == "gpu-1"
     ours.close()
     theirs.close()
 
@@ -332,13 +338,13 @@ provider.close()
 
 
 def test_interrupted_at_each_step_one_after_another_it_can_be_done_again(
-    ground: SshGround, reception: Reception, tmp_path: Path
+    harness: SshHarness, fake_server: FakeServer, tmp_path: Path
 ) -> None:
-    settings = msgspec.structs.replace(ground.settings, hosts=ground.settings.hosts[:1])
+    settings = msgspec.structs.replace(harness.settings, hosts=harness.settings.hosts[:1])
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
 
     def acquired(client: str) -> subprocess.CompletedProcess[bytes]:
-        command = [sys.executable, "-c", ACQUIRE, msgspec.json.encode(settings).decode(), client, reception.url]
+        command = [sys.executable, "-c", ACQUIRE, msgspec.json.encode(settings).decode(), client, fake_server.url]
         return subprocess.run(command, env=env, check=False, capture_output=True)
 
     for act in ("look", "install", "start"):
@@ -347,11 +353,11 @@ def test_interrupted_at_each_step_one_after_another_it_can_be_done_again(
             client.write_text(CLIENT.format(python=sys.executable, act=act, half=half))
             client.chmod(0o755)
             assert acquired(str(client)).returncode == -signal.SIGKILL, (act, half)
-            has_agent = bool(list((ground.folders[0] / "agents").glob("[!.]*")))
+            has_agent = bool(list((harness.folders[0] / "agents").glob("[!.]*")))
             assert has_agent == (act == "start" or (act == "install" and not half)), (act, half)
-            assert pilot_of(ground.folders[0]) == ("gpu-1" if act == "start" and not half else "")
+            assert pilot_of(harness.folders[0]) == ("gpu-1" if act == "start" and not half else "")
     last = acquired("ssh")
     assert last.returncode == 0, last.stderr.decode()
-    until(lambda: reception.is_here("gpu-1"), "the agent reports")
-    assert len(agents_in(ground.folders[0])) == 1
-    assert len(reception.joined) == 1
+    until(lambda: fake_server.is_here("gpu-1"), "the agent reports")
+    assert len(agents_in(harness.folders[0])) == 1
+    assert len(fake_server.joined) == 1

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.local_ground import Ground
+from tests.runtime.local_backend import Harness
 
 
 @pytest.fixture
-def ground(tmp_path: Path) -> Iterator[Ground]:
-    ground = Ground(tmp_path)
-    yield ground
-    ground.close()
+def harness(tmp_path: Path) -> Iterator[Harness]:
+    harness = Harness(tmp_path)
+    yield harness
+    harness.close()

@@ -15,7 +15,7 @@ import pytest
 
 from corral.core.work import Mount
 from corral.runtime.container.task.mounts import Sources
-from tests.runtime.container_ground import ContainerGround
+from tests.runtime.container_backend import ContainerHarness
 from tests.runtime.podman import Podman
 
 ACCOUNT = "nobody"
@@ -70,15 +70,15 @@ def test_a_path_that_is_swapped_while_it_is_mounted_never_shows_what_is_outside(
         folder.mkdir()
     outside.chmod(0o755)  # the account may look there by itself; the site does not want it mounted
     (outside / "secret").write_text("outside\n")
-    ground = ContainerGround(tmp_path / "data", podman, mounts=(str(allowed),))
+    harness = ContainerHarness(tmp_path / "data", podman, mounts=(str(allowed),))
     try:
         with Swapped(allowed, outside) as swapped:
             said = [
-                ground.ran("cat /m/secret", account=ACCOUNT, mounts=(Mount(str(swapped.path), "/m"),))
+                harness.ran("cat /m/secret", account=ACCOUNT, mounts=(Mount(str(swapped.path), "/m"),))
                 for _ in range(TRIES)
             ]
     finally:
-        ground.close()
+        harness.close()
     assert not [text for _, text in said if "outside" in text]
     assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text(), "nothing stays mounted"
     assert [text for _, text in said if "mine" in text], "it is mounted now and then"
@@ -90,23 +90,23 @@ def test_a_single_file_and_a_link_within_what_is_allowed_are_mounted(tmp_path: P
     (place / "real").mkdir()
     (place / "real" / "name").write_text("by link\n")
     (place / "link").symlink_to(place / "real")
-    ground = ContainerGround(tmp_path / "data", podman, mounts=(str(place),))
+    harness = ContainerHarness(tmp_path / "data", podman, mounts=(str(place),))
     try:
         mounts = (Mount(str(place / "file"), "/file", read_only=True), Mount(str(place / "link"), "/link"))
-        down, said = ground.ran("cat /file /link/name; echo more > /link/new", mounts=mounts)
+        down, said = harness.ran("cat /file /link/name; echo more > /link/new", mounts=mounts)
     finally:
-        ground.close()
+        harness.close()
     assert (down.exit_code, said) == (0, "a file\nby link\n")
     assert (place / "real" / "new").read_text() == "more\n"
 
 
 def test_who_mounts_a_folder_around_the_server_s_data_is_in_nobody_s_way(tmp_path: Path, place: Path, podman: Podman):
-    ground = ContainerGround(tmp_path / "data", podman)
+    harness = ContainerHarness(tmp_path / "data", podman)
     mounts = (Mount(str(place), "/place"), Mount(str(tmp_path), "/around"))
     try:
-        down, said = ground.ran("echo ran", mounts=mounts)
+        down, said = harness.ran("echo ran", mounts=mounts)
     finally:
-        ground.close()
+        harness.close()
     assert (down.exit_code, said) == (0, "ran\n")
     assert os.listdir(tmp_path / "data" / "run" / "mounts") == [], "the next task of this supervisor needs the names"
     assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text(), "nothing stays mounted"

@@ -18,7 +18,7 @@ from corral.runtime.container.settings import ContainerSettings
 from corral.runtime.local.backend import LocalBackend
 from corral.runtime.local.settings import LocalSettings
 from tests.accounts import OWN
-from tests.runtime.telling import Ear, now_ms, order, until
+from tests.runtime.reports import Collector, now_ms, order, until
 
 KEY = TaskKey("1/main", 1, 0)
 
@@ -86,18 +86,18 @@ def test_a_task_is_not_told_over_while_its_container_may_run(
         socket=str(tmp_path / "engine.sock"), kind="docker", version="1", is_rootless=False, cgroup_version=2,
         has_device_requests=True, unenforced={},
     )  # fmt: skip
-    ear = Ear()
+    collector = Collector()
     host = ContainerHost(ContainerSettings(sweep_s=600), facts=facts)
     backend = LocalBackend(tmp_path / "data", NodeSpec("n1"), LocalSettings(account=OWN, scan_ms=50), host)
-    backend.open(ear, 1)
+    backend.open(collector, 1)
     backend.launch([order(KEY, "true", image="busybox", early_signal=early)])
     until(lambda: any("/start" in each for each in engine.asked))
     end(backend)
     until(lambda: sum("/kill" in each for each in engine.asked) >= 2)
-    assert not [r for r in ear.of(KEY) if isinstance(r, TaskReport) and r.phase is Phase.DOWN]
+    assert not [r for r in collector.of(KEY) if isinstance(r, TaskReport) and r.phase is Phase.DOWN]
     engine.runs = False
     begun = time.monotonic()
-    assert ear.down(KEY).signal == 9
+    assert collector.down(KEY).signal == 9
     assert time.monotonic() - begun < 10
     until(lambda: any(each.startswith("DELETE") for each in engine.asked))
     backend.close()

@@ -8,7 +8,7 @@ import pytest
 
 from corral.runtime.base import StaleEpoch, TaskKey
 from corral.runtime.fence import Fence, earlier_attempts, refuse_stale
-from tests.runtime.telling import order
+from tests.runtime.reports import order
 
 
 def test_an_earlier_epoch_is_refused_also_after_a_restart(tmp_path: Path) -> None:

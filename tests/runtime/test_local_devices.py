@@ -21,10 +21,10 @@ from corral.runtime.local.orders import Site, request_of
 from corral.runtime.local.settings import LocalSettings
 from corral.runtime.local.task import cgroups, device_access
 from tests.accounts import OWN
-from tests.runtime.container_ground import ContainerGround
-from tests.runtime.local_ground import Ground
+from tests.runtime.container_backend import ContainerHarness
+from tests.runtime.local_backend import Harness
 from tests.runtime.podman import Podman
-from tests.runtime.telling import Ear, order
+from tests.runtime.reports import Collector, order
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can deny devices")
 
@@ -48,7 +48,7 @@ def nodes() -> Iterator[dict[str, str]]:
         yield made
 
 
-class Fenced(Ground):
+class Fenced(Harness):
     """A machine with two GPUs."""
 
     def __init__(self, data: Path, nodes: dict[str, str]) -> None:
@@ -56,10 +56,10 @@ class Fenced(Ground):
         super().__init__(data)
 
     def open(self) -> None:
-        self.ear = Ear()
+        self.collector = Collector()
         self.backend = LocalBackend(self.data, MACHINE, self._settings, device_nodes=lambda: self.nodes)
         self._epoch += 1
-        self.backend.open(self.ear, self._epoch)
+        self.backend.open(self.collector, self._epoch)
 
     def opens(self, *gpus: str, **rest: object) -> list[str]:
         """What a task that was given these can open of both."""
@@ -71,12 +71,12 @@ class Fenced(Ground):
 
 @pytest.fixture
 def fenced(tmp_path: Path, nodes: dict[str, str]) -> Iterator[Fenced]:
-    ground = Fenced(tmp_path / "data", nodes)
-    if why := device_access.why_not(ground.backend._site.layout):
-        ground.close()
+    harness = Fenced(tmp_path / "data", nodes)
+    if why := device_access.why_not(harness.backend._site.layout):
+        harness.close()
         pytest.skip(why)
-    yield ground
-    ground.close()
+    yield harness
+    harness.close()
 
 
 def test_a_task_can_open_the_gpus_that_it_was_given_and_no_others(fenced: Fenced):
@@ -94,17 +94,17 @@ def test_it_is_kept_by_the_task_when_the_server_starts_again(fenced: Fenced):
     go = fenced.data / "go"
     script = "".join(f"(: < {path}) 2>/dev/null && echo {uuid}; " for uuid, path in fenced.nodes.items())
     key = fenced.sh(f"while ! [ -e {go} ]; do sleep 0.05; done; {script} true", gpus=GPUS[:1])
-    fenced.ear.up(key)
+    fenced.collector.up(key)
     fenced.backend.close()
     fenced.open()
     go.touch()
-    assert fenced.ear.down(key).exit_code == 0
+    assert fenced.collector.down(key).exit_code == 0
     assert fenced.log(key).split() == [GPUS[0]]
 
 
 def test_a_task_is_not_called_unfenced_where_it_is_fenced(fenced: Fenced):
     key = fenced.sh("true", gpus=GPUS[:1])
-    assert not [text for text in fenced.ear.up(key).unenforced if text.startswith("gpus")]
+    assert not [text for text in fenced.collector.up(key).unenforced if text.startswith("gpus")]
 
 
 def test_where_devices_cannot_be_denied_the_start_says_so(fenced: Fenced):
@@ -114,19 +114,19 @@ def test_where_devices_cannot_be_denied_the_start_says_so(fenced: Fenced):
 
 
 def test_a_container_after_a_fenced_task_runs_as_before(tmp_path: Path, nodes: dict[str, str], podman: Podman):
-    class Both(ContainerGround):
+    class Both(ContainerHarness):
         def open(self) -> None:
             super().open()
             self.backend._site.devices = device_access.numbers(nodes)
 
-    ground = Both(tmp_path / "data", podman)
+    harness = Both(tmp_path / "data", podman)
     try:
-        down, said = ground.ran(f": < {nodes[GPUS[0]]}", image="")
+        down, said = harness.ran(f": < {nodes[GPUS[0]]}", image="")
         assert (down.exit_code, said) != (0, "")
-        down, said = ground.ran("head -c 3 /dev/zero | tail -c 1 | cat > /dev/null; echo ran")
+        down, said = harness.ran("head -c 3 /dev/zero | tail -c 1 | cat > /dev/null; echo ran")
         assert (down.exit_code, said) == (0, "ran\n")
     finally:
-        ground.close()
+        harness.close()
 
 
 @pytest.mark.skipif("v2" not in cgroups.mounts(), reason="version 2 of cgroups is not mounted")

@@ -23,7 +23,7 @@ from corral.runtime.local.task import cgroups, records
 from corral.runtime.local.task.classify import symptom
 from corral.runtime.local.task.scratch import Scratch, last_step
 from corral.runtime.local.task.streams import EMPTY, OVER, Stream
-from tests.runtime.local_ground import IS_ROOT
+from tests.runtime.local_backend import IS_ROOT
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 

@@ -16,8 +16,8 @@ from corral.runtime.local.scratch_quota import ScratchQuota
 from corral.runtime.local.state_dir import name_of
 from corral.runtime.local.task import streams
 from corral.runtime.local.task.streams import USER, Stream
-from tests.runtime.local_ground import Ground
-from tests.runtime.telling import until
+from tests.runtime.local_backend import Harness
+from tests.runtime.reports import until
 
 MIB = 1 << 20
 
@@ -85,15 +85,15 @@ def test_a_task_that_fills_its_private_directory_is_ended_and_its_log_says_why(
     from corral.runtime.local import scratch_quota
 
     monkeypatch.setattr(scratch_quota, "_LOOK_S", 0.3)
-    ground = Ground(tmp_path, scratch_mib_max=4)
+    harness = Harness(tmp_path, scratch_mib_max=4)
     try:
-        key = ground.sh("head -c 20000000 /dev/urandom > $TMPDIR/x; sleep 60")
-        down = ground.ear.down(key)
+        key = harness.sh("head -c 20000000 /dev/urandom > $TMPDIR/x; sleep 60")
+        down = harness.collector.down(key)
         assert down.exit_code == 137
         assert "scratch quota exceeded" in down.why
-        assert "this task uses most of it and is killed" in ground.log(key, "stderr")
+        assert "this task uses most of it and is killed" in harness.log(key, "stderr")
     finally:
-        ground.backend.close()
+        harness.backend.close()
 
 
 # --- kept logs ------------------------------------------------------------------------------------------------------
@@ -157,23 +157,23 @@ def test_a_running_task_of_a_user_with_too_many_logs_keeps_the_last_of_its_outpu
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(backend, "_PRUNE_S", 0.001)
-    ground = Ground(tmp_path / "data", log_user_mib=1)
+    harness = Harness(tmp_path / "data", log_user_mib=1)
     endless = "while :; do head -c 65536 /dev/zero | tr '\\0' x; echo; sleep 0.05; done"
     try:
-        key = ground.sh(endless, env=(("CORRAL_USER", "loud"),))
-        quiet = ground.sh("echo hello", env=(("CORRAL_USER", "quiet"),))
-        ground.ear.down(quiet)
-        until(lambda: "exceed the limit for one user" in ground.log(key) + _all(ground, key))
-        folder = Path(ground.backend._logs.folder(name_of(key)))
+        key = harness.sh(endless, env=(("CORRAL_USER", "loud"),))
+        quiet = harness.sh("echo hello", env=(("CORRAL_USER", "quiet"),))
+        harness.collector.down(quiet)
+        until(lambda: "exceed the limit for one user" in harness.log(key) + _all(harness, key))
+        folder = Path(harness.backend._logs.folder(name_of(key)))
         until(lambda: _size(folder) <= 3 * MIB)
         for _ in range(20):
             assert _size(folder) <= 3 * MIB
             time.sleep(0.05)
-        assert ground.log(quiet) == "hello\n"
-        ground.backend.kill(key)
-        ground.ear.down(key)
+        assert harness.log(quiet) == "hello\n"
+        harness.backend.kill(key)
+        harness.collector.down(key)
     finally:
-        ground.close()
+        harness.close()
 
 
 def _size(folder: Path) -> int:
@@ -184,9 +184,9 @@ def _size(folder: Path) -> int:
     return total
 
 
-def _all(ground: Ground, key: TaskKey) -> str:
+def _all(harness: Harness, key: TaskKey) -> str:
     found = ""
-    for file in sorted(Path(ground.backend._logs.folder(name_of(key))).glob("stdout.*")):
+    for file in sorted(Path(harness.backend._logs.folder(name_of(key))).glob("stdout.*")):
         with contextlib.suppress(FileNotFoundError):
             found += file.read_text()
     return found

@@ -18,7 +18,7 @@ from corral.runtime.local.orders import request_of
 from corral.runtime.local.settings import LocalSettings
 from corral.runtime.local.slices import Slice, SliceExcess, excesses
 from tests.accounts import OWN
-from tests.runtime.telling import Ear, order, until
+from tests.runtime.reports import Collector, order, until
 
 GPU, OTHER = "GPU-1", "GPU-2"
 A, B, C = (TaskKey(f"{n}/main", 1, 0) for n in (1, 2, 3))
@@ -57,12 +57,12 @@ class Memory:
     def close(self) -> None: ...
 
 
-class Ground:
+class Harness:
     def __init__(self, folder: Path) -> None:
-        self.folder, self.memory, self.ear = folder, Memory(folder), Ear()
+        self.folder, self.memory, self.collector = folder, Memory(folder), Collector()
         settings = LocalSettings(scan_ms=50, peer_grace_ms=300, account=OWN)
         self.backend = LocalBackend(folder / "data", NodeSpec("n1"), settings, memory=self.memory)
-        self.backend.open(self.ear, 1)
+        self.backend.open(self.collector, 1)
 
     def uses(self, key: TaskKey, mib: int, then: str = "time.sleep(600)") -> None:
         """A task whose grandchild, which has left its session, uses this much."""
@@ -82,68 +82,68 @@ os.wait()
         self.backend.launch([order(key, *command, epoch=1, gpus=(GPU,), vram_mib=10_240)])
 
     def is_over(self, key: TaskKey) -> bool:
-        return any(isinstance(each, TaskReport) and each.phase is Phase.DOWN for each in self.ear.of(key))
+        return any(isinstance(each, TaskReport) and each.phase is Phase.DOWN for each in self.collector.of(key))
 
     def close(self) -> None:
         for key in self.backend.known():
             self.backend.kill(key)
         for key in self.backend.known():
-            self.ear.down(key)
+            self.collector.down(key)
         self.backend.close()
 
 
 @pytest.fixture
-def ground(tmp_path, monkeypatch) -> Iterator[Ground]:
+def harness(tmp_path, monkeypatch) -> Iterator[Harness]:
     monkeypatch.setattr(slices, "EVERY_S", 0.05)
-    made = Ground(tmp_path)
+    made = Harness(tmp_path)
     yield made
     made.close()
 
 
-def test_it_is_warned_and_then_ended(ground, monkeypatch):
+def test_it_is_warned_and_then_ended(harness, monkeypatch):
     monkeypatch.setattr(slices, "GRACE_MS", 1_000)
     saves = "signal.signal(signal.SIGTERM, lambda *_: None)\nwhile True: time.sleep(1)"
-    ground.uses(A, 30_000, saves)
-    ground.uses(B, 9_000)
-    down = ground.ear.down(A)
+    harness.uses(A, 30_000, saves)
+    harness.uses(B, 9_000)
+    down = harness.collector.down(A)
     assert down.failure is FailureClass.VRAM_EXCEEDED
     assert down.why == "it uses 30000 MiB of GPU memory, but was given 10240 MiB"
-    assert B in ground.backend.known()
-    assert not ground.is_over(B)
+    assert B in harness.backend.known()
+    assert not harness.is_over(B)
 
 
-def test_it_may_save_and_leave_by_itself(ground):
+def test_it_may_save_and_leave_by_itself(harness):
     leaves = """
 def leave(*_):
     print("saved", flush=True)
     sys.exit(85)
 signal.signal(signal.SIGTERM, leave)
 while True: time.sleep(1)"""
-    ground.uses(A, 30_000, leaves)
-    assert ground.ear.down(A).failure is FailureClass.VRAM_EXCEEDED
-    until(lambda: b"saved" in ground.backend.read_log(A, "stdout", 0, 100).data)
+    harness.uses(A, 30_000, leaves)
+    assert harness.collector.down(A).failure is FailureClass.VRAM_EXCEEDED
+    until(lambda: b"saved" in harness.backend.read_log(A, "stdout", 0, 100).data)
 
 
-def test_it_is_ended_at_once_where_others_could_not_get_theirs(ground):
-    ground.memory.free_mib = 100
-    ground.uses(B, 1_000)
-    until(lambda: len(list(ground.folder.glob("uses.*"))) == 1)
-    ground.uses(A, 30_000, "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: time.sleep(1)")
-    down = ground.ear.down(A)
+def test_it_is_ended_at_once_where_others_could_not_get_theirs(harness):
+    harness.memory.free_mib = 100
+    harness.uses(B, 1_000)
+    until(lambda: len(list(harness.folder.glob("uses.*"))) == 1)
+    harness.uses(A, 30_000, "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: time.sleep(1)")
+    down = harness.collector.down(A)
     assert (down.failure, down.signal) == (FailureClass.VRAM_EXCEEDED, 9)
-    assert not ground.is_over(B)
+    assert not harness.is_over(B)
 
 
-def test_who_keeps_to_the_slice_is_left_alone(ground):
-    ground.uses(A, 10_240, "sys.exit(0)")
-    down = ground.ear.down(A)
+def test_who_keeps_to_the_slice_is_left_alone(harness):
+    harness.uses(A, 10_240, "sys.exit(0)")
+    down = harness.collector.down(A)
     assert (down.failure, down.exit_code) == (None, 0)
 
 
 def test_mps_is_told_the_slice_where_it_runs(tmp_path, monkeypatch):
-    ground = Ground(tmp_path)
+    harness = Harness(tmp_path)
     try:
-        site = ground.backend._site
+        site = harness.backend._site
         sliced = order(A, "true", epoch=1, gpus=(GPU,), vram_mib=10_240)
         monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path / "mps"))
         assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" not in request_of(sliced, site, "")["env"]
@@ -153,7 +153,7 @@ def test_mps_is_told_the_slice_where_it_runs(tmp_path, monkeypatch):
         whole = order(A, "true", epoch=1, gpus=(GPU,))
         assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" not in request_of(whole, site, "")["env"]
     finally:
-        ground.close()
+        harness.close()
 
 
 class FakeNvml:

@@ -28,7 +28,7 @@ from corral.policy.explain.holds import explain
 from corral.policy.placement.scoring import best_fit
 from corral.sim.research.published import POLICIES
 from corral.sim.research.published import policy as named_policy
-from tests.scenarios.telling import plan_lines, reason_lines
+from tests.scenarios.plan_text import plan_lines, reason_lines
 from tests.scenarios.words import Words, job_spec, node_specs, queue_spec, seats_on
 
 LINE = "---"

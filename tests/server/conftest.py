@@ -7,10 +7,10 @@ import pytest
 from corral.core.accounts.accounts import Role
 from corral.server.api.app import make_app
 from corral.server.api.http.settings import ApiSettings
-from tests.server.memory_service import MemoryService
+from tests.server.in_memory_service import MemoryService
 
 
-class Desk:
+class Setup:
     def __init__(self, settings: ApiSettings) -> None:
         self.service = MemoryService()
         self.service.queue("team")
@@ -26,7 +26,7 @@ def settings():
 
 
 @pytest.fixture
-async def desk(settings):
-    made = Desk(settings)
+async def setup(settings):
+    made = Setup(settings)
     yield made
     made.app.close()

@@ -13,14 +13,14 @@ from corral.server.api.http.header_timeout import timed_heads
 
 
 @asynccontextmanager
-async def served(desk, most: int = 4_000):
+async def served(setup, most: int = 4_000):
     """uvicorn on some free port of this machine, with so many connections."""
-    budget = ConnectionBudget(desk.app, most)
+    budget = ConnectionBudget(setup.app, most)
     config = uvicorn.Config(
         budget,
         host="127.0.0.1",
         port=0,
-        http=budget.counted(timed_heads(desk.app.shared.settings)),
+        http=budget.counted(timed_heads(setup.app.shared.settings)),
         interface="asgi3",
         log_config=None,
         lifespan="off",
@@ -56,6 +56,6 @@ async def answer_of(reader) -> tuple[int, dict[str, object]]:
         return int(head.split()[1]), json.loads(await reader.readexactly(length))
 
 
-def request(desk, method: str, path: str, *headers: str) -> str:
-    lines = [f"{method} {path} HTTP/1.1", "Host: here", f"Authorization: Bearer {desk.member}", *headers]
+def request(setup, method: str, path: str, *headers: str) -> str:
+    lines = [f"{method} {path} HTTP/1.1", "Host: here", f"Authorization: Bearer {setup.member}", *headers]
     return "\n".join(lines)

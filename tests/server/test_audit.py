@@ -13,7 +13,7 @@ from corral.core.intake.refusal import Refusal
 from corral.runtime.base import TaskKey
 from corral.server.api.http.settings import ApiSettings
 from tests.server.asgi import Stream, ask
-from tests.server.memory_service import MemoryService
+from tests.server.in_memory_service import MemoryService
 from tests.server.servers import running, until
 
 JOB = {"queue": "team", "command": "true", "gpus": 1}
@@ -24,16 +24,16 @@ def settings(request):
     return ApiSettings(audit_reads=getattr(request, "param", True))
 
 
-def reads(desk) -> list[tuple[str, str, int]]:
-    return [(e.user, e.what, e.left_out) for e in desk.service.events() if isinstance(e, a.Read)]
+def reads(setup) -> list[tuple[str, str, int]]:
+    return [(e.user, e.what, e.left_out) for e in setup.service.events() if isinstance(e, a.Read)]
 
 
-async def running_job(desk):
-    owner = desk.service.user("owner", (Role.MEMBER, "team"))
-    assert (await ask(desk.app, "POST", "/v1/jobs", owner, JOB)).status == 201
-    desk.service.plan()
-    desk.service.do("world", react(desk.service.state, f.TasksUp("1/main", 1, 1), desk.service.now_ms()))
-    desk.service.backend.logs[TaskKey("1/main", 1, 0), "stdout"] = b"text"
+async def running_job(setup):
+    owner = setup.service.user("owner", (Role.MEMBER, "team"))
+    assert (await ask(setup.app, "POST", "/v1/jobs", owner, JOB)).status == 201
+    setup.service.plan()
+    setup.service.do("world", react(setup.service.state, f.TasksUp("1/main", 1, 1), setup.service.now_ms()))
+    setup.service.backend.logs[TaskKey("1/main", 1, 0), "stdout"] = b"text"
     return owner
 
 
@@ -48,50 +48,50 @@ async def running_job(desk):
         ("/v1/events", "the record"),
     ],
 )
-async def test_reads_are_recorded_before_they_are_answered(desk, path, what):
-    await running_job(desk)
-    assert (await ask(desk.app, "GET", path, desk.member)).status == 200
-    assert reads(desk) == [("member", what, 0)]
+async def test_reads_are_recorded_before_they_are_answered(setup, path, what):
+    await running_job(setup)
+    assert (await ask(setup.app, "GET", path, setup.member)).status == 200
+    assert reads(setup) == [("member", what, 0)]
 
 
-async def test_following_a_log_is_recorded(desk):
-    await running_job(desk)
-    async with Stream(desk.app, "/v1/jobs/1/logs?follow=true", desk.member) as stream:
+async def test_following_a_log_is_recorded(setup):
+    await running_job(setup)
+    async with Stream(setup.app, "/v1/jobs/1/logs?follow=true", setup.member) as stream:
         await stream.until(b"text")
-    assert reads(desk) == [("member", "the log of job 1 of owner", 0)]
+    assert reads(setup) == [("member", "the log of job 1 of owner", 0)]
 
 
-async def test_what_is_ones_own_and_what_is_refused_is_not_a_read_of_others(desk):
-    owner = await running_job(desk)
-    assert (await ask(desk.app, "GET", "/v1/jobs/1", owner)).status == 200
-    assert (await ask(desk.app, "GET", "/v1/jobs", owner)).status == 200
-    stranger = desk.service.user("stranger", (Role.MEMBER, "other"))
-    assert (await ask(desk.app, "GET", "/v1/jobs/1", stranger)).status == 404
-    assert not reads(desk)
+async def test_what_is_ones_own_and_what_is_refused_is_not_a_read_of_others(setup):
+    owner = await running_job(setup)
+    assert (await ask(setup.app, "GET", "/v1/jobs/1", owner)).status == 200
+    assert (await ask(setup.app, "GET", "/v1/jobs", owner)).status == 200
+    stranger = setup.service.user("stranger", (Role.MEMBER, "other"))
+    assert (await ask(setup.app, "GET", "/v1/jobs/1", stranger)).status == 404
+    assert not reads(setup)
 
 
 @pytest.mark.parametrize("settings", [False], indirect=True, ids=["off"])
-async def test_nothing_is_recorded_unless_it_is_wanted(desk):
-    await running_job(desk)
-    assert (await ask(desk.app, "GET", "/v1/jobs/1/logs", desk.member)).status == 200
-    assert not reads(desk)
+async def test_nothing_is_recorded_unless_it_is_wanted(setup):
+    await running_job(setup)
+    assert (await ask(setup.app, "GET", "/v1/jobs/1/logs", setup.member)).status == 200
+    assert not reads(setup)
 
 
-async def test_the_same_again_is_counted_and_told_later(desk):
-    await running_job(desk)
+async def test_the_same_again_is_counted_and_told_later(setup):
+    await running_job(setup)
     for _ in range(20):
-        await ask(desk.app, "GET", "/v1/jobs/1", desk.member)
-    desk.service.time_ms += 61_000
-    await ask(desk.app, "GET", "/v1/jobs/1", desk.member)
-    assert reads(desk) == [("member", "job 1 of owner", 0), ("member", "job 1 of owner", 19)]
+        await ask(setup.app, "GET", "/v1/jobs/1", setup.member)
+    setup.service.time_ms += 61_000
+    await ask(setup.app, "GET", "/v1/jobs/1", setup.member)
+    assert reads(setup) == [("member", "job 1 of owner", 0), ("member", "job 1 of owner", 19)]
 
 
-async def test_administrators_see_reads_and_members_do_not(desk):
-    await running_job(desk)
-    await ask(desk.app, "GET", "/v1/secrets", desk.member)
-    told = (await ask(desk.app, "GET", "/v1/events?types=Read", desk.root)).json()["events"]
+async def test_administrators_see_reads_and_members_do_not(setup):
+    await running_job(setup)
+    await ask(setup.app, "GET", "/v1/secrets", setup.member)
+    told = (await ask(setup.app, "GET", "/v1/events?types=Read", setup.root)).json()["events"]
     assert [event["text"] for event in told] == ["member read the names of secrets", "root read the record"]
-    assert not (await ask(desk.app, "GET", "/v1/events?types=Read", desk.member)).json()["events"]
+    assert not (await ask(setup.app, "GET", "/v1/events?types=Read", setup.member)).json()["events"]
 
 
 # ---- tokens that are over --------------------------------------------------------------------------------

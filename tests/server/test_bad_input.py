@@ -32,9 +32,9 @@ MALFORMED = {
 
 @pytest.mark.parametrize("body", MALFORMED.values(), ids=MALFORMED.keys())
 @pytest.mark.parametrize("path", ["/v1/jobs", "/v1/jobs/batch"])
-async def test_malformed_documents_are_told_apart_from_faulty_ones(desk, body, path):
+async def test_malformed_documents_are_told_apart_from_faulty_ones(setup, body, path):
     sent = body if path == "/v1/jobs" else b'{"jobs": [' + body + b"]}"
-    answer = await ask(desk.app, "POST", path, desk.member, sent)
+    answer = await ask(setup.app, "POST", path, setup.member, sent)
     assert answer.status in (400, 422) if body == b"" else answer.status == 400, answer.body
     assert b"Traceback" not in answer.body
 
@@ -50,16 +50,16 @@ STRANGE: dict[str, object] = {
 
 
 @pytest.mark.parametrize("body", STRANGE.values(), ids=STRANGE.keys())
-async def test_strange_documents_are_refused(desk, body):
-    answer = await ask(desk.app, "POST", "/v1/jobs", desk.member, json.dumps(body).encode())
+async def test_strange_documents_are_refused(setup, body):
+    answer = await ask(setup.app, "POST", "/v1/jobs", setup.member, json.dumps(body).encode())
     assert answer.status in (400, 413, 422), answer.body
     assert len(answer.body) < 20_000
 
 
-async def test_a_million_variables_are_refused(desk):
+async def test_a_million_variables_are_refused(setup):
     body = json.dumps({"command": "true", "env": {f"VARIABLE{n}": "" for n in range(1_000_000)}}).encode()
     for path, sent in (("/v1/jobs", body), ("/v1/jobs/batch", b'{"jobs": [' + body + b"]}")):
-        assert (await ask(desk.app, "POST", path, desk.member, sent)).status in (413, 422)
+        assert (await ask(setup.app, "POST", path, setup.member, sent)).status in (413, 422)
 
 
 async def gigabyte():
@@ -69,10 +69,10 @@ async def gigabyte():
     yield b"", False
 
 
-async def test_a_gigabyte_is_cut_off_with_bounded_memory(desk):
+async def test_a_gigabyte_is_cut_off_with_bounded_memory(setup):
     tracemalloc.start()
     try:
-        answer = await ask(desk.app, "POST", "/v1/jobs", desk.member, gigabyte())
+        answer = await ask(setup.app, "POST", "/v1/jobs", setup.member, gigabyte())
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -81,12 +81,12 @@ async def test_a_gigabyte_is_cut_off_with_bounded_memory(desk):
     assert peak < ApiSettings().body_bytes_max + (4 << 20)
 
 
-async def test_a_stated_length_is_enough_to_refuse(desk):
+async def test_a_stated_length_is_enough_to_refuse(setup):
     async def never():
         pytest.fail("the body was read")
         yield b"", False  # type: ignore[unreachable]
 
-    answer = await ask(desk.app, "POST", "/v1/jobs", desk.member, never(), [("Content-Length", str(1 << 30))])
+    answer = await ask(setup.app, "POST", "/v1/jobs", setup.member, never(), [("Content-Length", str(1 << 30))])
     assert answer.status == 413
 
 
@@ -95,32 +95,32 @@ class TestSlow:
     def settings(self):
         return ApiSettings(body_timeout_s=0.05, bodies_bytes_max=100_000)
 
-    async def test_a_slow_body_is_given_up(self, desk):
+    async def test_a_slow_body_is_given_up(self, setup):
         async def drops():
             yield b"{", True
             await asyncio.Event().wait()
 
-        answer = await ask(desk.app, "POST", "/v1/jobs", desk.member, drops())
+        answer = await ask(setup.app, "POST", "/v1/jobs", setup.member, drops())
         assert (answer.status, answer.code) == (408, "body_too_slow")
 
-    async def test_a_body_that_never_begins_is_given_up(self, desk):
+    async def test_a_body_that_never_begins_is_given_up(self, setup):
         async def nothing():
             await asyncio.Event().wait()
             yield b"", False
 
-        assert (await ask(desk.app, "POST", "/v1/jobs", desk.member, nothing())).status == 408
+        assert (await ask(setup.app, "POST", "/v1/jobs", setup.member, nothing())).status == 408
 
-    async def test_all_bodies_together_are_bounded(self, desk):
+    async def test_all_bodies_together_are_bounded(self, setup):
         async def large():
             for _ in range(20):
                 yield b" " * 10_000, True
                 await asyncio.sleep(0)
             yield b"{}", False
 
-        answers = await asyncio.gather(*(ask(desk.app, "POST", "/v1/jobs", desk.member, large()) for _ in range(5)))
+        answers = await asyncio.gather(*(ask(setup.app, "POST", "/v1/jobs", setup.member, large()) for _ in range(5)))
         assert {answer.status for answer in answers} <= {503, 422}
         assert 503 in {answer.status for answer in answers}
-        assert (await ask(desk.app, "POST", "/v1/jobs", desk.member, JOB)).status == 201
+        assert (await ask(setup.app, "POST", "/v1/jobs", setup.member, JOB)).status == 201
 
 
 class TestOften:
@@ -128,14 +128,14 @@ class TestOften:
     def settings(self):
         return ApiSettings(requests_per_s=0.001, requests_burst=3)
 
-    async def test_who_asks_too_often_is_told_when_to_come_back(self, desk):
+    async def test_who_asks_too_often_is_told_when_to_come_back(self, setup):
         for _ in range(3):
-            assert (await ask(desk.app, "GET", "/v1/whoami", desk.member)).status == 200
-        answer = await ask(desk.app, "GET", "/v1/whoami", desk.member)
+            assert (await ask(setup.app, "GET", "/v1/whoami", setup.member)).status == 200
+        answer = await ask(setup.app, "GET", "/v1/whoami", setup.member)
         assert (answer.status, answer.code) == (429, "too_many_requests")
         assert int(answer.headers["retry-after"]) >= 1
-        assert (await ask(desk.app, "GET", "/v1/whoami", desk.root)).status == 200
-        assert (await ask(desk.app, "GET", "/v1/health")).status == 200
+        assert (await ask(setup.app, "GET", "/v1/whoami", setup.root)).status == 200
+        assert (await ask(setup.app, "GET", "/v1/health")).status == 200
 
 
 def test_a_bucket_fills_again():
@@ -161,8 +161,8 @@ HEADERS = {
 
 
 @pytest.mark.parametrize(("headers", "status"), HEADERS.values(), ids=HEADERS.keys())
-async def test_headers(desk, headers, status):
-    assert (await ask(desk.app, "POST", "/v1/jobs", desk.member, JOB, headers)).status == status
+async def test_headers(setup, headers, status):
+    assert (await ask(setup.app, "POST", "/v1/jobs", setup.member, JOB, headers)).status == status
 
 
 @pytest.mark.parametrize(
@@ -171,54 +171,54 @@ async def test_headers(desk, headers, status):
      "since_ms=-1", "since_ms=" + "9" * 30, "name=%ff", "queue=" + "x" * 40_000,
      "&".join(f"a{n}=1" for n in range(200))],
 )  # fmt: skip
-async def test_parameters_are_checked(desk, query):
-    answer = await ask(desk.app, "GET", f"/v1/jobs?{query}", desk.member)
+async def test_parameters_are_checked(setup, query):
+    answer = await ask(setup.app, "GET", f"/v1/jobs?{query}", setup.member)
     assert answer.status in (400, 414), answer.body
 
 
 @pytest.mark.parametrize("given", ["mine-1.x", "bad id!", "x" * 65])
-async def test_a_request_id_is_echoed_if_it_is_plain(desk, given):
-    answer = await ask(desk.app, "GET", "/v1/whoami", desk.member, headers=[("X-Request-Id", given)])
+async def test_a_request_id_is_echoed_if_it_is_plain(setup, given):
+    answer = await ask(setup.app, "GET", "/v1/whoami", setup.member, headers=[("X-Request-Id", given)])
     assert (answer.headers["x-request-id"] == given) is (given == "mine-1.x")
 
 
-async def test_what_nobody_foresaw_says_nothing(desk, monkeypatch, capsys):
+async def test_what_nobody_foresaw_says_nothing(setup, monkeypatch, capsys):
     def broken():
         raise RuntimeError("the password is swordfish")
 
-    monkeypatch.setattr(desk.service.lookup, "job", lambda _: broken())
-    answer = await ask(desk.app, "GET", "/v1/jobs/1", desk.member)
+    monkeypatch.setattr(setup.service.lookup, "job", lambda _: broken())
+    answer = await ask(setup.app, "GET", "/v1/jobs/1", setup.member)
     assert (answer.status, answer.code) == (500, "internal")
     assert b"swordfish" not in answer.body
     assert answer.json()["request_id"] in capsys.readouterr().out
 
 
-async def test_a_server_that_is_not_ready_says_so(desk):
-    desk.service.is_ready = False
-    assert (await ask(desk.app, "GET", "/v1/jobs", desk.member)).status == 503
-    assert (await ask(desk.app, "GET", "/v1/health")).json()["status"] == "starting"
-    desk.service.is_ready, desk.service.has_failed = True, True
-    answer = await ask(desk.app, "POST", "/v1/jobs", desk.member, JOB)
+async def test_a_server_that_is_not_ready_says_so(setup):
+    setup.service.is_ready = False
+    assert (await ask(setup.app, "GET", "/v1/jobs", setup.member)).status == 503
+    assert (await ask(setup.app, "GET", "/v1/health")).json()["status"] == "starting"
+    setup.service.is_ready, setup.service.has_failed = True, True
+    answer = await ask(setup.app, "POST", "/v1/jobs", setup.member, JOB)
     assert (answer.status, answer.code) == (503, "journal_failed")
 
 
-async def test_a_journal_that_fails_meanwhile(desk):
+async def test_a_journal_that_fails_meanwhile(setup):
     async def submit(*_):
-        desk.service.has_failed = True
+        setup.service.has_failed = True
         raise OSError("disk full")
 
-    desk.service.submit = submit
-    assert (await ask(desk.app, "POST", "/v1/jobs", desk.member, JOB)).status == 503
+    setup.service.submit = submit
+    assert (await ask(setup.app, "POST", "/v1/jobs", setup.member, JOB)).status == 503
 
 
 @pytest.mark.parametrize("name", ["", "/", "a//b", "a b", "../x", "x" * 300, "ü", "a/"])
-async def test_names_of_queues_are_plain(desk, name):
-    answer = await ask(desk.app, "PUT", f"/v1/queues/{name}", desk.root, {})
+async def test_names_of_queues_are_plain(setup, name):
+    answer = await ask(setup.app, "PUT", f"/v1/queues/{name}", setup.root, {})
     assert answer.status in (404, 422)
 
 
-async def test_numbers_have_bounds(desk):
-    answer = await ask(desk.app, "PUT", "/v1/queues/team", desk.root, {"limit": {"gpu_milli": 10**30}})
+async def test_numbers_have_bounds(setup):
+    answer = await ask(setup.app, "PUT", "/v1/queues/team", setup.root, {"limit": {"gpu_milli": 10**30}})
     assert answer.status == 422
-    await ask(desk.app, "POST", "/v1/jobs", desk.member, JOB)
-    assert (await ask(desk.app, "POST", "/v1/jobs/1/priority", desk.root, {"priority": 10**30})).status == 422
+    await ask(setup.app, "POST", "/v1/jobs", setup.member, JOB)
+    assert (await ask(setup.app, "POST", "/v1/jobs/1/priority", setup.root, {"priority": 10**30})).status == 422

@@ -21,7 +21,7 @@ from tests.store.entries import submission
 MIB = 1 << 20
 
 
-class Desk:
+class Setup:
     closed: Refusal | None = None
 
     def says(self) -> str:
@@ -100,21 +100,21 @@ def test_other_faults_are_not_waited_for():
 
 
 def test_below_the_line_no_work_is_taken_in_and_above_it_again_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    free, desk = [10 * keep_bytes(tmp_path)], Desk()
+    free, setup = [10 * keep_bytes(tmp_path)], Setup()
     monkeypatch.setattr(disk, "free_bytes", lambda _: free[0])
-    watch = DiskWatch(tmp_path, Reserve(tmp_path, MIB), desk)
+    watch = DiskWatch(tmp_path, Reserve(tmp_path, MIB), setup)
     watch.look()
-    assert desk.says() == ""
+    assert setup.says() == ""
     assert Reserve(tmp_path, MIB).is_held
     free[0] = keep_bytes(tmp_path) - 1
     watch.look()
-    assert "nearly full" in desk.says()
+    assert "nearly full" in setup.says()
     free[0] = keep_bytes(tmp_path) + 1
     watch.look()
-    assert desk.says(), "a little more must be free"
+    assert setup.says(), "a little more must be free"
     free[0] = 2 * keep_bytes(tmp_path)
     watch.look()
-    assert desk.says() == ""
+    assert setup.says() == ""
 
 
 async def test_a_submission_to_a_full_disk_is_refused_with_507(tmp_path: Path):

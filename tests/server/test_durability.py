@@ -12,7 +12,7 @@ from corral.store.memory import MemoryJournal
 from corral.wire.codec import encode
 
 
-class Ground:
+class Harness:
     """A journal whose records become durable when the test says so."""
 
     def __init__(self) -> None:
@@ -39,57 +39,57 @@ class Ground:
 
 
 async def test_events_effects_and_answers_are_held_back_until_they_are_durable():
-    ground = Ground()
-    first, waits = ground.append("1", "a"), await ground.waiting()
-    second = ground.append("2", "b")
+    harness = Harness()
+    first, waits = harness.append("1", "a"), await harness.waiting()
+    second = harness.append("2", "b")
     await asyncio.sleep(0.01)
-    assert (first.seq, second.seq, ground.durability.durable_seq) == (1, 2, 0)
-    assert (ground.seen, waits.done()) == ([], False)
-    ground.journal.release()
+    assert (first.seq, second.seq, harness.durability.durable_seq) == (1, 2, 0)
+    assert (harness.seen, waits.done()) == ([], False)
+    harness.journal.release()
     await waits
-    await ground.durability.wait()
-    assert ground.seen == ["1", "a", "2", "b"]
-    assert ground.durability.durable_seq == 2
+    await harness.durability.wait()
+    assert harness.seen == ["1", "a", "2", "b"]
+    assert harness.durability.durable_seq == 2
 
 
 async def test_nothing_is_waited_for_where_nothing_was_appended():
-    await Ground().durability.wait()
+    await Harness().durability.wait()
 
 
 async def test_after_a_failure_nothing_is_released_and_all_who_wait_are_refused():
-    ground = Ground()
-    ground.append("1", "a")
-    waits = await ground.waiting()
-    ground.durability.stop(OSError("leadership lost"))
-    ground.journal.release()
+    harness = Harness()
+    harness.append("1", "a")
+    waits = await harness.waiting()
+    harness.durability.stop(OSError("leadership lost"))
+    harness.journal.release()
     with pytest.raises(ServerStopped, match="leadership lost"):
         await waits
     await asyncio.sleep(0.01)
-    assert ground.seen == []
+    assert harness.seen == []
     with pytest.raises(ServerStopped):
-        ground.durability.check()
+        harness.durability.check()
     with pytest.raises(ServerStopped):
-        await ground.durability.wait()
+        await harness.durability.wait()
 
 
 async def test_an_effect_that_cannot_be_executed_stops_the_server_and_what_is_durable_is_answered():
-    ground = Ground()
-    ground.append("1", "broken")
-    waits = await ground.waiting()
-    ground.append("2", "b")
-    ground.journal.release()
+    harness = Harness()
+    harness.append("1", "broken")
+    waits = await harness.waiting()
+    harness.append("2", "b")
+    harness.journal.release()
     await waits
-    await asyncio.wait_for(ground.durability.stopped.wait(), 10)
-    assert isinstance(ground.durability.failure, OSError)
-    assert ground.seen == ["1"]
+    await asyncio.wait_for(harness.durability.stopped.wait(), 10)
+    assert isinstance(harness.durability.failure, OSError)
+    assert harness.seen == ["1"]
 
 
 async def test_a_journal_that_cannot_be_written_fails_the_batch():
-    ground = Ground()
-    ground.append("1", "a")
-    waits = await ground.waiting()
-    ground.journal.fail("disk full")
+    harness = Harness()
+    harness.append("1", "a")
+    waits = await harness.waiting()
+    harness.journal.fail("disk full")
     with pytest.raises(ServerStopped, match="disk full"):
         await waits
     with pytest.raises(ServerStopped, match="disk full"):
-        ground.durability.check()
+        harness.durability.check()

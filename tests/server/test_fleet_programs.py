@@ -12,7 +12,7 @@ from corral.providers import catalog
 from corral.server.api.app import make_app
 from corral.server.api.http.settings import ApiSettings
 from tests.server.asgi import ask
-from tests.server.memory_service import MemoryService
+from tests.server.in_memory_service import MemoryService
 
 #: A fleet of each kind as an administrator makes it, and what an operator may change about it.
 MADE: dict[str, dict[str, Any]] = {
@@ -48,7 +48,7 @@ PLAIN: dict[str, dict[str, Any]] = {
 }
 
 
-class Ground:
+class Harness:
     def __init__(self) -> None:
         self.service = MemoryService()
         self.service.fleet = object()  # type: ignore[assignment]  # that there is one is all that is asked
@@ -67,15 +67,15 @@ class Ground:
 
 @pytest.mark.parametrize("kind", MADE)
 async def test_an_operator_makes_no_fleet_that_names_a_program_or_a_place(kind: str) -> None:
-    ground = Ground()
+    harness = Harness()
     is_plain = kind == "slurm"
-    assert await ground.put(ground.operator, kind, **MADE[kind]) == (200 if is_plain else 403)
-    assert await ground.put(ground.admin, kind, **MADE[kind]) == 200
+    assert await harness.put(harness.operator, kind, **MADE[kind]) == (200 if is_plain else 403)
+    assert await harness.put(harness.admin, kind, **MADE[kind]) == 200
 
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, named in NAMED.items() for name in named])
 async def test_an_operator_changes_no_program_or_place(kind: str, name: str) -> None:
-    ground = Ground()
+    harness = Harness()
     made = dict(MADE[kind])
     if name == "is_open":
         made = {"address": "head:6379", "token_file": "/etc/ray"}
@@ -84,18 +84,18 @@ async def test_an_operator_changes_no_program_or_place(kind: str, name: str) -> 
         changed = made | {name: NAMED[kind][name]}
     if name == "token_file":
         del changed["is_open"]
-    assert await ground.put(ground.admin, kind, **made) == 200
-    status, problem = await ground.problem(ground.operator, kind, **changed)
+    assert await harness.put(harness.admin, kind, **made) == 200
+    status, problem = await harness.problem(harness.operator, kind, **changed)
     assert (status, problem["code"]) == (403, "administrators_only")
     assert name in str(problem)
-    assert await ground.put(ground.admin, kind, **changed) == 200
+    assert await harness.put(harness.admin, kind, **changed) == 200
 
 
 @pytest.mark.parametrize("kind", PLAIN)
 async def test_an_operator_changes_what_harms_nobody(kind: str) -> None:
-    ground = Ground()
-    assert await ground.put(ground.admin, kind, **MADE[kind]) == 200
-    assert await ground.put(ground.operator, kind, **MADE[kind] | PLAIN[kind]) == 200
+    harness = Harness()
+    assert await harness.put(harness.admin, kind, **MADE[kind]) == 200
+    assert await harness.put(harness.operator, kind, **MADE[kind] | PLAIN[kind]) == 200
 
 
 @pytest.mark.parametrize("kind", catalog.KINDS)

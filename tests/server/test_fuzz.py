@@ -22,7 +22,7 @@ from corral.core.model import JobSpec
 from corral.server.api.app import make_app
 from corral.server.api.http.settings import ApiSettings
 from corral.wire.job import parse_job
-from tests.server.memory_service import MemoryService
+from tests.server.in_memory_service import MemoryService
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 OPEN = {"/v1/health"}

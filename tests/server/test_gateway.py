@@ -24,7 +24,7 @@ from corral.server.gateway.listener import PORT_FILE, PortTaken, bound_for_agent
 from corral.server.gateway.process import boot_ms
 from corral.server.gateway.roster import ROSTER, read_roster
 from tests.bench.light import LightAgent
-from tests.server.gateway_ground import EPOCH, GatewayGround, credential_of, token_of, until
+from tests.server.real_gateway import EPOCH, GatewayHarness, credential_of, token_of, until
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -37,8 +37,8 @@ def report(node: str = "n1", seq: int = 1, **rest: object) -> AgentReport:
 class Stuck:
     """A fleet that never comes to an end with a report, until it is let go."""
 
-    def __init__(self, ground: GatewayGround) -> None:
-        self.free, self.entered, self._fleet = threading.Event(), threading.Event(), ground.fleet
+    def __init__(self, harness: GatewayHarness) -> None:
+        self.free, self.entered, self._fleet = threading.Event(), threading.Event(), harness.fleet
 
     def report(self, said: AgentReport) -> AgentAnswer:
         self.entered.set()
@@ -53,10 +53,10 @@ class Stuck:
 
 
 def test_a_server_that_is_stuck_delays_reports_and_no_lease(tmp_path: Path):
-    with GatewayGround(tmp_path) as ground:
-        stuck = Stuck(ground)
-        ground.open(stuck)
-        line, other = ground.line("n1"), ground.line("n2")
+    with GatewayHarness(tmp_path) as harness:
+        stuck = Stuck(harness)
+        harness.open(stuck)
+        line, other = harness.line("n1"), harness.line("n2")
         told: list[AgentAnswer] = []
         waits = threading.Thread(target=lambda: told.append(line.report(report())), daemon=True)
         waits.start()
@@ -69,7 +69,7 @@ def test_a_server_that_is_stuck_delays_reports_and_no_lease(tmp_path: Path):
                 assert each.renew(Renewal(seq=seq, epoch=EPOCH)).lease_ms == 4_000
             time.sleep(0.2)
         assert not told
-        assert ground.told == [], "nobody was given up"
+        assert harness.told == [], "nobody was given up"
         stuck.free.set()
         waits.join(30)
         assert told[0].epoch == EPOCH
@@ -78,69 +78,69 @@ def test_a_server_that_is_stuck_delays_reports_and_no_lease(tmp_path: Path):
 
 
 def test_before_the_state_is_loaded_running_leases_are_kept_and_everything_else_waits(tmp_path: Path):
-    with GatewayGround(tmp_path, nodes=3, gone=("n3",)) as ground:
-        line = ground.line()
+    with GatewayHarness(tmp_path, nodes=3, gone=("n3",)) as harness:
+        line = harness.line()
         early = line.renew(Renewal(seq=1, epoch=EPOCH - 1, term=2, left_ms=500))
         assert (early.lease_ms, early.epoch, early.term) == (4_000, EPOCH, 0)
         with pytest.raises(NoAnswer, match="busy"):
             line.report(report())
-        assert ground.line("n2").renew(Renewal(seq=1, epoch=EPOCH - 1)).lease_ms == 0, "its lease had run out"
-        assert ground.line("n3").renew(Renewal(seq=1, epoch=EPOCH - 1, left_ms=500)).lease_ms == 0, "it was given up"
+        assert harness.line("n2").renew(Renewal(seq=1, epoch=EPOCH - 1)).lease_ms == 0, "its lease had run out"
+        assert harness.line("n3").renew(Renewal(seq=1, epoch=EPOCH - 1, left_ms=500)).lease_ms == 0, "it was given up"
         for node, token in (("stranger", "corral_x_y"), ("n1", "corral_n1_wrong")):
-            unknown = ground.raw()
+            unknown = harness.raw()
             assert b"not_ready" in unknown.hello(node, token)[1], "nobody is refused for good before the state is known"
-        ground.open()
-        assert ground.line("n2").renew(Renewal(seq=2, epoch=EPOCH)).lease_ms == 4_000
-        assert ground.line("n3").renew(Renewal(seq=2, epoch=EPOCH)).is_gone
-        assert b"bad_token" in ground.raw().hello("stranger", "corral_x_y")[1]
+        harness.open()
+        assert harness.line("n2").renew(Renewal(seq=2, epoch=EPOCH)).lease_ms == 4_000
+        assert harness.line("n3").renew(Renewal(seq=2, epoch=EPOCH)).is_gone
+        assert b"bad_token" in harness.raw().hello("stranger", "corral_x_y")[1]
 
 
 def test_a_silent_node_is_given_up_and_comes_back_by_the_server_alone(tmp_path: Path):
-    with GatewayGround(tmp_path, nodes=1) as ground:
-        ground.open()
-        line = ground.line()
+    with GatewayHarness(tmp_path, nodes=1) as harness:
+        harness.open()
+        line = harness.line()
         line.renew(Renewal(seq=1, epoch=EPOCH))
-        until(lambda: ground.told == [NodeReport("n1", NodePhase.GONE)])
+        until(lambda: harness.told == [NodeReport("n1", NodePhase.GONE)])
         gone = line.renew(Renewal(seq=2, epoch=EPOCH))
         until(lambda: line.renew(Renewal(seq=3, epoch=EPOCH)).is_gone)
         assert gone.lease_ms == 0
         answer = line.report(report(term=1, seq=9))
         assert not answer.is_gone
         until(lambda: line.renew(Renewal(seq=4, epoch=EPOCH, term=1)).lease_ms == 4_000)
-        assert ground.told[1:] == [NodeReport("n1", NodePhase.BACK)]
+        assert harness.told[1:] == [NodeReport("n1", NodePhase.BACK)]
         line.hang_up()
 
 
 def test_when_the_right_that_was_lent_is_over_nothing_is_extended(tmp_path: Path):
-    with GatewayGround(tmp_path) as ground:
-        ground.open()
-        agent = ground.raw()
+    with GatewayHarness(tmp_path) as harness:
+        harness.open()
+        agent = harness.raw()
         agent.hello()
         assert agent.renew().lease_ms == 4_000
         fixed = boot_ms()
-        ground.until_ms = lambda: fixed
+        harness.until_ms = lambda: fixed
         until(lambda: agent.renew().lease_ms == 0)
-        ground.until_ms = lambda: boot_ms() + 60_000
+        harness.until_ms = lambda: boot_ms() + 60_000
         until(lambda: agent.renew().lease_ms == 4_000)
-        assert ground.told == []
+        assert harness.told == []
 
 
 def test_an_agent_that_knows_a_newer_leader_is_sent_away(tmp_path: Path):
-    with GatewayGround(tmp_path) as ground:
-        ground.open()
-        agent = ground.raw()
+    with GatewayHarness(tmp_path) as harness:
+        harness.open()
+        agent = harness.raw()
         agent.hello()
         agent.say(frames.RENEW, Renewal(seq=1, epoch=EPOCH + 1))
         assert agent.why_out() == "not_leader"
 
 
 def test_a_stop_leaves_every_agent_a_farewell_lease_counted_from_its_last_renewal(tmp_path: Path):
-    with GatewayGround(tmp_path) as ground:
-        ground.open()
-        line, heard = ground.line(), list[LeaseAnswer]()
+    with GatewayHarness(tmp_path) as harness:
+        harness.open()
+        line, heard = harness.line(), list[LeaseAnswer]()
         line.when_granted(heard.append)
         line.renew(Renewal(seq=41, epoch=EPOCH))
-        assert ground.gateway.say_farewell(60_000)
+        assert harness.gateway.say_farewell(60_000)
         until(lambda: bool(heard))
         assert (heard[0].seq, heard[0].lease_ms) == (41, 60_000)
         assert line.renew(Renewal(seq=42, epoch=EPOCH)).lease_ms == 0, "nothing after it"
@@ -148,11 +148,11 @@ def test_a_stop_leaves_every_agent_a_farewell_lease_counted_from_its_last_renewa
 
 
 def test_a_gateway_that_dies_is_started_again_where_it_was(tmp_path: Path):
-    with GatewayGround(tmp_path) as ground:
-        ground.open()
-        line = ground.line()
+    with GatewayHarness(tmp_path) as harness:
+        harness.open()
+        line = harness.line()
         assert line.renew(Renewal(seq=1, epoch=EPOCH)).lease_ms == 4_000
-        os.kill(ground.gateway._process.pid, signal.SIGKILL)
+        os.kill(harness.gateway._process.pid, signal.SIGKILL)
 
         def is_renewed() -> bool:
             try:
@@ -162,14 +162,14 @@ def test_a_gateway_that_dies_is_started_again_where_it_was(tmp_path: Path):
 
         until(is_renewed)
         assert line.report(report()).epoch == EPOCH
-        assert ground.told == [NodeReport("n1", NodePhase.JOINED, NodeSpec("n1"))] or ground.told == []
+        assert harness.told == [NodeReport("n1", NodePhase.JOINED, NodeSpec("n1"))] or harness.told == []
         line.hang_up()
 
 
 def test_it_ends_with_its_server(tmp_path: Path):
-    ground = GatewayGround(tmp_path)
-    process = ground.gateway._process
-    ground.gateway.close()
+    harness = GatewayHarness(tmp_path)
+    process = harness.gateway._process
+    harness.gateway.close()
     assert process.poll() is not None
 
 
@@ -177,39 +177,39 @@ def test_it_ends_with_its_server(tmp_path: Path):
 
 
 def test_a_credential_that_is_revoked_puts_its_agent_out_at_once(tmp_path: Path):
-    with GatewayGround(tmp_path) as ground:
-        ground.open()
-        agent = ground.raw()
+    with GatewayHarness(tmp_path) as harness:
+        harness.open()
+        agent = harness.raw()
         agent.hello()
         agent.renew()
         began = time.monotonic()
-        ground.gateway.set_credentials("n1", ())
+        harness.gateway.set_credentials("n1", ())
         assert agent.why_out() == "bad_token"
         assert time.monotonic() - began < 5
-        assert b"bad_token" in ground.raw().hello()[1]
-        ground.gateway.set_credentials("n1", (credential_of("n1"),))
-        until(lambda: ground.raw().hello()[0] == frames.WELCOME)
+        assert b"bad_token" in harness.raw().hello()[1]
+        harness.gateway.set_credentials("n1", (credential_of("n1"),))
+        until(lambda: harness.raw().hello()[0] == frames.WELCOME)
         until(lambda: set(read_roster(tmp_path).credentials) == {"n1", "n2"})
         assert (tmp_path / ROSTER).stat().st_mode & 0o777 == 0o600
 
 
 def test_an_agent_speaks_for_its_own_node_and_no_other(tmp_path: Path):
-    with GatewayGround(tmp_path) as ground:
-        ground.open()
-        agent = ground.raw()
+    with GatewayHarness(tmp_path) as harness:
+        harness.open()
+        agent = harness.raw()
         assert b"bad_token" in agent.hello("n2", token_of("n1"))[1]
-        agent = ground.raw()
+        agent = harness.raw()
         agent.hello()
         agent.say(frames.REPORT, report("n2"))
         assert agent.why_out() == "not_your_node"
-        assert ground.refused == [("n1", "node n1 sent a message for node 'n2'")]
-        assert not ground.fleet.is_heard("n2")
+        assert harness.refused == [("n1", "node n1 sent a message for node 'n2'")]
+        assert not harness.fleet.is_heard("n2")
 
 
 def test_the_newest_connection_of_a_node_counts(tmp_path: Path):
-    with GatewayGround(tmp_path) as ground:
-        ground.open()
-        first, second = ground.raw(), ground.raw()
+    with GatewayHarness(tmp_path) as harness:
+        harness.open()
+        first, second = harness.raw(), harness.raw()
         first.hello()
         second.hello()
         assert first.why_out() == "replaced"
@@ -228,48 +228,48 @@ def test_the_newest_connection_of_a_node_counts(tmp_path: Path):
     ],
 )
 def test_garbage_is_put_out_and_harms_nobody(tmp_path: Path, garbage: bytes):
-    with GatewayGround(tmp_path) as ground:
-        ground.open()
-        good = ground.raw()
+    with GatewayHarness(tmp_path) as harness:
+        harness.open()
+        good = harness.raw()
         good.hello("n2")
-        bad = ground.raw()
+        bad = harness.raw()
         bad.send(garbage)
         assert bad.why_out() == "bad_message"
         assert good.renew().lease_ms == 4_000
 
 
 def test_who_is_known_is_put_out_for_messages_that_are_none(tmp_path: Path):
-    with GatewayGround(tmp_path) as ground:
-        ground.open()
+    with GatewayHarness(tmp_path) as harness:
+        harness.open()
         whole = b"".join(frames.pieces(frames.REPORT, b"x" * (9 << 20)))
         for garbage in (b"N\x00\x00\x00\x02[]", b"?\x00\x00\x00\x00", whole, b"N\x00\x00\x00\x00" * 2_000):
-            bad = ground.raw()
+            bad = harness.raw()
             bad.hello()
             try:
                 bad.send(garbage)
             except ConnectionError:
                 continue
             assert bad.why_out() in ("bad_message", "")
-        agent = ground.raw()
+        agent = harness.raw()
         agent.hello()
         agent.say(frames.REPORT, {"node": 1})
         assert agent.why_out() == "bad_report"
-        agent = ground.raw()
+        agent = harness.raw()
         agent.hello()
         assert agent.renew().lease_ms == 4_000
 
 
 def test_one_report_at_a_time(tmp_path: Path):
-    with GatewayGround(tmp_path) as ground:
-        stuck = Stuck(ground)
-        ground.open(stuck)
-        agent = ground.raw()
+    with GatewayHarness(tmp_path) as harness:
+        stuck = Stuck(harness)
+        harness.open(stuck)
+        agent = harness.raw()
         agent.hello()
         agent.say(frames.REPORT, report())
         assert stuck.entered.wait(30)
         agent.say(frames.REPORT, report(seq=2))
         assert agent.why_out() == "bad_message"
-        again = ground.raw()
+        again = harness.raw()
         again.hello()
         again.say(frames.REPORT, report(seq=3))
         assert again.next() == (frames.BUSY, frames.REPORT), "the first has not come to an end yet"
@@ -277,21 +277,21 @@ def test_one_report_at_a_time(tmp_path: Path):
 
 
 def test_half_a_word_and_silence_is_given_up(tmp_path: Path):
-    with GatewayGround(tmp_path, hello_s=0.5) as ground:
-        ground.open()
-        silent, half = ground.raw(), ground.raw()
+    with GatewayHarness(tmp_path, hello_s=0.5) as harness:
+        harness.open()
+        silent, half = harness.raw(), harness.raw()
         half.send(b"H\x00\x00\x00\x20{")
         for each in (silent, half):
             assert each.why_out() == "too_slow"
 
 
 def test_a_flood_of_silent_connections_keeps_no_agent_out(tmp_path: Path):
-    with GatewayGround(tmp_path, hello_s=60.0, unknown_max=100, unknown_of_address_max=50) as ground:
-        ground.open()
-        before = ground.raw()
+    with GatewayHarness(tmp_path, hello_s=60.0, unknown_max=100, unknown_of_address_max=50) as harness:
+        harness.open()
+        before = harness.raw()
         before.hello("n2")
-        flood = [ground.raw() for _ in range(300)]
-        agent = ground.raw()
+        flood = [harness.raw() for _ in range(300)]
+        agent = harness.raw()
         assert agent.hello()[0] == frames.WELCOME
         assert agent.renew().lease_ms == 4_000
         assert before.renew().lease_ms == 4_000
@@ -300,9 +300,9 @@ def test_a_flood_of_silent_connections_keeps_no_agent_out(tmp_path: Path):
 
 
 def test_no_more_agents_are_let_in_than_there_is_room_for(tmp_path: Path):
-    with GatewayGround(tmp_path, nodes=3, connections_max=2) as ground:
-        ground.open()
-        agents = [ground.raw() for _ in range(3)]
+    with GatewayHarness(tmp_path, nodes=3, connections_max=2) as harness:
+        harness.open()
+        agents = [harness.raw() for _ in range(3)]
         assert [agent.hello(f"n{n}")[0] for n, agent in enumerate(agents, 1)] == [
             frames.WELCOME, frames.WELCOME, frames.REFUSED,
         ]  # fmt: skip
@@ -316,9 +316,9 @@ def test_two_thousand_agents_keep_their_leases_on_one_gateway(tmp_path: Path):
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8_192), hard))
     settings = RemoteSettings(lease_ms=60_000, heartbeat_ms=5_000, margin_ms=2_000)
-    with GatewayGround(tmp_path, nodes=2_000, settings=settings) as ground:
-        ground.open()
-        agents = [LightAgent(node, ground.port, token_of(node)) for node in ground.nodes]
+    with GatewayHarness(tmp_path, nodes=2_000, settings=settings) as harness:
+        harness.open()
+        agents = [LightAgent(node, harness.port, token_of(node)) for node in harness.nodes]
 
         async def live() -> None:
             tasks = [asyncio.create_task(agent.run(5.0 * n / len(agents))) for n, agent in enumerate(agents)]
@@ -331,7 +331,7 @@ def test_two_thousand_agents_keep_their_leases_on_one_gateway(tmp_path: Path):
             await asyncio.gather(*tasks, return_exceptions=True)
 
         asyncio.run(live())
-        assert not [each for each in ground.told if isinstance(each, NodeReport) and each.phase is NodePhase.GONE]
+        assert not [each for each in harness.told if isinstance(each, NodeReport) and each.phase is NodePhase.GONE]
         assert max(agent.gap_ms for agent in agents) < settings.lease_ms
 
 

@@ -31,12 +31,12 @@ def samples(text: bytes) -> dict[tuple[str, ...], float]:
     return found
 
 
-async def live(desk) -> None:
+async def live(setup) -> None:
     """A small day: two jobs run, one fails and one ends well; one waits, one is cancelled, two are refused."""
-    service = desk.service
+    service = setup.service
     for job in (JOB, JOB, JOB | {"gpus": 8}, JOB, JOB | {"gpus": 9}, JOB | {"queue": "nowhere"}):
-        await ask(desk.app, "POST", "/v1/jobs", desk.member, job)
-    assert (await ask(desk.app, "POST", "/v1/jobs/4/cancel", desk.member)).status == 200
+        await ask(setup.app, "POST", "/v1/jobs", setup.member, job)
+    assert (await ask(setup.app, "POST", "/v1/jobs/4/cancel", setup.member)).status == 200
     service.time_ms += 50
     service.plan()
     for gang, exit_code in (("1/main", 0), ("2/main", 1)):
@@ -46,13 +46,13 @@ async def live(desk) -> None:
 
 
 @pytest.fixture
-def watched(desk):
-    """The same desk with metrics that see every event from now on."""
-    metrics = Metrics(desk.service.state)
-    desk.app.close()
-    desk.app = make_app(desk.service, ApiSettings(metrics_open=True), metrics)
-    desk.before = len(desk.service.events())
-    return desk
+def watched(setup):
+    """The same setup with metrics that see every event from now on."""
+    metrics = Metrics(setup.service.state)
+    setup.app.close()
+    setup.app = make_app(setup.service, ApiSettings(metrics_open=True), metrics)
+    setup.before = len(setup.service.events())
+    return setup
 
 
 async def test_counters_are_reconciled_with_the_journal(watched):

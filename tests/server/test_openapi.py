@@ -81,27 +81,27 @@ def test_routes_name_a_verb_unless_they_are_about_oneself():
     assert all(route.body is not None for route in ROUTES if route.kind is BodyKind.SHAPE)
 
 
-async def test_answers_are_as_described(desk):
+async def test_answers_are_as_described(setup):
     job = {"queue": "team", "command": "true", "gpus": 1}
-    assert (await ask(desk.app, "POST", "/v1/jobs", desk.member, job)).status == 201
-    desk.service.plan()
-    wanted = FleetSet(desk.service.now_ms(), FleetSpec(name="gpu", kind="slurm"), "root", "c0ffee")
-    desk.service.do_fleets("root", [wanted, PilotOrdered(wanted.at_ms, "gpu", "gpu-1")])
+    assert (await ask(setup.app, "POST", "/v1/jobs", setup.member, job)).status == 201
+    setup.service.plan()
+    wanted = FleetSet(setup.service.now_ms(), FleetSpec(name="gpu", kind="slurm"), "root", "c0ffee")
+    setup.service.do_fleets("root", [wanted, PilotOrdered(wanted.at_ms, "gpu", "gpu-1")])
     for route in ROUTES:
         if route.method != "GET" or not isinstance(route.answer, type) or route.tag == "agents":
             continue
         path = route.path.replace("{job}", "1").replace("{queue:path}", "team").replace("{node}", "n0")
         path = path.replace("{fleet}", "gpu")
-        answer = await ask(desk.app, "GET", path.replace("{user}", "member"), desk.root)
+        answer = await ask(setup.app, "GET", path.replace("{user}", "member"), setup.root)
         assert answer.status == 200, path
         schema = {"$ref": f"#/components/schemas/{route.answer.__name__}", "components": DOCUMENT["components"]}
         jsonschema_rs.validator_for(schema).validate(answer.json())
 
 
-async def test_the_description_and_its_page_are_served(desk):
-    served = await ask(desk.app, "GET", "/v1/openapi.json")
+async def test_the_description_and_its_page_are_served(setup):
+    served = await ask(setup.app, "GET", "/v1/openapi.json")
     assert served.json() == DOCUMENT
-    page = await ask(desk.app, "GET", "/v1/docs")
+    page = await ask(setup.app, "GET", "/v1/docs")
     policy = page.headers["content-security-policy"]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy

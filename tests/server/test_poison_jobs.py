@@ -20,7 +20,7 @@ from tests.server.servers import ended, job, reopened, running, until, written
 
 @pytest.fixture(autouse=True)
 def _poisoned(monkeypatch):
-    monkeypatch.setattr(Planner, "program", "tests.server.poisoned_thinking")
+    monkeypatch.setattr(Planner, "program", "tests.server.failing_planner")
 
 
 def held(journal: MemoryJournal) -> list[str]:
@@ -109,15 +109,15 @@ def test_the_search_is_bounded():
     assert find(["1"], lambda _: "").fault == ""
 
 
-async def test_a_quarantined_job_says_why_and_is_an_operators_to_release(desk):
-    service = desk.service
-    await ask(desk.app, "POST", "/v1/jobs", desk.member, {"command": "true", "gpus": 1, "queue": "team"})
+async def test_a_quarantined_job_says_why_and_is_an_operators_to_release(setup):
+    service = setup.service
+    await ask(setup.app, "POST", "/v1/jobs", setup.member, {"command": "true", "gpus": 1, "queue": "team"})
     await service.change("scheduler", lambda state, now: quarantine(state, "1", "KeyError: 'x' (order.py:7)", now))
-    shown = (await ask(desk.app, "GET", "/v1/jobs/1", desk.member)).json()
+    shown = (await ask(setup.app, "GET", "/v1/jobs/1", setup.member)).json()
     assert shown["held"]
     assert shown["why"] == "quarantined: planning failed because of this job (KeyError: 'x' (order.py:7))"
-    refused = await ask(desk.app, "POST", "/v1/jobs/1/release", desk.member)
+    refused = await ask(setup.app, "POST", "/v1/jobs/1/release", setup.member)
     assert (refused.status, refused.json()["code"]) == (409, "quarantined")
-    assert (await ask(desk.app, "POST", "/v1/jobs/1/release", desk.root)).status == 200
-    shown = (await ask(desk.app, "GET", "/v1/jobs/1", desk.member)).json()
+    assert (await ask(setup.app, "POST", "/v1/jobs/1/release", setup.root)).status == 200
+    shown = (await ask(setup.app, "GET", "/v1/jobs/1", setup.member)).json()
     assert (shown["held"], shown["why"]) == (False, "")

@@ -95,48 +95,48 @@ async def test_others_have_a_turn_between_the_steps_of_a_long_read(monkeypatch):
 
 
 @pytest.mark.parametrize("path", ["/v1/queues", "/v1/queues/team"])
-async def test_a_view_of_queues_costs_what_there_are_queues_not_what_waits_in_them(desk, path):
+async def test_a_view_of_queues_costs_what_there_are_queues_not_what_waits_in_them(setup, path):
     async def count() -> int:
         with tracing("corral.server.api.handlers.cluster", "corral.core") as counted:
-            answer = await ask(desk.app, "GET", path, desk.root)
+            answer = await ask(setup.app, "GET", path, setup.root)
         assert answer.status == 200
         return counted.lines
 
     await count()
     few = await count()
     for n in range(60):  # no two alike: each stands in a line of its own
-        answer = await ask(desk.app, "POST", "/v1/jobs", desk.root, {**JOB, "cpus": 1 + n})
+        answer = await ask(setup.app, "POST", "/v1/jobs", setup.root, {**JOB, "cpus": 1 + n})
         assert answer.status == 201, answer.body
     assert await count() < few + 60
 
 
-async def test_the_events_of_a_job_are_found_without_reading_those_of_others(desk, monkeypatch):
+async def test_the_events_of_a_job_are_found_without_reading_those_of_others(setup, monkeypatch):
     numbers = []
     for _ in range(30):
-        answer = await ask(desk.app, "POST", "/v1/jobs", desk.root, JOB)
+        answer = await ask(setup.app, "POST", "/v1/jobs", setup.root, JOB)
         numbers.append(answer.json()["id"])
     job = numbers[20]
-    read, read_some = list[int](), desk.service.journal.read
+    read, read_some = list[int](), setup.service.journal.read
 
     def counted_read(after: int, limit: int) -> object:
         read.append(after)
         return read_some(after, limit)
 
-    monkeypatch.setattr(desk.service.journal, "read", counted_read)
+    monkeypatch.setattr(setup.service.journal, "read", counted_read)
     with tracing("corral.server.api.handlers.events") as counted:
-        answer = await ask(desk.app, "GET", f"/v1/events?job={job}", desk.root)
+        answer = await ask(setup.app, "GET", f"/v1/events?job={job}", setup.root)
     assert [event["job"] for event in answer.json()["events"]] == [job]
     assert read == []
     with tracing("corral.server.api.handlers.events") as all_of_them:
-        await ask(desk.app, "GET", "/v1/events", desk.root)
+        await ask(setup.app, "GET", "/v1/events", setup.root)
     assert counted.lines * 5 < all_of_them.lines
 
 
-async def test_views_are_shared_by_those_of_the_same_rights_only(desk):
-    mate = desk.service.user("mate", (Role.MEMBER, "team"))
-    stranger = desk.service.user("stranger", (Role.MEMBER, "other"))
-    asked = [desk.member, mate, desk.root, stranger]
-    answers = await asyncio.gather(*(ask(desk.app, "GET", "/v1/queues", token) for token in asked))
+async def test_views_are_shared_by_those_of_the_same_rights_only(setup):
+    mate = setup.service.user("mate", (Role.MEMBER, "team"))
+    stranger = setup.service.user("stranger", (Role.MEMBER, "other"))
+    asked = [setup.member, mate, setup.root, stranger]
+    answers = await asyncio.gather(*(ask(setup.app, "GET", "/v1/queues", token) for token in asked))
     names = [[queue["name"] for queue in answer.json()["queues"]] for answer in answers]
     assert names[0] == names[1]
     assert "team" in names[0]

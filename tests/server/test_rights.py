@@ -17,7 +17,7 @@ from corral.runtime.base import TaskKey
 from corral.server.api.app import all_routes, make_app
 from corral.server.api.http.route import RouteAccess
 from tests.server.asgi import Answer, Stream, ask
-from tests.server.memory_service import START_MS, MemoryService
+from tests.server.in_memory_service import START_MS, MemoryService
 
 ACTORS = ("none", "nobody", "viewer", "member", "lead", "operator", "administrator")
 LIMITED = ("nobody", "viewer", "member", "lead")  # those who may know nothing of the queue org/covert

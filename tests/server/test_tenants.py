@@ -11,7 +11,7 @@ from corral.core.intake.site import SiteRules
 from corral.core.model import Cause, GangState
 from corral.server.api.app import make_app
 from tests.server.asgi import ask
-from tests.server.memory_service import MemoryService
+from tests.server.in_memory_service import MemoryService
 
 HOUR_MS = 3_600_000
 

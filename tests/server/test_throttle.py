@@ -14,40 +14,40 @@ WHO = "/v1/whoami"
 FREE = ApiSettings().failures_max
 
 
-async def fail(desk, token: str, client: str, times: int) -> list[int]:
-    return [(await ask(desk.app, "GET", WHO, token, client=client)).status for _ in range(times)]
+async def fail(setup, token: str, client: str, times: int) -> list[int]:
+    return [(await ask(setup.app, "GET", WHO, token, client=client)).status for _ in range(times)]
 
 
-async def test_unknown_tokens_are_slowed_down_by_address(desk):
-    assert await fail(desk, new_token().text, "10.1.1.1", FREE) == [401] * FREE
-    statuses = [*await fail(desk, new_token().text, "10.1.1.1", 1), *await fail(desk, "nonsense", "10.1.1.1", 1)]
+async def test_unknown_tokens_are_slowed_down_by_address(setup):
+    assert await fail(setup, new_token().text, "10.1.1.1", FREE) == [401] * FREE
+    statuses = [*await fail(setup, new_token().text, "10.1.1.1", 1), *await fail(setup, "nonsense", "10.1.1.1", 1)]
     assert statuses == [401, 429]
-    answer = await ask(desk.app, "GET", WHO, new_token().text, client="10.1.1.1")
+    answer = await ask(setup.app, "GET", WHO, new_token().text, client="10.1.1.1")
     assert (answer.status, answer.code) == (429, "too_many_failures")
     assert 1 <= int(answer.headers["retry-after"]) <= WAIT_S_MAX + 1
-    assert await fail(desk, new_token().text, "10.1.1.2", 1) == [401]  # another address is another matter
+    assert await fail(setup, new_token().text, "10.1.1.2", 1) == [401]  # another address is another matter
 
 
-async def test_a_good_token_is_let_in_from_an_address_that_has_to_wait(desk):
-    await fail(desk, new_token().text, "10.1.1.1", 40)
-    assert await fail(desk, desk.member, "10.1.1.1", 3) == [200] * 3
+async def test_a_good_token_is_let_in_from_an_address_that_has_to_wait(setup):
+    await fail(setup, new_token().text, "10.1.1.1", 40)
+    assert await fail(setup, setup.member, "10.1.1.1", 3) == [200] * 3
 
 
-async def test_wrong_secrets_of_one_token_are_slowed_down_and_hurt_no_other_token(desk):
-    guess = desk.member[:-4] + "AAAA"
-    assert set(await fail(desk, guess, "10.1.1.1", FREE + 1)) == {401}
-    assert await fail(desk, guess, "10.1.1.1", 1) == [429]
-    assert await fail(desk, desk.root, "10.1.1.1", 1) == [200]
-    assert await fail(desk, desk.member, "10.2.2.2", 1) == [200]
+async def test_wrong_secrets_of_one_token_are_slowed_down_and_hurt_no_other_token(setup):
+    guess = setup.member[:-4] + "AAAA"
+    assert set(await fail(setup, guess, "10.1.1.1", FREE + 1)) == {401}
+    assert await fail(setup, guess, "10.1.1.1", 1) == [429]
+    assert await fail(setup, setup.root, "10.1.1.1", 1) == [200]
+    assert await fail(setup, setup.member, "10.2.2.2", 1) == [200]
 
 
-async def test_on_this_machine_it_is_gentle(desk):
+async def test_on_this_machine_it_is_gentle(setup):
     assert WAIT_S_MAX_HERE <= 5
-    assert set(await fail(desk, new_token().text, "127.0.0.1", HERE_FACTOR * FREE)) == {401}
+    assert set(await fail(setup, new_token().text, "127.0.0.1", HERE_FACTOR * FREE)) == {401}
 
 
-async def test_no_token_at_all_is_no_guess(desk):
-    assert set(await fail(desk, "", "10.1.1.1", 50)) == {401}
+async def test_no_token_at_all_is_no_guess(setup):
+    assert set(await fail(setup, "", "10.1.1.1", 50)) == {401}
 
 
 def test_waits_double_and_end():

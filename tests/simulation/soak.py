@@ -16,8 +16,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 
 from corral.sim.research.published import POLICIES
+from tests.simulation.changing_cluster import ChangingDriver, check_replay
 from tests.simulation.driver import Driver
-from tests.simulation.upheaval import Upheaval, check_replay
 
 ALL = "all"
 LINES_MAX = 12  # of a failure's trace
@@ -42,7 +42,7 @@ class Result:
 def drive(run: Run) -> Result:
     """One seed from its first event to its replay. Any exception is a finding, not only a broken law."""
     began = time.process_time()
-    driver = (Upheaval if run.seed % 2 else Driver)(run.seed, run.policy)
+    driver = (ChangingDriver if run.seed % 2 else Driver)(run.seed, run.policy)
     error = trace = ""
     try:
         driver.run(run.steps)

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from corral.core.snapshot import Snapshot
+from tests.simulation.changing_cluster import ChangingDriver
 from tests.simulation.driver import Driver
-from tests.simulation.upheaval import Upheaval
 
 STEPS = 250
 
@@ -20,7 +20,7 @@ class Forgetful(Driver):
         return super()._snapshot()
 
 
-class ForgetfulUpheaval(Forgetful, Upheaval):
+class ForgetfulUpheaval(Forgetful, ChangingDriver):
     pass
 
 
@@ -33,7 +33,7 @@ def journal_of(kind: type[Driver], seed: int, policy: str) -> bytes:
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("policy", ["standard", "priority", "conservative", "srtf", "las"])
 def test_forgetting_what_was_worked_out_before_changes_no_decision(policy, seed):
-    assert journal_of(ForgetfulUpheaval, seed, policy) == journal_of(Upheaval, seed, policy)
+    assert journal_of(ForgetfulUpheaval, seed, policy) == journal_of(ChangingDriver, seed, policy)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -5,8 +5,8 @@ import pytest
 from corral.core.plan import Plan
 from corral.policy.preemption.preemptor import Preemption, Preemptor
 from tests.core.test_undo import image_of
+from tests.simulation.changing_cluster import ChangingDriver
 from tests.simulation.driver import Driver
-from tests.simulation.upheaval import Upheaval
 
 
 def watched(kind: type[Driver], seed: int) -> tuple[Driver, list[bool]]:
@@ -26,7 +26,7 @@ def watched(kind: type[Driver], seed: int) -> tuple[Driver, list[bool]]:
     return driver, found
 
 
-@pytest.mark.parametrize("kind", [Driver, Upheaval])
+@pytest.mark.parametrize("kind", [Driver, ChangingDriver])
 def test_a_search_for_victims_leaves_the_draft_as_it_was(kind):
     searches: list[bool] = []
     for seed in range(8):

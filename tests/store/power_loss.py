@@ -54,7 +54,7 @@ def record(scratch: Path, records: int, *, runs: int = 3, careless: bool = False
     subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", shim, source, "-ldl", "-lpthread"], check=True)
     environment = {**os.environ, "LD_PRELOAD": str(shim), "POWER_FOLDER": str(folder), "POWER_LOG": str(log)}
     for run in range(runs):
-        command = [sys.executable, "-m", "tests.store.writing", str(folder), str(records * (run + 1) // runs)]
+        command = [sys.executable, "-m", "tests.store.crash_writer", str(folder), str(records * (run + 1) // runs)]
         command += ["--careless"] if careless else []
         subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL, timeout=300)
     return list(_notes(log.read_bytes()))

@@ -18,7 +18,7 @@ from tests.judges.runs.budgets import judge_budgets
 from tests.judges.runs.compare import judge_easy
 from tests.judges.runs.lives import lives
 from tests.judges.runs.peace import at_one_moment, judge_peace
-from tests.judges.runs.promises import judge_promise
+from tests.judges.runs.reserved_starts import judge_reserved_start
 from tests.judges.runs.search import judged
 from tests.judges.runs.shares import judge_shares
 from tests.judges.runs.sharing import judge_growth, judge_switching
@@ -151,7 +151,7 @@ def test_preemption_to_stay_within_a_limit_does_not_take_what_was_promised_to_so
         job("high", 2 * MINUTE, DAY, "q", 4, priority=5, preemptible=False),
     )
     run = live(Site("1x12", (queue("q", limit=4), queue("c"), queue("r")), jobs, until_ms=3 * DAY))
-    assert not judge_promise(run, "promised")
+    assert not judge_reserved_start(run, "promised")
 
 
 def test_a_reserved_start_is_for_a_time_at_which_nobody_takes_back_what_it_does_not_lend():
@@ -163,7 +163,7 @@ def test_a_reserved_start_is_for_a_time_at_which_nobody_takes_back_what_it_does_
         job("short", 2 * MINUTE, 10 * MINUTE, "b"),
         job("promised", 7 * MINUTE, 2 * HOUR, "a"),
     )
-    assert not judge_promise(live(Site("1x8", queues, jobs)), "promised")
+    assert not judge_reserved_start(live(Site("1x8", queues, jobs)), "promised")
 
 
 def test_two_reserved_starts_do_not_count_on_the_same_limit():
@@ -175,8 +175,8 @@ def test_two_reserved_starts_do_not_count_on_the_same_limit():
         job("third", 4 * HOUR, 5 * HOUR, "a/b"),
     )
     run = live(Site("1x2", queues, jobs, until_ms=2 * DAY, depth=4))
-    assert not judge_promise(run, "second")
-    assert not judge_promise(run, "third")
+    assert not judge_reserved_start(run, "second")
+    assert not judge_reserved_start(run, "third")
 
 
 def test_a_gang_that_is_over_its_limit_for_a_while_keeps_its_reserved_start():
@@ -192,7 +192,7 @@ def test_a_gang_that_is_over_its_limit_for_a_while_keeps_its_reserved_start():
         job("s2", 124 * MINUTE, HOUR, "b/small", 2),
         job("s3", 133 * MINUTE, 2 * HOUR, "b/small"),
     )
-    assert not judge_promise(live(Site("3x4", queues, jobs)), "promised")
+    assert not judge_reserved_start(live(Site("3x4", queues, jobs)), "promised")
 
 
 @pytest.mark.parametrize(("kind", "seed"), [("promised", 31398), ("promised", 31525), ("flood", 31026)])

@@ -11,7 +11,7 @@ from corral.core.fleets.fleets import Fleet, FleetSet, FleetSpec, PilotPhase
 from corral.providers.base import PilotOrder
 from corral.providers.fake import FakeCloud, FakeProvider
 from corral.server.provisioning.reconciler import AT_ONCE, FleetReconciler
-from tests.server.memory_service import MemoryService
+from tests.server.in_memory_service import MemoryService
 
 
 class Listening(FakeProvider):

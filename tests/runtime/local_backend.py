@@ -11,12 +11,12 @@ from corral.runtime.local.backend import LocalBackend
 from corral.runtime.local.settings import LocalSettings
 from corral.runtime.local.state_dir import OrderRecord, StartRecord, TaskRecord, TaskState
 from tests.accounts import OWN
-from tests.runtime.telling import Ear, order, until
+from tests.runtime.reports import Collector, order, until
 
 NODE = NodeSpec("n1")
 
 
-class Ground:
+class Harness:
     """``open`` again after ``close`` is a restart of the server."""
 
     def __init__(self, data: Path, **settings: object) -> None:
@@ -27,10 +27,10 @@ class Ground:
         self.open()
 
     def open(self) -> None:
-        self.ear = Ear()
+        self.collector = Collector()
         self.backend = LocalBackend(self.data, NODE, self._settings)
         self._epoch += 1
-        self.backend.open(self.ear, self._epoch)
+        self.backend.open(self.collector, self._epoch)
 
     def key(self) -> TaskKey:
         self._count += 1
@@ -53,7 +53,7 @@ class Ground:
     def ran(self, script: str, **rest: object) -> tuple[TaskReport, str]:
         """How a shell script ended and what it said."""
         key = self.sh(script, **rest)
-        down = self.ear.down(key)
+        down = self.collector.down(key)
         return down, self.log(key)
 
     def log(self, key: TaskKey, stream: str = "stdout") -> str:
@@ -83,7 +83,7 @@ class Ground:
         for key in self.backend.known():
             self.backend.kill(key)
         for key in self.backend.known():
-            self.ear.down(key)
+            self.collector.down(key)
         self.backend.close()
 
 

@@ -17,12 +17,12 @@ from corral.wire.api.fleets import FleetBody, FleetView
 from corral.wire.api.jobs import JobView
 from corral.wire.api.record import EventView
 from tests.providers.private_slurm import PrivateSlurm
-from tests.providers.slurm_ground import pilot_settings
+from tests.providers.slurm_cluster import pilot_settings
 
 PATIENCE_S = 90.0
 
 
-class Carried:
+class SlurmServer:
     """``nodes``: of Slurm, with four GPUs each. The server has no machines but those that it is lent. ``slurm``: one to
     be used instead of a new one; it ends with the rest."""
 
@@ -38,7 +38,7 @@ class Carried:
         self.bed = Testbed(folder, nodes=0, lease_ms=lease_ms)
         self._path = os.environ["PATH"]
 
-    def __enter__(self) -> Carried:
+    def __enter__(self) -> SlurmServer:
         self.slurm.start()
         os.environ["PATH"] = self.slurm.env["PATH"]
         self.bed.start()

@@ -1,4 +1,4 @@
-"""Slurm as a ground for providers: one for all tests of a run, each with a word of its own for its pilots."""
+"""Slurm as a harness for providers: one for all tests of a run, each with a word of its own for its pilots."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def pilot_settings(slurm: PrivateSlurm, user: str = "", **said: object) -> Slurm
     return SlurmSettings(**{**common, **said})  # type: ignore[arg-type]
 
 
-class SlurmGround:
+class SlurmHarness:
     def __init__(self, _folder: Path) -> None:
         self.slurm = shared_slurm()
         self.word = f"t{os.getpid()}x{next(_words)}"

@@ -11,7 +11,7 @@ from tests.judges.runs.lives import Life, Stay, lives
 from tests.judges.runs.site import MINUTE, Run, since
 
 
-def judge_promise(run: Run, job: str) -> list[str]:
+def judge_reserved_start(run: Run, job: str) -> list[str]:
     """A gang starts when it was first said to, or earlier."""
     gang = f"{job}/main"
     first = next((each.at_ms for plan in run.plans for each in plan.reservations if each.gang == gang), None)
@@ -22,7 +22,7 @@ def judge_promise(run: Run, job: str) -> list[str]:
     return [f"{job} was promised a start at {since(first) / MINUTE:.0f} min and started {then}"]
 
 
-def judge_promises(run: Run) -> list[str]:
+def judge_reserved_starts(run: Run) -> list[str]:
     """Every promise of every plan, for runs in which nothing takes longer than it was said to."""
     known, found = lives(run), dict[str, str]()
     told = [(stay.placed_ms, life.gang) for life in known.values() for stay in life.stays]

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from corral.core.model import Cause
 from corral.core.plan import MakeRoom, Place
-from tests.judges.board import Board, Floor, least_charge, model_sets
 from tests.judges.case import Case, Violation, told
 from tests.judges.facts import GPU, Charge, Gang
-from tests.judges.law import asked_charge, bounds_broken, is_entitled, may_start, parting, share, user_share
+from tests.judges.occupancy import Board, Floor, least_charge, model_sets
+from tests.judges.queue_rules import asked_charge, bounds_broken, is_entitled, may_start, parting, share, user_share
 from tests.judges.victims import Leaver, legal_set, may_ask
 
 MARGIN = 1 + 1e-6  # shares that differ by less are not told apart

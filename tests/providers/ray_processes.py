@@ -1,6 +1,6 @@
 """Ray on this machine, several raylets on an address of loopback: a program, run by the Python of Ray's environment.
 
-    python ray_bed.py FOLDER NODES PID
+    python ray_processes.py FOLDER NODES PID
 
 Nodes are labelled machine=m1, m2, ...; the first is that of the head. The first two have pool=a, the others pool=b.
 Says in FOLDER/bed.json where things are, and obeys lines that come through FOLDER/bed.sock. The head keeps on disk what

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from tests.judges.board import NOTHING_BARRED, Barred, Board, Floor, least_charge, model_sets
-from tests.judges.book import Book
 from tests.judges.facts import GPU, SHARED, Ask, Charge, Facts, Gang, contested
+from tests.judges.gpu_time import Book
+from tests.judges.occupancy import NOTHING_BARRED, Barred, Board, Floor, least_charge, model_sets
 
 # ---- bounds --------------------------------------------------------------------------------------------------------
 

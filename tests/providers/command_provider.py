@@ -1,4 +1,4 @@
-"""Commands of one's own as a ground for providers: those of the example, on a folder."""
+"""Commands of one's own as a harness for providers: those of the example, on a folder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def hook_settings(folder: Path, nodes: int, gpus: str = "2xH100") -> CommandSett
     return CommandSettings(acquire=words["acquire"], release=words["release"], look=words["look"], env=env)
 
 
-class CommandGround:
+class CommandHarness:
     def __init__(self, folder: Path) -> None:
         self.folder, self.word = folder / "cloud", f"t{os.getpid()}x{next(_words)}"
         self.folder.mkdir()

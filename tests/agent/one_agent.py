@@ -18,8 +18,8 @@ from corral.runtime.local.backend import LocalBackend
 from corral.runtime.local.settings import LocalSettings
 from corral.runtime.local.task.lease import LEASE, now_ms
 from tests.accounts import OWN
-from tests.agent.keeping import InProcessKeeper
-from tests.agent.lines import DirectLine
+from tests.agent.connections import DirectLine
+from tests.agent.lease_table import InProcessKeeper
 
 SETTINGS = RemoteSettings(lease_ms=20_000, heartbeat_ms=500, margin_ms=1_000)
 NODE = NodeSpec("n1")

@@ -1,6 +1,6 @@
 """How fast the journal is: single submissions a second, and what one costs.
 
-    python -m tests.store.pace [--records 60000] [--folder FOLDER]
+    python -m tests.store.throughput [--records 60000] [--folder FOLDER]
 
 Appends one submission at a time, as fast as the thread can, with look-ups kept; waits for the last to be durable. Ends
 with one line of JSON: records a second, microseconds of CPU a record, and of those in the thread that appends.

@@ -34,7 +34,7 @@ MOVES_MAX = 4
 
 
 @dataclass
-class Upheaval(Driver):
+class ChangingDriver(Driver):
     nodes_added: int = 0
 
     def actions(self) -> list[tuple[Callable[[], None], int]]:

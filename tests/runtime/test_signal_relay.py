@@ -11,7 +11,7 @@ import pytest
 
 from corral.runtime.container.task.signal_relay import SignalRelay
 from corral.runtime.local.task.signal_audience import descendants
-from tests.runtime.telling import until
+from tests.runtime.reports import until
 
 SAVES = 'trap "echo told; sleep 0.3; exit {code}" TERM; echo ready; while :; do sleep 0.02; done'
 

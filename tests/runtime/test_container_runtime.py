@@ -23,7 +23,7 @@ from corral.runtime.container.task.launcher import command_of
 from corral.runtime.local.settings import LocalSettings
 from corral.runtime.machine import machine_backend
 from tests.accounts import OWN
-from tests.runtime.telling import Ear, order, until
+from tests.runtime.reports import Collector, order, until
 
 KEY = TaskKey("17[3]/main", 2, 1)
 
@@ -139,14 +139,14 @@ def engine(kind: str = "docker", is_rootless: bool = False) -> RuntimeFacts:
 
 
 def told(wanted: TaskOrder, facts: RuntimeFacts | None = None, **settings: Any) -> dict[str, Any]:
-    ground = orders.ContainerSite(
+    site = orders.ContainerSite(
         facts or engine(),
         ContainerSettings(**settings),
         LocalSettings(pids_max=50),
         "d" * 16,
         {"GPU-1": "/dev/nvidia0"},
     )
-    return orders.container_request(wanted, ground)
+    return orders.container_request(wanted, site)
 
 
 def test_the_name_follows_from_the_key_and_the_labels_say_it(tmp_path: Path):
@@ -265,21 +265,21 @@ def test_quoting():
 
 
 @pytest.fixture
-def bare(tmp_path: Path) -> Iterator[tuple[Any, Ear]]:
+def bare(tmp_path: Path) -> Iterator[tuple[Any, Collector]]:
     """The backend of a machine without an engine."""
-    ear = Ear()
+    collector = Collector()
     backend = machine_backend(
         tmp_path,
         NodeSpec("n1"),
         LocalSettings(account=OWN),
         ContainerSettings(socket=str(tmp_path / "none.sock"), sweep_s=0.05),
     )
-    backend.open(ear, 1)
-    yield backend, ear
+    backend.open(collector, 1)
+    yield backend, collector
     backend.close()
 
 
-def test_without_an_engine_images_are_refused_beforehand_and_plain_work_is_not(bare: tuple[Any, Ear]):
+def test_without_an_engine_images_are_refused_beforehand_and_plain_work_is_not(bare: tuple[Any, Collector]):
     backend, _ = bare
     assert isinstance(backend, Capabilities)
     until(lambda: "no container runtime answers" in backend.cannot_run(Work(command=("true",), image="busybox")))
@@ -288,10 +288,10 @@ def test_without_an_engine_images_are_refused_beforehand_and_plain_work_is_not(b
     assert "is not the name of an image" in backend.cannot_run(Work(command=("true",), image="dir:/etc"))
 
 
-def test_without_an_engine_an_order_fails_here_and_may_be_tried_elsewhere(bare: tuple[Any, Ear]):
-    backend, ear = bare
+def test_without_an_engine_an_order_fails_here_and_may_be_tried_elsewhere(bare: tuple[Any, Collector]):
+    backend, collector = bare
     backend.launch([order(KEY, "true", image="busybox")])
-    down = ear.down(KEY)
+    down = collector.down(KEY)
     assert down.failure is FailureClass.START_FAILED
     assert "no container runtime answers" in down.why
 

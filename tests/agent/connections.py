@@ -25,7 +25,7 @@ from corral.remote.messages import (
     Renewal,
 )
 from corral.runtime.base import StaleEpoch, TaskKey
-from tests.agent.keeping import InProcessKeeper
+from tests.agent.lease_table import InProcessKeeper
 
 T = TypeVar("T")
 

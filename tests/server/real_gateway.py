@@ -37,7 +37,7 @@ def credential_of(node: str) -> NodeCredential:
     return NodeCredential(node, hashlib.sha256(f"secret-of-{node}".encode()).hexdigest())
 
 
-class GatewayGround:
+class GatewayHarness:
     """``lends_ms``: for how long the right to extend leases is lent, again and again."""
 
     def __init__(
@@ -78,7 +78,7 @@ class GatewayGround:
         self._open.append(raw.close)
         return raw
 
-    def __enter__(self) -> GatewayGround:
+    def __enter__(self) -> GatewayHarness:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -124,7 +124,7 @@ class Losing:
         """Several providers share it."""
 
 
-class SshGround:
+class SshHarness:
     def __init__(self, folder: Path) -> None:
         self.sshd = Sshd(folder / "sshd")
         self.folders = [folder / "m1", folder / "m2"]

@@ -27,7 +27,7 @@ from corral.remote.messages import (
 )
 
 
-class Reception:
+class FakeServer:
     def __init__(self) -> None:
         self.joined: list[tuple[str, str]] = []  # (node, token it came with)
         self.specs: dict[str, NodeSpec] = {}
@@ -96,29 +96,29 @@ class _Gateway(socketserver.ThreadingTCPServer):
         """In silence."""
 
 
-def _spoken(reception: Reception) -> type[socketserver.BaseRequestHandler]:
+def _spoken(fake_server: FakeServer) -> type[socketserver.BaseRequestHandler]:
     class Spoken(socketserver.BaseRequestHandler):
         def handle(self) -> None:
             assembly = frames.Assembly(frames.FROM_AGENTS)
             while data := self.request.recv(1 << 16):
                 for kind, body in assembly.feed(data):
-                    if (answer := reception.answered(kind, body)) is not None:
+                    if (answer := fake_server.answered(kind, body)) is not None:
                         self.request.sendall(b"".join(frames.pieces(answer[0], msgspec.json.encode(answer[1]))))
 
     return Spoken
 
 
-def _handler(reception: Reception) -> type[BaseHTTPRequestHandler]:
+def _handler(fake_server: FakeServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            self._answer(reception.endpoint())
+            self._answer(fake_server.endpoint())
 
         def do_POST(self) -> None:
             body = msgspec.json.decode(self.rfile.read(int(self.headers["Content-Length"])))
             token = self.headers["Authorization"].removeprefix("Bearer ")
-            answer: Callable[[dict[str, Any], str], Any] = getattr(reception, self.path.rpartition("/")[2])
+            answer: Callable[[dict[str, Any], str], Any] = getattr(fake_server, self.path.rpartition("/")[2])
             self._answer(answer(body, token))
 
         def _answer(self, answer: object) -> None:

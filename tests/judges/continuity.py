@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from corral.core.model import CRASH_LOOP, GangState
 from corral.core.plan import DropClaim, Evict, Grow, Place, Repair
-from tests.judges.board import EVERYTHING, Floor, holds
 from tests.judges.case import Case, Violation, told
 from tests.judges.facts import Gang, Seat
-from tests.judges.law import bounds_broken
+from tests.judges.occupancy import EVERYTHING, Floor, holds
+from tests.judges.queue_rules import bounds_broken
 
 
 def seats_valid(case: Case) -> list[Violation]:

@@ -9,7 +9,7 @@ from corral.runtime.base import Phase, Report, SavedReport, TaskKey, TaskOrder, 
 PATIENCE_S = 90.0  # a busy machine with a slow disk takes its time
 
 
-class Ear:
+class Collector:
     """What `Backend.open` is given to tell to."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from corral.cli.fleet.testbed_parts import Testbed
 from tests.cli.typed import Typed, typed
-from tests.providers.command_ground import SCRIPT, end_all
+from tests.providers.command_provider import SCRIPT, end_all
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """A process that writes, to be killed or cut off from power: appends submissions and says which of them are durable.
 
-    python -m tests.store.writing FOLDER COUNT [--careless]
+    python -m tests.store.crash_writer FOLDER COUNT [--careless]
 
 For each append that became durable a line with the number of its last record goes to standard output, at once and in
 one write. Batches of random size, now and then an image, now and then an archive, until it has written COUNT records

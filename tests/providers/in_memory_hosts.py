@@ -43,7 +43,7 @@ class Terms(Struct, frozen=True):
     grace_ms: int = 1_000
 
 
-class MemoryShell:
+class InMemoryHosts:
     """``full``: hosts on which nothing can be installed. ``cut``: hosts that are lost while something is. ``silent``:
     hosts that say nothing. ``losing``: hosts that lose the next answer to a start, which they carry out. ``during``:
     called with act, host and pilot while a host is at it. ``before_hosts``: called each time that somebody begins to

@@ -21,7 +21,7 @@ from corral.core.plan import Plan
 from corral.core.snapshot import Snapshot
 from corral.core.state import State
 from corral.policy.catalog import standard
-from tests.judges.book import Book
+from tests.judges.gpu_time import Book
 from tests.judges.scenario import HOUR_MS, Machine, Scenario, Step, Terms, Work
 
 BEGIN_MS = 30 * 24 * HOUR_MS

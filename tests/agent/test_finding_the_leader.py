@@ -21,7 +21,7 @@ from corral.agent.join_servers import JoinServers
 from corral.agent.server_connection import NoAnswer, Refused
 from corral.remote import frames
 from corral.remote.messages import AgentReport, DesiredAsk, EndpointAnswer, LeaseAnswer, Renewal
-from tests.runtime.telling import until
+from tests.runtime.reports import until
 
 ANSWER = {"port": 7}
 

@@ -22,9 +22,10 @@ from corral.providers.hosts import HostProvider
 from corral.providers.ray import RaySettings
 from corral.providers.ray.bridge import Bridge
 from corral.providers.ray.remote_exec import RayExec
-from tests.providers.ssh_ground import Losing, agents_in, pilot_of
+from tests.providers.ssh_hosts import Losing, agents_in, pilot_of
 
 ROOT = Path(__file__).resolve().parents[2]
+_RAY_PROCESSES = ROOT / "tests/providers/ray_processes.py"
 MACHINES = ("m1", "m2", "m3", "m4")
 _READY_S = 120.0
 _started: list[subprocess.Popen[bytes]] = []  # it ends after us, by itself
@@ -59,9 +60,12 @@ class RayBed:
     def _start(self, python: str, owner: int) -> None:
         with (self.folder / "log").open("ab") as log:
             process = subprocess.Popen(
-                [python, str(ROOT / "tests/providers/ray_bed.py"), str(self.folder), str(len(MACHINES)), str(owner)],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
+                [python, str(_RAY_PROCESSES), str(self.folder), str(len(MACHINES)), str(owner)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
         _started.append(process)
         end = time.monotonic() + _READY_S
         while not (self.folder / "bed.json").exists():
@@ -101,7 +105,7 @@ def clean(folders: list[Path]) -> None:
         time.sleep(0.02)
 
 
-class RayGround:
+class RayHarness:
     def __init__(self, folder: Path) -> None:
         self._bed = RayBed()
         self.folders = [folder / machine for machine in MACHINES[:2]]

@@ -9,13 +9,13 @@ from corral.runtime.container.settings import ContainerSettings
 from corral.runtime.local.backend import LocalBackend
 from corral.runtime.local.settings import LocalSettings
 from tests.accounts import OWN
-from tests.runtime.local_ground import NODE, Ground
+from tests.runtime.local_backend import NODE, Harness
 from tests.runtime.podman import IMAGE, Podman
-from tests.runtime.telling import Ear, order
+from tests.runtime.reports import Collector, order
 
 
-class ContainerGround(Ground):
-    """As `Ground`; every order is in the image of the tests unless it says otherwise. ``nodes``: of GPUs."""
+class ContainerHarness(Harness):
+    """As `Harness`; every order is in the image of the tests unless it says otherwise. ``nodes``: of GPUs."""
 
     def __init__(
         self,
@@ -31,11 +31,11 @@ class ContainerGround(Ground):
         super().__init__(data)
 
     def open(self) -> None:
-        self.ear = Ear()
+        self.collector = Collector()
         self.host = ContainerHost(self.containers, self._limits, lambda: self.nodes, self.podman.facts)
         self.backend = LocalBackend(self.data, NODE, self._limits, self.host)
         self._epoch += 1
-        self.backend.open(self.ear, self._epoch)
+        self.backend.open(self.collector, self._epoch)
 
     def order(self, key: TaskKey, *command: str, **rest: object) -> TaskOrder:
         return order(key, *command, epoch=self._epoch, **{"image": IMAGE, **rest})

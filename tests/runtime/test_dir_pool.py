@@ -11,8 +11,8 @@ from corral.runtime.base import TaskKey
 from corral.runtime.local.dir_pool import DirPool
 from corral.runtime.local.state_dir import TaskState
 from corral.runtime.local.task import records
-from tests.runtime.local_ground import Ground
-from tests.runtime.telling import until as until_within
+from tests.runtime.local_backend import Harness
+from tests.runtime.reports import until as until_within
 
 SLOW_DISK_S = 90.0  # a supervisor makes the exit durable before it is free
 
@@ -21,55 +21,55 @@ def until(is_so: Callable[[], bool]) -> None:
     until_within(is_so, SLOW_DISK_S)
 
 
-def forgotten(ground: Ground, key: TaskKey) -> None:
+def forgotten(harness: Harness, key: TaskKey) -> None:
     """Once nobody is at it any more: then its directory is kept."""
-    ground.ear.down(key)
-    until(lambda: not TaskState(str(ground.state(key))).is_supervised())
-    ground.backend.forget(key)
-    until(lambda: not ground.state(key).exists())
+    harness.collector.down(key)
+    until(lambda: not TaskState(str(harness.state(key))).is_supervised())
+    harness.backend.forget(key)
+    until(lambda: not harness.state(key).exists())
 
 
-def blanks(ground: Ground) -> list[Path]:
-    return list((ground.data / "tasks" / "blank").iterdir())
+def blanks(harness: Harness) -> list[Path]:
+    return list((harness.data / "tasks" / "blank").iterdir())
 
 
-def test_the_directory_of_a_task_that_is_over_serves_the_next(ground: Ground):
-    first = ground.launch("false")
-    ground.ear.down(first)
-    inode = os.stat(ground.state(first)).st_ino
-    forgotten(ground, first)
-    until(lambda: len(blanks(ground)) == 1)
-    second = ground.launch("true")
-    assert ground.ear.down(second).exit_code == 0
-    assert os.stat(ground.state(second)).st_ino == inode
-    assert not blanks(ground)
-    assert ground.ordered(second).order.key == second
+def test_the_directory_of_a_task_that_is_over_serves_the_next(harness: Harness):
+    first = harness.launch("false")
+    harness.collector.down(first)
+    inode = os.stat(harness.state(first)).st_ino
+    forgotten(harness, first)
+    until(lambda: len(blanks(harness)) == 1)
+    second = harness.launch("true")
+    assert harness.collector.down(second).exit_code == 0
+    assert os.stat(harness.state(second)).st_ino == inode
+    assert not blanks(harness)
+    assert harness.ordered(second).order.key == second
 
 
 def test_what_nobody_is_at_any_more_is_cleared_at_once_lest_it_outlive_a_server_that_is_killed_soon(tmp_path: Path):
-    ground = Ground(tmp_path, scan_ms=600_000)
-    key = ground.launch("true")
-    ground.ear.down(key)
-    until(lambda: not TaskState(str(ground.state(key))).is_supervised())
-    ground.backend.forget(key)
-    until(lambda: len(blanks(ground)) == 1)
-    assert not ground.state(key).exists()
-    ground.close()
+    harness = Harness(tmp_path, scan_ms=600_000)
+    key = harness.launch("true")
+    harness.collector.down(key)
+    until(lambda: not TaskState(str(harness.state(key))).is_supervised())
+    harness.backend.forget(key)
+    until(lambda: len(blanks(harness)) == 1)
+    assert not harness.state(key).exists()
+    harness.close()
 
 
-def test_blank_ones_are_used_after_a_restart_and_what_was_left_half_way_is_no_task(ground: Ground):
-    first, second = ground.launch("true"), ground.launch("true")
-    forgotten(ground, first)
-    ground.ear.down(second)
-    until(lambda: len(blanks(ground)) == 1)
-    ground.backend.close()
-    records.make_blank(str(ground.state(second)))  # and then the server was killed
-    ground.open()
-    assert second not in ground.backend.known()
-    assert not ground.state(second).exists()
-    third = ground.launch("true")
-    assert ground.ear.down(third).exit_code == 0
-    assert not blanks(ground)
+def test_blank_ones_are_used_after_a_restart_and_what_was_left_half_way_is_no_task(harness: Harness):
+    first, second = harness.launch("true"), harness.launch("true")
+    forgotten(harness, first)
+    harness.collector.down(second)
+    until(lambda: len(blanks(harness)) == 1)
+    harness.backend.close()
+    records.make_blank(str(harness.state(second)))  # and then the server was killed
+    harness.open()
+    assert second not in harness.backend.known()
+    assert not harness.state(second).exists()
+    third = harness.launch("true")
+    assert harness.collector.down(third).exit_code == 0
+    assert not blanks(harness)
 
 
 def test_an_order_that_comes_again_does_not_take_the_place_of_the_task(tmp_path: Path):
@@ -130,12 +130,12 @@ def _state(place: Path, name: str) -> TaskState:
 SHOW = "stat -c %i $TMPDIR; stat -c %a $TMPDIR; ls -A $TMPDIR $TMPDIR/.. | wc -l; echo $TMPDIR"
 
 
-def test_a_private_directory_that_nothing_was_put_into_serves_the_next_task_under_another_name(ground: Ground):
+def test_a_private_directory_that_nothing_was_put_into_serves_the_next_task_under_another_name(harness: Harness):
     """Of the same supervisor: while that is not ready again, another one runs the next task."""
-    place = Path(ground.backend._site.scratch)
+    place = Path(harness.backend._site.scratch)
     seen: dict[tuple[str, ...], set[str]] = {}  # inode, mode and links -> paths
     for _ in range(10):
-        *same, path = ground.ran(SHOW)[1].split()
+        *same, path = harness.ran(SHOW)[1].split()
         seen.setdefault(tuple(same), set()).add(path)
         until(lambda: all(entry.name.startswith("blank-") for entry in place.iterdir()))
     assert any(len(paths) > 1 for paths in seen.values()), seen
@@ -146,28 +146,28 @@ def test_a_private_directory_that_nothing_was_put_into_serves_the_next_task_unde
     ["touch $TMPDIR/x", "touch $TMPDIR/../x", "chmod 755 $TMPDIR", "chmod 755 $TMPDIR/..", "rmdir $TMPDIR",
      "rmdir $TMPDIR; ln -s / $TMPDIR", "mkdir -p $TMPDIR/a/b"],
 )  # fmt: skip
-def test_what_a_task_does_to_its_private_directory_does_not_reach_the_next(ground: Ground, mischief: str):
-    _, *before = ground.ran(SHOW)[1].split()
-    ground.ran(mischief)
-    _, *after = ground.ran(SHOW)[1].split()
+def test_what_a_task_does_to_its_private_directory_does_not_reach_the_next(harness: Harness, mischief: str):
+    _, *before = harness.ran(SHOW)[1].split()
+    harness.ran(mischief)
+    _, *after = harness.ran(SHOW)[1].split()
     assert after[:2] == before[:2] == ["700", before[1]]
     assert Path("/bin").exists()
 
 
 @pytest.mark.parametrize("part", ["blank-*/tmp", "blank-*"])
-def test_whoever_cleans_up_temporary_directories_does_no_harm(ground: Ground, part: str):
-    ground.ran("true")
-    place = Path(ground.backend._site.scratch)
+def test_whoever_cleans_up_temporary_directories_does_no_harm(harness: Harness, part: str):
+    harness.ran("true")
+    place = Path(harness.backend._site.scratch)
     until(lambda: any(place.glob("blank-*/tmp")))
     for path in place.glob(part):
         shutil.rmtree(path)
-    assert ground.ran("touch $TMPDIR/x && echo fine")[1] == "fine\n"
+    assert harness.ran("touch $TMPDIR/x && echo fine")[1] == "fine\n"
 
 
-def test_supervisors_take_their_empty_directories_with_them(ground: Ground):
-    ground.ran("true")
-    place = Path(ground.backend._site.scratch)
+def test_supervisors_take_their_empty_directories_with_them(harness: Harness):
+    harness.ran("true")
+    place = Path(harness.backend._site.scratch)
     until(lambda: [entry.name[:6] for entry in place.iterdir()] == ["blank-"])
-    ground.backend.close()
+    harness.backend.close()
     assert not place.exists()
-    ground.open()
+    harness.open()
