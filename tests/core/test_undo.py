@@ -30,7 +30,7 @@ def image_of(draft: Draft) -> dict[str, object]:
         "served": list(draft.served),
         "dropped": list(draft.dropped),
         "seated": dict(draft.seated),
-        "promised": dict(draft.promised),
+        "claimed_seats": dict(draft.claimed_seats),
         "touched": list(draft.touched),
     }
 

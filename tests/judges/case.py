@@ -24,10 +24,10 @@ class Case:
     """A plan, what was true before it, and what it does, decision by decision."""
 
     def __init__(
-        self, before: Facts, plan: Plan, book: Book, patience_ms: int, promised: frozenset[str] = frozenset()
+        self, before: Facts, plan: Plan, book: Book, patience_ms: int, reserved: frozenset[str] = frozenset()
     ) -> None:
-        """``promised``: who was promised a start by the plan before this one."""
-        self.before, self.plan, self.book, self.promised = before, plan, book, promised
+        """``reserved``: gangs with a reservation by the plan before this one."""
+        self.before, self.plan, self.book, self.reserved = before, plan, book, reserved
         self.patience_ms = patience_ms
         self.now_ms = before.now_ms
         #: each decision with the board as it was when it was made

@@ -68,7 +68,7 @@ def order(case: Case) -> list[Violation]:
             continue
         floor = None
         for gang in waiting:
-            if starter.id in case.promised or (case.is_overdue(starter) and starter.priority >= gang.priority):
+            if starter.id in case.reserved or (case.is_overdue(starter) and starter.priority >= gang.priority):
                 continue  # a promised start binds, and who has waited too long goes first within its priority
             why = goes_before(board, gang, starter)
             if why:

@@ -135,11 +135,11 @@ class Draft(Undoable):
         self.served: dict[str, None] = {}  # gangs that got or claimed seats in this draft
         self.dropped: dict[str, None] = {}  # gangs whose claims this draft has dropped: they may be served again
         self.seated: dict[str, Seated] = {}  # by node: seats taken in this draft
-        self.promised: dict[str, Seated] = {}  # by node: claimed seats
+        self.claimed_seats: dict[str, Seated] = {}  # by node: claimed seats
         self.touched: dict[str, None] = {}  # nodes that differ from the state
         for gang in self.state.claimants.values():
             for seat in gang.claim:
-                self.promised[seat.node] = (*self.promised.get(seat.node, ()), (gang, seat))
+                self.claimed_seats[seat.node] = (*self.claimed_seats.get(seat.node, ()), (gang, seat))
         if self.queues.has_budgets:
             for gang in self.state.holders.values():
                 self.count_run(gang)
@@ -172,7 +172,7 @@ class Draft(Undoable):
     def claim(self, gang: Gang, seats: Sequence[Seat], charge: Amounts) -> None:
         for n, seat in seated(self.capacity.topology, seats):
             self.capacity.claim(n, seat.gpus, gang.amounts)
-            self._put(self.promised, seat.node, (*self.promised.get(seat.node, ()), (gang, seat)))
+            self._put(self.claimed_seats, seat.node, (*self.claimed_seats.get(seat.node, ()), (gang, seat)))
             self._touch(seat.node)
         self._put(self.served, gang.id, None)
         self._charge(gang, charge)
@@ -246,8 +246,8 @@ class Draft(Undoable):
     def _unclaim(self, gang: Gang) -> None:
         for n, seat in seated(self.capacity.topology, gang.claim):
             self.capacity.unclaim(n, seat.gpus, gang.amounts)
-            others = tuple([each for each in self.promised[seat.node] if each[0] is not gang])
-            self._put(self.promised, seat.node, others)
+            others = tuple([each for each in self.claimed_seats[seat.node] if each[0] is not gang])
+            self._put(self.claimed_seats, seat.node, others)
             self._touch(seat.node)
 
     def _touch(self, node: str) -> None:

@@ -18,24 +18,36 @@ def slurm_env(job: Job, gang: Gang, index: int | None, ranks: Sequence[int]) -> 
     by_node = _by_node(gang, ranks)
     tasks, listed = str(sum(ranks)), ",".join(by_node)
     found = {
-        "SLURM_JOB_ID": job.id, "SLURM_JOBID": job.id, "SLURM_JOB_NAME": job.spec.name or job.id,
-        "SLURM_JOB_NODELIST": listed, "SLURM_NODELIST": listed,
-        "SLURM_JOB_NUM_NODES": str(len(by_node)), "SLURM_NNODES": str(len(by_node)),
-        "SLURM_NTASKS": tasks, "SLURM_NPROCS": tasks, "SLURM_NTASKS_PER_NODE": str(max(by_node.values())),
+        "SLURM_JOB_ID": job.id,
+        "SLURM_JOBID": job.id,
+        "SLURM_JOB_NAME": job.spec.name or job.id,
+        "SLURM_JOB_NODELIST": listed,
+        "SLURM_NODELIST": listed,
+        "SLURM_JOB_NUM_NODES": str(len(by_node)),
+        "SLURM_NNODES": str(len(by_node)),
+        "SLURM_NTASKS": tasks,
+        "SLURM_NPROCS": tasks,
+        "SLURM_NTASKS_PER_NODE": str(max(by_node.values())),
         "SLURM_TASKS_PER_NODE": _abridged(list(by_node.values())),
-        "SLURM_JOB_PARTITION": job.spec.queue, "SLURM_JOB_ACCOUNT": job.spec.queue.rpartition("/")[0] or job.spec.queue,
-        "SLURM_JOB_QOS": "normal", "SLURM_RESTART_COUNT": str(gang.attempt - 1), "SLURM_CLUSTER_NAME": "corral",
+        "SLURM_JOB_PARTITION": job.spec.queue,
+        "SLURM_JOB_ACCOUNT": job.spec.queue.rpartition("/")[0] or job.spec.queue,
+        "SLURM_JOB_QOS": "normal",
+        "SLURM_RESTART_COUNT": str(gang.attempt - 1),
+        "SLURM_CLUSTER_NAME": "corral",
         "SLURM_JOB_START_TIME": str(gang.placed_ms // 1000),
-    }  # fmt: skip
+    }
     if job.spec.time_limit_ms is not None:
         found["SLURM_JOB_END_TIME"] = str((gang.placed_ms + job.spec.time_limit_ms) // 1000)
     if index is not None:
         array = job.spec.array
         found |= {
-            "SLURM_ARRAY_JOB_ID": job.id, "SLURM_ARRAY_TASK_ID": str(index), "SLURM_ARRAY_TASK_COUNT": str(len(array)),
-            "SLURM_ARRAY_TASK_MIN": str(min(array)), "SLURM_ARRAY_TASK_MAX": str(max(array)),
+            "SLURM_ARRAY_JOB_ID": job.id,
+            "SLURM_ARRAY_TASK_ID": str(index),
+            "SLURM_ARRAY_TASK_COUNT": str(len(array)),
+            "SLURM_ARRAY_TASK_MIN": str(min(array)),
+            "SLURM_ARRAY_TASK_MAX": str(max(array)),
             "SLURM_ARRAY_TASK_STEP": str(array[1] - array[0] if len(array) > 1 else 1),
-        }  # fmt: skip
+        }
     return found
 
 
@@ -60,9 +72,11 @@ class SlurmSeats:
         gpus = str(gang.demand.task.gpus * here)
         cpus = (amount_of(gang.amounts, CPU_MILLI) or 1000) // 1000
         found = {
-            "SLURM_GPUS_ON_NODE": gpus, "SLURM_GPUS_PER_NODE": gpus,
-            "SLURM_CPUS_PER_TASK": str(max(1, cpus // self._ranks[task])), "SLURM_CPUS_ON_NODE": str(cpus * here),
-        }  # fmt: skip
+            "SLURM_GPUS_ON_NODE": gpus,
+            "SLURM_GPUS_PER_NODE": gpus,
+            "SLURM_CPUS_PER_TASK": str(max(1, cpus // self._ranks[task])),
+            "SLURM_CPUS_ON_NODE": str(cpus * here),
+        }
         memory = amount_of(gang.amounts, MEMORY_MIB)
         if memory is not None:
             found["SLURM_MEM_PER_NODE"] = str(memory * here)

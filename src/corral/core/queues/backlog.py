@@ -24,7 +24,10 @@ class Line:
     __slots__ = ("_gangs", "_ranks", "_start", "gpu_milli", "priority", "profile", "queue", "user")
 
     def __init__(self, queue: str, priority: int, user: str, profile: Profile) -> None:
-        self.queue, self.priority, self.user, self.profile = queue, priority, user, profile
+        self.queue = queue
+        self.priority = priority
+        self.user = user
+        self.profile = profile
         self.gpu_milli = least_gpu_milli(profile.demand)  # the minimum that each of them wants
         self._ranks: list[int] = []
         self._gangs: list[str] = []
@@ -44,7 +47,9 @@ class Line:
 
     def next_place(self, place: int, served: Container[str], skipped: Container[str]) -> int:
         """The first position from this one on whose gang was neither served nor skipped."""
-        gangs, end, at = self._gangs, len(self._gangs), self._start + place
+        gangs = self._gangs
+        end = len(gangs)
+        at = self._start + place
         while at < end and (gangs[at] in served or gangs[at] in skipped):
             at += 1
         return at - self._start

@@ -61,10 +61,24 @@ class Queue(Struct, gc=False):
     def twin(self) -> Queue:
         """A copy of the queue that can be charged separately. Everything except charges is shared."""
         return Queue(
-            self.spec, self.parent, self.children, self.used.copy(), self.user_used.copy(), self.jobs, self.user_jobs,
-            self.usage, self.user_usage, self.window, self.spent_gpu_ms, self.committed_gpu_ms,
-            self.loss_caused_gpu_ms, self.loss_suffered_gpu_ms, self.used_gpu_ms, self.elements, self.user_elements,
-        )  # fmt: skip
+            self.spec,
+            self.parent,
+            self.children,
+            self.used.copy(),
+            self.user_used.copy(),
+            self.jobs,
+            self.user_jobs,
+            self.usage,
+            self.user_usage,
+            self.window,
+            self.spent_gpu_ms,
+            self.committed_gpu_ms,
+            self.loss_caused_gpu_ms,
+            self.loss_suffered_gpu_ms,
+            self.used_gpu_ms,
+            self.elements,
+            self.user_elements,
+        )
 
 
 class QueueTree(Undoable):
@@ -99,7 +113,9 @@ class QueueTree(Undoable):
             self.queues[spec.name] = Queue(spec, spec.parent)
             insort(self.queues[spec.parent].children, spec.name)
             self._paths[spec.name] = (*self._paths[spec.parent], spec.name)
-        self._bounded, self.derived, self._next_change_ms = {}, {}, 0
+        self._bounded = {}
+        self.derived = {}
+        self._next_change_ms = 0
         self._terms_changed()
 
     def _terms_changed(self) -> None:
@@ -318,7 +334,10 @@ class QueueTree(Undoable):
         twin.__dict__.update(self.__dict__)
         twin.queues = self.queues.copy()
         twin._log = [] if log is None else log
-        twin._own, twin._own_users, twin.charges, twin._unlent = set(), set(), [], {}
+        twin._own = set()
+        twin._own_users = set()
+        twin.charges = []
+        twin._unlent = {}
         twin.runs = {}
         if self._guarantees is None:
             twin._guarantees, twin._bounds = {}, {}

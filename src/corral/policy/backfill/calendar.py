@@ -151,7 +151,10 @@ class TransientReservations:
     def _seats_at(self, holding: Holding, time: int, here: Mapping[int, Sequence[Seat]]) -> tuple[Seat, ...]:
         """The GPUs to reserve: preferably GPUs that are busy now, so that free ones stay usable until then. ``here``:
         seats that will be in use."""
-        demand, task, capacity, topology = holding.demand, holding.demand.task, self._draft.capacity, self._topology
+        demand = holding.demand
+        task = demand.task
+        capacity = self._draft.capacity
+        topology = self._topology
         found: list[Seat] = []
         for n, count in sorted(holding.counts.items()):
             mask = topology.accepted(task)[topology.kind[n]] & capacity.up[n] & ~_gpus_of(here.get(n, ()))

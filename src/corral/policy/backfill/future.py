@@ -106,9 +106,14 @@ class Future:
         Equivalent to computing every node and sorting. A node is computed only when as many of its GPUs could be free
         as one task wants: a caller that stops after the first few openings does not compute the others.
         """
-        topology, capacity, now = self._topology, self._draft.capacity, self._draft.now_ms
+        topology = self._topology
+        capacity = self._draft.capacity
+        now = self._draft.now_ms
         avoided, ahead = {topology.number.get(name) for name in avoid}, list[Opening]()
-        accepted, kind, up, is_open = topology.accepted(demand.task), topology.kind, capacity.up, capacity.open
+        accepted = topology.accepted(demand.task)
+        kind = topology.kind
+        up = capacity.up
+        is_open = capacity.open
         wants_gpu = demand.task.wants_gpu
         for since_ms, n in self._in_turn(demand):
             mask = accepted[kind[n]] & up[n]  # as `usable`, for very many
@@ -162,11 +167,11 @@ class Future:
     def prospect(self, n: int) -> Prospect:
         """The prospect of a node; of one that the draft has changed, cached until it changes again."""
         draft, name = self._draft, self._topology.nodes[n].name
-        if name not in draft.touched and name not in draft.promised:
+        if name not in draft.touched and name not in draft.claimed_seats:
             prospect = self._outlook.prospects[n]
             assert prospect is not None, "a node without changes was not computed"
             return prospect
-        as_of = (len(draft.leaving), len(draft.seated.get(name, ())), len(draft.promised.get(name, ())))
+        as_of = (len(draft.leaving), len(draft.seated.get(name, ())), len(draft.claimed_seats.get(name, ())))
         known = self._drafted.get(n)
         if known is None or known[0] != as_of:
             known = self._drafted[n] = (as_of, self._work_out(n, name))
@@ -174,11 +179,13 @@ class Future:
 
     def _changed(self) -> set[str]:
         """The nodes that the draft has changed."""
-        return self._draft.touched.keys() | self._draft.promised.keys()
+        return self._draft.touched.keys() | self._draft.claimed_seats.keys()
 
     def _up_to_date(self) -> Outlook:
         """The prospects of all nodes of the state. Equivalent to computing each of them again."""
-        state, topology, now = self._draft.state, self._topology, self._draft.now_ms
+        state = self._draft.state
+        topology = self._topology
+        now = self._draft.now_ms
         known: Outlook | None = state.memory.get("outlook")
         if known is None:
             known = state.memory["outlook"] = Outlook(len(topology.nodes))
@@ -216,7 +223,10 @@ class Future:
         return known
 
     def _busy(self, name: str) -> list[Busy]:
-        draft, gangs, known, now = self._draft, self._draft.state.gangs, self._ends, self._draft.now_ms
+        draft = self._draft
+        gangs = draft.state.gangs
+        known = self._ends
+        now = draft.now_ms
         found: list[Busy] = []
         for tenant in draft.state.tenants[name]:
             gang, sitting = gangs[tenant], known.get(tenant)
@@ -232,7 +242,7 @@ class Future:
                 found.append(sitting.one)
             else:
                 found += sitting.by_node[name]
-        for coming in (draft.seated.get(name, ()), draft.promised.get(name, ())):
+        for coming in (draft.seated.get(name, ()), draft.claimed_seats.get(name, ())):
             for gang, seat in coming:
                 start = max(draft.now_ms, gang.eviction.deadline_ms if gang.eviction else 0)
                 found.append((start + self._snapshot.hold_ms(gang), seat.gpus, gang.amounts))
@@ -244,7 +254,9 @@ class Future:
         is_told = gang.id in self._draft.leaving
         grace_end = self._draft.now_ms + self._snapshot.job(gang).spec.grace_ms
         end = grace_end if is_told else self._snapshot.expected_end_ms(gang)
-        seats, one, by_node = gang.all_seats, None, dict[str, list[Busy]]()
+        seats = gang.all_seats
+        one = None
+        by_node = dict[str, list[Busy]]()
         if len(seats) == 1:
             one = (end, seats[0].gpus, gang.amounts)
         else:

@@ -32,7 +32,9 @@ class Patience:
     """Which gangs go before their turn in one draft. ``patience_ms`` None: none."""
 
     def __init__(self, draft: Draft, patience_ms: int | None, pools: Pools) -> None:
-        self._draft, self._state, self._pools = draft, draft.state, pools
+        self._draft = draft
+        self._state = draft.state
+        self._pools = pools
         self._since_ms = None if patience_ms is None else draft.now_ms - patience_ms
         self._waiting: dict[int, list[Waiting]] = {}  # priority -> a heap of the gangs that have waited longest
         self._unseen: set[int] = set()  # priorities of which the heap does not have all gangs

@@ -36,7 +36,9 @@ class Prospect:
     ) -> None:
         self.busy = busy  # seats there now or later; the first to end comes first
         self.left = left  # of each amount, in the order of ``names``
-        self._topology, self._n, self._names = topology, n, names
+        self._topology = topology
+        self._n = n
+        self._names = names
         self._fits: dict[tuple[TaskDemand, int, int], list[Fit]] = {}
         self.room_from = self._room_from()
 

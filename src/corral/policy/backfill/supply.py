@@ -37,7 +37,9 @@ class Supply:
 
     def earliest(self, wanted: int, for_ms: int, since_ms: int) -> int | None:
         """The first time from which this amount is free for this duration; None if it never is."""
-        times, free, end = self.times, self.free, len(self.times)
+        times = self.times
+        free = self.free
+        end = len(times)
         at = max(0, bisect_right(times, since_ms) - 1)
         while at < end:
             if free[at] < wanted:

@@ -39,7 +39,9 @@ class DurableReservations:
     """All reservations, as one plan finds and leaves them. Used instead of a ``TransientReservations``."""
 
     def __init__(self, draft: Draft) -> None:
-        self._draft, self._snapshot, self._now = draft, draft.snapshot, draft.now_ms
+        self._draft = draft
+        self._snapshot = draft.snapshot
+        self._now = draft.now_ms
         self._topology = draft.capacity.topology
         known = self._topology.number
         self._reservations = {  # all reservations that bind now, by gang
@@ -102,7 +104,9 @@ class DurableReservations:
 
     def _column(self, demand: Demand, time: int, hold_ms: int, most: int, avoid: Container[str]) -> list[int]:
         """How many tasks each node can hold from a time on."""
-        task, topology, until = demand.task, self._topology, time + hold_ms
+        task = demand.task
+        topology = self._topology
+        until = time + hold_ms
         accepted, found = topology.accepted(task), [0] * len(topology.nodes)
         for n, supplies in enumerate(self._supplies):
             if accepted[topology.kind[n]] and topology.nodes[n].name not in avoid:
@@ -189,7 +193,9 @@ class DurableReservations:
     def _as_they_leave(self, n: int) -> dict[str, list[Change]]:
         """What a node has free of everything now, and what becomes free as the gangs on it end."""
         capacity, busy = self._draft.capacity, self._future.prospect(n).busy
-        up, before, gpus = capacity.up[n] if capacity.open[n] else 0, 0, list[Change]()
+        up = capacity.up[n] if capacity.open[n] else 0
+        before = 0
+        gpus = list[Change]()
         for time, free, _ in free_in_turn(busy):
             count = (free & up).bit_count()
             gpus.append((time, count - before))

@@ -22,7 +22,9 @@ from corral.policy.placement.seating import Scorer, pick_gpus
 
 def gpu_mib_left(capacity: Capacity, node: int) -> list[int]:
     """Of each GPU of a node, the MiB that a new task could use; all of them only if the GPU is not shared."""
-    free, shared, vram = capacity.free[node], capacity.up[node] & ~capacity.claimed[node], capacity.vram
+    free = capacity.free[node]
+    shared = capacity.up[node] & ~capacity.claimed[node]
+    vram = capacity.vram
     return [
         gpu.vram_mib if free >> i & 1 else vram.get((node, i), 0) if shared >> i & 1 else 0
         for i, gpu in enumerate(capacity.topology.layouts[capacity.topology.kind[node]])
@@ -153,7 +155,9 @@ class Remembered:
             or len(self._changes) > _CHANGES_MAX
             or len(self._known) > _TASKS_MAX
         ):
-            self._topology, self._changes, self._known = capacity.topology, [], {}
+            self._topology = capacity.topology
+            self._changes = []
+            self._known = {}
             self._vram, self._shared = {}, [()] * len(every)
         else:
             for old, new in zip(self._columns, columns, strict=True):

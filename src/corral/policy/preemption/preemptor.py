@@ -148,7 +148,9 @@ class Preemptor:
 
     def vacant_ms(self, decision: MakeRoom) -> int:
         """The latest time at which the seats of this decision become free: each victim may use its whole grace."""
-        gangs, tenants, jobs = self._state.gangs, self._state.tenants, self._state.jobs
+        gangs = self._state.gangs
+        tenants = self._state.tenants
+        jobs = self._state.jobs
         leaving = {*self._draft.leaving, *(victim.gang for victim in decision.victims)}
         latest = now = self._draft.now_ms
         for name in {name for seat in decision.seats for name in tenants[seat.node]}:
@@ -392,7 +394,9 @@ class Preemptor:
         # then it stays allowed, whichever gangs leave, unless a queue does not lend what it no longer uses
         is_allowed = may_be_charged and not self._draft.queues.kept_back
         demand, avoid = self._demand, self._snapshot.avoid(gang, ROOM_MS)
-        capacity, bounds, picked = self._draft.capacity, self._bounds, None
+        capacity = self._draft.capacity
+        bounds = self._bounds
+        picked = None
         sets = [candidates]
         if not may_be_charged and len(candidates) > EXACT_MAX:  # gangs that free quota may be enough; if not, all
             sets = [self._helpful(gang, size, candidates), candidates]

@@ -42,7 +42,10 @@ class Reduction:
     def __init__(
         self, vacancy: Vacancy, at: int, candidates: Iterable[Candidate], new_ledger: Callable[[], Ledger], enough: Test
     ) -> None:
-        self._vacancy, self._at, self._new_ledger, self._is_enough = vacancy, at, new_ledger, enough
+        self._vacancy = vacancy
+        self._at = at
+        self._new_ledger = new_ledger
+        self._is_enough = enough
         self._whole: dict[str, Candidate] = {}  # the most that a gang could give up
         self._less: dict[str, Candidate] = {}  # and the least
         for candidate in sorted(candidates, key=lambda each: -len(each.frees)):

@@ -208,7 +208,9 @@ class Rights:
         """Update which queues borrow and which gangs may be preempted: fewer, after a preemption. Only queues that were
         charged since the last refresh, and the queues above them, are checked."""
         self._is_asked = False
-        self._floor, self._along, self._reclaims = {}, {}, {}
+        self._floor = {}
+        self._along = {}
+        self._reclaims = {}
         changed = self._borrowed.look_again()
         for name in changed:
             self._first.pop(name, None)
@@ -281,7 +283,9 @@ class Giving:
     """
 
     def __init__(self, draft: Draft, gang: Gang) -> None:
-        self._tree, self._now_ms, self._gang = draft.queues, draft.now_ms, gang
+        self._tree = draft.queues
+        self._now_ms = draft.now_ms
+        self._gang = gang
         self._given: dict[str, tuple[int, int]] = {}  # queue -> sum and maximum of what its gangs give up
         self._above: dict[str, int] = {}  # queue -> what it has above its guarantee
 

@@ -69,7 +69,9 @@ def _whole(candidates: Sequence[Candidate]) -> Iterable[Candidate]:
 
 class _Search:
     def __init__(self, vacancy: Vacancy, new_ledger: Callable[[], Ledger], is_enough: Test) -> None:
-        self._vacancy, self._new_ledger, self._is_enough = vacancy, new_ledger, is_enough
+        self._vacancy = vacancy
+        self._new_ledger = new_ledger
+        self._is_enough = is_enough
         self._needs_quota = not is_enough(())  # then it may help to preempt a gang elsewhere
 
     def could_fit(self, candidates: Sequence[Candidate]) -> bool:
@@ -157,7 +159,9 @@ class _Search:
         """What candidates would free on nodes that the gang accepts, in order of price."""
         found: dict[int, list[Here]] = {}
         vacancy = self._vacancy
-        kind, accepted, any_node = vacancy.capacity.topology.kind, vacancy.accepted, not vacancy.demand.task.gpus
+        kind = vacancy.capacity.topology.kind
+        accepted = vacancy.accepted
+        any_node = not vacancy.demand.task.gpus
         for candidate in candidates:
             for n, mask in candidate.on:
                 if n in found:
@@ -169,7 +173,9 @@ class _Search:
     def _may_be_enough(self, at_node: Mapping[int, Sequence[Here]], lo: int, hi: int) -> bool:
         """A quick no: if all of them left, there would not even be GPUs enough."""
         vacancy = self._vacancy
-        each, column, free = vacancy.demand.task.gpus, vacancy.column, vacancy.capacity.free
+        each = vacancy.demand.task.gpus
+        column = vacancy.column
+        free = vacancy.capacity.free
         if not each:
             return True
         room, kind = sum(column[lo:hi]), vacancy.capacity.topology.kind

@@ -73,7 +73,10 @@ class Vacancy:
     def __init__(
         self, capacity: Capacity, demand: Demand, size: int, avoid: Sequence[str], bounds: Bounds = FREE
     ) -> None:
-        self.capacity, self.demand, self.wanted, self.bounds = capacity, demand, size + demand.spares, bounds
+        self.capacity = capacity
+        self.demand = demand
+        self.wanted = size + demand.spares
+        self.bounds = bounds
         topology = capacity.topology
         self.accepted = topology.accepted(demand.task)  # by kind of node
         self._avoided = frozenset(topology.number[name] for name in avoid if name in topology.number)

@@ -107,7 +107,10 @@ class Allowance:
     """How many tasks of a gang its queue may have on which GPUs. ``wanted``: tasks and spares."""
 
     def __init__(self, topology: Topology, demand: Demand, wanted: int, short: Test) -> None:
-        self._topology, self._demand, self._wanted, self._short = topology, demand, wanted, short
+        self._topology = topology
+        self._demand = demand
+        self._wanted = wanted
+        self._short = short
         devices = _devices(topology, demand)
         self._devices = dict(sorted(devices.items(), key=lambda item: (item[1], item[0])))  # the cheapest first
 

@@ -24,7 +24,10 @@ from corral.core.snapshot import Draft
 Bound = tuple[str, str, str]
 Started = tuple[Gang, Amounts]
 
-LIMIT, USER_LIMIT, NOT_LENT, GUARANTEE = "limit", "user_limit", "not_lent", "guarantee"
+LIMIT = "limit"
+USER_LIMIT = "user_limit"
+NOT_LENT = "not_lent"
+GUARANTEE = "guarantee"
 
 
 class Limits:
@@ -93,7 +96,9 @@ class Limits:
         because other gangs of the queue use it. Owners go before borrowers, so small gangs behind it would use it all.
         """
         bound = (GUARANTEE, gang.queue, "")
-        tree, now, charge = self._draft.queues, self._draft.now_ms, least_charge(self._draft, gang)
+        tree = self._draft.queues
+        now = self._draft.now_ms
+        charge = least_charge(self._draft, gang)
         could_be = all((tree.guarantee(gang.queue, name, now) or 0) >= charge[name] for name in contested(charge))
         if could_be and bound not in self._first and not self.is_owner(gang):
             self._first[bound] = _Wait(self._draft, gang, now, gang.queue)
@@ -147,7 +152,9 @@ class _Wait:
     """A gang that waits for its part of a bound. The time at which it gets its part is computed when first needed."""
 
     def __init__(self, draft: Draft, gang: Gang, not_before_ms: int, owner: str | None = None) -> None:
-        self.gang, self._draft, self._not_before_ms = gang, draft, not_before_ms
+        self.gang = gang
+        self._draft = draft
+        self._not_before_ms = not_before_ms
         self._owner = owner  # the queue within whose guarantee it is to start; None: it waits for its bounds
         self._at_ms: int | None = None  # when there will be enough; None: unknown
         self._then: QueueTree | None = None  # what queues will use then, if no other gang starts

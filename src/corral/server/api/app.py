@@ -84,7 +84,12 @@ def all_routes() -> tuple[Route, ...]:
     return (
         *ROUTES,
         Route(
-            method="GET", path="/v1/openapi.json", handler=openapi, summary="This description", answer=None, **about,  # type: ignore[arg-type]
+            method="GET",
+            path="/v1/openapi.json",
+            handler=openapi,
+            summary="This description",
+            answer=None,
+            **about,  # type: ignore[arg-type]
         ),
         Route(method="GET", path="/v1/docs", handler=docs, summary="This page", answer=None, **about),  # type: ignore[arg-type]
-    )  # fmt: skip
+    )

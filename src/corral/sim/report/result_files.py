@@ -58,12 +58,27 @@ def write_jobs(history: History, out: TextIO) -> None:
         nodes = " ".join(dict.fromkeys(node for run in job.runs for node in run.nodes))
         writer.writerow(
             (
-                _plain(job.id), _plain(job.queue), _plain(job.user), f"{job.gpu_milli / 1000:g}", job.outcome,
-                job.submitted_ms, placed, started, job.ended_ms, found.waited_ms, found.in_line_ms, found.held_ms,
-                found.kept_gpu_ms, found.lost_gpu_ms, len(job.runs), found.preemptions, found.evictions,
-                found.failures, _plain(nodes),
+                _plain(job.id),
+                _plain(job.queue),
+                _plain(job.user),
+                f"{job.gpu_milli / 1000:g}",
+                job.outcome,
+                job.submitted_ms,
+                placed,
+                started,
+                job.ended_ms,
+                found.waited_ms,
+                found.in_line_ms,
+                found.held_ms,
+                found.kept_gpu_ms,
+                found.lost_gpu_ms,
+                len(job.runs),
+                found.preemptions,
+                found.evictions,
+                found.failures,
+                _plain(nodes),
             )
-        )  # fmt: skip
+        )
 
 
 def _plain(text: str) -> str:

@@ -144,9 +144,10 @@ class LeastFragmentation:
         if found is None:
             most = {name: wants[:count] for (name, wants), count in zip(self._wants.items(), met, strict=True)}
             allowed = [
-                (task, weight) for task, weight in self.typical
+                (task, weight)
+                for task, weight in self.typical
                 if all(each in most[name] for name, each in task.amounts)
-            ]  # fmt: skip
+            ]
             found = self._takers[key] = _Takers(capacity.topology, kind, allowed, self.total)
         return found
 

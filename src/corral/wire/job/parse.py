@@ -160,7 +160,7 @@ GANGS_KEY = Key(
     GANGS,
     "The gangs of the job; keys beside `gangs` are defaults for each of them.",
     [{"role": "trainer", "gpus": 8, "command": "python train.py"}, {"role": "reader", "command": "python read.py"}],
-)  # fmt: skip
+)
 JOB_FILE = KeyTable("job", (*JOB_KEYS.keys, *GANG_KEYS.keys, GANGS_KEY), ELSEWHERE, PAGE)
 
 # --- keys that exclude each other ------------------------------------------------------------------------------------

@@ -211,15 +211,31 @@ def _same(key: str, option: str) -> Callable[[Meaning, str], None]:
 
 
 _ALONE: dict[str, Callable[[Meaning, str], None]] = {
-    "job-name": _job_name, "time": _time, "qos": _qos, "nice": _nice, "dependency": _dependency, "signal": _signal,
-    "switches": _switches, "requeue": _requeue, "no-requeue": _no_requeue, "export": _export, "hold": _hold,
-    "comment": _comment, "wrap": _wrap, "begin": _moment("begin"), "deadline": _moment("deadline"),
-    "array": _same("array", "array"), "output": _same("output", "output"), "error": _same("error", "error"),
-    "chdir": _same("directory", "chdir"), "workdir": _same("directory", "workdir"),
-    "container-image": _same("image", "container-image"), "container-workdir": _same("directory", "container-workdir"),
+    "job-name": _job_name,
+    "time": _time,
+    "qos": _qos,
+    "nice": _nice,
+    "dependency": _dependency,
+    "signal": _signal,
+    "switches": _switches,
+    "requeue": _requeue,
+    "no-requeue": _no_requeue,
+    "export": _export,
+    "hold": _hold,
+    "comment": _comment,
+    "wrap": _wrap,
+    "begin": _moment("begin"),
+    "deadline": _moment("deadline"),
+    "array": _same("array", "array"),
+    "output": _same("output", "output"),
+    "error": _same("error", "error"),
+    "chdir": _same("directory", "chdir"),
+    "workdir": _same("directory", "workdir"),
+    "container-image": _same("image", "container-image"),
+    "container-workdir": _same("directory", "container-workdir"),
     "container-mounts": lambda meaning, value: meaning.put("mounts", value.split(","), "container-mounts"),
     "tmp": lambda meaning, value: meaning.put("disk", write_size(slurm_mib(value)), "tmp"),
-}  # fmt: skip
+}
 
 # --- dependent options -----------------------------------------------------------------------------------------------
 
