@@ -330,7 +330,7 @@ def test_an_earlier_server_is_refused(backend: Backend, stage: Stage, collector:
     backend.close()
     again, ear2 = stage.backend(), Collector()
     again.open(ear2, 5)
-    with pytest.raises(StaleEpoch, match="epoch 1 is over"):
+    with pytest.raises(StaleEpoch, match="epoch 1 has ended"):
         again.launch([stage.exits(KEY, 0)])
     assert again.known() == []
     again.close()
