@@ -1,0 +1,1 @@
+"""What an earlier version wrote, sent and accepted still works: recorded once by that version, never again."""
