@@ -22,6 +22,9 @@ from corral.core.model import Gang, GangSpec, GangState, JobSpec, QueueSpec, Set
 from corral.core.plan import Plan
 from corral.core.snapshot import Snapshot
 from corral.core.state import State
+from corral.policy.explain.advice import smallest_changes
+from corral.policy.explain.holds import explain
+from corral.policy.explain.reasons import Change, Hold
 from corral.sim.research.published import policy as named_policy
 
 START_MS = 1_000_000
@@ -160,6 +163,16 @@ class World:
 
     def snapshot(self) -> Snapshot:
         return Snapshot(self.state, self.now)
+
+    def hold(self, gang: str) -> Hold:
+        """Why a gang waits."""
+        hold = explain(self.snapshot(), self.policy, gang)
+        assert not isinstance(hold, Refusal), hold
+        return hold
+
+    def changes(self, gang: str) -> list[Change]:
+        """What would let a gang start."""
+        return smallest_changes(self.snapshot(), self.policy, self.hold(gang))
 
     def cycle(self) -> Plan:
         plan = self.policy(self.snapshot())

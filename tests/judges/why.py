@@ -17,6 +17,7 @@ from corral.core.engine import Policy, apply_all
 from corral.core.intake import commands
 from corral.core.intake.refusal import Refusal
 from corral.core.model import GangState, QueueSpec, Settings
+from corral.core.plan import MakeRoom, Place
 from corral.core.snapshot import Snapshot
 from corral.core.state import State
 from corral.policy.explain import reasons as r
@@ -44,9 +45,7 @@ def why_is_true(journal: Sequence[e.Event], settings: Settings, policy: Policy, 
             if not _starts_without(_state(journal, settings), policy, gang.id, term, now_ms):
                 text = hold.reasons[0].text(now_ms)
                 found.append(f"{gang.id} waits, it is said, only because {text}; without any {term} it waits, too")
-        changes = smallest_changes(Snapshot(state, now_ms), policy, gang.id)
-        assert not isinstance(changes, Refusal), changes
-        for change in changes:
+        for change in smallest_changes(Snapshot(state, now_ms), policy, hold):
             if not follow(_state(journal, settings), policy, gang.id, change, now_ms):
                 found.append(f"advice for {gang.id}: {change.text}; that was done, and it did not start")
     return found
@@ -60,7 +59,8 @@ def _state(journal: Iterable[e.Event], settings: Settings) -> State:
 
 
 def _starts_without(state: State, policy: Policy, name: str, term: str, now_ms: int) -> bool:
-    """Whether it starts, or is behind somebody who does not start either, once no queue has such a bound."""
+    """Whether it starts once no queue has such a bound; or others start, who may use up another bound before it; or it
+    is behind somebody who does not start either."""
     plain = QueueSpec(name="plain")
     for queue in list(state.queues.queues.values()):
         if queue.spec.name and getattr(queue.spec, term) != getattr(plain, term):
@@ -68,9 +68,9 @@ def _starts_without(state: State, policy: Policy, name: str, term: str, now_ms: 
             answer = commands.set_queue(state, spec, now_ms)
             assert not isinstance(answer, Refusal), answer
             apply_all(state, answer, now_ms)
-    apply_all(state, commit(state, policy(Snapshot(state, now_ms)), now_ms), now_ms)
-    gang = state.gangs[name]
-    if gang.state is not GangState.WAITING or gang.claim:
+    plan = policy(Snapshot(state, now_ms))
+    apply_all(state, commit(state, plan, now_ms), now_ms)
+    if any(isinstance(each, Place | MakeRoom) for each in plan.decisions):
         return True
     again = explain(Snapshot(state, now_ms), policy, name)
     return not isinstance(again, Refusal) and any(type(each) not in _BOUNDS for each in again.reasons)

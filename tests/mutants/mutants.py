@@ -453,7 +453,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "patience_before_owners",
         f"{POLICY}/backfill/patience.py",
-        "yields_to(self._draft, gang, turn.gang)",
+        "yields_to(self._draft, gang, first)",
         "False",
         "Who has waited too long goes before an owner, who takes it back a moment later.",
         ("tests/policy/test_patience.py::test_an_owner_goes_before_who_has_waited_too_long",),
@@ -562,8 +562,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "given_up_too_early",
         f"{POLICY}/cycle/standard.py",
-        "walk.close_everywhere(gang.demand, last_ms - self.now_ms + 1 if last_ms >= 0 else 0)",
-        "walk.close_everywhere(gang.demand)",
+        "self.closures.close_everywhere(gang.demand, verdict, last_ms - self.now_ms + 1 if last_ms >= 0 else 0)",
+        "self.closures.close_everywhere(gang.demand, verdict)",
         "A demand is closed everywhere though somebody would be gone before a promised start begins.",
         ("tests/policy/test_closed_demands.py::test_giving_up_on_a_demand_changes_no_decision",),
     ),
@@ -708,8 +708,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "reservation_lost_with_shares",
         f"{POLICY}/cycle/standard.py",
-        "overdue or self.heads.before(walk, turn) or turn",
-        "overdue or turn",
+        "overdue or self.heads.before(walk, gang) or gang",
+        "overdue or gang",
         "A queue with a smaller share takes what is kept for a large gang, again and again.",
         (f"{RUNS}test_large_gangs_of_a_nested_queue_have_their_share",),
     ),
@@ -755,6 +755,25 @@ MUTANTS: tuple[Mutant, ...] = (
         "bounds = FREE",
         "An elastic gang grows onto GPUs that are reserved for another.",
         ("tests/policy/test_elastic.py::test_an_elastic_gang_does_not_grow_onto_what_is_promised_to_somebody",),
+    ),
+    # ---- reasons --------------------------------------------------------------------------------------------
+    Mutant(
+        "reserved_seats_called_taken",
+        f"{POLICY}/cycle/standard.py",
+        "seating, verdict = None, NoSeats.ALL_RESERVED",
+        "seating = None",
+        "A gang that waits because of a reservation is not told of it.",
+        (
+            "tests/policy/test_explain.py::test_a_gang_that_may_use_its_grace_beyond_a_reserved_start_waits_for_that_start",
+        ),
+    ),
+    Mutant(
+        "verdict_of_the_demand_first",
+        f"{POLICY}/cycle/closures.py",
+        "for each in closed if each is not None and expected >= each[0]",
+        "for each in reversed(closed) if each is not None and expected >= each[0]",
+        "A gang is told that its demand does not fit, though its own reason is another.",
+        ("tests/policy/test_closures.py::test_the_most_specific_verdict_is_told",),
     ),
     # ---- slices, memories, claims ---------------------------------------------------------------------------
     Mutant(

@@ -4,17 +4,13 @@ import pytest
 
 from corral.core.cluster.resources import amounts
 from corral.core.intake import commands
-from corral.core.intake.refusal import Refusal
-from corral.policy.explain.advice import smallest_changes
 from tests.world import World, demand_of, seat
 
 HOUR = 3_600_000
 
 
 def offers(world, gang):
-    changes = smallest_changes(world.snapshot(), world.policy, gang.id)
-    assert not isinstance(changes, Refusal)
-    return [change.text for change in changes]
+    return [change.text for change in world.changes(gang.id)]
 
 
 def halves(nodes):
@@ -96,11 +92,6 @@ def test_asking_changes_nothing():
     assert (gang.profile, world.state.version, list(world.state.backlog.line(gang))) == before
 
 
-def test_a_gang_nobody_knows_is_refused():
-    world = World()
-    assert isinstance(smallest_changes(world.snapshot(), world.policy, "nobody"), Refusal)
-
-
 def tight(*behind: str) -> World:
     """Two of four GPUs are free; the first in line wants twice two of them, those behind it want two."""
     made = World().rack("a", 1, 4).queue("team")
@@ -113,9 +104,7 @@ def tight(*behind: str) -> World:
 
 
 def fields(made: World, gang: str) -> set[str]:
-    found = smallest_changes(made.snapshot(), made.policy, gang)
-    assert not isinstance(found, Refusal)
-    return {change.field for change in found}
+    return {change.field for change in made.changes(gang)}
 
 
 def test_what_would_help_only_at_the_old_place_in_line_is_not_advised():

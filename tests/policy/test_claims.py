@@ -1,5 +1,7 @@
 """Claims that can no longer become seats: who loses one has its turn again at once, before those behind it."""
 
+from msgspec.structs import replace
+
 from corral.core import events as e
 from corral.core.commit import commit
 from corral.core.intake import commands
@@ -41,7 +43,7 @@ def test_a_plan_that_drops_a_claim_leaves_the_line_as_it_was():
     before = [list(line) for line in made.state.backlog.lines()]
     plan = made.policy(made.snapshot())
     assert [list(line) for line in made.state.backlog.lines()] == before
-    assert plan == made.policy(made.snapshot())
+    assert replace(plan, why=None) == replace(made.policy(made.snapshot()), why=None)
 
 
 def test_who_loses_its_claim_may_have_others_make_room_in_the_same_plan():

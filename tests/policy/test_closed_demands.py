@@ -11,10 +11,10 @@ from corral.core import events as e
 from corral.core import facts as f
 from corral.core.model import JobSpec, QueueSpec
 from corral.policy.backfill.backfill import EASY, Backfill
+from corral.policy.cycle.closures import Closures
 from corral.policy.cycle.order import ByPriority, ByPriorityAndShare
 from corral.policy.cycle.parts import Parts
 from corral.policy.cycle.standard import Standard
-from corral.policy.cycle.walk import Walk
 from corral.policy.preemption.preemptor import Preemption, Preemptor
 from tests.bench import workload
 
@@ -65,13 +65,13 @@ def test_giving_up_on_a_demand_changes_no_decision(order, seed, monkeypatch):
     monkeypatch.setattr(workload, "SIZES", ((1, 500), (2, 150), (4, 150), (8, 100), (16, 60), (32, 40), (64, 10)))
     monkeypatch.setattr(workload, "LIMITS", ((1, 40), (2, 30), (4, 15), (12, 10)))
     monkeypatch.setattr(workload, "QueueSpec", lambda **terms: QueueSpec(**{**terms, "guarantee": ()}))
-    closed, parts, close = [], PARTS[order], Walk.close_everywhere
+    closed, parts, close = [], PARTS[order], Closures.close_everywhere
 
-    def close_and_tell(walk, demand, from_ms=0):
+    def close_and_tell(closures, demand, verdict, from_ms=0):
         closed.append(demand)
-        close(walk, demand, from_ms)
+        close(closures, demand, verdict, from_ms)
 
-    monkeypatch.setattr(Walk, "close_everywhere", close_and_tell)
+    monkeypatch.setattr(Closures, "close_everywhere", close_and_tell)
     found = journal_of(seed, parts)
     assert closed, "nothing was given up: this seed tests nothing"
     monkeypatch.setattr(Preemptor, "is_over", lambda _room: False)

@@ -15,12 +15,14 @@ from corral.policy.explain.holds import explain
 from corral.policy.explain.reasons import (
     AboutToStart,
     AmountShort,
+    BehindInLine,
     DependencyUnmet,
     Hold,
     NeverFits,
     NoCapacity,
     OverLimit,
     PreferringCloser,
+    ReservedFor,
     TopologyTight,
     WaitingForStops,
 )
@@ -31,9 +33,7 @@ MINUTE = 60_000
 
 
 def hold_of(world, gang):
-    hold = explain(world.snapshot(), world.policy, gang.id)
-    assert not isinstance(hold, Refusal)
-    return hold
+    return world.hold(gang.id)
 
 
 def whole(node):
@@ -67,11 +67,34 @@ def test_whoever_will_make_room_is_named():
     world = World().rack("a", 1).queue("team")
     world.run("low", demand=demand_of(8))
     gang = world.submit("high", demand=demand_of(8), priority=1)
-    assert hold_of(world, gang).reasons == (NoCapacity(8, 0),)
+    assert hold_of(world, gang).reasons == (AboutToStart(("low/main",)),)
     world.cycle()
     hold = hold_of(world, gang)
     assert hold.reasons == (WaitingForStops(("low/main",), world.now + 30_000),)
     assert [each.gang for each in hold.in_the_way] == ["low/main"]
+
+
+def test_quota_that_is_used_up_by_the_gangs_before_it_is_the_reason():
+    world = World().rack("a", 2).queue("team", limit=8)
+    world.submit("first", demand=demand_of(8))
+    gang = world.submit("second", demand=demand_of(8))
+    assert hold_of(world, gang).reasons == (OverLimit("team", "gpu_milli", 8_000, 8_000, 8_000),)
+
+
+def test_a_gang_that_may_use_its_grace_beyond_a_reserved_start_waits_for_that_start():
+    world = World().rack("a", 1, 4).queue("team")
+    world.run("busy", demand=demand_of(2), seats=[seat("a0", 0, 1)], time_limit_ms=60 * MINUTE, grace_ms=0)
+    world.submit("first", demand=demand_of(4), time_limit_ms=60 * MINUTE)
+    gang = world.submit("second", demand=demand_of(2), time_limit_ms=59 * MINUTE, grace_ms=30 * MINUTE)
+    assert hold_of(world, gang).reasons == (ReservedFor("first/main", world.now + 60 * MINUTE),)
+
+
+def test_strictly_in_order_the_first_that_waits_is_named_to_all_behind_it():
+    world = World("strict_fifo").rack("a", 1).queue("team")
+    world.run("busy", demand=demand_of(2), seats=[seat("a0", 0, 1)])
+    world.submit("large", demand=demand_of(8))
+    small, tiny = world.submit("small", demand=demand_of(2)), world.submit("tiny", demand=demand_of(1))
+    assert [hold_of(world, gang).reasons for gang in (small, tiny)] == [(BehindInLine("large/main"),)] * 2
 
 
 def test_a_cluster_that_has_shrunk_is_told_for_ever():
@@ -143,7 +166,10 @@ def cycle(driver: Driver) -> Plan:
     return plan
 
 
-@pytest.mark.parametrize("policy", ["standard", "strict_fifo", "conservative", "priority", "fair", "sjf"])
+POLICIES = ["standard", "strict_fifo", "conservative", "priority", "fair", "sjf", "fifo", "srtf", "las", "srtf_moving"]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
 def test_whoever_waits_when_nothing_more_is_decided_has_a_reason_and_nobody_else_has(policy):
     told = 0
     for seed in range(6):
@@ -152,6 +178,9 @@ def test_whoever_waits_when_nothing_more_is_decided_has_a_reason_and_nobody_else
             driver.run(40)
             settled = any(not cycle(driver).decisions for _ in range(4))
             snapshot = Snapshot(driver.state, driver.now)
+            plan = driver.chosen(snapshot)
+            decided = {decision.gang for decision in plan.decisions}
+            waiting = {name for line in driver.state.backlog.lines() for name in line} - decided
             for gang in driver.state.gangs.values():
                 hold = explain(snapshot, driver.chosen, gang.id)
                 assert not isinstance(hold, Refusal)
@@ -159,6 +188,9 @@ def test_whoever_waits_when_nothing_more_is_decided_has_a_reason_and_nobody_else
                     assert hold == Hold(gang.id)
                     continue
                 assert hold.reasons
+                if gang.id in waiting:
+                    assert plan.why is not None
+                    assert plan.why(gang) is not None
                 assert all(reason.text(driver.now) for reason in hold.reasons)
                 assert len(hold.in_the_way) <= 10
                 assert not settled or AboutToStart() not in hold.reasons

@@ -11,8 +11,7 @@ from corral.core.intake import commands
 from corral.core.model import Gang
 from corral.core.plan import MakeRoom, Place
 from corral.policy.catalog import standard
-from corral.policy.explain.holds import explain
-from corral.policy.explain.reasons import Hold, ReservedFor
+from corral.policy.explain.reasons import ReservedFor
 from tests.policy.runs import HOUR_MS, MINUTE_MS, Run
 from tests.world import World, demand_of, seat
 
@@ -98,10 +97,9 @@ def test_who_is_gone_in_time_or_leaves_the_part_may_pass_and_the_others_are_told
     world.submit("short", "q", demand_of(1), time_limit_ms=HOUR_MS, grace_ms=0)
     world.submit("beside", "q", demand_of(1), time_limit_ms=2 * HOUR_MS, grace_ms=0)
     late = world.submit("late", "q", demand_of(1), time_limit_ms=2 * HOUR_MS, grace_ms=0)
-    hold = explain(world.snapshot(), world.policy, late.id)
+    hold = world.hold(late.id)
     plan = world.cycle()
     assert sorted(each.gang for each in plan.decisions if isinstance(each, Place)) == ["beside/main", "short/main"]
-    assert isinstance(hold, Hold)
     assert hold.reasons == (ReservedFor("large/main", world.now + HOUR_MS),)
 
 

@@ -9,8 +9,7 @@ from corral.core.cluster.resources import GPU_MILLI
 from corral.core.intake.refusal import Refusal
 from corral.core.model import Cause, GangState
 from corral.core.plan import MakeRoom
-from corral.policy.explain.holds import explain
-from corral.policy.explain.reasons import Hold, NotLent
+from corral.policy.explain.reasons import NotLent
 from tests.world import World, demand_of, state_of
 
 
@@ -67,8 +66,7 @@ def test_an_owner_that_waits_is_not_told_that_nobody_lends_to_it():
     made = World().rack("n", 1, 8).rack("m", 1, 2).queue("a", guarantee=4).queue("b").queue("c", guarantee=2, lend=0)
     full_of(made, "b", 8)
     owner = made.submit("owner", "a", demand_of(gpus=4))
-    hold = explain(made.snapshot(), made.policy, owner.id)
-    assert isinstance(hold, Hold)
+    hold = made.hold(owner.id)
     assert not [each for each in hold.reasons if isinstance(each, NotLent)]
 
 

@@ -9,11 +9,14 @@ import pytest
 
 from corral.core.cluster.resources import GPU_MILLI, amounts
 from corral.core.model import Gang, GangState, QueueSpec
-from corral.core.plan import Place
+from corral.core.plan import NoSeats, Place
 from corral.core.queues.quota import ROOT, QueueTree
+from corral.core.snapshot import Draft
+from corral.policy.cycle.closures import Closures
 from corral.policy.cycle.fairness import Shares
 from corral.policy.cycle.order import ByPriorityAndShare
 from corral.policy.cycle.walk import Walk
+from corral.policy.preemption.preemptor import Preemption, Preemptor
 from tests.world import World, demand_of, state_of
 
 HOUR_MS = 3_600_000
@@ -89,8 +92,8 @@ def test_an_owner_goes_before_a_more_important_relative_and_its_parent_competes_
     made.submit("owner", "org/a")
     made.submit("loud", "org/b", priority=100)
     made.submit("third", "c", priority=50)
-    walk = Walk(made.snapshot().draft(), ByPriorityAndShare())
-    assert [each.job for each in in_turn(walk)] == ["third", "owner", "loud"]
+    walk, closures = walk_of(made.snapshot().draft())
+    assert [each.job for each in in_turn(walk, closures)] == ["third", "owner", "loud"]
 
 
 def test_in_one_queue_who_is_within_the_guarantee_goes_first_for_it_could_take_back_what_others_get_before_it():
@@ -121,25 +124,26 @@ def test_the_walk_gives_turns_in_the_order_of_the_rule_also_while_it_is_charged_
     rng = random.Random(seed)
     made = a_tree(rng)
     draft, state = made.snapshot().draft(), made.state
-    walk, closed = Walk(draft, ByPriorityAndShare()), set()
+    walk, closures = walk_of(draft)
+    closed = set()
     waiting = {gang.id: gang for gang in state.gangs.values() if gang.state is GangState.WAITING}
     shares = Shares(draft)
     while (turn := walk.next()) is not None:
         left = [gang for gang in waiting.values() if gang.demand not in closed]
-        assert turn.gang.id == first_of(draft.queues, shares, left, made.now).id, f"seed {seed}"
-        gang = waiting.pop(turn.gang.id)
+        assert turn.id == first_of(draft.queues, shares, left, made.now).id, f"seed {seed}"
+        gang = waiting.pop(turn.id)
         chance = rng.random()
         if chance < 0.4:
             charge = tuple(gang.demand.charge(gang.demand.smallest).items())
             draft.queues.charge(gang.queue, gang.user, charge, 1)
             draft.served[gang.id] = None
             shares.charged(gang.queue, gang.user)
-            walk.served(turn)
+            walk.served(gang)
         elif chance < 0.5:
             closed.add(gang.demand)
-            walk.close(turn)
+            closures.close(gang, NoSeats.NONE_FREE)
         else:
-            walk.skip(turn)
+            closures.skip(gang, NoSeats.NONE_FREE)
     assert all(gang.demand in closed for gang in waiting.values())
 
 
@@ -168,10 +172,16 @@ def made_spec(name: str, rng: random.Random) -> QueueSpec:
     return QueueSpec(name=name, guarantee=stated, weight=rng.randint(1, 3))
 
 
-def in_turn(walk: Walk) -> Iterator[Gang]:
-    while (turn := walk.next()) is not None:
-        yield turn.gang
-        walk.skip(turn)
+def walk_of(draft: Draft) -> tuple[Walk, Closures]:
+    room = Preemptor(draft, Preemption(causes=()))
+    closures = Closures(draft, room)
+    return Walk(draft, ByPriorityAndShare(), room, closures), closures
+
+
+def in_turn(walk: Walk, closures: Closures) -> Iterator[Gang]:
+    while (gang := walk.next()) is not None:
+        yield gang
+        closures.skip(gang, NoSeats.NONE_FREE)
 
 
 def first_of(tree: QueueTree, shares: Shares, waiting: list[Gang], now_ms: int) -> Gang:

@@ -3,8 +3,6 @@
 from corral.core.cluster.resources import GPU_MILLI, amounts
 from corral.core.intake import commands
 from corral.core.intake.refusal import Refusal
-from corral.policy.explain.advice import smallest_changes
-from corral.policy.explain.holds import explain
 from corral.policy.explain.reasons import OverLimit
 from tests.world import World, demand_of, gpu_amounts, node_spec, seat
 
@@ -53,9 +51,8 @@ def test_why_a_slice_waits_names_the_part_of_a_gpu_it_would_be_charged():
     for i in range(9):
         made.submit(f"s{i}", demand=PART)
     made.cycle()
-    hold = explain(made.snapshot(), made.policy, "s8/main")
-    assert not isinstance(hold, Refusal)
-    assert [(each.used, each.asked) for each in hold.reasons if isinstance(each, OverLimit)] == [(1_000, 125)]
+    reasons = made.hold("s8/main").reasons
+    assert [(each.used, each.asked) for each in reasons if isinstance(each, OverLimit)] == [(1_000, 125)]
 
 
 def test_advice_to_raise_a_limit_for_a_slice_raises_it_by_the_slice():
@@ -63,9 +60,7 @@ def test_advice_to_raise_a_limit_for_a_slice_raises_it_by_the_slice():
     for i in range(9):
         made.submit(f"s{i}", demand=PART)
     made.cycle()
-    found = smallest_changes(made.snapshot(), made.policy, "s8/main")
-    assert not isinstance(found, Refusal)
-    assert [each.value for each in found if each.field == "queue.limit"] == ["1125"]
+    assert [each.value for each in made.changes("s8/main") if each.field == "queue.limit"] == ["1125"]
 
 
 def test_limits_in_gpus_are_as_before_for_whole_gpus():

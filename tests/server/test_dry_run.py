@@ -6,15 +6,18 @@ import time
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from corral.core.accounts.accounts import Accounts
+from corral.core.engine import apply_all
 from corral.core.intake.commands import submit_many
+from corral.core.intake.refusal import Refusal
 from corral.core.model import After, Dependency, GangSpec, JobSpec
-from corral.core.plan import Place
+from corral.core.plan import Place, Plan
 from corral.core.snapshot import Snapshot
 from corral.policy.catalog import standard
 from corral.server.journal_state import JournalState
-from corral.server.planner import pipe_frames
+from corral.server.planner import pipe_frames, process
 from corral.server.planner.forked import TrialFailed
 from corral.server.planner.process import PlannerProcess
 from corral.server.planner.questions import PlannerAnswer, PlannerQuestion
@@ -74,10 +77,10 @@ def test_nothing_is_left_of_it(spec):
     made = world()
     planner = planner_of(made)
     before = planner.answer(pipe_frames.IMAGE, b"")
-    plan = planner.policy(Snapshot(planner.state, made.now))
+    plan = structs.replace(planner.policy(Snapshot(planner.state, made.now)), why=None)
     tried(planner, made, j3=spec)
     assert planner.answer(pipe_frames.IMAGE, b"") == before
-    assert planner.policy(Snapshot(planner.state, made.now)) == plan
+    assert structs.replace(planner.policy(Snapshot(planner.state, made.now)), why=None) == plan
 
 
 def test_a_refused_job_is_refused():
@@ -109,3 +112,25 @@ def test_a_dry_run_that_fails_leaves_the_planner_as_it_was(name, what):
         tried(planner, made, j3=job(name=name))
     assert planner.answer(pipe_frames.IMAGE, b"") == before
     assert tried(planner, made, j3=job()).prospects[0].seats
+
+
+def test_the_last_plan_says_why_a_gang_waits_as_long_as_nothing_has_happened(monkeypatch):
+    made, plans, decide = world(), [], standard()
+
+    def counted(snapshot: Snapshot) -> Plan:
+        plans.append(decide(snapshot))
+        return plans[-1]
+
+    monkeypatch.setattr(process, "smallest_changes", lambda *_: [])
+    planner = planner_of(made, counted)
+    plan = planner.answer(pipe_frames.PLAN, msgspec.json.encode(made.now))
+    assert plan is not None
+    assert msgspec.json.decode(plan, type=Plan) == structs.replace(plans[0], why=None)
+    question = PlannerQuestion(made.now, gang="2/main")
+    assert planner.why(question) == planner.why(question)
+    assert len(plans) == 1
+    events = submit_many(planner.state, {"3": job()}, "ann", made.now)
+    assert not isinstance(events, Refusal)
+    apply_all(planner.state, events, made.now)
+    planner.why(question)
+    assert len(plans) == 2

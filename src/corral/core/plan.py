@@ -6,10 +6,14 @@ Decisions name the attempt they would start or end, so that an old plan can do n
 
 from __future__ import annotations
 
+from enum import Enum
+from typing import Protocol
+
 from msgspec import Struct
 
 from corral.core.cluster.resources import Seat
-from corral.core.model import Cause, FailureClass, Reservation
+from corral.core.model import Cause, FailureClass, Gang, Reservation
+from corral.core.queues.quota import Shortfall
 
 
 class Spread(Struct, frozen=True, gc=False):
@@ -104,12 +108,37 @@ class PartKept(Struct, frozen=True, gc=False):
     is_guarantee: bool = False  # a part of the guarantee of the queue, and not of its limit
 
 
+class NoSeats(Enum):
+    """A gang waits because no seats were found for it."""
+
+    NONE_FREE = "none_free"
+    NONE_CLOSE = "none_close"  # none in the domain that it prefers, for which it may still wait
+    ALL_RESERVED = "all_reserved"  # those that are free are reserved for other gangs
+
+
+class Behind(Struct, frozen=True, gc=False):
+    """A gang waits because gangs are served strictly in order and this one, which is before it, waits."""
+
+    gang: str
+
+
+#: Why a gang waits, as it was decided: a bound of its queue or user; a part of a bound that is kept for another gang;
+#: the order; or seats.
+Verdict = Shortfall | PartKept | Behind | NoSeats
+
+
+class Why(Protocol):
+    """The verdict on a gang that waits; None if it was not recorded. Valid until the state changes."""
+
+    def __call__(self, gang: Gang, /) -> Verdict | None: ...
+
+
 class Plan(Struct, frozen=True, gc=False):
     """All decisions of one planning cycle. ``look_again_ms``: when another plan is due even if nothing is reported.
 
     ``keeps``: the reservations are durable, so later plans must respect them; earlier ones not among them are
     withdrawn. ``remembers``: the same, but later plans need only know which gangs have a reservation, and not for when.
-    ``parts``: what is kept within limits, if that delayed a gang.
+    ``parts``: what is kept within limits, if that delayed a gang. ``why``: why the others wait; not sent with the plan.
     """
 
     at_ms: int
@@ -119,3 +148,4 @@ class Plan(Struct, frozen=True, gc=False):
     keeps: bool = False
     parts: tuple[PartKept, ...] = ()
     remembers: bool = False
+    why: Why | None = None

@@ -23,6 +23,7 @@ from corral.core.model import GangState, JobSpec, Settings
 from corral.core.snapshot import Snapshot
 from corral.core.state import State
 from corral.policy.explain.advice import smallest_changes
+from corral.policy.explain.holds import explain
 from tests.judges.runs.site import HOUR, START_MS, Run, Site, live, policy_of
 
 
@@ -52,9 +53,9 @@ def _at(site: Site) -> list[str]:
     now = max(run.end_ms, run.events[-1].at_ms)
     state = _state(run.events, site)
     for gang in [each for each in state.gangs.values() if each.state is GangState.WAITING and not each.claim]:
-        changes = smallest_changes(Snapshot(state, now), decides, gang.id)
-        assert not isinstance(changes, Refusal), changes
-        for change in changes:
+        hold = explain(Snapshot(state, now), decides, gang.id)
+        assert not isinstance(hold, Refusal), hold
+        for change in smallest_changes(Snapshot(state, now), decides, hold):
             if not follow(_state(run.events, site), decides, gang.id, change, now):
                 at = f"{(now - START_MS) / HOUR:.1f} h"
                 found.append(f"{gang.id} was told at {at}: {change.text}; that was done, and it did not start")

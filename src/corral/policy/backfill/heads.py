@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from corral.core.model import Gang
 from corral.core.snapshot import Draft
-from corral.policy.cycle.walk import Turn, Walk
+from corral.policy.cycle.walk import Walk
 from corral.policy.quota.limits import is_owner_before
 
 
@@ -26,19 +26,18 @@ class Heads:
         """Whether it has a reservation from an earlier plan."""
         return gang.id in self._all
 
-    def before(self, walk: Walk, turn: Turn) -> Turn | None:
-        """The turn of the gang that goes before this one, if there is one. Each is offered once."""
-        rivals = self._rivals(turn.gang) if self._reserved else []
+    def before(self, walk: Walk, gang: Gang) -> Gang | None:
+        """The gang that goes before this one, if there is one. Each is offered once."""
+        rivals = self._rivals(gang) if self._reserved else []
         while rivals:
             first = next((each for each in rivals if not self._yields(each, rivals)), rivals[0])
-            first = min([each for each in rivals if _is_like(each, first)], key=lambda gang: gang.rank)
-            if first is turn.gang or not self._goes_before(first, turn.gang):
+            first = min([each for each in rivals if _is_like(each, first)], key=lambda each: each.rank)
+            if first is gang or not self._goes_before(first, gang):
                 return None
             rivals.remove(first)
             self._reserved.remove(first)
-            own = walk.turn_of(first)
-            if own is not None:
-                return own
+            if walk.is_open(first):
+                return first
         return None
 
     def _rivals(self, gang: Gang) -> list[Gang]:

@@ -17,7 +17,8 @@ from corral.core.model import Gang
 from corral.core.queues.backlog import Line
 from corral.core.snapshot import Draft
 from corral.policy.backfill.pools import Pool, Pools
-from corral.policy.cycle.walk import Turn, Walk
+from corral.policy.cycle.closures import Closures
+from corral.policy.cycle.walk import Walk
 from corral.policy.quota.limits import yields_to
 
 #: All gangs that go before their turn together use, over time, one part in this many of the nodes they compete for.
@@ -40,33 +41,33 @@ class Patience:
         self._unseen: set[int] = set()  # priorities of which the heap does not have all gangs
         self._over: set[tuple[int, Pool]] = set()  # of these no other gang goes before its turn
 
-    def before(self, walk: Walk, turn: Turn) -> Turn | None:
-        """The turn of a gang that goes before this one, if there is one. Each is offered once."""
+    def before(self, walk: Walk, closures: Closures, first: Gang) -> Gang | None:
+        """The gang that goes before this one, if there is one. Each is offered once."""
         if self._since_ms is None:
             return None
-        priority = turn.gang.priority
+        priority = first.priority
         waiting = self._waiting.get(priority)
         if waiting is None:
             waiting = self._waiting[priority] = self._first_few(priority)
         while waiting or priority in self._unseen:
             if not waiting:
                 self._unseen.remove(priority)
-                waiting += self._of_lines(walk, priority)
+                waiting += self._of_entries(walk, priority)
                 continue
-            _, _, gang, line = waiting[0]
+            _, _, gang, entry = waiting[0]
             if gang.id in self._draft.served:
-                following = None if line is None else self._longest(line)
+                following = None if entry is None else self._longest(entry)
                 heappop(waiting) if following is None else heapreplace(waiting, following)
                 continue
             pool = (priority, self._pools.of(gang.demand))
-            own = None if pool in self._over else walk.turn_of(gang)
-            if own is None and not walk.is_barred(gang):
+            is_open = pool not in self._over and walk.is_open(gang)
+            if not is_open and not closures.is_barred(gang):
                 self._over.add(pool)  # there is no room for the next one
-            if own is not None and (gang is turn.gang or yields_to(self._draft, gang, turn.gang)):
+            if is_open and (gang is first or yields_to(self._draft, gang, first)):
                 return None
             heappop(waiting)
-            if own is not None:
-                return own
+            if is_open:
+                return gang
         return None
 
     def is_over(self, gang: Gang) -> None:
@@ -102,14 +103,14 @@ class Patience:
             self._unseen.add(priority)
         return [(gang.waiting_since_ms, gang.rank, gang, None) for gang in gangs]
 
-    def _of_lines(self, walk: Walk, priority: int) -> list[Waiting]:
+    def _of_entries(self, walk: Walk, priority: int) -> list[Waiting]:
         """A heap of the backlog entries of a priority, by the longest wait in each: quota blocks whole entries."""
         found, classes = list[Waiting](), self._state.backlog.classes
         if all((priority, self._pools.of(next(iter(demands)))) in self._over for demands in classes.values()):
             return found
-        for line in walk.open_lines(priority):
-            if (priority, self._pools.of(line.profile.demand)) not in self._over:
-                waiting = self._longest(line)
+        for entry in walk.open_entries(priority):
+            if (priority, self._pools.of(entry.profile.demand)) not in self._over:
+                waiting = self._longest(entry)
                 if waiting is not None:
                     found.append(waiting)
         heapify(found)
@@ -126,18 +127,18 @@ class Patience:
                     found.append((priority, self._pools.of(Demand(task=task))))
         return found
 
-    def _longest(self, line: Line) -> Waiting | None:
+    def _longest(self, entry: Line) -> Waiting | None:
         """The gang of an entry that has waited longest, if it is overdue. Only requeued gangs have waited for less than
         their position implies: behind the first gang that was not requeued, none has waited longer."""
         assert self._since_ms is not None
         best: Waiting | None = None
-        for place in range(len(line)):
-            gang = self._state.gangs[line.gang(place)]
+        for place in range(len(entry)):
+            gang = self._state.gangs[entry.gang(place)]
             if gang.id in self._draft.served:
                 continue
             since = gang.waiting_since_ms
             if since <= self._since_ms and (best is None or since < best[0]):
-                best = (since, gang.rank, gang, line)
+                best = (since, gang.rank, gang, entry)
             if not gang.attempt:
                 break
         return best

@@ -37,7 +37,7 @@ class Order(Protocol):
 
     def user(self, shares: Shares, queue: str, user: str) -> Key: ...
 
-    def line(self, line: Line, rank: int) -> Key: ...
+    def entry(self, entry: Line, rank: int) -> Key: ...
 
     def heads(self, backlog: Backlog, most: int) -> list[Gang]:
         """The first few gangs in order, if they are known without examining others."""
@@ -62,7 +62,7 @@ class ByArrival:
     def user(self, shares: Shares, queue: str, user: str) -> Key:
         return ()
 
-    def line(self, line: Line, rank: int) -> Key:
+    def entry(self, entry: Line, rank: int) -> Key:
         return (rank,)
 
     def heads(self, backlog: Backlog, most: int) -> list[Gang]:
@@ -87,8 +87,8 @@ class ByPriority(ByArrival):
 class ByLength(ByArrival):
     """Shortest expected run first. Gangs without an estimate come last."""
 
-    def line(self, line: Line, rank: int) -> Key:
-        expected = line.profile.expected_ms
+    def entry(self, entry: Line, rank: int) -> Key:
+        expected = entry.profile.expected_ms
         return (expected is None, expected or 0, rank)
 
     def heads(self, backlog: Backlog, most: int) -> list[Gang]:
@@ -113,7 +113,7 @@ class ByShare:
     def user(self, shares: Shares, queue: str, user: str) -> Key:
         return (shares.user(queue, user), user)
 
-    def line(self, line: Line, rank: int) -> Key:
+    def entry(self, entry: Line, rank: int) -> Key:
         return (rank,)
 
     def heads(self, backlog: Backlog, most: int) -> list[Gang]:

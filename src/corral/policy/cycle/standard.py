@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from corral.core.cluster.resources import Demand, Seat
 from corral.core.cluster.slots import could_take
 from corral.core.model import Cause, Gang, GangState
-from corral.core.plan import Decision, DropClaim, Evict, Place, Plan, Repair
+from corral.core.plan import Behind, Decision, DropClaim, Evict, NoSeats, Place, Plan, Repair, Verdict
 from corral.core.queues.quota import ROOT, Shortfall
 from corral.core.snapshot import Snapshot
 from corral.policy.backfill.calendar import TransientReservations
@@ -23,9 +23,10 @@ from corral.policy.backfill.heads import Heads
 from corral.policy.backfill.patience import Patience
 from corral.policy.backfill.pools import Pool, Pools
 from corral.policy.backfill.timetable import DurableReservations, is_countable
+from corral.policy.cycle.closures import Closures
 from corral.policy.cycle.elastic import Most, drained, grow, growable, repair
 from corral.policy.cycle.parts import Parts, known_full, nothing_can_change
-from corral.policy.cycle.walk import Turn, Walk
+from corral.policy.cycle.walk import Walk
 from corral.policy.placement.seating import FREE, Bounds, Cut, Seating, find_seats, spread_of
 from corral.policy.preemption.preemptor import Preemption, Preemptor, next_beat_ms
 from corral.policy.quota.allowance import Allowances
@@ -42,31 +43,42 @@ class Standard:
 
     def __call__(self, snapshot: Snapshot) -> Plan:
         if nothing_can_change(snapshot.state, self.parts):
-            return Plan(snapshot.now_ms)
+            return Plan(snapshot.now_ms, why=lambda _gang: NoSeats.NONE_FREE)
         cycle = Cycle(snapshot, self.parts)
         cycle.plan()
         made, again = cycle.calendar.made(), cycle.look_again_ms()
         if cycle.keeps:  # a reservation may begin at a time at which nothing else happens
             again = min([each.at_ms for each in made] + ([] if again is None else [again]), default=None)
-        kept, remembers = cycle.limits.made(), cycle.remembers
-        return Plan(snapshot.now_ms, tuple(cycle.decisions), made, again, cycle.keeps, kept, remembers)
+        return Plan(
+            snapshot.now_ms,
+            tuple(cycle.decisions),
+            made,
+            again,
+            keeps=cycle.keeps,
+            parts=cycle.limits.made(),
+            remembers=cycle.remembers,
+            why=cycle.closures.why,
+        )
 
 
 class Cycle:
     """One plan under construction."""
 
     def __init__(self, snapshot: Snapshot, parts: Parts) -> None:
-        self.snapshot, self.parts = snapshot, parts
-        self.state, self.now_ms = snapshot.state, snapshot.now_ms
+        self.snapshot = snapshot
+        self.parts = parts
+        self.state = snapshot.state
+        self.now_ms = snapshot.now_ms
         self.draft = snapshot.draft()
         self.keeps = parts.backfill.keeps and is_countable(self.state)
         self.calendar = DurableReservations(self.draft) if self.keeps else TransientReservations(self.draft)
         self.room = Preemptor(self.draft, parts.preemption or Preemption(causes=()))
+        self.closures = Closures(self.draft, self.room)
         self.allowances = Allowances(self.draft)
         self.decisions: list[Decision] = []
         self.full = known_full(self.state, parts)
         self.pools = Pools(self.state.topology)
-        self.blocked: dict[Pool, int] = {}  # pool -> how many of its gangs got a reservation, or were refused one
+        self.blocked: dict[Pool, list[str]] = {}  # pool -> its gangs that got a reservation, or were refused one
         self.returned: list[Gang] = []  # gangs that lost their claim in this plan
         self.passed_over = 0
         self.limits = Limits(self.draft)
@@ -74,9 +86,11 @@ class Cycle:
         # where the order does not change by itself, a gang with a reservation is first anyway
         self.remembers = not self.keeps and not parts.order.looks_inside
         self.heads = Heads(self.draft, self.state.reservations if self.remembers else ())
-        self.out_of_turn = self.in_the_dark = False  # in the dark: no reservation was found for the last gang
-        self._in_vain: set[tuple[Demand, Bounds]] = set()  # what does not fit, and will not in this plan
-        self._no_seats: set[tuple[Demand, Bounds]] = set()  # what does not fit unless others are preempted for it
+        self.out_of_turn = False
+        self.is_unforeseen = False  # no reservation was found for the last gang
+        self._in_vain: dict[tuple[Demand, Bounds], Verdict] = {}  # what does not fit, and will not in this plan
+        #: what does not fit unless others are preempted for it
+        self._no_seats: dict[tuple[Demand, Bounds], Verdict] = {}
 
     def plan(self) -> None:
         self.start_claimants()  # 1. gangs start on the seats that they claim, once these are vacant
@@ -124,40 +138,46 @@ class Cycle:
     # ---- 4. waiting gangs --------------------------------------------------------------------------------------
 
     def serve(self) -> None:
-        walk = Walk(self.draft, self.parts.order, self.room, self.full)
-        while not self._is_stuck() and (turn := walk.next()) is not None:
-            overdue = self.patience.before(walk, turn)
+        walk = Walk(self.draft, self.parts.order, self.room, self.closures)
+        self.closures.close_demands(self.full & self.state.backlog.demands.keys(), NoSeats.NONE_FREE)
+        while not self._is_stuck() and (gang := walk.next()) is not None:
+            overdue = self.patience.before(walk, self.closures, gang)
             self.out_of_turn = overdue is not None
-            self._serve(walk, overdue or self.heads.before(walk, turn) or turn)
-            if overdue is not None and self._is_dealt_with(overdue.gang):
-                self.patience.is_over(overdue.gang)
+            self._serve(walk, overdue or self.heads.before(walk, gang) or gang)
+            if overdue is not None and self._is_dealt_with(overdue):
+                self.patience.is_over(overdue)
             self.draft.keep()
+        if self._is_stuck():
+            self.closures.close_rest(Behind(next(iter(self.blocked.values()))[0]))
 
     def _is_dealt_with(self, gang: Gang) -> bool:
         """Whether the gang starts, or its pool has all its reservations. False if quota blocks it, or if its start
         cannot be foreseen."""
-        reserved = self.blocked.get(self.pools.of(gang.demand), 0)
-        return gang.id in self.draft.served or reserved >= self.parts.backfill.depth
+        return gang.id in self.draft.served or self._blocked_in(self.pools.of(gang.demand)) >= self.parts.backfill.depth
 
     def _is_stuck(self) -> bool:
         """Whether no gang may pass a blocked one, and all compete for the same nodes."""
         return not self.parts.backfill.may_pass and bool(self.blocked) and len(self.state.topology.layouts) == 1
 
-    def _serve(self, walk: Walk, turn: Turn) -> None:
-        gang, demand, pool = turn.gang, turn.gang.demand, self.pools.of(turn.gang.demand)
-        if not self.parts.backfill.may_pass and self.blocked.get(pool):
-            walk.close_at_bucket(turn)
-            walk.close_demand(demand)
+    def _blocked_in(self, pool: Pool) -> int:
+        return len(self.blocked.get(pool, ()))
+
+    def _serve(self, walk: Walk, gang: Gang) -> None:
+        demand, pool = gang.demand, self.pools.of(gang.demand)
+        if not self.parts.backfill.may_pass and pool in self.blocked:
+            behind = Behind(self.blocked[pool][0])
+            self.closures.close_in_bucket(gang, behind)
+            self.closures.close_demand(demand, behind)
             return
         if self._is_full(gang, pool):
-            walk.close(turn)
+            self.closures.close(gang, NoSeats.NONE_FREE)
             if self.room.nobody_to_ask(gang):
-                walk.close_class(turn)
-            self._give_up(walk, gang, FREE)
+                self.closures.close_class(gang, NoSeats.NONE_FREE)
+            self._give_up(gang, FREE, NoSeats.NONE_FREE)
             return
         shortfall = self.allowances.shortfall(gang, demand.smallest)
         if shortfall is not None:
-            self._bar(walk, turn, pool, shortfall)
+            self._bar(walk, gang, pool, shortfall)
             return
         if self.limits.is_new(gang.queue):
             self._keep_for_first(walk, gang)
@@ -168,37 +188,38 @@ class Cycle:
         if part is not None:  # gangs that end before the part is needed may still pass
             from_ms = min(self.snapshot.expected_ms(gang), part.at_ms - self.now_ms)
             if not part.is_guarantee:
-                walk.close_for_part(turn, part.queue, from_ms)
+                self.closures.close_for_part(gang, part, from_ms)
                 return
-            if walk.demote(turn, from_ms):  # as a borrower it may still have what is free
+            if self.closures.demote(gang, from_ms):  # as a borrower it may still have what is free
                 return
         exempt = self._exempt(gang) if part is None else []
         bounds = self.calendar.bounds(gang, exempt)
-        is_in_vain = (demand, bounds) in self._in_vain and not gang.profile.avoid
-        is_placed = not is_in_vain and self._place(gang, bounds, exempt)
-        if is_placed or (part is None and not is_in_vain and self._make_room(walk, gang, bounds)):
-            self._served(walk, turn)
+        in_vain = None if gang.profile.avoid else self._in_vain.get((demand, bounds))
+        verdict = in_vain or self._place(gang, bounds, exempt)
+        if verdict is None or (part is None and in_vain is None and self._make_room(walk, gang, bounds)):
+            self._served(walk, gang)
         else:
-            self._block(walk, turn, pool, bounds, exempt)
+            self._block(gang, pool, bounds, exempt, part or verdict)
 
-    def _served(self, walk: Walk, turn: Turn) -> None:
-        walk.served(turn)
-        if self.limits.let_go(turn.gang):
-            walk.reopen([turn.gang.queue])
+    def _served(self, walk: Walk, gang: Gang) -> None:
+        walk.served(gang)
+        if self.limits.let_go(gang):
+            self.closures.reopen([gang.queue])
 
-    def _bar(self, walk: Walk, turn: Turn, pool: Pool, shortfall: Shortfall) -> None:
+    def _bar(self, walk: Walk, gang: Gang, pool: Pool, shortfall: Shortfall) -> None:
         """Quota blocks the gang, unless others are preempted for it. Its part of the limit is kept for it."""
-        gang = turn.gang
         bounds = self.calendar.bounds(gang, self._exempt(gang)) if self.room.is_worth_asking(gang) else None
         if bounds is not None and self._make_room(walk, gang, bounds):
-            self._served(walk, turn)
+            self._served(walk, gang)
         elif shortfall.kind == "not_lent" and self._is_owner(gang):
-            self._block(walk, turn, pool, FREE, [])  # it waits for GPUs of its guarantee, not for borrowed ones
+            # it waits for GPUs of its guarantee, not for borrowed ones
+            self._block(gang, pool, FREE, [], NoSeats.NONE_FREE)
         else:  # a budget may still have room for a shorter run
             if not self.patience.has_had_its_turn(gang):
                 self.limits.keep_for(gang, shortfall)
                 self._reserve_again(gang, pool)
-            walk.close_for_quota(turn, shortfall, self.snapshot.expected_ms(gang) if shortfall.kind == "budget" else 0)
+            from_ms = self.snapshot.expected_ms(gang) if shortfall.kind == "budget" else 0
+            self.closures.close_for_quota(gang, shortfall, from_ms)
 
     def _keep_for_first(self, walk: Walk, gang: Gang) -> None:
         """Keep a part of a limit for the first gang of a queue, which may have no turn because it does not fit."""
@@ -210,14 +231,14 @@ class Cycle:
 
     def _reserve_again(self, gang: Gang, pool: Pool) -> None:
         """Reserve a start again for a gang that quota blocks now: it may be allowed to start by then."""
-        count = self.blocked.get(pool, 0)
-        if self.heads.is_one(gang) and count < self.parts.backfill.depth and self._reserve(gang, is_barred=True):
-            self.blocked[pool] = count + 1
+        is_due = self.heads.is_one(gang) and self._blocked_in(pool) < self.parts.backfill.depth
+        if is_due and self._reserve(gang, is_barred=True):
+            self.blocked.setdefault(pool, []).append(gang.id)
 
     def _is_full(self, gang: Gang, pool: Pool) -> bool:
         """Equivalent to the rest of the turn if no start can be reserved, nothing fits and no gang can be preempted."""
         return (
-            self.blocked.get(pool, 0) >= self.parts.backfill.depth > 0
+            self._blocked_in(pool) >= self.parts.backfill.depth > 0
             and not could_take(self.draft.capacity, gang.demand, gang.demand.smallest)
             and not self._could_ask(gang)
         )
@@ -232,19 +253,21 @@ class Cycle:
         gangs = [self.state.gangs[each.gang] for each in self.calendar.reservations]
         return [holder.id for holder in gangs if is_owner_before(self.draft, gang, holder)]
 
-    def _place(self, gang: Gang, bounds: Bounds, exempt: list[str]) -> bool:
-        """Place a gang where nothing is reserved for others, or where their reservations can move to other GPUs."""
-        if (gang.demand, bounds) in self._no_seats:
-            return False
-        seating = self._find(gang, bounds)
+    def _place(self, gang: Gang, bounds: Bounds, exempt: list[str]) -> Verdict | None:
+        """Place a gang where nothing is reserved for others, or where their reservations can move to other GPUs. Why
+        not, if it is not placed."""
+        known = self._no_seats.get((gang.demand, bounds))
+        if known is not None:
+            return known
+        seating, verdict = self._find(gang, bounds)
         if seating is None and bounds is not FREE:
-            seating = self._find(gang, FREE)
+            seating, verdict = self._find(gang, FREE)
             if seating is not None and not self.calendar.make_way(gang, seating.everything, exempt):
-                seating = None
+                seating, verdict = None, NoSeats.ALL_RESERVED
         if seating is None:
             if not (gang.demand.prefer or self.snapshot.is_choosy(gang) or self.allowances.depends_on_gpus(gang)):
-                self._no_seats.add((gang.demand, bounds))
-            return False
+                self._no_seats[gang.demand, bounds] = verdict
+            return verdict
         seats = seating.everything
         charge = self.state.charge_for(gang.demand.task, seats)
         self.draft.place(gang, seats, charge)
@@ -252,19 +275,21 @@ class Cycle:
         spread = spread_of(self.state.topology, seats)
         until = self.patience.rests_until_ms(gang, dict(charge)) if self.out_of_turn else 0
         self.decisions.append(Place(gang.id, gang.attempt + 1, seating.seats, seating.spares, spread, until))
-        return True
+        return None
 
-    def _find(self, gang: Gang, bounds: Bounds) -> Seating | None:
-        """Seats for the largest size that its queue may have and that fits."""
+    def _find(self, gang: Gang, bounds: Bounds) -> tuple[Seating | None, Verdict]:
+        """Seats for the largest size that its queue may have and that fits; and why not, if there are none."""
         demand, widest = gang.demand, 0
         if self.now_ms < self._content_ms(gang):
             widest = self.state.topology.level_index(demand.prefer) or 0
+        verdict: Verdict = NoSeats.NONE_CLOSE if widest else NoSeats.NONE_FREE
+        short: Shortfall | None = None
         for size in demand.sizes():
             if size == demand.smallest or self._may_have(gang, size):
-                found = self.allowances.find(gang, size, partial(self._seats, gang, size, bounds, widest))
+                found, short = self.allowances.find(gang, size, partial(self._seats, gang, size, bounds, widest))
                 if found is not None:
-                    return found
-        return None
+                    return found, verdict
+        return None, short or verdict
 
     def _may_have(self, gang: Gang, size: int) -> bool:
         part = self.limits.in_the_way_of(gang, self.state.topology.least_charge(gang.demand, size))
@@ -305,33 +330,33 @@ class Cycle:
         if decision.victims:
             victims = [self.state.gangs[victim.gang] for victim in decision.victims]
             self.room.made(victims)
-            walk.reopen([victim.queue for victim in victims])
+            self.closures.reopen([victim.queue for victim in victims])
         return True
 
-    def _block(self, walk: Walk, turn: Turn, pool: Pool, bounds: Bounds, exempt: list[str]) -> None:
+    def _block(self, gang: Gang, pool: Pool, bounds: Bounds, exempt: list[str], verdict: Verdict) -> None:
         """The gang cannot start now. Reserve a start if it is near enough to the head; close what cannot pass it."""
-        gang, demand = turn.gang, turn.gang.demand
+        demand, closures = gang.demand, self.closures
         if self.patience.has_had_its_turn(gang):
-            walk.skip(turn)
+            closures.skip(gang, verdict)
             return
-        count, depth = self.blocked.get(pool, 0), self.parts.backfill.depth
+        count, depth = self._blocked_in(pool), self.parts.backfill.depth
         if count >= depth:
-            self.blocked[pool] = count + 1
+            self.blocked.setdefault(pool, []).append(gang.id)
         elif self._reserve(gang):
-            self.blocked[pool] = count + 1
-            walk.skip(turn)
+            self.blocked.setdefault(pool, []).append(gang.id)
+            closures.skip(gang, verdict)
             if count + 1 == depth:
-                self._close_what_is_full(walk, pool)
+                self._close_what_is_full(pool)
             return
         elif self.snapshot.job(gang).spec.deadline_ms is not None:
-            walk.skip(turn)  # others that want the same may have a later deadline
+            closures.skip(gang, verdict)  # others that want the same may have a later deadline
             return
         if self.snapshot.too_short(gang):
-            self._pass_over(walk, turn)  # a gang behind it may checkpoint, and need the nodes for less time
+            self._pass_over(gang, verdict)  # a gang behind it may checkpoint, and need the nodes for less time
             return
         is_choosy = self.snapshot.is_choosy(gang) or self.allowances.depends_on_gpus(gang)
         if is_choosy or self.now_ms < self._content_ms(gang):
-            walk.close_line(turn)  # others that want the same may take what this gang does not
+            closures.close_entry(gang, verdict)  # others that want the same may take what this gang does not
             return
         may_fit = could_take(self.draft.capacity, demand, demand.smallest)
         if not may_fit:  # else its queue may be the reason, or the topology
@@ -340,36 +365,36 @@ class Cycle:
         is_barred = bounds is not FREE and (may_fit or self._could_ask(gang))
         from_ms = self.calendar.barred_from_ms(gang, exempt) if is_barred else 0
         if from_ms > self.snapshot.expected_ms(gang):
-            self._pass_over(walk, turn)
+            self._pass_over(gang, verdict)
             return
-        walk.close(turn, from_ms)
-        self._give_up(walk, gang, bounds if is_barred else FREE)
+        closures.close(gang, verdict, from_ms)
+        self._give_up(gang, bounds if is_barred else FREE, verdict)
 
-    def _pass_over(self, walk: Walk, turn: Turn) -> None:
+    def _pass_over(self, gang: Gang, verdict: Verdict) -> None:
         """The gang is blocked because it may use its grace, or needs nodes for longer; a gang behind it may fit."""
         self.passed_over += 1
         if self.passed_over <= PASSED_OVER_MAX:
-            walk.skip(turn)
+            self.closures.skip(gang, verdict)
         else:
-            walk.close_line(turn)
+            self.closures.close_entry(gang, verdict)
 
     def _reserve(self, gang: Gang, is_barred: bool = False) -> bool:
         """Reserve the earliest start that can be foreseen for a gang. If there is none (for example, because nodes that
         it needs are drained), the next gang may get the reservation, if it could ever fit."""
         demand, may_have = gang.demand, self.allowances.narrowed(gang) or gang.demand
-        if self.in_the_dark and not could_take(self.snapshot.emptied, demand, demand.smallest):
+        if self.is_unforeseen and not could_take(self.snapshot.emptied, demand, demand.smallest):
             return False
         allowed = self.limits.allowed_from(gang, is_barred, self.calendar.reservations)
-        reservation = self.calendar.reserve(gang, may_have, demand.smallest, self._content_ms(gang), allowed)
-        if reservation is not None:
-            self.limits.keep_from(gang, reservation.at_ms)
-        self.in_the_dark = reservation is None and not self.keeps
-        return not self.in_the_dark
+        reserved = self.calendar.reserve(gang, may_have, demand.smallest, self._content_ms(gang), allowed)
+        if reserved is not None:
+            self.limits.keep_from(gang, reserved.at_ms)
+        self.is_unforeseen = reserved is None and not self.keeps
+        return not self.is_unforeseen
 
     def _could_ask(self, gang: Gang) -> bool:
         return self.parts.preemption is not None and self.room.is_worth_asking(gang)
 
-    def _give_up(self, walk: Walk, gang: Gang, bounds: Bounds) -> None:
+    def _give_up(self, gang: Gang, bounds: Bounds, verdict: Verdict) -> None:
         """The gang did not fit. Equivalent to giving a turn to every gang that wants the same, once no more gangs are
         preempted in this plan: there will be no more room, and no gang is exempt from the reservations that bind this
         one, because no queue is owed anything."""
@@ -379,15 +404,15 @@ class Cycle:
         until_ms = self.now_ms + self.snapshot.hold_ms(gang) if bounds is not FREE else 0
         # a gang that has not ended when the last of the binding reservations begins is bound by all of them
         last_ms = max([each.at_ms for each in self.calendar.reservations if each.at_ms < until_ms], default=-1)
-        self._in_vain.add((gang.demand, bounds))
-        walk.close_everywhere(gang.demand, last_ms - self.now_ms + 1 if last_ms >= 0 else 0)
+        self._in_vain[gang.demand, bounds] = verdict
+        self.closures.close_everywhere(gang.demand, verdict, last_ms - self.now_ms + 1 if last_ms >= 0 else 0)
 
-    def _close_what_is_full(self, walk: Walk, pool: Pool) -> None:
+    def _close_what_is_full(self, pool: Pool) -> None:
         """Equivalent to giving every gang a turn: gangs that cannot fit, and may not preempt, need none."""
         classes = self.state.backlog.classes
         for kind, may_fit in self.room.could_take(classes).items():
             if not may_fit and self.pools.of(next(iter(classes[kind]))) == pool:
-                walk.close_demands(classes[kind].keys())
+                self.closures.close_demands(classes[kind], NoSeats.NONE_FREE)
 
     def _content_ms(self, gang: Gang) -> int:
         """Until when a gang prefers to wait for seats that are closer together."""

@@ -15,18 +15,17 @@ from msgspec.structs import replace
 from corral.core.cluster.resources import GPU_MILLI, Demand, amounts
 from corral.core.cluster.slots import NODE_LEVEL, room_by_domain, slots
 from corral.core.engine import Policy
-from corral.core.intake.refusal import Refusal
 from corral.core.intake.submission import demand_faults
 from corral.core.model import Blocker, Gang, GangState, Profile, QueueSpec
 from corral.core.plan import MakeRoom, Place
 from corral.core.queues.backlog import Backlog
 from corral.core.snapshot import Snapshot
 from corral.duration_text import span
-from corral.policy.explain.holds import explain
 from corral.policy.explain.reasons import (
     AmountShort,
     Change,
     Held,
+    Hold,
     OverLimit,
     OverUserLimit,
     ReservedFor,
@@ -39,12 +38,10 @@ MINUTE_MS = 60_000
 Trial = tuple[Change, Gang, QueueSpec | None]
 
 
-def smallest_changes(snapshot: Snapshot, policy: Policy, gang_id: str) -> list[Change] | Refusal:
-    """Changes each of which alone would let the gang start now, those of the least consequence first."""
-    hold = explain(snapshot, policy, gang_id)
-    if isinstance(hold, Refusal):
-        return hold
-    gang = snapshot.state.gangs[gang_id]
+def smallest_changes(snapshot: Snapshot, policy: Policy, hold: Hold) -> list[Change]:
+    """Changes each of which alone would let a gang start now that waits for these reasons, those of the least
+    consequence first."""
+    gang = snapshot.state.gangs[hold.gang]
     if gang.state is not GangState.WAITING or gang.claim:
         return []
     return [
@@ -61,8 +58,8 @@ def _starts(snapshot: Snapshot, policy: Policy, gang: Gang, terms: QueueSpec | N
     twin = copy(snapshot.state)
     twin.gangs = {**twin.gangs, gang.id: gang}
     twin.backlog = Backlog()
-    for line in snapshot.state.backlog.lines():
-        for name in line:
+    for entry in snapshot.state.backlog.lines():
+        for name in entry:
             if name != gang.id:
                 twin.backlog.add(twin.gangs[name])
     twin.backlog.add(gang)

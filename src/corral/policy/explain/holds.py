@@ -1,7 +1,7 @@
-"""Why a gang waits, computed on request: all binding constraints, and the gangs in its way.
+"""Why a gang waits: the verdict that the plan recorded, all that binds the gang besides, and the gangs in its way.
 
-Nothing here is stored and nothing is decided: reasons are derived from one snapshot, by the same columns and
-bounds that decide. A gang that runs or has ended has no reasons. Must not know how reasons are shown.
+Nothing is decided here. The plan says why the gang has no seats; what is short, and by how much, is measured on the
+snapshot. A gang that runs or has ended has no reasons. Must not know how reasons are shown.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from corral.core.engine import Policy
 from corral.core.intake.refusal import Refusal
 from corral.core.intake.submission import why_never
 from corral.core.model import Blocker, Gang, GangState, Reservation
-from corral.core.plan import MakeRoom, Place, Plan
+from corral.core.plan import Behind, MakeRoom, NoSeats, PartKept, Place, Plan, Verdict
 from corral.core.queues.quota import ROOT, Shortfall
 from corral.core.snapshot import Snapshot
 from corral.core.state import need_ms, seated
-from corral.policy.cycle.walk import Walk
 from corral.policy.explain import reasons as r
 from corral.policy.placement.seating import FREE, Bounds, Seating, find_seats
 
@@ -43,9 +42,13 @@ class _Case:
     """One gang and what it was compared with."""
 
     def __init__(self, snapshot: Snapshot, policy: Policy, gang: Gang) -> None:
-        self.snapshot, self.policy, self.gang = snapshot, policy, gang
-        self.state, self.now_ms = snapshot.state, snapshot.now_ms
-        self.demand, self.size = gang.demand, gang.demand.smallest
+        self.snapshot = snapshot
+        self.policy = policy
+        self.gang = gang
+        self.state = snapshot.state
+        self.now_ms = snapshot.now_ms
+        self.demand = gang.demand
+        self.size = gang.demand.smallest
         self.wanted = self.size + gang.demand.spares
         self.draft = snapshot.draft()
         self.reserving: list[r.InTheWay] = []
@@ -57,19 +60,46 @@ class _Case:
         yield from self._blockers()
         if self.gang.claim:
             yield self._stops()
-            return
-        ahead = self._ahead() if self._is_strict() else None
-        if ahead is not None:
-            yield r.BehindInLine(ahead)
-        quota = list(self._quota())
-        yield from quota
-        if never is None:
-            lack = list(self._lack())
-            yield from lack
-            if not quota and not lack and not self.gang.blockers and ahead is None:
-                yield from self._order()
+        elif never is not None:
+            yield from self._quota()
+        elif self.gang.blockers:  # no plan knows it
+            yield from self._quota()
+            yield from self._lack()
+        else:
+            yield from self._as_planned(self.policy(self.snapshot))
 
-    # ---- kept out of line ---------------------------------------------------------------------------------
+    def _as_planned(self, plan: Plan) -> Iterator[r.Reason]:
+        """The verdict of a plan, and whatever else binds the gang."""
+        starts = [each for each in plan.decisions if isinstance(each, Place | MakeRoom)]
+        own = next((each for each in starts if each.gang == self.gang.id), None)
+        if own is not None:
+            victims = own.victims if isinstance(own, MakeRoom) else ()
+            yield r.AboutToStart(tuple(victim.gang for victim in victims))
+            return
+        verdict = None if plan.why is None else plan.why(self.gang)
+        reasons = self._elaborated(verdict, plan, [*self._quota(), *self._lack()])
+        if not reasons and starts:  # there is room until the gangs before it have started
+            reasons = [r.BehindInLine(starts[0].gang)]
+        yield from reasons
+
+    def _elaborated(self, verdict: Verdict | None, plan: Plan, measured: list[r.Reason]) -> list[r.Reason]:
+        """The reasons: a verdict, and what was measured. What is short explains by itself why there are no seats."""
+        match verdict:
+            case Behind():
+                return [r.BehindInLine(verdict.gang), *measured]
+            case Shortfall():
+                reason = self._quota_reason(verdict)
+                return measured if type(reason) in map(type, measured) else [reason, *measured]
+            case PartKept():
+                return [*measured, r.ReservedFor(verdict.gang, verdict.at_ms)]
+            case NoSeats.ALL_RESERVED:
+                return [*measured, *self._reserved(plan.reservations)]
+            case NoSeats.NONE_CLOSE if not measured:
+                return [r.PreferringCloser(self.demand.prefer, self.gang.waiting_since_ms + self.demand.prefer_wait_ms)]
+            case _:
+                return measured
+
+    # ---- blockers ----------------------------------------------------------------------------------------
 
     def _blockers(self) -> Iterator[r.Reason]:
         job, blockers = self.snapshot.job(self.gang), self.gang.blockers
@@ -263,86 +293,25 @@ class _Case:
         each, best = demand.task.gpus, max(mask.bit_count() for mask in capacity.free)
         return r.Fragmented(self.wanted, each, sum(column), best, sum(mask.bit_count() for mask in capacity.free))
 
-    # ---- order --------------------------------------------------------------------------------------------
+    def _seats(self, bounds: Bounds) -> Seating | None:
+        return find_seats(self.draft.capacity, self.demand, self.size, self.snapshot.avoid(self.gang), bounds)
 
-    def _order(self) -> Iterator[r.Reason]:
-        """There is room and quota: it is its turn, or it waits for another, or for something better."""
-        plan = self.policy(self.snapshot)
-        for decision in plan.decisions:
-            if decision.gang == self.gang.id and isinstance(decision, Place | MakeRoom):
-                victims = decision.victims if isinstance(decision, MakeRoom) else ()
-                yield r.AboutToStart(tuple(victim.gang for victim in victims))
-                return
-        found = [*self._waiting_for_closer(), *self._models(), *self._reserved(plan), *self._kept(plan)]
-        yield from found or self._behind(plan)
-
-    def _waiting_for_closer(self) -> Iterator[r.Reason]:
-        until = self.gang.waiting_since_ms + self.demand.prefer_wait_ms
-        level = self.state.topology.level_index(self.demand.prefer) if self.demand.prefer else None
-        if level is not None and self.now_ms < until and self._seats(FREE, level) is None:
-            yield r.PreferringCloser(self.demand.prefer, until)
-
-    def _models(self) -> Iterator[r.Reason]:
-        """Quota per GPU model, which shows only once the seats are known."""
-        seating = self._seats(FREE)
-        if seating is not None:
-            charge = dict(self.state.charge_for(self.demand.task, seating.everything))
-            yield from (self._quota_reason(short) for short in self._shortfalls(charge))
-
-    def _seats(self, bounds: Bounds, widest: int = 0) -> Seating | None:
-        return find_seats(
-            self.draft.capacity, self.demand, self.size, self.snapshot.avoid(self.gang), bounds, widest=widest
-        )
-
-    def _reserved(self, plan: Plan) -> Iterator[r.Reason]:
-        until = self.now_ms + self.snapshot.expected_ms(self.gang)
-        others = [each for each in plan.reservations if each.gang != self.gang.id and each.at_ms < until]
-        alone = [each for each in others if self._seats(self._bounds([each])) is None]
-        if not alone and (not others or self._seats(self._bounds(others)) is not None):
-            return
+    def _reserved(self, reservations: Sequence[Reservation]) -> Iterator[r.Reason]:
+        """The reservations that leave it no seats: those that do so alone, else all that begin before it would end."""
+        until = self.now_ms + self.snapshot.hold_ms(self.gang)
+        others = [each for each in reservations if each.gang != self.gang.id and each.at_ms < until]
+        alone = [each for each in others if self._seats(self._bounds(each)) is None]
         for each in alone or others:
             holder = self.state.gangs[each.gang]
             milli = self.state.topology.least_charge(holder.demand, holder.demand.smallest).get(GPU_MILLI, 0)
             self.reserving.append(r.InTheWay(holder.id, holder.queue, holder.user, milli, each.until_ms))
             yield r.ReservedFor(each.gang, each.at_ms)
 
-    def _kept(self, plan: Plan) -> Iterator[r.Reason]:
-        """The rest of a limit is reserved for another gang that waits for it."""
-        until, path = self.now_ms + self.snapshot.hold_ms(self.gang), self.draft.queues.path(self.gang.queue)
-        for part in plan.parts:
-            is_bound = part.queue in path and part.user in ("", self.gang.user) and part.gang != self.gang.id
-            if is_bound and part.at_ms < until:
-                yield r.ReservedFor(part.gang, part.at_ms)
-
-    def _bounds(self, reservations: Iterable[Reservation]) -> Bounds:
+    def _bounds(self, reservation: Reservation) -> Bounds:
         barred: dict[int, int] = {}
-        for each in reservations:
-            for n, seat in seated(self.state.topology, each.seats):
-                barred[n] = barred.get(n, 0) | seat.gpus
+        for n, seat in seated(self.state.topology, reservation.seats):
+            barred[n] = barred.get(n, 0) | seat.gpus
         return Bounds(barred, {}, self.draft.capacity.up)
-
-    def _behind(self, plan: Plan) -> Iterator[r.Reason]:
-        """The gang that the policy serves before it."""
-        first = self._ahead() or next((d.gang for d in plan.decisions if d.gang != self.gang.id), None)
-        if first is not None:
-            yield r.BehindInLine(first)
-
-    def _is_strict(self) -> bool:
-        parts = getattr(self.policy, "parts", None)
-        return parts is not None and not parts.backfill.may_pass and not self.gang.blockers
-
-    def _ahead(self) -> str | None:
-        """The first waiting gang of its pool, unless that is the gang itself."""
-        parts = getattr(self.policy, "parts", None)
-        walk, pool = None if parts is None else Walk(self.draft, parts.order), self._pool(self.gang)
-        while walk is not None and (turn := walk.next()) is not None:
-            if self._pool(turn.gang) == pool:
-                return None if turn.gang.id == self.gang.id else turn.gang.id
-            walk.skip(turn)
-        return None
-
-    def _pool(self, gang: Gang) -> tuple[bool, ...]:
-        return tuple(mask != 0 for mask in self.state.topology.accepted(gang.demand.task))
 
     # ---- in the way ---------------------------------------------------------------------------------------
 

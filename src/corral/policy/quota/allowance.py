@@ -49,25 +49,32 @@ class Allowances:
         return next(tree.shortfalls(gang.queue, gang.user, charge, gpu_ms, self._draft.now_ms), None)
 
     def may_have(self, gang: Gang, seats: Sequence[Seat]) -> bool:
-        return self.shortfall_of(gang, dict(self._draft.state.charge_for(gang.demand.task, seats))) is None
+        return self._shortfall_on(gang, seats) is None
+
+    def _shortfall_on(self, gang: Gang, seats: Sequence[Seat]) -> Shortfall | None:
+        return self.shortfall_of(gang, dict(self._draft.state.charge_for(gang.demand.task, seats)))
 
     def narrowed(self, gang: Gang) -> Demand | None:
         """Its demand on GPUs of which its queue may have the whole gang now; None: no restriction, or no GPUs."""
         return self._of(gang, gang.demand.smallest).narrowed if self.depends_on_gpus(gang) else None
 
-    def find(self, gang: Gang, size: int, search: Search) -> Seating | None:
+    def find(self, gang: Gang, size: int, search: Search) -> tuple[Seating | None, Shortfall | None]:
         """Seats that its queue may be charged for: those that are found first; else on GPUs on which it may have the
-        whole gang; else on several kinds of them, as many on each as it may have."""
+        whole gang; else on several kinds of them, as many on each as it may have. If there are none, the limit that
+        the seats found first would exceed."""
         found = search(gang.demand, None)
-        if found is None or not self.depends_on_gpus(gang) or self.may_have(gang, found.everything):
-            return found
+        if found is None or not self.depends_on_gpus(gang):
+            return found, None
+        short = self._shortfall_on(gang, found.everything)
+        if short is None:
+            return found, None
         allowance = self._of(gang, size)
         if allowance.narrowed is not None:
             found = search(allowance.narrowed, None)
             if found is not None and self.may_have(gang, found.everything):
-                return found
+                return found, None
         found = search(gang.demand, allowance.cut)
-        return found if found is not None and self.may_have(gang, found.everything) else None
+        return (found, None) if found is not None and self.may_have(gang, found.everything) else (None, short)
 
     def depends_on_gpus(self, gang: Gang) -> bool:
         """Whether quota depends on the placement of a gang."""

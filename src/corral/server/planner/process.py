@@ -49,8 +49,10 @@ class PlannerProcess:
     """A state that follows the journal, and a policy."""
 
     def __init__(self, policy: Policy, timeout_s: float) -> None:
-        self.policy, self._timeout_s = policy, timeout_s  # of a plan
+        self.policy = policy
+        self._timeout_s = timeout_s  # of a plan
         self.known: JournalState
+        self._last: tuple[int, Plan] | None = None  # the last plan, and the version of the state that it was made for
 
     @property
     def state(self) -> State:
@@ -60,6 +62,7 @@ class PlannerProcess:
         """Handle one message. None: it has no answer."""
         if kind == pipe_frames.BEGIN:
             self.known = JournalState.unpack(body)
+            self._last = None
             gc_tuning.look_at_everything()
             return None
         if kind == pipe_frames.FOLLOW:
@@ -71,7 +74,9 @@ class PlannerProcess:
         if kind == pipe_frames.BLAME:
             return msgspec.json.encode(search(self.state, self.policy, msgspec.json.decode(body, type=Search)))
         if kind == pipe_frames.PLAN:
-            return msgspec.json.encode(self.policy(Snapshot(self.state, msgspec.json.decode(body, type=int))))
+            plan = self.policy(Snapshot(self.state, msgspec.json.decode(body, type=int)))
+            self._last = (self.state.version, plan)
+            return msgspec.json.encode(structs.replace(plan, why=None))
         if kind == pipe_frames.NEEDS:
             snapshot = Snapshot(self.state, msgspec.json.decode(body, type=int))
             return msgspec.json.encode(needs(snapshot, self.known.fleets.fleets))
@@ -88,18 +93,23 @@ class PlannerProcess:
         job = None if known is None else self.state.jobs[known.job]
         if job is not None and job.held_why:  # planning failed because of it, so it is not planned again
             return PlannerAnswer(why=WhyAnswer(Hold(question.gang, (Quarantined(job.id, job.held_why),))))
-        hold = explain(snapshot, self.policy, question.gang)
+        hold = explain(snapshot, self._last_plan, question.gang)
         if isinstance(hold, Refusal):
             return PlannerAnswer(refusal=hold)
         hold = self._hopeful(hold)
         return PlannerAnswer(why=WhyAnswer(hold, self._changes(snapshot, hold)))
 
+    def _last_plan(self, snapshot: Snapshot) -> Plan:
+        """The last plan, with its record of why gangs wait; a new one if something has happened since."""
+        if self._last is None or self._last[0] != self.state.version:
+            self._last = (self.state.version, self.policy(snapshot))
+        return self._last[1]
+
     def _changes(self, snapshot: Snapshot, hold: Hold) -> tuple[Change, ...]:
         """The changes that would let a waiting gang start now."""
         if not hold.reasons or self.state.backlog.count > ADVICE_LINE_MAX:
             return ()
-        found = smallest_changes(snapshot, self.policy, hold.gang)
-        return () if isinstance(found, Refusal) else tuple(found)
+        return tuple(smallest_changes(snapshot, self.policy, hold))
 
     def _hopeful(self, hold: Hold) -> Hold:
         """A gang that fits on no current node may fit on nodes that fleets can add."""
@@ -124,7 +134,7 @@ class PlannerProcess:
         for gang in [gang for job in question.specs for gang in state.jobs[job].gangs]:
             prospect = _foreseen(plan, gang, now_ms)
             if prospect is None:
-                hold = explain(snapshot, self.policy, gang)
+                hold = explain(snapshot, lambda _: plan, gang)
                 prospect = DryRunOutcome(gang, hold=None if isinstance(hold, Refusal) else hold)
                 if prospect.hold is not None and len(found) < ADVISED_MAX:
                     prospect = structs.replace(prospect, changes=self._changes(snapshot, prospect.hold))

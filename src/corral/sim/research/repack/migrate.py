@@ -11,7 +11,8 @@ from corral.core.cluster.capacity import Capacity
 from corral.core.cluster.resources import Demand, Seat
 from corral.core.cluster.slots import could_take, slots
 from corral.core.model import Cause, Gang, GangState
-from corral.core.plan import Evict
+from corral.core.plan import Behind, Evict, Verdict
+from corral.core.queues.quota import Shortfall
 from corral.core.state import seated
 from corral.policy.placement.seating import FREE, find_seats, seats_on
 from corral.sim.research.repack.seats import Found, Seats
@@ -62,6 +63,11 @@ class Migration(Seats):
             found = self._find(gang, (len(gang.seats),))
             if found is not None:
                 self._sit(gang, found[0])
+
+    def why(self, gang: Gang) -> Verdict:
+        """Those of a higher rank were placed first, also gangs that hold seats or will restart on others."""
+        verdict, first = super().why(gang), self.order[0]
+        return verdict if isinstance(verdict, Shortfall) or first is gang else Behind(first.id)
 
     def _is_at_home(self, gang: Gang) -> bool:
         up, open_ = self.capacity.up, self.capacity.open

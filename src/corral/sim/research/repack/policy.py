@@ -38,7 +38,8 @@ class Repack:
         seating = (Migration if self.moves else InPlace)(cycle, self.rank)
         seating.seat()
         seating.decide()
-        return Plan(snapshot.now_ms, tuple(cycle.decisions), look_again_ms=self._look_again_ms(seating))
+        again = self._look_again_ms(seating)
+        return Plan(snapshot.now_ms, tuple(cycle.decisions), look_again_ms=again, why=seating.why)
 
     def _look_again_ms(self, seating: Seats) -> int | None:
         if self.change is None:

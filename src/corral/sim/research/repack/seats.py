@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from corral.core.cluster.resources import GPU_MILLI, Amounts, Demand, Seat
 from corral.core.cluster.slots import gpu_slots
 from corral.core.model import Cause, Gang, GangState
-from corral.core.plan import MakeRoom, Place, Victim
+from corral.core.plan import MakeRoom, NoSeats, Place, Verdict, Victim
+from corral.core.queues.quota import Shortfall
 from corral.core.state import seated
 from corral.policy.cycle.standard import Cycle
 from corral.policy.placement.seating import spread_of, whole_gpus
@@ -47,6 +48,7 @@ class Seats:
         self.leaving: dict[str, Gang] = {}
         self.moving: dict[str, Gang] = {}
         self._full: set[Demand] = set()  # demands that did not fit: later turns have less room
+        self._refused: dict[str, Shortfall] = {}  # gangs for which quota was too small
 
     def _is_movable(self, gang: Gang) -> bool:
         return (
@@ -73,6 +75,10 @@ class Seats:
             if not self.state.gangs[name].holds_seats:
                 yield self.state.gangs[name]
 
+    def why(self, gang: Gang) -> Verdict:
+        """Why a gang waits."""
+        return self._refused.get(gang.id, NoSeats.NONE_FREE)
+
     # ---- trying out --------------------------------------------------------------------------------------------
 
     def _sit(self, gang: Gang, seats: Sequence[Seat], sign: int = 1) -> None:
@@ -95,7 +101,10 @@ class Seats:
     def _may_have(self, gang: Gang, seats: Sequence[Seat]) -> bool:
         charge, gpu_ms = self._charge(gang, seats)
         queues, now_ms = self.draft.queues, self.cycle.now_ms
-        return next(queues.shortfalls(gang.queue, gang.user, dict(charge), gpu_ms, now_ms), None) is None
+        short = next(queues.shortfalls(gang.queue, gang.user, dict(charge), gpu_ms, now_ms), None)
+        if short is not None:
+            self._refused[gang.id] = short
+        return short is None
 
     # ---- deciding ----------------------------------------------------------------------------------------------
 
