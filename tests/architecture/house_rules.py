@@ -201,6 +201,7 @@ RULES: dict[Rule, tuple[str, ...] | None] = {
     module_opens_with_its_scope: None,
     module_is_short: None,
     functions_are_short: None,
+    values_are_assigned_one_by_one: None,
     names_say_something: None,
     nothing_is_left_unfinished: None,
     deciding_does_nothing_else: ("core", "policy", "batching"),

@@ -1,6 +1,5 @@
 """The house rules hold in all of src/corral, but for the exceptions listed here with their reasons."""
 
-from collections import Counter
 from functools import cache
 
 import pytest
@@ -59,11 +58,6 @@ SAME_MODULE: dict[str, str] = {
     "settings": "settings of a package",
 }
 
-# package -> how many assignments of three and more values at once it still has. The numbers only shrink.
-ASSIGNED_AT_ONCE: dict[str, int] = {
-    "policy": 10,
-}
-
 PER_MODULE = list(RULES)
 RULE_NAMES = [rule.__name__ for rule in PER_MODULE]
 
@@ -91,14 +85,6 @@ def test_there_is_something_to_check(package):
 def test_house_rule(rule: Rule):
     complaints = unexcused(rule.__name__, breaches(rule, parsed_source()))
     assert not complaints, "\n" + "\n".join(complaints)
-
-
-def test_values_are_assigned_one_by_one():
-    found = Counter(
-        module.package for module in parsed_source() for _ in house_rules.values_are_assigned_one_by_one(module)
-    )
-    assert {package: count for package, count in found.items() if count > ASSIGNED_AT_ONCE.get(package, 0)} == {}
-    assert not ASSIGNED_AT_ONCE.keys() - found.keys(), "remove what is done from ASSIGNED_AT_ONCE"
 
 
 @pytest.mark.parametrize(

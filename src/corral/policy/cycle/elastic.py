@@ -183,7 +183,8 @@ def _where(draft: Draft, gang: Gang, bounds: Bounds) -> Where:
 
 
 def _more_seats(draft: Draft, demand: Demand, where: Where, extra: int, most: Most) -> tuple[Seat, ...]:
-    capacity, topology, (_, avoid, lo, hi, bounds) = draft.capacity, draft.capacity.topology, where
+    capacity, topology = draft.capacity, draft.capacity.topology
+    _, avoid, lo, hi, bounds = where
     column = bounded_slots(capacity, demand, avoid, bounds)
     nearby = [count if lo <= n < hi else 0 for n, count in enumerate(column)]
     most[where] = sum(nearby)

@@ -38,7 +38,9 @@ class Guarantees:
     unless the queue itself is served before."""
 
     def __init__(self, draft: Draft) -> None:
-        self.tree, self._topology, self._now_ms = draft.queues, draft.state.topology, draft.now_ms
+        self.tree = draft.queues
+        self._topology = draft.state.topology
+        self._now_ms = draft.now_ms
         self._dimensions = self.tree.guaranteed
         self._left: dict[str, dict[str, int]] = {}  # queue -> dimension -> how much
         self._may_owe: dict[str, bool] = {}
@@ -106,10 +108,12 @@ class _Entrant:
         "queue",
         "stamp",
         "waiting",
-    )  # fmt: skip
+    )
 
     def __init__(self, queue: str, depth: int, parent: _Entrant | None, waiting: list[Bucket]) -> None:
-        self.queue, self.depth, self.parent = queue, depth, parent
+        self.queue = queue
+        self.depth = depth
+        self.parent = parent
         self.is_own = parent is not None and parent.queue == queue
         self.name = queue + "/" if self.is_own else queue  # goes before the names of the children
         self.waiting = waiting  # all buckets here and below
@@ -142,7 +146,10 @@ class Tournament:
         queue: str = ROOT,
         rights: Rights = EVERYBODY,
     ) -> None:
-        self._guarantees, self._tree, self._order, self._shares = guarantees, guarantees.tree, order, shares
+        self._guarantees = guarantees
+        self._tree = guarantees.tree
+        self._order = order
+        self._shares = shares
         self._best_at, self._rights = best_at, rights
         self._root = _Entrant(queue, len(self._tree.path(queue)) - 1, None, list(buckets))
         self._entrants: dict[str, _Entrant] = {}  # by queue
@@ -278,7 +285,8 @@ class Tournament:
 
     def _of_buckets(self, entrant: _Entrant) -> Offer | None:
         """The first owner, else the first gang. Gangs that wait beside children have no such right against them."""
-        found, rights, is_all = None, min(self._rights, entrant.depth), self._rights == EVERYBODY
+        found, is_all = None, self._rights == EVERYBODY
+        rights = min(self._rights, entrant.depth)
         if self._order.owners_first and self._guarantees.may_owe(entrant.queue) and not (entrant.is_own and is_all):
             found = self._first_at(entrant.buckets, rights)
         entrant.is_entitled = found is not None
@@ -335,7 +343,9 @@ class Tournament:
         key = self._bound(entrant)
         if entrant.is_over or (entrant.known == _BOUND and key == entrant.key):
             return
-        entrant.key, entrant.known, entrant.best = key, _BOUND, None
+        entrant.key = key
+        entrant.known = _BOUND
+        entrant.best = None
         entrant.stamp += 1
         if entrant.parent is not None:
             heappush(entrant.parent.heap, (key, entrant.name, entrant.stamp))
