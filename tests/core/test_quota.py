@@ -142,16 +142,6 @@ def test_an_entitlement_must_hold_at_every_level_where_the_paths_differ():
     assert not made.is_entitled("x/a", "y", dict(gpu_amounts(2)), 0), "x as a whole has its share"
 
 
-def test_a_queue_borrows_when_it_has_more_than_its_guarantee():
-    made = uses(tree(queue("a", guarantee=4), queue("b")), "a", 4)
-    assert not made.is_borrowing("a", "b", (GPU_MILLI,), 0)
-    assert uses(made, "a", 1).is_borrowing("a", "b", (GPU_MILLI,), 0)
-
-
-def test_a_queue_without_guarantee_borrows_whatever_it_has():
-    assert uses(tree(queue("a"), queue("b")), "a", 1).is_borrowing("a", "b", (GPU_MILLI,), 0)
-
-
 def test_guarantees_of_gpu_work_are_argued_over_gpus_alone():
     assert contested({GPU_MILLI: 1000, "cpu_milli": 5}) == (GPU_MILLI,)
     assert contested({"cpu_milli": 5, "licence": 1}) == ("cpu_milli",)

@@ -12,8 +12,9 @@ from itertools import product
 import pytest
 
 from corral.core.cluster.resources import Seat
+from corral.core.intake import commands
 from corral.core.model import Gang
-from corral.core.plan import MakeRoom
+from corral.core.plan import MakeRoom, Place
 from tests.world import World, demand_of, seat
 
 
@@ -190,3 +191,145 @@ def is_enough(made: World, leave: list[Gang]) -> bool:
         where = name[0] if demand.within else ""
         rooms[where] = rooms.get(where, 0) + mask.bit_count() // demand.task.gpus
     return max(rooms.values()) >= demand.tasks
+
+
+# ---- feasible by construction ------------------------------------------------------------------------------------
+
+CROWDS, OWNERS = 3, 6
+
+#: Sizes of the gangs that run: (GPUs of a task, tasks).
+RUNNING = {
+    "one GPU": ((1, 1),),
+    "any size": ((1, 1), (1, 1), (2, 1), (3, 1), (4, 1), (8, 1)),
+    "several nodes": ((1, 1), (1, 1), (1, 2), (2, 1), (2, 2), (4, 1)),
+}
+
+
+class Crowd:
+    """A full cluster of borrowers in five queues, of any depth. Guarantees are set so that one way of making room for
+    an owner is just legal; the way itself is drawn at random, and nothing of the policy is used for it."""
+
+    def __init__(self, seed: str, nodes: int, sizes: tuple[tuple[int, int], ...], idle: int = 0) -> None:
+        self.rng = random.Random(seed)
+        self.nodes = [f"n{n}" for n in range(nodes)]
+        self.world = World().rack("n", nodes, 8)
+        self.world.checks = False
+        self.queues = self._tree()
+        for name in self.queues:
+            self.world.queue(name)
+        self.free = {name: list(range(8)) for name in self.nodes}
+        for node in self.rng.sample(self.nodes, idle):
+            self.free[node].pop()
+        self.idle = idle
+        self.gangs: list[Gang] = []
+        self._fill(sizes)
+        self.paths = {
+            name: ["/".join(name.split("/")[: i + 1]) for i in range(name.count("/") + 1)] for name in self.queues
+        }
+        self.used = self._sums(self.gangs)
+
+    def _tree(self) -> list[str]:
+        """Five queues in which gangs run, and the queues above them."""
+        names: list[str] = []
+        for letter in "abcde":
+            above = [name for name in names if name.count("/") < 3]
+            parent = self.rng.choice(above) if above and self.rng.random() < 0.6 else ""
+            names.append(f"{parent}/{letter}" if parent else letter)
+        return names
+
+    def _fill(self, sizes: tuple[tuple[int, int], ...]) -> None:
+        rng, number = self.rng, 0
+        while any(self.free.values()):
+            each, tasks = rng.choice(sizes) if number < 4 * len(self.nodes) else (1, 1)
+            nodes = [name for name in rng.sample(self.nodes, len(self.nodes)) if len(self.free[name]) >= each][:tasks]
+            if len(nodes) == tasks:
+                seats = [seat(name, *(self.free[name].pop() for _ in range(each))) for name in nodes]
+                cost = rng.choice((0, 1_000, 60_000))
+                queue, demand = rng.choice(self.queues), demand_of(each, tasks)
+                self.gangs.append(self.world.run(f"r{number}", queue, demand, seats, restart_cost_ms=cost))
+            number += 1
+
+    def _sums(self, gangs: list[Gang]) -> dict[str, int]:
+        """What gangs hold in each queue and in those below it, in GPUs."""
+        found = dict.fromkeys(self.queues, 0)
+        for gang in gangs:
+            for name in self.paths[gang.queue]:
+                found[name] += gang.gpu_milli // 1000
+        return found
+
+    def ask(self, each: int, tasks: int) -> Gang:
+        """An owner that wants this much, which is just feasible."""
+        leave = self._way(each, tasks)
+        given = self._sums(leave)
+        left = {"": sum(self.used[name] for name in self.queues if "/" not in name) - each * tasks}
+        for name in self.queues:
+            self.world.queue(name)
+        for name in self.queues:  # those above first: children never have more than their parent
+            parent = name.rpartition("/")[0]
+            largest = max([gang.gpu_milli // 1000 for gang in leave if name in self.paths[gang.queue]], default=1)
+            more = self.rng.choice((0, 0, largest - 1, -3))  # the last victim may take it below; or there is some slack
+            left[name] = max(0, min(self.used[name] - given[name] + more, left[parent]))
+            left[parent] -= left[name]
+            self.world.queue(name, guarantee=left[name])
+        self.world.queue("owner", guarantee=each * tasks)
+        if self.idle:
+            self.world.queue("keeper", guarantee=self.idle, lend=0)
+        return self.world.submit(f"owner{self.world.now}", "owner", demand_of(each, tasks))
+
+    def _way(self, each: int, tasks: int) -> list[Gang]:
+        """Some gangs that make room when they leave, without the GPUs that are idle."""
+        rng, wanted = self.rng, dict.fromkeys(self.nodes, 0)
+        leave: list[Gang] = []
+        while tasks:
+            name = rng.choice(self.nodes)
+            here = [gang for gang in self.gangs if self._on([gang], name)]
+            if self._on(here, name) < each * (wanted[name] + 1):
+                continue
+            wanted[name] += 1
+            tasks -= 1
+            more = [gang for gang in rng.sample(here, len(here)) if gang not in leave]
+            for gang in list(more):
+                fewer = [other for other in more if other is not gang]
+                more = fewer if self._on([*leave, *fewer], name) >= each * wanted[name] else more
+            leave += more
+        return leave
+
+    def _on(self, gangs: list[Gang], node: str) -> int:
+        return sum(each.gpus.bit_count() for gang in gangs for each in gang.seats if each.node == node)
+
+    def decided(self, gang: Gang) -> MakeRoom | Place | None:
+        plan = self.world.engine.policy(self.world.snapshot())
+        found = [each for each in plan.decisions if each.gang == gang.id]
+        return next((each for each in found if isinstance(each, MakeRoom | Place)), None)
+
+    def is_legal(self, decision: MakeRoom | Place) -> bool:
+        """Without the largest victim every queue that gives something still has more than its guarantee."""
+        victims = decision.victims if isinstance(decision, MakeRoom) else ()
+        gangs = [self.world.state.gangs[victim.gang] for victim in victims]
+        for name in self.queues:
+            given = [gang.gpu_milli // 1000 for gang in gangs if name in self.paths[gang.queue]]
+            guarantee = dict(self.world.state.queues.queues[name].spec.guarantee).get("gpu_milli", 0) // 1000
+            if given and self.used[name] - sum(given) + max(given) <= guarantee:
+                return False
+        return True
+
+
+@pytest.mark.parametrize("idle", [0, 3], ids=["", "beside a queue that lends nothing"])
+@pytest.mark.parametrize("nodes", [5, 10, 20, 60])
+@pytest.mark.parametrize("sizes", RUNNING.values(), ids=RUNNING)
+def test_what_is_just_feasible_is_served_in_any_tree(sizes, nodes, idle):
+    denied = []
+    for seed in range(CROWDS):
+        crowd = Crowd(f"{nodes} {seed}", nodes, sizes, idle)
+        for _ in range(OWNERS):
+            each = crowd.rng.randint(1, 8)
+            tasks = crowd.rng.randint(1, min(8, nodes * (8 // each) // 2))
+            gang = crowd.ask(each, tasks)
+            decision = crowd.decided(gang)
+            if decision is None:
+                denied.append((seed, each, tasks))
+            else:
+                assert crowd.is_legal(decision)
+            crowd.world.take(commands.cancel(crowd.world.state, gang.job, crowd.world.now))
+            crowd.world.wait(1)
+    assert not denied

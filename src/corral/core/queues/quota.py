@@ -308,13 +308,6 @@ class QueueTree(Undoable):
         below = self.below(name, against)  # empty for a queue above the other: it has no separate guarantee there
         return bool(below) and all(self.is_within(each, charge, now_ms) for each in below)
 
-    def is_borrowing(self, name: str, against: str, dimensions: Iterable[str], now_ms: int) -> bool:
-        """Whether a queue has more than its guarantee, at every level where it differs from another."""
-        return all(
-            any(self.queues[each].used.get(d, 0) > (self.guarantee(each, d, now_ms) or 0) for d in dimensions)
-            for each in self.below(name, against)
-        )
-
     def is_within(self, name: str, charge: Mapping[str, int], now_ms: int) -> bool:
         """Whether one queue, taken by itself, stays within its guarantee with this charge."""
         dimensions = contested(charge)

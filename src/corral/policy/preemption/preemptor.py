@@ -23,7 +23,8 @@ from corral.core.queues.quota import Shortfall
 from corral.core.snapshot import ROOM_MS, Draft
 from corral.core.state import State, seated
 from corral.policy.placement.seating import FREE, Bounds, Seating, find_seats
-from corral.policy.preemption.rights import Giving, Group, Rights
+from corral.policy.preemption.ledger import Ledger
+from corral.policy.preemption.rights import Group, Rights
 from corral.policy.preemption.search import EXACT_MAX, cheapest
 from corral.policy.preemption.vacancy import Candidate, by_node
 
@@ -399,9 +400,11 @@ class Preemptor:
         picked = None
         sets = [candidates]
         if not may_be_charged and len(candidates) > EXACT_MAX:  # gangs that free quota may be enough; if not, all
-            sets = [self._helpful(gang, size, candidates), candidates]
+            helpful = self._helpful(gang, size, candidates)
+            sets = [helpful, candidates] if len(helpful) < len(candidates) else sets
+        ledger = Ledger(self._draft, gang.queue, self._charge(gang, size))
         for some in sets:
-            picked = cheapest(capacity, demand, size, avoid, bounds, some, lambda: Giving(self._draft, gang), is_enough)
+            picked = cheapest(capacity, demand, size, avoid, bounds, some, ledger, is_enough)
             if picked is not None:
                 break
         if picked is None:

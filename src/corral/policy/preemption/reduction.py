@@ -9,8 +9,8 @@ ledger.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
 
+from corral.policy.preemption.ledger import Account, Ledger
 from corral.policy.preemption.vacancy import Candidate, Vacancy, in_order
 
 #: Whether these together are enough, as far as quota goes.
@@ -20,31 +20,18 @@ Kind = tuple[object, ...]
 
 #: How many sets are tried before the search returns the best found so far.
 EXPANSIONS_MAX = 2_000
-DEPTH_MAX = 200  # more candidates than this are not searched one by one
 ROUNDS_MAX = 8  # how often an order is changed to keep gangs whose queues lost too much
-
-
-class Ledger(Protocol):
-    """What queues have lost so far."""
-
-    def add(self, candidates: Sequence[Candidate]) -> bool:
-        """Whether these may be added to those before; all of them are, or none."""
-        ...
-
-
-def is_legal(new_ledger: Callable[[], Ledger], chosen: Sequence[Candidate]) -> bool:
-    return new_ledger().add(chosen)
 
 
 class Reduction:
     """Within one domain, from a set of candidates; a gang has one candidate, or two of which one frees less."""
 
     def __init__(
-        self, vacancy: Vacancy, at: int, candidates: Iterable[Candidate], new_ledger: Callable[[], Ledger], enough: Test
+        self, vacancy: Vacancy, at: int, candidates: Iterable[Candidate], ledger: Ledger, enough: Test
     ) -> None:
         self._vacancy = vacancy
         self._at = at
-        self._new_ledger = new_ledger
+        self._ledger = ledger
         self._is_enough = enough
         self._whole: dict[str, Candidate] = {}  # the most that a gang could give up
         self._less: dict[str, Candidate] = {}  # and the least
@@ -66,9 +53,8 @@ class Reduction:
         if self._fits() and self._is_enough(everyone):
             if best is None:
                 self._best = self._reduced(everyone)
-            if len(everyone) <= DEPTH_MAX and (is_exact or self._best is None):
+            if is_exact:
                 order = self._in_order(everyone, self._overdrawn(everyone))
-                self._left = EXPANSIONS_MAX if self._best is not None else 4 * EXPANSIONS_MAX
                 self._descend(order, 0, everyone, [], frozenset())
         vacancy.undo(mark)
         return self._best
@@ -92,7 +78,7 @@ class Reduction:
             self._shrink(chosen)
             self._vacancy.undo(mark)
             found = list(chosen.values())
-            if is_legal(self._new_ledger, found):
+            if self._ledger.is_legal(found):
                 return found
             overdrawn = self._overdrawn(found)
             if overdrawn <= spared:
@@ -138,7 +124,7 @@ class Reduction:
         each. Of candidates of one kind the more expensive stay first, so if one must leave, all that follow must
         (``must``)."""
         self._left -= 1
-        if self._left <= 0 or not is_legal(self._new_ledger, asked):
+        if self._left <= 0 or not self._ledger.is_legal(asked):
             return
         if self._best is not None and self._price(asked) >= self._price(self._best):
             return
@@ -176,8 +162,8 @@ class Reduction:
 
     def _overdrawn(self, candidates: Sequence[Candidate]) -> set[str]:
         """The gangs of queues that would lose too much, if all of these left."""
-        ledger = self._new_ledger()
-        refused = {c.gang.queue for c in sorted(candidates, key=in_order) if not ledger.add((c,))}
+        account = Account(self._ledger)
+        refused = {c.gang.queue for c in sorted(candidates, key=in_order) if not account.add((c,))}
         return {c.gang.id for c in candidates if c.gang.queue in refused}
 
     def _in_order(self, candidates: Sequence[Candidate], first: set[str]) -> list[Candidate]:

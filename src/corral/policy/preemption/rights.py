@@ -6,14 +6,14 @@ Knows queues, guarantees and priorities. Does not know placement or price.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
 from functools import cached_property
 
-from corral.core.cluster.resources import GPU_MILLI, SHARE_DIMENSIONS
+from corral.core.cluster.resources import SHARE_DIMENSIONS
 from corral.core.model import NEVER_MS, Cause, Gang, GangState
+from corral.core.queues.terms import contested
 from corral.core.snapshot import Draft
-from corral.policy.preemption.vacancy import Candidate
 
 Group = tuple[str, int]  # gangs of one queue and priority
 
@@ -117,23 +117,20 @@ class Rights:
         A gang that only has a higher priority may preempt the others, not these. Otherwise it would take, whenever a
         gang of the queue starts, what the queue takes back when that gang ends.
         """
-        found: set[str] = set()
-        for name in queues:
-            guarantee = self._tree.guarantee(name, GPU_MILLI, self._draft.now_ms)
-            if guarantee:
-                found |= self._first_of(name, guarantee)
-        return found
+        return {gang for name in queues for gang in self._first_of(name)}
 
-    def _first_of(self, name: str, gpu_milli: int) -> set[str]:
+    def _first_of(self, name: str) -> set[str]:
         known = self._first.get(name)
         if known is None:
             known = self._first[name] = set()
-            gangs = [each for group in self._groups_below.get(name, ()) for each in self.askable(group)]
+            covers = {each: self._tree.guarantee(name, each, self._draft.now_ms) for each in self._tree.guaranteed}
+            left = {dimension: amount for dimension, amount in covers.items() if amount}
+            gangs = [each for group in self._groups_below.get(name, ()) for each in self.askable(group)] if left else []
             for gang in sorted(gangs, key=_turn):
-                gpu_milli -= gang.gpu_milli
-                if gpu_milli < 0:
-                    break
-                known.add(gang.id)
+                charge = dict(gang.charged)
+                left = {dimension: amount - charge.get(dimension, 0) for dimension, amount in left.items()}
+                if all(left.get(dimension, -1) >= 0 for dimension in contested(charge)):
+                    known.add(gang.id)
         return known
 
     @cached_property
@@ -263,50 +260,13 @@ class _Borrowing:
         return self._known[queue]
 
     def _borrows_anything(self, name: str) -> bool:
-        """Whether a queue has more than its guarantee: of GPUs, or, if it uses none, of another shared resource."""
-        used = self._tree.queues[name].used
+        """Whether a queue has more than its guarantee: of GPUs, of a resource that some queue is guaranteed, or, if it
+        uses none of these, of another shared resource."""
+        used, is_idle = self._tree.queues[name].used, True
         for dimension in SHARE_DIMENSIONS:
             amount = used.get(dimension, 0)
-            if amount > (self._tree.guarantee(name, dimension, self._now_ms) or 0):
+            counts = is_idle or dimension in self._tree.guaranteed
+            if counts and amount > (self._tree.guarantee(name, dimension, self._now_ms) or 0):
                 return True
-            if amount:
-                return False
+            is_idle = is_idle and not amount
         return False
-
-
-class Giving:
-    """What queues give up for one gang, as candidates are added one after another.
-
-    An owner may reclaim from a queue while it has more than its guarantee: without all chosen gangs except the largest,
-    the queue must still be above it, so the order of the gangs does not matter. A borrower that only has a higher
-    priority leaves every queue at least its guarantee; otherwise the two would preempt each other for ever.
-    """
-
-    def __init__(self, draft: Draft, gang: Gang) -> None:
-        self._tree = draft.queues
-        self._now_ms = draft.now_ms
-        self._gang = gang
-        self._given: dict[str, tuple[int, int]] = {}  # queue -> sum and maximum of what its gangs give up
-        self._above: dict[str, int] = {}  # queue -> what it has above its guarantee
-
-    def add(self, candidates: Sequence[Candidate]) -> bool:
-        """Whether all of these may be preempted as well. If not, none is added."""
-        after: dict[str, tuple[int, int]] = {}
-        for candidate in candidates:
-            if candidate.may_go_below or not candidate.gpu_milli:
-                continue
-            for queue in self._tree.below(candidate.gang.queue, self._gang.queue):
-                total, largest = after.get(queue) or self._given.get(queue, (0, 0))
-                total, largest = total + candidate.gpu_milli, max(largest, candidate.gpu_milli)
-                left = self._above_of(queue) - total
-                if left + largest <= 0 if candidate.is_reclaimed else left < 0:
-                    return False
-                after[queue] = (total, largest)
-        self._given.update(after)
-        return True
-
-    def _above_of(self, queue: str) -> int:
-        if queue not in self._above:
-            used = self._tree.queues[queue].used.get(GPU_MILLI, 0)
-            self._above[queue] = used - (self._tree.guarantee(queue, GPU_MILLI, self._now_ms) or 0)
-        return self._above[queue]

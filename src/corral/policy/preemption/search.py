@@ -7,7 +7,7 @@ is used. The result does not depend on the order in which candidates are given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
 from corral.core.cluster.capacity import Capacity
@@ -15,7 +15,9 @@ from corral.core.cluster.resources import Demand
 from corral.core.cluster.slots import could_take
 from corral.core.model import NEVER_MS
 from corral.policy.placement.seating import Bounds
-from corral.policy.preemption.reduction import Ledger, Reduction, Test, is_legal
+from corral.policy.preemption.ledger import Account, Ledger
+from corral.policy.preemption.reduction import Reduction, Test
+from corral.policy.preemption.transport import Transport
 from corral.policy.preemption.vacancy import Candidate, Here, Vacancy, in_order
 
 EXACT_MAX = 24  # more candidates than this are not searched exactly
@@ -28,22 +30,24 @@ def cheapest(
     avoid: Sequence[str],
     bounds: Bounds,
     candidates: Sequence[Candidate],
-    new_ledger: Callable[[], Ledger],
+    ledger: Ledger,
     is_enough: Test,
 ) -> list[Candidate] | None:
     """The cheapest legal set that makes enough room, or None. Leaves the capacity as it was."""
     ordered = sorted(candidates, key=in_order)
     is_small = len(ordered) <= EXACT_MAX
     if is_small:
-        ordered = [each for each in ordered if is_legal(new_ledger, [each])]
+        ordered = [each for each in ordered if ledger.is_legal([each])]
         if not _could_take(capacity, demand, size, ordered):
             return None
-    search = _Search(Vacancy(capacity, demand, size, avoid, bounds), new_ledger, is_enough)
+    search = _Search(Vacancy(capacity, demand, size, avoid, bounds), ledger, is_enough)
     if is_small and not search.could_fit(ordered):
         return None
     best = search.greedy(ordered)
     if is_small or best is None:
         best = search.reduce(ordered, best)
+    if best is None:
+        best = search.transport(ordered)
     return None if best is None else search.without_idle(best)
 
 
@@ -68,9 +72,9 @@ def _whole(candidates: Sequence[Candidate]) -> Iterable[Candidate]:
 
 
 class _Search:
-    def __init__(self, vacancy: Vacancy, new_ledger: Callable[[], Ledger], is_enough: Test) -> None:
+    def __init__(self, vacancy: Vacancy, ledger: Ledger, is_enough: Test) -> None:
         self._vacancy = vacancy
-        self._new_ledger = new_ledger
+        self._ledger = ledger
         self._is_enough = is_enough
         self._needs_quota = not is_enough(())  # then it may help to preempt a gang elsewhere
 
@@ -93,7 +97,7 @@ class _Search:
             if here and self._may_be_enough(
                 self._by_node(here, *self._vacancy.domains[at]), *self._vacancy.domains[at]
             ):
-                reduction = Reduction(self._vacancy, at, here, self._new_ledger, self._is_enough)
+                reduction = Reduction(self._vacancy, at, here, self._ledger, self._is_enough)
                 best = reduction.run(best, is_exact)
         return best
 
@@ -103,6 +107,40 @@ class _Search:
         if not self._vacancy.demand.within or self._needs_quota:
             return candidates
         return [c for c in candidates if any(lo <= n < hi for n, _ in c.on)]
+
+    # ---- where queues may lose just enough ---------------------------------------------------------------------
+
+    def transport(self, candidates: Sequence[Candidate]) -> list[Candidate] | None:
+        """A legal set, if there is one: see ``Transport``. Only if not all of them may leave together."""
+        if self._ledger.is_legal(_whole(candidates)):
+            return None
+        lawful = [each for each in candidates if self._ledger.is_legal((each,))]
+        for at, (lo, hi) in enumerate(self._vacancy.domains):
+            here = self._within(lawful, at)
+            if here and self._may_be_enough(self._by_node(here, lo, hi), lo, hi):
+                found = Transport(self._vacancy, at, here, self._ledger).find()
+                if found is not None:
+                    mark = self._vacancy.mark()
+                    found = self._with_quota(found, lawful)
+                    for candidate in found:
+                        self._vacancy.free(candidate)
+                    trimmed = self._trim(found, at)
+                    self._vacancy.undo(mark)
+                    if trimmed is not None:
+                        return trimmed
+        return None
+
+    def _with_quota(self, chosen: list[Candidate], candidates: Iterable[Candidate]) -> list[Candidate]:
+        """These, and as many others as are needed for the quota, the cheapest first."""
+        account, gone = Account(self._ledger), {each.gang.id for each in chosen}
+        account.add(chosen)
+        for candidate in candidates:
+            if self._is_enough(chosen):
+                break
+            if candidate.gang.id not in gone and account.add((candidate,)):
+                gone.add(candidate.gang.id)
+                chosen = [*chosen, candidate]
+        return chosen
 
     # ---- greedy ------------------------------------------------------------------------------------------------
 
@@ -123,7 +161,7 @@ class _Search:
             return None
         mark = vacancy.mark()
         chosen: dict[str, Candidate] = {}
-        ledger = self._new_ledger()
+        account = Account(self._ledger)
         offers = [(self._least(n, here), 0, -NEVER_MS, n) for n, here in at_node.items()]
         heapify(offers)
         while offers and not (vacancy.room(at) >= vacancy.wanted and self._is_enough(list(chosen.values()))):
@@ -136,7 +174,7 @@ class _Search:
                 heappush(offers, (*now, n))
                 continue
             asked = [candidate for candidate, _ in steps]
-            if ledger.add(asked):
+            if account.add(asked):
                 for candidate in asked:
                     chosen[candidate.gang.id] = candidate
                     vacancy.free(candidate)
@@ -151,9 +189,9 @@ class _Search:
 
     def _refused(self, chosen: Iterable[Candidate], asked: Sequence[Candidate]) -> Candidate:
         """The first of a step that may not be added: without it there may be another step."""
-        ledger = self._new_ledger()
-        ledger.add(list(chosen))
-        return next(candidate for candidate in asked if not ledger.add((candidate,)))
+        account = Account(self._ledger)
+        account.add(chosen)
+        return next(candidate for candidate in asked if not account.add((candidate,)))
 
     def _by_node(self, candidates: Sequence[Candidate], lo: int, hi: int) -> dict[int, list[Here]]:
         """What candidates would free on nodes that the gang accepts, in order of price."""
@@ -255,7 +293,7 @@ class _Search:
                 chosen = fewer
             else:
                 vacancy.free(candidate)
-        return chosen if is_legal(self._new_ledger, chosen) else None
+        return chosen if self._ledger.is_legal(chosen) else None
 
     def without_idle(self, chosen: list[Candidate]) -> list[Candidate]:
         """Without candidates that are not needed; some may cost nothing."""
