@@ -16,8 +16,9 @@ from tests.judges.scenario import HOUR_MS, MINUTE_MS, Machine, Scenario, Step, T
 FEATURES = (
     "models", "amounts", "slices", "elastic", "spares", "priority", "limits", "user_limits", "lend", "budget",
     "changes", "weights", "users", "topology", "lengths", "fixed", "time_share", "failures", "drain", "terms",
-    "cancel", "model_limits", "narrow", "bursts",
+    "cancel", "model_limits", "narrow", "bursts", "amount_terms",
 )  # fmt: skip
+CPU, MEMORY = "cpu_milli", "memory_mib"
 WAITS_MS = (1_000, 1_000, 10_000, 30_000, MINUTE_MS, 10 * MINUTE_MS, HOUR_MS, 3 * HOUR_MS)
 
 
@@ -32,6 +33,11 @@ class _Maker:
         self.has = {feature for feature in FEATURES if rng.random() < wanted}
         self.nodes = self._nodes()
         self.milli = sum(node.gpus for node in self.nodes) * 1000
+        self.amounts = {
+            name: sum(node.has.get(name, 0) for node in self.nodes)
+            for name in (CPU, MEMORY)
+            if "amount_terms" in self.has and all(name in node.has for node in self.nodes)
+        }
         self.queues = self._queues()
         self.leaves = [queue.name for queue in self.queues]
         self.count = 0
@@ -59,9 +65,9 @@ class _Maker:
         nodes = []
         for n in range(count):
             model = "A100" if "models" in has and n % 2 else "H100"
-            amounts = {"cpu_milli": rng.choice((4, 8, 16)) * 1000} if "amounts" in has else {}
-            if amounts and rng.random() < 0.5:
-                amounts["memory_mib"] = 64_000
+            amounts = {CPU: rng.choice((4, 8, 16)) * 1000} if has & {"amounts", "amount_terms"} else {}
+            if amounts and ("amount_terms" in has or rng.random() < 0.5):
+                amounts[MEMORY] = 64_000
             nodes.append(
                 Machine(
                     name=f"n{n}",
@@ -77,24 +83,31 @@ class _Maker:
 
     def _queues(self) -> list[Terms]:
         found: list[Terms] = []
-        self._branch("", self.milli // 1000, self.rng.choice((1, 2, 2, 3, 4)), found)
+        self._branch("", {GPU: self.milli, **self.amounts}, self.rng.choice((1, 2, 2, 3, 4)), found)
         return found
 
-    def _branch(self, parent: str, gpus: int, depth: int, found: list[Terms]) -> None:
-        """Some queues below a queue that may promise so many GPUs in all."""
+    def _branch(self, parent: str, left: dict[str, int], depth: int, found: list[Terms]) -> None:
+        """Some queues below a queue that may promise this much in all."""
         rng = self.rng
         for letter in "abc"[: rng.randint(1 if parent else 2, 3)]:
             name = f"{parent}/{letter}" if parent else letter
-            promised = rng.randint(0, gpus) if rng.random() < 0.6 else 0
-            gpus -= promised
+            promised = {each: self._part(amount) if rng.random() < 0.6 else 0 for each, amount in left.items()}
+            left = {each: amount - promised[each] for each, amount in left.items()}
             found.append(self._terms(name, promised))
             if depth > 1 and rng.random() < 0.6:
                 self._branch(name, promised, depth - 1, found)
 
-    def _terms(self, name: str, promised: int) -> Terms:
+    def _part(self, amount: int) -> int:
+        """Up to all of it, in thousands."""
+        return self.rng.randint(0, amount // 1000) * 1000
+
+    def _terms(self, name: str, guarantee: dict[str, int]) -> Terms:
         rng, has = self.rng, self.has
-        total = self.milli // 1000
+        total, promised = self.milli // 1000, guarantee[GPU] // 1000
         limit: dict[str, int] = {}
+        for each, amount in self.amounts.items():
+            if "limits" in has and rng.random() < 0.4:
+                limit[each] = max(guarantee[each], 1000 + self._part(amount - 1000))
         if "limits" in has and rng.random() < 0.4:
             limit[GPU] = rng.randint(max(1, promised), total) * 1000
         if "model_limits" in has and rng.random() < 0.4:
@@ -107,9 +120,13 @@ class _Maker:
             changes.append((begin, begin + rng.choice((HOUR_MS, 6 * HOUR_MS)), more, abs(more)))
         return Terms(
             name=name,
-            guarantee={GPU: promised * 1000} if promised else {},
+            guarantee={each: amount for each, amount in guarantee.items() if amount},
             limit=limit,
-            lend={GPU: rng.randint(0, promised) * 1000} if "lend" in has and promised and rng.random() < 0.5 else {},
+            lend={
+                each: self._part(amount)
+                for each, amount in guarantee.items()
+                if "lend" in has and amount and rng.random() < 0.5
+            },
             user_limit={GPU: rng.randint(1, total) * 1000} if "user_limits" in has and rng.random() < 0.4 else {},
             weight=rng.randint(1, 4) if "weights" in has else 1,
             time_share=rng.choice((0, 3)) if "time_share" in has else 0,
@@ -154,8 +171,8 @@ class _Maker:
             return Step(kind, what=node.name, number=rng.randrange(node.gpus), health=health)
         if kind == "terms":
             old = rng.choice(self.queues)
-            promised = old.guarantee.get(GPU, 0) // 1000
-            return Step(kind, terms=self._terms(old.name, rng.randint(0, promised)))
+            promised = {each: self._part(old.guarantee.get(each, 0)) for each in (GPU, *self.amounts)}
+            return Step(kind, terms=self._terms(old.name, promised))
         return Step(kind, what=job, number=rng.choice((0, 5)) if kind == "priority" else 0)
 
     def _submit(self) -> Step:
@@ -170,9 +187,11 @@ class _Maker:
             work |= {"gpus": 0, "slice_mib": rng.choice((10_000, 20_000, 30_000))}
         if "models" in has and rng.random() < 0.4:
             work["models"] = [node.model]
-        if "amounts" in has and rng.random() < 0.7:
-            work["amounts"] = {"cpu_milli": rng.choice((1, 2, 4)) * 1000}
-            if rng.random() < 0.1 and not work.get("slice_mib"):
+        if has & {"amounts", "amount_terms"} and rng.random() < 0.7:
+            work["amounts"] = {CPU: rng.choice((1, 2, 4)) * 1000}
+            if MEMORY in self.amounts and rng.random() < 0.5:
+                work["amounts"] = {CPU: 1000, MEMORY: rng.choice((8, 16, 32)) * 1000}
+            if rng.random() < (0.5 if self.amounts else 0.1) and not work.get("slice_mib"):
                 work["gpus"] = 0
         if "elastic" in has and tasks > 1 and rng.random() < 0.5:
             work["tasks_min"] = rng.randint(1, tasks - 1)

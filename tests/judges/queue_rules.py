@@ -61,14 +61,17 @@ def not_lent(
     board: Board, gang: Gang, charge: Charge, less: Mapping[str, Charge] | None = None, owners_too: bool = False
 ) -> Iterator[str]:
     """Whoever takes from outside a subtree leaves free what that subtree keeps for itself. An owner within its
-    guarantee from the outermost queue down takes nothing that is anybody else's."""
+    guarantee from the outermost queue down takes nothing that is anybody else's, unless it is its children's."""
     facts, less = board.facts, less or {}
     dimensions = {d for queue in facts.queues.values() for d in queue.kept if d in charge}
-    if not dimensions or (not owners_too and is_entitled(board, gang, 0, charge, less)):
-        return
     for name in dimensions:
+        rights = () if owners_too else (charge, {name: charge[name]})  # to all that it wants, or to this
+        is_owner = any(is_entitled(board, gang, 0, right, less) for right in rights)
         beside = [
-            child for above in ("", *gang.path) for child in facts.queues[above].children if child not in gang.path
+            child
+            for above in ((gang.queue,) if is_owner else ("", *gang.path))
+            for child in facts.queues[above].children
+            if child not in gang.path
         ]
         kept = sum(unlent(board, child, name, less) for child in beside)
         free = facts.total.get(name, 0) - board.used[""].get(name, 0) + _less_of(less, "", name)
@@ -180,14 +183,13 @@ def is_borrowing(board: Board, gang: Gang, level: int) -> bool:
 
 
 def _has_more(board: Board, name: str) -> bool:
-    """Of GPUs or, for a queue that has none of these, of anything that is shared."""
+    """Of GPUs, of what somebody is guaranteed or, for a queue that has none of these, of anything that is shared."""
     used, guarantee = board.used[name], board.facts.queues[name].guarantee
-    for dimension in SHARED:
-        amount = used.get(dimension, 0)
-        if amount > guarantee.get(dimension, 0):
+    promised = {dimension for queue in board.facts.queues.values() for dimension in queue.guarantee}
+    for at, dimension in enumerate(SHARED):
+        counts = dimension in promised or not any(used.get(before, 0) for before in SHARED[:at])
+        if counts and used.get(dimension, 0) > guarantee.get(dimension, 0):
             return True
-        if amount:
-            return False
     return False
 
 

@@ -12,7 +12,7 @@ from itertools import combinations
 from msgspec import Struct
 
 from corral.core.model import Cause
-from tests.judges.facts import GPU, Charge, Gang, Seat
+from tests.judges.facts import Charge, Gang, Seat, contested
 from tests.judges.gpu_time import Book
 from tests.judges.occupancy import NOTHING_BARRED, Barred, Board, Floor, least_charge, model_sets
 from tests.judges.queue_rules import asked_charge, bounds_broken, is_borrowing, is_entitled, most_of, parting
@@ -55,15 +55,19 @@ def right(board: Board, gang: Gang, other: Gang, charge: Charge) -> Cause | None
 def _sat_before(board: Board, gang: Gang, queue: str) -> tuple[bool, bool]:
     """Of the gangs of a queue, in the order in which they sat down, whether this one lies within its guarantee:
     certainly, and perhaps (a part of it does)."""
-    guarantee = board.facts.queues[queue].guarantee.get(GPU, 0)
-    if not guarantee:
+    own = board.charges.get(gang.id, {})
+    shared = contested(own)
+    guarantee = board.facts.queues[queue].guarantee
+    if not shared or not all(guarantee.get(name) for name in shared):
         return False, False
-    before = 0
-    for name, charge in board.charges.items():
-        other = board.facts.gangs[name]
-        if queue in other.path and other.turn < gang.turn and name not in board.served:
-            before += charge.get(GPU, 0)
-    return before + board.charges.get(gang.id, {}).get(GPU, 0) <= guarantee, before < guarantee
+    before = dict.fromkeys(shared, 0)
+    for each, charge in board.charges.items():
+        other = board.facts.gangs[each]
+        if queue in other.path and other.turn < gang.turn and each not in board.served:
+            for name in shared:
+                before[name] += charge.get(name, 0)
+    is_within = all(before[name] + own[name] <= guarantee[name] for name in shared)
+    return is_within, all(before[name] < guarantee[name] for name in shared)
 
 
 def is_surely_late(board: Board, gang: Gang, other: Gang) -> bool:
@@ -88,20 +92,23 @@ def may_ask(board: Board, gang: Gang) -> list[Leaver]:
 
 def is_legal(board: Board, gang: Gang, leavers: Sequence[Leaver]) -> bool:
     """The set as a whole: when the last gang of a queue gives back what was borrowed, the queue still has more than its
-    guarantee; and whoever is merely more important leaves every other queue at least its guarantee."""
-    given: dict[str, list[int]] = {}
+    guarantee; and whoever is merely more important leaves every other queue at least its guarantee.
+
+    What a gang gives up is its GPUs, if it has any, else its CPUs and memory; and what it is made to leave for."""
+    wanted = contested(asked_charge(board.facts, gang.ask))
+    given: dict[tuple[str, str], list[int]] = {}
     by_priority: set[str] = set()
     for leaver in leavers:
-        milli = leaver.freed(board).get(GPU, 0)
-        if milli and leaver.gang.queue != gang.queue:
-            below = leaver.gang.path[parting(gang, leaver.gang) :]
-            for name in below:
-                given.setdefault(name, []).append(milli)
-            if leaver.right is not Cause.RECLAIM:
-                by_priority.update(below)
-    for name, amounts in given.items():
-        above = board.used[name].get(GPU, 0) - board.facts.queues[name].guarantee.get(GPU, 0)
-        if name in by_priority:
+        freed = leaver.freed(board)
+        below = leaver.gang.path[parting(gang, leaver.gang) :]
+        for name in {*contested(freed), *wanted} if leaver.gang.queue != gang.queue else ():
+            for queue in below if freed.get(name) else ():
+                given.setdefault((queue, name), []).append(freed[name])
+        if leaver.right is not Cause.RECLAIM:
+            by_priority.update(below)
+    for (queue, name), amounts in given.items():
+        above = board.used[queue].get(name, 0) - board.facts.queues[queue].guarantee.get(name, 0)
+        if queue in by_priority:
             if sum(amounts) > above:
                 return False
         elif sum(amounts) - max(amounts) >= above:

@@ -10,8 +10,13 @@ import pytest
 from corral.core.intake import commands
 from corral.core.model import Gang
 from corral.core.plan import MakeRoom, Place
+from corral.policy.backfill.backfill import Backfill
 from corral.policy.catalog import standard
+from corral.policy.cycle.order import ByPriority
+from corral.policy.cycle.parts import Parts
+from corral.policy.cycle.standard import Standard
 from corral.policy.explain.reasons import ReservedFor
+from corral.policy.preemption.preemptor import Preemption
 from tests.policy.runs import HOUR_MS, MINUTE_MS, Run
 from tests.world import World, demand_of, seat
 
@@ -165,3 +170,22 @@ def test_a_promised_start_is_kept_when_a_queue_at_its_limit_makes_room_for_its_o
     made = [each for each in plan.decisions if isinstance(each, MakeRoom) and each.gang == "high/main"]
     assert [seat.node for each in made for seat in each.seats] == ["a1"]
     assert [(each.gang, each.at_ms - world.now) for each in plan.reservations] == [("promised/main", 10 * MINUTE_MS)]
+
+
+def test_room_is_made_where_no_reservation_is_delayed_however_long_the_victims_need():
+    """The cheapest victim leaves in time for no reservation, the next one needs longer and is late for another one."""
+    parts = Parts(ByPriority(), Backfill(depth=2), Preemption())
+    world = World(Standard(parts)).rack("a", 2, 2).rack("b", 1, 1).queue("q")
+    for n, (length_ms, grace_ms) in enumerate(((100_000, 10_000), (110_000, 30_000))):
+        fixed, victim = [seat(f"a{n}", 0)], [seat(f"a{n}", 1)]
+        world.run(f"fixed{n}", "q", seats=fixed, time_limit_ms=length_ms, grace_ms=0, preemptible=False)
+        cost_ms = 1_000 * n
+        world.run(f"victim{n}", "q", seats=victim, time_limit_ms=60_000, grace_ms=grace_ms, restart_cost_ms=cost_ms)
+    dear = world.run("dear", "q", seats=[seat("b0", 0)], restart_cost_ms=1_000_000)
+    heads = [world.submit(f"head{n}", "q", demand_of(2), priority=5).id for n in range(2)]
+    gang = world.submit("high", "q", priority=1, time_limit_ms=95_000, grace_ms=0)
+    plan = world.cycle()
+    assert [each.gang for each in plan.reservations] == heads
+    (decision,) = plan.decisions
+    assert isinstance(decision, MakeRoom)
+    assert (decision.gang, [victim.gang for victim in decision.victims]) == (gang.id, [dear.id])

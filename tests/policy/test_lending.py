@@ -87,6 +87,15 @@ def test_work_of_a_queue_itself_does_not_take_what_its_children_keep():
     assert (state_of(first), state_of(second)) == (GangState.STARTING, GangState.WAITING)
 
 
+@pytest.mark.parametrize("nodes", [2, 1], ids=["", "also where the cluster has become too small"])
+def test_a_guarantee_that_a_queue_has_from_its_children_is_not_a_right_to_what_they_keep(nodes):
+    made = World().rack("n", nodes, 4).queue("a").queue("a/b", guarantee=5, lend=0)
+    free = 4 * nodes - 5
+    gangs = [made.submit(f"own{at}", "a", demand_of(gpus=1)) for at in range(4)]
+    made.cycle()
+    assert sum(state_of(gang) is not GangState.WAITING for gang in gangs) == max(0, free)
+
+
 def test_what_a_parent_and_its_children_keep_is_not_counted_twice():
     made = World().rack("n", 1, 12).queue("org", guarantee=8, lend=4).queue("org/a", guarantee=6, lend=0).queue("c")
     tree, now = made.state.queues, made.now

@@ -298,7 +298,7 @@ class Crowd:
         return sum(each.gpus.bit_count() for gang in gangs for each in gang.seats if each.node == node)
 
     def decided(self, gang: Gang) -> MakeRoom | Place | None:
-        plan = self.world.engine.policy(self.world.snapshot())
+        plan = self.world.policy(self.world.snapshot())
         found = [each for each in plan.decisions if each.gang == gang.id]
         return next((each for each in found if isinstance(each, MakeRoom | Place)), None)
 

@@ -304,6 +304,70 @@ def test_a_louder_borrower_does_not_take_cpus_that_another_queue_is_guaranteed()
     assert (mine.eviction, small.eviction) == (None, None)
 
 
+def cpus(count: int, gpus: int = 0) -> Demand:
+    return demand_of(gpus, amounts=amounts({"cpu_milli": count * 1000}))
+
+
+def promised(**named: int) -> dict[str, object]:
+    return {"guarantee": amounts(named)}
+
+
+def test_a_reclaim_of_cpus_leaves_every_queue_the_cpus_that_it_is_guaranteed():
+    """The gangs of the queue with a guarantee are cheaper; it may lose only the one CPU that it borrows."""
+    world = World().rack("a", 1, 1, cpu_milli=8000)
+    world.queue("owner", **promised(cpu_milli=4000)).queue("other", **promised(cpu_milli=4000)).queue("borrower")
+    dear = [world.run(f"d{i}", "borrower", cpus(1), [Seat("a0")], restart_cost_ms=3_600_000) for i in range(3)]
+    cheap = [world.run(f"c{i}", "other", cpus(1), [Seat("a0")], restart_cost_ms=0) for i in range(5)]
+    owner = world.submit("mine", "owner", cpus(4))
+    world.cycle()
+    assert owner.claim
+    assert sum(gang.eviction is not None for gang in cheap) == 1
+    assert all(gang.eviction is not None for gang in dear)
+
+
+def test_gpu_work_within_its_guarantee_does_not_take_cpus_that_another_queue_is_guaranteed():
+    world = World().rack("a", 1, 2, cpu_milli=4000)
+    world.queue("owner", guarantee=1).queue("other", **promised(cpu_milli=2000)).queue("borrower")
+    taken = world.run("t", "borrower", cpus(1), [Seat("a0")])
+    kept = [world.run(f"k{i}", "other", cpus(1), [Seat("a0")]) for i in range(3)]
+    owner = world.submit("mine", "owner", cpus(2, gpus=1))
+    world.cycle()
+    assert owner.claim
+    assert sum(gang.eviction is not None for gang in kept) == 1
+    assert taken.eviction is not None
+
+
+def test_cpus_are_reclaimed_from_a_queue_that_uses_its_gpus_within_its_guarantee():
+    world = World().rack("a", 1, 1, cpu_milli=4000)
+    world.queue("owner", **promised(cpu_milli=2000)).queue("other", guarantee=1)
+    mine = world.run("gpu", "other", cpus(1, gpus=1), [Seat("a0", 1)], restart_cost_ms=0)
+    borrowed = [world.run(f"b{i}", "other", cpus(1), [Seat("a0")], restart_cost_ms=3_600_000) for i in range(3)]
+    owner = world.submit("mine", "owner", cpus(2))
+    world.cycle()
+    assert owner.claim
+    assert mine.eviction is None
+    assert sum(gang.eviction is not None for gang in borrowed) == 2
+
+
+def test_a_louder_borrower_preempts_the_last_gangs_of_a_queue_and_leaves_it_its_cpus():
+    world = World().rack("a", 1, 1, cpu_milli=3000).queue("other", **promised(cpu_milli=2000)).queue("borrower")
+    running = [world.run(f"o{i}", "other", cpus(1), [Seat("a0")]) for i in range(3)]
+    two, one = (world.submit(f"loud{count}", "borrower", cpus(count), priority=9) for count in (2, 1))
+    world.cycle()
+    assert [gang.eviction is not None for gang in running] == [False, False, True]
+    assert (bool(two.claim), bool(one.claim)) == (False, True)
+
+
+def test_a_gang_that_shrinks_gives_up_its_spares_too_and_its_queue_keeps_its_guarantee():
+    world = World().rack("a", 1, 4).queue("other", guarantee=2).queue("borrower")
+    seats = [seat("a0", n) for n in range(3)]
+    elastic = world.run("elastic", "other", demand_of(1, 2, tasks_min=1, spares=1), seats)
+    world.run("full", "borrower", seats=[seat("a0", 3)], preemptible=False)
+    loud = world.submit("loud", "borrower", priority=9)
+    world.cycle()
+    assert (elastic.eviction, loud.claim) == (None, ())
+
+
 def test_a_queue_gives_back_what_it_borrowed_and_no_more():
     world = World().rack("a", 1, 4).queue("owner", guarantee=2).queue("borrower", guarantee=3)
     running = [world.run(f"j{i}", "borrower", seats=[seat("a0", i)]) for i in range(4)]

@@ -37,8 +37,11 @@ def most(tree: QueueTree, name: str, dimension: str, asked: int, now_ms: int) ->
     left = tree.room(name, dimension, now_ms)
     if left is None or asked <= left or not unlent_beside(tree, name, dimension, now_ms):
         return None
-    if not binds(tree, name, dimension, asked, now_ms):
-        return None
+    if not binds(tree, name, dimension, asked, now_ms):  # its children always do: it has no guarantee against them
+        inside = _unlent_of(tree, tree.queues[name].children, dimension, now_ms)
+        left = tree.total.get(dimension, 0) - tree.queues[tree.path(name)[0]].used.get(dimension, 0) - inside
+        if not inside or asked <= left:
+            return None
     return max(0, tree.queues[name].used.get(dimension, 0) + left)
 
 
@@ -82,13 +85,14 @@ def never_lent(tree: QueueTree, name: str, dimension: str, now_ms: int) -> int:
 
 
 def binds(tree: QueueTree, name: str, dimension: str, asked: int, now_ms: int) -> bool:
-    """Whether what others keep binds a queue that wants this much. Not within its guarantee, if the cluster has become
-    too small for both: then the guarantee takes precedence."""
+    """Whether what others keep, except its children, binds a queue that wants this much. Not within its guarantee, if
+    the cluster has become too small for both: then the guarantee takes precedence."""
     for each in tree.path(name)[1:]:
         if tree.queues[each].used.get(dimension, 0) + asked > (tree.guarantee(each, dimension, now_ms) or 0):
             return True
-    guaranteed = (tree.guarantee(name, dimension, now_ms) or 0) + never_lent(tree, name, dimension, now_ms)
-    return guaranteed <= tree.total.get(dimension, 0)
+    children = [_always_kept(tree, child, dimension, now_ms) for child in tree.queues[name].children]
+    outside = never_lent(tree, name, dimension, now_ms) - sum(children)  # the children's part is in its guarantee
+    return (tree.guarantee(name, dimension, now_ms) or 0) + outside <= tree.total.get(dimension, 0)
 
 
 def is_guaranteed(tree: QueueTree, name: str, dimension: str, asked: int, now_ms: int) -> bool:

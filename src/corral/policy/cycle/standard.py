@@ -305,12 +305,17 @@ class Cycle:
         if self.parts.preemption is None:
             return False
         size, rather = gang.demand.smallest, self.allowances.narrowed(gang)
-        decision = self.room.make(gang, size, bounds, rather)
-        if decision is not None and self.calendar.reservations:  # it starts when all victims have left, and not now
-            later = self.calendar.bounds(gang, self._exempt(gang), self.room.vacant_ms(decision) - self.now_ms)
+        decision, later_ms = self.room.make(gang, size, bounds, rather), 0
+        while decision is not None and self.calendar.reservations:  # it starts when all victims have left, and not now
+            vacant_ms = self.room.vacant_ms(decision) - self.now_ms
+            if vacant_ms <= later_ms:
+                break
+            later_ms = vacant_ms
+            later = self.calendar.bounds(gang, self._exempt(gang), later_ms)
             number = self.state.topology.number
-            if any(seat.gpus & later.barred.get(number[seat.node], 0) for seat in decision.seats):
-                decision = self.room.make(gang, size, later, rather)
+            if not any(seat.gpus & later.barred.get(number[seat.node], 0) for seat in decision.seats):
+                break
+            decision = self.room.make(gang, size, later, rather)  # its victims may need longer
         if decision is None:
             return False
         for victim in decision.victims:

@@ -129,7 +129,8 @@ class Rights:
             for gang in sorted(gangs, key=_turn):
                 charge = dict(gang.charged)
                 left = {dimension: amount - charge.get(dimension, 0) for dimension, amount in left.items()}
-                if all(left.get(dimension, -1) >= 0 for dimension in contested(charge)):
+                shared = contested(charge)
+                if shared and all(left.get(dimension, -1) >= 0 for dimension in shared):
                     known.add(gang.id)
         return known
 

@@ -167,20 +167,27 @@ def _loss(candidate: Candidate, gpus: int, losses: Losses, is_low: bool) -> Loss
     return {key: loss * part // (whole or 1) for key, loss in losses.items()}
 
 
-def _union(*sets: Sequence[Candidate]) -> list[Candidate]:
-    return list({id(candidate): candidate for some in sets for candidate in some}.values())
+def _union(*sets: Iterable[Candidate]) -> list[Candidate]:
+    """Of a gang that would shrink for one node and leave for another, the candidate that leaves."""
+    found: dict[str, Candidate] = {}
+    for candidate in [each for some in sets for each in some]:
+        known = found.get(candidate.gang.id)
+        if known is None or len(known.frees) < len(candidate.frees):
+            found[candidate.gang.id] = candidate
+    return list(found.values())
 
 
 def _pieces(here: Iterable[Here]) -> list[list[Here]]:
     """Gangs that share GPUs in slices are one piece: a shared GPU is free only when all have left it."""
     found: list[tuple[int, list[Here]]] = []
     for item in here:
-        alone, piece = item[1] if item[0].gang.demand.task.slice_mib else 0, [item]
-        for other in [each for each in found if each[0] & alone]:
+        shared, piece = item[1] if item[0].gang.demand.task.slice_mib else 0, [item]
+        for other in [each for each in found if each[0] & shared]:
             found.remove(other)
-            alone, piece = alone | other[0], [*other[1], *piece]
-        found.append((alone, piece))
-    return [piece for _, piece in found]
+            shared, piece = shared | other[0], [*other[1], *piece]
+        found.append((shared, piece))
+    leaving = [{id(each) for each in _union([candidate for candidate, _ in piece])} for _, piece in found]
+    return [[item for item in piece if id(item[0]) in ids] for (_, piece), ids in zip(found, leaving, strict=True)]
 
 
 class _Sums:

@@ -43,8 +43,11 @@ class Candidate(Struct, frozen=True):
             capacity.take(n, seat.gpus, seat.slice_mib, self.gang.amounts)
 
     def uncharged(self, state: State) -> Amounts:
-        """What its queue is no longer charged for."""
-        return state.charge_for(self.gang.demand.task, self.frees) if self.keep else self.gang.charged
+        """What its queue is no longer charged for: of a gang that shrinks, also its spares."""
+        if not self.keep:
+            return self.gang.charged
+        kept = dict(state.charge_for(self.gang.demand.task, self.keep))
+        return tuple([(name, amount - kept.get(name, 0)) for name, amount in self.gang.charged])
 
 
 def in_order(candidate: Candidate) -> tuple[int, int]:
