@@ -200,7 +200,7 @@ def image(state: State) -> dict[str, object]:
         "gangs": state.gangs,
         "queues": dict(state.queues.queues.items()),
         "total": state.queues.total,
-        "lines": [(ln.queue, ln.priority, ln.user, ln.profile, list(ln)) for ln in state.backlog.lines()],
+        "lines": [(ln.queue, ln.priority, ln.user, ln.profile, list(ln)) for ln in state.backlog.entries()],
         "capacity": {column: getattr(capacity, column) for column in columns},
         "pledged": {key: value for key, value in capacity.pledged.items() if value},
         "lists": [

@@ -157,7 +157,7 @@ def main_part(quick: bool) -> dict[str, Any]:
     found: dict[str, Any] = {"free_gpus": world.free_gpus, "running": len(world.state.holders)}
     found["buckets"], found["lines"] = (
         len(world.state.backlog.buckets),
-        sum(1 for _ in world.state.backlog.lines()),
+        sum(1 for _ in world.state.backlog.entries()),
     )
     sustained(world, 3, ENDS_A_CYCLE)
     found["sustained"] = sustained(world, 8 if quick else 40, ENDS_A_CYCLE)
@@ -179,7 +179,7 @@ def growth_part(pending: int, cycles: int) -> dict[str, Any]:
 def fresh_shapes_part(cycles: int) -> dict[str, Any]:
     """As the main part, but no user has habits: nearly every gang stands in a line of its own."""
     world = full_cluster(100_000, habits=0)
-    found: dict[str, Any] = {"lines": sum(1 for _ in world.state.backlog.lines())}
+    found: dict[str, Any] = {"lines": sum(1 for _ in world.state.backlog.entries())}
     found["sustained"] = sustained(world, cycles // 4, ENDS_A_CYCLE)
     single_ends(world, 20)
     return {**found, "single": single_ends(world, cycles)}

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from corral.core.model import Gang, GangState, Profile
-from corral.core.queues.backlog import Ages, Backlog, Line
+from corral.core.queues.backlog import Ages, Backlog, BacklogEntry
 from tests.world import demand_of
 
 PROFILE = Profile(demand_of())
@@ -15,56 +15,56 @@ def gang(rank: int, priority: int = 0, queue: str = "q", user: str = "ann", prof
     return Gang(f"g{rank}", f"g{rank}", queue, user, priority, rank, profile, 0, 0)
 
 
-def line_of(*ranks: int) -> Line:
-    line = Line("q", 0, "ann", PROFILE)
+def entry_of(*ranks: int) -> BacklogEntry:
+    entry = BacklogEntry("q", 0, "ann", PROFILE)
     for rank in ranks:
-        line.add(gang(rank))
-    return line
+        entry.add(gang(rank))
+    return entry
 
 
 def test_who_comes_later_stands_behind():
-    assert list(line_of(1, 2, 3)) == ["g1", "g2", "g3"]
+    assert list(entry_of(1, 2, 3)) == ["g1", "g2", "g3"]
 
 
 def test_who_returns_gets_its_place_back():
-    line = line_of(1, 2, 3)
-    line.remove(gang(2))
-    assert list(line) == ["g1", "g3"]
-    line.add(gang(2))
-    assert list(line) == ["g1", "g2", "g3"]
+    entry = entry_of(1, 2, 3)
+    entry.remove(gang(2))
+    assert list(entry) == ["g1", "g3"]
+    entry.add(gang(2))
+    assert list(entry) == ["g1", "g2", "g3"]
 
 
 def test_who_goes_to_the_head_stands_before_all():
-    line = line_of(5, 6)
-    line.remove(gang(5))
-    line.add(gang(-10))
-    assert list(line) == ["g-10", "g6"]
-    assert (line.gang(0), line.rank(0), line.rank(1)) == ("g-10", -10, 6)
+    entry = entry_of(5, 6)
+    entry.remove(gang(5))
+    entry.add(gang(-10))
+    assert list(entry) == ["g-10", "g6"]
+    assert (entry.gang(0), entry.rank(0), entry.rank(1)) == ("g-10", -10, 6)
 
 
 def test_removing_one_who_does_not_stand_there_is_a_bug_that_is_seen():
-    line = line_of(1, 3)
+    entry = entry_of(1, 3)
     with pytest.raises((AssertionError, IndexError)):
-        line.remove(gang(2))
+        entry.remove(gang(2))
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_line_that_moves_on_for_long_stays_in_order_and_forgets_who_left(seed):
-    rng, line, standing, away = random.Random(seed), line_of(), [], []
+    rng, entry, standing, away = random.Random(seed), entry_of(), [], []
     for rank in range(400):
-        line.add(gang(rank))
+        entry.add(gang(rank))
         standing.append(rank)
         for _ in range(rng.choice((0, 1, 2))):
             if standing:
                 at = 0 if rng.random() < 0.7 else rng.randrange(len(standing))
                 away.append(standing.pop(at))
-                line.remove(gang(away[-1]))
+                entry.remove(gang(away[-1]))
         if away and rng.random() < 0.2:
             back = away.pop(rng.randrange(len(away)))
-            line.add(gang(back))
+            entry.add(gang(back))
             standing = sorted([*standing, back])
-        assert [line.rank(place) for place in range(len(line))] == standing
-    assert list(line) == [f"g{rank}" for rank in standing]
+        assert [entry.rank(place) for place in range(len(entry))] == standing
+    assert list(entry) == [f"g{rank}" for rank in standing]
 
 
 def test_ages_give_the_oldest_first_whoever_came_back_among_them():
@@ -106,7 +106,7 @@ def test_equal_shapes_of_one_user_share_a_line_and_everything_else_has_its_own()
     for each in (gang(1), gang(2), gang(3, user="bob"), gang(4, priority=1), gang(5, queue="p")):
         backlog.add(each)
     backlog.add(gang(6, profile=Profile(demand_of(), 1000)))
-    assert sorted(list(line) for line in backlog.lines()) == [["g1", "g2"], ["g3"], ["g4"], ["g5"], ["g6"]]
+    assert sorted(list(entry) for entry in backlog.entries()) == [["g1", "g2"], ["g3"], ["g4"], ["g5"], ["g6"]]
     assert backlog.count == 6
     assert backlog.demands == {demand_of(): {None: 5, 1000: 1}}
 

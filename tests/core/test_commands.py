@@ -324,7 +324,7 @@ def test_a_changed_priority_moves_the_gang_to_another_bucket():
     gang = made.submit("j")
     made.take(commands.change_priority(made.state, "j", 7, made.now))
     assert gang.priority == 7
-    assert made.state.backlog.line(gang).priority == 7
+    assert made.state.backlog.entry(gang).priority == 7
 
 
 def test_a_priority_above_the_ceiling_is_refused_later_too():

@@ -87,9 +87,9 @@ def test_nothing_is_offered_to_whoever_needs_nothing_or_cannot_be_helped(is_runn
 def test_asking_changes_nothing():
     world = halves(2)
     gang = world.submit("whole", demand=demand_of(8))
-    before = (gang.profile, world.state.version, list(world.state.backlog.line(gang)))
+    before = (gang.profile, world.state.version, list(world.state.backlog.entry(gang)))
     offers(world, gang)
-    assert (gang.profile, world.state.version, list(world.state.backlog.line(gang))) == before
+    assert (gang.profile, world.state.version, list(world.state.backlog.entry(gang))) == before
 
 
 def tight(*behind: str) -> World:

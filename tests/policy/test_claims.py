@@ -40,9 +40,9 @@ def test_who_loses_its_claim_goes_before_those_behind_it():
 def test_a_plan_that_drops_a_claim_leaves_the_line_as_it_was():
     made = claimed()
     made.take(commands.drain(made.state, "a0", made.now))
-    before = [list(line) for line in made.state.backlog.lines()]
+    before = [list(line) for line in made.state.backlog.entries()]
     plan = made.policy(made.snapshot())
-    assert [list(line) for line in made.state.backlog.lines()] == before
+    assert [list(line) for line in made.state.backlog.entries()] == before
     assert replace(plan, why=None) == replace(made.policy(made.snapshot()), why=None)
 
 

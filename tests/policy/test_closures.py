@@ -25,7 +25,7 @@ def closed(world: World, closures: Closures) -> dict[str, object]:
     """By job, the verdicts on those that are closed."""
     verdicts = {gang.job: closures.why(gang) for gang in world.state.gangs.values()}
     for gang in world.state.gangs.values():
-        is_open = gang.id not in closures.gangs and closures.is_open(world.state.backlog.line(gang))
+        is_open = gang.id not in closures.gangs and closures.is_open(world.state.backlog.entry(gang))
         assert is_open == (verdicts[gang.job] is None)
     return {job: verdict for job, verdict in verdicts.items() if verdict is not None}
 

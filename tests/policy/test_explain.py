@@ -180,7 +180,7 @@ def test_whoever_waits_when_nothing_more_is_decided_has_a_reason_and_nobody_else
             snapshot = Snapshot(driver.state, driver.now)
             plan = driver.chosen(snapshot)
             decided = {decision.gang for decision in plan.decisions}
-            waiting = {name for line in driver.state.backlog.lines() for name in line} - decided
+            waiting = {name for line in driver.state.backlog.entries() for name in line} - decided
             for gang in driver.state.gangs.values():
                 hold = explain(snapshot, driver.chosen, gang.id)
                 assert not isinstance(hold, Refusal)

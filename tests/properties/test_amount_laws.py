@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from corral.core.cluster.resources import amounts
 from corral.core.cluster.topology import natural
 from corral.core.queues.usage import CELLS, Usage, decayed
-from tests.core.test_backlog import gang, line_of
+from tests.core.test_backlog import entry_of, gang
 
 NAMED = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 1 << 40))
 HALF_LIVES = st.sampled_from([1_000, 60_000, 3_600_000, 7 * 86_400_000, 999_983])
@@ -57,7 +57,7 @@ def test_usage_at_a_higher_rate_is_never_less(half_life, rate, begin, lasting):
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 200)), max_size=150))
 def test_a_line_keeps_order_through_any_coming_and_going(moves):
-    line, standing = line_of(), set()
+    line, standing = entry_of(), set()
     for comes, rank in moves:
         if comes and rank not in standing:
             line.add(gang(rank))

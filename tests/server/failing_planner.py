@@ -16,7 +16,7 @@ def poisoned(depth: int, patience_ms: int) -> object:
 
     def policy(snapshot: Snapshot) -> Plan:
         state = snapshot.state
-        names = {state.jobs[state.gangs[name].job].spec.name for line in state.backlog.lines() for name in line}
+        names = {state.jobs[state.gangs[name].job].spec.name for line in state.backlog.entries() for name in line}
         if "raises" in names:
             raise KeyError("a fault of the policy")
         if "hangs" in names:

@@ -15,7 +15,7 @@ def watched(kind: type[Driver], seed: int) -> tuple[Driver, list[bool]]:
     plan_of = driver.chosen
 
     def policy(snapshot) -> Plan:
-        for line in list(snapshot.state.backlog.lines()):
+        for line in list(snapshot.state.backlog.entries()):
             draft, gang = snapshot.draft(), snapshot.state.gangs[line.gang(0)]
             before = image_of(draft)
             found.append(Preemptor(draft, Preemption()).make(gang, gang.demand.smallest) is not None)

@@ -126,31 +126,31 @@ def _gangs_are_whole(state: State) -> Iterator[str]:
 def _lines_are_right(state: State) -> Iterator[str]:
     """Every waiting gang without blockers is in exactly one bucket of the backlog, in order."""
     queued: list[str] = []
-    for line in state.backlog.lines():
-        names = list(line)
+    for entry in state.backlog.entries():
+        names = list(entry)
         queued += names
         ranks = [state.gangs[name].rank for name in names]
         if ranks != sorted(ranks) or not names:
-            yield f"a bucket of {line.queue} is out of order or empty: {names}"
+            yield f"a bucket of {entry.queue} is out of order or empty: {names}"
         for name in names:
             gang = state.gangs[name]
             if (gang.queue, gang.priority, gang.user, gang.profile) != (
-                line.queue,
-                line.priority,
-                line.user,
-                line.profile,
+                entry.queue,
+                entry.priority,
+                entry.user,
+                entry.profile,
             ):
                 yield f"{name} is in the wrong bucket"
-    classes = {demand: size_class(demand) for line in state.backlog.lines() for demand in [line.profile.demand]}
+    classes = {demand: size_class(demand) for entry in state.backlog.entries() for demand in [entry.profile.demand]}
     members = {kind: {d for d, each in classes.items() if each == kind} for kind in set(classes.values())}
     kept = {kind: set(demands) for kind, demands in state.backlog.classes.items()}
     if classes != state.backlog.class_of or members != kept or classes.keys() != state.backlog.demands.keys():
         yield f"classes of demands are {kept}, counted {members}"
     waiting: dict[str, tuple[int, int]] = {}
-    for line in state.backlog.lines():
-        gangs, milli = waiting.get(line.queue, (0, 0))
-        each = line.profile.demand.charge(line.profile.demand.smallest).get(GPU_MILLI, 0)
-        waiting[line.queue] = (gangs + len(line), milli + each * len(line))
+    for entry in state.backlog.entries():
+        gangs, milli = waiting.get(entry.queue, (0, 0))
+        each = entry.profile.demand.charge(entry.profile.demand.smallest).get(GPU_MILLI, 0)
+        waiting[entry.queue] = (gangs + len(entry), milli + each * len(entry))
     counts = {queue: (each.gangs, each.gpu_milli) for queue, each in state.backlog.queues.items()}
     if counts != waiting:
         yield f"waiting by queue: {counts}, counted {waiting}"

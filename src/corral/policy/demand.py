@@ -44,8 +44,8 @@ def needs(snapshot: Snapshot, fleets: Mapping[str, Fleet]) -> dict[str, int]:
 
 def _in_order(snapshot: Snapshot) -> list[Gang]:
     state = snapshot.state
-    lines = sorted(state.backlog.lines(), key=lambda line: -line.priority)
-    gangs = [state.gangs[name] for line in lines for name in line]
+    entries = sorted(state.backlog.entries(), key=lambda entry: -entry.priority)
+    gangs = [state.gangs[name] for entry in entries for name in entry]
     gangs.sort(key=lambda gang: (-gang.priority, gang.rank))
     return gangs[:GANGS_MAX]
 

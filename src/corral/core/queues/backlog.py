@@ -1,8 +1,8 @@
-"""The waiting gangs, kept in order as they change, by shape: gangs that differ only in age share one entry (``Line``).
+"""The waiting gangs, kept in order as they change, by shape: gangs that differ only in age share one entry.
 
-A bucket has the gangs of one priority of one queue. In it, lines are found by demand (a demand that does not fit is
-skipped at once, for any number of gangs), then by profile, then by user. Knows the order within a line; the order
-between lines is policy.
+A bucket has the gangs of one priority of one queue. In it, entries are found by demand (a demand that does not fit is
+skipped at once, for any number of gangs), then by profile, then by user. Knows the order within an entry; the order
+between entries is policy.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from corral.core.cluster.resources import Demand, SizeClass, least_gpu_milli, si
 from corral.core.model import Gang, Profile
 
 
-class Line:
+class BacklogEntry:
     """Gangs of one shape, the first to be served first. Removing the first and adding a last are O(1)."""
 
     __slots__ = ("_gangs", "_ranks", "_start", "gpu_milli", "priority", "profile", "queue", "user")
@@ -76,18 +76,18 @@ class Line:
             self._start = 0
 
 
-#: Lines of one demand in a bucket: by profile, then by user.
-Lines = dict[Profile, dict[str, Line]]
+#: Entries of one demand in a bucket: by profile, then by user.
+Entries = dict[Profile, dict[str, BacklogEntry]]
 
 
 class Bucket:
-    """All lines of one queue at one priority."""
+    """All entries of one queue at one priority."""
 
     __slots__ = ("by_demand", "count", "priority", "queue")
 
     def __init__(self, queue: str, priority: int) -> None:
         self.queue, self.priority = queue, priority
-        self.by_demand: dict[Demand, Lines] = {}
+        self.by_demand: dict[Demand, Entries] = {}
         self.count = 0
 
 
@@ -151,7 +151,7 @@ class Ages:
 
 
 class Backlog:
-    """All lines, found by bucket."""
+    """All entries, found by bucket."""
 
     def __init__(self) -> None:
         self.ages: dict[int, Ages] = {}
@@ -172,11 +172,11 @@ class Backlog:
         bucket = self.buckets.get(key)
         if bucket is None:
             bucket = self.buckets[key] = Bucket(gang.queue, gang.priority)
-        lines = bucket.by_demand.setdefault(demand, {}).setdefault(profile, {})
-        line = lines.get(gang.user)
-        if line is None:
-            line = lines[gang.user] = Line(gang.queue, gang.priority, gang.user, profile)
-        line.add(gang)
+        entries = bucket.by_demand.setdefault(demand, {}).setdefault(profile, {})
+        entry = entries.get(gang.user)
+        if entry is None:
+            entry = entries[gang.user] = BacklogEntry(gang.queue, gang.priority, gang.user, profile)
+        entry.add(gang)
         ages = self.ages.get(gang.priority)
         if ages is None:
             ages = self.ages[gang.priority] = Ages()
@@ -187,7 +187,7 @@ class Backlog:
         if waiting is None:
             waiting = self.queues[gang.queue] = Waiting()
         waiting.gangs += 1
-        waiting.gpu_milli += line.gpu_milli
+        waiting.gpu_milli += entry.gpu_milli
         lengths = self.demands.get(demand)
         if lengths is None:
             lengths = self.demands[demand] = {}
@@ -219,14 +219,14 @@ class Backlog:
         demand = gang.profile.demand
         key = (gang.priority, gang.queue)
         bucket = self.buckets[key]
-        line = bucket.by_demand[demand][gang.profile][gang.user]
-        line.remove(gang)
+        entry = bucket.by_demand[demand][gang.profile][gang.user]
+        entry.remove(gang)
         self.ages[gang.priority].remove(gang)
         bucket.count -= 1
         self.count -= 1
         waiting = self.queues[gang.queue]
         waiting.gangs -= 1
-        waiting.gpu_milli -= line.gpu_milli
+        waiting.gpu_milli -= entry.gpu_milli
         if not waiting.gangs:
             del self.queues[gang.queue]
         lengths, expected = self.demands[demand], gang.profile.expected_ms
@@ -237,7 +237,7 @@ class Backlog:
         overruns[length] -= 1
         if not overruns[length]:
             del overruns[length]
-        if not line:
+        if not entry:
             _prune(bucket, demand, gang)
         if not bucket.count:
             del self.buckets[key]
@@ -248,18 +248,18 @@ class Backlog:
             if not self.classes[kind]:
                 del self.classes[kind]
 
-    def line(self, gang: Gang) -> Line:
+    def entry(self, gang: Gang) -> BacklogEntry:
         return self.buckets[gang.priority, gang.queue].by_demand[gang.profile.demand][gang.profile][gang.user]
 
-    def lines(self) -> Iterator[Line]:
+    def entries(self) -> Iterator[BacklogEntry]:
         for bucket in self.buckets.values():
             for profiles in bucket.by_demand.values():
-                for lines in profiles.values():
-                    yield from lines.values()
+                for entries in profiles.values():
+                    yield from entries.values()
 
 
 def _prune(bucket: Bucket, demand: Demand, gang: Gang) -> None:
-    """Remove an empty line completely, so that a long history does not slow down later plans."""
+    """Remove an empty entry completely, so that a long history does not slow down later plans."""
     profiles = bucket.by_demand[demand]
     del profiles[gang.profile][gang.user]
     if not profiles[gang.profile]:

@@ -14,7 +14,7 @@ from heapq import heapify, heappop, heapreplace
 
 from corral.core.cluster.resources import GPU_MILLI, SHARE_DIMENSIONS, Demand
 from corral.core.model import Gang
-from corral.core.queues.backlog import Line
+from corral.core.queues.backlog import BacklogEntry
 from corral.core.snapshot import Draft
 from corral.policy.backfill.pools import Pool, Pools
 from corral.policy.cycle.closures import Closures
@@ -24,7 +24,7 @@ from corral.policy.quota.limits import yields_to
 #: All gangs that go before their turn together use, over time, one part in this many of the nodes they compete for.
 PARTS = 100
 
-Waiting = tuple[int, int, Gang, Line | None]  # since when, rank
+Waiting = tuple[int, int, Gang, BacklogEntry | None]  # since when, rank
 
 FEW = 32  # gangs of a priority that have waited longest are checked first; if quota blocks all of them, every entry is
 
@@ -127,7 +127,7 @@ class Patience:
                     found.append((priority, self._pools.of(Demand(task=task))))
         return found
 
-    def _longest(self, entry: Line) -> Waiting | None:
+    def _longest(self, entry: BacklogEntry) -> Waiting | None:
         """The gang of an entry that has waited longest, if it is overdue. Only requeued gangs have waited for less than
         their position implies: behind the first gang that was not requeued, none has waited longer."""
         assert self._since_ms is not None

@@ -13,7 +13,7 @@ from typing import TypeVar
 from corral.core.cluster.resources import Demand, SizeClass, least_gpu_milli
 from corral.core.model import NEVER_MS, Gang
 from corral.core.plan import NoSeats, PartKept, Verdict
-from corral.core.queues.backlog import Bucket, Line
+from corral.core.queues.backlog import BacklogEntry, Bucket
 from corral.core.queues.quota import ROOT, Shortfall
 from corral.core.snapshot import Draft
 from corral.policy.preemption.preemptor import Preemptor
@@ -42,7 +42,7 @@ class Closures:
         self._default_ms = draft.state.settings.default_expected_ms
         self._room = room
         self.gangs: dict[str, Closed] = {}
-        self._entries: dict[Line, Closed] = {}
+        self._entries: dict[BacklogEntry, Closed] = {}
         self._in_bucket: dict[_InBucket, Closed] = {}
         self._demands: dict[Demand, Closed] = {}  # in all buckets that may not preempt
         self._long_runs: dict[Demand, Closed] = {}  # the same, for long runs only
@@ -51,7 +51,8 @@ class Closures:
         self._classes: dict[tuple[int, str, SizeClass] | SizeClass, Closed] = {}
         self._everywhere: dict[Demand, Closed] = {}  # in all buckets, for gangs that avoid no node
         self._rest: Verdict | None = None  # on all that had no turn
-        self._for_quota: dict[str, list[Line | _InBucket]] = {}  # queue -> closed because of a bound of that queue
+        #: queue -> closed because of a bound of that queue
+        self._for_quota: dict[str, list[BacklogEntry | _InBucket]] = {}
         #: queue -> run time and GPUs (in thousandths) from which its gangs have no turn as owners
         self._demoted: dict[str, tuple[int, int]] = {}
         self.changes = Changes()
@@ -61,7 +62,7 @@ class Closures:
     def why(self, gang: Gang) -> Verdict | None:
         """The verdict by which a gang is closed: the most specific one."""
         at, demand = (gang.priority, gang.queue), gang.demand
-        kind, entry = self._backlog.class_of[demand], self._backlog.line(gang)
+        kind, entry = self._backlog.class_of[demand], self._backlog.entry(gang)
         expected = self._expected_ms(entry)
         closed = (
             self.gangs.get(gang.id),
@@ -79,7 +80,7 @@ class Closures:
         """Whether no gang has another turn in buckets that may not preempt."""
         return len(self._demands) == len(self._backlog.demands)
 
-    def is_open(self, entry: Line) -> bool:
+    def is_open(self, entry: BacklogEntry) -> bool:
         """Whether the gangs of an entry may have a turn, unless they are closed one by one."""
         demand, expected = entry.profile.demand, self._expected_ms(entry)
         if self._everywhere and not entry.profile.avoid and expected >= self._everywhere.get(demand, _OPEN)[0]:
@@ -96,14 +97,14 @@ class Closures:
 
     def open_entries(
         self, bucket: Bucket, takes_part: Callable[[Demand], bool] | None = None
-    ) -> list[Mapping[str, Line]]:
+    ) -> list[Mapping[str, BacklogEntry]]:
         """The entries of a bucket that may have a turn, by profile: user -> entry. Entries that are closed themselves
         are among them. ``takes_part``: which demands are of interest; None: all."""
         priority, queue = bucket.priority, bucket.queue
         demands: Iterable[Demand] = bucket.by_demand
         if self._demands and not self._room.may_have_rights(queue, priority):
             demands = [demand for demand in demands if demand not in self._demands]
-        found: list[Mapping[str, Line]] = []
+        found: list[Mapping[str, BacklogEntry]] = []
         for demand in demands:
             if takes_part is not None and not takes_part(demand):
                 continue
@@ -124,12 +125,12 @@ class Closures:
 
     def is_barred(self, gang: Gang) -> bool:
         """Whether a gang has no turn for a reason of its own or of its queue, and not because there is no room."""
-        if gang.id in self.gangs or (entry := self._backlog.line(gang)) in self._entries:
+        if gang.id in self.gangs or (entry := self._backlog.entry(gang)) in self._entries:
             return True
         closed = self._in_bucket.get((gang.priority, gang.queue, gang.demand), _OPEN)
         return self._expected_ms(entry) >= closed[0]
 
-    def is_demoted(self, entry: Line) -> bool:
+    def is_demoted(self, entry: BacklogEntry) -> bool:
         """Whether the gangs of an entry have no turn as owners."""
         length_ms, milli = self._demoted.get(entry.queue, (NEVER_MS, NEVER_MS))
         return self._expected_ms(entry) >= length_ms and least_gpu_milli(entry.profile.demand) >= milli
@@ -147,7 +148,7 @@ class Closures:
     def _insists(self, priority: int, queue: str, demand: Demand) -> bool:
         return self._room.may_insist(queue, priority, demand)
 
-    def _expected_ms(self, entry: Line) -> int:
+    def _expected_ms(self, entry: BacklogEntry) -> int:
         return entry.profile.expected_ms or self._default_ms
 
     # ---- closing -----------------------------------------------------------------------------------------------
@@ -159,7 +160,7 @@ class Closures:
 
     def close_entry(self, gang: Gang, verdict: Verdict) -> None:
         """Gangs of its user that want the same have no other turn."""
-        self._entries[self._backlog.line(gang)] = (0, verdict)
+        self._entries[self._backlog.entry(gang)] = (0, verdict)
         self.changes.touch(gang.queue)
 
     def close_in_bucket(self, gang: Gang, verdict: Verdict, from_ms: int = 0) -> None:
@@ -208,7 +209,7 @@ class Closures:
         closed = self._for_quota.setdefault(ROOT if short.kind == "not_lent" else short.queue, [])
         if short.kind == "user_limit":
             self.close_entry(gang, short)
-            closed.append(self._backlog.line(gang))
+            closed.append(self._backlog.entry(gang))
         else:
             self.close_in_bucket(gang, short, from_ms)
             closed.append((gang.priority, gang.queue, gang.demand))
@@ -219,7 +220,7 @@ class Closures:
         self.close_in_bucket(gang, part, from_ms)
         self.close_entry(gang, part)
         closed = self._for_quota.setdefault(part.queue, [])
-        closed += [self._backlog.line(gang), (gang.priority, gang.queue, gang.demand)]
+        closed += [self._backlog.entry(gang), (gang.priority, gang.queue, gang.demand)]
 
     def close_rest(self, verdict: Verdict) -> None:
         """No gang has another turn."""
@@ -228,7 +229,7 @@ class Closures:
     def demote(self, gang: Gang, from_ms: int) -> bool:
         """A part of the guarantee of its queue is kept for another gang: gangs of the queue that run for ``from_ms`` or
         longer, and want no fewer GPUs than this one, have their turns as borrowers. False if this one does already."""
-        if self.is_demoted(self._backlog.line(gang)):
+        if self.is_demoted(self._backlog.entry(gang)):
             return False
         length_ms, milli = self._demoted.get(gang.queue, (NEVER_MS, NEVER_MS))
         self._demoted[gang.queue] = (min(length_ms, from_ms), min(milli, least_gpu_milli(gang.demand)))
@@ -242,7 +243,7 @@ class Closures:
         freed = {name for queue in left for name in self._draft.queues.path(queue)}
         stale = [each for name in freed for each in self._for_quota.pop(name, ())]
         for each in stale:
-            if isinstance(each, Line):
+            if isinstance(each, BacklogEntry):
                 self._entries.pop(each, None)
             else:
                 self._in_bucket.pop(each, None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from corral.core.model import Gang
-from corral.core.queues.backlog import Backlog, Bucket, Line
+from corral.core.queues.backlog import Backlog, BacklogEntry, Bucket
 from corral.policy.cycle.fairness import Shares
 
 Key = tuple[Any, ...]
@@ -37,7 +37,7 @@ class Order(Protocol):
 
     def user(self, shares: Shares, queue: str, user: str) -> Key: ...
 
-    def entry(self, entry: Line, rank: int) -> Key: ...
+    def entry(self, entry: BacklogEntry, rank: int) -> Key: ...
 
     def heads(self, backlog: Backlog, most: int) -> list[Gang]:
         """The first few gangs in order, if they are known without examining others."""
@@ -62,7 +62,7 @@ class ByArrival:
     def user(self, shares: Shares, queue: str, user: str) -> Key:
         return ()
 
-    def entry(self, entry: Line, rank: int) -> Key:
+    def entry(self, entry: BacklogEntry, rank: int) -> Key:
         return (rank,)
 
     def heads(self, backlog: Backlog, most: int) -> list[Gang]:
@@ -87,7 +87,7 @@ class ByPriority(ByArrival):
 class ByLength(ByArrival):
     """Shortest expected run first. Gangs without an estimate come last."""
 
-    def entry(self, entry: Line, rank: int) -> Key:
+    def entry(self, entry: BacklogEntry, rank: int) -> Key:
         expected = entry.profile.expected_ms
         return (expected is None, expected or 0, rank)
 
@@ -113,7 +113,7 @@ class ByShare:
     def user(self, shares: Shares, queue: str, user: str) -> Key:
         return (shares.user(queue, user), user)
 
-    def entry(self, entry: Line, rank: int) -> Key:
+    def entry(self, entry: BacklogEntry, rank: int) -> Key:
         return (rank,)
 
     def heads(self, backlog: Backlog, most: int) -> list[Gang]:

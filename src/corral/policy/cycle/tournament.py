@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush, heapreplace
 
 from corral.core.cluster.resources import Demand
-from corral.core.queues.backlog import Bucket, Line
+from corral.core.queues.backlog import BacklogEntry, Bucket
 from corral.core.queues.quota import ROOT
 from corral.core.queues.terms import contested
 from corral.core.snapshot import Draft
 from corral.policy.cycle.fairness import Shares
 from corral.policy.cycle.order import Key, Order
 
-Best = tuple[Key, Line, int]  # the first of a bucket: key, entry, position in the entry
+Best = tuple[Key, BacklogEntry, int]  # the first of a bucket: key, entry, position in the entry
 
 Offer = tuple[Bucket, Best]
 

@@ -11,7 +11,7 @@ from functools import partial
 from heapq import heapify, heappop, heapreplace
 
 from corral.core.model import Gang
-from corral.core.queues.backlog import Bucket, Line
+from corral.core.queues.backlog import BacklogEntry, Bucket
 from corral.core.snapshot import Draft
 from corral.policy.cycle.closures import Changes, Closures
 from corral.policy.cycle.fairness import Shares
@@ -62,9 +62,9 @@ class Walk:
         """Whether a gang may still have a turn."""
         if gang.id in self._draft.served or gang.id in self._closures.gangs:
             return False
-        return self._closures.is_open(self._backlog.line(gang))
+        return self._closures.is_open(self._backlog.entry(gang))
 
-    def open_entries(self, priority: int) -> Iterator[Line]:
+    def open_entries(self, priority: int) -> Iterator[BacklogEntry]:
         """The entries of a priority that may still have a turn."""
         for bucket in self._backlog.buckets.values():
             if bucket.priority == priority:
@@ -131,8 +131,8 @@ class _Users:
 
     def __init__(self) -> None:
         self.heap: list[tuple[Key, str, Best | None]] = []
-        self.entries: dict[str, list[Line]] = {}
-        self.heaps: dict[str, list[tuple[Key, int, Line]]] = {}
+        self.entries: dict[str, list[BacklogEntry]] = {}
+        self.heaps: dict[str, list[tuple[Key, int, BacklogEntry]]] = {}
 
 
 class _Firsts:
@@ -144,7 +144,7 @@ class _Firsts:
         self._closures = closures
         self._shares = shares
         self._guarantees = guarantees
-        self._passed: dict[Line, int] = {}
+        self._passed: dict[BacklogEntry, int] = {}
         self._users: dict[tuple[Rights, int, str], _Users] = {}  # by rights and bucket
 
     def best(self, bucket: Bucket, rights: Rights) -> Best | None:
@@ -176,7 +176,7 @@ class _Firsts:
                     found.append(((*user, *self._order.entry(entry, entry.rank(place))), entry.gang(place)))
         return min(found)[1] if found else None
 
-    def open_entries(self, bucket: Bucket, rights: Rights) -> list[Mapping[str, Line]]:
+    def open_entries(self, bucket: Bucket, rights: Rights) -> list[Mapping[str, BacklogEntry]]:
         if rights == EVERYBODY:
             return self._closures.open_entries(bucket)
         return self._closures.open_entries(bucket, partial(self._guarantees.is_within, bucket.queue, rights))
@@ -218,7 +218,7 @@ class _Firsts:
             heapreplace(heap, (fresh, at, entry))
         return None
 
-    def _is_open(self, entry: Line, rights: Rights) -> bool:
+    def _is_open(self, entry: BacklogEntry, rights: Rights) -> bool:
         if not self._closures.is_open(entry):
             return False
         if rights == EVERYBODY:
@@ -226,7 +226,7 @@ class _Firsts:
         is_within = self._guarantees.is_within(entry.queue, rights, entry.profile.demand)
         return is_within and not self._closures.is_demoted(entry)
 
-    def _place(self, entry: Line) -> int:
+    def _place(self, entry: BacklogEntry) -> int:
         """The position of the first gang of an entry that this draft has neither served nor skipped."""
         before = self._passed.get(entry, 0)
         place = entry.next_place(before, self._draft.served, self._closures.gangs)

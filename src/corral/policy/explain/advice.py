@@ -58,7 +58,7 @@ def _starts(snapshot: Snapshot, policy: Policy, gang: Gang, terms: QueueSpec | N
     twin = copy(snapshot.state)
     twin.gangs = {**twin.gangs, gang.id: gang}
     twin.backlog = Backlog()
-    for entry in snapshot.state.backlog.lines():
+    for entry in snapshot.state.backlog.entries():
         for name in entry:
             if name != gang.id:
                 twin.backlog.add(twin.gangs[name])

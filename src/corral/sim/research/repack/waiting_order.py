@@ -32,7 +32,7 @@ def waiting_in_order(snapshot: Snapshot, rank: Rank) -> list[Entry]:
     last = state.memory.get(("waiting_order", rank))
     entries = [] if last is None else _still_here(last, snapshot, rank)
     if len(entries) != state.backlog.count:
-        entries = [entry_of(snapshot, rank, state.gangs[name]) for line in state.backlog.lines() for name in line]
+        entries = [entry_of(snapshot, rank, state.gangs[name]) for line in state.backlog.entries() for name in line]
     entries.sort()
     elsewhere = [*state.holders.values(), *state.claimants.values()]
     state.memory["waiting_order", rank] = _LastOrder(entries, elsewhere, len(state.gangs))
