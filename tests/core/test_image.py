@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from corral.core.apply import apply
 from corral.core.image import Image, from_image, take_image
@@ -31,7 +32,8 @@ def test_a_state_goes_on_from_its_image(make, seed, policy):
         twin = read(body)
         check(twin)
         assert written(twin) == body
-        assert driver.chosen(Snapshot(twin, driver.now)) == driver.chosen(Snapshot(driver.state, driver.now))
+        plans = [driver.chosen(Snapshot(state, driver.now)) for state in (twin, driver.state)]
+        assert replace(plans[0], why=None) == replace(plans[1], why=None)
         driver.run(40)
         for event in driver.journal[length:]:
             apply(twin, event)
