@@ -19,9 +19,10 @@ def image_of(draft: Draft) -> dict[str, object]:
     return {
         **columns(draft.capacity),
         "pledged": dict(draft.capacity.pledged),
-        "used": {name: dict(queue.used) for name, queue in queues.queues.items()},
+        "used": {name: _not_zero(queue.used) for name, queue in queues.queues.items()},
         "user_used": {
-            name: {user: dict(used) for user, used in queue.user_used.items()} for name, queue in queues.queues.items()
+            name: {user: _not_zero(used) for user, used in queue.user_used.items()}
+            for name, queue in queues.queues.items()
         },
         "room": {name: queues.room(name, GPU_MILLI, draft.now_ms) for name in queues.queues},
         "charges": list(queues.charges),
@@ -33,6 +34,10 @@ def image_of(draft: Draft) -> dict[str, object]:
         "claimed_seats": dict(draft.claimed_seats),
         "touched": list(draft.touched),
     }
+
+
+def _not_zero(used: dict[str, int]) -> dict[str, int]:
+    return {name: amount for name, amount in used.items() if amount}
 
 
 def world() -> World:

@@ -143,8 +143,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "undo_forgets_what_is_not_lent",
         f"{CORE}/queues/quota.py",
-        """            log.append((self.__dict__, "_unlent", self._unlent))\n""",
-        "",
+        """log += ((self.__dict__, "_unlent", self._unlent), (charged, amounts, ADDED))""",
+        "log.append((charged, amounts, ADDED))",
         "What was computed during a trial about lending is believed after its undo.",
         (LAWS,),
     ),

@@ -12,7 +12,7 @@ from typing import Any
 Log = list[tuple[Any, Any, Any]]
 
 ABSENT: Any = object()  # as a value before: there was none
-WHOLE: Any = object()  # as a key: everything in the dict, of which the value before is a copy
+ADDED: Any = object()  # instead of (dict, key, value before): (dicts, amounts, ADDED), the amounts were added to each
 
 
 class Undoable:
@@ -30,11 +30,12 @@ class Undoable:
         assert log is not None
         for _ in range(len(log) - mark):
             where, key, old = log.pop()
-            if key is WHOLE:
-                where.clear()
-                where.update(old)
-            elif old is ABSENT:
+            if old is ABSENT:
                 del where[key]
+            elif old is ADDED:
+                for amounts in where:
+                    for name, amount in key:
+                        amounts[name] -= amount
             else:
                 where[key] = old
 

@@ -20,7 +20,7 @@ from corral.core.queues import lending
 from corral.core.queues.budget import Run
 from corral.core.queues.terms import Terms, changed, contested, next_change, terms_of
 from corral.core.queues.usage import Usage
-from corral.core.undo import ABSENT, WHOLE, Log, Undoable
+from corral.core.undo import ABSENT, ADDED, Log, Undoable
 
 ROOT = ""
 _NOTHING: Mapping[str, int] = {}
@@ -361,8 +361,7 @@ class QueueTree(Undoable):
         ]
         charged.append(self._user_to_change(name, user))
         if log is not None:
-            log.append((self.__dict__, "_unlent", self._unlent))
-            log += [(used, WHOLE, used.copy()) for used in charged]
+            log += ((self.__dict__, "_unlent", self._unlent), (charged, amounts, ADDED))
         self._unlent = {}
         for used in charged:
             for dimension, amount in amounts:
