@@ -691,14 +691,14 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "no_transport_of_losses",
         f"{POLICY}/preemption/search.py",
-        "best = search.transport(ordered)",
+        "best = search.transported(ordered)",
         "pass",
         "An owner is denied what is only just feasible.",
         ("tests/policy/test_many_victims.py::test_what_is_just_feasible_is_served_in_any_tree",),
     ),
     Mutant(
         "last_victim_taken_for_the_largest",
-        f"{POLICY}/preemption/transport.py",
+        f"{POLICY}/preemption/transportation.py",
         "return sums.choose(fewer, wanted) or self._try(nodes, wanted, [])",
         "return None",
         "An owner is denied where victims differ in size or sit on several nodes.",

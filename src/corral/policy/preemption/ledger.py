@@ -20,7 +20,10 @@ class Ledger:
     """Of all guarantees that protect candidates from one gang with this charge."""
 
     def __init__(self, draft: Draft, queue: str, charge: Mapping[str, int]) -> None:
-        self._tree, self._state, self._now_ms, self._queue = draft.queues, draft.state, draft.now_ms, queue
+        self._tree = draft.queues
+        self._state = draft.state
+        self._now_ms = draft.now_ms
+        self._queue = queue
         self._wanted = contested(charge)
         self._above: dict[Key, int] = {}  # what a queue has above its guarantee
         self._below: dict[str, tuple[str, ...]] = {}
@@ -71,10 +74,10 @@ class Ledger:
         return self._above[key] + (largest - 1 if key in self._reclaimed else 0)
 
     def is_legal(self, chosen: Iterable[Candidate]) -> bool:
-        return Account(self).add(chosen)
+        return LossTally(self).add(chosen)
 
 
-class Account:
+class LossTally:
     """What queues lose as candidates are chosen one after another."""
 
     def __init__(self, ledger: Ledger) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from corral.policy.preemption.ledger import Account, Ledger
+from corral.policy.preemption.ledger import Ledger, LossTally
 from corral.policy.preemption.vacancy import Candidate, Vacancy, in_order
 
 #: Whether these together are enough, as far as quota goes.
@@ -162,8 +162,8 @@ class Reduction:
 
     def _overdrawn(self, candidates: Sequence[Candidate]) -> set[str]:
         """The gangs of queues that would lose too much, if all of these left."""
-        account = Account(self._ledger)
-        refused = {c.gang.queue for c in sorted(candidates, key=in_order) if not account.add((c,))}
+        tally = LossTally(self._ledger)
+        refused = {c.gang.queue for c in sorted(candidates, key=in_order) if not tally.add((c,))}
         return {c.gang.id for c in candidates if c.gang.queue in refused}
 
     def _in_order(self, candidates: Sequence[Candidate], first: set[str]) -> list[Candidate]:

@@ -15,9 +15,9 @@ from corral.core.cluster.resources import Demand
 from corral.core.cluster.slots import could_take
 from corral.core.model import NEVER_MS
 from corral.policy.placement.seating import Bounds
-from corral.policy.preemption.ledger import Account, Ledger
+from corral.policy.preemption.ledger import Ledger, LossTally
 from corral.policy.preemption.reduction import Reduction, Test
-from corral.policy.preemption.transport import Transport
+from corral.policy.preemption.transportation import Transportation
 from corral.policy.preemption.vacancy import Candidate, Here, Vacancy, in_order
 
 EXACT_MAX = 24  # more candidates than this are not searched exactly
@@ -47,7 +47,7 @@ def cheapest(
     if is_small or best is None:
         best = search.reduce(ordered, best)
     if best is None:
-        best = search.transport(ordered)
+        best = search.transported(ordered)
     return None if best is None else search.without_idle(best)
 
 
@@ -110,15 +110,15 @@ class _Search:
 
     # ---- where queues may lose just enough ---------------------------------------------------------------------
 
-    def transport(self, candidates: Sequence[Candidate]) -> list[Candidate] | None:
-        """A legal set, if there is one: see ``Transport``. Only if not all of them may leave together."""
+    def transported(self, candidates: Sequence[Candidate]) -> list[Candidate] | None:
+        """A legal set, if there is one: see ``Transportation``. Only if not all of them may leave together."""
         if self._ledger.is_legal(_whole(candidates)):
             return None
         lawful = [each for each in candidates if self._ledger.is_legal((each,))]
         for at, (lo, hi) in enumerate(self._vacancy.domains):
             here = self._within(lawful, at)
             if here and self._may_be_enough(self._by_node(here, lo, hi), lo, hi):
-                found = Transport(self._vacancy, at, here, self._ledger).find()
+                found = Transportation(self._vacancy, at, here, self._ledger).find()
                 if found is not None:
                     mark = self._vacancy.mark()
                     found = self._with_quota(found, lawful)
@@ -132,12 +132,12 @@ class _Search:
 
     def _with_quota(self, chosen: list[Candidate], candidates: Iterable[Candidate]) -> list[Candidate]:
         """These, and as many others as are needed for the quota, the cheapest first."""
-        account, gone = Account(self._ledger), {each.gang.id for each in chosen}
-        account.add(chosen)
+        tally, gone = LossTally(self._ledger), {each.gang.id for each in chosen}
+        tally.add(chosen)
         for candidate in candidates:
             if self._is_enough(chosen):
                 break
-            if candidate.gang.id not in gone and account.add((candidate,)):
+            if candidate.gang.id not in gone and tally.add((candidate,)):
                 gone.add(candidate.gang.id)
                 chosen = [*chosen, candidate]
         return chosen
@@ -161,7 +161,7 @@ class _Search:
             return None
         mark = vacancy.mark()
         chosen: dict[str, Candidate] = {}
-        account = Account(self._ledger)
+        tally = LossTally(self._ledger)
         offers = [(self._least(n, here), 0, -NEVER_MS, n) for n, here in at_node.items()]
         heapify(offers)
         while offers and not (vacancy.room(at) >= vacancy.wanted and self._is_enough(list(chosen.values()))):
@@ -174,7 +174,7 @@ class _Search:
                 heappush(offers, (*now, n))
                 continue
             asked = [candidate for candidate, _ in steps]
-            if account.add(asked):
+            if tally.add(asked):
                 for candidate in asked:
                     chosen[candidate.gang.id] = candidate
                     vacancy.free(candidate)
@@ -189,9 +189,9 @@ class _Search:
 
     def _refused(self, chosen: Iterable[Candidate], asked: Sequence[Candidate]) -> Candidate:
         """The first of a step that may not be added: without it there may be another step."""
-        account = Account(self._ledger)
-        account.add(chosen)
-        return next(candidate for candidate in asked if not account.add((candidate,)))
+        tally = LossTally(self._ledger)
+        tally.add(chosen)
+        return next(candidate for candidate in asked if not tally.add((candidate,)))
 
     def _by_node(self, candidates: Sequence[Candidate], lo: int, hi: int) -> dict[int, list[Here]]:
         """What candidates would free on nodes that the gang accepts, in order of price."""

@@ -1,4 +1,4 @@
-"""Victims as a transport problem: from what queues may still lose to what nodes lack.
+"""Victims as a transportation problem: from what queues may still lose to what nodes lack.
 
 Choosing node by node, the cheapest first, fails where every queue may lose just as much as is needed: what a queue
 loses on one node it cannot lose on another. Here, for each node, every way of making room for some tasks is a vector of
@@ -18,13 +18,14 @@ from math import gcd, prod
 
 from msgspec import Struct
 
+from corral.core.cluster.resources import GPU_MILLI
 from corral.core.cluster.slots import NODE_LEVEL
 from corral.policy.preemption.ledger import Key, Ledger
 from corral.policy.preemption.vacancy import Candidate, Here, Vacancy, in_order
 
 #: A problem with more sums, or more steps over them, is made smaller first: some nodes are chosen by balance alone.
-SUMS_MAX, STEPS_MAX = 1 << 21, 1 << 34
-TRIES_MAX = 4  # in so many different ways
+SUMS_MAX, STEPS_MAX = 1 << 21, 1 << 33
+TRIES_MAX = 4  # choices of these nodes
 SETS_MAX = 20_000  # sets that are tried one after another
 WAYS_MAX = 1_000  # sets that are tried on one node
 
@@ -49,11 +50,13 @@ class _Way(Struct):
 _Piece = tuple[list[Here], Vector]
 
 
-class Transport:
+class Transportation:
     """Within one domain, from candidates of which each may leave by itself."""
 
     def __init__(self, vacancy: Vacancy, at: int, candidates: Sequence[Candidate], ledger: Ledger) -> None:
-        self._vacancy, self._at, self._ledger = vacancy, at, ledger
+        self._vacancy = vacancy
+        self._at = at
+        self._ledger = ledger
         lo, hi = vacancy.domains[at]
         self._candidates = [c for c in sorted(candidates, key=in_order) if any(lo <= n < hi for n, _ in c.on)]
         self._losses = {id(c): dict(ledger.losses(c)) for c in self._candidates}
@@ -63,6 +66,8 @@ class Transport:
         """A legal set that makes enough room, if there is one. With losses taken too low, what is found may not be
         legal: then with losses taken too high, and then set by set."""
         wanted = self._vacancy.wanted - self._vacancy.room(self._at)
+        if wanted <= 0:
+            return []  # only quota is missing
         sums, nodes = self._problem(wanted, is_low=True)
         low = sums.choose(nodes, wanted)
         if low is None or self._ledger.is_legal(low):
@@ -77,13 +82,28 @@ class Transport:
             (n, id(c)): _loss(c, gpus, self._losses[id(c)], is_low) for n, here in at_node.items() for c, gpus in here
         }
         sums = _Sums(self._most(is_low), losses.values())
-        nodes = []
+        nodes: list[list[_Way]] = []
+        if not self._may_be_enough(at_node, sums, wanted):
+            return sums, nodes
         for n, here in at_node.items():
             pieces = [(piece, sums.vector([losses[n, id(c)] for c, _ in piece])) for piece in _pieces(here)]
             ways = self._ways(n, pieces, sums, wanted)
             if ways:
                 nodes.append(ways)
         return sums, sorted(nodes, key=lambda ways: ways[0].price)
+
+    def _may_be_enough(self, at_node: Mapping[int, Sequence[Here]], sums: _Sums, wanted: int) -> bool:
+        """A quick no: queues may not lose as many GPUs as the tasks lack, wherever they lack the fewest."""
+        vacancy, each = self._vacancy, self._vacancy.demand.task.gpus
+        if not each or any(c.gang.demand.task.slice_mib for c in self._candidates):
+            return True
+        lacking = []
+        free = sums.most(GPU_MILLI) // 1000  # and what candidates have that no guarantee protects
+        for n, here in at_node.items():
+            lacking.append(max(0, each * (vacancy.column[n] + 1) - vacancy.useful(n, vacancy.capacity.free[n])))
+            free += sum([gpus.bit_count() for c, gpus in here if not sums.binds(self._losses[id(c)], GPU_MILLI)])
+        least = sorted(lacking)[:wanted]
+        return sum(least) + each * (wanted - len(least)) <= free
 
     def _try(self, nodes: Sequence[list[_Way]], wanted: int, chosen: list[Candidate]) -> list[Candidate] | None:
         """One way after another, as long as they are legal together."""
@@ -128,10 +148,8 @@ class Transport:
             for counts, (steps, losses) in list(tried.items()):
                 for count, (piece, each) in enumerate(alike, 1):
                     losses = tuple(map(sum, zip(losses, each, strict=True)))
-                    is_both = any(
-                        one.gang is other.gang for one, _ in piece for other, _ in steps
-                    )  # shrinks and leaves
-                    if is_both or len(tried) >= WAYS_MAX or not sums.holds(losses):
+                    shrinks_too = any(one.gang is other.gang for one, _ in piece for other, _ in steps)
+                    if shrinks_too or len(tried) >= WAYS_MAX or not sums.holds(losses):
                         break
                     steps = [*steps, *piece]
                     tried[*counts[:-1], count] = (steps, losses)
@@ -216,6 +234,17 @@ class _Sums:
                 found.setdefault(key[1], []).append(key)
         return [tuple(sorted(keys)) for keys in found.values()]
 
+    def binds(self, losses: Losses, resource: str) -> bool:
+        return any(key in self._most and key[1] == resource for key in losses)
+
+    def most(self, resource: str) -> int:
+        """No more of a resource than this may be lost by all together."""
+        found: dict[Key, int] = {}
+        for chain, total in self._all.items():
+            if chain[0][1] == resource:
+                found[chain[0]] = found.get(chain[0], 0) + min(total, *[self._most[key] for key in chain])
+        return sum([min(self._most[key], total) for key, total in found.items()])
+
     def vector(self, losses: Iterable[Losses]) -> Vector:
         found = list(self.nothing)
         for each in losses:
@@ -279,7 +308,7 @@ class _Sums:
         strides = [prod(tops[:at]) for at in range(len(tops))]
         legal, boxes = self._legal(tops, strides), {}
         reached: list[int] = [1] + [0] * wanted
-        steps: list[tuple[int, int, int, _Way]] = []  # new sums of so many tasks, from how many, by which way
+        steps: list[tuple[int, int, int, _Way]] = []  # number of tasks, new sums, the number before, by which way
         for ways in nodes:
             before = reached.copy()
             for way in ways:
