@@ -103,7 +103,10 @@ class ContainerHost:
         return "" if facts is None else f"{facts.kind} {facts.version}{', rootless' if facts.is_rootless else ''}"
 
     def private(self) -> list[str]:
-        return [*sockets(), *((self._facts.socket, *self._facts.places) if self._facts is not None else ())]
+        """Looks for the runtime if nothing has yet: its directories must be hidden from the first task, too."""
+        facts = self._facts if self._has_looked else self.facts
+        known = () if facts is None else (facts.socket, *facts.places)
+        return list(dict.fromkeys(filter(None, (*sockets(), self._settings.socket, *known))))
 
     def end(self, name: str) -> None:
         """Remove the container of a task whose supervisor has died. Raises OSError when it may still be there."""
