@@ -93,6 +93,15 @@ def test_a_gang_that_may_have_no_model_is_promised_nothing_and_told_why():
     assert any(isinstance(each, OverLimit) for each in hold.reasons)
 
 
+@pytest.mark.parametrize(("free", "expected"), [(1, ["gpu_milli", "gpu_milli:H100"]), (2, ["gpu_milli"])])
+def test_a_limit_of_a_model_is_named_beside_another_limit_unless_another_model_has_room(free, expected):
+    made = World().rack("a", free, 1, model="A100").rack("h", 1, 1, model="H100")
+    made.queue("team", limit=amounts({"gpu_milli": 1000, "gpu_milli:H100": 0}))
+    made.run("x", "team", seats=[seat("a0", 0)])
+    gang = made.submit("any")
+    assert [each.name for each in made.hold(gang.id).reasons if isinstance(each, OverLimit)] == expected
+
+
 def test_room_is_made_on_a_model_that_the_queue_may_have():
     """The victim on the H100 is the cheaper one, and would leave in vain."""
     made = mixed(H100=0, gpus=1)

@@ -213,7 +213,7 @@ class Cycle:
             self._served(walk, gang)
         elif shortfall.kind == "not_lent" and self._is_owner(gang):
             # it waits for GPUs of its guarantee, not for borrowed ones
-            self._block(gang, pool, FREE, [], NoSeats.NONE_FREE)
+            self._block(gang, pool, FREE, [], shortfall)
         else:  # a budget may still have room for a shorter run
             if not self.patience.has_had_its_turn(gang):
                 self.limits.keep_for(gang, shortfall)

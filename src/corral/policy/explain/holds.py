@@ -61,10 +61,10 @@ class _Case:
         if self.gang.claim:
             yield self._stops()
         elif never is not None:
-            yield from self._quota()
+            yield from self._quota([])
         elif self.gang.blockers:  # no plan knows it
-            yield from self._quota()
-            yield from self._lack()
+            lack = list(self._lack())
+            yield from (*self._quota(lack), *lack)
         else:
             yield from self._as_planned(self.policy(self.snapshot))
 
@@ -77,7 +77,8 @@ class _Case:
             yield r.AboutToStart(tuple(victim.gang for victim in victims))
             return
         verdict = None if plan.why is None else plan.why(self.gang)
-        reasons = self._elaborated(verdict, plan, [*self._quota(), *self._lack()])
+        lack = list(self._lack())
+        reasons = self._elaborated(verdict, plan, [*self._quota(lack, verdict), *lack])
         if not reasons and starts:  # there is room until the gangs before it have started
             reasons = [r.BehindInLine(starts[0].gang)]
         yield from reasons
@@ -87,9 +88,6 @@ class _Case:
         match verdict:
             case Behind():
                 return [r.BehindInLine(verdict.gang), *measured]
-            case Shortfall():
-                reason = self._quota_reason(verdict)
-                return measured if type(reason) in map(type, measured) else [reason, *measured]
             case PartKept():
                 return [*measured, r.ReservedFor(verdict.gang, verdict.at_ms)]
             case NoSeats.ALL_RESERVED:
@@ -145,13 +143,31 @@ class _Case:
 
     # ---- quota --------------------------------------------------------------------------------------------
 
-    def _quota(self) -> Iterator[r.Reason]:
-        """A gang within its guarantee reclaims: it does not wait for what others keep."""
+    def _quota(self, lack: Sequence[r.Reason], verdict: Verdict | None = None) -> list[r.Reason]:
+        """All bounds that it would exceed, among them that of the verdict. A gang within its guarantee reclaims: if
+        there is no room for it, it does not wait for what others keep."""
         charge = self._charge()
-        is_owner = self.draft.queues.is_entitled(self.gang.queue, ROOT, charge, self.now_ms)
-        for short in self._shortfalls(charge):
-            if short.kind != "not_lent" or not is_owner:
-                yield self._quota_reason(short)
+        found = [verdict] if isinstance(verdict, Shortfall) else []
+        found += self._shortfalls(charge)
+        found += self._shortfalls_of_models() if self.draft.queues.bounds_models else []
+        if lack and self.draft.queues.is_entitled(self.gang.queue, ROOT, charge, self.now_ms):
+            found = [each for each in found if each.kind != "not_lent"]
+        bounds = {(each.kind, each.queue, each.name): each for each in found}
+        return [self._quota_reason(each) for each in bounds.values()]
+
+    def _shortfalls_of_models(self) -> list[Shortfall]:
+        """Limits per GPU model, if they exclude it from every model that has room for it."""
+        found: list[Shortfall] = []
+        task, layouts = self.demand.task, self.state.topology.layouts
+        for model in sorted({gpu.model for layout in layouts for gpu in layout if task.accepts(gpu)}):
+            seating = self._seats(FREE, replace(self.demand, task=replace(task, models=(model,))))
+            if seating is not None:
+                charge = dict(self.state.charge_for(task, seating.everything))
+                short = [each for each in self._shortfalls(charge) if each.name == f"{GPU_MILLI}:{model}"]
+                if not short:
+                    return []
+                found += short
+        return found
 
     def _charge(self) -> dict[str, int]:
         return self.state.topology.least_charge(self.demand, self.size)
@@ -293,8 +309,9 @@ class _Case:
         each, best = demand.task.gpus, max(mask.bit_count() for mask in capacity.free)
         return r.Fragmented(self.wanted, each, sum(column), best, sum(mask.bit_count() for mask in capacity.free))
 
-    def _seats(self, bounds: Bounds) -> Seating | None:
-        return find_seats(self.draft.capacity, self.demand, self.size, self.snapshot.avoid(self.gang), bounds)
+    def _seats(self, bounds: Bounds, demand: Demand | None = None) -> Seating | None:
+        avoid = self.snapshot.avoid(self.gang)
+        return find_seats(self.draft.capacity, demand or self.demand, self.size, avoid, bounds)
 
     def _reserved(self, reservations: Sequence[Reservation]) -> Iterator[r.Reason]:
         """The reservations that leave it no seats: those that do so alone, else all that begin before it would end."""
