@@ -7,6 +7,7 @@ letting everybody leave and taking back at random.
 from __future__ import annotations
 
 import random
+import tracemalloc
 from itertools import product
 
 import pytest
@@ -333,3 +334,21 @@ def test_what_is_just_feasible_is_served_in_any_tree(sizes, nodes, idle):
             crowd.world.take(commands.cancel(crowd.world.state, gang.job, crowd.world.now))
             crowd.world.wait(1)
     assert not denied
+
+
+@pytest.mark.parametrize("tasks", [20, 40])
+def test_what_is_not_feasible_is_denied_in_little_memory_however_many_sums_of_losses_there_are(tasks):
+    crowd = Crowd("large", 100, RUNNING["one GPU"])
+    asked = crowd.ask(5, tasks)
+    crowd.world.take(commands.cancel(crowd.world.state, asked.job, crowd.world.now))
+    crowd.world.queue("owner", guarantee=0)
+    for name in [name for name in crowd.queues if "/" not in name]:
+        stated = dict(crowd.world.state.queues.queues[name].spec.guarantee)["gpu_milli"] // 1000
+        crowd.world.queue(name, guarantee=min(crowd.used[name], stated + 10))
+    crowd.world.queue("owner", guarantee=5 * tasks)
+    gang = crowd.world.submit("more", "owner", demand_of(5, tasks))
+    tracemalloc.start()
+    assert crowd.decided(gang) is None
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 100 << 20

@@ -24,7 +24,7 @@ from corral.policy.preemption.ledger import Key, Ledger
 from corral.policy.preemption.vacancy import Candidate, Here, Vacancy, in_order
 
 #: A problem with more sums, or more steps over them, is made smaller first: some nodes are chosen by balance alone.
-SUMS_MAX, STEPS_MAX = 1 << 21, 1 << 33
+SUMS_MAX, STEPS_MAX = 1 << 20, 1 << 32
 TRIES_MAX = 4  # choices of these nodes
 SETS_MAX = 20_000  # sets that are tried one after another
 WAYS_MAX = 1_000  # sets that are tried on one node
@@ -257,18 +257,19 @@ class _Sums:
 
     def choose(self, nodes: Sequence[list[_Way]], wanted: int) -> list[Candidate] | None:
         """Ways, one for each node at most, that make this much room together."""
-        ways = [way for each in nodes for way in each]
-        found = self._reach(nodes, wanted) if self._is_small(len(ways) * wanted) else None
-        ends = self._ends
-        for at in range(0 if self._is_small(len(ways) * wanted) else TRIES_MAX):
+        ways, ends = [way for each in nodes for way in each], self._ends
+        if sum([max([way.gain for way in each]) for each in nodes]) < wanted:
+            return None
+        for skip in range(TRIES_MAX):
             self._ends = dict(ends)
-            taken = self._balanced(ways, wanted, at)
+            taken = self._balanced(ways, wanted, skip)
             used, left = {way.node for way in taken}, wanted - sum([way.gain for way in taken])
-            rest = self._reach([each for each in nodes if each[0].node not in used], left) if left else []
-            if rest is not None:
-                found = [*taken, *rest]
-                break
-        return None if found is None else _union(*[way.chosen for way in found])
+            found = None
+            if self._is_small(len(ways) * left):
+                found = self._reach([each for each in nodes if each[0].node not in used], left)
+            if found is not None or not taken:
+                return None if found is None else _union(*[way.chosen for way in (*taken, *found)])
+        return None
 
     def _tops(self) -> list[int]:
         """How many values each coordinate has."""
@@ -307,7 +308,7 @@ class _Sums:
         tops = self._tops()
         strides = [prod(tops[:at]) for at in range(len(tops))]
         legal, boxes = self._legal(tops, strides), {}
-        reached: list[int] = [1] + [0] * wanted
+        reached = [1] + [0] * wanted
         steps: list[tuple[int, int, int, _Way]] = []  # number of tasks, new sums, the number before, by which way
         for ways in nodes:
             before = reached.copy()
@@ -324,8 +325,8 @@ class _Sums:
                             reached[to] |= new
                             steps.append((to, new, tasks, way))
             if reached[wanted]:
-                return self._back(steps, wanted, strides)
-        return None
+                break
+        return self._back(steps, wanted, strides) if reached[wanted] else None
 
     def _number(self, vector: Vector, strides: Sequence[int]) -> int:
         return sum([n * stride for n, stride in zip(vector, strides, strict=True)])
