@@ -31,15 +31,16 @@ def quantity(name: str, value: int) -> str:
     base, _, model = name.partition(":")
     if base in (GPU_MILLI, CPU_MILLI):
         unit = "GPU" if base == GPU_MILLI else "CPU"
-        return f"{_thousandths(value)} {unit}{'s' * (value != 1000)}" + (f" of {model}" if model else "")
+        return f"{thousandths(value)} {unit}{'s' * (value != 1000)}" + (f" of {model}" if model else "")
     return f"{value} MiB of {base.removesuffix('_mib')}" if base.endswith("_mib") else f"{value} {name}"
 
 
 def gpu_hours(gpu_ms: int) -> str:
-    return f"{_thousandths(gpu_ms // 3600)} GPU hours"
+    return f"{thousandths(gpu_ms // 3600)} GPU hours"
 
 
-def _thousandths(value: int) -> str:
+def thousandths(value: int) -> str:
+    """A value in thousandths as a decimal number."""
     whole, rest = divmod(value, 1000)
     return f"{whole}.{rest:03d}".rstrip("0") if rest else str(whole)
 

@@ -12,7 +12,7 @@ from copy import copy
 
 from msgspec.structs import replace
 
-from corral.core.cluster.resources import GPU_MILLI, Demand, amounts
+from corral.core.cluster.resources import GPU_MILLI, Demand, amounts, quantity
 from corral.core.cluster.slots import NODE_LEVEL, room_by_domain, slots
 from corral.core.engine import Policy
 from corral.core.intake.submission import demand_faults
@@ -29,7 +29,6 @@ from corral.policy.explain.reasons import (
     OverLimit,
     OverUserLimit,
     ReservedFor,
-    quantity,
 )
 
 MINUTE_MS = 60_000
@@ -103,8 +102,8 @@ def _resubmitted(snapshot: Snapshot, gang: Gang, demand: Demand, expected_ms: in
     now, last = snapshot.now_ms, snapshot.state.next_rank
     profile = Profile(demand, expected_ms, gang.profile.avoid)
     overrun = gang.overrun_ms if expected_ms == gang.profile.expected_ms else 0
-    anew = replace(gang, profile=profile, rank=last, submitted_ms=now, waiting_since_ms=now, overrun_ms=overrun)
-    return replace(anew, done_ms=0, served_gpu_ms=0)
+    new = replace(gang, profile=profile, rank=last, submitted_ms=now, waiting_since_ms=now, overrun_ms=overrun)
+    return replace(new, done_ms=0, served_gpu_ms=0)
 
 
 def _unheld(gang: Gang) -> Gang:

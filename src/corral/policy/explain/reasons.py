@@ -8,7 +8,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from corral.core.accounts.identity import suspension_text
-from corral.core.cluster.resources import CPU_MILLI, GPU_MILLI, MEMORY_MIB
+from corral.core.cluster.resources import GPU_MILLI, quantity, thousandths
 from corral.core.gang_id import short_name
 from corral.core.intake.refusal import Refusal
 from corral.core.model import Suspension
@@ -164,7 +164,8 @@ class OverBudget(_Reason, frozen=True, gc=False, tag=True):
     renewed_ms: int
 
     def text(self, now_ms: int, /) -> str:
-        spent, budget, asked = (gpu_hours(x) for x in (self.spent_gpu_ms, self.budget_gpu_ms, self.asked_gpu_ms))
+        hours = [thousandths(each // 3600) for each in (self.spent_gpu_ms, self.budget_gpu_ms, self.asked_gpu_ms)]
+        spent, budget, asked = hours
         when = span(self.renewed_ms - now_ms)
         told = f"queue {self.queue} has spent {spent} of {budget} GPU-hours, and it asks for {asked}"
         return f"{told}; renewed in {when}"
@@ -387,27 +388,6 @@ class Hold(Struct, frozen=True, gc=False):
 
 
 # ---- texts -----------------------------------------------------------------------------------------------
-
-
-def quantity(name: str, value: int) -> str:
-    """An amount with its unit."""
-    base, _, model = name.partition(":")
-    if base == GPU_MILLI:
-        return f"{_thousandths(value)} GPU{'s' * (value != 1000)}" + (f" of {model}" if model else "")
-    if base == CPU_MILLI:
-        return f"{_thousandths(value)} CPU{'s' * (value != 1000)}"
-    if base == MEMORY_MIB:
-        return f"{value} MiB of memory"
-    return f"{value} {name}"
-
-
-def gpu_hours(gpu_ms: int) -> str:
-    return _thousandths(gpu_ms // 3600)
-
-
-def _thousandths(value: int) -> str:
-    whole, rest = divmod(value, 1000)
-    return f"{whole}.{rest:03d}".rstrip("0") if rest else str(whole)
 
 
 def _names(gangs: tuple[str, ...]) -> str:
