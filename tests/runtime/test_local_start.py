@@ -44,7 +44,7 @@ def test_the_first_of_several_processes_may_run_last(monkeypatch: pytest.MonkeyP
         real(pid, group)
 
     monkeypatch.setattr(os, "setpgid", late)
-    program = Program(["true"], {"PATH": os.environ["PATH"]}, "/", Account(""), TaskGroups(2, {}))
+    program = Program(["true"], {"PATH": os.environ["PATH"]}, "/", Account(""), TaskGroups(2, {}), 0o022)
     sink = os.open(os.devnull, os.O_WRONLY)
     try:
         failed = [said for _ in range(starts) for said in verdicts_of(program, sink) if said]
@@ -56,7 +56,7 @@ def test_the_first_of_several_processes_may_run_last(monkeypatch: pytest.MonkeyP
 def test_all_processes_of_a_task_are_in_the_group_of_the_first(tmp_path):
     sink = os.open(tmp_path / "groups", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     program = Program(
-        ["sh", "-c", "ps -o pgid= -p $$"], {"PATH": os.environ["PATH"]}, "/", Account(""), TaskGroups(2, {})
+        ["sh", "-c", "ps -o pgid= -p $$"], {"PATH": os.environ["PATH"]}, "/", Account(""), TaskGroups(2, {}), 0o022
     )
     try:
         assert not any(verdicts_of(program, sink))

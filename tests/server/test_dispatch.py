@@ -111,10 +111,33 @@ def test_slurm_variables_come_on_request_only():
 
 @pytest.mark.parametrize(
     ("pattern", "name"),
-    [("out/%j.log", "out/7.log"), ("%A_%a-%x-%N-%u", "7_-train-here-ann"), ("100%%", "100%"), ("plain", "plain")],
+    [
+        ("out/%j.log", "out/7.log"),
+        ("%A_%a-%x-%N-%u", "7_-train-here-ann"),
+        ("%J %s", "7.0 0"),
+        ("%t-%n", "1-0"),
+        ("%04j_%3t", "0007_001"),
+        ("%05x", "train"),
+        ("%99j", "0000000007"),
+        ("100%%j", "100%j"),
+        ("\\%j.log", "%j.log"),
+        ("%z %", "%z %"),
+        ("plain", "plain"),
+    ],
 )
-def test_names_of_output_files_have_the_signs_of_sbatch(pattern, name):
-    assert Setup(spec(Work(command=("x",), output=pattern)), TWO).orders()[0].output == name
+def test_names_of_output_files_have_the_patterns_of_sbatch(pattern, name):
+    assert Setup(spec(Work(command=("x",), output=pattern)), TWO).orders()[1].output == name
+
+
+def test_names_of_output_files_of_array_elements_have_their_index():
+    setup = Setup(spec(Work(command=("x",), output="%A_%04a.%b %j"), array=(4, 16)), TWO, name="7[16]/main")
+    assert setup.orders()[0].output == "7_0016.6 7_16"
+
+
+@pytest.mark.parametrize(("stated", "value"), [((), "1"), ((("PYTHONUNBUFFERED", ""),), "")])
+def test_python_does_not_buffer_its_output_unless_the_job_says_otherwise(stated, value):
+    env = dict(Setup(spec(Work(command=("x",), env=stated)), TWO).orders()[0].env)
+    assert env["PYTHONUNBUFFERED"] == value
 
 
 def test_what_is_owed_is_asked_of_the_backend():

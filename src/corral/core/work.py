@@ -36,8 +36,9 @@ class Work(Struct, frozen=True, gc=False, kw_only=True):
     processes: int | None = None
     image: str = ""
     mounts: tuple[Mount, ...] = ()
-    output: str = ""  # a file of the user that also gets the output, with %j %A %a %x %N %u as in sbatch
+    output: str = ""  # a file of the user that also gets the output, with the patterns of sbatch
     error: str = ""
     early_signal: EarlySignal | None = None
     compat: str = ""  # "slurm": also set the variables of Slurm
     hold_on_fail_ms: int = 0  # keep the task this long after a failure, for debugging
+    umask: str = ""  # of its processes and output files, in octal as the shell prints it; empty: 022

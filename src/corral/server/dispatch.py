@@ -32,6 +32,7 @@ from corral.runtime.base import (
     Tell,
 )
 from corral.runtime.fence import earlier_attempts
+from corral.runtime.output_names import output_name
 from corral.server.slurm_env import SlurmSeats, slurm_env
 
 #: Ports for the rendezvous of ranks: below the ephemeral ports of operating systems.
@@ -190,8 +191,9 @@ class Dispatch:
                 account=job.account or "",
                 image=work.image,
                 mounts=work.mounts,
-                output=_expanded(work.output, job, gang, seat.node),
-                error=_expanded(work.error, job, gang, seat.node),
+                output=output_name(work.output, job, gang, task, first_rank),
+                error=output_name(work.error, job, gang, task, first_rank),
+                umask=int(work.umask or "022", 8),
                 early_signal=work.early_signal,
                 requeue_exit=job.spec.requeue_exit,
                 hold_on_fail_ms=work.hold_on_fail_ms,
@@ -208,7 +210,10 @@ class Dispatch:
 
     def _environment(self, job: Job, gang: Gang, work: Work) -> dict[str, str]:
         """Variables that all tasks of the attempt share. The user's values win, except where ranks must agree."""
-        defaults = {"OMP_NUM_THREADS": _threads(gang, work)}
+        defaults = {
+            "OMP_NUM_THREADS": _threads(gang, work),
+            "PYTHONUNBUFFERED": "1",
+        }  # output is shown as it is written
         ours = {
             "CORRAL_JOB_ID": job.id,
             "CORRAL_JOB_NAME": job.spec.name,
@@ -312,21 +317,3 @@ def _threads(gang: Gang, work: Work) -> str:
 def _port(gang: Gang) -> int:
     """A different port for each attempt; the same one if the attempt is ordered again."""
     return _PORTS[zlib.crc32(f"{gang.id} {gang.attempt}".encode()) % len(_PORTS)]
-
-
-def _expanded(pattern: str, job: Job, gang: Gang, node: str) -> str:
-    """The name of an output file, with the replacement symbols of sbatch filled in."""
-    if "%" not in pattern:
-        return pattern
-    index = gang.index
-    signs = {
-        "%j": job.id if index is None else f"{job.id}_{index}",
-        "%A": job.id,
-        "%a": "" if index is None else str(index),
-        "%x": job.spec.name or job.id,
-        "%N": node,
-        "%u": job.user,
-    }
-    for sign, value in signs.items():
-        pattern = pattern.replace(sign, value.replace("/", "_"))
-    return pattern.replace("%%", "%")

@@ -23,7 +23,7 @@ STDIN = "-"
 
 def job_documents(words: Sequence[str], command: Sequence[str] | None, over: dict[str, Any]) -> list[Parsed]:
     """The jobs to submit. Raises one ``Complaint`` with all errors in them."""
-    usual = {"directory": os.getcwd()}
+    usual = _of_this_shell()
     if command is not None:
         if words:
             what = f"both a job file, {words[0]!r}, and a command after --"
@@ -34,6 +34,13 @@ def job_documents(words: Sequence[str], command: Sequence[str] | None, over: dic
         raise Complaint("there is nothing to run", hint)
     text, name = _read(words[0])
     return _sound(_from_text(text, name, words[1:], usual, over))
+
+
+def _of_this_shell() -> dict[str, Any]:
+    """What a job takes from where it is submitted: the directory, and the umask if it is not the usual one."""
+    umask = os.umask(0o022)
+    os.umask(umask)
+    return {"directory": os.getcwd()} | ({"umask": f"{umask:03o}"} if umask != 0o022 else {})
 
 
 def _from_command(command: Sequence[str], stated: dict[str, Any]) -> list[Parsed]:

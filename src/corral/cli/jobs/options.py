@@ -18,7 +18,7 @@ from corral.cli.errors import Complaint
 COMMAND = "corral.command"  # key of ctx.meta with the words after --
 _SIZE = ("gpus", "gpu", "vram", "cpus", "memory", "disk", "resources", "tasks", "nodes", "processes", "spares")
 _PLACE = ("tp", "within", "prefer", "spread")
-_RUN = ("env", "secrets", "directory", "image", "mounts", "output", "error", "signal", "compat", "checkpoints")
+_RUN = ("env", "secrets", "directory", "image", "mounts", "output", "error", "umask", "signal", "compat", "checkpoints")
 
 
 class JobCommand(click.RichCommand):

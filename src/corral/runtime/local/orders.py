@@ -80,6 +80,7 @@ def request_of(order: TaskOrder, site: Site, logs: str, containers: Containers |
         "kept": [*hidden, site.scratch] if hidden else [],
         "output": order.output,
         "error": order.error,
+        "umask": order.umask & 0o777,
         "early": _early(order),
         "user": dict(order.env).get("CORRAL_USER", ""),  # set by the server: a job cannot change it
         "log_bytes_max": max(min(order.log_mib_max, site.settings.log_task_mib), 1) << 20,

@@ -86,6 +86,7 @@ _LABELS = pairs(LABEL, _written_out("label_chars", _IN_QUOTES), "a mapping of la
 _MOUNTS = listing(MOUNT, "a list of mounts", "mounts")
 _AFTER = listing(AFTER, "a job, or a list of jobs", "after", lone=True)
 _PATTERN = text("a path")
+_UMASK = text("an octal umask such as 022", pattern=r"0?[0-7]{3}", hint="three digits from 0 to 7, in quotes")
 
 GPU_KEYS = KeyTable(
     "gpu",
@@ -149,9 +150,11 @@ GANG_KEYS = KeyTable(
             "pytorch/pytorch:2.9", into="image"),
         Key("mounts", _MOUNTS, "Host paths mounted into the container: `from:to`, or `from:to:ro`.",
             ["/data:/data:ro"], into="mounts"),
-        Key("output", _PATTERN, "File that also receives standard output; `%j %A %a %x %N %u` as in sbatch.",
+        Key("output", _PATTERN, "File that also receives standard output, with the filename patterns of sbatch.",
             "logs/%x-%j.out", into="output"),
         Key("error", _PATTERN, "File for standard error, if it is to be separate.", "logs/%x-%j.err", into="error"),
+        Key("umask", _UMASK, "Permissions that new files do not get, in octal; also of `output` and `error`.",
+            "027", default="`022`; with the CLI, that of your shell", into="umask"),
         Key("signal",
             SIGNAL, "Signal to send before the end, and how long before. It kills programs that do not handle it.",
             "SIGUSR1@60s", into="early_signal"),

@@ -57,7 +57,9 @@ class Processes:
         is_simple = self._is_sharing and not account.changes and not request["holds_gpus"] and namespaces is None
         begun: dict[int, Program] = {}  # by the pipe that reports its start
         for own in request["processes"]:
-            program = Program(request["command"], {**env, **own}, directory, account, self._groups, namespaces)
+            program = Program(
+                request["command"], {**env, **own}, directory, account, self._groups, request["umask"], namespaces
+            )
             if is_simple:
                 pid = spawn(program, streams[0].sink, streams[1].sink, self._leader)
             else:

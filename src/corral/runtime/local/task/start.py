@@ -106,6 +106,7 @@ class Program:
         directory: str,
         account: Account,
         groups: TaskGroups,
+        umask: int,
         namespaces: Namespaces | None = None,
     ) -> None:
         """``namespaces``: hides what it must not see; None: it sees whatever its account sees."""
@@ -114,6 +115,7 @@ class Program:
         self.directory = directory
         self.account = account
         self.groups = groups
+        self.umask = umask
         self.namespaces = namespaces
 
 
@@ -171,7 +173,7 @@ def _become(program: Program, stdout: int, stderr: int, leader: int, parent: int
     nothing = os.open("/dev/null", os.O_RDWR)
     for source, target in ((nothing, 0), (stdout, 1), (stderr, 2)):
         os.dup2(source, target, inheritable=True)
-    os.umask(0o022)
+    os.umask(program.umask)
     _set_limits()
     system.default_signals((system.SIGPIPE, system.SIGXFSZ))
     step[0] = "directory"
@@ -206,7 +208,7 @@ def spawn(program: Program, stdout: int, stderr: int, leader: int) -> int:
         path = _find(program.command[0], program.env.get("PATH", _PATH))
         actions = [(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDWR, 0)]
         actions += [(os.POSIX_SPAWN_DUP2, stdout, 1), (os.POSIX_SPAWN_DUP2, stderr, 2)]  # type: ignore[list-item]
-        os.umask(0o022)
+        os.umask(program.umask)
         defaults = (system.SIGPIPE, system.SIGXFSZ)
         pid = os.posix_spawn(
             path, program.command, program.env, file_actions=actions, setpgroup=leader, setsigdef=defaults

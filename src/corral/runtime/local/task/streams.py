@@ -262,11 +262,16 @@ def has_room(folder: str) -> bool:
     return room.f_bavail * room.f_frsize >= min(room.f_blocks * room.f_frsize // _KEEP_PART, _KEEP_MAX)
 
 
-def open_copy(path: str, kept: list[str]) -> int:
+def open_copy(path: str, kept: list[str], umask: int) -> int:
     """Open the user's own file with the rights of the caller, for appending, so that several tasks may share it.
-    ``kept``: paths that are not the user's, although the caller has rights there."""
+    ``kept``: paths that are not the user's, although the caller has rights there. ``umask``: of the user; that of the
+    caller protects the files of Corral."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-    fd = _open_outside(path, flags, kept) if kept else os.open(path, flags, 0o644)
+    own = os.umask(umask)
+    try:
+        fd = _open_outside(path, flags, kept) if kept else os.open(path, flags, 0o666)
+    finally:
+        os.umask(own)
     mode = os.fstat(fd).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode)):
         os.close(fd)
@@ -282,6 +287,6 @@ def _open_outside(path: str, flags: int, kept: list[str]) -> int:
         name = os.path.basename(path)
         if touches(f"{os.readlink(f'/proc/self/fd/{folder}')}/{name}", kept):
             raise PermissionError(errno.EACCES, "Corral hides this path from tasks")
-        return os.open(name, flags | os.O_NOFOLLOW, 0o644, dir_fd=folder)
+        return os.open(name, flags | os.O_NOFOLLOW, 0o666, dir_fd=folder)
     finally:
         os.close(folder)

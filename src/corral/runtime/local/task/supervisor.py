@@ -148,7 +148,7 @@ class Supervisor:
                 try:
                     with Acting(account):
                         place = os.path.join(self.request["directory"] or account.home, path)
-                        stream.copy_to(open_copy(place, self.request["kept"]))
+                        stream.copy_to(open_copy(place, self.request["kept"], self.request["umask"]))
                 except OSError as fault:
                     self.streams[1].note(f"{stream.name} is not copied to {path!r}: {fault.strerror}")
 

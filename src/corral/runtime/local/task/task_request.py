@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         kept: list[str]  # what it must not name either: as a mount, or as a file for its output
         output: str
         error: str
+        umask: int  # of its processes and of the files for its output
         early: tuple[int, int] | None  # signal, milliseconds before the deadline
         log_bytes_max: int
         user: str  # the owner of the log
