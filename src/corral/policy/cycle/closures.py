@@ -49,6 +49,7 @@ class Closures:
         #: classes of demands that have neither room nor a gang to preempt: with priority and queue for one bucket, and
         #: without these for all buckets that may not preempt
         self._classes: dict[tuple[int, str, SizeClass] | SizeClass, Closed] = {}
+        self._shut: set[Demand] = set()  # demands that are closed by themselves or by their class, as these two say
         self._everywhere: dict[Demand, Closed] = {}  # in all buckets, for gangs that avoid no node
         self._rest: Verdict | None = None  # on all that had no turn
         #: queue -> closed because of a bound of that queue
@@ -78,7 +79,7 @@ class Closures:
 
     def is_all(self) -> bool:
         """Whether no gang has another turn in buckets that may not preempt."""
-        return len(self._demands) == len(self._backlog.demands)
+        return len(self._shut) == len(self._backlog.demands)
 
     def is_open(self, entry: BacklogEntry) -> bool:
         """Whether the gangs of an entry may have a turn, unless they are closed one by one."""
@@ -186,6 +187,7 @@ class Closures:
     def close_demands(self, demands: Collection[Demand], verdict: Verdict) -> None:
         """These demands do not fit in any bucket that may not preempt."""
         self._demands.update(dict.fromkeys(demands, (0, verdict)))
+        self._shut.update(demands)
         self.changes.close(demands)
 
     def close_class(self, gang: Gang, verdict: Verdict) -> None:
@@ -195,6 +197,7 @@ class Closures:
         self._classes[gang.priority, gang.queue, kind] = (0, verdict)
         if not self._insists(gang.priority, gang.queue, gang.demand):
             self._classes[kind] = (0, verdict)
+            self._shut.update(self._backlog.classes[kind])
             self.changes.close(self._backlog.classes[kind])
         self.changes.touch(gang.queue)
 
@@ -249,6 +252,7 @@ class Closures:
                 self._in_bucket.pop(each, None)
         if self._classes or stale or self._demoted:
             self._classes.clear()
+            self._shut = set(self._demands)
             self._demoted.clear()
             self.changes.is_reopened = True
 
