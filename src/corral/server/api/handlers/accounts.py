@@ -12,7 +12,6 @@ from corral.server.api.http.request import ApiRequest, Reply, accepted
 from corral.server.auth import Verb, may_grant, may_mint, may_somewhere, new_token
 from corral.server.vault.secret_store import NoKey
 from corral.wire.api import (
-    ChangeAnswer,
     RoleView,
     SecretList,
     SecretView,
@@ -85,13 +84,9 @@ def _user_view(request: ApiRequest, user: User) -> UserView:
 async def set_user(request: ApiRequest) -> Reply:
     name, body = request.path["user"], request.body
     request.require(Verb.USERS_CHANGE, "user", name, "", name)
-    done = accepted(
-        await request.service.change_accounts(
-            request.user,
-            lambda accounts, now_ms: commands.set_user(accounts, name, body.account, body.disabled, now_ms),
-        )
+    return await request.change_accounts(
+        lambda accounts, now_ms: commands.set_user(accounts, name, body.account, body.disabled, now_ms)
     )
-    return ChangeAnswer(seq=done.seq)
 
 
 async def remove_user(request: ApiRequest) -> Reply:
@@ -99,12 +94,7 @@ async def remove_user(request: ApiRequest) -> Reply:
     request.require(Verb.USERS_CHANGE, "user", name, "", name)
     if name not in request.service.accounts.users:
         raise not_found("user", name)
-    done = accepted(
-        await request.service.change_accounts(
-            request.user, lambda accounts, now_ms: commands.remove_user(accounts, name, now_ms)
-        )
-    )
-    return ChangeAnswer(seq=done.seq)
+    return await request.change_accounts(lambda accounts, now_ms: commands.remove_user(accounts, name, now_ms))
 
 
 # ---- roles -----------------------------------------------------------------------------------------------
@@ -126,23 +116,15 @@ async def grant(request: ApiRequest) -> Reply:
     role, queue = Role(request.body.role), request.body.queue
     name = _check_may_grant(request, role, queue)
     queues = request.service.state.queues.queues
-    done = accepted(
-        await request.service.change_accounts(
-            request.user, lambda accounts, now_ms: commands.grant(accounts, name, role, queue, queues, now_ms)
-        )
+    return await request.change_accounts(
+        lambda accounts, now_ms: commands.grant(accounts, name, role, queue, queues, now_ms)
     )
-    return ChangeAnswer(seq=done.seq)
 
 
 async def revoke(request: ApiRequest) -> Reply:
     role, queue = Role(request.query.role), request.query.queue
     name = _check_may_grant(request, role, queue)
-    done = accepted(
-        await request.service.change_accounts(
-            request.user, lambda accounts, now_ms: commands.revoke(accounts, name, role, queue, now_ms)
-        )
-    )
-    return ChangeAnswer(seq=done.seq)
+    return await request.change_accounts(lambda accounts, now_ms: commands.revoke(accounts, name, role, queue, now_ms))
 
 
 # ---- tokens ----------------------------------------------------------------------------------------------
@@ -185,12 +167,9 @@ async def make_token(request: ApiRequest) -> Reply:
             403 if refusal.code == "wider_token" else 422, refusal.code, refusal.why, refusal.hint, refusal.field
         )
     drawn = new_token()
-    accepted(
-        await request.service.change_accounts(
-            request.user,
-            lambda accounts, at_ms: commands.issue_token(
-                accounts, drawn.id, name, drawn.digest, body.name, scope, expires_ms, at_ms
-            ),
+    await request.change_accounts(
+        lambda accounts, at_ms: commands.issue_token(
+            accounts, drawn.id, name, drawn.digest, body.name, scope, expires_ms, at_ms
         )
     )
     return TokenMade(
@@ -204,12 +183,7 @@ async def revoke_token(request: ApiRequest) -> Reply:
     if token is None:
         raise not_found("token", number)
     request.require(Verb.TOKENS_CHANGE, "token", number, "", token.user)
-    done = accepted(
-        await request.service.change_accounts(
-            request.user, lambda accounts, now_ms: commands.revoke_token(accounts, number, now_ms)
-        )
-    )
-    return ChangeAnswer(seq=done.seq)
+    return await request.change_accounts(lambda accounts, now_ms: commands.revoke_token(accounts, number, now_ms))
 
 
 # ---- secrets ---------------------------------------------------------------------------------------------
@@ -244,12 +218,9 @@ async def set_secret(request: ApiRequest) -> Reply:
             await request.shared.look(request.service.secrets.put, queue, name, value)
         except NoKey as wrong:
             raise ApiError(409, "no_secret_key", str(wrong)) from None
-        done = accepted(
-            await request.service.change_accounts(
-                request.user, lambda accounts, now_ms: commands.set_secret(accounts, name, queue, queues, now_ms)
-            )
+        return await request.change_accounts(
+            lambda accounts, now_ms: commands.set_secret(accounts, name, queue, queues, now_ms)
         )
-    return ChangeAnswer(seq=done.seq)
 
 
 async def remove_secret(request: ApiRequest) -> Reply:
@@ -258,10 +229,8 @@ async def remove_secret(request: ApiRequest) -> Reply:
     async with request.shared.turn("secret", queue, name):
         if (queue, name) not in request.service.accounts.secrets:
             raise not_found("secret", name)
-        done = accepted(
-            await request.service.change_accounts(
-                request.user, lambda accounts, now_ms: commands.remove_secret(accounts, name, queue, now_ms)
-            )
+        done = await request.change_accounts(
+            lambda accounts, now_ms: commands.remove_secret(accounts, name, queue, now_ms)
         )
         await request.shared.look(request.service.secrets.drop, queue, name)
-    return ChangeAnswer(seq=done.seq)
+    return done

@@ -11,7 +11,7 @@ from corral.server.api.http.contracts import AgentsContract
 from corral.server.api.http.problems import ApiError, forbidden, not_found, out_of_scope
 from corral.server.api.http.request import ApiRequest, Reply, accepted
 from corral.server.auth import NewToken, Verb, may, new_token
-from corral.wire.api import ChangeAnswer, TokenMade
+from corral.wire.api import TokenMade
 
 log = structlog.get_logger(__name__)
 
@@ -34,12 +34,9 @@ async def make_join_token(request: ApiRequest) -> Reply:
     drawn = new_token()
     scope = (str(Verb.NODE_JOIN),)
     name = f"{commands.JOIN}{node}"
-    accepted(
-        await request.service.change_accounts(
-            request.user,
-            lambda accounts, at_ms: commands.issue_token(
-                accounts, drawn.id, request.user, drawn.digest, name, scope, now_ms + span, at_ms
-            ),
+    await request.change_accounts(
+        lambda accounts, at_ms: commands.issue_token(
+            accounts, drawn.id, request.user, drawn.digest, name, scope, now_ms + span, at_ms
         )
     )
     return TokenMade(
@@ -61,12 +58,9 @@ async def join(request: ApiRequest) -> Reply:
     if not may(request.service.accounts.users[request.user], Verb.NODES_CHANGE, ""):
         raise forbidden(Verb.NODES_CHANGE)
     node, drawn = request.body.node, new_token()
-    accepted(
-        await request.service.change_accounts(
-            request.user,
-            lambda accounts, now_ms: commands.admit_node(
-                accounts, node, request.principal.token, drawn.id, drawn.digest, now_ms
-            ),
+    await request.change_accounts(
+        lambda accounts, now_ms: commands.admit_node(
+            accounts, node, request.principal.token, drawn.id, drawn.digest, now_ms
         )
     )
     log.info("node_joined", node=node, by=request.user)
@@ -91,12 +85,10 @@ async def remove_node(request: ApiRequest) -> Reply:
     await request.service.change_accounts(
         request.user, lambda accounts, now_ms: commands.dismiss_node(accounts, name, now_ms)
     )
-    done = accepted(
-        await request.service.change(request.user, lambda state, now_ms: cluster.remove_node(state, name, now_ms))
-    )
+    done = await request.change(lambda state, now_ms: cluster.remove_node(state, name, now_ms))
     if request.service.fleet is not None:
         request.service.fleet.remove(name)
-    return ChangeAnswer(seq=done.seq)
+    return done
 
 
 # ---- agents ----------------------------------------------------------------------------------------------
@@ -117,11 +109,8 @@ async def renew_credential(request: ApiRequest) -> Reply:
     if Verb.NODE_SYNC not in request.principal.scope:
         raise out_of_scope(Verb.NODE_SYNC)
     drawn, presented = new_token(), request.principal.token
-    accepted(
-        await request.service.change_accounts(
-            request.user,
-            lambda accounts, now_ms: commands.renew_node(accounts, presented, drawn.id, drawn.digest, now_ms),
-        )
+    await request.change_accounts(
+        lambda accounts, now_ms: commands.renew_node(accounts, presented, drawn.id, drawn.digest, now_ms)
     )
     return _credential(request, request.user.removeprefix(commands.node_user("")), drawn, fleet)
 

@@ -27,7 +27,6 @@ from corral.server.api.http.shared_views import JSON, encode_json, in_steps
 from corral.server.auth import Verb, seen_queues
 from corral.wire.api import (
     BudgetBody,
-    ChangeAnswer,
     GpuView,
     NodeList,
     NodeView,
@@ -152,10 +151,7 @@ async def set_queue(request: ApiRequest) -> Reply:
     rules = None if request.may(Verb.QUEUES_GIVE) else request.service.rules
     if name not in request.service.state.queues.queues:
         await _detach(request, name)  # an older server may have left roles and secrets of a queue of this name
-    done = accepted(
-        await request.service.change(request.user, lambda state, now_ms: commands.set_queue(state, spec, now_ms, rules))
-    )
-    return ChangeAnswer(seq=done.seq)
+    return await request.change(lambda state, now_ms: commands.set_queue(state, spec, now_ms, rules))
 
 
 def _check_amounts(body: QueueBody) -> None:
@@ -203,21 +199,15 @@ async def remove_queue(request: ApiRequest) -> Reply:
         raise not_found("queue", name)
     accepted(commands.remove_queue(request.service.state, name, request.service.now_ms()))
     await _detach(request, name)
-    done = accepted(
-        await request.service.change(request.user, lambda state, now_ms: commands.remove_queue(state, name, now_ms))
-    )
+    done = await request.change(lambda state, now_ms: commands.remove_queue(state, name, now_ms))
     await _detach(request, name)  # what was granted or set meanwhile
-    return ChangeAnswer(seq=done.seq)
+    return done
 
 
 async def _detach(request: ApiRequest, queue: str) -> None:
     """Revoke the roles in a queue and drop its secrets, so that a later queue of that name inherits nothing."""
     orphaned = [secret for scope, secret in request.service.accounts.secrets if scope == queue]
-    accepted(
-        await request.service.change_accounts(
-            request.user, lambda accounts, now_ms: account_commands.part_from_queue(accounts, queue, now_ms)
-        )
-    )
+    await request.change_accounts(lambda accounts, now_ms: account_commands.part_from_queue(accounts, queue, now_ms))
     for secret in orphaned:
         await request.shared.look(request.service.secrets.drop, queue, secret)
 
@@ -324,15 +314,9 @@ def _gpu_views(node: Node, on_gpu: dict[int, list[str]], seen: set[str]) -> Iter
 
 async def drain(request: ApiRequest) -> Reply:
     name = _node_to_change(request)
-    done = accepted(
-        await request.service.change(request.user, lambda state, now_ms: commands.drain(state, name, now_ms))
-    )
-    return ChangeAnswer(seq=done.seq)
+    return await request.change(lambda state, now_ms: commands.drain(state, name, now_ms))
 
 
 async def undrain(request: ApiRequest) -> Reply:
     name = _node_to_change(request)
-    done = accepted(
-        await request.service.change(request.user, lambda state, now_ms: commands.undrain(state, name, now_ms))
-    )
-    return ChangeAnswer(seq=done.seq)
+    return await request.change(lambda state, now_ms: commands.undrain(state, name, now_ms))

@@ -16,7 +16,7 @@ from corral.core.fleets.fleets import Fleet, FleetSpec, NodeShape, Pilot
 from corral.providers.catalog import BadSettings, kind_of, not_plain, read_settings
 from corral.runtime.gpus import simulated
 from corral.server.api.http.problems import ApiError, forbidden, not_found
-from corral.server.api.http.request import ApiRequest, Reply, accepted
+from corral.server.api.http.request import ApiRequest, Reply
 from corral.server.auth import Verb
 from corral.wire.api import ChangeAnswer, FleetBody, FleetList, FleetView, PilotView, ShapeBody
 
@@ -55,12 +55,7 @@ async def scale_fleet(request: ApiRequest) -> Reply:
 async def recall_fleet(request: ApiRequest) -> Reply:
     _check(request, Verb.FLEETS_CHANGE)
     name = _named(request).spec.name
-    done = accepted(
-        await request.service.change_fleets(
-            request.user, lambda fleets, now_ms: commands.recall_fleet(fleets, name, now_ms)
-        )
-    )
-    return ChangeAnswer(seq=done.seq)
+    return await request.change_fleets(lambda fleets, now_ms: commands.recall_fleet(fleets, name, now_ms))
 
 
 def _check(request: ApiRequest, verb: Verb) -> None:
@@ -95,12 +90,9 @@ def _named(request: ApiRequest) -> Fleet:
 
 async def _changed(request: ApiRequest, spec: FleetSpec) -> ChangeAnswer:
     drawn = secrets.token_hex(4)
-    done = accepted(
-        await request.service.change_fleets(
-            request.user, lambda fleets, now_ms: commands.set_fleet(fleets, spec, request.user, drawn, now_ms)
-        )
+    return await request.change_fleets(
+        lambda fleets, now_ms: commands.set_fleet(fleets, spec, request.user, drawn, now_ms)
     )
-    return ChangeAnswer(seq=done.seq)
 
 
 def _spec(name: str, body: FleetBody) -> FleetSpec:

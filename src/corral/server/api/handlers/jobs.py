@@ -25,11 +25,11 @@ from corral.server.api.handlers.views import (
     reason_views,
     summary,
 )
-from corral.server.api.http.contracts import WhyContract
 from corral.server.api.http.problems import ApiError, not_found, refused
 from corral.server.api.http.request import ApiRequest, Content, Reply, Shared, accepted
 from corral.server.api.http.shared_views import JSON, encode_json, in_steps
 from corral.server.auth import Verb, seen_queues
+from corral.server.planner.questions import WhyAnswer
 from corral.store.lookup import BadCursor, JobQuery, JobRow, Lookup
 from corral.wire.api import ChangeAnswer, GangWhy, JobList, JobState, WhyView
 
@@ -152,7 +152,7 @@ async def explain(request: ApiRequest) -> Reply:
     )
 
 
-def _why(request: ApiRequest, name: str, why: WhyContract | Refusal, now_ms: int) -> GangWhy | None:
+def _why(request: ApiRequest, name: str, why: WhyAnswer | Refusal, now_ms: int) -> GangWhy | None:
     """None if the gang has ended and was dropped from memory while the planner worked on this."""
     gang = request.service.state.gangs.get(name)
     if gang is None or isinstance(why, Refusal):

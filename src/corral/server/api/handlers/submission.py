@@ -25,10 +25,11 @@ from corral.core.model import JobSpec
 from corral.server.api.handlers.jobs import binding_rules, owner_of
 from corral.server.api.handlers.views import change_views, reason_views, seat_views
 from corral.server.api.http.bodies import read_json
-from corral.server.api.http.contracts import CommittedContract, DryRunContract
 from corral.server.api.http.problems import ApiError, bad_json, fault_view, forbidden, refused
 from corral.server.api.http.request import ApiRequest, Reply, WithStatus, accepted
 from corral.server.auth import Access, Verb, authorize
+from corral.server.durability import Batch
+from corral.server.planner.questions import DryRunOutcome
 from corral.store.lookup import request_mark
 from corral.wire.api import BatchAnswer, DryRunAnswer, DryRunGang, FaultView, QuotaLine, SubmitAnswer
 from corral.wire.job import parse_job
@@ -94,7 +95,7 @@ async def _read_many(request: ApiRequest) -> list[JobSpec]:
     return specs
 
 
-def _answers(done: CommittedContract) -> list[SubmitAnswer]:
+def _answers(done: Batch) -> list[SubmitAnswer]:
     """Build the answers. The records of one change have consecutive numbers, so the last one gives all of them."""
     first = done.seq - len(done.events) + 1
     return [
@@ -287,7 +288,7 @@ async def _dry_run(request: ApiRequest, specs: Sequence[JobSpec]) -> DryRunAnswe
     )
 
 
-def _foreseen(request: ApiRequest, prospect: DryRunContract, now_ms: int) -> DryRunGang:
+def _foreseen(request: ApiRequest, prospect: DryRunOutcome, now_ms: int) -> DryRunGang:
     def sees(gang: str) -> bool:
         known = request.service.state.gangs.get(gang)
         return known is None or request.may(Verb.JOBS_READ, known.queue, known.user)  # unknown: a gang of the dry run

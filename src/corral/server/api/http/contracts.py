@@ -7,63 +7,25 @@ in reader threads.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Protocol, runtime_checkable
 
-from corral.core.accounts.accounts import AccountEvent, Accounts
-from corral.core.cluster.resources import Seat
-from corral.core.events import Event
-from corral.core.fleets.fleets import FleetEvent, Fleets
+from corral.core.accounts.accounts import Accounts
+from corral.core.fleets.fleets import Fleets
 from corral.core.intake.refusal import Refusal
 from corral.core.intake.site import SiteRules
 from corral.core.model import JobSpec
 from corral.core.state import State
-from corral.policy.explain.reasons import Change, Hold
 from corral.remote.messages import EndpointAnswer
 from corral.runtime.base import LogPart, TaskKey
+from corral.server.durability import Batch
 from corral.server.ha.vitals import Vitals
+from corral.server.loop import AccountCommand, Command, FleetCommand
+from corral.server.planner.questions import DryRunOutcome, WhyAnswer
 from corral.store.journal import Journal, Record
 from corral.store.lookup import Lookup
-from corral.wire.codec import AnyEvent
 from corral.wire.details import NodeDetails
-
-Command = Callable[[State, int], Sequence[Event] | Refusal]
-AccountCommand = Callable[[Accounts, int], Sequence[AccountEvent] | Refusal]
-FleetCommand = Callable[[Fleets, int], Sequence[FleetEvent] | Refusal]
-
-
-class CommittedContract(Protocol):
-    """A durable change: its events and the number of the last of them."""
-
-    @property
-    def seq(self) -> int: ...
-    @property
-    def events(self) -> Sequence[AnyEvent]: ...
-
-
-class WhyContract(Protocol):
-    @property
-    def hold(self) -> Hold: ...
-    @property
-    def changes(self) -> tuple[Change, ...]: ...
-
-
-class DryRunContract(Protocol):
-    """What would happen to a gang. Without a hold it starts at ``starts_ms``, after the victims have stopped."""
-
-    @property
-    def gang(self) -> str: ...
-    @property
-    def seats(self) -> tuple[Seat, ...]: ...
-    @property
-    def starts_ms(self) -> int | None: ...
-    @property
-    def victims(self) -> tuple[str, ...]: ...
-    @property
-    def hold(self) -> Hold | None: ...
-    @property
-    def changes(self) -> tuple[Change, ...]: ...
 
 
 class FeedContract(Protocol):
@@ -176,14 +138,14 @@ class Service(Protocol):
         """What isolates tasks from each other on a node."""
         ...
 
-    async def submit(self, user: str, specs: Sequence[JobSpec], request: str = "") -> CommittedContract | Refusal: ...
-    async def change(self, actor: str, command: Command, request: str = "") -> CommittedContract | Refusal: ...
-    async def change_accounts(self, actor: str, command: AccountCommand) -> CommittedContract | Refusal: ...
-    async def change_fleets(self, actor: str, command: FleetCommand) -> CommittedContract | Refusal: ...
+    async def submit(self, user: str, specs: Sequence[JobSpec], request: str = "") -> Batch | Refusal: ...
+    async def change(self, actor: str, command: Command, request: str = "") -> Batch | Refusal: ...
+    async def change_accounts(self, actor: str, command: AccountCommand) -> Batch | Refusal: ...
+    async def change_fleets(self, actor: str, command: FleetCommand) -> Batch | Refusal: ...
     def reserved_start_ms(self, gang: str) -> int | None:
         """The reserved start time of a waiting gang, if it has a reservation."""
         ...
 
-    async def explain(self, gang: str) -> WhyContract | Refusal: ...
-    async def dry_run(self, specs: Sequence[JobSpec], user: str) -> Sequence[DryRunContract] | Refusal: ...
+    async def explain(self, gang: str) -> WhyAnswer | Refusal: ...
+    async def dry_run(self, specs: Sequence[JobSpec], user: str) -> Sequence[DryRunOutcome] | Refusal: ...
     def subscribe(self) -> FeedContract: ...

@@ -21,8 +21,10 @@ from corral.server.api.http.rate_limit import Buckets
 from corral.server.api.http.settings import ApiSettings
 from corral.server.api.http.shared_views import SharedViews
 from corral.server.auth import Access, Principal, Verb, authorize, is_alive, may_somewhere
+from corral.server.loop import AccountCommand, Command, FleetCommand
 from corral.server.metrics import Metrics
 from corral.store.lookup import RequestRow
+from corral.wire.api.jobs import ChangeAnswer
 
 T = TypeVar("T")
 
@@ -201,6 +203,16 @@ class ApiRequest:
     async def audit_read(self, what: str) -> None:
         """Record in the audit trail, if it is enabled, that the user reads this."""
         await self.shared.audit.note(self, what)
+
+    async def change(self, command: Command) -> ChangeAnswer:
+        """Change the state as this user. A refusal ends the request with an error."""
+        return ChangeAnswer(seq=accepted(await self.service.change(self.user, command)).seq)
+
+    async def change_accounts(self, command: AccountCommand) -> ChangeAnswer:
+        return ChangeAnswer(seq=accepted(await self.service.change_accounts(self.user, command)).seq)
+
+    async def change_fleets(self, command: FleetCommand) -> ChangeAnswer:
+        return ChangeAnswer(seq=accepted(await self.service.change_fleets(self.user, command)).seq)
 
     def require(self, verb: Verb, kind: str, name: str, queue: str = "", owner: str = "") -> None:
         """End the request unless the user has the right: with 404 if they may not know that the thing exists."""
