@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from corral.core.accounts import commands
-from corral.core.accounts.accounts import Role, Token, User
+from corral.core.accounts.accounts import Role, User
+from corral.server.api.handlers.views import copy_fields
 from corral.server.api.http.problems import ApiError, forbidden, not_found
 from corral.server.api.http.request import ApiRequest, Reply, accepted
 from corral.server.auth import Verb, may_grant, may_mint, may_somewhere, new_token
@@ -136,18 +137,7 @@ async def list_tokens(request: ApiRequest) -> Reply:
     if name not in request.service.accounts.users:
         raise not_found("user", name)
     tokens = sorted(request.service.accounts.tokens.values(), key=lambda token: (token.issued_ms, token.id))
-    return TokenList(tokens=tuple(_token_view(token) for token in tokens if token.user == name))
-
-
-def _token_view(token: Token) -> TokenView:
-    return TokenView(
-        id=token.id,
-        user=token.user,
-        name=token.name,
-        scope=token.scope,
-        issued_ms=token.issued_ms,
-        expires_ms=token.expires_ms,
-    )
+    return TokenList(tokens=tuple(copy_fields(TokenView, token) for token in tokens if token.user == name))
 
 
 async def make_token(request: ApiRequest) -> Reply:

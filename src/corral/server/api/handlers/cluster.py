@@ -20,7 +20,7 @@ from corral.core.model import Budget, Health, Node, QueueSpec, QuotaChange
 from corral.core.state import State, is_open
 from corral.runtime.gpus import is_simulated
 from corral.server.api.handlers.jobs import sees_gang
-from corral.server.api.handlers.views import plain
+from corral.server.api.handlers.views import copy_fields, plain
 from corral.server.api.http.problems import forbidden, not_found, refused
 from corral.server.api.http.request import ApiRequest, Content, Reply, accepted
 from corral.server.api.http.shared_views import JSON, encode_json, in_steps
@@ -98,45 +98,36 @@ def _queue_view(request: ApiRequest, name: str, load: _QueueLoad) -> QueueView:
     stated = {each for terms in (queue.spec.guarantee, queue.spec.limit) for each, _ in terms} | queue.used.keys()
     guarantee = plain({each: tree.guarantee(name, each, now_ms) for each in sorted(stated)})
     used = {each: amount for each, amount in sorted(queue.used.items()) if amount}
-    return QueueView(
+    return copy_fields(
+        QueueView,
+        queue,
         name=name,
-        parent=queue.parent,
         children=tuple(child for child in queue.children if request.may(Verb.QUEUES_READ, child)),
         terms=_terms(queue.spec),
         guarantee=guarantee,
         limit=plain({each: tree.limit(name, each, now_ms) for each in sorted(stated)}),
         used=used,
         borrowed={each: used[each] - had for each, had in guarantee.items() if used.get(each, 0) > had},
-        jobs=queue.jobs,
         gangs_waiting=load.waiting[name],
         gangs_running=load.running[name],
         gpu_milli_pending=load.pending[name],
-        used_gpu_ms=queue.used_gpu_ms,
-        loss_suffered_gpu_ms=queue.loss_suffered_gpu_ms,
-        loss_caused_gpu_ms=queue.loss_caused_gpu_ms,
         budget_spent_gpu_ms=None if queue.spec.budget is None else tree.spent_gpu_ms(name, now_ms),
     )
 
 
 def _terms(spec: QueueSpec) -> QueueBody:
-    budget = spec.budget
-    return QueueBody(
+    return copy_fields(
+        QueueBody,
+        spec,
         guarantee=dict(spec.guarantee),
         limit=dict(spec.limit),
         lend=dict(spec.lend),
-        weight=spec.weight,
         user_limit=dict(spec.user_limit),
-        max_jobs=spec.max_jobs,
-        max_jobs_per_user=spec.max_jobs_per_user,
-        budget=None if budget is None else BudgetBody(budget.gpu_ms, budget.window_ms, budget.anchor_ms),
+        budget=None if spec.budget is None else copy_fields(BudgetBody, spec.budget),
         changes=tuple(
-            QuotaChangeBody(each.from_ms, each.until_ms, dict(each.guarantee), dict(each.limit))
+            copy_fields(QuotaChangeBody, each, guarantee=dict(each.guarantee), limit=dict(each.limit))
             for each in spec.changes
         ),
-        priority_ceiling=spec.priority_ceiling,
-        time_share=spec.time_share,
-        grace_max_ms=spec.grace_max_ms,
-        preemptible=spec.preemptible,
     )
 
 
@@ -169,27 +160,20 @@ def _check_amounts(body: QueueBody) -> None:
 
 
 def _spec(name: str, body: QueueBody) -> QueueSpec:
-    budget = body.budget
-    return QueueSpec(
+    return copy_fields(
+        QueueSpec,
+        body,
         name=name,
         guarantee=amounts(body.guarantee),
         limit=amounts(body.limit),
         lend=amounts(body.lend),
-        weight=body.weight,
         user_limit=amounts(body.user_limit),
-        max_jobs=body.max_jobs,
-        max_jobs_per_user=body.max_jobs_per_user,
-        budget=None if budget is None else Budget(budget.gpu_ms, budget.window_ms, budget.anchor_ms),
-        changes=tuple(_change(each) for each in body.changes),
-        priority_ceiling=body.priority_ceiling,
-        time_share=body.time_share,
-        grace_max_ms=body.grace_max_ms,
-        preemptible=body.preemptible,
+        budget=None if body.budget is None else copy_fields(Budget, body.budget),
+        changes=tuple(
+            copy_fields(QuotaChange, each, guarantee=amounts(each.guarantee), limit=amounts(each.limit))
+            for each in body.changes
+        ),
     )
-
-
-def _change(body: QuotaChangeBody) -> QuotaChange:
-    return QuotaChange(body.from_ms, body.until_ms, amounts(body.guarantee), amounts(body.limit))
 
 
 async def remove_queue(request: ApiRequest) -> Reply:
@@ -270,25 +254,22 @@ def _node_view(request: ApiRequest, name: str) -> NodeView:
                     on_gpu.setdefault(slot, []).append(gang.id)
     pilot = request.service.fleets.pilot(name)
     left = {each: state.capacity.amount_left(n, each) for each, _ in node.spec.amounts}
-    return NodeView(
+    return copy_fields(
+        NodeView,
+        node,
         name=name,
         domains=dict(zip(state.settings.levels, node.spec.path, strict=False)),
-        health=node.health,
         open=is_open(node),
-        lost=node.lost,
-        drained=node.drained,
         amounts=dict(node.spec.amounts),
         free=plain(left),
         gpus=tuple(_gpu_views(node, on_gpu, seen)),
         gpus_free=state.capacity.free[n].bit_count(),
         gangs=tuple(sorted(seen)),
         gangs_hidden=len(tenants) - len(seen),
-        why=node.why,
         details=request.service.details.get(name),
         lacks=dict(request.service.lacks(name)),
         fleet=request.service.fleets.by_node.get(name, ""),
         where="" if pilot is None else pilot.where,
-        until_ms=node.until_ms,
     )
 
 

@@ -15,6 +15,7 @@ from corral.core.fleets import commands
 from corral.core.fleets.fleets import Fleet, FleetSpec, NodeShape, Pilot
 from corral.providers.catalog import BadSettings, kind_of, not_plain, read_settings
 from corral.runtime.gpus import simulated
+from corral.server.api.handlers.views import copy_fields
 from corral.server.api.http.problems import ApiError, forbidden, not_found
 from corral.server.api.http.request import ApiRequest, Reply
 from corral.server.auth import Verb
@@ -101,18 +102,7 @@ def _spec(name: str, body: FleetBody) -> FleetSpec:
         shape = None if body.shape is None else _shape(body.shape)
     except BadSettings as wrong:
         raise ApiError(422, "bad_settings", str(wrong), field=wrong.field) from None
-    return FleetSpec(
-        name=name,
-        kind=body.on,
-        settings=body.settings,
-        nodes_min=body.nodes_min,
-        nodes_max=body.nodes_max,
-        lasts_ms=body.lasts_ms,
-        idle_ms=body.idle_ms,
-        shape=shape,
-        price_milli=body.price_milli,
-        cost_max_milli=body.cost_max_milli,
-    )
+    return copy_fields(FleetSpec, body, name=name, kind=body.on, shape=shape)
 
 
 def _shape(body: ShapeBody) -> NodeShape:
@@ -125,38 +115,26 @@ def _shape(body: ShapeBody) -> NodeShape:
 
 
 def _view(request: ApiRequest, fleet: Fleet) -> FleetView:
-    spec, now_ms = fleet.spec, request.service.now_ms()
     pilots = tuple(_pilot_view(request, pilot) for pilot in fleet.pilots.values())
-    return FleetView(
-        name=spec.name,
-        owner=fleet.owner,
-        on=spec.kind,
-        settings=spec.settings,
-        nodes_min=spec.nodes_min,
-        nodes_max=spec.nodes_max,
+    return copy_fields(
+        FleetView,
+        fleet,
+        fleet.spec,
+        on=fleet.spec.kind,
         wanted=0 if fleet.is_recalled else len(fleet.wanted),
         joined=sum(pilot.node for pilot in pilots),
-        lasts_ms=spec.lasts_ms,
-        idle_ms=spec.idle_ms,
         leaving=fleet.is_recalled,
-        trouble=fleet.trouble,
-        price_milli=spec.price_milli,
-        cost_milli=fleet.cost_milli(now_ms),
-        cost_max_milli=spec.cost_max_milli,
+        cost_milli=fleet.cost_milli(request.service.now_ms()),
         pilots=pilots,
     )
 
 
 def _pilot_view(request: ApiRequest, pilot: Pilot) -> PilotView:
     node = request.service.state.nodes.get(pilot.name)
-    return PilotView(
-        name=pilot.name,
+    return copy_fields(
+        PilotView,
+        pilot,
         phase=pilot.phase.value if pilot.phase is not None else "ordered",
-        where=pilot.where,
-        why=pilot.why,
-        ordered_ms=pilot.ordered_ms,
-        joined_ms=pilot.joined_ms,
-        until_ms=pilot.until_ms,
         leaving=pilot.recalled_ms is not None,
         node=node is not None and not node.lost,
     )

@@ -7,6 +7,7 @@ from functools import partial
 import msgspec
 
 import corral
+from corral.server.api.handlers.views import copy_fields
 from corral.server.api.http.problems import forbidden
 from corral.server.api.http.request import ApiRequest, Content, Reply
 from corral.server.api.http.shared_views import in_steps
@@ -45,25 +46,17 @@ async def _metrics(request: ApiRequest) -> bytes:
 
 
 async def usage(request: ApiRequest) -> Reply:
-    wanted = request.query
-    query = UsageQuery(
+    query = copy_fields(
+        UsageQuery,
+        request.query,
         queues=seen_queues(request.service.accounts, request.principal, Verb.USAGE_READ),
         users_own=request.user,
-        queue=wanted.queue,
-        user=wanted.user,
-        since=wanted.since,
-        until=wanted.until,
         now_ms=request.service.now_ms(),
     )
     return await request.shared.look(_usage, request.service.lookup, query)
 
 
 def _usage(lookup: Lookup, query: UsageQuery) -> UsageView:
-    lines = tuple(
-        UsageLine(
-            queue=row.queue, user=row.user, day=row.day, gpu_ms=row.gpu_ms, lost_gpu_ms=row.lost_gpu_ms, jobs=row.jobs
-        )
-        for row in lookup.usage(query)
-    )
+    lines = tuple(copy_fields(UsageLine, row) for row in lookup.usage(query))
     lost = sum(line.lost_gpu_ms for line in lines)
     return UsageView(lines=lines, gpu_ms=sum(line.gpu_ms for line in lines), lost_gpu_ms=lost)

@@ -6,9 +6,10 @@ Pure apart from reading the state. The caller passes ``sees``, which says whethe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from corral.core.cluster.resources import Seat
@@ -32,6 +33,8 @@ from corral.wire.api import (
 Sees = Callable[[str], bool]
 
 HIDDEN_GANG = "another job"
+
+S = TypeVar("S", bound=Struct)
 
 
 def summary(row: JobRow) -> JobSummary:
@@ -117,21 +120,7 @@ def seat_views(seats: Sequence[Seat]) -> Iterable[SeatView]:
 
 def attempt_view(row: AttemptRow, sees: Sees) -> AttemptView:
     beneficiary = row.beneficiary if not row.beneficiary or sees(row.beneficiary) else HIDDEN_GANG
-    return AttemptView(
-        gang=row.gang,
-        attempt=row.attempt,
-        role=row.role,
-        index=row.index,
-        placed_ms=row.placed_ms,
-        started_ms=row.started_ms,
-        ended_ms=row.ended_ms,
-        nodes=row.nodes,
-        exit_code=row.exit_code,
-        failure=row.failure,
-        cause=row.cause,
-        beneficiary=beneficiary,
-        lost_gpu_ms=row.lost_gpu_ms,
-    )
+    return copy_fields(AttemptView, row, beneficiary=beneficiary)
 
 
 # ---- reasons ---------------------------------------------------------------------------------------------
@@ -177,6 +166,16 @@ def in_the_way_views(hold: Hold, now_ms: int, sees: Sees) -> Iterable[InTheWayVi
 
 def change_views(changes: Iterable[Change]) -> Iterable[ChangeView]:
     return (ChangeView(field=each.field, value=each.value, text=each.text) for each in changes)
+
+
+def copy_fields(kind: type[S], /, *sources: object, **others: Any) -> S:
+    """A struct of this kind: these other fields, and the fields that the sources have under the same name."""
+    for name in kind.__struct_fields__:
+        if name not in others:
+            source = next((each for each in sources if hasattr(each, name)), None)
+            if source is not None:
+                others[name] = getattr(source, name)
+    return kind(**others)
 
 
 def plain(amounts: Mapping[str, int | None]) -> dict[str, int]:
