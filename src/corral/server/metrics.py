@@ -37,52 +37,32 @@ class Metrics(Meter):
         self.now_ms = now_ms
         self.fleet: RemoteCounters | None = None  # if tasks run on several nodes
         self.disk: DiskWatch | None = None
-        self._refused = Counter(
-            "corral_jobs_refused", "Jobs refused at submission, by code", ["code"], registry=self.registry
+        self._refused = self._counter("corral_jobs_refused", "Jobs refused at submission, by code", "code")
+        self._requests = self._counter(
+            "corral_http_requests", "Requests answered, by route and status", "route", "status"
         )
-        self._requests = Counter(
-            "corral_http_requests",
-            "Requests answered, by route and status",
-            ["route", "status"],
-            registry=self.registry,
+        self._request_seconds = self._timer("corral_http_request_duration_seconds", "Time to answer a request", "route")
+        self._plan_seconds = self._timer("corral_plan_duration_seconds", "Time to make a plan")
+        self._plan_failures = self._counter(
+            "corral_plan_failures", "Plans that failed: the policy raised an error or took too long"
         )
-        self._request_seconds = Histogram(
-            "corral_http_request_duration_seconds",
-            "Time to answer a request",
-            ["route"],
-            buckets=_FAST,
-            registry=self.registry,
+        self._quarantined = self._counter("corral_jobs_quarantined", "Jobs held because planning failed with them")
+        self._restored = self._counter(
+            "corral_state_restored", "Times the state was read back because an event could not be applied"
         )
-        self._plan_seconds = Histogram(
-            "corral_plan_duration_seconds", "Time to make a plan", buckets=_FAST, registry=self.registry
-        )
-        self._plan_failures = Counter(
-            "corral_plan_failures",
-            "Plans that failed: the policy raised an error or took too long",
-            registry=self.registry,
-        )
-        self._quarantined = Counter(
-            "corral_jobs_quarantined",
-            "Jobs held because planning failed with them",
-            registry=self.registry,
-        )
-        self._restored = Counter(
-            "corral_state_restored",
-            "Times the state was read back because an event could not be applied",
-            registry=self.registry,
-        )
-        self._decisions = Counter(
-            "corral_plan_decisions", "Decisions of plans, by outcome", ["outcome"], registry=self.registry
-        )
-        self._append_seconds = Histogram(
-            "corral_journal_append_duration_seconds",
-            "Time until a batch of records is durable",
-            buckets=_FAST,
-            registry=self.registry,
+        self._decisions = self._counter("corral_plan_decisions", "Decisions of plans, by outcome", "outcome")
+        self._append_seconds = self._timer(
+            "corral_journal_append_duration_seconds", "Time until a batch of records is durable"
         )
         self._known: dict[tuple[str, int], tuple[object, object]] = {}
         self._computed = _Computed()
         self.registry.register(self._computed)
+
+    def _counter(self, name: str, about: str, *labels: str) -> Counter:
+        return Counter(name, about, labels, registry=self.registry)
+
+    def _timer(self, name: str, about: str, *labels: str) -> Histogram:
+        return Histogram(name, about, labels, buckets=_FAST, registry=self.registry)
 
     # ---- counted as it happens ---------------------------------------------------------------------------------
 
