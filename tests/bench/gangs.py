@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="corral-bench-") as folder:
-        print(json.dumps(measure(Path(folder), asked.torch, asked.rounds)))
+        print(json.dumps(measure(Path(folder), os.path.abspath(asked.torch), asked.rounds)))
 
 
 def measure(folder: Path, python: str, rounds: int) -> dict[str, int]:
