@@ -23,9 +23,10 @@ ACCOUNT, OTHER = "nobody", "daemon"
 
 @pytest.fixture
 def harness(live: Callable[..., Live]) -> Iterator[Harness]:
+    """In a folder that every account can enter; those of pytest are for its own alone."""
     server = live()
     server.more = ["--account", ""]
-    with tempfile.TemporaryDirectory(prefix="corral-test-") as folder:  # folders of pytest are for its account alone
+    with tempfile.TemporaryDirectory(prefix="corral-test-", ignore_cleanup_errors=True) as folder:
         Path(folder).chmod(0o777)
         yield Harness(server, Path(folder))
 
