@@ -71,7 +71,6 @@ def _one_job(live: Live, folder: Path, processes: int, times: int) -> tuple[int,
     (folder / "train.py").write_text(program())
     job = live.submit({
         "command": f"{sys.executable} train.py", "directory": str(folder), "gpus": GPUS, "processes": processes,
-        "env": {"PYTHONPATH": str(Path(training.__file__).parents[2])},
     })  # fmt: skip
     for attempt in range(1, times + 1):
         _until(lambda n=attempt: _log(live, job, n).count("begins at step") == processes)  # type: ignore[misc]

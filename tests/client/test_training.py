@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 import subprocess
 import sys
 import time
@@ -169,3 +171,39 @@ def test_what_is_left_is_told_by_a_clock_that_nobody_can_set(tmp_path, monkeypat
     left_s = training.seconds_left()
     assert left_s is not None
     assert 0 < left_s <= 30
+
+
+# --- any Python, without Corral ---------------------------------------------------------------------------------------
+
+FILE = Path(training.__file__)
+LATER_THAN_3_8 = re.compile(
+    r"^\s*(?:match |case )|isinstance\([^()]*\|[^()]*\)|removeprefix|removesuffix|\bzip\([^()]*strict", re.M
+)
+
+
+def test_it_is_one_file_for_python_3_8() -> None:
+    """There is no such Python here: its grammar is, and what came later is looked for by name."""
+    text = FILE.read_text(encoding="utf-8")
+    tree = ast.parse(text, feature_version=(3, 8))
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert {name.partition(".")[0] for name in imported} <= set(sys.stdlib_module_names)
+    assert not LATER_THAN_3_8.findall(text)
+    assert "from __future__ import annotations" in text
+
+
+def test_a_bare_interpreter_loads_it_from_a_folder(tmp_path: Path) -> None:
+    """Without site-packages and variables of Python: only the folder that it is given."""
+    (tmp_path / "corral_training.py").write_bytes(FILE.read_bytes())
+    (tmp_path / "state").mkdir()
+    script = (
+        f"import sys; sys.path.append({str(tmp_path)!r}); import corral_training as t\n"
+        "t.checkpoint_saved(7); t.step_done(0.5); print(t.rank(), t.should_stop(), t.SAVED, 'msgspec' in sys.modules)\n"
+        "try: import corral\nexcept ImportError: print('no corral')"
+    )
+    env = {"CORRAL_JOB_ID": "1", "RANK": "3", "CORRAL_CHECKPOINT_FILE": str(tmp_path / "state" / "checkpoint")}
+    bare = [sys.executable, "-I", "-S", "-c", script]
+    done = subprocess.run(bare, env=env, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert done.stdout.splitlines() == ["3 False 85 False", "no corral"], done.stderr
+    assert json.loads((tmp_path / "state" / "checkpoint").read_text())["step"] == 7
+    assert (tmp_path / "state" / "pace.3").read_text() == "500"

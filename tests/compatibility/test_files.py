@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,12 @@ def test_job_files_mean_what_they_meant(name: str, monkeypatch: pytest.MonkeyPat
     assert [str(fault) for job in jobs for fault in job.faults] == []
     specs = msgspec.json.decode(msgspec.json.encode([job.spec for job in jobs]))
     assert len(specs) == len(recorded("specs.json")[name])
-    assert list(lacking(recorded("specs.json")[name], specs, values=True)) == []
+    changed = [each for each in lacking(recorded("specs.json")[name], specs, values=True) if not LINES.search(each)]
+    assert changed == []
+
+
+#: A line for the shell ran with sh; now it runs with bash where there is one, which accepts all that sh does.
+LINES = re.compile(r"work\.command\[0\] was 'sh', is 'bash'$")
 
 
 def test_stored_credentials_are_read(tmp_path: Path):

@@ -8,8 +8,9 @@ several requests. Does not know sockets.
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Mapping
+from types import FunctionType, MethodType
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 from urllib.parse import quote, urlencode
 
 from msgspec import Struct
@@ -46,6 +47,19 @@ def _parameter_text(value: Any) -> str:
     if value is True:
         return "true"
     return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+
+
+#: A job as callers name it: 17 or "17".
+JobId = int | str
+
+
+def job_id(job: JobId) -> str:
+    """The id as text. Raises ``TypeError`` for what cannot be an id, before anything is sent."""
+    if type(job) is int and job >= 0:
+        return str(job)
+    if isinstance(job, str) and job:
+        return job
+    raise TypeError(f"the id of a job is a number or text such as 17, not {job!r}")
 
 
 def path(*parts: str) -> str:
@@ -111,36 +125,41 @@ class talk(Generic[P, T]):  # noqa: N801 - read as a decorator
 
     def __init__(self, describe: Callable[Concatenate[Any, P], Talk[T]]) -> None:
         self._describe = describe
+        self._methods: dict[bool, Callable[..., Any]] = {}
         self.__doc__ = describe.__doc__
 
     @overload
-    def __get__(self, client: None, owner: type) -> talk[P, T]: ...
+    def __get__(self, client: None, owner: type) -> Callable[Concatenate[Any, P], Any]: ...
     @overload
     def __get__(self, client: Blocking, owner: type) -> Callable[P, T]: ...
     @overload
-    def __get__(self, client: Awaiting, owner: type) -> Callable[P, Awaitable[T]]: ...
+    def __get__(self, client: Awaiting, owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
     def __get__(self, client: Any, owner: type) -> Any:
-        if client is None:
-            return self
-        if hasattr(client, "converse"):
+        is_blocking = hasattr(owner, "converse")
+        if is_blocking not in self._methods:
+            made = self._blocking() if is_blocking else self._awaiting()
+            self._methods[is_blocking] = _as_method(made, self._describe, "{0}")
+        return _bound(self._methods[is_blocking], client)
 
-            def bound(*args: P.args, **named: P.kwargs) -> T:
-                results: Generator[T, None, None] = client.converse(_as_series(self._describe(client, *args, **named)))
-                try:
-                    return next(results)
-                finally:
-                    results.close()
+    def _blocking(self) -> Callable[..., T]:
+        def method(client: Any, /, *args: P.args, **named: P.kwargs) -> T:
+            results: Generator[T, None, None] = client.converse(_as_series(self._describe(client, *args, **named)))
+            try:
+                return next(results)
+            finally:
+                results.close()
 
-            return functools.update_wrapper(bound, self._describe)
+        return method
 
-        async def bound_later(*args: P.args, **named: P.kwargs) -> T:
+    def _awaiting(self) -> Callable[..., Awaitable[T]]:
+        async def method(client: Any, /, *args: P.args, **named: P.kwargs) -> T:
             results: AsyncGenerator[T, None] = client.converse_later(_as_series(self._describe(client, *args, **named)))
             try:
                 return await anext(results)
             finally:
                 await results.aclose()
 
-        return functools.update_wrapper(bound_later, self._describe)
+        return method
 
 
 def call(describe: Callable[Concatenate[Any, P], ApiCall[T]]) -> talk[P, T]:
@@ -159,23 +178,49 @@ class series(Generic[P, T]):  # noqa: N801 - read as a decorator
 
     def __init__(self, describe: Callable[Concatenate[Any, P], Series[T]]) -> None:
         self._describe = describe
+        self._methods: dict[bool, Callable[..., Any]] = {}
         self.__doc__ = describe.__doc__
 
     @overload
-    def __get__(self, client: None, owner: type) -> series[P, T]: ...
+    def __get__(self, client: None, owner: type) -> Callable[Concatenate[Any, P], Any]: ...
     @overload
     def __get__(self, client: Blocking, owner: type) -> Callable[P, Generator[T, None, None]]: ...
     @overload
     def __get__(self, client: Awaiting, owner: type) -> Callable[P, AsyncGenerator[T, None]]: ...
     def __get__(self, client: Any, owner: type) -> Any:
-        if client is None:
-            return self
-        begin = client.converse if hasattr(client, "converse") else client.converse_later
+        is_blocking = hasattr(owner, "converse")
+        if is_blocking not in self._methods:
+            result = "Generator[{0}, None, None]" if is_blocking else "AsyncGenerator[{0}, None]"
+            self._methods[is_blocking] = _as_method(self._iterating(is_blocking), self._describe, result)
+        return _bound(self._methods[is_blocking], client)
 
-        def bound(*args: P.args, **named: P.kwargs) -> Any:
-            return begin(self._describe(client, *args, **named))
+    def _iterating(self, is_blocking: bool) -> Callable[..., Any]:
+        def method(client: Any, /, *args: P.args, **named: P.kwargs) -> Any:
+            conversation = self._describe(client, *args, **named)
+            return client.converse(conversation) if is_blocking else client.converse_later(conversation)
 
-        return functools.update_wrapper(bound, self._describe)
+        return method
+
+
+def _bound(method: Callable[..., Any], client: Any) -> Any:
+    return method if client is None else MethodType(method, client)
+
+
+def _as_method(made: Callable[..., Any], describe: Callable[..., Any], result: str) -> Callable[..., Any]:
+    """The method with the name, the help and the parameters of its description. What it returns is the type in the
+    brackets of ``ApiCall[...]``, ``Talk[...]`` or ``Series[...]``. ``inspect`` is too slow to import for this."""
+    described = cast(FunctionType, getattr(describe, "__wrapped__", describe))
+    shown = FunctionType(described.__code__, {**described.__globals__, **_ITERATORS}, described.__name__)
+    shown.__defaults__, shown.__kwdefaults__ = described.__defaults__, described.__kwdefaults__
+    returns = described.__annotations__["return"].partition("[")[2].removesuffix("]")
+    shown.__annotations__ = described.__annotations__ | {"return": result.format(returns)}
+    functools.update_wrapper(made, described)
+    made.__annotations__ = shown.__annotations__
+    made.__wrapped__ = shown  # type: ignore[attr-defined]  # this is what inspect.signature and help read
+    return made
+
+
+_ITERATORS = {"Generator": Generator, "AsyncGenerator": AsyncGenerator}
 
 
 def _as_series(conversation: Talk[T]) -> Series[T]:

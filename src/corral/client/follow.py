@@ -12,7 +12,22 @@ from typing import Any
 
 import msgspec
 
-from corral.client.call import SILENCE_S, ApiCall, Item, More, Open, Pause, RawAnswer, Series, Talk, path, series, talk
+from corral.client.call import (
+    SILENCE_S,
+    ApiCall,
+    Item,
+    JobId,
+    More,
+    Open,
+    Pause,
+    RawAnswer,
+    Series,
+    Talk,
+    job_id,
+    path,
+    series,
+    talk,
+)
 from corral.client.errors import NotFound, Problem, Timeout, Unreachable
 from corral.client.jobs import job_call
 from corral.client.retry import Patient, answered, asked, problem_of
@@ -42,8 +57,9 @@ class FollowCalls(Patient):
     """Wait for a job, read its logs, read events."""
 
     @talk
-    def wait(self, job: str, *, timeout_s: float | None = None) -> Talk[JobView]:
+    def wait(self, job: JobId, *, timeout_s: float | None = None) -> Talk[JobView]:
         """Wait until the job has ended, and return it. Raises ``Timeout``."""
+        job = job_id(job)
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         head = (yield from answered(self, _page(0, 1))).head
         while True:
@@ -60,12 +76,12 @@ class FollowCalls(Patient):
         after: int = 0,
         *,
         follow: bool = False,
-        job: str | None = None,
+        job: JobId | None = None,
         queue: str | None = None,
         types: Sequence[str] = (),
     ) -> Series[EventView]:
         """Records after ``after``, in order; ``follow``: and new ones, without end."""
-        parameters = {"job": job, "queue": queue, "types": tuple(types)}
+        parameters = {"job": None if job is None else job_id(job), "queue": queue, "types": tuple(types)}
         if follow:
             yield from _feed(self, after, parameters)
             return
@@ -85,7 +101,7 @@ class FollowCalls(Patient):
     @series
     def logs(
         self,
-        job: str,
+        job: JobId,
         *,
         gang: str = "",
         task: int = 0,
@@ -96,6 +112,7 @@ class FollowCalls(Patient):
         follow: bool = False,
     ) -> Series[LogBytes]:
         """A log in parts. ``attempt`` 0: the newest, and with ``follow`` later ones until the job has ended."""
+        job = job_id(job)
         parameters = {"gang": gang, "task": task, "stream": stream}
         if not follow:
             yield from _Log(job, parameters, attempt, offset, tail).rest(self)

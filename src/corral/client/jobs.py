@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from corral.client.call import ApiCall, Item, Series, call, path, series
+from corral.client.call import ApiCall, Item, JobId, Series, call, job_id, path, series
 from corral.client.retry import Patient, answered
 from corral.wire.api.jobs import (
     BatchAnswer,
@@ -22,6 +22,7 @@ from corral.wire.api.jobs import (
     SubmitAnswer,
     WhyView,
 )
+from corral.wire.carried import with_directory
 
 IDEMPOTENCY = "Idempotency-Key"
 PAGE = 500
@@ -34,18 +35,22 @@ class JobCalls(Patient):
 
     @call
     def submit(self, document: Document, *, key: str = "") -> ApiCall[SubmitAnswer]:
-        """Submit one job document. ``key``: submissions with the same key create one job; random if not given."""
-        return _submission(path("jobs"), SubmitAnswer, document, key)
+        """Submit one job document: the keys of a job file (docs/job-file.md) as a mapping.
+
+        The job runs in the current directory, unless the document has ``directory``. ``key``: submissions with the same
+        key create one job; random if not given.
+        """
+        return _submission(path("jobs"), SubmitAnswer, _from_here(document), key)
 
     @call
     def submit_many(self, documents: Sequence[Document], *, key: str = "") -> ApiCall[BatchAnswer]:
         """Submit several, all or none. In ``after``, ``#0`` is the first of them."""
-        return _submission(path("jobs", "batch"), BatchAnswer, {"jobs": list(documents)}, key)
+        return _submission(path("jobs", "batch"), BatchAnswer, {"jobs": [_from_here(each) for each in documents]}, key)
 
     @call
     def dry_run(self, document: Document) -> ApiCall[DryRunAnswer]:
         """Dry run: what would happen if the job were submitted now. Nothing is stored."""
-        return ApiCall("POST", path("jobs"), DryRunAnswer, {"dry_run": True}, document)
+        return ApiCall("POST", path("jobs"), DryRunAnswer, {"dry_run": True}, _from_here(document))
 
     @series
     def jobs(
@@ -83,48 +88,53 @@ class JobCalls(Patient):
                 return
 
     @call
-    def job(self, job: str) -> ApiCall[JobView]:
+    def job(self, job: JobId) -> ApiCall[JobView]:
         """One job in full."""
         return job_call(job)
 
     @call
-    def why(self, job: str) -> ApiCall[WhyView]:
+    def why(self, job: JobId) -> ApiCall[WhyView]:
         """Why a job waits: all reasons, the jobs in the way, what would help, and the expected start."""
-        return ApiCall("GET", path("jobs", job, "why"), WhyView)
+        return ApiCall("GET", path("jobs", job_id(job), "why"), WhyView)
 
     @call
-    def cancel(self, job: str, *, now: bool = False) -> ApiCall[ChangeAnswer]:
+    def cancel(self, job: JobId, *, now: bool = False) -> ApiCall[ChangeAnswer]:
         """Cancel a job. ``now``: without grace."""
-        return ApiCall("POST", path("jobs", job, "cancel"), ChangeAnswer, {"now": True} if now else {})
+        return ApiCall("POST", path("jobs", job_id(job), "cancel"), ChangeAnswer, {"now": True} if now else {})
 
     @call
-    def hold(self, job: str) -> ApiCall[ChangeAnswer]:
+    def hold(self, job: JobId) -> ApiCall[ChangeAnswer]:
         """Hold a job: it does not start until it is released."""
         return _change(job, "hold")
 
     @call
-    def release(self, job: str) -> ApiCall[ChangeAnswer]:
+    def release(self, job: JobId) -> ApiCall[ChangeAnswer]:
         """Release a held job."""
         return _change(job, "release")
 
     @call
-    def requeue(self, job: str) -> ApiCall[ChangeAnswer]:
+    def requeue(self, job: JobId) -> ApiCall[ChangeAnswer]:
         """Stop a job and requeue it."""
         return _change(job, "requeue")
 
     @call
-    def set_priority(self, job: str, priority: int) -> ApiCall[ChangeAnswer]:
+    def set_priority(self, job: JobId, priority: int) -> ApiCall[ChangeAnswer]:
         """Change its priority."""
-        return ApiCall("POST", path("jobs", job, "priority"), ChangeAnswer, body=PriorityBody(priority=priority))
+        body = PriorityBody(priority=priority)
+        return ApiCall("POST", path("jobs", job_id(job), "priority"), ChangeAnswer, body=body)
 
 
-def job_call(job: str) -> ApiCall[JobView]:
-    return ApiCall("GET", path("jobs", job), JobView)
+def _from_here(document: Document) -> dict[str, Any]:
+    return with_directory(document, os.getcwd())
+
+
+def job_call(job: JobId) -> ApiCall[JobView]:
+    return ApiCall("GET", path("jobs", job_id(job)), JobView)
 
 
 def _submission(where: str, answer: type[Any], body: Any, key: str) -> ApiCall[Any]:
     return ApiCall("POST", where, answer, body=body, headers={IDEMPOTENCY: key or os.urandom(16).hex()})
 
 
-def _change(job: str, verb: str) -> ApiCall[ChangeAnswer]:
-    return ApiCall("POST", path("jobs", job, verb), ChangeAnswer, repeatable=verb != "requeue")
+def _change(job: JobId, verb: str) -> ApiCall[ChangeAnswer]:
+    return ApiCall("POST", path("jobs", job_id(job), verb), ChangeAnswer, repeatable=verb != "requeue")

@@ -1,10 +1,11 @@
 """What a training script needs from Corral: its rank, when to stop, and how to report a checkpoint.
 
-Standard library only. Outside Corral everything works and does nothing: rank 0 of 1, never preempted. Import it
-as ``corral.training``, for example::
+One file, standard library only, Python 3.8 or newer. Every job finds it as ``corral_training``, whatever Python it has;
+where Corral is installed, it is also ``corral.training``. Outside Corral everything works and does nothing: rank 0 of
+1, never preempted. For example::
 
     import os, sys, time
-    from corral import training
+    import corral_training as training
 
     checkpoint = f"checkpoint-{training.rank()}"    # of this process, in the directory of the job
     step = int(open(checkpoint).read()) if os.path.exists(checkpoint) else 0
@@ -36,8 +37,6 @@ import signal
 import sys
 import threading
 import time
-
-from corral.io.files import write_file
 
 _PACE_EVERY_S = 5.0
 
@@ -121,7 +120,15 @@ def step_done(busy_s: float) -> None:
     _pace.next_s = now_s + _PACE_EVERY_S
     target = os.path.join(os.path.dirname(path), f"pace.{rank()}")
     with contextlib.suppress(OSError):  # the report is optional
-        write_file(target, b"%d" % mean_ms, mode=0o666, durable=False)
+        _replace(target, b"%d" % mean_ms)
+
+
+def _replace(path: str, content: bytes) -> None:
+    """A reader sees the old or the new content."""
+    beside = f"{path}.{os.getpid()}.new"
+    with open(beside, "wb") as file:
+        file.write(content)
+    os.replace(beside, path)
 
 
 class _Pace:
@@ -145,14 +152,14 @@ def deadline() -> float | None:
     """The time by which to exit, in seconds since 1970; None: not preempted. SIGKILL follows."""
     warning = _warning()
     at_ms = warning.get("deadline_ms") if warning else None
-    return at_ms / 1000 if isinstance(at_ms, int | float) else None
+    return at_ms / 1000 if isinstance(at_ms, (int, float)) else None
 
 
 def seconds_left() -> float | None:
     """Seconds left to save; None: not preempted. By the monotonic clock if the warning has its time."""
     warning = _warning()
     at_ms = warning.get("boot_ms") if warning else None
-    if isinstance(at_ms, int | float) and hasattr(time, "CLOCK_BOOTTIME"):
+    if isinstance(at_ms, (int, float)) and hasattr(time, "CLOCK_BOOTTIME"):
         return max(0.0, at_ms / 1000 - time.clock_gettime(time.CLOCK_BOOTTIME))
     at_s = deadline()
     return None if at_s is None else max(0.0, at_s - time.time())

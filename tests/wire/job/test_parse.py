@@ -48,7 +48,7 @@ def test_a_command_alone_is_a_job_on_one_cpu_in_the_default_queue() -> None:
     assert spec.queue == "default"
     (gang,) = spec.gangs
     assert gang.role == "main"
-    assert gang.work == Work(command=("sh", "-c", "echo hi"))
+    assert gang.work == Work(command=("bash", "-c", "echo hi"))
     assert gang.demand == Demand(task=TaskDemand(amounts=ONE_CPU))
 
 
@@ -159,7 +159,7 @@ def test_gangs_inherit_what_they_do_not_say() -> None:
         gangs=[{"role": "a", "env": {"B": "3"}}, {"role": "b", "vram": "1GiB", "tasks": 3, "command": ["y"]}],
     )  # fmt: skip
     first, second = spec.gangs
-    assert first.work == Work(command=("sh", "-c", "x"), env=(("A", "1"), ("B", "3")), image="i")
+    assert first.work == Work(command=("bash", "-c", "x"), env=(("A", "1"), ("B", "3")), image="i")
     assert (first.demand.task.gpus, first.demand.tasks, first.demand.spread) == (8, 2, "node")
     assert second.work is not None
     assert second.work.command == ("y",)

@@ -17,7 +17,7 @@ from corral.core.work import Mount
 from corral.runtime.base import TaskOrder
 from corral.runtime.container.discovery import DOCKER, PODMAN, RuntimeFacts
 from corral.runtime.container.settings import ContainerSettings
-from corral.runtime.container.task.launcher import command_of
+from corral.runtime.container.task.launcher import command_of, in_any_shell
 from corral.runtime.gpus import is_simulated
 from corral.runtime.local.settings import LocalSettings
 from corral.runtime.local.state_dir import name_of, short
@@ -101,7 +101,7 @@ def container_request(order: TaskOrder, ground: ContainerSite) -> dict[str, Any]
 
 def _body(order: TaskOrder, ground: ContainerSite, devices: list[str]) -> dict[str, Any]:
     key = order.key
-    command = list(order.command)
+    command = in_any_shell(list(order.command))
     if len(order.processes) > 1:
         command = command_of(command, [dict(process.env) for process in order.processes])
     return {

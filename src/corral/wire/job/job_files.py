@@ -5,7 +5,6 @@ Gives for each job the document to send, and its spec if it is valid, otherwise 
 
 from __future__ import annotations
 
-import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from corral.core.model import JobSpec
+from corral.wire.carried import with_directory
 from corral.wire.document.errors import Fault, Path
 from corral.wire.document.yaml import Marked, PlacedFault, TextPlace, read_yaml
 from corral.wire.job.document_limits import LIMITS, DocumentLimits
@@ -105,10 +105,8 @@ def overlaid(document: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, 
 
 def rooted(document: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """A relative directory is relative to the directory of the submission, which is also the default."""
-    directory, base = document.get("directory"), defaults.get("directory")
-    if isinstance(directory, str) and isinstance(base, str) and directory and directory[0] not in "/~":
-        return document | {"directory": posixpath.normpath(posixpath.join(base, directory))}
-    return document
+    base = defaults.get("directory")
+    return with_directory(document, base) if isinstance(base, str) else document
 
 
 def is_script(text: str) -> bool:

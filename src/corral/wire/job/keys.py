@@ -112,7 +112,7 @@ HIDES = {
 GANG_KEYS = KeyTable(
     "gang",
     [
-        Key("command", COMMAND, "Command of each task: a line for `sh -c`, or a list (program and arguments).",
+        Key("command", COMMAND, "Command of each task: a line for bash (or sh), or a list (program and arguments).",
             "python train.py", into="command"),
         Key("gpus", GPUS, "Whole GPUs per task, optionally with the model: `8`, `8xH100`, `H100:8`.",
             "8xH100", default="0"),

@@ -13,7 +13,8 @@ from corral.wire.document.errors import Path, Reading, Wrong, show
 from corral.wire.document.key_table import Key, KeyTable
 from corral.wire.document.kinds import FLAG, SPAN, ValueKind, check_characters, meant, number, text
 
-SHELL = ("sh", "-c")
+#: How a line for the shell is executed. A machine without bash uses sh instead.
+SHELL = ("bash", "-c")
 
 
 def _read_command(value: Any, _path: Path, reading: Reading) -> tuple[str, ...]:

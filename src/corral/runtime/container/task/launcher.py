@@ -8,11 +8,13 @@ supervisor reads it and ends the others. Knows the POSIX shell.
 from __future__ import annotations
 
 from corral.runtime.local.task.records import read_start
+from corral.runtime.local.task.start import LINE_FOR_SHELL
 
 SHELL = "/bin/sh"
 FAILED = "failed"  # in the task's private directory: exit codes, the first one first
 #: Signals reach every process of the group, also the shells, which must survive them to report the exit code.
 _KEEP = "trap : HUP INT TERM USR1 USR2 ALRM\n"
+_BASH_OR_SH = 'command -v bash >/dev/null 2>&1 && exec bash -c "$1"; exec sh -c "$1"'
 _END = """\
 for pid in $pids; do
   wait "$pid"
@@ -21,6 +23,12 @@ done
 read -r code < "$CORRAL_FAILED_FILE" && exit "$code"
 exit 0
 """
+
+
+def in_any_shell(command: list[str]) -> list[str]:
+    """A line for the shell runs with bash, or with sh if the image has no bash."""
+    is_line = command[:2] == LINE_FOR_SHELL and len(command) == 3
+    return [SHELL, "-c", _BASH_OR_SH, "sh", command[2]] if is_line else command
 
 
 def command_of(command: list[str], processes: list[dict[str, str]]) -> list[str]:

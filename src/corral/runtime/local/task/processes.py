@@ -53,6 +53,7 @@ class Processes:
         namespaces = self._make_namespaces()
         private = request["scratch"]
         env = {**account.env(), **request["env"], "TMPDIR": f"{private}/{TEMPORARY}", **files_in(private)}
+        env["PYTHONPATH"] = f"{env['PYTHONPATH']}:{private}" if env.get("PYTHONPATH") else private
         directory = request["directory"] or (account.home if os.path.isdir(account.home) else "/")
         is_simple = self._is_sharing and not account.changes and not request["holds_gpus"] and namespaces is None
         begun: dict[int, Program] = {}  # by the pipe that reports its start

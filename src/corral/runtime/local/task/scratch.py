@@ -1,4 +1,5 @@
-"""The private directory of a task: its TMPDIR, and the two files that it shares with its supervisor.
+"""The private directory of a task: its TMPDIR, the two files that it shares with its supervisor, and the module that
+training scripts import.
 
 The directory belongs to the account, which may put anything in it: links, FIFOs, nothing at all. So what the supervisor
 does here with its own rights never follows a link and never blocks.
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 CHECKPOINT = "checkpoint"
 WARNING = "warning.json"
 TEMPORARY = "tmp"
+TRAINING = "corral_training.py"  # a copy of the module, for any Python: Corral need not be installed for it
 _READ_MAX = 1 << 16  # of the end of the checkpoint file: hundreds of lines
 _LINES_MAX = 100  # that are tried, from the end
 STEP_MAX = (1 << 53) - 1  # as in the server: what every database and JSON reader can hold
@@ -51,7 +53,9 @@ class Scratch:
             return
         for path in (self.path, f"{self.path}/{TEMPORARY}"):
             os.mkdir(path, 0o700)
-            if not self._is_ours:
+        _write_training(self.path)
+        if not self._is_ours:  # last: from then on the account may change it
+            for path in (f"{self.path}/{TEMPORARY}", self.path):
                 os.chown(path, self._uid, self._gid, follow_symlinks=False)
 
     def _reuse_blank(self) -> bool:
@@ -89,12 +93,12 @@ class Scratch:
         remove(self.path)
 
     def _is_blank(self) -> bool:
-        for path, names in ((self.path, [TEMPORARY]), (f"{self.path}/{TEMPORARY}", [])):
+        for path, names in ((self.path, {TEMPORARY, TRAINING}), (f"{self.path}/{TEMPORARY}", set())):
             state = os.lstat(path)
             is_as_made = state.st_mode == stat.S_IFDIR | 0o700 and state.st_uid == os.geteuid()
-            if not is_as_made or os.listdir(path) != names:
+            if not is_as_made or set(os.listdir(path)) != names:
                 return False
-        return True
+        return _is_training(self.path)
 
     def warn(self, left_ms: int, why: str) -> None:
         """Write the warning file. Must be called with the rights of the account. The deadline is given by the wall
@@ -144,7 +148,41 @@ class Scratch:
 
 def files_in(path: str) -> dict[str, str]:
     """The variables by which a task finds the files in the private directory at this path."""
-    return {"CORRAL_CHECKPOINT_FILE": f"{path}/{CHECKPOINT}", "CORRAL_WARNING_FILE": f"{path}/{WARNING}"}
+    return {
+        "CORRAL_CHECKPOINT_FILE": f"{path}/{CHECKPOINT}",
+        "CORRAL_WARNING_FILE": f"{path}/{WARNING}",
+        "CORRAL_PYTHONPATH": path,
+    }
+
+
+def _read_training() -> bytes:
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    with open(f"{package}/client/training.py", "rb") as file:
+        return file.read()
+
+
+_TRAINING = _read_training()  # when this process starts: an upgrade may replace the file later
+
+
+def _write_training(folder: str) -> None:
+    """Called while the folder belongs to this process alone."""
+    fd = os.open(f"{folder}/{TRAINING}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    try:
+        os.fchmod(fd, 0o644)
+        os.write(fd, _TRAINING)
+    finally:
+        os.close(fd)
+
+
+def _is_training(folder: str) -> bool:
+    """Whether the module is as it was written. The last task may belong to another user, who could have changed it."""
+    fd = os.open(f"{folder}/{TRAINING}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        state = os.fstat(fd)
+        is_plain = state.st_mode == stat.S_IFREG | 0o644 and state.st_nlink == 1 and state.st_uid == os.geteuid()
+        return is_plain and state.st_size == len(_TRAINING) and os.read(fd, len(_TRAINING) + 1) == _TRAINING
+    finally:
+        os.close(fd)
 
 
 def blank_in(root: str) -> str:
@@ -186,6 +224,7 @@ def remove(path: str) -> None:
     """Remove all of it, also files of other accounts, without following links."""
     try:
         os.rmdir(f"{path}/{TEMPORARY}")
+        os.unlink(f"{path}/{TRAINING}")
         os.rmdir(path)
         return  # nothing was put there, which is the usual case
     except OSError:

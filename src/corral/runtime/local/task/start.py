@@ -23,6 +23,8 @@ USER_ERROR, START_FAILED = "user_error", "start_failed"
 NODE_LOST = "node_lost"
 #: Exit codes as in shells.
 CANNOT_EXECUTE, NOT_FOUND = 126, 127
+#: How the server writes a line for the shell (``wire.job.program``).
+LINE_FOR_SHELL = ["bash", "-c"]
 _PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 _FILES_MAX = 1 << 20
 _OOM_SCORE = "300"  # the kernel kills tasks before the server and the supervisors
@@ -180,7 +182,8 @@ def _become(program: Program, stdout: int, stderr: int, leader: int, parent: int
     os.chdir(program.directory)
     step[0] = "command"
     # Not os.execvpe: it imports a module, and this account may not be able to read Python's files.
-    os.execve(_find(program.command[0], program.env.get("PATH", _PATH)), program.command, program.env)
+    path, command = _executable(program)
+    os.execve(path, command, program.env)
 
 
 def _offer_to_the_oom_killer(pid: int) -> None:
@@ -205,14 +208,12 @@ def spawn(program: Program, stdout: int, stderr: int, leader: int) -> int:
         os.chdir(program.directory)
         step = "command"
         _set_limits()
-        path = _find(program.command[0], program.env.get("PATH", _PATH))
+        path, command = _executable(program)
         actions = [(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDWR, 0)]
         actions += [(os.POSIX_SPAWN_DUP2, stdout, 1), (os.POSIX_SPAWN_DUP2, stderr, 2)]  # type: ignore[list-item]
         os.umask(program.umask)
         defaults = (system.SIGPIPE, system.SIGXFSZ)
-        pid = os.posix_spawn(
-            path, program.command, program.env, file_actions=actions, setpgroup=leader, setsigdef=defaults
-        )
+        pid = os.posix_spawn(path, command, program.env, file_actions=actions, setpgroup=leader, setsigdef=defaults)
     except OSError as fault:
         raise _fault(step, fault.errno or 0, fault.strerror or str(fault), program) from fault
     finally:
@@ -220,6 +221,18 @@ def spawn(program: Program, stdout: int, stderr: int, leader: int) -> int:
         os.chdir("/")
     _offer_to_the_oom_killer(pid)
     return pid
+
+
+def _executable(program: Program) -> tuple[str, list[str]]:
+    """The file to execute, and its arguments. A line for the shell runs with bash, or with sh if there is no bash; the
+    shell is found whatever the PATH of the job is."""
+    command, path = program.command, program.env.get("PATH", _PATH)
+    if command[:2] != LINE_FOR_SHELL or len(command) != 3:
+        return _find(command[0], path), command
+    try:
+        return _find(command[0], f"{path}:{_PATH}"), command
+    except FileNotFoundError:
+        return _find("sh", f"{path}:{_PATH}"), ["sh", *command[1:]]
 
 
 def _find(name: str, path: str) -> str:
