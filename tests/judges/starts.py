@@ -99,9 +99,27 @@ def goes_before(board: Board, gang: Gang, other: Gang) -> str:
     if level == len(gang.path) or level == len(other.path):
         return ""  # work of an inner queue beside the queues below it: their shares are not told apart
     mine, theirs = gang.path[level], other.path[level]
-    if share(board, mine, _given_up(board, mine)) * MARGIN < share(board, theirs):
+    if _share_at_most(board, gang, level) * MARGIN < share(board, theirs):
         return f"{mine} has had less of its share than {theirs}"
     return ""
+
+
+def _share_at_most(board: Board, gang: Gang, level: int) -> float:
+    """The share with which the queue at this level of its path sends a gang, if everybody else who waits below that
+    queue, and is no less important, stood before it and found no seats: they count as if they had had as much."""
+    queue, queues = gang.path[level], board.facts.queues
+    plain = share(board, queue, _given_up(board, queue))
+    if level == len(gang.path) - 1:
+        return plain
+    sender, reached = gang.path[level + 1], _share_at_most(board, gang, level + 1)
+    more = max(0.0, reached - share(board, sender)) * queues[sender].weight
+    others = [other for other in board.waiting() if other.priority >= gang.priority and queue in other.path]
+    for child in queues[queue].children:
+        if child != sender and any(child in other.path for other in others):
+            more += max(0.0, reached - share(board, child)) * queues[child].weight
+    if any(other.queue == queue for other in others):  # they count as one more child of weight 1
+        more += reached
+    return float(plain + more / queues[queue].weight)
 
 
 def _within_a_queue(board: Board, gang: Gang, other: Gang) -> str:

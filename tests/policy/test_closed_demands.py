@@ -56,7 +56,7 @@ def journal_of(seed: int, parts: Parts) -> list[e.Event]:
     [
         ("by priority", 38),
         ("by priority", 45),
-        ("by share, two promises", 27),
+        ("by share, two promises", 43),
         ("by share, two promises", 0),
         ("by share, two promises", 35),
     ],

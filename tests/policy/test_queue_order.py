@@ -12,6 +12,7 @@ from corral.core.model import Gang, GangState, QueueSpec
 from corral.core.plan import NoSeats, Place
 from corral.core.queues.quota import ROOT, QueueTree
 from corral.core.snapshot import Draft
+from corral.policy.backfill.pools import Pools
 from corral.policy.cycle.closures import Closures
 from corral.policy.cycle.fairness import Shares
 from corral.policy.cycle.order import ByPriorityAndShare
@@ -125,12 +126,15 @@ def test_the_walk_gives_turns_in_the_order_of_the_rule_also_while_it_is_charged_
     made = a_tree(rng)
     draft, state = made.snapshot().draft(), made.state
     walk, closures = walk_of(draft)
-    closed = set()
+    closed, passed = set(), set()
     waiting = {gang.id: gang for gang in state.gangs.values() if gang.state is GangState.WAITING}
     shares = Shares(draft)
     while (turn := walk.next()) is not None:
         left = [gang for gang in waiting.values() if gang.demand not in closed]
-        assert turn.id == first_of(draft.queues, shares, left, made.now).id, f"seed {seed}"
+        unseated = [gang for gang in state.gangs.values() if gang.id in passed or gang.demand in closed]
+        unseated = [gang for gang in unseated if gang.state is GangState.WAITING and gang.id not in draft.served]
+        rule = Rule(draft.queues, shares, made.now, unseated)
+        assert turn.id == rule.first(left).id, f"seed {seed}"
         gang = waiting.pop(turn.id)
         chance = rng.random()
         if chance < 0.4:
@@ -143,6 +147,7 @@ def test_the_walk_gives_turns_in_the_order_of_the_rule_also_while_it_is_charged_
             closed.add(gang.demand)
             closures.close(gang, NoSeats.NONE_FREE)
         else:
+            passed.add(gang.id)
             closures.skip(gang, NoSeats.NONE_FREE)
     assert all(gang.demand in closed for gang in waiting.values())
 
@@ -175,7 +180,7 @@ def made_spec(name: str, rng: random.Random) -> QueueSpec:
 def walk_of(draft: Draft) -> tuple[Walk, Closures]:
     room = Preemptor(draft, Preemption(causes=()))
     closures = Closures(draft, room)
-    return Walk(draft, ByPriorityAndShare(), room, closures), closures
+    return Walk(draft, ByPriorityAndShare(), room, closures, Pools(draft.state.topology)), closures
 
 
 def in_turn(walk: Walk, closures: Closures) -> Iterator[Gang]:
@@ -184,38 +189,73 @@ def in_turn(walk: Walk, closures: Closures) -> Iterator[Gang]:
         closures.skip(gang, NoSeats.NONE_FREE)
 
 
-def first_of(tree: QueueTree, shares: Shares, waiting: list[Gang], now_ms: int) -> Gang:
-    found = first_among(tree, shares, waiting, now_ms, ROOT)
-    assert found is not None
-    return found
+class Rule:
+    """The order of gangs, as the documents state it. ``unseated``: gangs that had their turn and found no seats."""
 
+    def __init__(self, tree: QueueTree, shares: Shares, now_ms: int, unseated: list[Gang]) -> None:
+        self.tree, self.shares, self.now_ms, self.unseated = tree, shares, now_ms, unseated
 
-def first_among(tree: QueueTree, shares: Shares, waiting: list[Gang], now_ms: int, queue: str) -> Gang | None:
-    """Whom a queue sends of these, by its own order. A child goes first with its first owner; with its first of all, if
-    that one is more important and would go first, too."""
-    own = [gang for gang in waiting if gang.queue == queue]
-    first = min(own, key=lambda g: (-g.priority, shares.user(queue, g.user), g.user, g.rank), default=None)
-    below = [gang for gang in waiting if gang.queue != queue and queue in tree.path(gang.queue)]
-    if not below:
-        return first
-    entrants = [] if first is None else [((True, -first.priority, shares.own(queue), queue + "/"), first)]
-    others: dict[tuple[bool, int, int, str], Gang] = {}  # what would be offered of a child with owners, without them
-    for child in tree.queues[queue].children:
-        here = [gang for gang in below if child in tree.path(gang.queue)]
-        owners = [gang for gang in here if is_owner(tree, child, gang, now_ms)]
-        for gangs in (owners, here) if owners else (here,):
-            gang = first_among(tree, shares, gangs, now_ms, child)
-            if gang is not None:
-                key = (gangs is not owners, -gang.priority, shares.queue(child), child)
-                if gangs is here and owners:
-                    others[key] = gang
-                else:
-                    entrants.append((key, gang))
-    (key, gang), *rest = sorted(entrants, key=lambda each: each[0])
-    for other, instead in others.items():
-        if not key[0] and other[3] == key[3] and other[1] < key[1] and all(other < each for each, _ in rest):
-            return instead
-    return gang
+    def first(self, waiting: list[Gang]) -> Gang:
+        found = self.first_below(waiting, ROOT)
+        assert found is not None
+        return found
+
+    def first_below(self, waiting: list[Gang], queue: str, only_owners: bool = False) -> Gang | None:
+        """Which of these gangs a queue offers, by its own order. A child goes first with its first owner; with its
+        first gang of all, if that one is more important and would go first, too."""
+        own = [gang for gang in waiting if gang.queue == queue]
+        first = min(own, key=lambda g: (-g.priority, self.shares.user(queue, g.user), g.user, g.rank), default=None)
+        below = [gang for gang in waiting if gang.queue != queue and queue in self.tree.path(gang.queue)]
+        if not below:
+            return first
+        entrants = [] if first is None else [((True, -first.priority, self.shares.own(queue), queue + "/"), first)]
+        others: dict[tuple[bool, int, int, str], Gang] = {}  # what a child with owners would offer without them
+        for child in self.tree.queues[queue].children:
+            here = [gang for gang in below if child in self.tree.path(gang.queue)]
+            owners = [gang for gang in here if is_owner(self.tree, child, gang, self.now_ms)]
+            for gangs in (owners, here) if owners else (here,):
+                gang = self.first_below(gangs, child, only_owners or gangs is owners)
+                if gang is not None:
+                    left = None if only_owners or gangs is owners else waiting
+                    key = (gangs is not owners, -gang.priority, self.share(child, gang, left), child)
+                    if gangs is here and owners:
+                        others[key] = gang
+                    else:
+                        entrants.append((key, gang))
+        (key, gang), *rest = sorted(entrants, key=lambda each: each[0])
+        for other, instead in others.items():
+            if not key[0] and other[3] == key[3] and other[1] < key[1] and all(other < each for each, _ in rest):
+                return instead
+        return gang
+
+    def share(self, queue: str, gang: Gang, left: list[Gang] | None) -> int:
+        """The share of a queue that offers this gang: as if the children that were before the one it comes from, and
+        found no seats, had used as much. ``left``: the gangs that may still have a turn; None: only shares count."""
+        path, plain = self.tree.path(gang.queue), self.shares.queue(queue)
+        at = path.index(queue)
+        children = [*self.tree.queues[queue].children]
+        is_own = gang.queue == queue
+        if left is None or not any(self.gangs_of(child, [*left, *self.unseated]) for child in children):
+            return plain
+        sender = queue + "/" if is_own else path[at + 1]
+        level, more = self.shares.own(queue), 0
+        if not is_own:
+            level = self.share(sender, gang, left)
+            more = (level - self.shares.queue(sender)) * self.tree.queues[sender].spec.weight
+        is_owner_there = not is_own and is_owner(self.tree, sender, gang, self.now_ms)
+        for child in () if is_owner_there else (*children, queue + "/"):
+            unseated = [each for each in self.gangs_of(child, self.unseated) if each.priority >= gang.priority]
+            if child != sender and unseated and not self.gangs_of(child, left):
+                had = self.shares.queue(child) if child in children else self.shares.own(queue)
+                weight = self.tree.queues[child].spec.weight if child in children else 1
+                more += max(0, level - had) * weight
+        return plain + more // self.tree.queues[queue].spec.weight
+
+    def gangs_of(self, name: str, gangs: list[Gang]) -> list[Gang]:
+        """Of these gangs, those of a queue and the queues below it; of the queue alone, if its name ends with "/"."""
+        if name.endswith("/"):
+            return [gang for gang in gangs if gang.queue == name[:-1]]
+        return [gang for gang in gangs if name in self.tree.path(gang.queue)]
 
 
 def is_owner(tree: QueueTree, queue: str, gang: Gang, now_ms: int) -> bool:

@@ -27,8 +27,9 @@ from tests.judges.runs.reserved_starts import judge_reserved_starts
 from tests.judges.runs.shares import judge_shares
 from tests.judges.runs.sharing import judge_idle, judge_turns
 from tests.judges.runs.shrink import shrink, told
-from tests.judges.runs.site import SECOND, Run, Site, live
+from tests.judges.runs.site import DAY, SECOND, Run, Site, live
 from tests.judges.runs.sites import (
+    FIRST_HOURS,
     advised_site,
     budget_site,
     busy_site,
@@ -70,7 +71,7 @@ KINDS = {
         },
     ),
     "promised": Kind(promised_site, 15, {"promised starts": judge_reserved_starts}),
-    "endless": Kind(endless_site, 10, {"shares": judge_shares}),
+    "endless": Kind(endless_site, 10, {"shares": lambda run: judge_shares(run, FIRST_HOURS, FIRST_HOURS + DAY)}),
     "flood": Kind(flood_site, 15, {"bounded waits": judge_large}),
     "easy": Kind(easy_site, 10, {"EASY": judge_easy}),
     "conservative": Kind(conservative_site, 5, {"conservative": judge_conservative}),

@@ -15,6 +15,8 @@ from corral.sim.world import FREE, Costs
 from tests.judges.runs.shares import entitlements
 from tests.judges.runs.site import DAY, HOUR, MINUTE, SECOND, START_MS, Site, job, queue
 
+FIRST_HOURS = 4 * HOUR  # of endless load, before its shares are judged
+
 
 def tree(rng: random.Random, depth: int, gpus: int, guarantees: bool = True) -> list[QueueSpec]:
     """Queues of up to this depth. What is guaranteed below a queue is never more than what it is guaranteed."""
@@ -101,7 +103,9 @@ def equals_site(seed: int) -> Site:
 
 
 def endless_site(seed: int) -> Site:
-    """Every queue has more work than it can ever run, of sizes of its own; the backlog is soon older than patience."""
+    """Every queue has more work than it can ever run, of sizes of its own; the backlog is soon older than patience. The
+    first hours are over when the day begins: what starts is charged for an hour at once. No gang uses more than a
+    hundredth of the day: else it depends on whether the day ends before or after its turn."""
     rng = random.Random(seed)
     each = rng.choice((4, 8, 8))
     nodes = rng.randint(1, 3)
@@ -111,9 +115,10 @@ def endless_site(seed: int) -> Site:
     for name in leaves(queues):
         kinds = ((1,), (1, 2), (8,), (4,), (2, 4, 8), (1, 8), (1, 2, 3, 5))
         sizes = [1] if has_guarantees else [size for size in rng.choice(kinds) if size <= each]
-        enough = min(1.2, 3 * entitled[name] + 0.3) * nodes * each * DAY
-        jobs += _endless(rng, name, sizes or [each], enough)
-    return Site(f"{nodes}x{each}", tuple(queues), tuple(jobs), patience_ms=rng.choice((2 * HOUR, 6 * HOUR, DAY)))
+        enough = min(1.2, 3 * entitled[name] + 0.3) * nodes * each * (FIRST_HOURS + DAY)
+        jobs += _endless(rng, name, sizes or [each], enough, nodes * each * DAY // 100)
+    patience_ms = rng.choice((2 * HOUR, 6 * HOUR, DAY))
+    return Site(f"{nodes}x{each}", tuple(queues), tuple(jobs), until_ms=FIRST_HOURS + DAY, patience_ms=patience_ms)
 
 
 def _weighted(rng: random.Random, depth: int, gpus: int) -> list[QueueSpec]:
@@ -136,11 +141,12 @@ def _weighted(rng: random.Random, depth: int, gpus: int) -> list[QueueSpec]:
     return found
 
 
-def _endless(rng: random.Random, name: str, sizes: list[int], gpu_ms: float) -> list[Arrival]:
-    """So much work, half of it there from the beginning, the rest coming in time."""
+def _endless(rng: random.Random, name: str, sizes: list[int], gpu_ms: float, most_ms: int) -> list[Arrival]:
+    """So much work, half of it there from the beginning, the rest coming in time. ``most_ms``: of one gang."""
     found, work_ms = list[Arrival](), 0
     while work_ms < gpu_ms:
-        gpus, length = rng.choice(sizes), rng.choice((10, 20, 30, 45)) * MINUTE
+        gpus = rng.choice(sizes)
+        length = rng.choice([each for each in (10, 20, 30, 45) if gpus * each * MINUTE <= most_ms]) * MINUTE
         at_ms = 0 if 2 * work_ms < gpu_ms else int(DAY * (2 * work_ms / gpu_ms - 1) / 2)
         found.append(job(f"{name}-{len(found)}", at_ms, length, name, gpus, user=rng.choice(("ann", "bob"))))
         work_ms += gpus * length

@@ -71,6 +71,21 @@ def test_large_gangs_of_a_nested_queue_have_their_share():
     assert not judge_shares(run)
 
 
+@pytest.mark.parametrize("top", ["b", "b/lab"])
+def test_small_gangs_do_not_use_up_what_large_siblings_are_behind(top):
+    """They fit more often; then other queues go first, as if the large ones had started."""
+    queues = (queue("a"), queue("b", weight=2), *([queue(top)] if top != "b" else []),
+              queue(f"{top}/large", weight=4), queue(f"{top}/small", weight=3))  # fmt: skip
+    jobs = [job(f"l{i}", 0, 10 * MINUTE, f"{top}/large", 4) for i in range(120)]
+    jobs += [
+        job(f"{name[:1]}{i}", 0, (10, 20, 45, 30)[i % 4] * MINUTE, name)
+        for name in ("a", f"{top}/small")
+        for i in range(200)
+    ]
+    run = live(Site("1x4", queues, tuple(jobs), until_ms=28 * HOUR))
+    assert not judge_shares(run, 4 * HOUR, 28 * HOUR)
+
+
 @pytest.mark.parametrize("weight", [1, 9])
 def test_shares_hold_when_the_backlog_is_older_than_patience(weight):
     steady = [job(f"b{i}", i * 20 * MINUTE, HOUR, "b", 8) for i in range(9 * 24)]

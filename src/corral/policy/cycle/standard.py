@@ -138,7 +138,7 @@ class Cycle:
     # ---- 4. waiting gangs --------------------------------------------------------------------------------------
 
     def serve(self) -> None:
-        walk = Walk(self.draft, self.parts.order, self.room, self.closures)
+        walk = Walk(self.draft, self.parts.order, self.room, self.closures, self.pools)
         self.closures.close_demands(self.full & self.state.backlog.demands.keys(), NoSeats.NONE_FREE)
         while not self._is_stuck() and (gang := walk.next()) is not None:
             overdue = self.patience.before(walk, self.closures, gang)

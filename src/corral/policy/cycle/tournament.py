@@ -102,8 +102,10 @@ class _Entrant:
         "is_seated",
         "key",
         "known",
+        "lacks_seats",
         "name",
         "parent",
+        "passed",
         "priority",
         "queue",
         "stamp",
@@ -130,6 +132,9 @@ class _Entrant:
         self.first: Offer | None = None  # the first of all, if it was needed
         self.is_entitled = False  # the one that is offered, from here down
         self.is_over = False  # no gang here has another turn
+        self.passed: list[_Entrant] = []  # the children of which no gang has another turn
+        #: priority and demand -> whether a gang here, no less important, found no seats where such a demand is placed
+        self.lacks_seats: dict[tuple[int, Demand], bool] = {}
 
 
 class Tournament:
@@ -143,6 +148,7 @@ class Tournament:
         shares: Shares,
         buckets: Iterable[Bucket],
         best_at: Callable[[Bucket, Rights], Best | None],
+        lacks_seats_in: Callable[[Bucket, Demand], bool],
         queue: str = ROOT,
         rights: Rights = EVERYBODY,
     ) -> None:
@@ -151,6 +157,7 @@ class Tournament:
         self._order = order
         self._shares = shares
         self._best_at, self._rights = best_at, rights
+        self._lacks_seats_in = lacks_seats_in
         self._root = _Entrant(queue, len(self._tree.path(queue)) - 1, None, list(buckets))
         self._entrants: dict[str, _Entrant] = {}  # by queue
         self._owns: dict[str, _Entrant] = {}  # by queue, gangs that wait in it beside its children
@@ -253,6 +260,7 @@ class Tournament:
                 heapreplace(heap, (child.key, name, stamp))
             else:
                 child.is_over = True
+                parent.passed.append(child)
         return None
 
     def _look_closer(self, entrant: _Entrant) -> bool:
@@ -330,7 +338,8 @@ class Tournament:
         owners = self._owners.get(entrant.queue)
         if owners is None:
             known = self._guarantees, self._order, self._shares
-            owners = Tournament(*known, entrant.waiting, self._best_at, entrant.queue, entrant.depth)
+            callbacks = self._best_at, self._lacks_seats_in
+            owners = Tournament(*known, entrant.waiting, *callbacks, entrant.queue, entrant.depth)
             self._owners[entrant.queue] = owners
         return owners.first()
 
@@ -361,8 +370,36 @@ class Tournament:
     def _key(self, entrant: _Entrant, offer: Offer) -> Key:
         """The key with this gang, without rights."""
         order, (bucket, (first, _, _)) = self._order, offer
-        share = 0 if order.looks_inside else self._share(entrant)
+        share = 0 if order.looks_inside else self._share_with(entrant, offer)
         return order.queue(bucket.priority, share, entrant.name, first if order.looks_inside else ())
+
+    def _share_with(self, entrant: _Entrant, offer: Offer) -> int:
+        """Its share if it offers this gang: as if the children that were before the one the gang comes from, and found
+        no seats, had used as much as that one. Else a child with small gangs would use up what its siblings with
+        large gangs are behind, and these would never be next."""
+        if not entrant.children or self._rights != EVERYBODY:
+            return self._share(entrant)
+        bucket, (_, entry, _) = offer
+        path, depth = self._tree.path(bucket.queue), entrant.depth + 1
+        sender = entrant.children[path[depth] if depth < len(path) else entrant.queue + "/"]
+        level = self._share_with(sender, offer)
+        more = (level - self._share(sender)) * self._weight(sender)
+        for child in [] if sender.is_entitled and not sender.is_own else entrant.passed:
+            behind = level - self._share(child)
+            if behind > 0 and self._lacks_seats(child, bucket.priority, entry.profile.demand):
+                more += behind * self._weight(child)
+        return self._share(entrant) + more // self._weight(entrant)
+
+    def _lacks_seats(self, entrant: _Entrant, priority: int, demand: Demand) -> bool:
+        key = (priority, demand)
+        known = entrant.lacks_seats.get(key)
+        if known is None:
+            waiting = [bucket for bucket in entrant.waiting if bucket.priority >= priority]
+            known = entrant.lacks_seats[key] = any(self._lacks_seats_in(bucket, demand) for bucket in waiting)
+        return known
+
+    def _weight(self, entrant: _Entrant) -> int:
+        return 1 if entrant.is_own else self._tree.queues[entrant.queue].spec.weight
 
     def _share(self, entrant: _Entrant) -> int:
         return self._shares.own(entrant.queue) if entrant.is_own else self._shares.queue(entrant.queue)

@@ -10,9 +10,13 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from heapq import heapify, heappop, heapreplace
 
+from corral.core.cluster.resources import Demand
+from corral.core.cluster.slots import could_take
 from corral.core.model import Gang
+from corral.core.plan import NoSeats
 from corral.core.queues.backlog import BacklogEntry, Bucket
 from corral.core.snapshot import Draft
+from corral.policy.backfill.pools import Pools
 from corral.policy.cycle.closures import Changes, Closures
 from corral.policy.cycle.fairness import Shares
 from corral.policy.cycle.order import Key, Order
@@ -25,8 +29,9 @@ HEADS_MAX = 16  # the first gangs in order are found at once; the others are sea
 class Walk:
     """One pass over the backlog in order. After each turn the caller closes what needs no other turn."""
 
-    def __init__(self, draft: Draft, order: Order, room: Preemptor, closures: Closures) -> None:
+    def __init__(self, draft: Draft, order: Order, room: Preemptor, closures: Closures, pools: Pools) -> None:
         self._draft = draft
+        self._pools = pools
         self._backlog = draft.state.backlog
         self._order = order
         self._room = room
@@ -51,7 +56,8 @@ class Walk:
             buckets = list(self._backlog.buckets.values())
             if self._closures.is_all():
                 buckets = [bucket for bucket in buckets if self._may_preempt(bucket)]
-            self._tournament = Tournament(self._guarantees, self._order, self._shares, buckets, self._best)
+            known = self._guarantees, self._order, self._shares
+            self._tournament = Tournament(*known, buckets, self._best, self._lacks_seats)
         found = self._tournament.first()
         if found is None:
             return None
@@ -113,6 +119,18 @@ class Walk:
             return None
         return self._firsts.best(bucket, rights)
 
+    def _lacks_seats(self, bucket: Bucket, demand: Demand) -> bool:
+        """Whether a gang of a bucket waits for seats where such a demand is placed, and could have them if others had
+        ended."""
+        pool = self._pools.of(demand)
+        for entry in _entries_of(bucket):
+            wanted, place = entry.profile.demand, entry.next_place(0, self._draft.served, ())
+            if place < len(entry) and self._pools.of(wanted) == pool:
+                verdict = self._closures.why(self._draft.state.gangs[entry.gang(place)])
+                if isinstance(verdict, NoSeats) and could_take(self._draft.snapshot.emptied, wanted, wanted.smallest):
+                    return True
+        return False
+
     def _may_preempt(self, bucket: Bucket) -> bool:
         return self._room.may_have_rights(bucket.queue, bucket.priority)
 
@@ -169,11 +187,10 @@ class _Firsts:
     def first_of_all(self, bucket: Bucket) -> str | None:
         """The same for owners and borrowers, also if it is closed; only gangs that had their turn are passed over."""
         found: list[tuple[Key, str]] = []
-        for profiles in bucket.by_demand.values():
-            for entry in (entry for entries in profiles.values() for entry in entries.values()):
-                if (place := self._place(entry)) < len(entry):
-                    user = self._order.user(self._shares, bucket.queue, entry.user)
-                    found.append(((*user, *self._order.entry(entry, entry.rank(place))), entry.gang(place)))
+        for entry in _entries_of(bucket):
+            if (place := self._place(entry)) < len(entry):
+                user = self._order.user(self._shares, bucket.queue, entry.user)
+                found.append(((*user, *self._order.entry(entry, entry.rank(place))), entry.gang(place)))
         return min(found)[1] if found else None
 
     def open_entries(self, bucket: Bucket, rights: Rights) -> list[Mapping[str, BacklogEntry]]:
@@ -233,3 +250,10 @@ class _Firsts:
         if place > before:
             self._passed[entry] = place
         return place
+
+
+def _entries_of(bucket: Bucket) -> Iterator[BacklogEntry]:
+    """All entries of a bucket, whether open or not."""
+    for profiles in bucket.by_demand.values():
+        for entries in profiles.values():
+            yield from entries.values()
