@@ -25,7 +25,7 @@ def test_queues_are_made_changed_shown_and_removed(corral: Type) -> None:
     assert below["terms"]["budget"]["gpu_ms"] == 360_000_000
     shown = corral("queue").out.splitlines()
     assert [line.split()[0] for line in shown if line.split()[0] in ("lab", "vision")] == ["lab", "vision"]
-    assert "2 GPUs, 1 GiB memory" in corral("queue", "show", "lab").out
+    assert "2 GPUs, 1 GiB of memory" in corral("queue", "show", "lab").out
     assert corral("queue", "remove", "lab").code == 4
     assert corral("queue", "remove", "lab/vision").code == 0
     assert corral("queue", "remove", "lab").out == "queue lab removed\n"

@@ -5,9 +5,9 @@ import pytest
 from corral.core.cluster.resources import Demand, TaskDemand
 from corral.core.image import from_image, take_image
 from corral.core.intake.commands import cancel, submit_many
+from corral.core.intake.never_fits import _REMEMBERED_MAX, why_never
 from corral.core.intake.refusal import Refusal
 from corral.core.intake.site import SiteRules
-from corral.core.intake.submission import _REMEMBERED_MAX, why_never
 from corral.core.laws import check
 from corral.core.model import GangSpec, JobSpec
 from tests.world import World

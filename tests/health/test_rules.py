@@ -162,7 +162,7 @@ HOST_CASES = {
     "a disk with little room": (
         [disk(free_mib=100)],
         {},
-        [("disk_full /data", SUSPECT, "only 100 MiB are free at /data; the minimum is 512")],
+        [("disk_full /data", SUSPECT, "only 100 MiB are free at /data; the minimum is 512 MiB")],
     ),
     "a disk that became read-only": (
         [disk(is_read_only=True, free_mib=0)],
@@ -182,7 +182,7 @@ HOST_CASES = {
     "hardly any memory": (
         [HostReading(memory_mib=1_000_000, memory_available_mib=19_999)],
         {},
-        [("memory_low", SUSPECT, "only 19,999 of 1,000,000 MiB of memory are available")],
+        [("memory_low", SUSPECT, "only 19.5 GiB of 976.5 GiB of memory are available")],
     ),
     "a high load, which nobody minds": ([HostReading(load_percent=9_000)], {}, []),
     "a high load that somebody minds": (

@@ -107,7 +107,7 @@ def test_it_is_warned_and_then_ended(harness, monkeypatch):
     harness.uses(B, 9_000)
     down = harness.collector.down(A)
     assert down.failure is FailureClass.VRAM_EXCEEDED
-    assert down.why == "it uses 30000 MiB of GPU memory, but was given 10240 MiB"
+    assert down.why == "it uses 29.2 GiB of GPU memory, but was given 10 GiB"
     assert B in harness.backend.known()
     assert not harness.is_over(B)
 

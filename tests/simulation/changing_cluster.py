@@ -18,8 +18,8 @@ from corral.core.apply import apply
 from corral.core.cluster.resources import GPU_MILLI, amounts
 from corral.core.effects import StartGang, effects
 from corral.core.intake import commands
+from corral.core.intake.never_fits import why_never
 from corral.core.intake.refusal import Refusal
-from corral.core.intake.submission import why_never
 from corral.core.laws import LawBroken, check
 from corral.core.model import Cause, GangSpec, JobSpec, QueueSpec
 from corral.core.state import State, lasts

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from corral.amount_text import quantity, thousandths
 from corral.cli.errors import Complaint
-from corral.cli.render import mib, milli
 
 _NAMES = {"gpus": "gpu_milli", "cpus": "cpu_milli", "memory": "memory_mib", "disk": "disk_mib"}
-_TITLES = {"gpu_milli": ("GPU", "GPUs"), "cpu_milli": ("CPU", "CPUs")}
 
 
 def parse_amounts(text: str, option: str) -> dict[str, int]:
@@ -37,20 +36,11 @@ def _amount(name: str, value: str, option: str) -> int:
     return int(whole or 0) * 1000 + int(part.ljust(3, "0")) if name in ("gpus", "cpus") else int(whole)
 
 
-def amount_text(name: str, value: int) -> str:
-    if name in _TITLES:
-        one, many = _TITLES[name]
-        return f"{milli(value)} {one if value == 1000 else many}"
-    if name.endswith("_mib"):
-        return f"{mib(value)} {name.removesuffix('_mib')}"
-    return f"{value:,} {name}"
-
-
 def amounts_text(stated: Mapping[str, int]) -> str:
     order = [*_NAMES.values(), *sorted(stated)]
-    return ", ".join(amount_text(name, stated[name]) for name in dict.fromkeys(order) if name in stated)
+    return ", ".join(quantity(name, stated[name]) for name in dict.fromkeys(order) if name in stated)
 
 
 def gpus_text(stated: Mapping[str, int]) -> str:
     """The number of GPUs; ``-`` if none is stated."""
-    return milli(stated["gpu_milli"]) if "gpu_milli" in stated else "-"
+    return thousandths(stated["gpu_milli"]) if "gpu_milli" in stated else "-"

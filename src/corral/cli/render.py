@@ -233,17 +233,6 @@ def clock(ms: int, now: int | None = None) -> str:
     return time.strftime("%H:%M:%S" if same_day else "%Y-%m-%d %H:%M", then)
 
 
-def milli(count: int) -> str:
-    """Thousandths as a decimal number: 8, 0.5."""
-    return str(count // 1000) if count % 1000 == 0 else f"{count / 1000:.3f}".rstrip("0")
-
-
-def mib(count: int) -> str:
-    if count >= 1024:
-        return f"{count / 1024:.1f}".removesuffix(".0") + " GiB"
-    return f"{count} MiB"
-
-
 def gpu_hours(gpu_ms: int) -> str:
     return f"{gpu_ms / 3_600_000:,.1f}"
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from corral.core import events as e
 from corral.core.cluster.resources import MEMORY_MIB, amounts
-from corral.core.intake.submission import why_never
+from corral.core.intake.never_fits import why_never
 from corral.core.model import (
     CRASH_LOOP,
     INFRASTRUCTURE,

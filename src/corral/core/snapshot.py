@@ -13,7 +13,7 @@ from operator import itemgetter
 
 from corral.core.cluster.capacity import Capacity
 from corral.core.cluster.resources import GPU_MILLI, Amounts, Seat, amount_of
-from corral.core.intake.submission import why_never
+from corral.core.intake.never_fits import why_never
 from corral.core.model import Gang, GangState, Job
 from corral.core.queues.budget import Run
 from corral.core.state import State, need_ms, seated

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
+from corral.amount_text import size
 from corral.core.model import Health
 from corral.duration_text import span
 from corral.health.readings import (
@@ -277,7 +278,7 @@ def _disks(reading: HostReading, look: Look) -> Iterator[Symptom]:
             yield Symptom(f"disk_fault {disk.path}", Health.DRAINING, f"cannot write to {disk.path}: {disk.fault}")
         elif disk.free_mib is not None and disk.free_mib < look.settings.disk_free_mib_min:
             least = look.settings.disk_free_mib_min
-            why = f"only {disk.free_mib:,} MiB are free at {disk.path}; the minimum is {least:,}"
+            why = f"only {size(disk.free_mib)} are free at {disk.path}; the minimum is {size(least)}"
             yield Symptom(f"disk_full {disk.path}", Health.SUSPECT, why)
         most_ms = look.settings.disk_write_ms_max
         if disk.write_ms is not None and most_ms and disk.write_ms > most_ms:
@@ -289,7 +290,8 @@ def _memory(reading: HostReading, look: Look) -> Iterator[Symptom]:
     if reading.memory_mib and reading.memory_available_mib is not None:
         percent = reading.memory_available_mib * 100 // reading.memory_mib
         if percent < look.settings.memory_available_percent_min:
-            why = f"only {reading.memory_available_mib:,} of {reading.memory_mib:,} MiB of memory are available"
+            left, most = size(reading.memory_available_mib), size(reading.memory_mib)
+            why = f"only {left} of {most} of memory are available"
             yield Symptom("memory_low", Health.SUSPECT, why)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
+from corral.amount_text import size, thousandths
 from corral.cli.amounts import amounts_text
 from corral.cli.fleet import join
 from corral.cli.lazy import Noun
@@ -14,8 +15,6 @@ from corral.cli.option_types import Word
 from corral.cli.render import (
     Field,
     Listing,
-    mib,
-    milli,
     now_ms,
     print_line,
     ranges,
@@ -53,7 +52,7 @@ def _free(node: NodeView, name: str, show: str) -> str:
     if name not in node.amounts:
         return "-"
     free, all_of_it = node.free.get(name, 0), node.amounts[name]
-    return f"{milli(free)}/{milli(all_of_it)}" if show == "milli" else f"{mib(free)}/{mib(all_of_it)}"
+    return f"{thousandths(free)}/{thousandths(all_of_it)}" if show == "milli" else f"{size(free)}/{size(all_of_it)}"
 
 
 def _left(node: NodeView) -> str:
@@ -139,7 +138,7 @@ def show(name: str, as_json: bool) -> None:
 
 def _made_of(details: NodeDetails) -> dict[str, str]:
     cards = [f"{card.name}{f' {card.speed_mbps:,} Mbit/s' if card.speed_mbps else ''}" for card in details.nics]
-    disks = [f"{disk.path} {mib(disk.size_mib)}" for disk in details.disks if disk.size_mib is not None]
+    disks = [f"{disk.path} {size(disk.size_mib)}" for disk in details.disks if disk.size_mib is not None]
     return {
         "system": details.system,
         "driver": details.driver or "",
@@ -164,7 +163,7 @@ def _links(gpu: GpuDetails) -> str:
 def _gpu_row(gpu: GpuView) -> tuple[str, ...]:
     who = ", ".join(gpu.gangs) or ("others" if gpu.busy else "free")
     model = f"{gpu.model} {SIMULATED}" if gpu.simulated else gpu.model
-    return str(gpu.slot), model, mib(gpu.vram_mib), state_text(gpu.health), who, gpu.uuid
+    return str(gpu.slot), model, size(gpu.vram_mib), state_text(gpu.health), who, gpu.uuid
 
 
 @node.command()

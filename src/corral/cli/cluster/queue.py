@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
+from corral.amount_text import thousandths
 from corral.cli.amounts import amounts_text, gpus_text, parse_amounts
 from corral.cli.errors import Complaint
 from corral.cli.lazy import Noun
 from corral.cli.option_types import Span
-from corral.cli.render import Field, Listing, gpu_hours, milli, print_line, style, write_json
+from corral.cli.render import Field, Listing, gpu_hours, print_line, style, write_json
 from corral.cli.session import connected
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ QUEUES: Listing[QueueView] = Listing(
         "guarantee": Field(lambda queue: gpus_text(queue.guarantee), title="GUARANTEED", right=True),
         "limit": Field(lambda queue: gpus_text(queue.limit), right=True),
         "borrowed": Field(lambda queue: gpus_text(queue.borrowed), right=True),
-        "gpu_milli_pending": Field(lambda queue: milli(queue.gpu_milli_pending), title="WAITING FOR", right=True),
+        "gpu_milli_pending": Field(lambda queue: thousandths(queue.gpu_milli_pending), title="WAITING FOR", right=True),
         "gangs_running": Field(lambda queue: str(queue.gangs_running), title="RUNNING", right=True),
         "gangs_waiting": Field(lambda queue: str(queue.gangs_waiting), title="WAITING", right=True),
         "jobs": Field(lambda queue: str(queue.jobs), right=True),
@@ -78,7 +79,7 @@ def show(name: str, as_json: bool) -> None:
         "per user": amounts_text(found.terms.user_limit),
         "weight": str(found.terms.weight),
         "gangs": f"{found.gangs_running} running, {found.gangs_waiting} waiting "
-        f"for {milli(found.gpu_milli_pending)} GPUs",
+        f"for {thousandths(found.gpu_milli_pending)} GPUs",
         "used": f"{gpu_hours(found.used_gpu_ms)} GPU hours",
         "lost": f"to preemption: {gpu_hours(found.loss_suffered_gpu_ms)} GPU hours; "
         f"caused others to lose: {gpu_hours(found.loss_caused_gpu_ms)}",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from corral.cli.amounts import amount_text
-from corral.cli.render import ahead, count, mib, print_line, ranges, style
+from corral.amount_text import quantity, size
+from corral.cli.render import ahead, count, print_line, ranges, style
 from corral.duration_text import span
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def demand_text(demand: Demand) -> str:
         models = f" ({' or '.join(task.models)})" if task.models else ""
         has.append(count(task.gpus, "GPU") + models)
     if task.slice_mib:
-        has.append(f"{mib(task.slice_mib)} of a GPU")
-    has += [amount_text(name, value) for name, value in task.amounts]
+        has.append(f"{size(task.slice_mib)} of a GPU")
+    has += [quantity(name, value) for name, value in task.amounts]
     each = " each" if max(demand.tasks, demand.tasks_min) > 1 else ""
     return f"{tasks} with {', '.join(has)}{each}" if has else tasks
 
@@ -66,7 +66,7 @@ def seats_text(gang: DryRunGang) -> str:
     parts = []
     for seat in gang.seats:
         gpus = f" GPU {ranges(seat.gpus)}" if seat.gpus else ""
-        parts.append(f"{seat.node}{gpus}" + (f" ({mib(seat.slice_mib)})" if seat.slice_mib else ""))
+        parts.append(f"{seat.node}{gpus}" + (f" ({size(seat.slice_mib)})" if seat.slice_mib else ""))
     return "; ".join(dict.fromkeys(parts))
 
 
@@ -89,13 +89,13 @@ def _when(answer: DryRunAnswer) -> list[str]:
 def _quota(answer: DryRunAnswer) -> list[str]:
     lines = []
     for line in answer.quota:
-        used = f"{line.queue}: {amount_text(line.name, line.used)} used, {amount_text(line.name, line.asked)} requested"
+        used = f"{line.queue}: {quantity(line.name, line.used)} used, {quantity(line.name, line.asked)} requested"
         terms = []
         if line.guarantee is not None:
-            terms.append(f"guaranteed {amount_text(line.name, line.guarantee)}")
+            terms.append(f"guaranteed {quantity(line.name, line.guarantee)}")
         if line.limit is not None:
-            terms.append(f"at most {amount_text(line.name, line.limit)}")
+            terms.append(f"at most {quantity(line.name, line.limit)}")
         if line.borrowed:
-            terms.append(f"{amount_text(line.name, line.borrowed)} would be borrowed")
+            terms.append(f"{quantity(line.name, line.borrowed)} would be borrowed")
         lines.append(used + (f" ({', '.join(terms)})" if terms else ""))
     return lines or ["within all quotas"]

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import rich_click as click
 
+from corral.amount_text import thousandths
 from corral.cli.jobs.wait import ending
-from corral.cli.render import Field, ago, ahead, count, milli, print_line, state_text, style, table, write_json
+from corral.cli.render import Field, ago, ahead, count, print_line, state_text, style, table, write_json
 from corral.cli.session import connected
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def _show_gang(gang: GangWhy, answer: WhyView) -> None:
         rows = [
             (
                 (each.job and f"job {each.job}") or "a job of others",
-                f"{milli(each.gpu_milli)} GPUs",
+                f"{thousandths(each.gpu_milli)} GPUs",
                 f"{each.user} in {each.queue}" if each.user else "",
                 f"expected to end {ahead(each.ends_ms, answer.at_ms)}",
             )

@@ -26,25 +26,6 @@ def amounts(named: Mapping[str, int] | Iterable[tuple[str, int]] = ()) -> Amount
     return tuple(sorted(dict(named).items()))
 
 
-def quantity(name: str, value: int) -> str:
-    """An amount as people write it: 8 GPUs, 0.5 CPUs, 64 MiB of memory."""
-    base, _, model = name.partition(":")
-    if base in (GPU_MILLI, CPU_MILLI):
-        unit = "GPU" if base == GPU_MILLI else "CPU"
-        return f"{thousandths(value)} {unit}{'s' * (value != 1000)}" + (f" of {model}" if model else "")
-    return f"{value} MiB of {base.removesuffix('_mib')}" if base.endswith("_mib") else f"{value} {name}"
-
-
-def gpu_hours(gpu_ms: int) -> str:
-    return f"{thousandths(gpu_ms // 3600)} GPU hours"
-
-
-def thousandths(value: int) -> str:
-    """A value in thousandths as a decimal number."""
-    whole, rest = divmod(value, 1000)
-    return f"{whole}.{rest:03d}".rstrip("0") if rest else str(whole)
-
-
 def amount_of(stated: Amounts, name: str) -> int | None:
     """The stated amount; None if it is not stated (unknown)."""
     for key, value in stated:

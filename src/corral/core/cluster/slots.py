@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
+from corral.amount_text import quantity, size
 from corral.core.cluster.capacity import Capacity
-from corral.core.cluster.resources import GPU_MILLI, Demand, TaskDemand, quantity
+from corral.core.cluster.resources import GPU_MILLI, Demand, TaskDemand
 from corral.core.cluster.topology import Domain, Topology
 
 NODE_LEVEL = "node"
@@ -165,6 +166,6 @@ def describe(task: TaskDemand) -> str:
     """A short text of what a task requests, for messages."""
     parts = [quantity(GPU_MILLI, task.gpus * 1000)] if task.gpus else []
     if task.slice_mib:
-        parts.append(f"{task.slice_mib} MiB of a GPU")
+        parts.append(f"{size(task.slice_mib)} of a GPU")
     parts += [quantity(name, value) for name, value in task.amounts]
     return ", ".join(parts) or "nothing"

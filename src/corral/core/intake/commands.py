@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from corral.amount_text import gpu_hours, quantity
 from corral.core import events as e
-from corral.core.cluster.resources import GPU_MILLI, Amounts, Demand, amount_of, gpu_hours, quantity
+from corral.core.cluster.resources import GPU_MILLI, Amounts, Demand, amount_of
 from corral.core.cluster.topology import NodeSpec
+from corral.core.intake.never_fits import why_never
 from corral.core.intake.refusal import Refusal
 from corral.core.intake.site import SiteRules, guarantee_fault, lifts_bound, over_bounds, over_ceiling
-from corral.core.intake.submission import faults_of, why_never
+from corral.core.intake.submission import faults_of
 from corral.core.intake.volume import Volume, why_full
 from corral.core.model import OWN_WILL, Cause, Gang, GangState, JobSpec, QueueSpec, is_hopeless, unfulfilled
 from corral.core.queues import lending

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from corral.core.cluster.resources import quantity
+from corral.amount_text import quantity
 from corral.core.intake.refusal import Refusal
 from corral.core.model import JobSpec, QueueSpec
 from corral.core.queues.quota import QueueTree

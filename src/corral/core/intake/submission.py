@@ -1,21 +1,16 @@
-"""Checks of a submitted job: is it valid, does what it names exist, could it ever run here.
+"""Checks of a submitted job that do not depend on the cluster: is it valid, do its parts agree.
 
-Every error is a typed refusal. Nothing is corrected silently, and nothing is accepted that would wait for ever.
+Every error is a typed refusal. Nothing is corrected silently. ``never_fits`` says whether it could ever run here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
-from corral.core.cluster.capacity import Capacity
 from corral.core.cluster.resources import Demand, TaskDemand
-from corral.core.cluster.slots import NODE_LEVEL, describe, fits, room_by_domain, slots
 from corral.core.intake.refusal import Refusal
 from corral.core.model import JobSpec
-from corral.core.state import State
-
-_REMEMBERED_MAX = 4096  # answers about demands
 
 
 def faults_of(spec: JobSpec) -> Iterator[Refusal]:
@@ -100,7 +95,7 @@ def _task_faults(task: TaskDemand) -> Iterator[Refusal]:
         why = "the task requests both whole GPUs and a slice of one"
         yield Refusal("gpus_and_slice", why, "request one or the other", "slice_mib")
     if task.vram_mib_max is not None and task.vram_mib_max < task.vram_mib_min:
-        yield Refusal("bad_range", "vram_mib_max is below vram_mib_min", field="vram_mib_max")
+        yield Refusal("bad_range", "the largest VRAM is below the smallest", field="vram_mib_max")
     if not task.wants_gpu and not task.amounts:
         yield Refusal("asks_for_nothing", "the task requests no resources", "request GPUs, CPUs or memory", "task")
 
@@ -112,79 +107,3 @@ def _tp_divides(demand: Demand) -> bool:
     chunk = demand.chunk
     sizes = (*demand.sizes(), demand.spares)
     return demand.tp % gpus == 0 and all(size % chunk == 0 for size in sizes) and demand.spread_max % chunk in (0, 1)
-
-
-def why_never(state: State, demand: Demand, avoid: Sequence[str] = ()) -> Refusal | None:
-    """Why the demand could not be met even on an empty and healthy cluster; None if it could."""
-    known = state.never_fits
-    key = (demand, avoid)
-    if key not in known:
-        if "empty" not in known:
-            known["empty"] = _empty(state)
-        if len(known) > _REMEMBERED_MAX:  # users may submit any number of demands
-            state.never_fits = known = {"empty": known["empty"]}
-        known[key] = _why_never(known["empty"], demand, avoid)
-    answer: Refusal | None = known[key]
-    return answer
-
-
-def _empty(state: State) -> Capacity:
-    capacity = Capacity(state.topology)
-    for n, node in enumerate(state.topology.nodes):
-        capacity.set_up(n, True, (1 << len(node.gpus)) - 1)
-    return capacity
-
-
-def _why_never(empty: Capacity, demand: Demand, avoid: Sequence[str]) -> Refusal | None:
-    topology, task = empty.topology, demand.task
-    for field in ("within", "prefer", "spread"):
-        level = getattr(demand, field)
-        if level and level != NODE_LEVEL and topology.level_index(level) is None:
-            levels = ", ".join((*topology.levels, NODE_LEVEL))
-            return Refusal("no_such_level", f"there is no level {level!r} in this topology", f"levels: {levels}", field)
-    if task.wants_gpu and not any(topology.accepted(task)):
-        return _no_such_gpu(empty, task)
-    found = slots(empty, demand, avoid)
-    if fits(topology, found, demand, demand.smallest):
-        return None
-    wanted = demand.smallest + demand.spares
-    if not any(found):
-        return Refusal(
-            "no_node_large_enough",
-            f"no node can hold a task of {describe(task)}",
-            "request less per task, or use more tasks",
-            "task",
-        )
-    if demand.within and sum(found) >= wanted:
-        best = max(room for room, _ in room_by_domain(topology, found, demand.within))
-        return Refusal(
-            "no_domain_large_enough",
-            f"no {demand.within} can hold {wanted} tasks: the largest holds {best}",
-            "widen or drop `within`",
-            "within",
-        )
-    return Refusal(
-        "cluster_too_small",
-        f"the whole cluster could hold {sum(found)} such tasks; the gang needs {wanted}",
-        "request fewer tasks, or relax `spread`",
-        "tasks",
-    )
-
-
-def _no_such_gpu(empty: Capacity, task: TaskDemand) -> Refusal:
-    gpus = [gpu for layout in empty.topology.layouts for gpu in layout]
-    models = sorted({gpu.model for gpu in gpus})
-    if task.models and not set(task.models) & set(models):
-        return Refusal(
-            "no_such_gpu_model",
-            f"there is no GPU of model {' or '.join(task.models)}",
-            f"models in this cluster: {', '.join(models) or 'none'}",
-            "models",
-        )
-    largest = max((gpu.vram_mib for gpu in gpus if not task.models or gpu.model in task.models), default=0)
-    return Refusal(
-        "no_such_vram",
-        f"no GPU has the requested VRAM; the largest has {largest} MiB",
-        "request less VRAM",
-        "vram_mib_min",
-    )

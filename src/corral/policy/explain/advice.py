@@ -12,7 +12,8 @@ from copy import copy
 
 from msgspec.structs import replace
 
-from corral.core.cluster.resources import GPU_MILLI, Demand, amounts, quantity
+from corral.amount_text import quantity, size
+from corral.core.cluster.resources import GPU_MILLI, Demand, amounts
 from corral.core.cluster.slots import NODE_LEVEL, room_by_domain, slots
 from corral.core.engine import Policy
 from corral.core.intake.submission import demand_faults
@@ -142,7 +143,7 @@ def _looser(snapshot: Snapshot, demand: Demand) -> Iterator[tuple[Change, Demand
         change = Change("models", "", f"accept other models than {' or '.join(task.models)}")
         yield change, replace(demand, task=replace(task, models=()))
     if task.vram_mib_min:
-        change = Change("vram_mib_min", "0", f"accept GPUs with less than {task.vram_mib_min} MiB")
+        change = Change("vram_mib_min", "0", f"accept GPUs with less than {size(task.vram_mib_min)}")
         yield change, replace(demand, task=replace(task, vram_mib_min=0))
 
 

@@ -14,8 +14,8 @@ from corral.core.cluster.capacity import Capacity
 from corral.core.cluster.resources import GPU_MILLI, Demand
 from corral.core.cluster.slots import fits, gpu_slots, raw_slots, room_by_domain, slots, trimmed
 from corral.core.engine import Policy
+from corral.core.intake.never_fits import why_never
 from corral.core.intake.refusal import Refusal
-from corral.core.intake.submission import why_never
 from corral.core.model import Blocker, Gang, GangState, Reservation
 from corral.core.plan import Behind, MakeRoom, NoSeats, PartKept, Place, Plan, Verdict
 from corral.core.queues.quota import ROOT, Shortfall

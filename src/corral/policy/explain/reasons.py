@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from corral.amount_text import quantity, size, thousandths
 from corral.core.accounts.identity import suspension_text
-from corral.core.cluster.resources import GPU_MILLI, quantity, thousandths
+from corral.core.cluster.resources import GPU_MILLI
 from corral.core.gang_id import short_name
 from corral.core.intake.refusal import Refusal
 from corral.core.model import Suspension
@@ -172,15 +173,16 @@ class OverBudget(_Reason, frozen=True, gc=False, tag=True):
 
 
 class NoCapacity(_Reason, frozen=True, gc=False, tag=True):
-    """Too few in sum. ``unit`` is GPUs, or MiB of VRAM for slices."""
+    """Too few in sum. ``unit`` of the numbers: GPUs, or MiB of VRAM for slices."""
 
     needed: int
     free: int
     unit: str = "GPUs"
 
     def text(self, _now_ms: int, /) -> str:
-        unit = "GPU" if self.unit == "GPUs" and self.needed == 1 else self.unit
-        return f"needs {self.needed} {unit}, {self.free} are free"
+        if self.unit != "GPUs":
+            return f"needs {size(self.needed)} of VRAM, {size(self.free)} are free"
+        return f"needs {self.needed} GPU{'s' * (self.needed != 1)}, {self.free} are free"
 
 
 class WrongModel(_Reason, frozen=True, gc=False, tag=True):
@@ -194,7 +196,7 @@ class WrongModel(_Reason, frozen=True, gc=False, tag=True):
 
     def text(self, _now_ms: int, /) -> str:
         kind = " or ".join(self.models) or "that kind"
-        kind += f" with {self.vram_mib_min} MiB" if self.vram_mib_min else ""
+        kind += f" with {size(self.vram_mib_min)}" if self.vram_mib_min else ""
         return f"needs {self.needed} GPUs of {kind}, {self.free} are free; of any kind {self.free_of_any}"
 
 
@@ -209,10 +211,13 @@ class Fragmented(_Reason, frozen=True, gc=False, tag=True):
     unit: str = "GPUs"
 
     def text(self, _now_ms: int, /) -> str:
-        where = "node" if self.unit == "GPUs" else "GPU"
+        is_vram = self.unit != "GPUs"
+        where = "GPU" if is_vram else "node"
+        free = f"{size(self.free)} of VRAM" if is_vram else f"{self.free} GPUs"
+        each, best = (size(self.each), size(self.best)) if is_vram else (self.each, self.best)
         return (
-            f"{self.free} {self.unit} are free, but in pieces: {self.tasks} x {self.each} on one {where} "
-            f"are needed, {self.tasks_that_fit} fit, the best {where} has {self.best}"
+            f"{free} are free, but in pieces: {self.tasks} x {each} on one {where} "
+            f"are needed, {self.tasks_that_fit} fit, the best {where} has {best}"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from corral.amount_text import size
 from corral.providers.bootstrap.host_messages import HostAnswer
 
 PYTHON = (3, 11)
@@ -31,7 +32,7 @@ def unfit(host: HostFacts, answer: HostAnswer, asked_ms: int, answered_ms: int) 
     if not details.can_write:
         return f"{host}: cannot create {details.folder}; choose another user, or set folder: PATH"
     if details.free_mib < FREE_MIB:
-        return f"{host}: only {details.free_mib} MiB are free for {details.folder}; free space, or set folder: PATH"
+        return f"{host}: only {size(details.free_mib)} are free for {details.folder}; free space, or set folder: PATH"
     if details.devices and not details.driver and not host.fake_gpus:
         return f"{host}: {details.devices} NVIDIA GPUs, but no driver; install the driver there"
     ahead_ms = max(details.now_ms - answered_ms, asked_ms - details.now_ms, 0)

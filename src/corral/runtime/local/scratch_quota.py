@@ -12,6 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 
+from corral.amount_text import size
 from corral.runtime.base import TaskKey
 
 _log = logging.getLogger(__name__)
@@ -59,8 +60,8 @@ class ScratchQuota:
         if used <= self._bytes_max:
             self._warned.discard(account)
             return
-        allowed = self._bytes_max >> 20
-        what = f"your tasks use {used >> 20} MiB in private directories (TMPDIR) on this machine; {allowed} are allowed"
+        use, allowed = size(used >> 20), size(self._bytes_max >> 20)
+        what = f"your tasks use {use} in private directories (TMPDIR) on this machine; {allowed} are allowed"
         if account not in self._warned:
             self._warned.add(account)
             for key in sizes:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
+from corral.amount_text import size
 from corral.runtime.base import TaskKey
 from corral.runtime.gpu_memory import GpuMemory
 
@@ -46,7 +47,7 @@ class SliceExcess(Struct, frozen=True, gc=False):
 
     @property
     def why(self) -> str:
-        return f"it uses {self.used_mib} MiB of GPU memory, but was given {self.slice.mib} MiB"
+        return f"it uses {size(self.used_mib)} of GPU memory, but was given {size(self.slice.mib)}"
 
 
 def excesses(

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import structlog
 
+from corral.amount_text import size
 from corral.core.intake.refusal import Refusal
 from corral.store.reserve import Reserve, free_bytes, keep_bytes
 
@@ -56,5 +57,5 @@ class DiskWatch:
 
 
 def _full(folder: Path, free: int, keep: int) -> Refusal:
-    why = f"the disk of the server is nearly full: {free // _MIB} MiB free in {folder}, {keep // _MIB} MiB needed"
+    why = f"the disk of the server is nearly full: {size(free // _MIB)} free in {folder}, {size(keep // _MIB)} needed"
     return Refusal("disk_full", why, "free space there; the server then accepts jobs again")

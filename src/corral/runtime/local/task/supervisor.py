@@ -13,6 +13,7 @@ import os
 import select
 import time
 
+from corral.amount_text import size
 from corral.io.files import sync, write_file
 from corral.runtime.local.task import records, scratch, system
 from corral.runtime.local.task.classify import symptom
@@ -362,8 +363,8 @@ class Supervisor:
         if self.is_lease_over and number == system.SIGKILL:
             return NODE_LOST, WHY
         if self.runner.has_exceeded_memory():
-            limit = self.request["memory_mib"]
-            return OUT_OF_MEMORY, f"the task exceeded its memory limit of {limit} MiB, so the kernel killed a process"
+            limit = size(self.request["memory_mib"] or 0)
+            return OUT_OF_MEMORY, f"the task exceeded its memory limit of {limit}, so the kernel killed a process"
         if code == _BY_SIGKILL:  # also as the exit code of a shell
             by_others = "killed by SIGKILL, not by Corral: the machine may have run out of memory"
             return (None, self.kill_why) if is_late else (KILLED, by_others)
