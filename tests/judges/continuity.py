@@ -8,6 +8,7 @@ from tests.judges.case import Case, Violation, told
 from tests.judges.facts import Gang, Seat
 from tests.judges.occupancy import EVERYTHING, Floor, holds
 from tests.judges.queue_rules import bounds_broken
+from tests.judges.victims import takes_over
 
 
 def seats_valid(case: Case) -> list[Violation]:
@@ -46,10 +47,12 @@ def _is_free(floor: Floor, seat: Seat) -> bool:
 
 
 def claims_used(case: Case) -> list[Violation]:
-    """Whoever has seats claimed sits down as soon as they are vacant; a claim on what is gone is dropped."""
+    """Whoever has seats claimed sits down as soon as they are vacant; a claim on what is gone is dropped, and so is one
+    of a gang that would have to leave at once for another, who is served instead."""
     found = []
     placed = {decision.gang for decision, _ in case.moments if isinstance(decision, Place)}
     dropped = {decision.gang for decision, _ in case.moments if isinstance(decision, DropClaim)}
+    served = [case.before.gangs[decision.gang] for decision, _ in case.moments if not isinstance(decision, DropClaim)]
     held = {name: gang for name, gang in case.before.gangs.items() if gang.seats}
     for gang in case.before.gangs.values():
         if not gang.claim or gang.state is not GangState.WAITING or gang.blocked:
@@ -65,6 +68,9 @@ def claims_used(case: Case) -> list[Violation]:
         has_amounts = not gang.ask.amounts or _has_amounts(case, gang)
         if is_gone and gang.id not in dropped:
             found.append(Violation("claims_used", f"{told(gang)} keeps a claim on what is out of service"))
+        elif gang.id in dropped and not is_gone:
+            if not any(takes_over(case.start, each, gang) for each in served):
+                found.append(Violation("claims_used", f"{told(gang)} loses its claim, which nobody may take over"))
         elif not is_gone and is_vacant and has_amounts and gang.id not in placed:
             found.append(Violation("claims_used", f"{told(gang)} does not sit down on its vacant seats"))
     return found

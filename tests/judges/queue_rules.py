@@ -60,23 +60,25 @@ def unlent(board: Board, queue: str, name: str, less: Mapping[str, Charge] | Non
 def not_lent(
     board: Board, gang: Gang, charge: Charge, less: Mapping[str, Charge] | None = None, owners_too: bool = False
 ) -> Iterator[str]:
-    """Whoever takes from outside a subtree leaves free what that subtree keeps for itself. An owner within its
-    guarantee from the outermost queue down takes nothing that is anybody else's, unless it is its children's."""
+    """Whoever takes from outside a subtree leaves free what that subtree keeps for itself: of the cluster, and of the
+    limit of every queue that is above both. An owner within its guarantee from the outermost queue down takes nothing
+    that is anybody else's, unless it is its children's."""
     facts, less = board.facts, less or {}
     dimensions = {d for queue in facts.queues.values() for d in queue.kept if d in charge}
     for name in dimensions:
         rights = () if owners_too else (charge, {name: charge[name]})  # to all that it wants, or to this
         is_owner = any(is_entitled(board, gang, 0, right, less) for right in rights)
-        beside = [
-            child
-            for above in ((gang.queue,) if is_owner else ("", *gang.path))
-            for child in facts.queues[above].children
-            if child not in gang.path
-        ]
-        kept = sum(unlent(board, child, name, less) for child in beside)
-        free = facts.total.get(name, 0) - board.used[""].get(name, 0) + _less_of(less, "", name)
-        if kept and free - charge[name] < kept:
-            yield f"not lent: {free} {name} are not in use, others keep {kept}, asks {charge[name]}"
+        kept = 0  # by those beside it, from the innermost queue outwards
+        for each in reversed(("", *gang.path)):
+            if each == gang.queue or not is_owner:
+                beside = [child for child in facts.queues[each].children if child not in gang.path]
+                kept += sum(unlent(board, child, name, less) for child in beside)
+            bound = facts.queues[each].limit.get(name) if each else facts.total.get(name, 0)
+            if kept and bound is not None:
+                free = bound - board.used[each].get(name, 0) + _less_of(less, each, name)
+                if free - charge[name] < kept:
+                    where = f"of the limit of {each}" if each else "of the cluster"
+                    yield f"not lent: {free} {name} {where} are not in use, others keep {kept}, asks {charge[name]}"
 
 
 def over_budget(board: Board, gang: Gang, charge: Charge, book: Book, is_sure: bool) -> Iterator[str]:

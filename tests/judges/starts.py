@@ -6,12 +6,12 @@ Each says from one plan whether a documented promise was kept.
 from __future__ import annotations
 
 from corral.core.model import Cause
-from corral.core.plan import MakeRoom, Place
+from corral.core.plan import DropClaim, MakeRoom, Place
 from tests.judges.case import Case, Violation, told
 from tests.judges.facts import GPU, Charge, Gang
 from tests.judges.occupancy import Board, Floor, least_charge, model_sets
 from tests.judges.queue_rules import asked_charge, bounds_broken, is_entitled, may_start, parting, share, user_share
-from tests.judges.victims import Leaver, legal_set, may_ask
+from tests.judges.victims import Leaver, legal_set, may_ask, takes_over
 
 MARGIN = 1 + 1e-6  # shares that differ by less are not told apart
 
@@ -62,10 +62,13 @@ def order(case: Case) -> list[Violation]:
     the queues part: within the guarantee, then priority, then the smaller share; in a queue the user, then age."""
     found = []
     waiting = [gang for gang in case.waiting if not case.is_choosy(gang)]
+    dropped = [decision.gang for decision, _ in case.moments if isinstance(decision, DropClaim)]
     for decision, board in case.moments if waiting else ():
         starter = case.before.gangs[decision.gang]
         if not isinstance(decision, Place | MakeRoom) or not starter.waits:
             continue
+        if any(takes_over(case.start, starter, case.before.gangs[name]) for name in dropped):
+            continue  # it has seats that were claimed for somebody else
         floor = None
         for gang in waiting:
             if starter.id in case.reserved or (case.is_overdue(starter) and starter.priority >= gang.priority):

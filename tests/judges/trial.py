@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from corral.core import events as e
-from corral.core.plan import DropClaim, Evict, MakeRoom, Plan
+from corral.core.plan import MakeRoom, Plan
 from tests.judges.case import Case, Violation
 from tests.judges.facts import Ask, Facts
 from tests.judges.playback import PlanFailedError, Stage
 from tests.judges.scenario import Scenario
+from tests.judges.stability import unstable
 from tests.judges.table import COMMITS, JUDGES, PLAN_MADE, STABLE, WHY
 from tests.judges.why import why_is_true
 
@@ -50,6 +51,7 @@ class _Trial:
         self.scenario, self.only = scenario, only
         self.found: list[tuple[int, Violation]] = []
         self._promised: frozenset[str] = frozenset()
+        self._case: Case | None = None  # the plan that is being carried out
         self._asks: dict[tuple[str, int], Ask] = {}
         self._judges = [judge for name, judge in JUDGES.items() if only in ("", name)]
 
@@ -57,9 +59,10 @@ class _Trial:
         self.found.append((stage.plans, Violation(judge, words)))
 
     def watch(self, stage: Stage, plan: Plan) -> None:
-        if self._judges:
+        self._case = None
+        if self._judges or self.only == STABLE:
             facts = Facts(stage.state, stage.now_ms, self._asks)
-            case = Case(facts, plan, stage.book, self.scenario.patience_ms, self._promised)
+            case = self._case = Case(facts, plan, stage.book, self.scenario.patience_ms, self._promised)
             for judge in self._judges:
                 self.found.extend((stage.plans, violation) for violation in judge(case))
         self._promised = frozenset(promise.gang for promise in plan.reservations)
@@ -67,8 +70,7 @@ class _Trial:
             raise _EnoughError
 
     def look(self, stage: Stage, plan: Plan, events: Sequence[e.Event]) -> None:
-        """A plan made from the present commits in full, and planning again at once makes nobody leave; it may start
-        somebody whom a promise made in the first plan, before others had their turn, kept waiting."""
+        """A plan made from the present commits in full, and planning again at once makes nobody leave."""
         if self.only in ("", COMMITS) and plan.decisions:
             named = {event.gang for event in events if isinstance(event, e.GangEvent)}
             for decision in plan.decisions:
@@ -78,10 +80,9 @@ class _Trial:
                 if not wanted <= named:
                     self.say(stage, COMMITS, f"a plan made from the present is not carried out: {decision}")
         if self.only == STABLE or (not self.only and stage.plans % STABLE_EVERY == 0 and plan.decisions):
-            again = stage.planned()
-            for decision in again.decisions:
-                if isinstance(decision, Evict | DropClaim) or (isinstance(decision, MakeRoom) and decision.victims):
-                    self.say(stage, STABLE, f"planning again at once makes somebody leave: {decision}")
+            assert self._case is not None
+            for words in unstable(self._case, stage.planned()):
+                self.say(stage, STABLE, words)
         if self.only == WHY or (not self.only and stage.plans % WHY_EVERY == 0):
             for words in why_is_true(stage.journal, stage.state.settings, stage.policy, stage.now_ms):
                 self.say(stage, WHY, words)

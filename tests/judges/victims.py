@@ -90,6 +90,11 @@ def may_ask(board: Board, gang: Gang) -> list[Leaver]:
     return [Leaver(other, cause) for other, cause in found if cause is not None]
 
 
+def takes_over(board: Board, gang: Gang, claimant: Gang) -> bool:
+    """Whether a gang in line may have the seats that are claimed for another: it could make it leave if it sat down."""
+    return gang.waits and right(board, gang, claimant, asked_charge(board.facts, gang.ask)) is not None
+
+
 def is_legal(board: Board, gang: Gang, leavers: Sequence[Leaver]) -> bool:
     """The set as a whole: when the last gang of a queue gives back what was borrowed, the queue still has more than its
     guarantee; and whoever is merely more important leaves every other queue at least its guarantee.

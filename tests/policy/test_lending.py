@@ -52,6 +52,22 @@ def test_an_owner_takes_back_from_who_borrows_and_leaves_what_a_third_queue_keep
     assert state_of(mine) is GangState.STARTING
 
 
+def test_what_is_not_lent_is_named_also_behind_an_exceeded_limit():
+    made = World().rack("n", 1, 10).queue("a", limit=4).queue("c", guarantee=8, lend=0)
+    tree = made.state.queues
+    found = list(tree.shortfalls("a", "ann", {"gpu_milli": 5000}, 0, made.now))
+    assert [each.kind for each in found] == ["limit", "not_lent"]
+    assert found[1].bound == 2000
+
+
+def test_what_a_child_does_not_lend_stays_free_within_the_limit_of_its_parent():
+    made = World().rack("n", 1, 10).queue("a", limit=4).queue("a/b", guarantee=2, lend=0)
+    for n in range(4):
+        made.submit(f"a{n}", "a", demand_of(gpus=1))
+    made.cycle()
+    assert made.state.queues.queues["a"].used["gpu_milli"] == 2000
+
+
 def test_a_more_important_gang_makes_room_across_queues_although_a_third_queue_keeps_something():
     made = World().rack("n", 1, 10).queue("a").queue("b").queue("c", guarantee=2, lend=0)
     full_of(made, "b", 8)

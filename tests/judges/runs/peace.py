@@ -7,7 +7,7 @@ from collections import Counter
 
 from corral.core import events as e
 from corral.core.model import Cause
-from corral.core.plan import DropClaim, Place
+from corral.core.plan import DropClaim, MakeRoom, Place
 from tests.judges.runs.lives import Life, evictions, lives
 from tests.judges.runs.site import Run, since
 
@@ -44,7 +44,8 @@ def ping_pong(run: Run) -> list[str]:
 
 
 def in_vain(run: Run, known: dict[str, Life], stop_ms: int) -> list[str]:
-    """Those who were made to leave for a gang that did not start when they had gone."""
+    """Those who were made to leave for a gang that did not start when they had gone. Somebody with the right to make it
+    leave may have taken over its claim: a more important gang, or one of another queue."""
     latest: dict[tuple[int, str], int] = {}
     for each in evictions(run):
         key = (each.at_ms, each.beneficiary)
@@ -56,9 +57,23 @@ def in_vain(run: Run, known: dict[str, Life], stop_ms: int) -> list[str]:
         starts = any(at_ms <= stay.placed_ms <= until_ms for stay in life.stays)
         is_gone = life.finished_ms is not None and life.finished_ms <= until_ms
         is_disturbed = any(at_ms <= each <= until_ms for each in disturbed)
+        is_disturbed = is_disturbed or any(at_ms <= each <= until_ms for each in taken_over(run, known, name))
         if not starts and not is_gone and not is_disturbed and until_ms <= run.end_ms:
             found.append(f"others left for {name} at {since(at_ms)} ms, and it did not start by {since(until_ms)} ms")
     return found
+
+
+def taken_over(run: Run, known: dict[str, Life], name: str) -> list[int]:
+    """When a plan dropped the claim of a gang and served another that may have a right against it."""
+    mine = known[name]
+    return [
+        plan.at_ms
+        for plan in run.plans
+        if any(isinstance(each, DropClaim) and each.gang == name for each in plan.decisions)
+        for each in plan.decisions
+        if isinstance(each, Place | MakeRoom) and each.gang != name
+        if known[each.gang].spec.priority > mine.spec.priority or known[each.gang].queue != mine.queue
+    ]
 
 
 def left_out(run: Run, known: dict[str, Life]) -> list[str]:

@@ -31,10 +31,10 @@ def unlent(tree: QueueTree, name: str, dimension: str, now_ms: int) -> int:
     return max(below, kept(tree, name, dimension, now_ms) - queue.used.get(dimension, 0))
 
 
-def most(tree: QueueTree, name: str, dimension: str, asked: int, now_ms: int) -> int | None:
+def most(tree: QueueTree, name: str, dimension: str, asked: int, now_ms: int, within_limits: bool = True) -> int | None:
     """The most that a queue may use in total because of what others keep, if it wants more than that; else None.
-    If others keep nothing, only the nodes limit it."""
-    left = tree.room(name, dimension, now_ms)
+    If others keep nothing, only the nodes limit it. ``within_limits``: also of the limits of its path."""
+    left = room(tree, name, dimension, now_ms, within_limits)
     if left is None or asked <= left or not unlent_beside(tree, name, dimension, now_ms):
         return None
     if not binds(tree, name, dimension, asked, now_ms):  # its children always do: it has no guarantee against them
@@ -45,24 +45,24 @@ def most(tree: QueueTree, name: str, dimension: str, asked: int, now_ms: int) ->
     return max(0, tree.queues[name].used.get(dimension, 0) + left)
 
 
-def room(tree: QueueTree, name: str, dimension: str, now_ms: int) -> int | None:
+def room(tree: QueueTree, name: str, dimension: str, now_ms: int, within_limits: bool = True) -> int | None:
     """How much more a queue may use: the limits of all on its path, minus what its siblings keep."""
-    bound = _room(tree, name, dimension, now_ms)
+    bound = _room(tree, name, dimension, now_ms, within_limits)
     return None if bound is None else bound - _unlent_of(tree, tree.queues[name].children, dimension, now_ms)
 
 
-def _room(tree: QueueTree, name: str, dimension: str, now_ms: int) -> int | None:
+def _room(tree: QueueTree, name: str, dimension: str, now_ms: int, within_limits: bool) -> int | None:
     """The same for a whole subtree."""
     queue = tree.queues[name]
     used = queue.used.get(dimension, 0)
     if queue.parent is None:
         total = tree.total.get(dimension)
         return None if total is None else total - used
-    bound = _room(tree, queue.parent, dimension, now_ms)
+    bound = _room(tree, queue.parent, dimension, now_ms, within_limits)
     if bound is not None:
         siblings = [sibling for sibling in tree.queues[queue.parent].children if sibling != name]
         bound -= _unlent_of(tree, siblings, dimension, now_ms)
-    limit = tree.limit(name, dimension, now_ms)
+    limit = tree.limit(name, dimension, now_ms) if within_limits else None
     if limit is None:
         return bound
     return limit - used if bound is None else min(bound, limit - used)

@@ -254,8 +254,8 @@ class QueueTree(Undoable):
                 if used + asked > limit:
                     is_over = True
                     yield Shortfall("limit", each, dimension, used, limit, asked)
-            if dimension in self._terms.kept_back and not is_over:
-                most = lending.most(self, name, dimension, asked, now_ms)
+            if dimension in self._terms.kept_back:  # also of a higher limit, or without any
+                most = lending.most(self, name, dimension, asked, now_ms, within_limits=not is_over)
                 if most is not None:
                     yield Shortfall("not_lent", name, dimension, queue.used.get(dimension, 0), most, asked)
         if gpu_ms and self._terms.has_budgets:

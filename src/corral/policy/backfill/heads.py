@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from corral.core.model import Gang
 from corral.core.snapshot import Draft
 from corral.policy.cycle.walk import Walk
-from corral.policy.quota.limits import is_owner_before
+from corral.policy.quota.limits import is_owner_before, least_charge
 
 
 class Heads:
@@ -39,6 +39,16 @@ class Heads:
             if walk.is_open(first):
                 return first
         return None
+
+    def holds_back(self, walk: Walk, gang: Gang) -> bool:
+        """Whether a gang has its turn as an owner, and one of its queue that goes before it is no owner: that one would
+        have the turn in its place, before the owners of other queues."""
+        rivals = [each for each in self._rivals(gang) if each.queue == gang.queue and each is not gang]
+        before = [each for each in rivals if self._goes_before(each, gang) and walk.is_open(each)]
+        return bool(before) and self._is_owner(gang) and not all(map(self._is_owner, before))
+
+    def _is_owner(self, gang: Gang) -> bool:
+        return self._draft.queues.is_within(gang.queue, least_charge(self._draft, gang), self._draft.now_ms)
 
     def _rivals(self, gang: Gang) -> list[Gang]:
         """Gangs that have a reservation and are no less important, also on other nodes: they may share a limit."""

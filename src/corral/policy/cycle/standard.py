@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from corral.core.cluster.resources import Demand, Seat
 from corral.core.cluster.slots import could_take
 from corral.core.model import Cause, Gang, GangState
-from corral.core.plan import Behind, Decision, DropClaim, Evict, NoSeats, Place, Plan, Repair, Verdict
+from corral.core.plan import Behind, Decision, DropClaim, Evict, MakeRoom, NoSeats, Place, Plan, Repair, Verdict
 from corral.core.queues.quota import ROOT, Shortfall
 from corral.core.snapshot import Snapshot
 from corral.policy.backfill.calendar import TransientReservations
-from corral.policy.backfill.claims import is_tenable, is_vacant
+from corral.policy.backfill.claims import Takeovers, is_tenable, is_vacant
 from corral.policy.backfill.heads import Heads
 from corral.policy.backfill.patience import Patience
 from corral.policy.backfill.pools import Pool, Pools
@@ -46,6 +46,9 @@ class Standard:
             return Plan(snapshot.now_ms, why=lambda _gang: NoSeats.NONE_FREE)
         cycle = Cycle(snapshot, self.parts)
         cycle.plan()
+        while (takeovers := cycle.takeovers.again()) is not None:  # other gangs have the right to claims that are used
+            cycle = Cycle(snapshot, self.parts, takeovers)
+            cycle.plan()
         made, again = cycle.calendar.made(), cycle.look_again_ms()
         if cycle.keeps:  # a reservation may begin at a time at which nothing else happens
             again = min([each.at_ms for each in made] + ([] if again is None else [again]), default=None)
@@ -64,12 +67,13 @@ class Standard:
 class Cycle:
     """One plan under construction."""
 
-    def __init__(self, snapshot: Snapshot, parts: Parts) -> None:
+    def __init__(self, snapshot: Snapshot, parts: Parts, takeovers: Takeovers | None = None) -> None:
         self.snapshot = snapshot
         self.parts = parts
         self.state = snapshot.state
         self.now_ms = snapshot.now_ms
         self.draft = snapshot.draft()
+        self.takeovers = Takeovers(self.draft, takeovers)
         self.keeps = parts.backfill.keeps and is_countable(self.state)
         self.calendar = DurableReservations(self.draft) if self.keeps else TransientReservations(self.draft)
         self.room = Preemptor(self.draft, parts.preemption or Preemption(causes=()))
@@ -105,7 +109,7 @@ class Cycle:
 
     def start_claimants(self) -> None:
         for gang in list(self.state.claimants.values()):
-            if not is_tenable(self.draft, gang):
+            if self.takeovers.are_of(gang) or not is_tenable(self.draft, gang):
                 self.draft.drop_claim(gang)
                 self.decisions.append(DropClaim(gang.id, gang.attempt))
                 if gang.state is GangState.WAITING and not gang.blockers:
@@ -115,6 +119,8 @@ class Cycle:
                 slice_mib = gang.demand.task.slice_mib
                 seats = tuple(Seat(seat.node, seat.gpus, slice_mib) for seat in gang.claim)
                 self.draft.place_on_claim(gang, seats)
+                if self.takeovers.may_be_of(gang):
+                    self.room.started(gang, seats)
                 spread = spread_of(self.state.topology, seats)
                 self.decisions.append(Place(gang.id, gang.attempt + 1, seats[:size], seats[size:], spread))
 
@@ -140,7 +146,12 @@ class Cycle:
     def serve(self) -> None:
         walk = Walk(self.draft, self.parts.order, self.room, self.closures, self.pools)
         self.closures.close_demands(self.full & self.state.backlog.demands.keys(), NoSeats.NONE_FREE)
-        while not self._is_stuck() and (gang := walk.next()) is not None:
+        for first in self.takeovers.beneficiaries():
+            self._serve(walk, first)
+            self.draft.keep()
+        while not self._is_stuck() and not self.takeovers.found and (gang := walk.next()) is not None:
+            if self._is_held_back(walk, gang):
+                continue
             overdue = self.patience.before(walk, self.closures, gang)
             self.out_of_turn = overdue is not None
             self._serve(walk, overdue or self.heads.before(walk, gang) or gang)
@@ -149,6 +160,11 @@ class Cycle:
             self.draft.keep()
         if self._is_stuck():
             self.closures.close_rest(Behind(next(iter(self.blocked.values()))[0]))
+
+    def _is_held_back(self, walk: Walk, gang: Gang) -> bool:
+        """Whether an owner has no turn yet, because a reserved start of its queue, by a borrower, comes before it."""
+        is_behind = self.parts.order.owners_first and self.heads.holds_back(walk, gang)
+        return is_behind and self.closures.demote(gang, self.snapshot.expected_ms(gang))
 
     def _is_dealt_with(self, gang: Gang) -> bool:
         """Whether the gang starts, or its pool has all its reservations. False if quota blocks it, or if its start
@@ -316,8 +332,10 @@ class Cycle:
             if not any(seat.gpus & later.barred.get(number[seat.node], 0) for seat in decision.seats):
                 break
             decision = self.room.make(gang, size, later, rather)  # its victims may need longer
-        if decision is None:
+        if decision is None or self._takes_part(gang, decision):
             return False
+        if self.takeovers.look(decision):  # the plan will be made again
+            return True
         for victim in decision.victims:
             leaving = self.state.gangs[victim.gang]
             walk.leaves(leaving)
@@ -337,6 +355,13 @@ class Cycle:
             self.room.made(victims)
             self.closures.reopen([victim.queue for victim in victims])
         return True
+
+    def _takes_part(self, gang: Gang, decision: MakeRoom) -> bool:
+        """Whether a gang would use a part of a limit that is kept for another gang, even after its victims left."""
+        victims = [self.state.gangs[each.gang] for each in decision.victims if not each.keep]
+        released = [(victim, victim.charged) for victim in victims]
+        charge = self.state.charge_for(gang.demand.task, decision.seats)
+        return self.limits.in_the_way_of(gang, dict(charge), released) is not None
 
     def _block(self, gang: Gang, pool: Pool, bounds: Bounds, exempt: list[str], verdict: Verdict) -> None:
         """The gang cannot start now. Reserve a start if it is near enough to the head; close what cannot pass it."""

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from corral.core.cluster.capacity import Capacity
 from corral.core.cluster.resources import Demand, Seat
-from corral.core.cluster.slots import NODE_LEVEL, could_take, gpu_slots, slots, trimmed
+from corral.core.cluster.slots import NODE_LEVEL, could_take, gpu_slots, raw_slots, slots, trimmed
 from corral.core.cluster.topology import Domain, Topology
 from corral.core.plan import Spread
 
@@ -119,9 +119,7 @@ def find_seats(
         seat = _tightest_slice(capacity, demand, avoid, bounds)
         if seat is not None:
             return Seating((seat,), ())
-    column = bounded_slots(capacity, demand, avoid, bounds)
-    if cut is not None:
-        column = trimmed(capacity.topology, cut(column), demand)
+    column = bounded_slots(capacity, demand, avoid, bounds, cut)
     counts = choose(capacity.topology, column, demand, wanted, widest)
     if counts is None:
         return None
@@ -129,12 +127,18 @@ def find_seats(
     return Seating(seats[:size], seats[size:])
 
 
-def bounded_slots(capacity: Capacity, demand: Demand, avoid: Sequence[str], bounds: Bounds) -> list[int]:
-    column = slots(capacity, demand, avoid)
-    if not bounds.barred:
-        return column
+def bounded_slots(
+    capacity: Capacity, demand: Demand, avoid: Sequence[str], bounds: Bounds, cut: Cut | None = None
+) -> list[int]:
+    """How many tasks each node can hold. Spread and tp groups apply to what the bounds and the cut leave."""
+    if not bounds.barred and cut is None:
+        return slots(capacity, demand, avoid)
     topology, task = capacity.topology, demand.task
+    column = raw_slots(capacity, demand)
     accepted = topology.accepted(task)
+    for name in avoid:
+        if name in topology.number:
+            column[topology.number[name]] = 0
     for n in bounds.barred:
         if column[n]:
             most = bounds.most(capacity, demand, n)
@@ -144,7 +148,7 @@ def bounded_slots(capacity: Capacity, demand: Demand, avoid: Sequence[str], boun
             elif task.slice_mib:
                 most = 0  # slices do not share nodes with a reservation
             column[n] = min(column[n], most)
-    return trimmed(topology, column, demand)
+    return trimmed(topology, column if cut is None else cut(column), demand)
 
 
 # ---- one task ------------------------------------------------------------------------------------------------------

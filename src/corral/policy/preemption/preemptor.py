@@ -14,7 +14,7 @@ from functools import cached_property
 from msgspec import Struct
 from msgspec.structs import replace
 
-from corral.core.cluster.resources import GPU_MILLI, Demand, SizeClass, TaskDemand
+from corral.core.cluster.resources import GPU_MILLI, Demand, Seat, SizeClass, TaskDemand
 from corral.core.cluster.slots import could_take
 from corral.core.model import NEVER_MS, Cause, Gang, GangState
 from corral.core.plan import MakeRoom, Victim
@@ -71,13 +71,19 @@ class Preemptor:
         self._owed: dict[str, bool] = {}  # queue -> whether it is below its guarantee
         self._owed_as_of = 0  # the number of served gangs when _owed was computed
         self._usable: dict[int, bool] = {}
+        self._on_claims: dict[str, tuple[Gang, tuple[Seat, ...]]] = {}  # gangs that start on their claims in this draft
         self._bounds, self._demand = FREE, Demand(task=TaskDemand())  # of the gang that needs room
         self.has_given_up = False  # room is searched for only for gangs of queues below their guarantee
         self._is_over, self._looked_at = False, (-1, -1)
 
     @cached_property
     def _rights(self) -> Rights:
-        return Rights(self._draft)
+        return Rights(self._draft, [gang for gang, _ in self._on_claims.values()])
+
+    def started(self, gang: Gang, seats: tuple[Seat, ...]) -> None:
+        """A gang starts on the seats that it claims. Another gang may have the right to preempt it: then it does not
+        start, which costs nothing. Call this before a search."""
+        self._on_claims[gang.id] = gang, seats
 
     def may_have_rights(self, queue: str, priority: int) -> bool:
         """False if a search for gangs to preempt is certain to fail, or not tried, for this queue and priority."""
@@ -111,7 +117,11 @@ class Preemptor:
         leaving, served = self._draft.leaving, self._draft.served
         groups = {(gang.queue, gang.priority) for gang in evicted}
         for candidates in (each for group in groups for key in self._keys.get(group, ()) for each in self._known[key]):
-            candidates[:] = [c for c in candidates if (name := c.gang.id) not in leaving and name not in served]
+            candidates[:] = [
+                c
+                for c in candidates
+                if (name := c.gang.id) in self._on_claims or (name not in leaving and name not in served)
+            ]
         # other gangs of the same queues may be within the guarantee now
         less = {name for queue, _ in groups for name in self._draft.queues.path(queue)}
         for key in [key for key in self._known if key[1] is Cause.PRIORITY and not less.isdisjoint(key[2])]:
@@ -326,6 +336,9 @@ class Preemptor:
 
     def _whole(self, victim: Gang, right: Cause, may_go_below: bool) -> Candidate:
         price, seats = self._snapshot.price_gpu_ms(victim), victim.all_seats
+        if victim.id in self._on_claims:
+            price = 0
+            seats = self._on_claims[victim.id][1]
         on = by_node(self._draft.capacity, seats)
         return Candidate(victim, right, price, seats, (), on, may_go_below, right is Cause.RECLAIM)
 

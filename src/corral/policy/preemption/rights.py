@@ -6,7 +6,7 @@ Knows queues, guarantees and priorities. Does not know placement or price.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import cached_property
 
@@ -19,11 +19,19 @@ Group = tuple[str, int]  # gangs of one queue and priority
 
 
 class Rights:
-    """Rights within one draft, against all gangs that held seats when it began, by queue and priority."""
+    """Rights within one draft, against all gangs that held seats when it began, by queue and priority; and against
+    those that start on their claims in it (``on_claims``): they would be preempted as soon as they had started."""
 
-    def __init__(self, draft: Draft) -> None:
+    def __init__(self, draft: Draft, on_claims: Sequence[Gang] = ()) -> None:
         self._draft, self._tree = draft, draft.queues
-        self.groups = draft.state.held_by
+        self.groups: Mapping[Group, Mapping[str, Gang]] = draft.state.held_by
+        self._on_claims = frozenset([gang.id for gang in on_claims])
+        if on_claims:
+            groups = dict(self.groups)
+            for gang in on_claims:
+                group = (gang.queue, gang.priority)
+                groups[group] = {**groups.get(group, {}), gang.id: gang}
+            self.groups = groups
         self._sharing_time = {
             priority for queue, priority in self.groups if draft.state.queues.queues[queue].spec.time_share
         }
@@ -182,7 +190,7 @@ class Rights:
         leaving, served = self._draft.leaving, self._draft.served
         for name, gang in self.groups[group].items():
             is_there = gang.state is GangState.RUNNING or gang.state is GangState.STARTING
-            if is_there and name not in leaving and name not in served:
+            if (is_there and name not in leaving and name not in served) or name in self._on_claims:
                 yield gang
 
     def is_owed(self, queue: str) -> bool:

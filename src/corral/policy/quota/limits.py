@@ -103,10 +103,11 @@ class Limits:
         if could_be and bound not in self._first and not self.is_owner(gang):
             self._first[bound] = _Wait(self._draft, gang, now, gang.queue)
 
-    def in_the_way_of(self, gang: Gang, charge: Mapping[str, int]) -> PartKept | None:
-        """The part kept for another gang that would be delayed if this gang were charged this much now."""
+    def in_the_way_of(self, gang: Gang, charge: Mapping[str, int], released: Sequence[Started] = ()) -> PartKept | None:
+        """The part kept for another gang that would be delayed if this gang were charged this much now, and if running
+        gangs released this much (``released``)."""
         for bound, wait in self._shared_with(gang):
-            at_ms = wait.delayed_ms(gang, tuple(charge.items()), self._started)
+            at_ms = wait.delayed_ms(gang, tuple(charge.items()), self._started, released)
             if at_ms is not None and not is_owner_before(self._draft, gang, wait.gang):
                 part = self._made[bound] = PartKept(wait.gang.id, *bound[1:], at_ms, bound[0] == GUARANTEE)
                 return part
@@ -160,7 +161,9 @@ class _Wait:
         self._then: QueueTree | None = None  # what queues will use then, if no other gang starts
         self._charge = least_charge(draft, gang)
 
-    def delayed_ms(self, gang: Gang, charge: Amounts, started: Sequence[Started]) -> int | None:
+    def delayed_ms(
+        self, gang: Gang, charge: Amounts, started: Sequence[Started], released: Sequence[Started] = ()
+    ) -> int | None:
         """When it is to get its part, if this gang would delay that; None if not."""
         if self._then is None:
             self._foresee(started)
@@ -169,6 +172,9 @@ class _Wait:
             return None
         mark = tree.mark()
         tree.charge(gang.queue, gang.user, charge, 1)
+        for other, amounts in released:
+            if self._draft.snapshot.expected_end_ms(other) > (self._at_ms or 0):  # else it is gone by then anyway
+                tree.charge(other.queue, other.user, amounts, -1)
         is_delayed = not self._is_allowed(tree)
         tree.undo(mark)
         return self._at_ms if is_delayed else None
