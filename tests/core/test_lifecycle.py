@@ -8,7 +8,7 @@ from corral.core import events as e
 from corral.core import facts as f
 from corral.core.apply import FOLDS, apply
 from corral.core.apply_gangs import FOLD_GANGS
-from corral.core.intake import commands
+from corral.core.intake import commands, gang_changes
 from corral.core.lifecycle import TRANSITIONS, diagram, may_follow
 from corral.core.model import HOLDING, TERMINAL, Gang, GangState
 from corral.core.state import State
@@ -123,7 +123,45 @@ def a_task_ends_before_the_others_have_started() -> World:
     return made
 
 
+def change_by_itself(made: World, gang: Gang) -> World:
+    for change in (gang_changes.hold, gang_changes.release, gang_changes.cancel):
+        made.take(change(made.state, [gang.id], made.now))
+    return made
+
+
+def a_gang_is_held_released_and_cancelled_while_it_starts() -> World:
+    made = World().rack("a", 1).queue("team")
+    gang = made.submit("j")
+    made.cycle()
+    made.take(gang_changes.change_priority(made.state, [gang.id], 3, made.now))
+    return change_by_itself(made, gang)
+
+
+def a_gang_is_held_released_and_cancelled_while_it_runs() -> World:
+    made, gang = two_nodes_one_gang()
+    made.take(gang_changes.change_priority(made.state, [gang.id], 3, made.now))
+    return change_by_itself(made, gang)
+
+
+def a_gang_is_held_released_and_cancelled_while_it_is_broken() -> World:
+    made, gang = two_nodes_one_gang()
+    made.tell(f.NodeGone("a0"))
+    made.take(gang_changes.change_priority(made.state, [gang.id], 3, made.now))
+    return change_by_itself(made, gang)
+
+
+def a_gang_is_held_released_and_cancelled_while_it_leaves() -> World:
+    made, gang = two_nodes_one_gang()
+    made.take(commands.requeue(made.state, "j", made.now))
+    made.take(gang_changes.change_priority(made.state, [gang.id], 3, made.now))
+    return change_by_itself(made, gang)
+
+
 RARE = (
+    a_gang_is_held_released_and_cancelled_while_it_starts,
+    a_gang_is_held_released_and_cancelled_while_it_runs,
+    a_gang_is_held_released_and_cancelled_while_it_is_broken,
+    a_gang_is_held_released_and_cancelled_while_it_leaves,
     a_task_ends_before_the_others_have_started,
     a_second_node_is_lost_before_the_first_is_repaired,
     a_checkpoint_is_reported_by_the_survivors,

@@ -24,6 +24,8 @@ from corral.core.accounts.accounts import AccountEvent, Accounts, UserSet
 from corral.core.accounts.identity import AccountRules, review
 from corral.core.apply import apply
 from corral.core.fleets.fleets import FleetEvent, Fleets
+from corral.core.intake import gang_changes
+from corral.core.intake.refusal import Refusal
 from corral.core.model import Settings
 from corral.core.state import State
 from corral.store.archive import write_archive
@@ -129,9 +131,19 @@ def _entries() -> list[Entry]:
     """A founded cluster, some people, and a random run in which everything happens."""
     driver = ChangingDriver(*RUN, check_every=1 << 60)
     driver.run(STEPS)
+    _change_gangs(driver)
     _change_users(driver)
     people = [Entry(event.at_ms, "root", codec.encode(event)) for event in (*ACCOUNT_EVENTS, *FLEET_EVENTS)]
     return entries_of([e.Founded(900, driver.state.settings)]) + people + entries_of(driver.journal)
+
+
+def _change_gangs(driver: ChangingDriver) -> None:
+    """A gang that holds seats is changed by itself in every way."""
+    gang = next(gang for gang in driver.state.holders.values() if not gang.cancelled)
+    for change in (gang_changes.hold, gang_changes.release, gang_changes.cancel):
+        if not isinstance(events := change(driver.state, [gang.id], driver.now), Refusal):
+            driver.take(events)
+    driver.take([e.GangPriorityChanged(driver.now, gang.id, gang.attempt, 4)])
 
 
 def _change_users(driver: ChangingDriver) -> None:

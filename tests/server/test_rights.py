@@ -39,6 +39,8 @@ POST   /v1/jobs                   AFTER_3     401  422    403    422    422  201
 POST   /v1/jobs                   AFTER_9     401  422    403    422    422  422      422
 POST   /v1/jobs/batch             BATCH       401  422    403    201    201  201      201
 POST   /v1/jobs/batch             HIDDEN      401  422    403    422    422  201      201
+POST   /v1/jobs/change            NAMED       401  200    200    200    200  200      200
+POST   /v1/jobs/change            FILTERED    401  200    200    200    200  200      200
 GET    /v1/jobs                   -           401  200    200    200    200  200      200
 GET    /v1/jobs?queue=org/covert  -           401  200    200    200    200  200      200
 GET    /v1/jobs/1                 -           401  404    200    200    200  200      200
@@ -152,6 +154,8 @@ BODIES: dict[str, object] = {
     "AFTER_3": JOB | {"after": ["3"]},
     "AFTER_9": JOB | {"after": ["9"]},
     "BATCH": {"jobs": [JOB, JOB]},
+    "NAMED": {"change": "cancel", "jobs": ["1", "3"]},
+    "FILTERED": {"change": "cancel", "filter": {"all": True}},
     "HIDDEN": {"jobs": [JOB, HIDDEN_JOB]},
     "PRIORITY": {"priority": -1},
     "URGENT": {"priority": 1},

@@ -20,11 +20,12 @@ from corral.core.cluster.topology import NodeSpec
 from corral.core.commit import commit, commit_one
 from corral.core.effects import KillGang, StartGang, effects
 from corral.core.engine import Policy, apply_all, react
-from corral.core.intake import commands
+from corral.core.intake import commands, gang_changes
 from corral.core.intake.refusal import Refusal
 from corral.core.laws import LawBroken, check
 from corral.core.model import (
     After,
+    Blocker,
     Budget,
     Dependency,
     FailureClass,
@@ -160,7 +161,7 @@ class Driver:
             (self._tick, 8), (self._cancel, 1), (self._hold, 1), (self._release, 2), (self._requeue, 1),
             (self._node_gone, 1), (self._node_back, 3), (self._drain, 1), (self._undrain, 3), (self._gpu, 1),
             (self._health, 1), (self._quota, 1), (self._priority, 1), (self._late_plan, 3), (self._late_fact, 3),
-            (self._forget, 1),
+            (self._forget, 1), (self._change_gangs, 2),
         ]  # fmt: skip
 
     def _command(self, answer: list[e.Event] | Refusal) -> None:
@@ -334,6 +335,18 @@ class Driver:
     def _priority(self) -> None:
         self._command(commands.change_priority(self.state, self._some_job(), self.rng.choice((0, 1, 5)), self.now))
 
+    def _change_gangs(self) -> None:
+        """Change some gangs of a job, as users do with elements of an array."""
+        held = [gang.job for gang in self.state.gangs.values() if gang.blockers & Blocker.GANG_HELD]
+        if held and self.rng.random() < 0.4:
+            job, change = self.state.jobs[self.rng.choice(held)], gang_changes.release
+        elif self.state.jobs:
+            job = self.state.jobs[self._some_job()]
+            change = self.rng.choice((gang_changes.cancel, gang_changes.hold, gang_changes.hold, _raise_priority))
+        else:
+            return
+        self._command(change(self.state, [gang for gang in job.gangs if self.rng.random() < 0.5], self.now))
+
     def _node_gone(self) -> None:
         self._tell(f.NodeGone(self._some_node()))
 
@@ -417,3 +430,7 @@ def run_seed(seed: int, steps: int, policy_name: str = "standard", calm: bool = 
     if calm:
         driver.calm()
     return driver
+
+
+def _raise_priority(state: State, gangs: Sequence[str], now_ms: int) -> commands.Answer:
+    return gang_changes.change_priority(state, gangs, 7, now_ms)

@@ -182,8 +182,9 @@ def opened(client: Patient, call: ApiCall[Any]) -> Talk[RawAnswer]:
 
 
 def _until_news(job: str, head: int, until_s: float | None) -> Talk[int]:
-    """Wait for the event that ends the job; without a stream, pause."""
-    parameters = _follow(head, {"job": job, "types": ("JobEnded",)})
+    """Wait for the event that ends the job, or one of the gangs that are waited for; without a stream, pause."""
+    types = ("JobEnded", "GangFinished") if any(mark in job for mark in "[/:_") else ("JobEnded",)
+    parameters = _follow(head, {"job": job, "types": types})
     try:
         answer: RawAnswer = yield Open(ApiCall("GET", path("events"), bytes, parameters, headers=_SSE))
         if answer.status >= 400:

@@ -14,6 +14,7 @@ from corral.client.retry import Patient, answered
 from corral.wire.api.jobs import (
     BatchAnswer,
     ChangeAnswer,
+    ChangeJobsAnswer,
     DryRunAnswer,
     JobList,
     JobSummary,
@@ -116,6 +117,25 @@ class JobCalls(Patient):
     def requeue(self, job: JobId) -> ApiCall[ChangeAnswer]:
         """Stop a job and requeue it."""
         return _change(job, "requeue")
+
+    @call
+    def change_jobs(
+        self,
+        change: str,
+        jobs: Sequence[JobId] = (),
+        *,
+        filter: Mapping[str, Any] | None = None,
+        priority: int | None = None,
+        now: bool = False,
+        dry_run: bool = False,
+        expect: int | None = None,
+    ) -> ApiCall[ChangeJobsAnswer]:
+        """Change many jobs in one request: cancel, hold, release, requeue or priority. ``jobs``: their names, such as
+        ``35`` or ``35[3-9]``; or ``filter``: name, states, user, queue, labels, before_ms, since_ms, all. ``dry_run``:
+        only count them. ``expect``: change nothing unless exactly as many match."""
+        body = {"change": change, "now": now, "dry_run": dry_run, "priority": priority, "expect": expect}
+        body |= {"jobs": tuple(map(job_id, jobs))} if filter is None else {"filter": dict(filter)}
+        return ApiCall("POST", path("jobs", "change"), ChangeJobsAnswer, body=body, repeatable=change != "requeue")
 
     @call
     def set_priority(self, job: JobId, priority: int) -> ApiCall[ChangeAnswer]:

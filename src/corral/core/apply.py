@@ -9,7 +9,14 @@ from collections.abc import Callable
 from typing import Any
 
 from corral.core import events as e
-from corral.core.apply_gangs import FOLD_GANGS, drop_from_held, join_backlog, leave_backlog, unblock
+from corral.core.apply_gangs import (
+    FOLD_GANGS,
+    join_backlog,
+    leave_backlog,
+    release_gang,
+    set_priority,
+    unblock,
+)
 from corral.core.gang_id import gang_id
 from corral.core.lifecycle import may_follow
 from corral.core.model import Blocker, Gang, Health, Job, JobSpec, Node, Profile
@@ -244,6 +251,8 @@ def _job_released(state: State, event: e.JobReleased) -> None:
         gang = state.gangs[name]
         if not gang.is_over:
             unblock(state, gang, Blocker.HELD)
+            if gang.blockers & Blocker.GANG_HELD:
+                release_gang(state, gang)
 
 
 def _job_suspended(state: State, event: e.JobSuspended) -> None:
@@ -289,15 +298,7 @@ def _priority_changed(state: State, event: e.PriorityChanged) -> None:
     job = state.jobs[event.job]
     job.priority = event.priority
     for name in job.gangs:
-        gang = state.gangs[name]
-        was_in_backlog = leave_backlog(state, gang)
-        if gang.holds_seats:
-            drop_from_held(state, gang)
-        gang.priority = event.priority
-        if gang.holds_seats:
-            state.held_by.setdefault((gang.queue, gang.priority), {})[gang.id] = gang
-        if was_in_backlog:
-            join_backlog(state, gang)
+        set_priority(state, state.gangs[name], event.priority)
 
 
 def _starts_promised(state: State, event: e.StartsPromised) -> None:

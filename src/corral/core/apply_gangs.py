@@ -69,6 +69,64 @@ def _note_if_array_has_room(state: State, job: Job) -> None:
         state.jobs_to_settle.pop(job.id, None)
 
 
+# ---- changes of one gang by users -----------------------------------------------------------------------------------
+
+
+def _cancelled(state: State, gang: Gang, event: e.GangCancelled) -> None:
+    gang.cancelled = True
+
+
+def _held(state: State, gang: Gang, event: e.GangHeld) -> None:
+    leave_backlog(state, gang)
+    if gang.state is GangState.WAITING:
+        _give_up_slot(state, gang)
+    gang.blockers |= Blocker.GANG_HELD
+
+
+def _give_up_slot(state: State, gang: Gang) -> None:
+    """A held gang uses no slot of its array, so that others can run; it waits for none, either."""
+    job = state.jobs[gang.job]
+    if not job.has_slots:
+        return
+    if gang.blockers & Blocker.ARRAY:
+        _unpark(job, gang)
+        gang.blockers &= ~Blocker.ARRAY
+    else:
+        job.active -= 1
+    _note_if_array_has_room(state, job)
+
+
+def _released(state: State, gang: Gang, event: e.GangReleased) -> None:
+    release_gang(state, gang)
+
+
+def release_gang(state: State, gang: Gang) -> None:
+    """Release a gang that was held by itself. Without a free slot in its array it is the next to get one."""
+    job = state.jobs[gang.job]
+    if job.has_slots and gang.state is GangState.WAITING:
+        if job.active < job.array_slots:
+            job.active += 1
+        else:
+            gang.blockers |= Blocker.ARRAY
+            job.parked.append(gang.id)
+    unblock(state, gang, Blocker.GANG_HELD)
+
+
+def _priority_changed(state: State, gang: Gang, event: e.GangPriorityChanged) -> None:
+    set_priority(state, gang, event.priority)
+
+
+def set_priority(state: State, gang: Gang, priority: int) -> None:
+    was_in_backlog = leave_backlog(state, gang)
+    if gang.holds_seats:
+        drop_from_held(state, gang)
+    gang.priority = priority
+    if gang.holds_seats:
+        state.held_by.setdefault((gang.queue, gang.priority), {})[gang.id] = gang
+    if was_in_backlog:
+        state.backlog.add(gang)
+
+
 # ---- seats ---------------------------------------------------------------------------------------------------------
 
 
@@ -330,6 +388,8 @@ def _requeued(state: State, gang: Gang, event: e.GangRequeued) -> None:
     if event.not_before_ms > event.at_ms:
         gang.blockers |= Blocker.BACKOFF
         state.set_timer(event.not_before_ms, gang)
+    if gang.blockers & Blocker.GANG_HELD:  # held while it ran
+        _give_up_slot(state, gang)
     if is_in_backlog(gang):
         state.backlog.add(gang)
     deadline = state.jobs[gang.job].spec.deadline_ms
@@ -344,6 +404,7 @@ def _finished(state: State, gang: Gang, event: e.GangFinished) -> None:
         _unclaim(state, gang)
         _set_charge(state, gang, ())
     is_parked = bool(gang.blockers & Blocker.ARRAY)
+    has_slot = not is_parked and (not gang.blockers & Blocker.GANG_HELD or bool(gang.blockers & Blocker.STOPPED))
     gang.state, gang.blockers = event.state, 0
     job = state.jobs[gang.job]
     left = job.elements_left
@@ -352,7 +413,7 @@ def _finished(state: State, gang: Gang, event: e.GangFinished) -> None:
     job.failed += event.state is not GangState.SUCCEEDED
     if is_parked:
         _unpark(job, gang)
-    else:
+    elif has_slot:
         job.active -= 1
     if job.unfinished:
         _note_if_array_has_room(state, job)
@@ -386,4 +447,8 @@ FOLD_GANGS: dict[type, Callable[[State, Gang, Any], None]] = {
     e.GangStopped: _stopped,
     e.GangRequeued: _requeued,
     e.GangFinished: _finished,
+    e.GangCancelled: _cancelled,
+    e.GangHeld: _held,
+    e.GangReleased: _released,
+    e.GangPriorityChanged: _priority_changed,
 }

@@ -287,6 +287,29 @@ class GangFinished(_GangEvent, frozen=True, gc=False, tag=True):
     names_live_attempt: ClassVar[bool] = False
 
 
+class GangCancelled(_GangEvent, frozen=True, gc=False, tag=True):
+    """One gang of a job was cancelled while it held seats, and stops with its grace period; its job continues."""
+
+    names_live_attempt: ClassVar[bool] = False
+
+
+class GangHeld(_GangEvent, frozen=True, gc=False, tag=True):
+    """One gang of a job was held: it does not start, and uses no slot of its array."""
+
+    names_live_attempt: ClassVar[bool] = False
+
+
+class GangReleased(_GangEvent, frozen=True, gc=False, tag=True):
+    names_live_attempt: ClassVar[bool] = False
+
+
+class GangPriorityChanged(_GangEvent, frozen=True, gc=False, tag=True):
+    """One gang of a job has another priority than the job, until that of the job is changed."""
+
+    priority: int
+    names_live_attempt: ClassVar[bool] = False
+
+
 class StartsPromised(_Event, frozen=True, gc=False, tag=True):
     """Durable reservations were made or changed for these gangs, and withdrawn for others."""
 
@@ -333,5 +356,9 @@ GangEvent = (
     | GangStopped
     | GangRequeued
     | GangFinished
+    | GangCancelled
+    | GangHeld
+    | GangReleased
+    | GangPriorityChanged
 )
 Event = Founded | NodeEvent | QueueEvent | JobEvent | GangEvent | StartsPromised

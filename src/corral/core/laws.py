@@ -227,3 +227,11 @@ def _counts_are_right(state: State) -> Iterator[str]:
         parked = [name for name in job.gangs if state.gangs[name].blockers & Blocker.ARRAY]
         if sorted(parked) != sorted(job.parked):
             yield f"{job.id} has parked {job.parked}, its gangs say {parked}"
+        active = sum(_uses_slot(state.gangs[name]) for name in job.gangs)
+        if job.has_slots and job.active != active:
+            yield f"{job.id} counts {job.active} active gangs, and has {active}"
+
+
+def _uses_slot(gang: Gang) -> bool:
+    is_held = gang.state is GangState.WAITING and bool(gang.blockers & Blocker.GANG_HELD)
+    return not gang.is_over and not gang.blockers & Blocker.ARRAY and not is_held

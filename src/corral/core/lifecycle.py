@@ -17,6 +17,9 @@ OK = GangState.SUCCEEDED
 NOT_OK = GangState.FAILED
 GONE = GangState.CANCELLED
 
+#: What users may do to one gang in any state but the last ones, without changing the state.
+ALWAYS = (e.GangHeld, e.GangReleased, e.GangPriorityChanged)
+
 #: state -> event -> the states it may lead to
 TRANSITIONS: dict[GangState, dict[type, tuple[GangState, ...]]] = {
     W: {
@@ -26,6 +29,7 @@ TRANSITIONS: dict[GangState, dict[type, tuple[GangState, ...]]] = {
         e.GangPlaced: (S,),
         e.GangRequeued: (W,),  # right after GangStopped
         e.GangFinished: (OK, NOT_OK, GONE),
+        **dict.fromkeys(ALWAYS, (W,)),
     },
     S: {
         e.TasksStarted: (S,),
@@ -34,6 +38,8 @@ TRANSITIONS: dict[GangState, dict[type, tuple[GangState, ...]]] = {
         e.TasksLost: (B,),
         e.GangEvicted: (X,),
         e.GangStopped: (W,),
+        e.GangCancelled: (S,),
+        **dict.fromkeys(ALWAYS, (S,)),
     },
     R: {
         e.CheckpointCommitted: (R,),
@@ -41,6 +47,8 @@ TRANSITIONS: dict[GangState, dict[type, tuple[GangState, ...]]] = {
         e.TasksLost: (B,),
         e.GangEvicted: (X,),
         e.GangStopped: (W,),
+        e.GangCancelled: (R,),
+        **dict.fromkeys(ALWAYS, (R,)),
     },
     B: {
         e.CheckpointCommitted: (B,),
@@ -49,6 +57,8 @@ TRANSITIONS: dict[GangState, dict[type, tuple[GangState, ...]]] = {
         e.GangRepaired: (S,),
         e.GangEvicted: (X,),
         e.GangStopped: (W,),
+        e.GangCancelled: (B,),
+        **dict.fromkeys(ALWAYS, (B,)),
     },
     X: {
         e.CheckpointCommitted: (X,),
@@ -58,6 +68,8 @@ TRANSITIONS: dict[GangState, dict[type, tuple[GangState, ...]]] = {
         e.ClaimDropped: (X,),
         e.GraceEnded: (X,),
         e.GangStopped: (W,),
+        e.GangCancelled: (X,),
+        **dict.fromkeys(ALWAYS, (X,)),
     },
     OK: {},
     NOT_OK: {},

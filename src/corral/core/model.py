@@ -103,6 +103,7 @@ class Blocker(IntFlag):
     BACKOFF = 8
     ARRAY = 16
     SUSPENDED = 64  # its user may not run it as the account it was accepted with
+    GANG_HELD = 128  # held by itself: as an element of an array, or as a role of a job
     STOPPED = 32  # between the end of an attempt and the decision on what follows; never visible outside a batch
 
 
@@ -227,7 +228,7 @@ class Job(Struct, gc=False):
     failed: int = 0  # gangs that did not succeed
     cancelled: bool = False
     held: bool = False
-    active: int = 0  # array elements that are queued or hold seats
+    active: int = 0  # array elements that are queued or hold seats; those held by themselves use no slot
     parked: list[str] = field(default_factory=list)  # array elements beyond array_parallel, last first
     held_why: str = ""  # why it is quarantined
     account: str | None = None  # of the machine, that it runs as: fixed when it was accepted; "": that of the server
@@ -238,6 +239,11 @@ class Job(Struct, gc=False):
     def array_slots(self) -> int:
         """The number of gangs of an array that may be queued or hold seats at the same time."""
         return (self.spec.array_parallel or len(self.gangs)) * len(self.spec.gangs)
+
+    @property
+    def has_slots(self) -> bool:
+        """Whether it is an array of which only some elements may be queued or hold seats at the same time."""
+        return bool(self.spec.array) and self.spec.array_parallel is not None
 
     @property
     def is_over(self) -> bool:
@@ -351,6 +357,7 @@ class Gang(Struct, gc=False):
     blamed_node: str = ""
     overrun_ms: int = 0  # how much longer than expected it may keep its seats
     retries: dict[str, int] = field(default_factory=dict)
+    cancelled: bool = False  # by itself, while it held seats; its job continues
 
     @property
     def role(self) -> str:

@@ -54,7 +54,7 @@ def settle(
     stopped = e.GangStopped(
         now_ms, gang.id, gang.attempt, failure, exit_code, gang.gpu_milli * lost_ms // 1000, kept_ms, by_window=True
     )
-    if job.cancelled:
+    if job.cancelled or gang.cancelled:
         return [stopped, _finish(gang, GangState.CANCELLED, "cancelled", now_ms, FailureClass.CANCELLED)]
     if failure is None:
         if _asks_for_more(job.spec, exit_code, saved_on_leaving):

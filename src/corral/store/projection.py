@@ -322,13 +322,13 @@ def _move(job: JobRow, run: AttemptRow, state: str) -> None:
 
 
 def _put(tables: Tables, job: JobRow, run: AttemptRow | None = None) -> None:
-    job.state = _state_of(job)
+    job.state = state_of(job)
     tables.jobs.put(job.id, job)
     if run is not None:
         tables.attempts.put((run.gang, run.attempt), run)
 
 
-def _state_of(job: JobRow) -> str:
+def state_of(job: JobRow) -> str:
     """The most active state of its gangs; when all have ended, the outcome."""
     if job.is_over:
         return "failed" if job.failed else "cancelled" if job.cancelled else "succeeded"

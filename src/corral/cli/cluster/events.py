@@ -27,7 +27,7 @@ LATEST = 50
     default=None,
     help=f"Only events after this record; default: the latest {LATEST}.",
 )
-@click.option("--job", "-j", metavar="JOB", default=None, help="Only events of this job.")
+@click.option("--job", "-j", metavar="JOB", default=None, help="Only events of this job, or of 35[7] or 35/trainer.")
 @click.option("--queue", "-q", metavar="QUEUE", default=None, help="Only events of this queue and its children.")
 @click.option("--type", "types", metavar="TYPE", multiple=True, help="Only this type of event, for example JobEnded.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", default=None, help="Show at most N.")
@@ -49,7 +49,15 @@ def _events(client: Client, given: dict[str, Any]) -> Iterator[EventView]:
     if after is None:
         is_narrow = given["job"] or given["queue"] or given["types"]
         after = 0 if is_narrow and not given["follow"] else max(0, client.newest_event() - LATEST)
-    return client.events(after, follow=given["follow"], job=given["job"], queue=given["queue"], types=given["types"])
+    return client.events(
+        after, follow=given["follow"], job=_job(given["job"]), queue=given["queue"], types=given["types"]
+    )
+
+
+def _job(name: str | None) -> str | None:
+    from corral.cli.jobs.names import job_name
+
+    return None if name is None else job_name(name)
 
 
 def line(event: EventView) -> str:

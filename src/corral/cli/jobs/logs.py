@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from typing import Any
 
 import rich_click as click
 
 from corral.cli.errors import NOT_FOUND, Complaint
+from corral.cli.jobs.names import selector_of
 from corral.cli.option_types import Word
 from corral.cli.render import print_note
 from corral.cli.safe_text import LogText
 from corral.cli.session import connected
 
 _LINES_AT_ONCE = 256 << 10  # bytes at the end of a log in which its last lines are searched
-_NAMED = re.compile(r"(?P<job>\d+)(?:\[(?P<index>\d+)\])?(?:/(?P<role>[\w-]+))?")
 
 
 @click.command()
@@ -58,11 +57,9 @@ def logs(job: str, **given: Any) -> None:
 
 def named(job: str, gang: str = "") -> tuple[str, str]:
     """``17``, ``17[3]``, ``17/trainer``, ``17[3]/trainer``: the job, and the gang as the API takes it."""
-    found = _NAMED.fullmatch(job)
-    if found is None:
-        raise Complaint(f"{job!r} is not a job", "write it like 17, 17[3] or 17/trainer; corral ps lists yours")
-    parts = [found["index"], found["role"]]
-    return found["job"], gang or "/".join(part for part in parts if part)
+    selector = selector_of(job)
+    index = "" if not selector.indices else str(selector.indices[0][0])
+    return selector.job, gang or "/".join(part for part in (index, selector.role) if part)
 
 
 def _end(client: Any, id: str, where: dict[str, Any]) -> int:

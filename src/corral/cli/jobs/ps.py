@@ -129,7 +129,7 @@ def _jobs(client: Client, given: dict[str, Any]) -> list[JobSummary]:
             user=user,
             states=states,
             name=given["name"],
-            labels=_labels(given["label"]),
+            labels=label_pairs(given["label"]),
             since_ms=since_ms,
             limit=given["limit"],
         )
@@ -145,7 +145,7 @@ def _columns(given: dict[str, Any], found: list[JobSummary]) -> tuple[str, ...]:
     return tuple(name for name in _USUAL if name not in unsaid)
 
 
-def _labels(pairs: tuple[str, ...]) -> dict[str, str]:
+def label_pairs(pairs: tuple[str, ...]) -> dict[str, str]:
     found = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")

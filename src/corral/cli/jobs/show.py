@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import rich_click as click
 
-from corral.cli.jobs.logs import named
+from corral.cli.jobs.names import job_name
 from corral.cli.jobs.wait import failure_text
 from corral.cli.render import Field, ago, clock, count, print_line, ranges, state_text, style, table, write_json
 from corral.cli.safe_text import one_line
@@ -42,7 +42,7 @@ _WIDE = Field[object](str, shrinks=True)
 def show(job: str, as_json: bool) -> None:
     """Show a job: its request, its placement and all its attempts."""
     with connected() as client:
-        view = client.job(named(job)[0])
+        view = client.job(job_name(job))
         canceller = "" if as_json or view.state != "cancelled" else _canceller(client, view)
     if as_json:
         write_json(view)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from corral.cli.errors import CANCELLED, FAULT
-from corral.cli.jobs.logs import named
+from corral.cli.jobs.names import job_name
 from corral.cli.option_types import Span
 from corral.cli.render import print_note
 from corral.cli.session import connected
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def wait(jobs: tuple[str, ...], timeout: int | None, quiet: bool) -> int:
     """Wait until jobs end, and exit with the exit code of the first that failed."""
     with connected(patience_s=60.0) as client:
-        return wait_for(client, [named(job)[0] for job in jobs], timeout, quiet)
+        return wait_for(client, [job_name(job) for job in jobs], timeout, quiet)
 
 
 def wait_for(client: Client, jobs: Sequence[str], timeout_ms: int | None, quiet: bool = False) -> int:

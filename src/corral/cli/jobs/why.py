@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING
 
 import rich_click as click
 
+<<<<<<< HEAD
 from corral.amount_text import thousandths
+=======
+from corral.cli.jobs.names import job_name
+>>>>>>> 76c547a (Change exactly the elements and roles that are named, and many jobs in one request)
 from corral.cli.jobs.wait import ending
 from corral.cli.render import Field, ago, ahead, count, print_line, state_text, style, table, write_json
 from corral.cli.session import connected
@@ -23,11 +27,12 @@ _COLUMNS = (Field[object](str), Field[object](str, right=True), Field[object](st
 def why(job: str, as_json: bool) -> None:
     """Show why a job waits: all reasons, jobs in the way, the smallest change that would start it, expected start."""
     with connected() as client:
-        answer = client.why(job)
+        name = job_name(job)
+        answer = client.why(name)
         if as_json:
             write_json(answer)
             return
-        show_why(client.job(job), answer)
+        show_why(client.job(name), answer)
 
 
 def show_why(job: JobView, answer: WhyView) -> None:

@@ -16,7 +16,7 @@ from corral.core.intake.refusal import Refusal
 from corral.core.intake.site import SiteRules, guarantee_fault, lifts_bound, over_bounds, over_ceiling
 from corral.core.intake.submission import faults_of
 from corral.core.intake.volume import Volume, why_full
-from corral.core.model import OWN_WILL, Cause, Gang, GangState, JobSpec, QueueSpec, is_hopeless, unfulfilled
+from corral.core.model import OWN_WILL, Blocker, Cause, Gang, GangState, JobSpec, QueueSpec, is_hopeless, unfulfilled
 from corral.core.queues import lending
 from corral.core.queues.budget import most_in_a_window
 from corral.core.queues.quota import ROOT
@@ -233,10 +233,11 @@ def quarantine(state: State, job_id: str, why: str, now_ms: int) -> Answer:
 
 
 def release(state: State, job_id: str, now_ms: int) -> Answer:
+    """Release a held job, and those of its gangs that are held by themselves."""
     job = state.jobs.get(job_id)
     if job is None:
         return _no_job(job_id)
-    if not job.held:
+    if not job.held and not any(state.gangs[name].blockers & Blocker.GANG_HELD for name in job.gangs):
         return Refusal("not_held", f"job {job_id} is not held")
     return [e.JobReleased(now_ms, job_id)]
 

@@ -108,7 +108,7 @@ def _resubmitted(snapshot: Snapshot, gang: Gang, demand: Demand, expected_ms: in
 
 
 def _unheld(gang: Gang) -> Gang:
-    return replace(gang, blockers=gang.blockers & ~Blocker.HELD)
+    return replace(gang, blockers=gang.blockers & ~(Blocker.HELD | Blocker.GANG_HELD))
 
 
 def _less_of(snapshot: Snapshot, gang: Gang, name: str, best: int) -> Trial:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from urllib.parse import unquote
 
 import msgspec
 from starlette.routing import Route as Path
@@ -40,6 +41,7 @@ class Api:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
+            _keep_role(scope)
             await self._router(scope, receive, send)
         elif scope["type"] == "lifespan":
             await _lifespan(receive, send)
@@ -48,6 +50,14 @@ class Api:
 
     def close(self) -> None:
         self.shared.close()
+
+
+def _keep_role(scope: Scope) -> None:
+    """The name of a job may have a role after a slash, sent as ``35%2Ftrainer``. Servers decode it; here it stays one
+    part of the path, as ``35:trainer``, which means the same."""
+    raw = scope.get("raw_path") or b""
+    if raw.startswith(b"/v1/jobs/") and b"%2f" in raw.lower():
+        scope["path"] = unquote(raw.replace(b"%2F", b":").replace(b"%2f", b":").decode("latin-1"))
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from corral.remote import messages
-from corral.server.api.handlers import accounts, agents, cluster, events, fleets, jobs, logs, record, submission
+from corral.server.api.handlers import (
+    accounts,
+    agents,
+    cluster,
+    events,
+    fleets,
+    job_changes,
+    jobs,
+    logs,
+    record,
+    submission,
+)
 from corral.server.api.http.route import BodyKind, Route, RouteAccess
 from corral.server.auth import Verb
 from corral.wire import api
@@ -30,6 +41,15 @@ SUBMISSION = (
 
 JOBS = (
     Route(
+        method="POST", path="/v1/jobs/change", tag="jobs", verb=Verb.JOBS_CHANGE, handler=job_changes.change_jobs,
+        summary="Change many jobs: those that are named, or all that match a filter",
+        about="Each job is changed by itself, and one that cannot be changed does not stop the others. With dry_run "
+        "nothing is changed, and `matched` is the number of jobs that would be. With `expect` nothing is changed "
+        "unless exactly as many match.",
+        kind=BodyKind.SHAPE, body=api.ChangeJobsBody, answer=api.ChangeJobsAnswer, statuses=(403, 409, 422),
+        example={"change": "cancel", "filter": {"name": "sweep*", "states": ["waiting"]}},
+    ),
+    Route(
         method="GET", path="/v1/jobs", tag="jobs", verb=Verb.JOBS_READ, handler=jobs.list_jobs,
         summary="List jobs, newest first", query=api.JobsParameters, answer=api.JobList,
     ),
@@ -42,7 +62,7 @@ JOBS = (
         summary="Why a job waits, which jobs are in its way, what would help", answer=api.WhyView, statuses=(404,),
     ),
     Route(
-        method="POST", path="/v1/jobs/{job}/cancel", tag="jobs", verb=Verb.JOBS_CHANGE, handler=jobs.cancel,
+        method="POST", path="/v1/jobs/{job}/cancel", tag="jobs", verb=Verb.JOBS_CHANGE, handler=job_changes.cancel,
         summary="Cancel a job", query=api.CancelParameters, answer=api.ChangeAnswer, statuses=(403, 404, 409),
     ),
     *(
@@ -51,14 +71,14 @@ JOBS = (
             summary=summary, answer=api.ChangeAnswer, statuses=(403, 404, 409),
         )
         for word, handler, summary in (
-            ("hold", jobs.hold, "Hold a job: it does not start until it is released"),
-            ("release", jobs.release, "Release a held job"),
-            ("requeue", jobs.requeue, "Stop a job and requeue it"),
+            ("hold", job_changes.hold, "Hold a job: it does not start until it is released"),
+            ("release", job_changes.release, "Release a held job"),
+            ("requeue", job_changes.requeue, "Stop a job and requeue it"),
         )
     ),
     Route(
         method="POST", path="/v1/jobs/{job}/priority", tag="jobs", verb=Verb.JOBS_CHANGE,
-        handler=jobs.change_priority, summary="Change the priority of a job", kind=BodyKind.SHAPE,
+        handler=job_changes.change_priority, summary="Change the priority of a job", kind=BodyKind.SHAPE,
         body=api.PriorityBody, answer=api.ChangeAnswer, statuses=(403, 404, 409, 422), example={"priority": 10},
     ),
     Route(

@@ -64,6 +64,8 @@ class GangView(Answer, frozen=True):
     saved_step: int | None = None
     exit_code: int = 0
     retries: dict[str, int] = field(default_factory=dict)
+    priority: int = 0
+    held: bool = False  # it does not start until it, or its job, is released
 
 
 class AttemptView(Answer, frozen=True):
@@ -140,6 +142,54 @@ class ChangeAnswer(Answer, frozen=True):
 
 class PriorityBody(Body, frozen=True):
     priority: int
+
+
+class JobFilter(Body, frozen=True):
+    """Which unfinished jobs: all conditions must hold, and there must be one; ``all``: every job that the user may
+    change. ``queue`` includes its children; ``name`` may end in ``*``; ``labels``: key=value each."""
+
+    name: str | None = None
+    states: tuple[JobState, ...] = ()
+    user: str | None = None
+    queue: str | None = None
+    labels: tuple[str, ...] = ()
+    since_ms: int | None = None  # submitted then or later
+    before_ms: int | None = None  # submitted before
+    all: bool = False
+
+
+class ChangeJobsBody(Body, frozen=True):
+    """A change of many jobs: of those in ``jobs``, such as ``35``, ``35[3-9]`` or ``35/trainer``, or of all that match
+    ``filter``. ``dry_run``: only count them. ``expect``: change nothing unless exactly as many match. ``now``: cancel
+    without grace."""
+
+    change: Literal["cancel", "hold", "release", "requeue", "priority"]
+    jobs: tuple[str, ...] = ()
+    filter: JobFilter | None = None
+    priority: int | None = None
+    now: bool = False
+    dry_run: bool = False
+    expect: int | None = None
+
+
+class RefusedJob(Answer, frozen=True):
+    """A job that was not changed, and why."""
+
+    job: str
+    code: str
+    why: str
+    hint: str = ""
+
+
+class ChangeJobsAnswer(Answer, frozen=True):
+    """How many jobs the request is about, how many were changed and how many were refused; ``refusals``: of the first
+    of these. ``seq``: the record under which the last change is durable."""
+
+    matched: int
+    changed: int
+    refused: int = 0
+    refusals: tuple[RefusedJob, ...] = ()
+    seq: int = 0
 
 
 class ReasonView(Answer, frozen=True):

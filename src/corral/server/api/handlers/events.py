@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from corral.core import events as e
 from corral.core.accounts import accounts as a
 from corral.core.fleets import fleets as fl
-from corral.core.gang_id import job_of
+from corral.core.gang_id import index_of, job_of, role_of
 from corral.server.api.handlers.event_text import sentence
 from corral.server.api.handlers.jobs import is_number, known_owner, load_owners, sees_gang
 from corral.server.api.handlers.views import HIDDEN_GANG
@@ -27,6 +27,7 @@ from corral.server.api.http.shared_views import in_steps
 from corral.server.auth import Verb, is_among
 from corral.store.journal import Record
 from corral.wire.api import EventList, EventView
+from corral.wire.api.selector import BadSelector, Selector, parse
 from corral.wire.codec import decode
 
 KIND = "text/event-stream"
@@ -48,7 +49,8 @@ async def events(request: ApiRequest) -> Reply:
             after = int(last)
         return StreamAnswer(_stream(request, after), KIND, _has_all_roles(request))
     if request.query.job is not None:
-        return await _of_one_job(request, request.query.job, after)
+        selector = _selector(request)
+        return await _of_one_job(request, "" if selector is None else selector.job, after)
     found: list[EventView] = []
     scanned = 0
     while len(found) < request.query.limit and scanned < _SCANNED_MAX:
@@ -159,9 +161,24 @@ def _decoded_once(form: int, body: bytes) -> Any:
 
 def _is_wanted(request: ApiRequest, view: EventView) -> bool:
     wanted = request.query
-    return (wanted.job is None or view.job == wanted.job) and (
+    return (wanted.job is None or _is_of(_selector(request), view)) and (
         wanted.queue is None or (bool(view.queue) and is_among(view.queue, (wanted.queue,)))
     )
+
+
+def _selector(request: ApiRequest) -> Selector | None:
+    """The job that is asked for, or some of its gangs; None if the text names none."""
+    try:
+        return parse(request.query.job)
+    except BadSelector:
+        return None
+
+
+def _is_of(selector: Selector | None, view: EventView) -> bool:
+    """Whether an event is about the job, or one of these gangs of it."""
+    if selector is None or view.job != selector.job:
+        return False
+    return selector.is_whole or not view.gang or selector.takes(index_of(view.gang), role_of(view.gang))
 
 
 def _jobs(event: Any) -> list[str]:

@@ -22,7 +22,8 @@ from corral.core.intake.refusal import Refusal
 from corral.core.intake.site import is_preemptible, over_bounds
 from corral.core.intake.volume import Volume
 from corral.core.model import JobSpec
-from corral.server.api.handlers.jobs import binding_rules, owner_of
+from corral.server.api.handlers.job_changes import binding_rules
+from corral.server.api.handlers.jobs import owner_of
 from corral.server.api.handlers.views import change_views, reason_views, seat_views
 from corral.server.api.http.bodies import read_json
 from corral.server.api.http.problems import ApiError, bad_json, fault_view, forbidden, refused

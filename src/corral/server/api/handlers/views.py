@@ -14,10 +14,12 @@ from msgspec.structs import replace
 
 from corral.core.cluster.resources import Seat
 from corral.core.gang_id import job_of
-from corral.core.model import Gang, Job, JobSpec
+from corral.core.model import Blocker, Gang, Job, JobSpec
 from corral.policy.explain.reasons import Change, Hold
 from corral.store.lookup import AttemptRow, JobRow
+from corral.store.projection import state_of
 from corral.wire.api import (
+    ENDED,
     AttemptView,
     ChangeView,
     GangView,
@@ -28,6 +30,7 @@ from corral.wire.api import (
     ReasonView,
     SeatView,
 )
+from corral.wire.api.selector import Selector
 
 #: Whether the user may see the job of a gang.
 Sees = Callable[[str], bool]
@@ -74,6 +77,52 @@ def job_view(row: JobRow, gangs: Sequence[GangView], history: Sequence[AttemptVi
     )
 
 
+def narrowed(row: JobRow, selector: Selector, gangs: Sequence[GangView], history: Sequence[AttemptView]) -> JobRow:
+    """The row of some gangs of a job, as if they were the whole job."""
+    last = {each.gang: each for each in history}
+    states = {each.gang: _end_state(each) for each in last.values()} | {gang.id: str(gang.state) for gang in gangs}
+    shown, ends = list(states.values()), [each.ended_ms or 0 for each in last.values()]
+    count = row.gangs if row.spec is None else len(row.spec.gangs) * (len(row.spec.array) or 1)
+    unseen = 0 if gangs or not row.is_over else max(0, _size(row, selector) - len(shown))  # cancelled before they ran
+    first = next((each for each in last.values() if each.failure is not None and each.ended_ms is not None), None)
+    is_over = all(state in ENDED for state in shown)
+    found = replace(
+        row,
+        id=str(selector),
+        gangs=len(shown) + unseen,
+        starting=shown.count("starting"),
+        running=shown.count("running") + shown.count("broken"),
+        stopping=shown.count("stopping"),
+        failed=shown.count("failed"),
+        cancelled=shown.count("cancelled") + unseen,
+        over=sum(state in ENDED for state in shown) + unseen,
+        attempts=len(history),
+        started_ms=min((each.started_ms for each in history if each.started_ms), default=None),
+        ended_ms=max(ends, default=row.ended_ms) or row.ended_ms if is_over else None,
+        exit_code=(0 if first is None else first.exit_code) if is_over else None,
+        failure=first.failure if first is not None and is_over else None,
+        why="",
+        gpu_milli=row.gpu_milli * (len(shown) + unseen) // max(1, count),
+        tasks=row.tasks * (len(shown) + unseen) // max(1, count),
+        array_size=len(states) + unseen if row.array_size and len(states) + unseen > 1 else 0,
+    )
+    found.state = state_of(found)
+    return found
+
+
+def _size(row: JobRow, selector: Selector) -> int:
+    if row.spec is None:
+        return 0
+    return sum(selector.takes(index, gang.role) for index in row.spec.array or (None,) for gang in row.spec.gangs)
+
+
+def _end_state(run: AttemptView) -> str:
+    """How a gang of a job that is no longer in memory ended, by its last attempt."""
+    if run.ended_ms is None:
+        return "running"
+    return "succeeded" if run.failure is None else "cancelled" if run.failure == "cancelled" else "failed"
+
+
 def _terms(spec: JobSpec, shows_env: bool) -> dict[str, Any]:
     work = spec.gangs[0].work if spec.gangs else None
     return {
@@ -109,6 +158,8 @@ def gang_view(gang: Gang, job: Job) -> GangView:
         saved_step=gang.saved_step if gang.saved_step >= 0 else None,
         exit_code=gang.exit_code,
         retries=dict(gang.retries),
+        priority=gang.priority,
+        held=bool(gang.blockers & (Blocker.HELD | Blocker.GANG_HELD)),
     )
 
 
