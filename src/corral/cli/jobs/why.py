@@ -6,11 +6,8 @@ from typing import TYPE_CHECKING
 
 import rich_click as click
 
-<<<<<<< HEAD
 from corral.amount_text import thousandths
-=======
 from corral.cli.jobs.names import job_name
->>>>>>> 76c547a (Change exactly the elements and roles that are named, and many jobs in one request)
 from corral.cli.jobs.wait import ending
 from corral.cli.render import Field, ago, ahead, count, print_line, state_text, style, table, write_json
 from corral.cli.session import connected

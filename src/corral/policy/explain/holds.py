@@ -14,11 +14,8 @@ from corral.core.cluster.capacity import Capacity
 from corral.core.cluster.resources import GPU_MILLI, Demand
 from corral.core.cluster.slots import fits, gpu_slots, raw_slots, room_by_domain, slots, trimmed
 from corral.core.engine import Policy
-<<<<<<< HEAD
-from corral.core.intake.never_fits import why_never
-=======
 from corral.core.gang_id import short_name
->>>>>>> 76c547a (Change exactly the elements and roles that are named, and many jobs in one request)
+from corral.core.intake.never_fits import why_never
 from corral.core.intake.refusal import Refusal
 from corral.core.model import Blocker, Gang, GangState, Reservation
 from corral.core.plan import Behind, MakeRoom, NoSeats, PartKept, Place, Plan, Verdict
