@@ -98,6 +98,13 @@ def test_links_are_found_in_every_spelling():
     assert sorted(relative_links(markdown)) == ["b.png", "c.md", "d.svg", "docs/a.md", "e.md"]
 
 
+README_LINES_MAX = 110  # someone who has two minutes reads it to the end
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= README_LINES_MAX
+
+
 # --- commands ------------------------------------------------------------------------------------------
 
 
