@@ -1,6 +1,6 @@
 """The tests, and what is started like them: benchmarks, whole servers, fleets on one machine.
 
-Where they are root, so are the servers that they start: these are told what jobs run as whose user has no account.
+Where they are root, so are the servers that they start: these are given the account for jobs of users without one.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""As whom tests run tasks that are nobody's in particular: where the tests are root, that has to be said."""
+"""The account that runs tasks of no particular user: needed where the tests run as root."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ import pwd
 
 #: The account of the tests themselves.
 OWN = pwd.getpwuid(os.geteuid()).pw_name
-#: By which the command line is told; see `tests/__init__.py`.
+#: The variable of the command line; see `tests/__init__.py`.
 VARIABLE = "CORRAL_ACCOUNT"

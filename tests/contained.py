@@ -2,7 +2,7 @@
 
     python -m tests.contained COMMAND ARGUMENT...
 
-Everything that the command starts, and that outlives whoever started it, becomes a child of this process (a subreaper),
+What the command starts, and what outlives the process that started it, becomes a child of this process (a subreaper),
 so it can be found whatever session or group it has moved to. What is still there some time after the command has ended
 is named, and makes the run fail; processes are ended. The command has a folder for temporary files of its own, so that
 what others do on this machine is not taken for its doing; that folder is removed, whatever is in it. The exit status is
@@ -42,7 +42,7 @@ def main(command: list[str]) -> int:
         print(f"left running: {line}", file=sys.stderr)
     still = sorted(mounted() - mounts)
     for place in still:
-        print(f"left mounted: {place}", file=sys.stderr)  # it may be somebody else's: whoever reads this unmounts it
+        print(f"left mounted: {place}", file=sys.stderr)  # it may belong to another program: the reader of this decides
     roots = sorted(folder.glob("corral-" + "[0-9a-f]" * 8))
     for root in roots:
         print(f"left of a server: {root.name} with {os.listdir(root)[:3]}", file=sys.stderr)

@@ -1,6 +1,6 @@
 """A PostgreSQL server of the tests' own: in a folder that is removed again, on a Unix socket, not as root.
 
-Knows the programs of PostgreSQL and their options. Without them, whoever asks is told what is missing.
+Knows the programs of PostgreSQL and their options. Without them, the error says what is missing.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ def program(name: str) -> str:
 
 
 def account() -> int | None:
-    """Whom to run as; None: as ourselves."""
+    """The account to run as; None: our own."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):
         with suppress(KeyError):
             return pwd.getpwnam(name).pw_uid
-    raise NoServer("PostgreSQL does not run as root, and there is neither a user postgres nor nobody")
+    raise NoServer("PostgreSQL does not run as root, and this machine has no account for it")
 
 
 def ending_with_us() -> list[str]:
-    """Words that let a program end with whoever started it, should that be killed; none where that cannot be had."""
+    """Words that end a program with the process that started it, if that is killed; none where that is impossible."""
     found = shutil.which("setpriv")
     return [found, "--pdeathsig", "INT"] if found else []
 

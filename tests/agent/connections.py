@@ -36,7 +36,7 @@ def copied(value: T) -> T:
 
 
 class DirectLine:
-    """To whichever fleet is there at this moment, and to whoever keeps its leases; None: nobody answers."""
+    """To the fleet that is there now, and to the process that keeps its leases; None: no answer."""
 
     def __init__(self) -> None:
         self.fleet: RemoteBackend | None = None
@@ -48,7 +48,7 @@ class DirectLine:
 
     def _there(self) -> RemoteBackend:
         if self.fleet is None:
-            raise NoAnswer("nobody is there")
+            raise NoAnswer("no server is there")
         return self.fleet
 
     def renew(self, asked: Renewal) -> LeaseAnswer:

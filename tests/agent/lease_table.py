@@ -1,4 +1,4 @@
-"""The gateway's table of leases without a gateway: in the same process as the fleet, by a clock that is told in."""
+"""The gateway's table of leases without a gateway: in the same process as the fleet, by a clock that is set."""
 
 from __future__ import annotations
 

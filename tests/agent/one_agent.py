@@ -62,7 +62,7 @@ class FleetServer(RemoteBackend):
             self._keeping.sweep()
 
     def close(self) -> None:
-        """What was asked for has arrived: a real server, begun anew, would ask for it again."""
+        """What was asked for has arrived: a real server, started again, would ask for it again."""
         end = time.monotonic() + 5
         while any(member.wanted and member.version > member.has_version for member in self._members.values()):
             if time.monotonic() > end:
@@ -77,5 +77,5 @@ class FleetServer(RemoteBackend):
 def until_heard(fleet: RemoteBackend, nodes: Sequence[str], patience_s: float = 20.0) -> None:
     end = time.monotonic() + patience_s
     while not all(fleet.is_heard(node) for node in nodes):
-        assert time.monotonic() < end, "an agent was not heard"
+        assert time.monotonic() < end, "no message from an agent"
         time.sleep(0.005)

@@ -113,7 +113,7 @@ def test_orders_of_an_older_server_are_refused_for_ever(tmp_path: Path):
     again.line.desires.append(wanted(4, FIRST))
     until(lambda: again.refused() > 2)
     assert again.backend.known() == []
-    assert again.agent.term == -1, "it has obeyed nobody"
+    assert again.agent.term == -1, "it has obeyed no server"
     again.agent.stop()
 
 
@@ -136,7 +136,7 @@ def test_orders_of_a_new_leader_wait_for_its_answer_and_are_no_alarm(tmp_path: P
     harness.agent.stop()
 
 
-def test_orders_that_are_too_old_are_told_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_orders_that_are_too_old_are_reported_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     harness = Harness(tmp_path, granted(5))
     with caplog.at_level(logging.INFO):
         for _ in range(5):
@@ -217,15 +217,15 @@ def test_the_credential_is_for_the_agent_alone(tmp_path: Path):
         place.credential()
 
 
-@pytest.mark.parametrize("whose", ["somebody else's", "a link of somebody else's", "writable by everybody"])
+@pytest.mark.parametrize("whose", ["another user's", "a link of another user", "writable by all users"])
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make what belongs to others")
 def test_an_agent_uses_no_folder_that_others_could_have_prepared(tmp_path: Path, whose: str):
     folder, mine = tmp_path / "agent", tmp_path / "mine"
     mine.mkdir(mode=0o700)
-    if whose == "somebody else's":
+    if whose == "another user's":
         folder.mkdir(mode=0o700)
         os.chown(folder, 65534, 65534)
-    elif whose == "a link of somebody else's":
+    elif whose == "a link of another user":
         folder.symlink_to(mine)
         os.chown(folder, 65534, 65534, follow_symlinks=False)
     else:
@@ -244,7 +244,7 @@ def test_every_start_is_a_new_session(tmp_path: Path):
 
 @pytest.mark.parametrize("is_lent", [True, False])
 def test_a_task_that_is_ended_with_its_machine_has_not_failed(tmp_path: Path, is_lent: bool):
-    """An engine sends SIGTERM to all processes of a machine, to the task a moment before the agent."""
+    """An engine sends SIGTERM to all processes of a machine, to the task shortly before the agent."""
     harness = Harness(tmp_path, granted(5))
     harness.agent.is_lent = is_lent
     harness.line.desires.append(wanted(5, FIRST))
@@ -271,7 +271,7 @@ def test_a_task_that_was_asked_to_leave_is_as_it_says(tmp_path: Path):
     harness.agent.stop()
 
 
-def test_one_that_leaves_says_so_until_it_is_heard_and_goes_when_nothing_runs_any_more(tmp_path: Path):
+def test_one_that_leaves_says_so_until_it_is_received_and_goes_when_nothing_runs_any_more(tmp_path: Path):
     harness = Harness(tmp_path, granted(5))
     harness.line.desires.append(wanted(5, FIRST))
     until(lambda: harness.backend.known() == [FIRST])
@@ -288,7 +288,7 @@ def test_one_that_leaves_says_so_until_it_is_heard_and_goes_when_nothing_runs_an
     harness.agent.stop()
 
 
-def test_one_that_nobody_hears_leaves_when_its_time_is_over(tmp_path: Path):
+def test_one_that_no_one_hears_leaves_when_its_time_is_over(tmp_path: Path):
     harness = Harness(tmp_path, granted(5))
     harness.agent.leave(300)
     harness.agent.stop()

@@ -36,7 +36,7 @@ def asked(setup: Setup) -> dict[TaskKey, tuple[bool, bool]]:
     return {} if found is None else {task.key: (task.kill, task.forget) for task in found.tasks if task.order is None}
 
 
-def test_a_task_that_was_never_given_is_sent_away_and_nobody_hears_of_it(setup: Setup):
+def test_a_task_that_was_never_given_is_sent_away_and_no_one_hears_of_it(setup: Setup):
     stray = TaskKey("3/main", 1, 0)
     setup.say(ObservedTask(stray, up(stray)))
     assert setup.told == []
@@ -65,7 +65,7 @@ def test_keys_that_cannot_be_are_refused(setup: Setup, key: TaskKey):
     assert setup.told == []
 
 
-def test_sixty_thousand_invented_keys_push_nobody_out(setup: Setup):
+def test_sixty_thousand_invented_keys_push_no_one_out(setup: Setup):
     """They pushed out where tasks are, and then the node could speak of others' tasks, and those were never killed."""
     for part in range(3):
         keys = [TaskKey(f"{1000 + part}/x{n}", 1, 0) for n in range(20_000)]
@@ -167,7 +167,7 @@ def test_a_node_that_changes_its_mind_all_the_time_fills_no_journal(setup: Setup
         setup.pass_ms(5_000)
         setup.say(spec=spec)
     texts = [each.why for each in setup.told if isinstance(each, HealthReport)]
-    assert texts[-1] == "reason 999", "what it said last is told in the end"
+    assert texts[-1] == "reason 999", "its last reason is shown in the end"
 
 
 @pytest.mark.parametrize("number", [-1, 2**64])

@@ -1,5 +1,5 @@
-"""How an agent finds the server that leads, among several real ones on this machine that say what they are told to, and
-how it speaks to a gateway that is another's."""
+"""How an agent finds the server that leads, among several real ones that answer as the test sets them,
+and how it speaks to a gateway that is another's."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def server(status: int, body: object, **headers: str) -> Iterator[str]:
             self.wfile.write(text)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Nobody reads it."""
+            """It is not read."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Told) as there:
         thread = threading.Thread(target=there.serve_forever, args=(0.01,))
@@ -68,7 +68,7 @@ def test_one_that_is_away_is_passed_over():
         assert JoinServers(("http://127.0.0.1:1", second), "token").endpoint()[1].port == 7
 
 
-def test_where_nobody_answers_that_is_said():
+def test_where_no_one_answers_that_is_said():
     with pytest.raises(NoAnswer, match="does not answer"):
         JoinServers(("http://127.0.0.1:1",), "token").endpoint()
 
@@ -94,7 +94,7 @@ Answers = Callable[[bytes, bytes], tuple[bytes, object] | None]
 
 @contextmanager
 def gateway(answers: Answers) -> Iterator[int]:
-    """Answers each message as it is told, one connection after the other."""
+    """Answers each message as the test sets it, one connection after the other."""
     place = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -140,7 +140,7 @@ def test_renewals_go_on_while_a_report_waits_for_its_answer():
         assert waits.is_alive()
         line.hang_up()
         waits.join(10)
-        assert not waits.is_alive(), "who waits is let go"
+        assert not waits.is_alive(), "a waiting request is ended"
 
 
 def _report_in_vain(line: GatewayConnection) -> None:
@@ -190,7 +190,7 @@ def test_a_gateway_that_was_kept_without_tls_is_not_used_for_servers_with():
             line.renew(Renewal(seq=1))
 
 
-def test_a_lease_that_nobody_waits_for_is_told():
+def test_a_lease_that_no_one_waits_for_is_reported():
     """The last one of a server that stops."""
 
     def farewell(kind: bytes, body: bytes) -> tuple[bytes, object] | None:

@@ -30,7 +30,7 @@ def failed(collector: Collector) -> list[HealthReport]:
     return [each for each in collector.heard if isinstance(each, HealthReport) and each.health is Health.FAILED]
 
 
-def test_a_sick_gpu_of_a_node_is_told_at_once_and_again_to_every_new_server(tmp_path: Path) -> None:
+def test_a_sick_gpu_of_a_node_is_reported_at_once_and_again_to_every_new_server(tmp_path: Path) -> None:
     line, collector = DirectLine(), Collector()
     agent = begin(tmp_path / "agent", NODE, line, SETTINGS)
     server = FleetServer(tmp_path / "server", line)
@@ -54,7 +54,7 @@ def test_a_sick_gpu_of_a_node_is_told_at_once_and_again_to_every_new_server(tmp_
         agent.stop()
 
 
-def test_what_a_node_lacks_is_told_when_it_changes(tmp_path: Path) -> None:
+def test_what_a_node_lacks_is_reported_when_it_changes(tmp_path: Path) -> None:
     """An engine that is not there, named in the agent's configuration; and then is."""
     line, collector = DirectLine(), Collector()
     socket = tmp_path / "engine.sock"
@@ -79,7 +79,7 @@ def test_what_a_node_lacks_is_told_when_it_changes(tmp_path: Path) -> None:
 
 
 def test_how_long_ranks_are_busy_reaches_the_server(tmp_path: Path) -> None:
-    """Said by a script with the SDK, read by the backend, carried by a heartbeat."""
+    """Reported by a script with the SDK, read by the backend, sent with a heartbeat."""
     line, collector, key = DirectLine(), Collector(), TaskKey("1/main", 1, 0)
     settings = LocalSettings(account=OWN, scan_ms=50, pace_ms=50)
     agent = begin(tmp_path / "agent", NODE, line, HealthSettings(is_on=False), settings)

@@ -65,7 +65,7 @@ def test_a_node_whose_lease_is_over_gets_none_until_the_leader_takes_it_back():
     assert renewed(leases, 11_400, term=1).lease_ms == 8_000
 
 
-def test_a_lease_that_has_run_out_is_not_extended_though_nobody_has_looked_yet():
+def test_a_lease_that_has_run_out_is_not_extended_though_no_one_has_looked_yet():
     leases = table("n1")
     leases.sweep(9_900)
     assert renewed(leases, 10_001).lease_ms == 0
@@ -76,7 +76,7 @@ def test_a_stalled_server_does_not_blame_the_nodes():
     leases = table("n1")
     swept(leases, 0, 7_000)
     assert leases.sweep(67_000) == [], "it was asleep itself"
-    assert swept(leases, 67_250, 90_000) == {"n1": 77_250}, "and then everybody has a whole lease"
+    assert swept(leases, 67_250, 90_000) == {"n1": 77_250}, "and then every node has a whole lease"
 
 
 def test_who_renews_before_the_first_look_after_a_stall_has_a_lease():
@@ -91,7 +91,7 @@ def test_an_answer_never_shortens_a_lease():
     assert swept(leases, 5_000, 30_000) == {"n1": 15_250}
 
 
-def test_without_the_right_of_the_leader_no_lease_is_extended_and_nobody_is_blamed():
+def test_without_the_right_of_the_leader_no_lease_is_extended_and_no_one_is_blamed():
     leases = table("n1")
     leases.delegate(5_000)
     assert renewed(leases, 4_999).lease_ms == 8_000
@@ -113,7 +113,7 @@ def test_before_the_state_is_loaded_only_running_leases_are_extended():
     for node, left_ms in (("n2", 0), ("gone", 5_000)):
         waits = renewed(leases, 0, node, left_ms=left_ms)
         assert (waits.lease_ms, waits.is_gone) == (0, False)
-    assert swept(leases, 0, 60_000) == {}, "nobody is given up"
+    assert swept(leases, 0, 60_000) == {}, "no node is given up"
     leases.begin({"n1": LeaseStatus(), "n2": LeaseStatus(), "gone": LeaseStatus(0, True)}, 60_000)
     assert renewed(leases, 60_100, "gone").is_gone
     assert renewed(leases, 60_100, "n2").lease_ms == 8_000
@@ -130,7 +130,7 @@ def test_what_an_earlier_server_granted_is_honoured():
     assert swept(leases, 0, 90_000) == {"n1": 62_250}, "no longer than a farewell"
 
 
-def test_a_node_that_was_not_heard_of_may_still_have_the_farewell_of_the_last_server():
+def test_a_node_that_was_not_known_may_still_have_the_farewell_of_the_last_server():
     leases = Leases(SETTINGS, EPOCH)
     leases.delegate(FOR_EVER_MS)
     renewed(leases, 0, "heard", left_ms=5_000)
@@ -192,7 +192,7 @@ def test_supervisors_of_earlier_versions_can_read_a_lease(tmp_path: Path):
         (RemoteSettings(margin_ms=100), "margin"),
     ],
 )
-def test_settings_that_cannot_work_are_told(settings: RemoteSettings, fault: str):
+def test_settings_that_cannot_work_are_reported(settings: RemoteSettings, fault: str):
     assert fault in settings.fault()
     assert bool(fault) == bool(settings.fault())
 
@@ -206,7 +206,7 @@ def leased(data: Path) -> tuple[LocalBackend, Collector, str]:
     return backend, collector, str(data / "run" / lease.LEASE)
 
 
-def test_a_task_ends_by_itself_when_the_lease_passes_even_if_nobody_is_there(tmp_path: Path):
+def test_a_task_ends_by_itself_when_the_lease_passes_even_if_no_one_is_there(tmp_path: Path):
     backend, collector, file = leased(tmp_path)
     lease.write(file, lease.now_ms() + 1_500)
     backend.launch([order(KEY, "sleep", "600")])

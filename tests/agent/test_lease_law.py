@@ -1,4 +1,4 @@
-"""The law of leases, tried by chance: while anybody counts a node as gone, the node itself does not believe in a lease.
+"""The law of leases, tried by chance: while any process counts a node as gone, the node itself believes in no lease.
 
 Servers come and go, in order and not; their gateways sleep; the right to extend leases is lent and ends; messages are
 lost, late, and arrive after their sender has died. Nothing is compared with a clock of another machine: all a node
@@ -22,7 +22,7 @@ END_MS = 600_000
 
 
 class World:
-    """What happens when, by a seed. A moment is told in milliseconds."""
+    """What happens when, by a seed. Times are in milliseconds."""
 
     def __init__(self, seed: int, nodes: int = 6) -> None:
         self.chance, self.now_ms, self._count = random.Random(seed), 0, 0
@@ -64,7 +64,7 @@ class Server:
         world.later(chance.randrange(5_000, 120_000), self.end)
 
     def lend(self) -> None:
-        """On a shared database the right may end by itself; then nobody else has it before."""
+        """On a shared database the right may end by itself; then no other server has it before."""
         if not self.is_over:
             self.table.delegate(self.world.now_ms + self.world.chance.choice((1_000, 3_000, 60_000)))
             self.world.later(self.world.chance.choice((500, 2_000, 10_000)), self.lend)
@@ -97,7 +97,7 @@ class Server:
             world.later(world.chance.randrange(500, 20_000), lambda: self.take_back(name, term + 1))
 
     def take_back(self, name: str, term: int) -> None:
-        """Its agent has said in this term that nothing runs there: so it has heard of it, and holds no lease."""
+        """Its agent has reported in this term that nothing runs there: so it knows the term, and holds no lease."""
         world = self.world
         node = next(each for each in world.nodes if each.name == name)
         if self.is_over or self.table.is_early or world.lease_statuses[name] != LeaseStatus(term, True):
@@ -133,7 +133,7 @@ class Server:
         world.later(world.chance.choice((0, 300, 3_000, 20_000)), self.next)
 
     def next(self) -> None:
-        """What was noticed and never written down, nobody has acted on."""
+        """Nothing has acted on what was noticed but never written."""
         for name, status in self.world.lease_statuses.items():
             if not status.is_gone:
                 self.world.gone_since.pop(name, None)
@@ -160,7 +160,7 @@ class Node:
         server, way = world.server, self.delay_ms()
         if world.chance.random() < 0.95:
             world.later(way, lambda: self._arrive(server, asked))
-        pause_ms = world.chance.choice((500, 2_000, 2_000, 2_000, 15_000))  # frozen, cut off, or waiting in vain
+        pause_ms = world.chance.choice((500, 2_000, 2_000, 2_000, 15_000))  # frozen, cut off, or waiting without effect
         world.later(pause_ms, self.renew)
 
     def _arrive(self, server: Server, asked: Renewal) -> None:
@@ -178,7 +178,7 @@ class Node:
 
 
 @pytest.mark.parametrize("seeds", [range(50), range(50, 100), range(100, 150)])
-def test_nobody_is_gone_who_still_believes_in_a_lease(seeds: range):
+def test_no_one_is_gone_who_still_believes_in_a_lease(seeds: range):
     worlds = [World(seed) for seed in seeds]
     for world in worlds:
         world.run()

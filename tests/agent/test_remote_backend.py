@@ -28,7 +28,7 @@ def down(key: TaskKey, node: str = "n1", code: int = 0) -> TaskReport:
 
 
 class Setup:
-    """A fleet with a clock that is moved by hand, and one agent that says what it is told to say."""
+    """A fleet with a clock that is moved by hand, and one agent that reports what the test sets."""
 
     def __init__(self, data: Path) -> None:
         self.now_ms, self.told = 0, list[Report]()
@@ -44,7 +44,7 @@ class Setup:
     def say(
         self, *tasks: ObservedTask, epoch: int | None = None, term: int | None = None, **rest: object
     ) -> AgentAnswer:
-        """A full report, made after the last answer unless it is said otherwise."""
+        """A full report, made after the last answer unless another time is given."""
         self.seq += 1
         known = self.answer
         said = AgentReport(
@@ -96,8 +96,8 @@ def test_a_node_is_given_up_with_all_that_ran_there_and_returns_when_it_is_empty
     assert setup.told[3:] == [NodeReport("n1", NodePhase.BACK)]
 
 
-def test_an_agent_that_begins_anew_on_a_node_that_was_given_up_is_believed_no_more_than_it_says(setup: Setup):
-    """Its versions begin anew: what the agent before it had told does not make its own news old."""
+def test_an_agent_that_begins_again_on_a_node_that_was_given_up_is_believed_no_more_than_it_says(setup: Setup):
+    """Its versions begin again: reports of the agent before it do not make its own reports old."""
     setup.begin()
     setup.say(version=1_000)
     setup.say(version=1_001)
@@ -130,12 +130,12 @@ def test_orders_of_a_node_that_was_given_up_are_void(setup: Setup):
 def test_a_missing_task_is_lost_only_by_a_report_made_after_hearing_this_server(setup: Setup):
     setup.begin(KEY)
     setup.say(epoch=EPOCH - 1)
-    assert setup.told == [], "it may have been begun after that was said"
+    assert setup.told == [], "it may have started after that report"
     setup.say()
     assert [(each.key, each.failure) for each in setup.told if isinstance(each, TaskReport)] == [(KEY, "node_lost")]
 
 
-def test_a_further_attempt_waits_until_every_node_has_told_what_it_runs(setup: Setup):
+def test_a_further_attempt_waits_until_every_node_has_reported_what_it_runs(setup: Setup):
     setup.begin(maybe=(KEY,))
     second = TaskKey("1/main", 2, 0)
     setup.fleet.launch([order(second, "true", epoch=EPOCH), order(TaskKey("2/main", 1, 0), "true", epoch=EPOCH)])
@@ -168,7 +168,7 @@ def test_what_an_agent_says_of_anothers_task_is_refused(setup: Setup):
     assert setup.told == []
 
 
-def test_a_server_that_was_replaced_is_told_so(setup: Setup):
+def test_a_server_that_was_replaced_is_reported_so(setup: Setup):
     setup.begin()
     with pytest.raises(StaleEpoch, match=f"epoch {EPOCH + 1}"):
         setup.say(epoch=EPOCH + 1)
@@ -187,8 +187,8 @@ def test_deadlines_travel_as_what_is_left_of_them(setup: Setup):
     assert [(task.leave_in_ms, task.order is not None) for task in found.tasks] == [(30_000, True)]
 
 
-def test_an_agent_that_falls_back_behind_an_epoch_it_has_heard_of_is_refused(setup: Setup):
-    """Its folder was copied from an old disk, or somebody else has its credential."""
+def test_an_agent_that_falls_back_behind_an_epoch_it_has_known_is_refused(setup: Setup):
+    """Its folder was copied from an old disk, or another machine has its credential."""
     setup.begin()
     setup.fleet.launch([order(KEY, "true", epoch=EPOCH)])
     setup.say(ObservedTask(KEY, up(KEY)))
@@ -196,7 +196,7 @@ def test_an_agent_that_falls_back_behind_an_epoch_it_has_heard_of_is_refused(set
     before = list(setup.told)
     lie = setup.say(ObservedTask(KEY, up(KEY), down=down(KEY)), epoch=EPOCH - 1)
     assert "reports for epoch 6" in lie.refused
-    assert (lie.epoch, lie.wants_full) == (EPOCH, True), "it hears of the present one, and no more"
+    assert (lie.epoch, lie.wants_full) == (EPOCH, True), "it learns the present epoch, and no more"
     assert (setup.lease.epoch, setup.lease.lease_ms) == (EPOCH, 0)
     assert setup.told == before
     assert setup.fleet.counts.old_reports == 1
@@ -216,7 +216,7 @@ def test_orders_that_an_agent_refuses_are_counted_once(setup: Setup):
 def test_work_that_no_machine_can_run_is_known_beforehand(setup: Setup):
     image = Work(command=("true",), image="busybox")
     setup.begin()
-    assert setup.fleet.cannot_run(image) == "", "nobody has told anything yet"
+    assert setup.fleet.cannot_run(image) == "", "no agent has reported yet"
     setup.say()
     setup.say(lacks={"images": "no container runtime answers", "memory": "cgroups are read-only"})
     why = setup.fleet.cannot_run(image)
@@ -229,8 +229,8 @@ def test_work_that_no_machine_can_run_is_known_beforehand(setup: Setup):
     assert "is not the name of an image" in setup.fleet.cannot_run(Work(command=("true",), image="dir:/etc"))
 
 
-def test_an_attempt_that_is_held_back_and_told_to_leave_is_over_once_its_node_has_spoken(setup: Setup):
-    """It was dropped without a word, and its gang waited for its end for ever."""
+def test_an_attempt_that_is_held_back_and_evicted_is_over_once_its_node_has_spoken(setup: Setup):
+    """It was dropped silently, and its gang waited for its end for ever."""
     setup.begin()
     second = TaskKey("1/main", 2, 0)
     setup.fleet.launch([order(second, "true", epoch=EPOCH)])
@@ -242,7 +242,7 @@ def test_an_attempt_that_is_held_back_and_told_to_leave_is_over_once_its_node_ha
     assert setup.orders() == []
 
 
-def test_an_attempt_that_gave_way_to_an_older_one_is_over_when_it_is_told_to_leave(setup: Setup):
+def test_an_attempt_that_gave_way_to_an_older_one_is_over_when_it_is_evicted(setup: Setup):
     setup.begin(maybe=(KEY,))
     second = TaskKey("1/main", 2, 0)
     setup.fleet.launch([order(second, "true", epoch=EPOCH)])

@@ -104,7 +104,7 @@ class TestAgent:
         assert (kept.token, used) == ("corral_2_new", ["corral_2_new"])
         assert kept.renew_ms == now[0] + DAY_MS // 2
 
-    def test_that_nobody_answers_changes_nothing(self, tmp_path):
+    def test_that_no_one_answers_changes_nothing(self, tmp_path):
         renewal, used = self.renewal(tmp_path, 0, [NoAnswer("away"), JoinAnswer("n1", "corral_2_new")], [1])
         assert not renewal.look()
         assert AgentDir(tmp_path).credential().token == "corral_1_old"

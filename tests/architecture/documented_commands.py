@@ -9,9 +9,9 @@ import re
 import shlex
 from dataclasses import dataclass
 
-import rich_click as click
+import click
+from click.exceptions import Exit, NoArgsIsHelpError
 
-from corral.cli.errors import Complaint
 from corral.cli.main import corral
 
 _FENCE = re.compile(r"^(?P<mark>```+)(?P<language>\w*)[^\n]*\n(?P<code>.*?)^(?P=mark)[ \t]*$", re.MULTILINE | re.DOTALL)
@@ -21,7 +21,7 @@ _COMMAND = re.compile(r"(?:^|[\s/(])corral ([a-z][a-z-]*(?=\s|$)[^#|>;()`]*)")
 _SHELL = {"", "sh", "bash", "console"}
 _NOT_THE_PROGRAM = ("podman build", "useradd")  # there it is a name
 #: What a page leaves out: ``corral why``, ``--gpus``, or an argument that is not there.
-_SHORTENED = (click.MissingParameter, click.BadOptionUsage, click.exceptions.NoArgsIsHelpError)
+_SHORTENED = (click.MissingParameter, click.BadOptionUsage, NoArgsIsHelpError)
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ def fault_of(command: Command) -> str:
         _parse(list(command.words))
     except _SHORTENED as short:
         return short.format_message() if command.is_whole else ""
-    except (click.ClickException, Complaint) as wrong:
-        return wrong.format_message() if isinstance(wrong, click.ClickException) else str(wrong)
-    except click.exceptions.Exit:
+    except click.ClickException as wrong:
+        return wrong.format_message()
+    except Exit:
         return ""  # --help and --version
     return ""
 

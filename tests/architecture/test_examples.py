@@ -24,7 +24,7 @@ def run(*arguments: str) -> str:
     return done.stdout
 
 
-def test_the_day_that_the_page_quotes_is_the_day_that_is_told() -> None:
+def test_the_day_that_the_page_quotes_is_the_day_that_is_reported() -> None:
     told = run("examples/one_day.py")
     quoted = [line for line in ENGINE.splitlines() if re.match(r"  \d\d:\d\d:\d\d  ", line)]
     assert quoted

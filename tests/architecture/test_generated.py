@@ -1,4 +1,4 @@
-"""Pages that are made from the code are as the code has them. `pytest --accept` writes them anew."""
+"""Pages that are made from the code are as the code has them. `pytest --accept` writes them again."""
 
 from __future__ import annotations
 

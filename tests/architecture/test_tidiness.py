@@ -1,4 +1,4 @@
-"""The house rules hold in all of src/corral, but for the exceptions listed here with their reasons."""
+"""The house rules hold in all of src/corral, except for those listed here with their reasons."""
 
 from functools import cache
 
@@ -53,7 +53,7 @@ SAME_MODULE: dict[str, str] = {
     "logs": "logs of tasks, all of them: stored, copied, answered, shown",
     "main": "where a program begins",
     "options": "options that the commands of one folder share",
-    "process": "a child process of the server: what it is, is said by the package",
+    "process": "a child process of the server: the package says which one",
     "run": "two commands, and what one of them runs",
     "settings": "settings of a package",
 }

@@ -11,21 +11,32 @@ from tests.architecture.plain_words import BANNED, files_with_text, hits, hits_i
 from tests.architecture.repository import ROOT, SOURCE
 
 PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs")
-FOR_CONTRIBUTORS = (
-    "Makefile",
-    "examples",
-    *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "tests").rglob("README.md"))),
+FOR_CONTRIBUTORS = ("Makefile", "examples")
+TESTS = tuple(
+    path.relative_to(ROOT).as_posix()
+    for path in sorted((ROOT / "tests").iterdir())
+    if path.suffix in {"", ".py"} and path.name != "__pycache__"
 )
 PACKAGES = tuple(path.relative_to(ROOT).as_posix() for path in sorted(SOURCE.iterdir()) if path.suffix in {"", ".py"})
-PLACES = (*PAGES, *FOR_CONTRIBUTORS, *(place for place in PACKAGES if "__pycache__" not in place))
+PLACES = (*PAGES, *FOR_CONTRIBUTORS, *TESTS, *(place for place in PACKAGES if "__pycache__" not in place))
 
 #: Places that still contain banned words: at most this many. Lower the number as you go; remove the line at zero.
-LEFT: dict[str, int] = {}
+LEFT: dict[str, int] = {
+    "tests/compatibility": 2,  # an account named nobody, and a field of an old image
+    "tests/judges": 200,
+    "tests/mutants": 24,
+    "tests/policy": 90,
+    "tests/server": 1,  # a user named nobody
+    "tests/simulation": 12,
+}
+#: The list of banned words, and examples of them.
+WORDS = {"plain_words.py", "test_words.py"}
 
 
 @pytest.mark.parametrize("place", PLACES)
 def test_text_is_plain(place: str) -> None:
-    found = [f"{path.relative_to(ROOT)}: {hit}" for path in files_with_text(ROOT / place) for hit in hits(path)]
+    files = [path for path in files_with_text(ROOT / place) if path.name not in WORDS]
+    found = [f"{path.relative_to(ROOT)}: {hit}" for path in files for hit in hits(path)]
     assert len(found) <= LEFT.get(place, 0), "\n" + "\n".join(found)
     assert found or place not in LEFT, f"{place} is done: remove it from LEFT"
 

@@ -2,7 +2,7 @@
 
 `make bench-api` (`QUICK=1`: under a minute, smaller numbers). One server on simulated GPUs, all of them taken by one
 job, so that jobs that want a GPU wait; the load comes from a light process of its own. Prints what it finds as it finds
-it and ends with one line of JSON. How each number is obtained is told in docs/reliability.md.
+it and ends with one line of JSON. How each number is obtained is described in docs/reliability.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `python -m tests.bench.attack` starts a server for many machines, 200 light agents that run a task each, and then for
 `--seconds`: a member submits the largest batches that are allowed, again and again; 5,000 connections stand idle; 500
-followers read logs; heads of 100 MiB arrive; and the planner is stopped (SIGSTOP). Meanwhile somebody else asks
+followers read logs; heads of 100 MiB arrive; and the planner is stopped (SIGSTOP). Meanwhile another user asks
 `/v1/health` ten times a second. All of it on loopback, bounded in time, in processes of its own. Ends with one line of
 JSON: `tasks_lost` (tasks whose lease passed, and attempts that the server gave up), `lease_gap_ratio` (the longest time
 between two renewals over the lease), `health_p99_ms`, `rss_mib` (the most that server and gateway had together).

@@ -152,7 +152,7 @@ class Bench:
 
     @contextmanager
     def reading(self, count: int) -> Iterator[None]:
-        """So many who read without pause, in a process of their own."""
+        """This many readers without pause, in a process of their own."""
         spawn = multiprocessing.get_context("spawn")
         over, read = spawn.Event(), spawn.Value("i", 0)
         process = spawn.Process(target=read_on, args=(self.live.port, self.live.token, count, over, read), daemon=True)

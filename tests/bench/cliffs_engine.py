@@ -73,7 +73,7 @@ def fill(world: Crowd, queues: list[str]) -> None:
 
 
 def shapes(count: int, turns: int, distinct: bool = True) -> dict[str, Any]:
-    """So many gangs wait, no two of them alike; or, to compare, all of them alike."""
+    """This many gangs wait, no two of them alike; or, to compare, all of them alike."""
     world = Crowd(policy("standard"))
     fill(world, world.queues)
     world.settle(2)
@@ -84,7 +84,7 @@ def shapes(count: int, turns: int, distinct: bool = True) -> dict[str, Any]:
 
 
 def queues(tree: tuple[int, int, int], turns: int) -> dict[str, Any]:
-    """So many organisations, teams in each, projects in each; every third team and project has a guarantee. In each
+    """This many organisations, teams in each, projects in each; every third team and project has a guarantee. In each
     project a gang runs, as far as there is room, and others wait."""
     world = Crowd(policy("standard"))
     leaves = []
@@ -105,7 +105,7 @@ def queues(tree: tuple[int, int, int], turns: int) -> dict[str, Any]:
 
 
 def reservations(count: int, turns: int, chosen: Callable[[], Policy | Refusal] | None = None) -> dict[str, Any]:
-    """So many gangs that do not fit are promised a start; others wait behind them."""
+    """This many gangs that do not fit have a reserved start; others wait behind them."""
     world = Crowd(standard(depth=count) if chosen is None else chosen())
     fill(world, world.queues)
     world.settle(2)
@@ -117,7 +117,7 @@ def reservations(count: int, turns: int, chosen: Callable[[], Policy | Refusal] 
 
 
 def elastic(count: int, turns: int) -> dict[str, Any]:
-    """So many gangs that run with one task and could grow, where nothing is free but what has just ended."""
+    """This many gangs that run with one task and could grow, where nothing is free but what has just ended."""
     world = Crowd(policy("standard"))
     nodes = list(world.state.nodes)
     each = 192_000 * len(nodes) // count

@@ -1,4 +1,4 @@
-"""How long a trivial container takes to be up and to be told down. Prints one line of JSON.
+"""How long a trivial container takes to be up and to be reported as ended. Prints one line of JSON.
 
     PYTHONPATH=src:. python -m tests.bench.containers [--tasks 20]
 

@@ -1,7 +1,7 @@
 """How fast the engine decides: CPU time of whole cycles on thousands of nodes, as a table and as JSON.
 
 Turns the engine from outside, as a driver does: submissions and reports go in, a cycle is planned and
-carried out. How each number is obtained, and what it does not show, is told in README.md beside this file.
+carried out. How each number is obtained, and what it does not show, is described in README.md beside this file.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def growth_part(pending: int, cycles: int) -> dict[str, Any]:
 
 
 def fresh_shapes_part(cycles: int) -> dict[str, Any]:
-    """As the main part, but no user has habits: nearly every gang stands in a line of its own."""
+    """As the main part, but no user has habits: nearly every gang is in a bucket of its own."""
     world = full_cluster(100_000, habits=0)
     found: dict[str, Any] = {"lines": sum(1 for _ in world.state.backlog.entries())}
     found["sustained"] = sustained(world, cycles // 4, ENDS_A_CYCLE)
@@ -186,7 +186,7 @@ def fresh_shapes_part(cycles: int) -> dict[str, Any]:
 
 
 def large_gangs_part(rounds: int) -> dict[str, Any]:
-    """Nine gangs of 1,000 nodes on 5,000 empty nodes: five fit, one of the others is promised a start."""
+    """Nine gangs of 1,000 nodes on 5,000 empty nodes: five fit, one of the others has a reserved start."""
     world = World(LARGE)
     gangs = (GangSpec(demand_of(8_000, (8, 64))),)
     times = []

@@ -1,8 +1,8 @@
-"""How much agents cost the server, and what is left for those who submit.
+"""How much agents cost the server, and what is left for users that submit.
 
 `python -m tests.bench.fleet` starts a server for a fleet and simulates agents in one process: each heartbeats and waits
-for orders as a real one does, over a connection of its own, and starts nothing. Two parts: so many agents while so many
-jobs a second are submitted durably (`--agents`, `--rate`, `--seconds`); and many agents alone (`--idle-agents`). Ends
+for orders as a real one does, over a connection of its own, and starts nothing. Two parts: agents beside durable
+submissions (`--agents`, `--rate`, `--seconds`); and many agents alone (`--idle-agents`). Ends
 with one line of JSON. The jobs are held, so that what is measured is intake, not starts.
 """
 
@@ -109,7 +109,7 @@ async def run_agents(
 ) -> dict[str, float]:
     agents = [LightAgent(node, bed.agent_port, token) for node, token in tokens.items()]
     tasks = [asyncio.create_task(agent.run(heartbeat_s * n / len(agents))) for n, agent in enumerate(agents)]
-    await asyncio.sleep(2 * heartbeat_s + 3)  # all have told everything
+    await asyncio.sleep(2 * heartbeat_s + 3)  # all have sent a full report
     server = bed.processes[SERVER].pid
     gateway = bed.child(GATEWAY)
     began, used, reports = time.monotonic(), cpu_s(server) + cpu_s(gateway), sum(agent.reports for agent in agents)

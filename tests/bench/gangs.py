@@ -4,7 +4,7 @@
 
 ``PYTHON``: an interpreter that has torch. In each round a gang of two tasks on two nodes of a test fleet reduces a
 tensor again and again. Then its second node loses its agent (its tasks end with the lease), or its second rank gets
-SIGKILL. The first rank fails by itself a moment earlier or later. ``repaired``: the job went on and succeeded, with no
+SIGKILL. The first rank fails by itself shortly before or after. ``repaired``: the job went on and succeeded, with no
 retry of its own.
 """
 

@@ -1,7 +1,7 @@
 """Whether a server grows slow or fat with what it has done: jobs submitted, run and finished by the hundred thousand.
 
 A server without its interface, on a real journal, with a backend whose tasks end at once. Rate, memory of server and
-planner, and the size of the journal are told at intervals; the last interval is compared with one after the caches
+planner, and the size of the journal are printed at intervals; the last interval is compared with one after the caches
 are full.
 """
 
@@ -32,7 +32,7 @@ from tests.server.servers import found
 AT_ONCE = 200
 WAITING_MAX = 1_000
 INTERVALS = 20
-AT_HAND_JOBS = 40_000  # twice as many as a table of the journal keeps rows at hand
+AT_HAND_JOBS = 40_000  # twice as many as a table of the journal keeps rows in memory
 
 
 class _Forgetful(FakeBackend):
@@ -77,7 +77,7 @@ async def _measure(folder: Path, jobs: int) -> dict[str, Any]:
 
 
 def _settled(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The first interval in which everything that is kept at hand was full; of a short run, the middle one."""
+    """The first interval in which everything that is kept in memory was full; of a short run, the middle one."""
     done = 0
     for row in rows:
         if done >= AT_HAND_JOBS:
@@ -87,7 +87,7 @@ def _settled(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 async def _interval(server: Server, folder: Path, jobs: int) -> dict[str, Any]:
-    """So many jobs, never more than some waiting."""
+    """This many jobs, never more than some waiting."""
     spec, done = _spec(), 0
     began, cpu = time.monotonic(), time.process_time()
     while done < jobs:

@@ -3,8 +3,8 @@
     PYTHONPATH=src:. python -m tests.bench.lemons [--seeds 3] [--first-seed 0] [--kinds plain,rerun,...]
 
 A simulated month of events, through the very code with which the server judges (`EndHistory.take` and `.lemons`, a look
-every 15 minutes); there is no engine, no placement and no agent: jobs go to nodes that are drawn evenly, and nobody
-places work on a lemon that was found. There are 200 users and 20 jobs a day for each node; 20 % end by an error of the
+every 15 minutes); there is no engine, no placement and no agent: jobs go to nodes that are drawn evenly, and no
+work is placed on a found lemon. There are 200 users and 20 jobs a day for each node; 20 % end by an error of the
 user, of which some print what looks like a fault of the network or the GPU (always the same users more than others),
 and some are arrays that fail as a whole. Healthy machines spoil 3 of 1,000 jobs. One machine in a hundred becomes a
 lemon at a random time and spoils 30 % to 90 % of its jobs; of what it spoils, a fifth looks like a plain error of the

@@ -1,7 +1,7 @@
 """Agents that cost little: thousands of them in one process, which keep leases exactly as real ones do.
 
 Each has one connection to the gateway, renews with every heartbeat, reports what it has (with tasks that it pretends to
-run, if it is told to), and asks what it shall do, which it does not do. When its lease passes its tasks are lost, as
+run, if that is set), and asks for orders, which it does not do. When its lease passes its tasks are lost, as
 supervisors would have ended them.
 """
 

@@ -2,7 +2,7 @@
 
     python -m tests.bench.limits [--count 100]
 
-Real processes on a real server. ``time_limit``: from started_ms + limit until the gang is told to leave. ``grace_end``:
+Real processes on a real server. ``time_limit``: from started_ms + limit until the gang is stopped. ``grace_end``:
 from the end of its grace until its process, which ignores SIGTERM, is known to be gone. ``deadline``: from the deadline
 of a job that waits until it is cancelled.
 """

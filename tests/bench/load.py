@@ -1,6 +1,6 @@
 """Load on the interface from a light process of its own: requests made in advance, many connections kept open.
 
-`python -m tests.bench.load PORT TOKEN ...` sends as many requests as it is told over as many connections as it is told,
+`python -m tests.bench.load PORT TOKEN ...` sends the given number of requests over the given number of connections,
 each connection one after another, and prints one line of JSON. Of an answer it reads the status and the length only, so
 that it takes as little as possible of the cores that the server has.
 """

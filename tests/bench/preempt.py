@@ -3,7 +3,7 @@
     PYTHONPATH=src:. python -m tests.bench.preempt [--count 20]
 
 Each job is the docstring's program, saved to a file and run as `python train.py`, half of them with one process and
-half with four. Every time all its processes work, somebody more important takes its GPUs; it must save and leave with
+half with four. Every time all its processes work, a job of higher priority takes its GPUs; it must save and leave with
 85, and begin again at exactly the step it had reached. ``steps_lost`` counts, over all processes, the steps that had to
 be done twice; ``wrong_exits`` the runs that were preempted and ended with another code.
 """

@@ -95,7 +95,7 @@ def month(policy: str) -> dict[str, Any]:
 
 
 def steady(jobs: int) -> dict[str, Any]:
-    """So many jobs at constant load: what an event costs must not depend on how many there were before."""
+    """This many jobs at constant load: what an event costs must not depend on how many there were before."""
     sizes, lengths = (1, 1, 1, 2, 1, 4, 1, 8), (7, 31, 3, 13, 59, 5, 17)
     each = [
         TraceJob(

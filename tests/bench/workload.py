@@ -53,7 +53,7 @@ HABITS = 6  # shapes of job that one user submits again and again
 #: The cluster of the main benchmark: zones, spines in each, racks in each, nodes in each.
 MAIN = (5, 5, 5, 10)
 LARGE = (5, 10, 10, 10)
-RUNNING = 4_000  # about so many gangs fill the main cluster
+RUNNING = 4_000  # about this many gangs fill the main cluster
 
 
 def pick(rng: random.Random, weighed: Sequence[tuple[Any, int]]) -> Any:
@@ -67,7 +67,7 @@ def demand_of(gpus: int, side: tuple[int, int], within: str = "") -> Demand:
 
 
 class World:
-    """A cluster with its queues and users, and an engine that is told what happens in it."""
+    """A cluster with its queues and users, and an engine that gets all facts about it."""
 
     def __init__(self, shape: tuple[int, ...], seed: int = 1, habits: int = HABITS) -> None:
         chosen = policy("standard")
@@ -77,7 +77,7 @@ class World:
         self.policy: Policy = chosen
         self.write: Callable[[Sequence[e.Event]], None] = self._count
         self.events = self.jobs = 0
-        self.running: list[str] = []  # who may be told to end; some have left meanwhile
+        self.running: list[str] = []  # gangs that may be ended; some have ended meanwhile
         self.owed: list[Effect] = []
         self._shapes: dict[tuple[int, tuple[int, int], str], Demand] = {}
         self._add_nodes(shape)
@@ -144,7 +144,7 @@ class World:
         return self.rng.choice(mine)
 
     def job(self) -> tuple[str, JobSpec, str]:
-        """A new job of somebody: its name, what it wants, its user."""
+        """A new job of some user: its name, what it wants, its user."""
         self.jobs += 1
         queue, user = self.rng.choice(self.queues), f"u{self.rng.randrange(10)}"
         demand, priority, limit_ms = self._shape(queue, user)
@@ -156,7 +156,7 @@ class World:
             self.command(commands.submit(self.state, name, spec, user, self.now_ms))
 
     def submit_backlog(self, count: int) -> None:
-        """So many jobs, submitted evenly over the last 36 hours."""
+        """This many jobs, submitted evenly over the last 36 hours."""
         for at in range(count):
             self.now_ms = START_MS - 36 * HOUR_MS * (count - at) // count
             self.submit([self.job()])
@@ -165,7 +165,7 @@ class World:
     # ---- what happens --------------------------------------------------------------------------------------
 
     def some_ends(self, count: int) -> list[f.Fact]:
-        """Reports that so many running gangs, drawn evenly from all that run, are done."""
+        """Reports that this many running gangs, drawn evenly from all that run, are done."""
         found: list[f.Fact] = []
         not_yet: list[str] = []
         rng, running = self.rng, self.running
@@ -181,7 +181,7 @@ class World:
         return found
 
     def an_end(self, gpus: int) -> list[f.Fact]:
-        """A report that a running gang of so many GPUs, or of the next size below, is done; which of them is drawn."""
+        """A report that a running gang of this many GPUs, or of the next size below, is done; which one is drawn."""
         gangs, least = self.state.gangs, gpus * 1000
         here = [gangs[name] for name in self.running if gangs[name].state is GangState.RUNNING]
         size = max((gang.gpu_milli for gang in here if gang.gpu_milli <= least), default=0)
@@ -228,7 +228,7 @@ class World:
 
 
 def full_cluster(pending: int, habits: int = HABITS) -> World:
-    """The main cluster, full, with so many gangs in line; garbage is looked for as in a planner."""
+    """The main cluster, full, with this many gangs waiting; garbage is collected as in a planner."""
     world = World(MAIN, habits=habits)
     world.submit_backlog(pending + RUNNING)
     world.settle()

@@ -14,7 +14,7 @@ from tests.cli.typed import Typed, command, environment, free_port, typed
 
 @pytest.fixture(scope="session")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The variables of somebody who started a server."""
+    """The variables of a user who started a server."""
     folder = tmp_path_factory.mktemp("house")
     variables = {"XDG_CONFIG_HOME": str(folder / "config"), "CORRAL_DATA": str(folder / "data"), "HOME": str(folder)}
     words = ("up", "--detach", "--listen", f"127.0.0.1:{free_port()}", "--fake-gpus", "8xH100")

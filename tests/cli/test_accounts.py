@@ -1,4 +1,4 @@
-"""What `corral up` makes of accounts: one for everybody, of whoever became root, or a line that says what to set."""
+"""What `corral up` makes of accounts: one for all users, that of the user who became root, or an error."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="of a server that is r
 
 
 @pytest.mark.parametrize(("sudo", "account"), [("nobody", "nobody"), ("root", ""), ("no-such-account", ""), ("", "")])
-def test_whoever_became_root_has_their_own_jobs_run_as_themselves(monkeypatch, sudo: str, account: str) -> None:
+def test_who_became_root_has_their_own_jobs_run_as_themselves(monkeypatch, sudo: str, account: str) -> None:
     monkeypatch.setenv("SUDO_USER", sudo)
     assert up._administrator_account() == account
 
 
-def test_one_account_for_everybody_must_be_there() -> None:
+def test_one_account_for_all_users_must_be_there() -> None:
     config = Config(accounts=AccountRules(default="daemon", cancel_after_ms=5))
     assert up._accounts("nobody", config) == AccountRules(default="nobody", cancel_after_ms=5)
     assert up._accounts(None, config) == config.accounts

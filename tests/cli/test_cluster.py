@@ -35,7 +35,7 @@ def test_queues_are_made_changed_shown_and_removed(corral: Type) -> None:
 @pytest.mark.parametrize(
     "words", [("--guarantee", "gpus"), ("--guarantee", "gpus=some"), ("--limit", "memory=64"), ("--budget", "lots")]
 )
-def test_bad_terms_are_told(corral: Type, words: tuple[str, ...]) -> None:
+def test_bad_terms_are_reported(corral: Type, words: tuple[str, ...]) -> None:
     done = corral("queue", "set", "lab", *words)
     assert done.code == 2
     assert words[0] in done.err or "is not a duration" in done.err
@@ -71,15 +71,15 @@ def test_a_machine_is_drained_and_comes_back(corral: Type) -> None:
     assert "healthy" in corral("node").out
 
 
-def test_what_happened_is_told_with_who_did_it(corral: Type) -> None:
-    corral("queue", "set", "told")
+def test_what_happened_is_reported_with_who_did_it(corral: Type) -> None:
+    corral("queue", "set", "fresh")
     last = corral("events").out.splitlines()[-1]
     seq, _, actor, *rest = last.split()
-    assert (actor, " ".join(rest)) == ("admin", "queue told was created or changed")
+    assert (actor, " ".join(rest)) == ("admin", "queue fresh was created or changed")
     assert corral("events", "--since", str(int(seq) - 1), "--limit", "1").out.splitlines() == [last]
     lines = corral("events", "--json", "--type", "QueueSet").out.splitlines()
     assert {json.loads(line)["type"] for line in lines} == {"QueueSet"}
-    corral("queue", "remove", "told")
+    corral("queue", "remove", "fresh")
 
 
 def test_the_record_is_followed(house: dict[str, str], corral: Type) -> None:
@@ -94,7 +94,7 @@ def test_the_record_is_followed(house: dict[str, str], corral: Type) -> None:
     corral("queue", "remove", "second")
 
 
-def test_usage_is_told(corral: Type) -> None:
+def test_usage_is_reported(corral: Type) -> None:
     corral("submit", "--wait", "--gpus", "1", "--", "sleep", "0.2")
     done = corral("usage")
     assert done.out.splitlines()[0].split() == ["DAY", "QUEUE", "USER", "GPU", "HOURS", "LOST", "JOBS"]
@@ -105,7 +105,7 @@ def test_usage_is_told(corral: Type) -> None:
 # ---- people ----------------------------------------------------------------------------------------------------------
 
 
-def test_somebody_new_gets_a_role_and_a_token_and_sees_no_more_than_that(
+def test_a_user_new_gets_a_role_and_a_token_and_sees_no_more_than_that(
     corral: Type, monkeypatch: pytest.MonkeyPatch, house: dict[str, str]
 ) -> None:
     corral("queue", "set", "hers")
@@ -134,7 +134,7 @@ def test_somebody_new_gets_a_role_and_a_token_and_sees_no_more_than_that(
     assert corral("user", "remove", "ada").out == "user ada removed\n"
 
 
-def test_a_role_that_does_not_exist_is_told_with_the_nearest(corral: Type) -> None:
+def test_a_role_that_does_not_exist_is_reported_with_the_nearest(corral: Type) -> None:
     done = corral("user", "grant", "ada", "membr")
     assert done.code == 2
     assert "did you mean 'member'?" in done.err
@@ -173,7 +173,7 @@ def test_without_credentials_it_says_how_to_get_some(alone: Path, capsys: pytest
     assert "corral up" in done.err
 
 
-def test_a_server_that_is_not_there_is_told_with_how_to_start_one(
+def test_a_server_that_is_not_there_is_reported_with_how_to_start_one(
     alone: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CORRAL_URL", "http://127.0.0.1:1")

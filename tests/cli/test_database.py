@@ -39,7 +39,7 @@ def test_a_server_moves_from_a_file_to_a_database_and_is_backed_up(machine: Mach
     assert machine("db", "verify", "--data", elsewhere).returncode == 0
 
 
-def test_what_is_wrong_with_a_database_is_told_without_its_password(machine: Machine) -> None:
+def test_what_is_wrong_with_a_database_is_reported_without_its_password(machine: Machine) -> None:
     address = "postgresql://ann:s3cret@127.0.0.1:1/corral"
     up = ("up", "--detach", "--timeout", "8s", "--listen", machine.address)
     tellings = [machine(*words, "--database", address) for words in (("db", "info"), ("db", "verify"), up)]

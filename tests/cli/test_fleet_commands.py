@@ -1,4 +1,4 @@
-"""``corral fleet`` as typed, with commands of one's own as the engine: the life of a fleet, and what is refused."""
+"""``corral fleet`` as typed, with your own commands as the provider: the life of a fleet, and what is refused."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_a_file_of_hosts_becomes_settings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "words"), BAD.values(), ids=BAD.keys())
-def test_what_is_wrong_with_a_file_of_hosts_is_told_with_its_place(text: str, words: str, tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_file_of_hosts_is_reported_with_its_place(text: str, words: str, tmp_path: Path) -> None:
     file = tmp_path / "hosts.yaml"
     file.write_text(text)
     with pytest.raises(Complaint, match=words):

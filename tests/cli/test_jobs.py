@@ -29,7 +29,7 @@ def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
 # ---- submit ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_command_is_submitted_and_the_next_commands_are_told(corral: Type) -> None:
+def test_a_command_is_submitted_and_the_next_commands_are_reported(corral: Type) -> None:
     done = corral("submit", "--name", "hello", "--", "echo", "hello")
     assert done.code == 0
     assert done.out.endswith("(hello) submitted to default\n")
@@ -73,7 +73,7 @@ def test_a_fault_of_a_script_has_its_place_too(corral: Type, at_home: Path) -> N
     assert done.err.startswith("bad.sh:2:")
 
 
-def test_everything_wrong_with_a_file_is_told_at_once_with_its_place(corral: Type, at_home: Path) -> None:
+def test_everything_wrong_with_a_file_is_reported_at_once_with_its_place(corral: Type, at_home: Path) -> None:
     (at_home / "bad.yaml").write_text("command: python train.py\nprioritty: 8\ntime_limit: soon\nmemory: 64\n")
     done = corral("submit", "bad.yaml")
     assert done.code == 2
@@ -107,7 +107,7 @@ def test_a_fault_that_only_the_server_finds_has_its_reason(corral: Type) -> None
         (("--set", "grace", "--", "true"), "--set cannot be 'grace'"),
     ],
 )
-def test_what_is_typed_wrongly_is_told(corral: Type, words: tuple[str, ...], told: str) -> None:
+def test_what_is_typed_wrongly_is_reported(corral: Type, words: tuple[str, ...], told: str) -> None:
     done = corral("submit", *words)
     assert done.code == 2
     assert told in done.err
@@ -225,7 +225,7 @@ def test_jobs_are_listed_and_fields_picked(corral: Type, submit: Submit) -> None
         (("--since", "7"), "has no unit"),
     ],
 )
-def test_what_cannot_be_listed_is_told(corral: Type, words: tuple[str, ...], told: str) -> None:
+def test_what_cannot_be_listed_is_reported(corral: Type, words: tuple[str, ...], told: str) -> None:
     done = corral("ps", *words)
     assert done.code == 2
     assert told in done.err
@@ -385,7 +385,7 @@ def test_waiting_has_an_end(corral: Type, submit: Submit) -> None:
 
 
 @pytest.mark.parametrize("verb", ["cancel", "logs", "wait", "show"])
-def test_what_is_no_job_is_told(corral: Type, verb: str) -> None:
+def test_what_is_no_job_is_reported(corral: Type, verb: str) -> None:
     done = corral(verb, "train")
     assert done.code == 2
     assert "'train' is not a job" in done.err

@@ -20,7 +20,7 @@ def umask(request: pytest.FixtureRequest) -> Iterator[str]:
     os.umask(before)
 
 
-def test_output_files_have_the_umask_of_whoever_submitted(corral: Type, at_home: Path, umask: str) -> None:
+def test_output_files_have_the_umask_of_who_submitted(corral: Type, at_home: Path, umask: str) -> None:
     done = corral("submit", "--wait", "-o", "%x-%04j.out", "-J", "mask", "--", "sh", "-c", "umask; touch made")
     assert done.code == 0, done.err
     (out,) = at_home.glob("mask-*.out")

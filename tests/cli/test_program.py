@@ -18,7 +18,7 @@ from corral.cli import main as program
 from tests.cli.typed import HEAVY, command, environment, loaded_by, spawned, table, typed
 
 
-def test_the_version_is_told() -> None:
+def test_the_version_is_reported() -> None:
     done = spawned("--version")
     assert (done.returncode, done.stdout.decode()) == (0, f"corral {__version__}\n")
 
@@ -48,7 +48,7 @@ def test_there_is_help(capsys: pytest.CaptureFixture[str], words: tuple[str, ...
     assert "Usage: corral" in done.out
 
 
-def test_a_fault_of_its_own_is_told_without_a_traceback(
+def test_a_fault_of_its_own_is_reported_without_a_traceback(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(program.NOUNS, "sim", "corral.cli.nowhere:sim")
@@ -58,7 +58,7 @@ def test_a_fault_of_its_own_is_told_without_a_traceback(
     assert "CORRAL_DEBUG=1" in done.err
 
 
-def test_whoever_stops_reading_is_not_bothered() -> None:
+def test_who_stops_reading_is_not_bothered() -> None:
     piped = f"{' '.join(command('sim', 'policies'))} | head -n 1"
     done = subprocess.run(
         ["sh", "-c", piped], env=environment(), capture_output=True, text=True, timeout=30, check=True
@@ -88,7 +88,7 @@ def test_the_same_command_writes_the_same_bytes_under_any_hash_seed(tmp_path: Pa
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 @pytest.mark.parametrize("option", ["--json", "--csv", "--html", "--journal"])
-def test_a_full_disk_is_told_and_the_table_is_not_lost(
+def test_a_full_disk_is_reported_and_the_table_is_not_lost(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, option: str
 ) -> None:
     done = typed(

@@ -1,4 +1,4 @@
-"""What others wrote cannot speak to the terminal of whoever looks at it."""
+"""Text of other users cannot control the terminal of the reader."""
 
 from __future__ import annotations
 

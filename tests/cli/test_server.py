@@ -63,7 +63,7 @@ def test_a_server_starts_stops_and_takes_up_what_went_on(machine: Machine) -> No
     assert machine("ps").returncode == 3
     flag.touch()
 
-    machine.address = f"127.0.0.1:{free_port()}"  # and where it is now is known without being told
+    machine.address = f"127.0.0.1:{free_port()}"  # and where it is now is known without an option
     assert machine.up().returncode == 0
     assert machine("wait", job).returncode == 0
     assert machine("logs", job).stdout == "went on\n"
@@ -105,14 +105,14 @@ def test_a_server_in_the_foreground_says_where_it_is_and_stops_at_ctrl_c(machine
         (("--peer", "sched2.example"), "'sched2.example' is not the address of a server"),
     ],
 )
-def test_what_cannot_be_started_is_told(machine: Machine, words: tuple[str, ...], told: str) -> None:
+def test_what_cannot_be_started_is_reported(machine: Machine, words: tuple[str, ...], told: str) -> None:
     done = machine("up", *words)
     assert done.returncode == 2
     assert told in done.stderr
     assert not machine.data.exists()
 
 
-def test_a_port_that_is_taken_is_told(machine: Machine, house: dict[str, str], at_home: Path) -> None:
+def test_a_port_that_is_taken_is_reported(machine: Machine, house: dict[str, str], at_home: Path) -> None:
     taken = running_server(Path(house["CORRAL_DATA"]))
     assert taken is not None
     done = machine("up", "--listen", taken.url.removeprefix("http://"))
@@ -133,7 +133,7 @@ def test_the_journal_is_described_and_verified_while_the_server_runs(corral: Typ
     assert "stop the server with: corral down" in busy.err
 
 
-def test_the_journal_is_made_anew_archived_and_a_fault_in_it_is_found(machine: Machine) -> None:
+def test_the_journal_is_made_again_archived_and_a_fault_in_it_is_found(machine: Machine) -> None:
     machine.up()
     machine("submit", "--wait", "--", "true")
     machine("down")
@@ -151,7 +151,7 @@ def test_the_journal_is_made_anew_archived_and_a_fault_in_it_is_found(machine: M
     assert "2 errors" in found.stderr
 
 
-def test_where_there_is_no_journal_it_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_where_there_is_no_journal_it_is_reported(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for verb in ("verify", "rebuild", "archive", "vacuum", "info"):
         done = typed(capsys, "db", verb, "--data", str(tmp_path))
         assert done.code == 2
@@ -209,7 +209,7 @@ def test_a_configuration_is_written_checked_and_shown(
     assert "bad.yaml:2:9" in bad.err
 
 
-def test_the_version_of_both_sides_is_told(corral: Type) -> None:
+def test_the_version_of_both_sides_is_reported(corral: Type) -> None:
     from corral import __version__
 
     assert corral("version").out == f"corral {__version__}\nserver {__version__}\n"

@@ -151,7 +151,7 @@ def test_generate_draws_a_table_that_run_reads(capsys: Capture, tmp_path: Path) 
     assert typed(capsys, "sim", "run", "--trace", f"csv:{first}", "--nodes", nodes, *until).code == 0
 
 
-def test_generate_overwrites_only_when_told_to(capsys: Capture, tmp_path: Path) -> None:
+def test_generate_overwrites_only_when_reported_to(capsys: Capture, tmp_path: Path) -> None:
     out = tmp_path / "jobs.csv"
     out.write_text("precious")
     refused = typed(capsys, "sim", "generate", TWO_TEAMS, "--out", str(out))
@@ -208,7 +208,10 @@ REFUSED: dict[str, tuple[str, tuple[str, ...]]] = {
         "run --trace TABLE --nodes 1x8 --guarantee rad=4",
         ("has no team 'rad'", "did you mean 'red'?"),
     ),
-    "more promises than GPUs": ("run --trace TABLE --nodes 1x8 --guarantee red=9", ("adds up to 9 GPUs, there are 8",)),
+    "more guarantees than GPUs": (
+        "run --trace TABLE --nodes 1x8 --guarantee red=9",
+        ("adds up to 9 GPUs, there are 8",),
+    ),
     "a guarantee that is none": ("run --trace TABLE --nodes 1x8 --guarantee red", ("cannot be 'red'", "vision=16")),
     "no saves and a save": ("run --trace TABLE --nodes 1x8 --no-saves --save 5s", ("--no-saves excludes --save",)),
     "an option that is nearly one": ("run --trce TABLE", ("No such option '--trce'", "--trace")),

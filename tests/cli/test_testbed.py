@@ -45,7 +45,7 @@ def test_no_token_to_join_goes_unencrypted_to_another_machine(
     assert "--allow-plain-http" in done.err
 
 
-def test_a_machine_joins_once_with_a_token_and_again_only_when_told(
+def test_a_machine_joins_once_with_a_token_and_again_only_when_reported(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, administrator: Testbed
 ) -> None:
     token = typed(capsys, "node", "token").out.strip()

@@ -35,7 +35,7 @@ class Both:
             return await getattr(client, method)(*args, **named)
 
     def all(self, method: str, *args: Any, most: int = 1000, **named: Any) -> list[Any]:
-        """The first so many items of an iteration, which is then left."""
+        """The first items of an iteration, which is then left."""
         if self.kind == "blocking":
             with Client(self.url, "secret", **self.settings) as client:
                 found: list[Any] = []

@@ -111,7 +111,7 @@ def serving(fake: Fake) -> Iterator[Fake]:
                     self.wfile.write(b"%x\r\n%b\r\n" % (len(part), part))
                 self.wfile.write(b"0\r\n\r\n")
             except OSError:
-                pass  # whoever listened has left
+                pass  # the client has disconnected
 
         do_GET = do_POST = do_PUT = do_DELETE = _any  # noqa: N815 - the names of the standard library
 

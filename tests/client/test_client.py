@@ -47,14 +47,14 @@ def test_names_are_parts_of_paths_and_those_of_queues_have_slashes(fake: Fake, c
     assert fake.seen[-1].path == "/v1/jobs/1%2F2"
 
 
-def test_a_refusal_carries_all_that_was_told(fake: Fake, client: Both) -> None:
+def test_a_refusal_carries_all_that_was_reported(fake: Fake, client: Both) -> None:
     fault = {"path": ["gangs", 0, "gpus"], "code": "unknown_key", "why": "no such key", "hint": "gpus"}
-    told = problem(422, "bad_document", hint="mend it", field="gpus", request_id="r1", faults=[fault])
+    told = problem(422, "bad_document", hint="correct it", field="gpus", request_id="r1", faults=[fault])
     fake.on("POST", "/v1/jobs", told)
     with pytest.raises(Problem) as caught:
         client("submit", {"command": "true"})
     error = caught.value
-    assert (error.status, error.code, error.detail, error.hint) == (422, "bad_document", "because", "mend it")
+    assert (error.status, error.code, error.detail, error.hint) == (422, "bad_document", "because", "correct it")
     assert (error.field, error.request_id, error.faults[0].path) == ("gpus", "r1", ("gangs", 0, "gpus"))
 
 
@@ -64,7 +64,7 @@ def test_what_is_not_there_has_an_exception_of_its_own(fake: Fake, client: Both)
         client("job", "99")
 
 
-def test_an_answer_of_somebody_else_is_recognised(fake: Fake, client: Both) -> None:
+def test_an_answer_of_another_user_is_recognised(fake: Fake, client: Both) -> None:
     fake.on("GET", "/v1/health", Reply(b"<html>proxy</html>", 502))
     with pytest.raises(Problem, match="does not come from Corral"):
         client("health")
@@ -138,7 +138,7 @@ def test_what_must_not_be_done_twice_is_not_repeated(fake: Fake, client: Both) -
 
 
 @pytest.mark.parametrize("kind", ["blocking", "asynchronous"])
-def test_nobody_there_is_told_at_once_where_it_is_asked_for(kind: str) -> None:
+def test_no_one_there_is_reported_at_once_where_it_is_asked_for(kind: str) -> None:
     with pytest.raises(Unreachable, match="no server answers at") as caught:
         Both(kind, "http://127.0.0.1:1", first_patience_s=0)("health")
     assert "corral up" in caught.value.hint
@@ -233,7 +233,7 @@ def test_waiting_has_an_end(fake: Fake, client: Both) -> None:
 
 
 class Log:
-    """A log as the server has it, by attempt. ``hidden``: so many bytes at the end are written while it is followed."""
+    """A log as the server has it, by attempt. ``hidden``: this many bytes at the end are written while followed."""
 
     def __init__(self, *attempts: bytes, hidden: int = 0, torn: bool = False) -> None:
         self.attempts, self.hidden, self.torn = list(attempts), hidden, torn

@@ -61,7 +61,7 @@ def test_a_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["nonsense", "[]", '{"url": "x"}'])
-def test_a_file_that_says_nothing_is_told(tmp_path: Path, text: str) -> None:
+def test_a_file_that_says_nothing_is_reported(tmp_path: Path, text: str) -> None:
     kept(tmp_path, text=text)
     with pytest.raises(BadCredentials, match="is invalid"):
         find_credentials(home(tmp_path))

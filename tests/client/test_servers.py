@@ -32,7 +32,7 @@ def sent_to(there: Fake) -> Reply:
 
 
 @pytest.mark.parametrize("kind", ["blocking", "awaited"])
-def test_whoever_does_not_lead_names_the_leader_which_is_asked(fake: Fake, other: Fake, kind: str) -> None:
+def test_who_does_not_lead_names_the_leader_which_is_asked(fake: Fake, other: Fake, kind: str) -> None:
     fake.on("POST", PATH, sent_to(other))
     other.on("POST", PATH, Reply({"seq": 5}))
     assert Both(kind, fake.url)("cancel", "7").seq == 5
@@ -41,14 +41,14 @@ def test_whoever_does_not_lead_names_the_leader_which_is_asked(fake: Fake, other
 
 
 @pytest.mark.parametrize("kind", ["blocking", "awaited"])
-def test_where_nobody_answers_the_next_is_asked(fake: Fake, kind: str) -> None:
+def test_where_no_one_answers_the_next_is_asked(fake: Fake, kind: str) -> None:
     fake.on("POST", PATH, Reply({"seq": 6}))
     assert Both(kind, f"http://127.0.0.1:1,{fake.url}/")("cancel", "7").seq == 6
 
 
 @pytest.mark.parametrize("kind", ["blocking", "awaited"])
 def test_the_next_is_asked_also_by_those_who_would_not_wait_for_a_single_one(fake: Fake, kind: str) -> None:
-    """As the command line does: with one server it says at once that nobody is there."""
+    """As the command line does: with one server it reports at once that there is no server."""
     fake.on("POST", PATH, Reply({"seq": 6}))
     assert Both(kind, f"http://127.0.0.1:1,{fake.url}", first_patience_s=0.0)("cancel", "7").seq == 6
 
@@ -125,7 +125,7 @@ def test_a_server_that_is_merely_slow_is_waited_for(fake: Fake, other: Fake, kin
 
 
 @pytest.mark.parametrize("kind", ["blocking", "awaited"])
-def test_what_may_have_happened_is_not_done_again_but_told_of_soon(frozen: Fake, other: Fake, kind: str) -> None:
+def test_what_may_have_happened_is_not_done_again_but_reported_of_soon(frozen: Fake, other: Fake, kind: str) -> None:
     other.on("GET", "/v1/health", healthy("leader"))
     began = time.monotonic()
     with pytest.raises(Unreachable, match=f"{other.url} is the leader") as told:

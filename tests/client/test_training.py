@@ -101,7 +101,7 @@ def told(before: str = "", after: str = "", **variables: str) -> subprocess.Comp
     return subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=60)
 
 
-def test_within_corral_sigterm_is_noted_and_harms_nobody() -> None:
+def test_within_corral_sigterm_is_noted_and_harms_no_one() -> None:
     assert told(CORRAL_JOB_ID="1").stdout == "alive True 85\n"
 
 
@@ -161,7 +161,7 @@ def test_helpers_can_be_ended_as_ever(method: str, tmp_path: Path) -> None:
     assert done.stdout == "-15\n", done.stderr
 
 
-def test_what_is_left_is_told_by_a_clock_that_nobody_can_set(tmp_path, monkeypatch):
+def test_what_is_left_is_reported_by_a_clock_that_no_one_can_set(tmp_path, monkeypatch):
     """The time of day in the warning is an hour off: the wall clock was set since."""
     file = tmp_path / "warning.json"
     monkeypatch.setenv("CORRAL_WARNING_FILE", str(file))

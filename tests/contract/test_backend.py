@@ -1,4 +1,4 @@
-"""What every backend must do, whatever carries its tasks. Each way of running tasks brings a `Stage` that says how a
+"""What every backend must do, however it runs tasks. Each way of running tasks brings a `Stage` that says how a
 task with a given part to play is ordered there."""
 
 from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ class Stage(Protocol):
     def prints(self, key: TaskKey, text: str) -> TaskOrder: ...
 
     def runs(self, key: TaskKey) -> TaskOrder:
-        """Runs until it is told to leave, and then dies of SIGTERM."""
+        """Runs until it is stopped, and then dies of SIGTERM."""
         ...
 
     def saves(self, key: TaskKey, step: int) -> TaskOrder:
@@ -212,7 +212,7 @@ def test_it_has_at_least_one_machine(backend: Backend):
 
 
 @pytest.mark.parametrize("code", [0, 3, 85])
-def test_a_task_is_told_up_then_down_with_its_exit_code(
+def test_a_task_is_reported_up_then_down_with_its_exit_code(
     backend: Backend, stage: Stage, collector: Collector, code: int
 ):
     before_ms = now_ms()
@@ -224,14 +224,14 @@ def test_a_task_is_told_up_then_down_with_its_exit_code(
     assert [r.phase for r in collector.of(KEY) if isinstance(r, TaskReport)] == [Phase.UP, Phase.DOWN]
 
 
-def test_many_tasks_at_once_are_each_told_once(backend: Backend, stage: Stage, collector: Collector):
+def test_many_tasks_at_once_are_each_reported_once(backend: Backend, stage: Stage, collector: Collector):
     keys = [TaskKey(f"{n}/main", 1, task) for n in range(10) for task in range(2)]
     backend.launch([stage.exits(key, key.task) for key in keys])
     assert [collector.down(key).exit_code for key in keys] == [key.task for key in keys]
     assert sum(isinstance(report, TaskReport) for report in collector.heard) == 2 * len(keys)
 
 
-def test_the_same_key_is_told_again_and_not_run_again(backend: Backend, stage: Stage, collector: Collector):
+def test_the_same_key_is_reported_again_and_not_run_again(backend: Backend, stage: Stage, collector: Collector):
     order = stage.prints(KEY, "once\n")
     backend.launch([order])
     first = collector.down(KEY)
@@ -242,7 +242,7 @@ def test_the_same_key_is_told_again_and_not_run_again(backend: Backend, stage: S
     assert part.data == b"once\n"
 
 
-def test_a_task_that_cannot_start_is_told_down_and_why(backend: Backend, stage: Stage, collector: Collector):
+def test_a_task_that_cannot_start_is_reported_down_and_why(backend: Backend, stage: Stage, collector: Collector):
     backend.launch([stage.cannot_start(KEY)])
     down = collector.down(KEY)
     assert down.failure is FailureClass.USER_ERROR
@@ -282,7 +282,7 @@ def test_a_warned_task_saves_and_leaves(backend: Backend, stage: Stage, collecto
     down = collector.down(KEY)
     collector.step(KEY, 7)
     assert (down.exit_code, down.failure) == (85, None)
-    assert collector.heard[-1] is down, "what was saved is told before the end"
+    assert collector.heard[-1] is down, "what was saved is reported before the end"
 
 
 def test_a_stubborn_task_is_killed_at_the_deadline(backend: Backend, stage: Stage, collector: Collector):
@@ -296,7 +296,9 @@ def test_a_stubborn_task_is_killed_at_the_deadline(backend: Backend, stage: Stag
     assert down.at_ms >= deadline_ms - 50, "monotonic and wall clock differ a little, no more"
 
 
-def test_running_and_ended_tasks_are_told_again_after_a_restart(backend: Backend, stage: Stage, collector: Collector):
+def test_running_and_ended_tasks_are_reported_again_after_a_restart(
+    backend: Backend, stage: Stage, collector: Collector
+):
     runs, ended = TaskKey("1/main", 1, 0), TaskKey("2/main", 1, 0)
     backend.launch([stage.runs(runs), stage.exits(ended, 3)])
     up, down = collector.up(runs), collector.down(ended)
@@ -312,7 +314,7 @@ def test_running_and_ended_tasks_are_told_again_after_a_restart(backend: Backend
     backend.open(collector, 2)
 
 
-def test_an_end_without_a_server_is_told_to_the_next(backend: Backend, stage: Stage, collector: Collector):
+def test_an_end_without_a_server_is_reported_to_the_next(backend: Backend, stage: Stage, collector: Collector):
     backend.launch([stage.saves(KEY, 5)])
     collector.up(KEY)
     until(lambda: stage.is_ready(backend, KEY))

@@ -1,4 +1,4 @@
-"""What every journal promises, in memory, on SQLite and on PostgreSQL alike."""
+"""What every journal guarantees, in memory, on SQLite and on PostgreSQL alike."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -51,7 +51,7 @@ class Harness(Protocol):
     def come_back(self) -> None: ...
 
     def take_away(self, pilot: str) -> None:
-        """Somebody else ends a pilot."""
+        """Another program ends a pilot."""
         ...
 
     def count(self, pilot: str) -> int:
@@ -159,11 +159,11 @@ def is_in(provider: Provider, pilot: str, phase: PilotPhase) -> Callable[[], boo
 
 
 def is_over(provider: Provider, pilot: str) -> Callable[[], bool]:
-    """Told as over, or not told of any more."""
+    """Reported as ended, or not reported any more."""
     return lambda: (sighting := seen(provider, pilot)) is None or sighting.phase is PilotPhase.ENDED
 
 
-def test_nothing_is_seen_of_a_pilot_that_nobody_asked_for(harness: Harness) -> None:
+def test_nothing_is_seen_of_a_pilot_that_no_one_asked_for(harness: Harness) -> None:
     assert list(harness.provider().look(["gpu-1"])) == []
     assert list(harness.provider().look([])) == []
 
@@ -275,7 +275,7 @@ def test_one_that_others_end_is_seen_to_be_over(harness: Harness, fake_server: F
     assert is_in(provider, "gpu-2", PilotPhase.STARTED)()
 
 
-def test_only_what_is_asked_about_is_told(harness: Harness, fake_server: FakeServer) -> None:
+def test_only_what_is_asked_about_is_reported(harness: Harness, fake_server: FakeServer) -> None:
     provider = harness.provider()
     provider.acquire([order(fake_server, "gpu-1")])
     provider.acquire([order(fake_server, "gpu-2")])

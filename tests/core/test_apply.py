@@ -24,10 +24,10 @@ PLACED = e.GangPlaced(2, "j/main", 1, (seat("a0", 0),))
 NEWS = e.NodeAdded(3, node_spec("a1", 2, ("a",), cpu_milli=4000))
 EVICTED = e.GangEvicted(4, "j/main", 1, Cause.REQUEUE, 5)
 
-#: Each ends with an event on a cluster that has just changed and that nobody has looked at since.
+#: Each ends with an event on a cluster that has just changed and that was not planned since.
 STREAMS = {
     "a gang is placed": (*BEFORE, PLACED),
-    "a gang is told to leave": (*BEFORE, PLACED, NEWS, EVICTED),
+    "a gang is evicted": (*BEFORE, PLACED, NEWS, EVICTED),
     "a gang claims seats": (*BEFORE, NEWS, e.GangClaimed(4, "j/main", 0, (seat("a0", 0),))),
     "a gang breaks": (*BEFORE, PLACED, NEWS, e.NodeLost(4, "a0")),
     "a gang is repaired": (
@@ -44,7 +44,7 @@ STREAMS = {
 
 
 @pytest.mark.parametrize("stream", STREAMS.values(), ids=STREAMS.keys())
-def test_the_columns_are_right_though_nobody_looked_before(stream):
+def test_the_columns_are_right_though_no_one_looked_before(stream):
     state = State(Settings(levels=("rack",)))
     for event in stream:
         apply(state, event)
@@ -81,7 +81,7 @@ def test_what_the_cluster_has_leaves_lost_nodes_out():
     assert total["gpu_milli"] == 0
 
 
-def test_a_node_described_anew_while_it_is_lost_counts_once_when_it_returns():
+def test_a_node_described_again_while_it_is_lost_counts_once_when_it_returns():
     made = World().rack("a", 1, 4)
     made.tell(f.NodeGone("a0"))
     made.take(commands.add_node(made.state, node_spec("a0", 8, ("a",)), made.now))

@@ -67,7 +67,7 @@ def test_a_line_that_moves_on_for_long_stays_in_order_and_forgets_who_left(seed)
     assert list(entry) == [f"g{rank}" for rank in standing]
 
 
-def test_ages_give_the_oldest_first_whoever_came_back_among_them():
+def test_ages_give_the_oldest_first_who_came_back_among_them():
     ages = Ages()
     gangs = [gang(rank) for rank in range(6)]
     for each in gangs:

@@ -49,7 +49,7 @@ def test_a_gpu_shared_by_slices_is_free_again_only_when_its_last_slice_is_back()
     assert columns(capacity) == before
 
 
-def test_shared_slots_offers_only_gpus_with_room_for_the_slice_that_nobody_claims():
+def test_shared_slots_offers_only_gpus_with_room_for_the_slice_that_no_one_claims():
     capacity = cluster()
     capacity.take(0, 0b0001, 30_000, ())
     capacity.take(1, 0b0010, 70_000, ())
@@ -73,7 +73,7 @@ def test_an_amount_claimed_is_not_offered_to_newcomers_beyond_what_the_leaving_g
     capacity.take(0, 0b0001, 0, amounts({"cpu_milli": 3000}))
     capacity.claim(0, 0b0001, amounts({"cpu_milli": 3500}))
     assert capacity.amount_left(0, "cpu_milli") == 1000 - 3500
-    capacity.pledge(0, amounts({"cpu_milli": 3000}), -1)  # the holder is told to leave
+    capacity.pledge(0, amounts({"cpu_milli": 3000}), -1)  # the holder is evicted
     assert capacity.amount_left(0, "cpu_milli") == 1000 - 500
 
 

@@ -53,7 +53,7 @@ BAD_DEMANDS = {
     "a step of zero": ("bad_range", demand_of(tasks=4, tasks_min=2, step=0)),
     "a step that misses the fewest tasks": ("bad_range", demand_of(tasks=4, tasks_min=1, step=2)),
     "negative spares": ("negative_amount", demand_of(spares=-1)),
-    "nobody to each domain": ("bad_range", demand_of(spread="rack", spread_max=0)),
+    "no task to each domain": ("bad_range", demand_of(spread="rack", spread_max=0)),
     "negative GPUs": ("negative_amount", demand_of(gpus=-1)),
     "a negative slice": ("negative_amount", slice_of(-5)),
     "negative VRAM": ("negative_amount", demand_of(vram_mib_min=-1)),
@@ -71,8 +71,8 @@ BAD_DEMANDS = {
     "a level that does not exist": ("no_such_level", demand_of(within="spine")),
     "a preferred level that does not exist": ("no_such_level", demand_of(prefer="spine")),
     "a spread over a level that does not exist": ("no_such_level", demand_of(spread="spine")),
-    "a GPU nobody has": ("no_such_gpu_model", demand_of(models=("B200",))),
-    "VRAM nobody has": ("no_such_vram", demand_of(vram_mib_min=90_000)),
+    "a GPU that no node has": ("no_such_gpu_model", demand_of(models=("B200",))),
+    "VRAM that no node has": ("no_such_vram", demand_of(vram_mib_min=90_000)),
     "less VRAM than any GPU has": ("no_such_vram", demand_of(vram_mib_max=40_000)),
     "a slice larger than any GPU": ("no_such_vram", slice_of(80_001)),
     "a task larger than any node": ("no_node_large_enough", demand_of(gpus=9)),
@@ -115,7 +115,7 @@ BAD_JOBS = {
         "deadline_before_begin", dict(begin_ms=3_000_000, deadline_ms=2_000_000),
     ),
     "a deadline that has passed": ("deadline_passed", dict(deadline_ms=START_MS)),
-    "a dependency on nobody": ("no_such_job", dict(after=(Dependency("ghost"),))),
+    "a dependency on a job that does not exist": ("no_such_job", dict(after=(Dependency("ghost"),))),
     "a dependency on itself": ("dependency_cycle", dict(after=(Dependency("j"),))),
     "a priority above the ceiling": ("priority_too_high", dict(queue="small", priority=4)),
     "more GPUs than the queue may ever have": (
@@ -352,12 +352,12 @@ BAD_QUEUES = {
         "q",
         dict(guarantee=gpu_amounts(2), limit=gpu_amounts(1)),
     ),
-    "more promised than the parent has": (
+    "more guaranteed than the parent has": (
         "guarantees_exceed_parent",
         "org/y",
         dict(guarantee=gpu_amounts(4)),
     ),
-    "less than the children are promised": (
+    "less than the children are guaranteed": (
         "guarantees_exceed_parent",
         "org",
         dict(guarantee=gpu_amounts(4)),

@@ -43,10 +43,10 @@ def test_a_place_that_holds_is_committed():
 BAD_PLACES = {
     "an attempt that is over": Place("j/main", 0, WHOLE),
     "an attempt that is not next": Place("j/main", 2, WHOLE),
-    "a gang nobody knows": Place("ghost/main", 1, WHOLE),
+    "a gang that does not exist": Place("ghost/main", 1, WHOLE),
     "half of the gang": Place("j/main", 1, WHOLE[:1]),
     "one task too many": Place("j/main", 1, (*WHOLE, seat("a0", 0, 1))),
-    "spares nobody asked for": Place("j/main", 1, WHOLE, WHOLE[:1]),
+    "spares that were not requested": Place("j/main", 1, WHOLE, WHOLE[:1]),
     "a seat too small": Place("j/main", 1, (WHOLE[0], seat("a1", 0))),
     "a slice instead of GPUs": Place("j/main", 1, (WHOLE[0], Seat("a1", 0b11, 1000))),
     "the same GPUs twice": Place("j/main", 1, (WHOLE[0], WHOLE[0])),
@@ -185,7 +185,7 @@ SPOILED = {
 
 
 @pytest.mark.parametrize("spoil", SPOILED.values(), ids=SPOILED.keys())
-def test_nobody_is_evicted_in_vain_if_meanwhile(spoil):
+def test_no_one_is_evicted_in_vain_if_meanwhile(spoil):
     made, low, _, decision = crowded()
     spoil(made, low)
     leaving = [gang.id for gang in low if gang.state is GangState.STOPPING]
@@ -202,7 +202,7 @@ def test_room_that_was_refused_leaves_nothing_behind_for_the_rest_of_the_plan():
     assert (single.claim, high.claim) == (WHOLE[:1], ())
 
 
-def test_room_that_was_refused_promises_nobody_the_cpus_of_its_victims():
+def test_room_that_was_refused_promises_no_one_the_cpus_of_its_victims():
     made = world()
     victim = made.run("v", demand=demand_of(amounts=amounts({"cpu_milli": 4000})), seats=[seat("a0", 0)])
     made.submit("j", demand=demand_of(gpus=2), priority=1)
@@ -223,7 +223,7 @@ def test_victims_have_their_own_grace_to_leave():
     ]
 
 
-def test_a_shared_gpu_is_not_claimed_once_somebody_else_shares_it():
+def test_a_shared_gpu_is_not_claimed_once_another_user_shares_it():
     made = world(1)
     part = demand_of(gpus=0, slice_mib=10_000)
     victim = made.run("v", demand=part, seats=[seat("a0", 0, slice_mib=10_000)])

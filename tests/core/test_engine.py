@@ -22,13 +22,13 @@ def running(**spec) -> tuple[World, Gang]:
 # ---- what is no news ----------------------------------------------------------------------------------
 
 STALE = {
-    "tasks of a gang nobody knows": f.TasksUp("ghost/main", 1, 1),
-    "the end of a gang nobody knows": f.TasksDown("ghost/main", 1, 1),
-    "a checkpoint of a gang nobody knows": f.Saved("ghost/main", 1, 1),
-    "the loss of a node nobody knows": f.NodeGone("ghost"),
-    "the return of a node nobody knows": f.NodeBack("ghost"),
-    "the health of a node nobody knows": f.NodeObserved("ghost", Health.FAILED),
-    "the health of a GPU of a node nobody knows": f.GpuObserved("ghost", 0, Health.FAILED),
+    "tasks of a gang that does not exist": f.TasksUp("ghost/main", 1, 1),
+    "the end of a gang that does not exist": f.TasksDown("ghost/main", 1, 1),
+    "a checkpoint of a gang that does not exist": f.Saved("ghost/main", 1, 1),
+    "the loss of a node that does not exist": f.NodeGone("ghost"),
+    "the return of a node that does not exist": f.NodeBack("ghost"),
+    "the health of a node that does not exist": f.NodeObserved("ghost", Health.FAILED),
+    "the health of a GPU of a node that does not exist": f.GpuObserved("ghost", 0, Health.FAILED),
     "a GPU the node does not have": f.GpuObserved("a0", 8, Health.FAILED),
     "a GPU with a negative number": f.GpuObserved("a0", -1, Health.FAILED),
     "a start of the attempt before": f.TasksUp("j/main", 1, 0b11),
@@ -36,7 +36,7 @@ STALE = {
     "a loss of tasks of the attempt before": f.TasksDown("j/main", 1, 1, 1, FailureClass.NODE_LOST, "a0"),
     "a checkpoint of the attempt before": f.Saved("j/main", 1, 99),
     "an end of an attempt that has not begun": f.TasksDown("j/main", 3, 0b11),
-    "a start told twice": f.TasksUp("j/main", 2, 0b11),
+    "a start reported twice": f.TasksUp("j/main", 2, 0b11),
     "the end of no task at all": f.TasksDown("j/main", 2, 0),
     "the end of tasks it does not have": f.TasksDown("j/main", 2, 0b11100, 1),
     "a checkpoint that is older than the newest": f.Saved("j/main", 2, 4),
@@ -169,7 +169,7 @@ def test_a_node_that_comes_back_takes_work_again():
     assert state_of(gang) is GangState.STARTING
 
 
-def test_one_failed_gpu_stops_its_owner_and_nobody_else():
+def test_one_failed_gpu_stops_its_owner_and_no_other():
     made = world()
     owner = made.run("owner", seats=[seat("a0", 0)])
     other = made.run("other", seats=[seat("a0", 1)])

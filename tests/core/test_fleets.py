@@ -62,7 +62,7 @@ def test_what_is_missing_is_written_down_before_it_is_asked_for() -> None:
     assert found.acquire == ["gpu-1", "gpu-2"]
 
 
-def test_what_nobody_knows_of_is_asked_for_again_under_the_same_name() -> None:
+def test_what_no_one_knows_of_is_asked_for_again_under_the_same_name() -> None:
     fleets = fleets_with("gpu-1", "gpu-2")
     see(fleets, "gpu-1", WAITING)
     found = owed(fleets)
@@ -186,7 +186,7 @@ def test_a_machine_that_is_about_to_be_taken_away_is_replaced_before() -> None:
     assert ("PilotOrdered", "gpu-3") in kinds(owed(fleets, nodes))
     see(fleets, "gpu-3", STARTED)
     nodes["gpu-3"] = PilotNode()
-    assert kinds(owed(fleets, nodes)) == [("PilotJoined", "gpu-3")]  # and nobody is sent away for it
+    assert kinds(owed(fleets, nodes)) == [("PilotJoined", "gpu-3")]  # and no node is given back for it
 
 
 def test_a_machine_that_is_lent_for_a_minute_is_not_replaced_when_it_comes() -> None:
@@ -224,7 +224,7 @@ REFUSED = {
     "no nodes at all": ({"nodes_min": 0, "nodes_max": 0}, "bad_nodes"),
     "the least above the most": ({"nodes_min": 3, "nodes_max": 2}, "bad_nodes"),
     "no cool-down": ({"idle_ms": 0}, "bad_idle"),
-    "a moment": ({"lasts_ms": 10}, "bad_time"),
+    "10 ms": ({"lasts_ms": 10}, "bad_time"),
     "a bound without a price": ({"cost_max_milli": 5}, "no_price"),
     "a negative price": ({"price_milli": -5}, "bad_price"),
 }

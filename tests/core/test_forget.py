@@ -1,4 +1,4 @@
-"""A job that is over can be let go, and nobody misses it."""
+"""A job that has ended can be dropped from memory without effect."""
 
 from corral.core import events as e
 from corral.core.apply import apply

@@ -164,7 +164,7 @@ def test_another_account_holds_a_job_until_an_administrator_says_that_it_shall_r
     assert (harness.job.suspended, harness.job.account) == (None, "other")
 
 
-def test_nobody_can_release_a_job_to_an_account_as_which_no_machine_can_run_it() -> None:
+def test_no_one_can_release_a_job_to_an_account_as_which_no_machine_can_run_it() -> None:
     harness = Harness()
     harness.cannot_run_as = lambda account: "" if account == "ann-unix" else "no machine can"
     harness.set("other")

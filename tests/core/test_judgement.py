@@ -1,4 +1,4 @@
-"""Who is to blame when a gang fails: nobody before it is known what came first."""
+"""What is blamed when a gang fails: nothing before it is known what came first."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_node_is_to_blame_that_is_found_lost_as_late_as_the_lease_allows(known
     assert gang.retries == {FailureClass.NODE_LOST: 1}
 
 
-def test_where_no_other_machine_could_be_the_cause_nobody_waits():
+def test_where_no_other_machine_could_be_the_cause_no_one_waits():
     world = World().rack("a", 2).queue("team")
     one = world.run("one", "team", demand_of(8))
     world.down(one, 1)
@@ -91,7 +91,7 @@ def test_where_no_other_machine_could_be_the_cause_nobody_waits():
     assert state_of(several) is GangState.FAILED
 
 
-def test_a_gang_that_succeeds_waits_for_nobody():
+def test_a_gang_that_succeeds_waits_for_no_one():
     world, gang = gang_on_two_nodes()
     exits(world, gang, 0, 0)
     exits(world, gang, 1, 0)
@@ -99,7 +99,7 @@ def test_a_gang_that_succeeds_waits_for_nobody():
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_a_rank_that_was_killed_explains_the_others_whoever_is_heard_first(order: tuple[int, int]):
+def test_a_rank_that_was_killed_explains_the_others_who_is_received_first(order: tuple[int, int]):
     world, gang = gang_on_two_nodes()
     for task in order:
         if task == 1:

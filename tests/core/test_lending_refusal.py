@@ -1,4 +1,4 @@
-"""Work that nobody will ever lend to is refused when it is submitted; whatever may be had some day is accepted."""
+"""Work that no queue will ever lend to is refused at submission; work that may run some day is accepted."""
 
 import pytest
 

@@ -170,7 +170,7 @@ RARE = (
     a_gang_that_shrinks_is_held,
 )
 
-#: A broken gang is repaired or told to leave; it does not stop by itself.
+#: A broken gang is repaired or evicted; it does not stop by itself.
 NEVER_TAKEN: set[Move] = {(GangState.BROKEN, e.GangStopped, GangState.WAITING)}
 
 

@@ -69,7 +69,7 @@ def test_a_users_limit_counts_that_user_alone():
     assert kinds(made, "a", 1, user="bob") == []
 
 
-def test_every_broken_bound_is_told_and_not_only_the_first():
+def test_every_broken_bound_is_reported_and_not_only_the_first():
     made = tree(queue("org", limit=1), queue("org/a", limit=1, user_limit=1, budget=Budget(1, 1)))
     assert kinds(made, "org/a", 2, gpu_ms=2) == [
         "user_limit org/a", "limit org", "limit org/a", "budget org/a",
@@ -131,7 +131,7 @@ def test_entitled(used, asked, expected):
     assert made.is_entitled("a", "b", dict(gpu_amounts(asked)), 0) is expected
 
 
-def test_without_a_guarantee_nobody_is_entitled():
+def test_without_a_guarantee_no_one_is_entitled():
     assert not tree(queue("a"), queue("b")).is_entitled("a", "b", dict(gpu_amounts(1)), 0)
 
 

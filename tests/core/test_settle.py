@@ -43,7 +43,7 @@ def evict(made: World, gang: Gang, cause: Cause) -> None:
     made.apply(e.GangEvicted(made.now, gang.id, gang.attempt, cause, made.now + 30_000))
 
 
-# ---- without being told to leave ----------------------------------------------------------------------
+# ---- without an eviction ----------------------------------------------------------------------
 
 ENDS = {
     "exit 0 is success": (dict(exit_code=0), GangState.SUCCEEDED),
@@ -78,20 +78,20 @@ def test_the_first_bad_exit_code_of_a_gang_decides():
     made = world()
     gang = made.run("j", demand=demand_of(tasks=3))
     made.tell(f.TasksDown(gang.id, gang.attempt, 0b001, 3))
-    assert state_of(gang) is GangState.STOPPING, "the others are told to stop"
+    assert state_of(gang) is GangState.STOPPING, "the others are stopped"
     made.tell(f.TasksDown(gang.id, gang.attempt, 0b110, 0))
     assert state_of(gang) is GangState.FAILED
     assert gang.exit_code == 3
 
 
-# ---- told to leave ------------------------------------------------------------------------------------
+# ---- after an eviction ------------------------------------------------------------------------------------
 
 RETURNING = (Cause.RECLAIM, Cause.PRIORITY, Cause.TIME_SHARE, Cause.MOVE, Cause.DRAIN, Cause.REQUEUE)
 
 
 @pytest.mark.parametrize("cause", RETURNING)
 @pytest.mark.parametrize("exit_code", [1, 85, 130, 137, 143])
-def test_whoever_was_told_to_leave_and_left_comes_back_whatever_its_exit_code(cause, exit_code):
+def test_who_was_evicted_and_left_comes_back_whatever_its_exit_code(cause, exit_code):
     made = world()
     gang = made.run("j")
     evict(made, gang, cause)

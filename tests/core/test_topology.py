@@ -23,7 +23,7 @@ def test_nodes_are_numbered_along_the_tree_with_numbers_in_names_read_as_numbers
     assert names[-1] == "z10r11n12"
 
 
-def test_numbering_does_not_depend_on_the_order_in_which_nodes_are_told():
+def test_numbering_does_not_depend_on_the_order_in_which_nodes_are_reported():
     shuffled = PLACES.copy()
     random.Random(1).shuffle(shuffled)
     assert tree(*shuffled).nodes == tree(*PLACES).nodes

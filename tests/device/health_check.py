@@ -3,7 +3,7 @@
     PYTHONPATH=src python tests/device/health_check.py
 
 Needs Corral's sources and its requirements msgspec and nvidia-ml-py; with torch installed the GPUs are tried as well,
-and a watch over the machine is let run for a while: it must find nothing wrong with a healthy machine, hear a drill at
+and a watch over the machine is let run for a while: it must find nothing wrong with a healthy machine, see a drill at
 once, and take the GPU back after a probe. Exit 0: every check that could be made held.
 """
 
@@ -69,7 +69,7 @@ def read_everything(node: NodeSpec, data: Path, found: dict[str, object]) -> lis
     heard = devices.listen(0.5)
     found["listened_ms"] = round((time.monotonic() - began) * 1000, 1)
     devices.close()
-    faults = [f"Xid {each.xid} was heard" for each in heard]
+    faults = [f"Xid {each.xid} was received" for each in heard]
     faults += [f"{each.uuid} is not there" for each in readings if not each.is_there]
     faults += [f"{each.uuid} tells no temperature" for each in readings if each.temperature_c is None]
     for reading in readings:
@@ -95,7 +95,7 @@ def tried(uuid: str) -> ProbeReading:
 
 
 def watch(node: NodeSpec, data: Path, found: dict[str, object]) -> list[str]:
-    """A drill on a real GPU: heard at once, and over after a probe."""
+    """A drill on a real GPU: seen at once, and over after a probe."""
     told: list[tuple[float, HealthReport]] = []
 
     def hear(report: Report) -> None:
@@ -122,7 +122,7 @@ def watch(node: NodeSpec, data: Path, found: dict[str, object]) -> list[str]:
     write_drills(health_folder(data), {0: InjectedFault(xids=(InjectedXid(79, time.time_ns() // 1_000_000),))})
     seen = until(Health.FAILED, 10)
     found["drill_heard_ms"] = None if seen is None else round((seen - drilled) * 1000)
-    faults += ["the drill was not heard"] if seen is None else []
+    faults += ["the drill was not seen"] if seen is None else []
     back = until(Health.HEALTHY, PROBE_MS / 1000)
     found["back_after_s"] = None if back is None else round(back - drilled, 1)
     can_try = any(probe["passed"] is not None for probe in found["probes"])  # type: ignore[attr-defined]

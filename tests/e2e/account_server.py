@@ -1,4 +1,4 @@
-"""A server as root or as somebody else, its users, and a task that tries what it can reach of another's.
+"""A server as root or as another user, its users, and a task that tries what it can reach of another's.
 
 Knows whole servers, accounts that every machine has, and `probe.py`.
 """
@@ -22,14 +22,14 @@ from tests.e2e.live import Live
 
 SERVER_ACCOUNT, ANN, BEN = "nobody", "daemon", "bin"
 PROBE = Path(__file__).with_name("probe.py")
-#: A Python that everybody can execute.
+#: A Python that all users can execute.
 PYTHON = "/usr/bin/python3"
 #: What one account can do to its own processes, whatever they see of one another, where the kernel has no Landlock.
 SIGNALS = {"signal the server", "signal the other", "signal the supervisor"}
 
 
 class Cell:
-    """A server, its users ann and ben, and a task of ben's that runs. ``engine``: the socket of a container engine."""
+    """A server, its users ann and ben, and a task of ben's that runs. ``engine``: the socket of a container runtime."""
 
     def __init__(self, server: Live, folder: Path, is_root: bool, engine: str = "") -> None:
         self.server, self.folder, self.is_root, self.engine = server, folder, is_root, engine

@@ -1,4 +1,4 @@
-"""A server for a test, ended with it together with the tasks that it left; as root or as somebody else."""
+"""A server for a test, ended with it together with the tasks that it left; as root or as another user."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def cell(live: Callable[..., Live], folder: Path) -> Callable[..., Cell]:
-    """``is_root``: whether the server is. ``engine``: the socket of its container engine."""
+    """``is_root``: whether the server is. ``engine``: the socket of its container runtime."""
 
     def make(is_root: bool, engine: str = "") -> Cell:
         if not is_root and not can_be_somebody_else():

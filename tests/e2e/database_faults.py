@@ -1,7 +1,7 @@
 """Three servers on one database, to which everything happens that happens to databases, while people submit.
 
 `python -m tests.e2e.database_faults --faults 20` ends with one line of JSON. Each server reaches a real PostgreSQL
-through a proxy of its own; whoever submits uses the client as people do, with all three addresses, and now and then the
+through a proxy of its own; submissions use the client as people do, with all three addresses, and now and then the
 command line. A server that ends is started again after a second, as systemd would.
 
 Unavailable is the time without any submission acknowledged: from the fault on where another server could lead, and from
@@ -43,7 +43,7 @@ from tests.e2e.proxy import DatabaseProxy, Mode
 
 LEASE_S = 5.0
 UNAVAILABLE_S_MAX = CLIENT_S_MAX = 10.0
-SETTLE_S = 45.0  # a server that is not in order so long after the fault has ended is wedged
+SETTLE_S = 45.0  # a server that is not in order this long after the end of the fault is wedged
 CLI_TIMEOUT_S = 60.0
 
 
@@ -110,7 +110,7 @@ class Trio:
                 if told.get("role") == "leader" and told.get("status") == "ok":
                     return number
             time.sleep(0.05)
-        raise AssertionError("nobody leads:\n" + "\n".join(live.errors()[-800:] for live in self.servers))
+        raise AssertionError("no server leads:\n" + "\n".join(live.errors()[-800:] for live in self.servers))
 
     def wedged(self, within_s: float = SETTLE_S) -> list[int]:
         """The servers that are not in order after that time: one leads, the others follow it."""
@@ -167,7 +167,7 @@ class Load:
 
 
 def submit_on(trio: Trio, load: Load, script: Path, number: int, pause_s: float) -> threading.Thread:
-    """Somebody who submits without end, each under a key of its own."""
+    """A user who submits without end, each under a key of its own."""
 
     def run() -> None:
         count = 0
@@ -302,7 +302,7 @@ class Faults:
         return began
 
     def writer_stopped(self) -> float:
-        """A backend that is stopped in the middle of a transaction keeps its locks: then nobody can write."""
+        """A backend that is stopped in the middle of a transaction keeps its locks: then no server can write."""
         ((session,),) = self.ask("SELECT session FROM leader")
         began, epoch = time.monotonic(), self.epoch()
         os.kill(session, signal.SIGSTOP)

@@ -1,6 +1,6 @@
 """Two servers on one database, and the leader is killed again and again while people submit and jobs run.
 
-`python -m tests.e2e.failover --trials 50` ends with one line of JSON. Whoever submits uses the client as people do,
+`python -m tests.e2e.failover --trials 50` ends with one line of JSON. Submissions use the client as people do,
 with both addresses, and finds the leader by itself. The killed server is started again and stands by. Both servers are
 on this machine and share the folder of its tasks; everything else they keep apart.
 """
@@ -33,7 +33,7 @@ TAKEOVER_S_MAX = 10.0
 
 
 class Pair(Live):
-    """Two servers as one, for those who do not care which of them leads."""
+    """Two servers as one, for tests that do not care which of them leads."""
 
     def __init__(self, folder: Path, address: str, lease_s: float) -> None:
         super().__init__(folder / "a")
@@ -114,7 +114,7 @@ class Failover(Trial):
 
     def fail_over(self, number: int) -> None:
         killed = self.pair.leader()
-        assert killed is not None, "nobody leads"
+        assert killed is not None, "no server leads"
         other = next(live for live in self.pair.servers if live is not killed)
         killed.kill()
         self.tally.killed["server"] += 1
@@ -127,7 +127,7 @@ class Failover(Trial):
                 break
             except (Unanswered, Refused) as waits:
                 if time.monotonic() - began > 60:
-                    raise AssertionError(f"nobody took over: {waits}\n{other.errors()}") from None
+                    raise AssertionError(f"no server took over: {waits}\n{other.errors()}") from None
                 time.sleep(0.02)
         self.tally.ends[key] = "succeeded"
         self.takeovers_s.append(time.monotonic() - began)
@@ -135,7 +135,7 @@ class Failover(Trial):
         self.tally.back_ms.append(killed.ready_ms)
 
     def findings(self) -> list[str]:
-        """What is wrong with the journal, with the state that it gives, or with who wrote it."""
+        """What is wrong with the journal, with the state that it gives, or with its writers."""
         found = [finding.text for finding in verify(self.pair.address)]
         reader = PostgresReader(self.pair.address)
         try:

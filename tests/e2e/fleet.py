@@ -200,7 +200,7 @@ def recovery(trial: FleetTrial, kind: str, nodes: list[str]) -> None:
 
 
 def strike(trial: FleetTrial, kind: str, jobs: list[str], chance: random.Random) -> list[float]:
-    """Where each of these jobs runs, misfortune strikes; until all run again, elsewhere. Seconds it took each."""
+    """Where each of these jobs runs, a fault is injected; until all run again, elsewhere. Seconds it took each."""
     before = {job: trial.last_runs(job)[0] for job in jobs}
     nodes = [run.node for run in before.values()]
     began = time.monotonic()
@@ -240,7 +240,7 @@ def strike_often(trial: FleetTrial, kinds: list[str], chance: random.Random) -> 
 
 
 def freeze_an_agent(trial: FleetTrial, seconds: float) -> None:
-    """Its job goes on elsewhere, after the first attempt has ended by itself. Whether its late report is heard is not
+    """Its job goes on elsewhere, after the first attempt has ended by itself. Whether its late report arrives is not
     certain: the gateway tells it first that it was given up, and what it then says is no longer late."""
     job = trial.submit(gpus=8, name="frozen")
     trial.until("it begins", lambda: trial.is_whole(job, 1))
@@ -261,7 +261,7 @@ def freeze_an_agent(trial: FleetTrial, seconds: float) -> None:
 
 
 def freeze_the_server(trial: FleetTrial, seconds: float) -> None:
-    """Nobody notices: leases are kept by its gateway. The gateway must not be frozen with it."""
+    """This has no effect: leases are kept by its gateway. The gateway must not be frozen with it."""
     job = trial.submit(gpus=8, name="asleep")
     trial.until("it begins", lambda: trial.is_whole(job, 1))
     lost = len(trial.events("NodeLost"))
@@ -277,7 +277,7 @@ def freeze_the_server(trial: FleetTrial, seconds: float) -> None:
 
 
 def freeze_server_and_gateway(trial: FleetTrial, seconds: float) -> None:
-    """Tasks end by themselves, as nobody can know that they will wake up; when they do they blame no machine."""
+    """Tasks end by themselves, as it is unknown whether they will wake up; when they do they blame no machine."""
     job = trial.submit(gpus=8, name="asleep")
     trial.until("it begins", lambda: trial.is_whole(job, 1))
     lost, gateway = len(trial.events("NodeLost")), trial.bed.child(GATEWAY)
@@ -326,7 +326,9 @@ def main() -> int:
     parser.add_argument("--lease-ms", type=int, default=2_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--netns", action="store_true", help="each agent in a network of its own (root)")
-    parser.add_argument("--freeze-s", type=float, default=0.0, help="then freeze an agent, and the server, for so long")
+    parser.add_argument(
+        "--freeze-s", type=float, default=0.0, help="then freeze an agent, and the server, for this long"
+    )
     parser.add_argument("--takeovers", type=int, default=0, help="before that, kill the leader of two servers so often")
     asked = parser.parse_args()
     before = failover.take_over(asked.takeovers, asked.seed) if asked.takeovers else {}

@@ -2,7 +2,7 @@
 
 `python -m tests.e2e.kill --kills 1000` ends with one line of JSON. The server gets SIGKILL at random moments and is
 started again at once; now and then its planner, its spawner or the supervisor of a task is killed instead. What really
-ran is told by the tasks themselves: each appends to a file of its own, named by the key that it was submitted with.
+ran is recorded by the tasks themselves: each appends to a file of its own, named by the key that it was submitted with.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Submitter(threading.Thread):
 
     def submit(self, key: str, document: dict[str, Any], state: str) -> None:
         id = ask_until_answered(self.live, self.tally, key, document)
-        if self.random.random() < 0.2:  # somebody who never got the answer
+        if self.random.random() < 0.2:  # a client that never got the answer
             again = ask_until_answered(self.live, self.tally, key, document)
             if again != id:
                 self.tally.faults.append(f"{key} is job {id}, and job {again} when asked again")
@@ -184,7 +184,7 @@ class Trial:
         time.sleep(0.1)
 
     def wound(self) -> None:
-        """Now and then something beside the server is killed, and given a moment to be missed."""
+        """Now and then something beside the server is killed, and its absence must be noticed."""
         die = self.random.random()
         if die < 0.1:
             self.kill_one("planner", self.live.planner())
@@ -259,7 +259,7 @@ class Trial:
             time.sleep(0.1)
 
     def run_twice(self) -> set[str]:
-        """Tasks that were begun twice in one attempt, or beside an earlier run, or again although nobody killed their
+        """Tasks that were begun twice in one attempt, or beside an earlier run, or again although nothing killed their
         supervisor; and keys that were given to two jobs."""
         found, bereaved = set(), set()
         for file in (self.script.parent / "ran").iterdir():

@@ -34,7 +34,7 @@ class Refused(Exception):
 
 
 class Unanswered(Exception):
-    """The server was gone before it had answered; nobody knows whether it did what was asked."""
+    """The server was gone before it had answered; it is unknown whether the request was executed."""
 
 
 class Live:
@@ -43,7 +43,7 @@ class Live:
     def __init__(self, data: Path, *, gpus: int = 8, port: int = 0, ahead_s: int = 0, health: str = "") -> None:
         self.data, self.gpus, self.port, self.ahead_s = data, gpus, port or free_port(), ahead_s
         self.health = health  # settings of the watch over the machine, in JSON; empty: none watches
-        self.account: int | None = None  # whom to run as; None: as the tests
+        self.account: int | None = None  # account to run as; None: as the tests
         self.python, self.env = sys.executable, dict[str, str]()  # what runs it; beside the variables of the tests
         self.more: list[str] = []  # further words for the server
         self.process: subprocess.Popen[bytes] | None = None

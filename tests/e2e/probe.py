@@ -136,14 +136,14 @@ def _(_facts: dict[str, Any]) -> object:
 
 for name, place in {"the machine's": "/run/podman/podman.sock", "Corral's": ""}.items():
 
-    @tried(f"speak with {name} container engine")
+    @tried(f"speak with {name} container runtime")
     def _(facts: dict[str, Any], place: str = place) -> object:
         with socket.socket(socket.AF_UNIX) as line:
             line.connect(place or facts["engine"] or "/no-engine")
         return True
 
 
-@tried("list what Corral's container engine keeps")
+@tried("list what Corral's container runtime keeps")
 def _(facts: dict[str, Any]) -> object:
     return facts["engine"] and os.listdir(f"{os.path.dirname(facts['engine'])}/storage")
 

@@ -57,7 +57,7 @@ def main() -> int:
     parser.add_argument("--account", default=os.environ.get(VARIABLE, ""), help="for users who have none")
     parser.add_argument("--cancel-after-ms", type=int, default=86_400_000)
     parser.add_argument("--lease-s", type=float, default=5.0)
-    parser.add_argument("--engine", default="", help="the socket of a container engine")
+    parser.add_argument("--engine", default="", help="the socket of a container runtime")
     asked = parser.parse_args()
     if asked.ahead_s:
         right = time.time_ns

@@ -99,7 +99,7 @@ class SlurmServer:
         return time.monotonic() - began
 
     def told(self) -> str:
-        """For whoever reads why a test has failed."""
+        """For readers of a failed test."""
         lines = [f"{event.seq} {event.at_ms} {event.text}" for event in self.events()[-60:]]
         logs = [
             f"{path}: {path.read_text(errors='replace')[-600:]}"

@@ -1,7 +1,7 @@
 """Who a task runs as and what it can reach: for servers that are root or not, for every state of its user's account,
 and for plain processes and containers. `pytest -s` prints the table.
 
-Whole servers, as root with Podman and as somebody else with a rootless Podman. Each task that runs tries all that
+Whole servers, as root with Podman and as another user with a rootless Podman. Each task that runs tries all that
 `probe.py` lists; the last test tries what only the document of a job can name.
 """
 

@@ -1,7 +1,7 @@
-"""What a task can reach of the server, of other tasks and of the machine, by as whom the server runs.
+"""What a task can reach of the server, of other tasks and of the machine, by the account of the server.
 
-Whole servers, as root and as somebody else; a task of one user tries what `tests/e2e/probe.py` lists against the task
-of another. Who runs as whom when users change is in `test_identity`, and both for every case in `test_account_matrix`.
+Whole servers, as root and as another user; a task of one user tries what `tests/e2e/probe.py` lists against the task
+of another. Which account runs what when users change is in `test_identity`, and both in `test_account_matrix`.
 """
 
 from __future__ import annotations

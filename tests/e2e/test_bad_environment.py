@@ -77,7 +77,7 @@ def test_a_journal_whose_end_was_cut_off_is_refused(live):
     assert "corral db verify" in said
 
 
-@pytest.mark.skipif(not IS_ROOT, reason="only root can become somebody else")
+@pytest.mark.skipif(not IS_ROOT, reason="only root can become another user")
 def test_a_data_directory_that_cannot_be_used_is_named(live):
     server = live()
     server.data.mkdir(mode=0o700)
@@ -85,7 +85,7 @@ def test_a_data_directory_that_cannot_be_used_is_named(live):
     try:
         said = refused(server)
     except PermissionError:
-        pytest.skip("the interpreter of the tests cannot be run by anybody else")
+        pytest.skip("the interpreter of the tests cannot be run by another user")
     assert "Run as the user who owns it" in said
 
 
@@ -108,10 +108,10 @@ def test_a_client_that_hangs_up_halfway_does_no_harm(live):
     assert verify(server.data) == []
 
 
-def test_thousands_of_connections_are_answered_or_told_to_wait(live):
+def test_thousands_of_connections_are_answered_or_reported_to_wait(live):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < 6_000:
-        pytest.skip("this machine does not allow so many files")
+        pytest.skip("this machine does not allow this many files")
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 6_000), hard))
     server = live()
     server.start()
@@ -125,7 +125,7 @@ def test_thousands_of_connections_are_answered_or_told_to_wait(live):
 
 
 def answers_to_many(server: Live, count: int) -> set[bytes]:
-    """The statuses that so many get who are all connected before the first of them asks."""
+    """The statuses of this many clients that are all connected before the first of them sends a request."""
     request = f"GET /v1/whoami HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {server.token}\r\n\r\n".encode()
     with ExitStack() as stack:
         place = ("127.0.0.1", server.port)

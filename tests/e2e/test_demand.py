@@ -1,4 +1,4 @@
-"""A live fleet that follows demand, with commands of one's own: nodes come when work waits, and go when it is done."""
+"""A live fleet that follows demand, with your own commands: nodes come when work waits, and go when it is done."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def until(what: Any, within_s: float = 30) -> Any:
     return found
 
 
-def test_whoever_stands_by_answers_what_can_be_read_and_sends_the_rest_to_the_leader(pair):
+def test_who_stands_by_answers_what_can_be_read_and_sends_the_rest_to_the_leader(pair):
     leader, other = sides(pair)
     id = leader.submit(SLEEPER)
     until(lambda: id in [job["id"] for job in other.jobs()], 5)

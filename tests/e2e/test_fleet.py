@@ -45,7 +45,7 @@ def checked(trial: FleetTrial) -> None:
 
 
 def test_a_gang_with_a_spare_is_whole_again_soon_after_an_agent_is_killed(tmp_path: Path):
-    """With the settings that hold when nobody sets any."""
+    """With the settings that apply by default."""
     with FleetTrial(tmp_path, 6, 8_000) as trial:
         gang = trial.submit(tasks=4, gpus=8, spares=1, name="gang")
         other = trial.submit(gpus=8, name="other")
@@ -57,7 +57,7 @@ def test_a_gang_with_a_spare_is_whole_again_soon_after_an_agent_is_killed(tmp_pa
         seats = {run.node for run in trial.last_runs(gang)}
         assert victim not in seats
         assert len(seats) == 4
-        assert [run.attempt for run in trial.last_runs(other)] == [1], "nobody else was touched"
+        assert [run.attempt for run in trial.last_runs(other)] == [1], "no other job was touched"
         trial.check_whole(other, 1)
         checked(trial)
         trial.end_file.touch()
@@ -105,7 +105,7 @@ def test_tasks_outlive_their_agent_and_the_server(tmp_path: Path):
         assert trial.events("TasksLost", "NodeLost") == []
 
 
-def test_a_server_that_is_restarted_in_order_is_back_before_anybody_notices(tmp_path: Path):
+def test_a_server_that_is_restarted_in_order_is_back_before_any_user_notices(tmp_path: Path):
     """It does not wait for agents that are waiting for it."""
     with FleetTrial(tmp_path, 2, 8_000) as trial:
         job = trial.submit(gpus=8, tasks=2)
@@ -198,7 +198,7 @@ def test_a_rogue_agent_is_refused_and_found_in_the_record(tmp_path: Path):
         trial.until("it begins", lambda: trial.is_whole(job, 1))
         run = trial.last_runs(job)[0]
         mine = "n2" if run.node == "n1" else "n1"
-        trial.bed.freeze(mine)  # its credential is used by somebody else
+        trial.bed.freeze(mine)  # its credential is used by another machine
         line = line_of(AgentDir(trial.bed.folder / mine).credential())
         key = TaskKey(f"{job}/main", 1, 0)
         lie = TaskReport(key=key, phase=Phase.DOWN, at_ms=0, node=mine, exit_code=0)

@@ -69,13 +69,13 @@ def test_an_xid_under_a_running_job(live, corral, monkeypatch):
     drill(corral, server, "--fail-probe")
     began = drill(corral, server, "--xid", "79")
     seen = until(lambda: gpu(server)["health"] == "failed")
-    assert seen - began < PATIENCE_S, "heard at once, or nearly"
+    assert seen - began < PATIENCE_S, "seen at once, or nearly"
 
     until(lambda: server.job(hit)["attempts"] == 2 and server.job(hit)["state"] == "running")
     assert gpu(server)["gangs"] == []
     assert healths(server) == ["healthy"] * 3 + ["failed"] + ["healthy"] * 4
     assert server.ask("GET", "/v1/nodes/here")["open"], "the node itself goes on"
-    assert server.job(other)["attempts"] == 1, "nobody else is touched"
+    assert server.job(other)["attempts"] == 1, "no other job is touched"
 
     monkeypatch.setenv("CORRAL_URL", f"http://127.0.0.1:{server.port}")
     monkeypatch.setenv("CORRAL_TOKEN", server.token)
@@ -101,7 +101,7 @@ def test_an_xid_under_a_running_job(live, corral, monkeypatch):
     server.until_over([whole])
 
 
-def test_an_xid_is_heard_and_does_not_wait_for_the_next_look(live, corral):
+def test_an_xid_is_received_and_does_not_wait_for_the_next_look(live, corral):
     server = live(health=json.dumps({"interval_ms": 600_000}))
     server.start()
     until(lambda: gpu(server)["health"] == "healthy")

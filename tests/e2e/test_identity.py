@@ -77,7 +77,7 @@ def test_work_runs_as_the_account_of_its_user(harness: Harness) -> None:
     assert harness.ran_as(job) == ACCOUNT
 
 
-def test_queued_work_of_a_removed_user_never_runs_as_somebody_else(harness: Harness) -> None:
+def test_queued_work_of_a_removed_user_never_runs_as_another_user(harness: Harness) -> None:
     job = harness.submit()
     harness.ask("DELETE", "/v1/users/alice")
     harness.let_go()
@@ -114,11 +114,13 @@ def test_requeued_work_of_a_disabled_user_does_not_start_again(harness: Harness)
 
 def test_running_work_of_a_removed_user_is_ended_with_grace(harness: Harness) -> None:
     harness.let_go()
-    told = f"trap 'echo told > {harness.out}/told; exit 85' TERM; echo > {harness.out}/up; while :; do sleep 0.1; done"
-    job = harness.submit(command=told, grace="10s")
+    saves = (
+        f"trap 'echo warned > {harness.out}/warned; exit 85' TERM; touch {harness.out}/up; while :; do sleep 1; done"
+    )
+    job = harness.submit(command=saves, grace="10s")
     until(lambda: (harness.out / "up").exists())
     harness.ask("DELETE", "/v1/users/alice")
-    until(lambda: (harness.out / "told").exists())
+    until(lambda: (harness.out / "warned").exists())
     until(lambda: harness.server.job(job)["state"] == "waiting")
     harness.stays_waiting(job)
 

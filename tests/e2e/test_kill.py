@@ -17,6 +17,6 @@ def test_fifty_kills(tmp_path):
     assert is_good(figures), figures
     assert figures["kills"] == 50
     assert figures["acknowledged"] > 100, figures
-    # on a machine whose cores are all taken by others, a start waits for its turn like everybody else
+    # on a machine whose cores are all taken by others, a start waits for its turn like all processes
     crowd = max(1.0, figures["load_average"] / (os.cpu_count() or 1))
     assert figures["back_in_service_ms_p50"] <= BACK_MS_MAX * crowd, figures

@@ -94,7 +94,7 @@ def test_a_server_that_was_stopped_in_order_may_stay_away_for_longer_than_a_leas
         trial.bed.until_up(["n1", "n2"])
 
 
-def test_thousands_of_idle_connections_cost_no_task_and_everybody_is_told(tmp_path: Path):
+def test_thousands_of_idle_connections_cost_no_task_and_all_users_is_reported(tmp_path: Path):
     """They hold what the interface may hold; agents have a way in of their own, and `/v1/health` is answered."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8_192), hard))

@@ -1,4 +1,4 @@
-"""The place of tasks' private directories is gone when nobody needs it any more, however the server ended."""
+"""The place of tasks' private directories is gone when no process needs it any more, however the server ended."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from tests.providers.ray_cluster import MACHINES, RayBed, clean
 from tests.providers.ssh_hosts import agents_in, pilot_of
 
 pytestmark = pytest.mark.timeout(280)
-LEASE_MS = 8_000  # as when nobody sets one
+LEASE_MS = 8_000  # the default
 HEAD_S = 8.0
 
 
@@ -104,7 +104,7 @@ class OnRay:
 
 
 def test_what_a_fleet_on_ray_bears(tmp_path: Path) -> None:
-    """All in one, because a Ray with a fleet takes a while to be there. The fourth node is for whoever loses one."""
+    """All in one, because a Ray with a fleet takes a while to be there. The fourth node is for a job that loses one."""
     on_ray = OnRay(tmp_path)
     try:
         took_ms = [on_ray.launch_ms() for _ in range(5)]

@@ -1,4 +1,4 @@
-"""What people see is the same before and after a restart: who waits, in which order, why, and what was used."""
+"""What people see is the same before and after a restart: which jobs wait, in which order, why, and what was used."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_tasks_go_on_while_the_server_is_away_and_their_ends_are_found(live, tmp
         until_running(server, job)
     server.kill()
     gate.touch()
-    time.sleep(0.5)  # they end while nobody watches; if one is slow to, that is found as well
+    time.sleep(0.5)  # they end while no server runs; if one is slow to, that is found as well
     server.start()
     found = server.until_over(list(jobs.values()))
     assert {code: found[job]["exit_code"] for code, job in jobs.items()} == {0: 0, 7: 7}

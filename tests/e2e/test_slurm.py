@@ -1,4 +1,4 @@
-"""Whole servers on real Slurm: pilots start, gangs run on them, and what befalls Slurm befalls nobody else."""
+"""Whole servers on real Slurm: pilots start, gangs run on them, and faults of Slurm affect nothing else."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.skipif(bool(why_not()), reason=f"Slurm: {why_not()}"),
 ]
 
-#: Counts from where it was saved, says where it is and on which GPUs; when it is asked to leave it saves and says so.
+#: Counts from where it was saved, says where it is and on which GPUs; when it is preempted it saves and says so.
 TRAIN = """
 import json, os, signal, sys, time
 e, folder, last = os.environ, sys.argv[1], int(sys.argv[2])
@@ -141,7 +141,7 @@ def test_work_leaves_before_the_time_of_a_pilot_is_over_and_nothing_is_placed_th
         assert any("go back before" in text for text in told), told
         first = str(train.runs()[0]["node"])
         end_ms = slurm_server.ask(lambda client: client.node(first)).until_ms
-        slurm_server.until("it is asked to leave", lambda: slurm_server.events("GangEvicted"))
+        slurm_server.until("it is evicted", lambda: slurm_server.events("GangEvicted"))
         asked = slurm_server.events("GangEvicted")[0]
         assert asked.data["cause"] == "drain"
         assert asked.at_ms <= end_ms - 5_000
@@ -189,7 +189,7 @@ def test_who_needs_the_machines_more_has_them_and_the_work_leaves_in_order(tmp_p
         time.sleep(1)
         words = ["sbatch", "--parsable", "--partition=urgent", "--exclusive", "--output=/dev/null", "--wrap=sleep 8"]
         urgent = slurm_server.slurm.command(*words).strip()
-        slurm_server.until("it is told to leave", lambda: slurm_server.events("GangEvicted"))
+        slurm_server.until("it is evicted", lambda: slurm_server.events("GangEvicted"))
         slurm_server.until(
             "the urgent job has run", lambda: not [j for j in slurm_server.live_jobs() if j[0] == urgent]
         )
@@ -218,7 +218,7 @@ def python_of(user: str) -> dict[str, Any]:
 
 def test_pilots_of_a_user_who_is_not_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     python = python_of("nobody")
-    monkeypatch.delenv(VARIABLE, raising=False)  # jobs run as whoever the pilot is
+    monkeypatch.delenv(VARIABLE, raising=False)  # jobs run as the account of the pilot
     with SlurmServer(tmp_path / "bed", nodes=1) as slurm_server:
         spool = slurm_server.slurm.folder / "lent"
         spool.mkdir()

@@ -89,7 +89,7 @@ def asked(slurm: AccountedSlurm) -> int:
 
 
 def told(slurm: AccountedSlurm, *pilots: str) -> dict[str, str]:
-    """What a server that has just begun is told: why each is over."""
+    """What a server that has just started gets: why each has ended."""
     sightings = provider(slurm).look(pilots)
     assert all(each.phase is PilotPhase.ENDED and each.left_ms is None for each in sightings)
     return {each.pilot: each.why for each in sightings}
@@ -114,7 +114,9 @@ def over(slurm: AccountedSlurm) -> tuple[str, ...]:
     return pilots
 
 
-def test_how_a_pilot_ended_is_told_when_slurm_has_forgotten_it(slurm: AccountedSlurm, over: tuple[str, ...]) -> None:
+def test_how_a_pilot_ended_is_reported_when_slurm_has_forgotten_it(
+    slurm: AccountedSlurm, over: tuple[str, ...]
+) -> None:
     why = told(slurm, *over, "never")
     assert why.keys() == set(over)
     assert why["cancelled"].endswith("was cancelled by root")
@@ -128,7 +130,7 @@ def test_how_a_pilot_ended_is_told_when_slurm_has_forgotten_it(slurm: AccountedS
     assert asked(slurm) - before == 1, "the same is not asked at every look"
 
 
-def test_nobody_asks_the_accounts_about_what_slurm_knows(slurm: AccountedSlurm) -> None:
+def test_no_one_asks_the_accounts_about_what_slurm_knows(slurm: AccountedSlurm) -> None:
     seen = provider(slurm)
     seen.acquire([order("known")])
     until("it runs", lambda: is_running(slurm, "known"))
@@ -208,7 +210,7 @@ def test_a_server_that_was_away_learns_how_a_pilot_ended_meanwhile(tmp_path: Pat
         slurm_server.slurm.command("scancel", number)
         until("Slurm has forgotten it", lambda: not slurm_server.jobs_of_slurm())
         slurm_server.bed.restart("server")
-        slurm_server.until("its end is told", lambda: slurm_server.events("PilotEnded"))
+        slurm_server.until("its end is reported", lambda: slurm_server.events("PilotEnded"))
         [ended] = slurm_server.events("PilotEnded")
         assert (ended.data["pilot"], ended.data["why"]) == (pilot, f"job {number} was cancelled by root")
         slurm_server.until("another takes its place", lambda: slurm_server.fleet().joined == 1)

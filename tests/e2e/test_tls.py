@@ -44,7 +44,7 @@ def make_authority(folder: Path, name: str) -> Path:
 
 
 def make_certificate(folder: Path, authority: Path, name: str) -> tuple[Path, Path]:
-    """For this machine as it calls itself; vouched for by the authority."""
+    """For this machine as it calls itself; signed by the authority."""
     key, asked, signed = (folder / f"{name}.{end}" for end in ("key", "csr", "pem"))
     words = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=corral")
     openssl("req", "-new", *words, "-keyout", str(key), "-out", str(asked))
@@ -116,7 +116,7 @@ def up(house: House) -> None:
     until((house.folder / "data" / "server.json").exists)
 
 
-def test_everybody_speaks_tls_and_knows_the_server_by_a_private_authority(house: House):
+def test_all_users_speaks_tls_and_knows_the_server_by_a_private_authority(house: House):
     up(house)
     kept = house.credentials()
     assert (kept["url"], kept["ca"]) == (house.url, str(house.ca))

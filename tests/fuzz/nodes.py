@@ -216,7 +216,7 @@ class Liar:
         return {"node": self.node.name, "chunks": [chunk]}
 
     def answerer(self) -> Raw:
-        """Answers what nobody has asked it, with parts that cannot be."""
+        """Answers what was not asked, with parts that cannot be."""
         part = {"offset": self.number(), "data": "Zm9yZ2Vk", "next_offset": self.number(), "is_over": True}
         return {"node": self.node.name, "replies": [{"id": self.number(), "part": part}]}
 
@@ -286,7 +286,7 @@ class Run:
             self.refused += 1
             return
         if said.node != liar.node.name:
-            self.refused += 1  # by whoever compares it with the credential
+            self.refused += 1  # by the code that compares it with the credential
             return
         try:
             with self.site.speaking(liar.node.name):

@@ -37,7 +37,7 @@ from corral.store.memory_lookup import MemoryLookup
 from corral.wire.codec import encode
 from tests.agent.lease_table import InProcessKeeper
 
-BODY_MAX = 64 << 10  # of one event in the journal, whoever caused it
+BODY_MAX = 64 << 10  # of one event in the journal, whatever caused it
 ROUND_MS = 100
 _JOBS_AT_ONCE = 12
 
@@ -51,7 +51,7 @@ class Site:
         assert not isinstance(chosen, Refusal)
         self._policy = chosen
         self.state = State(Settings())
-        self.given: dict[TaskKey, str] = {}  # every order there ever was: the honest model of who was given what
+        self.given: dict[TaskKey, str] = {}  # every order there ever was: the honest model of what each node was given
         self.foreign: list[str] = []
         self._stopped: list[e.GangStopped] = []
         self._speaker: str | None = None

@@ -12,7 +12,7 @@ def test_twenty_thousand_lies_end_nothing_and_move_nothing_of_others(tmp_path: P
     assert run.ended == []
     assert run.foreign == []
     assert run.finish() == []
-    assert all(run.taken[kind] for kind in KINDS), "every kind of liar is heard, or it tries nothing"
+    assert all(run.taken[kind] for kind in KINDS), "every kind of liar is tried, or it tries nothing"
     assert run.site.next_job > 100, "work went on meanwhile"
 
 

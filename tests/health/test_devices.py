@@ -125,7 +125,7 @@ def test_everything_that_nvml_tells():
 
 
 def test_a_gpu_that_has_fallen_off_the_bus_is_known_by_its_handle():
-    """It does not tell its name any more, just when it must be told which one it is."""
+    """It does not tell its name any more, just when it must be known which one it is."""
 
     class Pointers(Talkative):
         handles: ClassVar = {uuid: ctypes.c_void_p(n) for n, uuid in enumerate(UUIDS, start=0x1000)}
@@ -185,7 +185,7 @@ def test_a_driver_that_cannot_be_asked_says_nothing_about_gpus():
 LINES = {
     "with the process": ("4,1,2,-;NVRM: Xid (PCI:0000:1a:00): 79, pid=12, GPU has fallen off", [("GPU-a", 79)]),
     "of an old driver": ("NVRM: Xid (0000:1a:00): 13, 0005 000", [("GPU-a", 13)]),
-    "of a GPU nobody knows": ("NVRM: Xid (PCI:0000:ff:00): 48, x", [("", 48)]),
+    "of a GPU that does not exist": ("NVRM: Xid (PCI:0000:ff:00): 48, x", [("", 48)]),
     "about something else": ("usb 1-1: new device", []),
 }
 
@@ -225,7 +225,7 @@ def test_a_drill_of_a_link():
     assert [link.number for link in links if not link.is_up] == [2]
 
 
-def test_drills_are_heard_once_and_end(tmp_path):
+def test_drills_are_received_once_and_end(tmp_path):
     devices = DevicesWithFaults(SimulatedDevices(["SIM-a", "SIM-b"]), ["SIM-a", "SIM-b"], tmp_path)
     old = InjectedXid(48, now_ms() - 60_000)
     new = InjectedXid(79, now_ms() + 1)

@@ -1,4 +1,4 @@
-"""The machine around the GPUs, read off made-up /sys and /proc and off this one; and programs sent on errands."""
+"""The machine around the GPUs, read off made-up /sys and /proc and off this one; and probe processes."""
 
 import os
 import time
@@ -63,7 +63,7 @@ def test_a_disk_that_is_well_and_one_that_is_not_there(tmp_path):
     assert os.listdir(tmp_path) == [], "the probe is removed"
 
 
-def test_the_clock_is_compared_with_one_that_nobody_sets(tmp_path, monkeypatch):
+def test_the_clock_is_compared_with_one_that_no_onesets(tmp_path, monkeypatch):
     host = HostReader([])
     assert host.read().clock.jump_ms is None
     assert abs(host.read().clock.jump_ms or 0) < 1_000
@@ -86,7 +86,7 @@ def test_what_a_machine_is_made_of(root, tmp_path):
     assert found.disks[0].size_mib
 
 
-# ---- errands -------------------------------------------------------------------------------------------------------
+# ---- probe processes ------------------------------------------------------------------------------------------------
 
 
 def back(errand: ProbeProcess) -> tuple[int | None, str]:

@@ -197,7 +197,7 @@ LEMONS = {
     "a hundred faults of one user's work": (ends("a", 100, 6, users=1) + WELL, False),
     "a hundred faults of two users' work": (ends("a", 100, 6, users=2) + WELL, False),
     "faults of one gang": (ends("a", 4, 6, gang="same/main", users=1) + WELL, False),
-    "faults of nobody knows whom": (
+    "faults of unknown origin": (
         [End(MINUTE_MS, f"{n}/main", ("a",), FailureClass.GPU_FAULT) for n in range(9)] + WELL,
         False,
     ),
@@ -223,7 +223,7 @@ LEMONS = {
         ends("a", 3, 6) + well_after(ends("a", 3, 0)) + WELL,
         False,
     ),
-    "faults among many that ran well, of jobs that nobody ran again": (ends("a", 6, 18, users=6) + FAIR, False),
+    "faults among many that ran well, of jobs that were not run again": (ends("a", 6, 18, users=6) + FAIR, False),
     "faults among many that ran well, of jobs that ran well elsewhere afterwards": (
         ends("a", 6, 18, users=6) + well_after(ends("a", 6, 0, users=6)) + FAIR,
         True,
@@ -252,7 +252,7 @@ def test_a_lemon(history, expected):
     assert symptom is None or symptom.health is SUSPECT
 
 
-def test_a_lemon_is_told_with_its_numbers_and_what_is_long_past_does_not_count():
+def test_a_lemon_is_reported_with_its_numbers_and_what_is_long_past_does_not_count():
     history = ends("a", 5, 6) + WELL
     symptom = lemon("a", history, 0, SETTINGS)
     assert symptom is not None

@@ -68,7 +68,7 @@ def test_it_begins_by_saying_how_everything_stands_and_says_nothing_twice(watch)
     assert len(monitor.details.gpus) == 3
 
 
-def test_a_sick_gpu_is_told_kept_over_a_restart_and_tried_before_it_comes_back(watch, tmp_path):
+def test_a_sick_gpu_is_reported_kept_over_a_restart_and_tried_before_it_comes_back(watch, tmp_path):
     monitor, collector = watch()
     write_drills(health_folder(tmp_path), {1: InjectedFault(vanished=True)})
     assert until_told(collector, 1, Health.FAILED).startswith("the driver can no longer reach")
@@ -95,7 +95,7 @@ def test_a_gpu_in_use_is_not_tried(watch):
     until_told(collector, 1, Health.HEALTHY)
 
 
-def test_an_application_that_faults_is_nobodys_alarm_and_an_unknown_gpu_is_the_machines(watch):
+def test_an_application_that_faults_is_no_ones_alarm_and_an_unknown_gpu_is_the_machines(watch):
     monitor, collector = watch(SLOW)
     monitor.take([XidEvent("SIM-H100-1", 31, now_ms())])
     assert told(collector, 1) == [(Health.HEALTHY, "")]
@@ -154,7 +154,7 @@ def test_a_driver_that_cannot_be_asked_makes_the_machine_suspect_and_no_gpu(watc
     assert all(len(told(collector, n)) == 1 for n in range(3))
 
 
-def test_a_book_that_cannot_be_read_is_begun_anew(watch, tmp_path):
+def test_a_book_that_cannot_be_read_is_started_again(watch, tmp_path):
     health_folder(tmp_path).mkdir()
     (health_folder(tmp_path) / "book.json").write_text("{")
     _, collector = watch()
@@ -165,7 +165,7 @@ def test_a_book_that_cannot_be_read_is_begun_anew(watch, tmp_path):
 
 
 def ran_on_gpus(folder: Path, users: int) -> tuple[WatchedBackend, Collector]:
-    """Work of so many users, all of which fails on the first GPU and none on the second."""
+    """Work of this many users, all of which fails on the first GPU and none on the second."""
     bad, good = FakeScript(runs_ms=0, exit_code=1, failure=FailureClass.GPU_FAULT), FakeScript(runs_ms=0)
     monitor, collector = Monitor(NODE, folder, SLOW), Collector()
     backend = WatchedBackend(FakeBackend([NODE], lambda asked: bad if GPUS[0].uuid in asked.gpus else good), monitor)
@@ -193,7 +193,7 @@ def test_what_the_jobs_of_one_user_print_condemns_no_gpu(tmp_path):
     backend.close()
 
 
-def test_a_task_that_was_told_to_leave_says_nothing_about_the_machine(tmp_path):
+def test_a_task_that_was_evicted_says_nothing_about_the_machine(tmp_path):
     monitor, collector = Monitor(NODE, tmp_path, SLOW), Collector()
     backend = WatchedBackend(FakeBackend([NODE], lambda _: FakeScript()), monitor)
     backend.open(collector, 1)
@@ -240,8 +240,8 @@ def test_a_task_launched_just_before_the_end_of_the_watch_keeps_its_own_gpus_bus
         backend.close()
 
 
-def test_an_end_that_is_told_again_after_a_restart_is_not_judged_again(tmp_path):
-    """It may have been told to leave, which nobody remembers."""
+def test_an_end_that_is_reported_again_after_a_restart_is_not_judged_again(tmp_path):
+    """It may have been evicted, which is not remembered."""
     script = FakeScript(exit_code=1, runs_ms=0)
     tasks = FakeBackend([NODE], lambda _: script)
     key = TaskKey("1/main", 1, 0)

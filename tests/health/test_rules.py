@@ -55,7 +55,7 @@ GPU_CASES = {
         [replace(WELL, temperature_c=90)],
         [("hot", SUSPECT, "temperature 90 °C; the GPU slows down from 90 °C on")],
     ),
-    "hot, without a word on where it slows down": (
+    "hot, without a value for where it slows down": (
         [GpuReading(uuid="GPU-a", temperature_c=95)],
         [("hot", SUSPECT, "temperature 95 °C; the GPU slows down from 90 °C on")],
     ),
@@ -73,7 +73,7 @@ GPU_CASES = {
         [WELL, replace(WELL, uncorrected=2)],
         [("uncorrected", DRAINING, "2 uncorrectable memory errors")],
     ),
-    "one new memory error after the driver began to count anew": (
+    "one new memory error after the driver began to count again": (
         [replace(WELL, uncorrected=9), replace(WELL, uncorrected=1)],
         [("uncorrected", DRAINING, "1 uncorrectable memory error")],
     ),
@@ -184,8 +184,8 @@ HOST_CASES = {
         {},
         [("memory_low", SUSPECT, "only 19.5 GiB of 976.5 GiB of memory are available")],
     ),
-    "a high load, which nobody minds": ([HostReading(load_percent=9_000)], {}, []),
-    "a high load that somebody minds": (
+    "a high load without a rule": ([HostReading(load_percent=9_000)], {}, []),
+    "a high load with a rule": (
         [HostReading(load_percent=900)],
         {"load_percent_max": 800},
         [("load", SUSPECT, "the load is 900 % of its CPUs; the limit is 800 %")],

@@ -20,7 +20,7 @@ def answering(*answers: bytes, keeps: bool = False) -> Iterator[HttpConnection]:
 
         def serve() -> None:
             peer, _ = server.accept()
-            with peer, suppress(OSError):  # whoever asked may have heard enough
+            with peer, suppress(OSError):  # the client may have read enough
                 for answer in answers:
                     while b"\r\n\r\n" not in peer.recv(65536):
                         pass
@@ -84,7 +84,7 @@ def test_an_answer_is_read(answer: bytes, told: tuple[int, bytes, bool]) -> None
         pytest.param(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 20_000, id="an endless head"),
     ],
 )
-def test_what_is_no_answer_is_told(answer: bytes) -> None:
+def test_what_is_no_answer_is_reported(answer: bytes) -> None:
     with answering(answer) as connection, pytest.raises(BadAnswer):
         ask(connection)
 
@@ -125,7 +125,7 @@ def test_another_thread_ends_the_wait() -> None:
         connection.interrupt()  # does no harm
 
 
-def test_silence_is_told_while_it_lasts() -> None:
+def test_silence_is_reported_while_it_lasts() -> None:
     told = []
 
     def silent() -> None:
@@ -180,7 +180,7 @@ def test_a_request_over_a_unix_socket(tmp_path: Path) -> None:
         connection.close()
 
 
-def test_nobody_there(tmp_path: Path) -> None:
+def test_no_one_there(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         connect_unix(str(tmp_path / "none"), 5)
     with pytest.raises(ConnectionRefusedError):

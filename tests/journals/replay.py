@@ -1,12 +1,12 @@
-"""A recorded journal, replayed: the state, the accounts and the look-ups that it gives, told in plain words.
+"""A recorded journal, replayed: the state, the accounts and the look-ups that it gives, written in plain words.
 
-What is told here must mean the same for ever: it is what old journals are held to. It says how things stand, not how a
+What is written here must mean the same for ever: it is what old journals are held to. It shows the state, not how a
 state is laid out, so that a state may change its shape. Recorded by
 
     python -m tests.journals.replay format-1
 
 which makes a journal of the present format: one for each format, and one more whenever there is a new event. What was
-recorded by a release is never recorded anew.
+recorded by a release is never recorded again.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def _change_gangs(driver: ChangingDriver) -> None:
 
 
 def _change_users(driver: ChangingDriver) -> None:
-    """All users are gone for a moment."""
+    """All users are gone for a short time."""
     everybody = Accounts()
     for job in driver.state.jobs.values():
         everybody.apply(UserSet(1, job.user, job.account or ""))

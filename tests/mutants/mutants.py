@@ -114,7 +114,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "        draft.undo(mark)\n        return []",
         "        return []",
         "Preemptor that was refused leaves its victims evicted in the draft.",
-        (f"{COMMIT}test_room_that_was_refused_promises_nobody_the_cpus_of_its_victims",),
+        (f"{COMMIT}test_room_that_was_refused_promises_no_one_the_cpus_of_its_victims",),
     ),
     Mutant(
         "commit_no_grace",
@@ -340,7 +340,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "        state.refresh()\n        assert may_follow",
         "        assert may_follow",
         "The columns depend on who looked at the state between two events, so a replay differs.",
-        (f"{APPLY}test_the_columns_are_right_though_nobody_looked_before",),
+        (f"{APPLY}test_the_columns_are_right_though_no_one_looked_before",),
     ),
     Mutant(
         "drained_node_takes_work",
@@ -611,7 +611,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "self.is_heard = False",
         "What an agent tells after a restart is taken as known, and its tasks are never heard of again.",
         (
-            f"{FLEET_BACKEND}test_an_agent_that_begins_anew_on_a_node_that_was_given_up_is_believed_no_more_than_it_says",
+            f"{FLEET_BACKEND}test_an_agent_that_begins_again_on_a_node_that_was_given_up_is_believed_no_more_than_it_says",
         ),
     ),
     Mutant(
@@ -628,7 +628,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "elif member.is_heard and message.epoch < self._epoch:",
         "elif False:",
         "An agent that speaks from the past is believed, and gets a lease.",
-        (f"{FLEET_BACKEND}test_an_agent_that_falls_back_behind_an_epoch_it_has_heard_of_is_refused",),
+        (f"{FLEET_BACKEND}test_an_agent_that_falls_back_behind_an_epoch_it_has_known_is_refused",),
     ),
     Mutant(
         "sleeper_blames",

@@ -20,7 +20,7 @@ from tests.world import demand_of
 
 
 def check_seats(capacity: Capacity, demand: Demand, seats: tuple[Seat, ...], bounds: Bounds = FREE) -> None:
-    """Every hard promise of a placement, recomputed from the seats alone."""
+    """Every hard rule of a placement, recomputed from the seats alone."""
     topology, task = capacity.topology, demand.task
     taken: dict[int, int] = {}
     counts: Counter[int] = Counter()
@@ -183,7 +183,7 @@ def test_ranks_follow_the_tree(capacity, demand):
 
 
 @given(capacities(), demands())
-def test_the_spread_is_told_as_it_is(capacity, demand):
+def test_the_spread_is_reported_as_it_is(capacity, demand):
     found = find_seats(capacity, demand, demand.tasks)
     if found is not None:
         topology = capacity.topology

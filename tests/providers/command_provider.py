@@ -1,4 +1,4 @@
-"""Commands of one's own as a harness for providers: those of the example, on a folder."""
+"""Your own commands as a harness for providers: those of the example, on a folder."""
 
 from __future__ import annotations
 

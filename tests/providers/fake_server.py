@@ -64,7 +64,7 @@ class FakeServer:
         return EndpointAnswer(self._gateway.server_address[1])
 
     def answered(self, kind: bytes, body: bytes) -> tuple[bytes, object] | None:
-        """What an agent is told; None: nothing."""
+        """What an agent gets; None: nothing."""
         match kind:
             case frames.HELLO:
                 return frames.WELCOME, {}

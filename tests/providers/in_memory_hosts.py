@@ -1,5 +1,5 @@
 """Hosts in memory, that answer as ``onsite`` would, and the means to do to them what hosts suffer. Knows no pilots but
-those that it is told to begin."""
+those that the test starts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Terms(Struct, frozen=True):
 class InMemoryHosts:
     """``full``: hosts on which nothing can be installed. ``cut``: hosts that are lost while something is. ``silent``:
     hosts that say nothing. ``losing``: hosts that lose the next answer to a start, which they carry out. ``during``:
-    called with act, host and pilot while a host is at it. ``before_hosts``: called each time that somebody begins to
+    called with act, host and pilot while a host is at it. ``before_hosts``: called each time that a caller begins to
     look at all."""
 
     is_keeping = False
@@ -97,13 +97,13 @@ class InMemoryHosts:
 
     def agent_for(self, _interpreter: Interpreter, _folder: str) -> AgentBundle:
         """As one that must not be made twice at a time."""
-        assert self._making.acquire(blocking=False), "somebody is making one already"
+        assert self._making.acquire(blocking=False), "another thread is making one already"
         time.sleep(0.001)
         self._making.release()
         return AGENT
 
     def take(self, host: str, pilot: str, cluster: str = "theirs") -> None:
-        """Somebody has a host."""
+        """A pilot has a host."""
         self.places[host] = PilotRecord(pilot=pilot, cluster=cluster, agent="", at_ms=0)
 
     def of(self, pilot: str) -> list[str]:

@@ -1,7 +1,7 @@
 """A Slurm of the tests' own on one machine: munged, slurmctld and a few slurmd, on loopback, with made-up GPUs.
 
-Needs root and Debian's slurm-wlm and munge (tools/services.sh). Ends with whoever started it, also when that is killed.
-Jobs of any user of the machine can be run; nodes are called n0, n1, ... and stand below two switches.
+Needs root and Debian's slurm-wlm and munge (tools/services.sh). Ends with the process that started it, also if that is
+killed. Jobs of any user of the machine can be run; nodes are called n0, n1, ... and stand below two switches.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class PrivateSlurm:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _end_strays(self) -> None:
-        """Of jobs that were still running: their keepers (slurmstepd) and whoever else was told of this Slurm."""
+        """Of jobs that were still running: their keepers (slurmstepd) and all others that know this Slurm."""
         mark = f"SLURM_CONF={self.conf}\0".encode()
         for entry in Path("/proc").iterdir():
             if entry.name.isdecimal() and int(entry.name) != os.getpid():
@@ -92,7 +92,7 @@ class PrivateSlurm:
         self._end("slurmctld")
 
     def kill_controller(self) -> None:
-        """At once: what it acknowledged a moment ago is forgotten."""
+        """At once: what it acknowledged just before is forgotten."""
         process = self._processes.pop("slurmctld")
         process.kill()
         process.wait(PATIENCE_S)

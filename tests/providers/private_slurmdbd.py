@@ -24,7 +24,7 @@ def why_not() -> str:
 
 
 class AccountedSlurm(PrivateSlurm):
-    """``job_age_s``: so long after its end the controller forgets a job, at the earliest."""
+    """``job_age_s``: this long after its end the controller forgets a job, at the earliest."""
 
     def __init__(self, nodes: int = 2, job_age_s: int = 1) -> None:
         super().__init__(nodes, gpus=4, kill_wait_s=5, settings={"MinJobAge": str(job_age_s)})
@@ -81,7 +81,7 @@ class AccountedSlurm(PrivateSlurm):
         self._until(lambda: "corraltest" in self.command("sacctmgr", "-i", "add", "cluster", "corraltest"))
 
     def _start_database(self) -> None:
-        """Whoever reaches the socket may do everything, so nobody but the two that need it reaches it."""
+        """A process that reaches the socket may do everything, so only the two that need it reach it."""
         self._database.mkdir(mode=0o700)
         os.chown(self._database, pwd.getpwnam(_ACCOUNT).pw_uid, -1)
         common = ["--no-defaults", f"--user={_ACCOUNT}", f"--datadir={self._database}/data"]

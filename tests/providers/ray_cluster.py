@@ -41,7 +41,7 @@ def ray_python() -> str:
 
 
 class RayBed:
-    """``told``: what the bed says of itself. Held by one test at a time, until `let_go`."""
+    """What the bed reports about itself is its first answer. Held by one test at a time, until `let_go`."""
 
     def __init__(self) -> None:
         python = ray_python()

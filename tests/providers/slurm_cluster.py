@@ -19,7 +19,7 @@ _NODES = 2
 _words = count(1)
 _shared: list[PrivateSlurm] = []
 
-#: Slurm's sbatch, but for an answer that gets lost where a file says so.
+#: Slurm's sbatch, except for an answer that gets lost where a file says so.
 _SBATCH = """#!/bin/sh
 PATH=${PATH#*:}
 answer=$(sbatch "$@") || exit
@@ -46,7 +46,7 @@ def shared_slurm() -> PrivateSlurm:
 
 
 def pilot_settings(slurm: PrivateSlurm, user: str = "", **said: object) -> SlurmSettings:
-    """As whoever runs the tests: the program they try, from where they have it."""
+    """As the account that runs the tests: the program they try, from where they have it."""
     package = Path(sys.modules["corral"].__file__ or "").resolve().parents[1]
     common = {
         "slurm_conf": str(slurm.conf), "folder": str(slurm.folder / "spool"), "pythonpath": str(package),

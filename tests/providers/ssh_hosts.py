@@ -1,5 +1,5 @@
 """Hosts to be reached by SSH: folders of this machine, behind an sshd of the tests' own on loopback, with keys of its
-own. Knows OpenSSH's programs; without them, whoever asks is told what is missing."""
+own. Knows OpenSSH's programs; without them, the error says what is missing."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SetEnv SHLVL=9
 
 
 class Sshd:
-    """One that this account can log in to, and nobody else."""
+    """One that this account can log in to, and no other."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.port = folder, _free_port()
@@ -173,7 +173,7 @@ def pilot_of(folder: Path) -> str:
 
 
 def agents_in(folder: Path, pilot: str = "") -> list[int]:
-    """Processes that are the agent of a folder, under this name if one is said."""
+    """Processes that are the agent of a folder, under this name if one is given."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):

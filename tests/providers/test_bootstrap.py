@@ -24,7 +24,7 @@ ORDER: dict[str, Any] = {
     "is_released": False, "is_kept": False, "at_ms": 1,
 }  # fmt: skip
 
-#: Stands in for systemd, which runs only as the first process of a machine: writes down what it is told, and starts a
+#: In place of systemd, which runs only as the first process of a machine: writes down its arguments, and starts a
 #: unit as systemd would, in a session of its own.
 SYSTEMCTL = """#!/bin/sh
 echo "$*" >>{log}

@@ -1,4 +1,4 @@
-"""Commands of one's own, several at the same time."""
+"""Your own commands, several at the same time."""
 
 from __future__ import annotations
 

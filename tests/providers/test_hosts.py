@@ -55,7 +55,7 @@ def test_bare_hosts_are_set_up_at_the_same_time_each_for_one_pilot() -> None:
     assert sorted(pilot for _, pilot in shell.began) == sorted(order.pilot for order in asked)
 
 
-def test_there_are_never_more_than_so_many_at_once() -> None:
+def test_there_are_never_more_than_this_many_at_once() -> None:
     shell, lock, inside = InMemoryHosts(3 * AT_ONCE), threading.Lock(), [0, 0]
 
     def during(act: str, _host: str, _pilot: str) -> None:
@@ -119,7 +119,7 @@ def test_where_no_host_will_do_all_are_refused_with_each_reason_once() -> None:
 
 
 def test_of_several_one_answer_is_lost_and_the_others_are_had() -> None:
-    shell = InMemoryHosts(6)  # two more than are asked for: nobody may begin there a second time
+    shell = InMemoryHosts(6)  # two more than are asked for: no pilot may begin there a second time
     shell.losing = {"h2"}
     asked = many(4)
     with opened(shell) as provider:
@@ -166,7 +166,7 @@ def test_one_whose_perhaps_host_is_gone_for_good_begins_elsewhere(monkeypatch: p
 def test_the_host_of_one_that_is_over_is_for_no_other_while_it_is_asked_for() -> None:
     shell = InMemoryHosts(2)
     shell.take("h1", "gpu-1", "ours")
-    shell.over["h1"] = "it was told to end"
+    shell.over["h1"] = "it was ended"
     with opened(shell) as provider:
         provider.acquire(orders("gpu-1", "gpu-2"))
         assert phases(provider, many(2)) == {"gpu-1": PilotPhase.ENDED, "gpu-2": PilotPhase.STARTED}

@@ -10,7 +10,7 @@ from corral.providers.base import ProviderRefused, ProviderUnavailable, raise_an
 from corral.providers.parallel_map import AT_ONCE, parallel_map
 
 
-def test_the_results_are_in_order_whoever_is_done_first() -> None:
+def test_the_results_are_in_order_who_is_done_first() -> None:
     last = threading.Event()
 
     def do(number: int) -> int:
@@ -42,10 +42,10 @@ def test_what_never_returns_does_not_hold_up_the_end() -> None:
     assert kinds == [True, True]
 
 
-def test_of_several_faults_not_to_know_weighs_more_and_each_reason_is_told_once() -> None:
+def test_of_several_faults_not_to_know_weighs_more_and_each_reason_is_reported_once() -> None:
     raise_any([])
-    refused = [ProviderRefused("too dear"), ProviderRefused("none left"), ProviderRefused("too dear")]
-    with pytest.raises(ProviderRefused, match=r"^too dear; none left$"):
+    refused = [ProviderRefused("too expensive"), ProviderRefused("none left"), ProviderRefused("too expensive")]
+    with pytest.raises(ProviderRefused, match=r"^too expensive; none left$"):
         raise_any(refused)
     with pytest.raises(ProviderUnavailable, match=r"^lost$"):
         raise_any([*refused, ProviderUnavailable("lost"), ProviderUnavailable("lost")])

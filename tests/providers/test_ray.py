@@ -1,4 +1,4 @@
-"""What is particular about Ray: the bridge may die, its environment is nobody else's, raylets come back."""
+"""What is particular about Ray: the bridge may die, its environment is its own, raylets come back."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_settings_that_cannot_be_are_refused(said: dict[str, Any]) -> None:
         read_settings(kind_of("ray"), said)
 
 
-def test_nothing_of_ray_is_imported_and_what_is_missing_is_told() -> None:
+def test_nothing_of_ray_is_imported_and_what_is_missing_is_reported() -> None:
     code = (
         "import sys; sys.modules['ray'] = None\n"
         "from corral.providers.catalog import KINDS, kind_of, read_settings\n"
@@ -81,14 +81,14 @@ def test_nothing_of_ray_is_imported_and_what_is_missing_is_told() -> None:
     assert "pip install 'corral-scheduler[ray]'" in missing(nowhere)
 
 
-def test_what_the_loss_of_the_head_would_do_is_told() -> None:
+def test_what_the_loss_of_the_head_would_do_is_reported() -> None:
     name = "RAY_gcs_rpc_server_reconnect_timeout_s"
     assert "60 s without its head" in caveat({})
     assert "90 s without its head" in caveat({name: "90"})
     assert caveat({name: "3600"}) == ""
 
 
-def test_without_a_ray_nobody_waits_for_ever() -> None:
+def test_without_a_ray_no_one_waits_for_ever() -> None:
     provider = opened(RaySettings(address="127.0.0.2:1", is_open=True, python=sys.executable), "test")
     with pytest.raises(ProviderUnavailable, match="cannot reach Ray"):
         provider.look(["gpu-1"])
@@ -141,7 +141,7 @@ def test_an_answer_of_another_shape_is_refused(tmp_path: Path) -> None:
         shell.close()
 
 
-def test_why_ray_was_not_reached_is_told(tmp_path: Path) -> None:
+def test_why_ray_was_not_reached_is_reported(tmp_path: Path) -> None:
     settings = RaySettings(address="bad:1", is_open=True, python=played(tmp_path))
     with pytest.raises(ProviderUnavailable, match="cannot reach Ray at bad:1: ConnectionError: no such head"):
         RayExec(settings, Bridge(settings, "test")).hosts()
@@ -179,7 +179,7 @@ def test_a_raylet_that_comes_back_finds_its_agent_again(bed: RayBed, tmp_path: P
     clean([tmp_path / "m4"])
 
 
-def test_whoever_has_no_token_gets_nowhere(bed: RayBed, tmp_path: Path) -> None:
+def test_who_has_no_token_gets_nowhere(bed: RayBed, tmp_path: Path) -> None:
     false = tmp_path / "token"
     false.write_text("0" * 64)
     settings = msgspec.structs.replace(bed.settings(tmp_path), token_file=str(false))

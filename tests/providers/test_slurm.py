@@ -1,4 +1,4 @@
-"""What is said to Slurm and what is read off it: tables of texts."""
+"""What is sent to Slurm and what is read from it: tables of texts."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_what_is_submitted_carries_our_id_and_runs_once() -> None:
     assert {"--partition=gpu", "--gres=gpu:4", "--cpus-per-task=8", "--mem=4096M", "--licenses=x"} <= set(words)
     assert "--exclusive" not in words
     assert "--signal=B:TERM@37" in words
-    assert "secret" not in " ".join(words), "arguments of commands are seen by everybody"
+    assert "secret" not in " ".join(words), "arguments of commands are seen by all users"
     assert "export CORRAL_JOIN_TOKEN='it'\"'\"'s secret'\n" in script
     assert "--server http://head:7411 --server http://other:7411" in script
     commands.there = [job(1, "PENDING")]
@@ -165,8 +165,8 @@ def test_what_is_submitted_carries_our_id_and_runs_once() -> None:
     assert len(commands.submitted) == 1
 
 
-@pytest.mark.parametrize("trap", ["none", "a folder of somebody else's", "a link to somebody else's"])
-def test_a_pilot_keeps_its_data_where_nobody_else_can_have_been(tmp_path: Path, trap: str) -> None:
+@pytest.mark.parametrize("trap", ["none", "a folder of another user", "a link to a folder of another user"])
+def test_a_pilot_keeps_its_data_where_no_other_can_have_been(tmp_path: Path, trap: str) -> None:
     shared, theirs = tmp_path / "shared", tmp_path / "theirs"
     shared.mkdir()
     shared.chmod(0o1777)
@@ -175,10 +175,10 @@ def test_a_pilot_keeps_its_data_where_nobody_else_can_have_been(tmp_path: Path, 
     slurm, commands = provider(folder=str(shared), corral=["/bin/sh", "-c", 'echo "$CORRAL_JOIN_TOKEN"', "pilot"])
     slurm.acquire([ORDER])
     guessed = shared / f"corral-{commands.user}-c0ffee"
-    if trap == "a folder of somebody else's":
+    if trap == "a folder of another user":
         (guessed / "gpu-1").mkdir(parents=True)
         (guessed / "gpu-1").chmod(0o777)
-    elif trap == "a link to somebody else's":
+    elif trap == "a link to a folder of another user":
         guessed.symlink_to(theirs)
     done = subprocess.run(["/bin/sh", "-c", commands.submitted[0][1]], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -29,7 +29,7 @@ KILLED = "4|corral-c0ffee-gpu-4|FAILED|0:9|1794788174"
 PREEMPTED = "7|corral-c0ffee-gpu-7|PREEMPTED|0:0|1794788180"
 TIMEOUT = "1|corral-c0ffee-gpu-8|TIMEOUT|0:0|1794788325"
 NODE_FAIL = "2|corral-c0ffee-gpu-9|NODE_FAIL|0:0|1794788256"
-RUNNING = "9|corral-c0ffee-gpu-1|RUNNING|0:0|Unknown"  # also of a job that nobody knows any more: a runaway
+RUNNING = "9|corral-c0ffee-gpu-1|RUNNING|0:0|Unknown"  # also of a job that is no longer known: a runaway
 WRITTEN_OFF = "9|corral-c0ffee-gpu-1|CANCELLED|0:0|1794788187"  # slurmctld -c: while its processes still ran
 AGAIN = "1|corral-c0ffee-gpu-1|CANCELLED by 0|0:0|1794788350"  # the number of another, given again
 #: Not recorded here: it takes a node whose memory is limited.
@@ -156,7 +156,7 @@ def test_one_question_for_all_and_not_at_every_look() -> None:
     assert slurm.asked[1:] == [[NEVER]], "an end that was found is not asked for again"
 
 
-def test_nobody_asks_when_nothing_is_unknown() -> None:
+def test_no_one_asks_when_nothing_is_unknown() -> None:
     slurm = ScriptedSlurm(CANCELLED)
     accounts = slurm.accounts()
     for _ in range(100):
@@ -202,7 +202,7 @@ def test_accounts_that_do_not_answer_are_left_alone_for_a_while(
             assert accounts.ends([ONE]) == {}
             slurm.now_s += 1
     assert len(slurm.asked) == 2
-    assert [str(wrong) in each.getMessage() for each in caplog.records] == [True], "it is said once"
+    assert [str(wrong) in each.getMessage() for each in caplog.records] == [True], "it is reported once"
     slurm.wrong, slurm.now_s = None, slurm.now_s + 120
     assert accounts.ends([ONE]).keys() == {ONE}
 

@@ -190,7 +190,7 @@ def test_one_host_that_is_away_keeps_no_other_from_its_work(harness: SshHarness,
 
 
 def test_what_runs_on_a_bare_host_is_read_by_old_pythons_too() -> None:
-    """Otherwise nobody there could say that they are too old."""
+    """Otherwise nothing there could report that they are too old."""
     ast.parse(program(), feature_version=(3, 7))
     assert imported(program()) <= sys.stdlib_module_names
 
@@ -310,7 +310,7 @@ def test_two_corrals_do_not_meet_on_a_host(harness: SshHarness, fake_server: Fak
 
 # --- interrupted at any point -----------------------------------------------------------------------------------------
 
-#: Stands in for ssh: at the request that was chosen it ends the program that made it, when half of it was sent, or when
+#: In place of ssh: at the request that was chosen it ends the program that made it, when half of it was sent, or when
 #: all was carried out and the answer is under way.
 CLIENT = """#!{python}
 import os, signal, subprocess, sys

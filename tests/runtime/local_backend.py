@@ -92,7 +92,7 @@ def processes(*envs: dict[str, str]) -> Sequence[Process]:
 
 
 def is_alive(pid: int) -> bool:
-    """A zombie is not: whoever should reap it is only slow."""
+    """A zombie is not: its parent is only slow to reap it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):

@@ -31,7 +31,7 @@ class Collector:
         with self._news:
             while len(found()) < count:
                 left = until - time.monotonic()
-                assert left > 0, f"{key} was not told {phase} {count} times; heard: {self.heard}"
+                assert left > 0, f"{key} was not reported {phase} {count} times; received: {self.heard}"
                 self._news.wait(left)
             return found()[count - 1]
 
@@ -46,7 +46,7 @@ class Collector:
         with self._news:
             while SavedReport(key, step) not in self.heard:
                 left = until - time.monotonic()
-                assert left > 0, f"step {step} of {key} was not told; heard: {self.heard}"
+                assert left > 0, f"step {step} of {key} was not reported; received: {self.heard}"
                 self._news.wait(left)
 
     def of(self, key: TaskKey) -> list[Report]:

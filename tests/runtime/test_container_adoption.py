@@ -47,17 +47,17 @@ def test_an_end_without_a_server_is_recorded(harness: ContainerHarness):
     assert harness.collector.down(key).exit_code == 4
 
 
-def test_a_container_whose_supervisor_was_killed_is_ended_and_told_lost(harness: ContainerHarness):
+def test_a_container_whose_supervisor_was_killed_is_ended_and_reported_lost(harness: ContainerHarness):
     key = harness.sh("echo ready; sleep 600")
     harness.says(key, "ready")
     pid = harness.pid(key)
     os.kill(_supervisor(harness, key), signal.SIGKILL)
     down = harness.collector.down(key)
     assert down.failure is FailureClass.NODE_LOST
-    assert not is_alive(pid), "it is ended before it is told lost"
+    assert not is_alive(pid), "it is ended before it is reported lost"
 
 
-def test_a_lost_container_is_not_told_lost_while_it_may_still_run(harness: ContainerHarness):
+def test_a_lost_container_is_not_reported_lost_while_it_may_still_run(harness: ContainerHarness):
     key = harness.sh("echo ready; sleep 600")
     harness.says(key, "ready")
     pid, supervisor = harness.pid(key), _supervisor(harness, key)
@@ -101,7 +101,7 @@ def test_what_the_engine_could_not_remove_is_removed_later(harness: ContainerHar
 
 
 def _leave(podman: Podman, labels: dict[str, str]) -> str:
-    """A container that runs, made by nobody that a backend knows."""
+    """A container that runs, not made by a backend."""
     body = {"Image": IMAGE, "Entrypoint": ["sleep", "600"], "Labels": labels, "HostConfig": {"NetworkMode": "host"}}
     container: str = podman.engine.call("POST", "/containers/create", body)["Id"]
     podman.engine.call("POST", f"/containers/{container}/start")

@@ -67,5 +67,5 @@ def test_limits_and_mounts_hold_in_podmans_own_dialect(tmp_path: Path, podman: P
     assert (down.exit_code, down.failure) == (137, FailureClass.OUT_OF_MEMORY)
 
 
-def test_the_kind_is_nvidias_unless_told(podman: Podman):
+def test_the_kind_is_nvidias_unless_reported(podman: Podman):
     assert ContainerSettings().cdi_kind == "nvidia.com/gpu"

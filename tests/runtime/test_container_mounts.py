@@ -1,4 +1,4 @@
-"""What is mounted is what was checked: whoever swaps a path for a link in between gains nothing."""
+"""What is mounted is what was checked: swapping a path for a link in between has no effect."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_single_file_and_a_link_within_what_is_allowed_are_mounted(tmp_path: P
     assert (place / "real" / "new").read_text() == "more\n"
 
 
-def test_who_mounts_a_folder_around_the_server_s_data_is_in_nobody_s_way(tmp_path: Path, place: Path, podman: Podman):
+def test_who_mounts_a_folder_around_the_server_s_data_is_in_no_ones_way(tmp_path: Path, place: Path, podman: Podman):
     harness = ContainerHarness(tmp_path / "data", podman)
     mounts = (Mount(str(place), "/place"), Mount(str(tmp_path), "/around"))
     try:

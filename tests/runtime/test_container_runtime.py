@@ -1,4 +1,4 @@
-"""Engines as they describe themselves, and what they are told: without any engine, by one that only plays it."""
+"""Engines as they describe themselves, and what they are sent: without any engine, by one that only plays it."""
 
 import json
 import socket
@@ -128,7 +128,7 @@ def test_what_answers_may_not_speak_http(tmp_path: Path):
     listener.close()
 
 
-# --- what it is told -------------------------------------------------------------------------------------------------
+# --- what it is sent -------------------------------------------------------------------------------------------------
 
 
 def engine(kind: str = "docker", is_rootless: bool = False) -> RuntimeFacts:
@@ -186,7 +186,7 @@ def test_no_new_privileges_no_engine_log_and_no_restart():
     assert told(order(KEY, "true", image="a"), shm_mib=5)["body"]["HostConfig"]["ShmSize"] == 5 << 20
 
 
-def test_secrets_are_not_in_what_the_engine_is_told_beside_the_environment():
+def test_secrets_are_not_in_what_the_engine_is_reported_beside_the_environment():
     wanted = order(KEY, "true", image="a", secret_env=(("TOKEN", "s3cr3t"),))
     assert "s3cr3t" not in json.dumps(told(wanted)), "the supervisor adds the environment"
 
@@ -222,7 +222,7 @@ def test_settings_that_cannot_be(settings: dict[str, Any]):
         ("pinging container registry 127.0.0.1:9: dial tcp 127.0.0.1:9: connect: connection refused", "start_failed"),
         ("Get https://r/v2/: net/http: TLS handshake timeout", "start_failed"),
         ("toomanyrequests: You have reached your pull rate limit", "start_failed"),
-        ("something nobody has heard of", "start_failed"),
+        ("something unknown", "start_failed"),
     ],
 )
 def test_whose_fault_it_is_that_an_image_is_not_there(said: str, failure: str):
@@ -237,7 +237,7 @@ def test_whose_fault_it_is_that_an_image_is_not_there(said: str, failure: str):
         (500, 'workdir "/nowhere" does not exist on container', "user_error", 126),
         (500, "error setting rlimit type 6: operation not permitted: OCI permission denied", "start_failed", 126),
         (500, "unresolvable CDI devices nvidia.com/gpu=GPU-1", "start_failed", 126),
-        (0, "the container engine does not answer", "start_failed", 126),
+        (0, "the container runtime does not answer", "start_failed", 126),
         (500, "container-init binary not found on the host: stat /usr/libexec/podman/catatonit", "start_failed", 126),
         (404, "no such image: x: image not known", "user_error", 126),
     ],

@@ -1,4 +1,4 @@
-"""Containers on a real Podman: what they are given, how they are limited, how they end, and what is told of that."""
+"""Containers on a real Podman: what they are given, how they are limited, how they end, and what is reported."""
 
 import json
 import os
@@ -150,13 +150,13 @@ def test_memory_processes_and_shared_memory_are_limited(tmp_path: Path, podman: 
     harness.close()
 
 
-def test_too_much_memory_is_told_as_such(harness: ContainerHarness):
+def test_too_much_memory_is_reported_as_such(harness: ContainerHarness):
     down, _ = harness.ran(HUNGRY, memory_mib=32)
     assert (down.exit_code, down.failure) == (137, FailureClass.OUT_OF_MEMORY)
     assert "32 MiB" in down.why
 
 
-def test_a_child_killed_for_memory_is_told_too(harness: ContainerHarness):
+def test_a_child_killed_for_memory_is_reported_too(harness: ContainerHarness):
     down, _ = harness.ran(f"sh -c '{HUNGRY}'; echo it is gone; exit 3", memory_mib=32)
     assert (down.exit_code, down.failure) == (3, FailureClass.OUT_OF_MEMORY)
 
@@ -175,12 +175,12 @@ def test_a_kill_is_not_taken_for_want_of_memory(harness: ContainerHarness):
 
 def test_a_signal_reaches_the_whole_group_once(harness: ContainerHarness):
     """As for plain processes: a shell that waits for its program does not keep it from hearing."""
-    program = 'trap "echo heard; exit 85" TERM; echo ready; while :; do sleep 0.05; done'
+    program = 'trap "echo warned; exit 85" TERM; echo ready; while :; do sleep 0.05; done'
     key = harness.sh(f"trap : TERM; sh -c '{program}'; exit $?")
     harness.says(key, "ready")
     harness.backend.warn(key, now_ms() + 60_000, "drain")
     down = harness.collector.down(key)
-    assert (down.exit_code, harness.log(key)) == (85, "ready\nheard\n")
+    assert (down.exit_code, harness.log(key)) == (85, "ready\nwarned\n")
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -188,7 +188,7 @@ def test_a_signal_reaches_the_whole_group_once(harness: ContainerHarness):
 def test_a_program_may_save_although_the_shell_that_runs_it_would_die_of_the_warning(
     harness: ContainerHarness, after: str, code: int, ranks: int
 ):
-    """As for plain processes. Here the container ends with its shell, and whoever was saving with it."""
+    """As for plain processes. Here the container ends with its shell, and processes that were saving with it."""
     program = f'trap "sleep 0.7; echo saved; {after}" TERM; echo ready; while :; do sleep 0.05; done'
     own = processes(*({"RANK": str(rank)} for rank in range(ranks)))
     key = harness.sh(f"cd /tmp; sh -c 'sh -c '\\''{program}'\\''; echo over'; echo over", processes=own)
@@ -264,7 +264,7 @@ def test_nothing_of_it_survives_its_end(harness: ContainerHarness):
     assert not any(map(is_alive, inside))
 
 
-def test_a_killed_first_process_is_told_as_killed(harness: ContainerHarness):
+def test_a_killed_first_process_is_reported_as_killed(harness: ContainerHarness):
     key = harness.sh("echo ready; sleep 600")
     harness.says(key, "ready")
     os.kill(harness.pid(key), signal.SIGKILL)
@@ -297,12 +297,12 @@ def test_the_others_are_ended_when_one_has_failed(harness: ContainerHarness):
 
 def test_several_processes_hear_the_warning_once_and_have_until_the_deadline(harness: ContainerHarness):
     ranks = processes({"RANK": "0"}, {"RANK": "1"})
-    save = "[ $RANK = 1 ] || { echo told; sleep 1; }; echo bye $RANK; exit 85"
+    save = "[ $RANK = 1 ] || { echo warned; sleep 1; }; echo bye $RANK; exit 85"
     key = harness.sh(f"trap '{save}' TERM; echo ready; while :; do sleep 0.05; done", processes=ranks)
     until(lambda: harness.log(key).count("ready") == 2)
     harness.backend.warn(key, now_ms() + 60_000, "drain")
     assert harness.collector.down(key).exit_code == 85
-    assert sorted(harness.log(key).splitlines()[2:]) == ["bye 0", "bye 1", "told"]
+    assert sorted(harness.log(key).splitlines()[2:]) == ["bye 0", "bye 1", "warned"]
 
 
 # --- logs ------------------------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ class Hanging:
             except OSError:
                 return
             request = connection.recv(1 << 16).decode().split("\r\n")[0]
-            if not request:  # somebody only looked who listens here
+            if not request:  # a client only tested the connection
                 connection.close()
                 continue
             self.asked.append(request)
@@ -78,7 +78,7 @@ def warn(backend: LocalBackend) -> None:
 
 @pytest.mark.parametrize("early", [None, EarlySignal("SIGUSR1", 60_000)], ids=["no-signal", "early-signal"])
 @pytest.mark.parametrize("end", [kill, warn])
-def test_a_task_is_not_told_over_while_its_container_may_run(
+def test_a_task_is_not_reported_over_while_its_container_may_run(
     tmp_path: Path, engine: Hanging, end: Callable[[LocalBackend], None], early: EarlySignal | None
 ):
     """A warning ends it as well: before the start there is nothing to save."""

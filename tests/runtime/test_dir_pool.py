@@ -22,7 +22,7 @@ def until(is_so: Callable[[], bool]) -> None:
 
 
 def forgotten(harness: Harness, key: TaskKey) -> None:
-    """Once nobody is at it any more: then its directory is kept."""
+    """Once no process uses it any more: then its directory is kept."""
     harness.collector.down(key)
     until(lambda: not TaskState(str(harness.state(key))).is_supervised())
     harness.backend.forget(key)
@@ -46,7 +46,9 @@ def test_the_directory_of_a_task_that_is_over_serves_the_next(harness: Harness):
     assert harness.ordered(second).order.key == second
 
 
-def test_what_nobody_is_at_any_more_is_cleared_at_once_lest_it_outlive_a_server_that_is_killed_soon(tmp_path: Path):
+def test_what_no_one_is_at_any_more_is_cleared_at_once_so_that_it_does_not_outlive_a_server_that_is_killed_soon(
+    tmp_path: Path,
+):
     harness = Harness(tmp_path, scan_ms=600_000)
     key = harness.launch("true")
     harness.collector.down(key)
@@ -155,7 +157,7 @@ def test_what_a_task_does_to_its_private_directory_does_not_reach_the_next(harne
 
 
 @pytest.mark.parametrize("part", ["blank-*/tmp", "blank-*"])
-def test_whoever_cleans_up_temporary_directories_does_no_harm(harness: Harness, part: str):
+def test_who_cleans_up_temporary_directories_does_no_harm(harness: Harness, part: str):
     harness.ran("true")
     place = Path(harness.backend._site.scratch)
     until(lambda: any(place.glob("blank-*/tmp")))

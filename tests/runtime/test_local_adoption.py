@@ -1,4 +1,4 @@
-"""Restarts and losses: of the server, of the spawner, of a supervisor, of the machine. Tasks go on or are told lost."""
+"""Restarts and losses: of the server, of the spawner, of a supervisor, of the machine. Tasks go on or are lost."""
 
 import os
 import signal
@@ -59,7 +59,7 @@ def test_a_killed_server_takes_no_task_with_it(tmp_path: Path):
     backend.close()
 
 
-def test_a_supervisor_that_was_killed_is_told_as_a_loss_and_nothing_of_its_task_is_left(
+def test_a_supervisor_that_was_killed_is_reported_as_a_loss_and_nothing_of_its_task_is_left(
     harness: Harness, tmp_path: Path
 ):
     other = harness.launch("sleep", "600")
@@ -76,7 +76,7 @@ def test_a_supervisor_that_was_killed_is_told_as_a_loss_and_nothing_of_its_task_
     assert len(harness.collector.of(other)) == 1
 
 
-def test_a_supervisor_killed_while_there_was_no_server_is_told_to_the_next(harness: Harness):
+def test_a_supervisor_killed_while_there_was_no_server_is_reported_to_the_next(harness: Harness):
     key = harness.launch("sleep", "600", memory_mib=100)
     record = started(harness, key)
     harness.backend.close()
@@ -86,7 +86,7 @@ def test_a_supervisor_killed_while_there_was_no_server_is_told_to_the_next(harne
     assert not is_alive(record.pids[0])
 
 
-def test_what_holds_gpus_dies_with_its_supervisor_also_when_nobody_is_there_to_see_it(harness: Harness):
+def test_what_holds_gpus_dies_with_its_supervisor_also_when_no_one_is_there_to_see_it(harness: Harness):
     key = harness.launch("sleep", "600", gpus=("SIM-1",))
     record = started(harness, key)
     harness.backend.close()
@@ -94,7 +94,7 @@ def test_what_holds_gpus_dies_with_its_supervisor_also_when_nobody_is_there_to_s
     until(lambda: not is_alive(record.pids[0]))
 
 
-def test_a_restart_of_the_machine_is_told_as_a_loss(harness: Harness):
+def test_a_restart_of_the_machine_is_reported_as_a_loss(harness: Harness):
     key = harness.launch("sleep", "600")
     record = started(harness, key)
     harness.backend.close()
@@ -107,7 +107,7 @@ def test_a_restart_of_the_machine_is_told_as_a_loss(harness: Harness):
     assert (down.failure, down.why) == (FailureClass.NODE_LOST, "the machine was restarted while the task ran")
 
 
-def test_a_state_directory_that_nobody_supervised_is_a_failed_start(harness: Harness):
+def test_a_state_directory_that_no_onesupervised_is_a_failed_start(harness: Harness):
     key = harness.launch("sleep", "600")
     record = started(harness, key)
     harness.backend.close()
@@ -172,7 +172,7 @@ def test_lost_news_are_found_by_looking(harness: Harness):
     harness.collector.up(key)
     harness.backend.close()
     (harness.data / "run" / "news").unlink()
-    os.mkfifo(harness.data / "run" / "news")  # where nobody listens
+    os.mkfifo(harness.data / "run" / "news")  # where no process listens
     harness.open()
     (harness.data / "run" / "news").unlink()
     assert harness.collector.down(key).exit_code == 0
@@ -270,7 +270,7 @@ def test_limits_are_in_force_and_what_is_not_is_said(harness: Harness):
 def test_the_weight_of_a_task_without_a_group_of_its_own_does_not_pass_to_the_next(harness: Harness):
     layout = harness.backend._site.layout
     if "cpu" not in layout.parents:
-        pytest.skip("this machine lets nobody weigh CPUs")
+        pytest.skip("this machine does not allow CPU weights")
     name = "cpu.shares" if layout.version == 1 else "cpu.weight"
     show = f"cat {layout.parents['cpu']}/worker-$PPID/{name}"
     heavy, light = ("1536", "1024") if layout.version == 1 else ("150", "100")
@@ -279,7 +279,7 @@ def test_the_weight_of_a_task_without_a_group_of_its_own_does_not_pass_to_the_ne
 
 
 @needs_cgroups
-def test_a_quota_holds_also_when_nobody_else_wants_the_cpu(tmp_path: Path):
+def test_a_quota_holds_also_when_no_other_wants_the_cpu(tmp_path: Path):
     harness = Harness(tmp_path, has_cpu_quota=True)
     spin = "import time\nend = time.monotonic() + 1\nwhile time.monotonic() < end: pass\nprint(time.process_time())"
     key = harness.python(spin, cpu_milli=200)

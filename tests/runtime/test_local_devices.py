@@ -1,6 +1,6 @@
 """GPUs that a task was not given cannot be opened: by version 1 of cgroups, and by version 2 with a BPF program.
 
-Harmless devices stand in for GPUs: nodes of our own with the numbers of /dev/zero and /dev/full.
+Harmless devices replace GPUs: nodes of our own with the numbers of /dev/zero and /dev/full.
 """
 
 from __future__ import annotations

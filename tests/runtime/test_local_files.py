@@ -66,7 +66,7 @@ def test_the_last_step_is_that_of_the_last_whole_line(text, step):
     assert last_step(text) == step
 
 
-def test_symptoms_are_told_with_the_phrase_that_was_found():
+def test_symptoms_are_reported_with_the_phrase_that_was_found():
     assert symptom(b"...\nRuntimeError: HIP out of memory.")[0] == "out_of_memory"
     assert symptom(b"all is well") == (None, "")
 

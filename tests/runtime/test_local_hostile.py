@@ -33,13 +33,13 @@ def test_a_fork_bomb_is_bounded_and_ended(tmp_path: Path):
     harness.says(key, "full")
     harness.backend.kill(key)
     assert harness.collector.down(key).signal == 9
-    assert harness.ran("echo fine")[1] == "fine\n", "whoever comes next under the same supervisor has all its room"
+    assert harness.ran("echo fine")[1] == "fine\n", "the next task under the same supervisor has all its room"
     harness.close()
 
 
 @needs_cgroups
 @pytest.mark.parametrize("limits", [{"memory_mib": 64}, {"memory_mib": 64, "cpu_milli": 500}])
-def test_too_much_memory_is_told_as_such(harness: Harness, limits):
+def test_too_much_memory_is_reported_as_such(harness: Harness, limits):
     key = harness.python("x = bytearray(256 << 20)", **limits)
     down = harness.collector.down(key)
     assert (down.failure, down.signal) == (FailureClass.OUT_OF_MEMORY, 9)
@@ -112,7 +112,7 @@ pwd; trap 'exit 0' TERM; echo ready; while :; do sleep 0.02; done"""
     assert (kept / "file").read_text() == "{}\n"
 
 
-def test_a_checkpoint_file_that_is_a_fifo_holds_nobody_up(harness: Harness):
+def test_a_checkpoint_file_that_is_a_fifo_holds_no_one_up(harness: Harness):
     down, _ = harness.ran("mkfifo $CORRAL_CHECKPOINT_FILE; sleep 0.5")
     assert down.exit_code == 0
 
@@ -163,7 +163,7 @@ def _whole_log(harness: Harness, key: TaskKey) -> bytes:
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="a small file system can be mounted by root only")
-def test_a_full_disk_holds_nobody_up_and_the_log_says_what_was_lost(tmp_path: Path):
+def test_a_full_disk_holds_no_one_up_and_the_log_says_what_was_lost(tmp_path: Path):
     data, wrote, go_on = tmp_path / "small", tmp_path / "wrote", tmp_path / "go_on"
     logs = data / "tasks" / "logs"
     logs.mkdir(parents=True)

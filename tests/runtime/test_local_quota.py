@@ -39,7 +39,7 @@ def test_logs_leave_the_last_of_the_disk_to_the_journal(tmp_path: Path, monkeypa
     stream.drain()
 
 
-def test_whoever_keeps_too_much_is_told_then_ended(tmp_path: Path):
+def test_who_keeps_too_much_is_reported_then_ended(tmp_path: Path):
     small, large = TaskKey("1/main", 1, 0), TaskKey("2/main", 1, 0)
     folders = {small: str(tmp_path / "small"), large: str(tmp_path / "large")}
     for folder in folders.values():
@@ -55,7 +55,7 @@ def test_whoever_keeps_too_much_is_told_then_ended(tmp_path: Path):
     Path(folders[large], "deep", "file").write_bytes(os.urandom(12 * MIB))
     quota.look()
     assert {key for key, _ in said} == {small, large}
-    assert ended == [], "first they are told"
+    assert ended == [], "first they are warned"
     quota.look()
     assert [key for key, _ in ended] == [large], "the one that has most"
     Path(folders[large], "deep", "file").unlink()
@@ -63,10 +63,10 @@ def test_whoever_keeps_too_much_is_told_then_ended(tmp_path: Path):
     Path(folders[large], "deep", "file").write_bytes(os.urandom(12 * MIB))
     said.clear()
     quota.look()
-    assert said, "told again before anything is ended again"
+    assert said, "warned again before anything is ended again"
 
 
-def test_links_out_of_the_folder_are_not_counted_and_missing_folders_are_nobodys(tmp_path: Path):
+def test_links_out_of_the_folder_are_not_counted_and_missing_folders_are_no_ones(tmp_path: Path):
     (tmp_path / "task").mkdir()
     (tmp_path / "big").write_bytes(os.urandom(4 * MIB))
     (tmp_path / "task" / "link").symlink_to(tmp_path / "big")
@@ -116,7 +116,7 @@ def _rounds(store: LogStore, count: int, **bounds: Any) -> dict[str, int]:
     return found
 
 
-def test_who_writes_endless_output_takes_nobody_else_s_logs(tmp_path: Path):
+def test_who_writes_endless_output_takes_no_other_users_logs(tmp_path: Path):
     store = LogStore(tmp_path)
     loud = [_keep(store, f"loud-{n}", "loud", 1_000, 60 + n) for n in range(100)]
     quiet = [_keep(store, f"quiet-{n}", "quiet", 1_000, 20 * 86_400 + n) for n in range(10)]
@@ -138,7 +138,7 @@ def test_of_a_user_with_too_many_logs_the_oldest_go_first(tmp_path: Path):
     assert [folder.exists() for folder in folders] == [True] * 4 + [False] * 8, "nothing goes that fits"
 
 
-def test_logs_of_tasks_that_run_stay_and_are_told_how_much_they_may_keep(tmp_path: Path):
+def test_logs_of_tasks_that_run_stay_and_are_reported_how_much_they_may_keep(tmp_path: Path):
     store = LogStore(tmp_path)
     folders = [_keep(store, name, "ann", 10_000, 0) for name in ("a", "b", "done")]
     limits = _rounds(store, 2, bytes_max=1 << 30, user_bytes_max=8_000, is_live=lambda name: name != "done")

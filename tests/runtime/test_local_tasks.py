@@ -22,7 +22,7 @@ FAR_MS = 600_000
 # --- what it is given -----------------------------------------------------------------------------------------------
 
 
-def test_a_task_is_told_its_variables_its_gpus_and_nothing_else(harness: Harness, monkeypatch):
+def test_a_task_is_reported_its_variables_its_gpus_and_nothing_else(harness: Harness, monkeypatch):
     monkeypatch.setenv("SERVERS_OWN", "1")
     _, said = harness.ran("env", env=(("A", "1"), ("HOME", "/h")), gpus=("SIM-L4-0", "SIM-L4-1"))
     env = dict(line.split("=", 1) for line in said.splitlines())
@@ -154,7 +154,7 @@ def test_arguments_that_are_too_long_are_the_users_mistake(harness: Harness):
     assert "longer than this machine allows" in down.why
 
 
-def test_text_that_cannot_be_written_down_is_the_users_mistake_and_harms_nobody_else(harness: Harness):
+def test_text_that_cannot_be_written_down_is_the_users_mistake_and_harms_no_other(harness: Harness):
     bad, good = harness.key(), harness.key()
     harness.backend.launch([harness.order(bad, "echo", "\ud800"), harness.order(good, "true")])
     assert harness.collector.down(bad).failure is FailureClass.USER_ERROR
@@ -191,7 +191,7 @@ def test_a_process_that_is_done_does_not_end_the_others(harness: Harness):
 # --- how it ends ----------------------------------------------------------------------------------------------------
 
 
-def test_a_signal_is_told_as_such(harness: Harness):
+def test_a_signal_is_reported_as_such(harness: Harness):
     down, _ = harness.ran("kill -SEGV $$")
     assert (down.exit_code, down.signal, down.failure) == (139, 11, None)
 
@@ -226,7 +226,7 @@ def test_last_words_do_not_matter_when_all_went_well(harness: Harness):
     assert (down.exit_code, down.failure) == (0, None)
 
 
-def test_steps_are_told_as_they_are_saved(harness: Harness):
+def test_steps_are_reported_as_they_are_saved(harness: Harness):
     save = """echo '{"step": %d}' >> $CORRAL_CHECKPOINT_FILE;"""
     key = harness.sh(save % 3 + "sleep 0.5;" + "echo noise >> $CORRAL_CHECKPOINT_FILE;" + save % 4 + "sleep 60")
     harness.collector.step(key, 3)
@@ -276,7 +276,7 @@ time.sleep(600)
 def test_a_program_may_save_although_the_shell_that_runs_it_dies_of_the_warning(
     harness: Harness, tmp_path: Path, code: int, processes: int
 ):
-    """``command: python train.py`` is run by a shell, which does not wait for anybody when it is told to end."""
+    """``command: python train.py`` is run by a shell, which does not wait for its children when it is ended."""
     (tmp_path / "train.py").write_text(SAVING)
     own = tuple(Process(env=(("LOCAL_RANK", str(rank)),)) for rank in range(processes))
     key = harness.sh(f"cd {tmp_path}; {sys.executable} train.py {code}; echo over", processes=own)
@@ -287,19 +287,19 @@ def test_a_program_may_save_although_the_shell_that_runs_it_dies_of_the_warning(
     assert (down.exit_code, down.signal) == (code, 0)
 
 
-def test_who_saves_longer_than_the_others_has_until_the_deadline_and_is_told_once(harness: Harness):
-    slow = "echo told; sleep 1; echo saved; exit 85"  # longer than the others of a failed process would have
+def test_who_saves_longer_than_the_others_has_until_the_deadline_and_is_reported_once(harness: Harness):
+    slow = "echo warned; sleep 1; echo saved; exit 85"  # longer than the others of a failed process would have
     script = f'[ $RANK = 1 ] || slow="{slow}"; trap "${{slow:-exit 85}}" TERM; echo ready; while :; do sleep 0.02; done'
     key = harness.sh(script, processes=processes({"RANK": "0"}, {"RANK": "1"}))
     until(lambda: harness.log(key).count("ready") == 2)
     harness.backend.warn(key, now_ms() + FAR_MS, "preempted")
     assert harness.collector.down(key).exit_code == 85
-    assert harness.log(key).split() == ["ready", "ready", "told", "saved"]
+    assert harness.log(key).split() == ["ready", "ready", "warned", "saved"]
 
 
 def test_one_that_leaves_on_the_warning_in_its_file_does_not_take_the_others_along(harness: Harness):
     leave = "while [ ! -s $CORRAL_WARNING_FILE ]; do sleep 0.02; done; [ $RANK = 0 ] || exit 85"
-    script = f"trap 'echo told; exit 1' TERM; echo ready; {leave}; sleep 1; echo saved; exit 85"
+    script = f"trap 'echo warned; exit 1' TERM; echo ready; {leave}; sleep 1; echo saved; exit 85"
     early = EarlySignal("SIGUSR1", 1_000)  # long after all that
     key = harness.sh(script, processes=processes({"RANK": "0"}, {"RANK": "1"}), early_signal=early)
     until(lambda: harness.log(key).count("ready") == 2)
@@ -326,7 +326,7 @@ def test_the_earlier_of_two_deadlines_holds(harness: Harness):
     assert harness.collector.down(key).why == "killed at its deadline (sooner)"
 
 
-def test_nothing_of_a_task_is_left_when_its_end_is_told(harness: Harness, tmp_path: Path):
+def test_nothing_of_a_task_is_left_when_its_end_is_reported(harness: Harness, tmp_path: Path):
     pid = tmp_path / "pid"
     wait = f"while [ ! -s {pid} ]; do sleep 0.01; done"
     key = harness.sh(f"(setsid sh -c 'sleep 60 & echo $! > {pid}; wait' &); {wait}")
@@ -357,7 +357,7 @@ def test_a_task_that_saved_or_succeeded_keeps_nothing(harness: Harness):
         assert down.exit_code == code
 
 
-# --- a warning harms nobody who does not listen -----------------------------------------------------------------------
+# --- a warning does not harm processes without a handler -------------------------------------------------------------
 
 READING = """
 import os, sys, time
@@ -404,12 +404,12 @@ def test_where_nothing_is_to_be_saved_it_is_ended_at_once(harness: Harness, why:
 
 
 def test_a_program_that_begins_to_listen_later_hears_the_warning_then(harness: Harness):
-    later = "while [ ! -s $CORRAL_WARNING_FILE ]; do sleep 0.02; done; sleep 0.5; trap 'echo told; exit 85' TERM"
+    later = "while [ ! -s $CORRAL_WARNING_FILE ]; do sleep 0.02; done; sleep 0.5; trap 'echo warned; exit 85' TERM"
     key = harness.sh(f"echo ready; {later}; while :; do sleep 0.02; done")
     harness.says(key, "ready")
     harness.backend.warn(key, now_ms() + FAR_MS, "priority")
     assert harness.collector.down(key).exit_code == 85
-    assert harness.log(key).split() == ["ready", "told"]
+    assert harness.log(key).split() == ["ready", "warned"]
 
 
 HELPED = """
@@ -447,7 +447,7 @@ def test_the_helpers_of_a_program_hear_nothing_while_it_saves(
     assert harness.log(key).split() == ["ready", "helped"]
 
 
-def test_what_a_shell_runs_to_save_is_not_told_to_leave(harness: Harness, tmp_path: Path):
+def test_what_a_shell_runs_to_save_is_not_evicted(harness: Harness, tmp_path: Path):
     (tmp_path / "save.py").write_text("import time; time.sleep(1); print('saved', flush=True)")
     save = f"{sys.executable} {tmp_path}/save.py; exit 85"
     key = harness.sh(f"trap '{save}' TERM; echo ready; while :; do sleep 0.02; done")

@@ -1,4 +1,4 @@
-"""What is said to separate tasks, by what the process is and what the kernel offers."""
+"""What is reported to separate tasks, by what the process is and what the kernel offers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_root_as_the_default_account_separates_nothing(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(("has_landlock", "signals"), [(True, "Landlock"), (False, "nothing")])
-def test_anybody_else_separates_by_namespaces(monkeypatch: pytest.MonkeyPatch, has_landlock: bool, signals: str):
+def test_any_other_user_separates_by_namespaces(monkeypatch: pytest.MonkeyPatch, has_landlock: bool, signals: str):
     monkeypatch.setattr(system, "can_scope_signals", lambda: has_landlock)
     found = told(1000, monkeypatch, layout=layout(0), no_filter="no right")
     assert found["server's data"] == "mount namespace"

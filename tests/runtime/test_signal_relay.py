@@ -1,4 +1,4 @@
-"""Signals to a command and its shells, on plain processes: who is told, who is stopped, what is read of their ends."""
+"""Signals to a command and its shells, on plain processes: which get one, which are stopped, how they end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from corral.runtime.container.task.signal_relay import SignalRelay
 from corral.runtime.local.task.signal_audience import descendants
 from tests.runtime.reports import until
 
-SAVES = 'trap "echo told; sleep 0.3; exit {code}" TERM; echo ready; while :; do sleep 0.02; done'
+SAVES = 'trap "echo warned; sleep 0.3; exit {code}" TERM; echo ready; while :; do sleep 0.02; done'
 
 
 class Command:
@@ -68,21 +68,21 @@ def test_a_shell_waits_for_its_program_and_goes_on_with_nothing_else(command: Co
     command.run(f"{_program(85)}; echo over")
     command.tell()
     assert command.end() == -SIGTERM
-    assert (command.said(), command.relay.end) == (["ready", "told"], 85 << 8)
+    assert (command.said(), command.relay.end) == (["ready", "warned"], 85 << 8)
 
 
 def test_of_several_the_first_that_failed_speaks(command: Command):
     command.run(f"({_program(0)}; echo over) & ({_program(3)}; echo over) & wait", ready=2)
     command.tell()
     assert command.end() == -SIGTERM
-    assert (command.said(), command.relay.end) == (["ready"] * 2 + ["told"] * 2, 3 << 8)
+    assert (command.said(), command.relay.end) == (["ready"] * 2 + ["warned"] * 2, 3 << 8)
 
 
 def test_a_shell_that_listens_itself_is_not_stopped(command: Command):
     command.run(f"trap : TERM; {_program(7)}; echo over; exit 9")
     command.tell()
     assert command.end() == 9
-    assert (command.said(), command.relay.end) == (["ready", "told", "over"], None)
+    assert (command.said(), command.relay.end) == (["ready", "warned", "over"], None)
 
 
 def test_shells_that_listen_and_shells_that_do_not_one_in_the_other(command: Command, tmp_path: Path):
@@ -91,10 +91,10 @@ def test_shells_that_listen_and_shells_that_do_not_one_in_the_other(command: Com
     command.run(f"sh {tmp_path}/middle; echo over")
     command.tell()
     assert command.end() == -SIGTERM
-    assert (command.said(), command.relay.end) == (["ready", "told"], 85 << 8)
+    assert (command.said(), command.relay.end) == (["ready", "warned"], 85 << 8)
 
 
-def test_where_nobody_listens_all_are_left_in_peace_until_the_last_call(command: Command):
+def test_where_no_one_listens_all_are_left_in_peace_until_the_last_call(command: Command):
     command.run("echo ready; sleep 600; echo over")
     command.tell()
     assert command.shell is not None
@@ -110,7 +110,7 @@ def test_who_ignores_it_stays(command: Command):
     assert (command.end(), command.relay.end) == (6, None)
 
 
-def test_a_signal_that_is_heard_and_outlived_is_followed_by_another(command: Command):
+def test_a_signal_that_is_received_and_outlived_is_followed_by_another(command: Command):
     early = 'trap "echo early" USR1; trap "echo late; exit 85" TERM; echo ready; while :; do sleep 0.02; done'
     command.run(f"sh -c '{early}'; echo over")
     command.tell(SIGUSR1)

@@ -140,7 +140,7 @@ def test_who_keeps_to_the_slice_is_left_alone(harness):
     assert (down.failure, down.exit_code) == (None, 0)
 
 
-def test_mps_is_told_the_slice_where_it_runs(tmp_path, monkeypatch):
+def test_mps_is_reported_the_slice_where_it_runs(tmp_path, monkeypatch):
     harness = Harness(tmp_path)
     try:
         site = harness.backend._site

@@ -53,7 +53,7 @@ def test_the_largest_step_is_that_of_the_server(scratch: Scratch):
     assert last_step(b'{"step": %d}\n' % (STEP_MAX + 1)) is None
 
 
-def test_a_step_is_found_behind_lines_of_no_use_and_the_user_is_told_of_a_file_without_one(
+def test_a_step_is_found_behind_lines_of_no_use_and_the_user_is_reported_of_a_file_without_one(
     scratch: Scratch, complaints: list[str]
 ):
     path = Path(scratch.path, CHECKPOINT)
@@ -77,7 +77,7 @@ def test_what_is_no_plain_file_is_not_read(scratch: Scratch, complaints: list[st
     assert scratch.saved_step(complaints.append) is None
     assert "not a regular file" in complaints[0]
     assert scratch.saved_step(complaints.append) is None
-    assert len(complaints) == 1, "it is said once"
+    assert len(complaints) == 1, "it is reported once"
 
 
 def test_of_a_huge_file_only_the_end_is_read(scratch: Scratch, complaints: list[str]):

@@ -1,4 +1,4 @@
-"""How a plan and the reasons of those who wait are told, one line each. Knows plans; drives nothing."""
+"""A plan and the reasons why gangs wait as text, one line each. Knows plans; drives nothing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _decision_lines(decision: Decision, with_gpus: bool) -> Iterator[str]:
 
 
 def reason_lines(hold: Hold, now_ms: int, with_ways: bool) -> Iterator[str]:
-    """The first reason stands beside the name, the others below it."""
+    """The first reason is beside the name, the others below it."""
     texts = [reason.text(now_ms) for reason in hold.reasons] or ["nothing holds it"]
     yield _line("hold", hold.gang, texts[0])
     yield from (" " * 17 + text for text in texts[1:])

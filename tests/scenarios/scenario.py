@@ -1,7 +1,7 @@
 """Golden scenarios: a small language for a cluster, its queues and its gangs, and for the plan expected.
 
 Reads the part above the line, drives the engine through its public functions only, and writes the part below
-the line. README.md in this folder is the reference of the language. Knows nothing of pytest.
+the line. README.md in this folder is the reference of the language. Does not know pytest.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.scenarios.plan_text import plan_lines, reason_lines
 from tests.scenarios.words import Words, job_spec, node_specs, queue_spec, seats_on
 
 LINE = "---"
-NOW_MS = 30 * 24 * 3_600_000  # when the first plan is made; times are told relative to it
+NOW_MS = 30 * 24 * 3_600_000  # when the first plan is made; times are relative to it
 BACKFILLS = {"none": STRICT, "greedy": GREEDY, "easy": EASY, "conservative": CONSERVATIVE}
 STEP = re.compile(r"^then (?P<time>\S+) later$")
 
@@ -287,7 +287,7 @@ class Stage:
     # ---- what is expected ---------------------------------------------------------------------------------
 
     def _tell(self) -> Iterator[str]:
-        """Plan, commit, and tell what was decided, who waits and why. Planning again must change nothing."""
+        """Plan, commit, and print what was decided, which gangs wait and why. Planning again must change nothing."""
         told = self._news()
         plan = self._cycle()
         check(self.state)

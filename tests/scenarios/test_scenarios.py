@@ -25,6 +25,6 @@ def test_a_scenario_says_what_it_shows(path):
     assert first.startswith("# "), "the first line is a sentence on what the scenario shows"
 
 
-def test_the_same_scenario_is_told_the_same_way_twice():
+def test_the_same_scenario_is_reported_the_same_way_twice():
     given, _ = split(SCENARIOS[0].read_text(encoding="utf-8"))
     assert play(given) == play(given)

@@ -1,6 +1,6 @@
 """The words of a scenario line, turned into the specs of the engine. README.md is their reference.
 
-Knows how things are written; knows nothing of what happens to them.
+Knows how things are written; does not know what happens to them.
 """
 
 from __future__ import annotations

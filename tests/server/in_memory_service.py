@@ -1,4 +1,4 @@
-"""A service in memory, without processes or threads of its own: what the interface stands on in these tests.
+"""A service in memory, without processes or threads of its own: what is behind the API in these tests.
 
 Events go to a journal in memory and into the state; explanations are worked out on the spot. Times move by hand.
 """

@@ -1,4 +1,4 @@
-"""A real gateway with its server's end in this process, in front of a fleet; and agents that say what they are told."""
+"""A real gateway with its server's end in this process, in front of a fleet; agents that send what the test sets."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class RawAgent:
         return self._found.pop(0)
 
     def why_out(self) -> str:
-        """Read until it is put out; the code it was told, if any."""
+        """Read until it is disconnected; the code it got, if any."""
         code = ""
         while (found := self.next())[0]:
             if found[0] == frames.REFUSED:

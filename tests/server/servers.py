@@ -58,7 +58,7 @@ async def running(
 
 
 class _FedLookup(MemoryLookup):
-    """Knows what the journal says at the moment somebody asks."""
+    """Knows what the journal says at the time of a request."""
 
     def __init__(self, journal: Journal) -> None:
         super().__init__()

@@ -14,7 +14,7 @@ from corral.server.api.http.header_timeout import timed_heads
 
 @asynccontextmanager
 async def served(setup, most: int = 4_000):
-    """uvicorn on some free port of this machine, with so many connections."""
+    """uvicorn on some free port of this machine, with this many connections."""
     budget = ConnectionBudget(setup.app, most)
     config = uvicorn.Config(
         budget,

@@ -1,4 +1,4 @@
-"""Users, roles, tokens and secrets over the interface: nobody gets more than they have, and somebody always remains."""
+"""Users, roles, tokens and secrets over the API: no user gets more rights, an administrator always remains."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.server.asgi import ask
 from tests.server.in_memory_service import MemoryService
 
 
-async def test_a_token_is_told_once_and_works(setup):
+async def test_a_token_is_reported_once_and_works(setup):
     made = (await ask(setup.app, "POST", "/v1/tokens", setup.member, {"name": "ci", "expires_in_ms": 1000})).json()
     assert made["token"].startswith(f"corral_{made['id']}_")
     assert (await ask(setup.app, "GET", "/v1/whoami", made["token"])).json()["user"] == "member"
@@ -122,7 +122,7 @@ def test_secrets_of_tokens_are_long_and_different():
     assert not any(token.text.split("_", 2)[2] in token.digest for token in drawn)
 
 
-def test_unknown_and_wrong_are_told_alike():
+def test_unknown_and_wrong_are_reported_alike():
     service = MemoryService()
     token = service.user("root", (Role.ADMINISTRATOR, ""))
     wrong = authenticate(service.accounts, f"Bearer {token[:-1]}x", service.now_ms())

@@ -77,7 +77,7 @@ async def test_nothing_is_recorded_unless_it_is_wanted(setup):
     assert not reads(setup)
 
 
-async def test_the_same_again_is_counted_and_told_later(setup):
+async def test_the_same_again_is_counted_and_reported_later(setup):
     await running_job(setup)
     for _ in range(20):
         await ask(setup.app, "GET", "/v1/jobs/1", setup.member)

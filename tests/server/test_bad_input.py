@@ -128,7 +128,7 @@ class TestOften:
     def settings(self):
         return ApiSettings(requests_per_s=0.001, requests_burst=3)
 
-    async def test_who_asks_too_often_is_told_when_to_come_back(self, setup):
+    async def test_who_asks_too_often_is_reported_when_to_come_back(self, setup):
         for _ in range(3):
             assert (await ask(setup.app, "GET", "/v1/whoami", setup.member)).status == 200
         answer = await ask(setup.app, "GET", "/v1/whoami", setup.member)
@@ -182,7 +182,7 @@ async def test_a_request_id_is_echoed_if_it_is_plain(setup, given):
     assert (answer.headers["x-request-id"] == given) is (given == "mine-1.x")
 
 
-async def test_what_nobody_foresaw_says_nothing(setup, monkeypatch, capsys):
+async def test_what_no_one_foresaw_says_nothing(setup, monkeypatch, capsys):
     def broken():
         raise RuntimeError("the password is swordfish")
 

@@ -1,4 +1,4 @@
-"""The server's clock: it never goes back, and a jump far ahead that nobody vouches for is not believed."""
+"""The server's clock: it never goes back, and a jump far ahead that nothing confirms is not believed."""
 
 import time
 
@@ -29,7 +29,7 @@ def test_a_server_that_was_off_for_long_goes_on_with_a_clock_that_is_kept_right(
     assert is_about(Clock(wall_ms() - YEAR_MS, lambda: True).now_ms(), wall_ms())
 
 
-def test_nobody_need_vouch_for_a_first_start_or_a_short_absence():
+def test_no_one_need_confirm_a_first_start_or_a_short_absence():
     for last_ms in (0, wall_ms() - JUMP_MS_MAX + SLACK_MS):
         assert is_about(Clock(last_ms, lambda: False).now_ms(), wall_ms())
 
@@ -46,6 +46,6 @@ def test_an_administrator_may_vouch_for_the_clock(monkeypatch):
     assert is_synchronised() in (True, False)  # whatever this machine says, it can be asked
 
 
-def test_a_moment_is_told_in_the_time_of_the_machine():
+def test_a_moment_is_reported_in_the_time_of_the_machine():
     clock = Clock(wall_ms() + YEAR_MS)
     assert abs(clock.to_wall(clock.now_ms() + 5_000) - wall_ms() - 5_000) < SLACK_MS

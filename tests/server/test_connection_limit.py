@@ -39,9 +39,7 @@ async def test_a_full_server_says_that_it_is_busy_and_health_is_answered(setup):
                 await asyncio.sleep(0.05)
 
 
-async def test_beyond_what_is_held_back_whoever_came_first_and_said_nothing_goes(
-    setup, monkeypatch: pytest.MonkeyPatch
-):
+async def test_beyond_what_is_held_back_who_came_first_and_said_nothing_goes(setup, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(connection_limit, "HELD_BACK", 2)
     async with served(setup, most=3) as (_, port):
         first, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -50,7 +48,7 @@ async def test_beyond_what_is_held_back_whoever_came_first_and_said_nothing_goes
         writer.write(request(setup, "GET", "/v1/whoami").replace("\n", "\r\n").encode() + b"\r\n\r\n")
         async with asyncio.timeout(10):
             told = (await first.read()).lower()
-        assert told.startswith(b"http/1.1 503 "), "also for who asks only now"
+        assert told.startswith(b"http/1.1 503 "), "also for later requests"
         assert b"retry-after: 1" in told
         assert b"server_busy" in told
         for each in (writer, *silent):

@@ -72,7 +72,7 @@ def test_a_full_disk_costs_the_reserve_first_and_then_waits_for_room(tmp_path: P
         row = journal.lookup.job("2")
         assert row is not None
         assert len(journal.lookup.usage(_everything())) == 1
-        assert journal.lookup.usage(_everything())[0].jobs == 2, "what was tried in vain is not counted"
+        assert journal.lookup.usage(_everything())[0].jobs == 2, "what was tried without effect is not counted"
     finally:
         journal.close()
 
@@ -83,7 +83,7 @@ def _everything():
     return UsageQuery()
 
 
-def test_without_patience_a_full_disk_is_told_as_before(tmp_path: Path):
+def test_without_patience_a_full_disk_is_reported_as_before(tmp_path: Path):
     journal = SqliteJournal(tmp_path)
     try:
         journal._writer.run(lambda: journal._connection.execute("PRAGMA max_page_count = 1")).result(10)

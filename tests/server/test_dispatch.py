@@ -1,4 +1,4 @@
-"""From what is owed to orders, and from reports to facts: what a task is told, and which reports count."""
+"""From what is owed to orders, and from reports to facts: what a task gets, and which reports count."""
 
 from dataclasses import dataclass, field
 
@@ -225,7 +225,7 @@ def test_the_backend_may_forget_once_the_end_is_written_down():
     assert len(setup.asked("forget")) == 2
 
 
-def test_what_is_said_about_health_is_told_with_its_reason():
+def test_what_is_said_about_health_is_reported_with_its_reason():
     setup = Setup(spec(Work(command=("true",))), TWO)
     said = HealthReport("here", 3, Health.FAILED, "Xid 79")
     assert setup.dispatch.fact(said) == f.GpuObserved("here", 3, Health.FAILED, "Xid 79")
@@ -233,8 +233,8 @@ def test_what_is_said_about_health_is_told_with_its_reason():
     assert setup.dispatch.fact(said) == f.NodeObserved("here", Health.SUSPECT, "the disk is full")
 
 
-def test_an_attempt_that_is_told_to_leave_while_it_waits_for_an_older_one_is_over():
-    """It was never ordered, so that nobody said that it had ended, and the gang held its seats for ever."""
+def test_an_attempt_that_is_evicted_while_it_waits_for_an_older_one_is_over():
+    """It was never ordered, so that its end was never reported, and the gang held its seats for ever."""
     setup = Setup(spec(Work(command=("x",))), TWO)
     setup.dispatch.fact(report(1, Phase.UP))
     apply(setup.state, e.TasksLost(3, "7/main", 1, 0b10, "here", FailureClass.NODE_LOST))
@@ -300,14 +300,14 @@ def variables(setup: Setup, task: int = 0, process: int = 0) -> dict[str, str]:
     return dict(order.env) | dict(order.processes[process].env)
 
 
-def test_one_process_by_itself_is_told_of_no_ranks():
-    """Libraries that see a rank take it that somebody else starts the other processes."""
+def test_one_process_by_itself_is_reported_of_no_ranks():
+    """Libraries that see a rank assume that another program starts the other processes."""
     found = variables(Setup(spec(Work(command=("x",)), gpus=4, tasks=1), (Seat("here", 0b1111),)))
     assert not [name for name in found if name in RANKS or name.startswith("TORCHELASTIC")]
 
 
 @pytest.mark.parametrize("processes", [0, 1, 4])
-def test_whoever_asks_for_processes_is_told_of_their_ranks(processes: int):
+def test_who_asks_for_processes_is_reported_of_their_ranks(processes: int):
     work = Work(command=("x",), processes=processes)
     found = variables(Setup(spec(work, gpus=4, tasks=1), (Seat("here", 0b1111),)))
     assert found["WORLD_SIZE"] == str(processes or 4)

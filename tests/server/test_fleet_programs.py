@@ -21,7 +21,7 @@ MADE: dict[str, dict[str, Any]] = {
     "ssh": {"hosts": [{"host": "n1"}]},
     "ray": {"address": "head:6379", "is_open": True},
 }
-#: Everything that names a program, a file or a place of the server's, or whom it trusts: each by itself.
+#: Everything that names a program, a file or a place of the server's, or what it trusts: each by itself.
 NAMED: dict[str, dict[str, Any]] = {
     "command": {
         "acquire": ["/bin/sh", "-c", "id"], "release": ["x"], "look": ["x"], "env": {"LD_PRELOAD": "x"},
@@ -92,7 +92,7 @@ async def test_an_operator_changes_no_program_or_place(kind: str, name: str) -> 
 
 
 @pytest.mark.parametrize("kind", PLAIN)
-async def test_an_operator_changes_what_harms_nobody(kind: str) -> None:
+async def test_an_operator_changes_what_harms_no_one(kind: str) -> None:
     harness = Harness()
     assert await harness.put(harness.admin, kind, **MADE[kind]) == 200
     assert await harness.put(harness.operator, kind, **MADE[kind] | PLAIN[kind]) == 200
@@ -100,7 +100,7 @@ async def test_an_operator_changes_what_harms_nobody(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", catalog.KINDS)
 def test_every_setting_is_tried_here_or_is_known_to_be_plain(kind: str) -> None:
-    """A new setting is an administrator's until somebody has thought about it."""
+    """A new setting is an administrator's until it is declared as plain."""
     module = catalog.kind_of(kind)
     fields = {each.name for each in structs.fields(module.Settings)}
     assert fields >= module.PLAIN

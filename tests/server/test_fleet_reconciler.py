@@ -1,4 +1,4 @@
-"""A fleet, tended in memory: what it asks its engine for, and in how many calls."""
+"""A fleet, reconciled in memory: what it asks its provider for, and in how many calls."""
 
 from __future__ import annotations
 

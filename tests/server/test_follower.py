@@ -54,7 +54,7 @@ async def test_what_was_archived_meanwhile_is_learned_from_an_image(monkeypatch)
 async def test_it_changes_nothing():
     leader = MemoryJournal()
     follower = Follower(leader, leader.lookup)
-    assert not follower.is_ready, "nobody has founded it yet"
+    assert not follower.is_ready, "it has not been started yet"
     for answer in (
         await follower.submit("ann", []),
         await follower.change("ann", lambda state, now_ms: []),
@@ -125,7 +125,7 @@ async def test_the_rest_is_sent_to_the_leader_if_there_is_one(leader, status, he
 # ---- a database that is away --------------------------------------------------------------------------------
 
 
-async def test_whoever_cannot_follow_says_so_and_answers_nothing_from_memory(monkeypatch):
+async def test_who_cannot_follow_says_so_and_answers_nothing_from_memory(monkeypatch):
     leader = MemoryJournal()
     leader.append(entries_of(events_of_run(3, 50)))
     follower = Follower(leader, leader.lookup)
@@ -158,7 +158,7 @@ async def test_a_server_that_waits_for_its_database_tells_for_what():
     assert answer.headers["retry-after"] == "1"
 
 
-async def test_whoever_is_cut_off_by_a_stop_is_told_so_as_a_problem():
+async def test_who_is_cut_off_by_a_stop_is_reported_so_as_a_problem():
     """Otherwise the web server answers with 500 in plain text, which no client takes for Corral's."""
     begun = asyncio.Event()
 
@@ -174,7 +174,7 @@ async def test_whoever_is_cut_off_by_a_stop_is_told_so_as_a_problem():
     assert answer.headers["retry-after"] == "1"
 
 
-async def test_whoever_asks_something_while_the_server_goes_down_is_told_so():
+async def test_who_asks_something_while_the_server_goes_down_is_reported_so():
     leader = MemoryJournal()
     leader.append(entries_of(events_of_run(3, 50)))
     app = make_app(Follower(leader, leader.lookup))

@@ -1,5 +1,5 @@
-"""Whatever the description allows, and whatever it does not, sent by everybody: no server error, no way in without a
-token, and nothing that is not described. Single requests first, then sequences that follow what was answered.
+"""Whatever the description allows, and whatever it does not, sent by every kind of user: no server error, no way in
+without a token, and nothing that is not described. Single requests first, then sequences that follow what was answered.
 """
 
 from __future__ import annotations

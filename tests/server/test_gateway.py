@@ -69,7 +69,7 @@ def test_a_server_that_is_stuck_delays_reports_and_no_lease(tmp_path: Path):
                 assert each.renew(Renewal(seq=seq, epoch=EPOCH)).lease_ms == 4_000
             time.sleep(0.2)
         assert not told
-        assert harness.told == [], "nobody was given up"
+        assert harness.told == [], "no node was given up"
         stuck.free.set()
         waits.join(30)
         assert told[0].epoch == EPOCH
@@ -88,7 +88,9 @@ def test_before_the_state_is_loaded_running_leases_are_kept_and_everything_else_
         assert harness.line("n3").renew(Renewal(seq=1, epoch=EPOCH - 1, left_ms=500)).lease_ms == 0, "it was given up"
         for node, token in (("stranger", "corral_x_y"), ("n1", "corral_n1_wrong")):
             unknown = harness.raw()
-            assert b"not_ready" in unknown.hello(node, token)[1], "nobody is refused for good before the state is known"
+            assert b"not_ready" in unknown.hello(node, token)[1], (
+                "no agent is refused for good before the state is known"
+            )
         harness.open()
         assert harness.line("n2").renew(Renewal(seq=2, epoch=EPOCH)).lease_ms == 4_000
         assert harness.line("n3").renew(Renewal(seq=2, epoch=EPOCH)).is_gone
@@ -173,7 +175,7 @@ def test_it_ends_with_its_server(tmp_path: Path):
     assert process.poll() is not None
 
 
-# ---- who comes in ------------------------------------------------------------------------------------------
+# ---- which agents are let in ----------------------------------------------------------------------------------------
 
 
 def test_a_credential_that_is_revoked_puts_its_agent_out_at_once(tmp_path: Path):
@@ -227,7 +229,7 @@ def test_the_newest_connection_of_a_node_counts(tmp_path: Path):
         b"H\x00\x00\x00\x03\xff\xfe{",
     ],
 )
-def test_garbage_is_put_out_and_harms_nobody(tmp_path: Path, garbage: bytes):
+def test_garbage_is_put_out_and_harms_no_one(tmp_path: Path, garbage: bytes):
     with GatewayHarness(tmp_path) as harness:
         harness.open()
         good = harness.raw()

@@ -1,5 +1,5 @@
 """What a connection may cost before there is a request, and after its answer: endless heads, chunks and trailers,
-bodies that never come, requests sent in advance, answers that nobody reads."""
+bodies that never come, requests sent in advance, answers that are not read."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_trailers_after_a_body_are_bounded(setup):
         assert sent < 16 * MIB
 
 
-async def test_a_body_that_nobody_asked_for_and_that_never_comes_ends_the_connection(setup):
+async def test_a_body_that_no_one_asked_for_and_that_never_comes_ends_the_connection(setup):
     async with served(setup) as (_, port):
         reader, writer = await connected(port, "GET /v1/health HTTP/1.1\nHost: here\nContent-Length: 1000000")
         assert (await answer_of(reader))[0] == 200
@@ -160,10 +160,10 @@ async def test_a_body_has_one_length(setup, headers):
         writer.close()
 
 
-# ---- answers that nobody reads ---------------------------------------------------------------------------
+# ---- answers that are not read ---------------------------------------------------------------------------
 
 
-async def test_an_answer_that_nobody_reads_ends_its_connection(setup):
+async def test_an_answer_that_no_one_reads_ends_its_connection(setup):
     """The answers fill what the machine keeps for the connection, and more."""
     async with served(setup) as (server, port):
         _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
@@ -175,7 +175,7 @@ async def test_an_answer_that_nobody_reads_ends_its_connection(setup):
         writer.close()
 
 
-async def test_a_stream_that_nobody_reads_ends_its_connection(setup):
+async def test_a_stream_that_no_one_reads_ends_its_connection(setup):
     async with served(setup) as (server, port):
         for n in range(40):
             setup.service.queue(f"team/{'x' * 30}{n}")

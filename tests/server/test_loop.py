@@ -1,4 +1,4 @@
-"""The loop: nobody is told before it is durable, and what is owed is carried out, also after a restart."""
+"""The loop: answers wait until it is durable, and pending effects are executed, also after a restart."""
 
 import asyncio
 import gc
@@ -68,8 +68,8 @@ async def test_nothing_is_answered_or_started_before_it_is_durable(tmp_path):
 
 
 async def test_the_newest_record_is_the_newest_that_can_be_seen(tmp_path):
-    """Whoever asks for it, then looks at a job, then follows from there must not miss what became of the job between:
-    what is not durable yet is not seen by who looks, and is not the newest."""
+    """A client that asks for it, then looks at a job, then follows from there must not miss what happened between:
+    what is not durable yet is not shown, and is not the newest."""
     journal = MemoryJournal()
     async with running(tmp_path, journal) as server:
         drawn, now_ms = new_token(), server.service.now_ms()
@@ -136,7 +136,7 @@ async def test_the_planner_may_die(tmp_path):
         await until(lambda: ended(journal) == {"1": True})
 
 
-async def test_whoever_asks_a_planner_that_has_died_gets_an_answer(tmp_path):
+async def test_who_asks_a_planner_that_has_died_gets_an_answer(tmp_path):
     async with running(tmp_path, MemoryJournal()) as server:
         process = server.planning.planner._process
         assert process is not None
@@ -147,7 +147,7 @@ async def test_whoever_asks_a_planner_that_has_died_gets_an_answer(tmp_path):
         assert [each.starts_ms is not None for each in answer] == [True]
 
 
-def test_a_planner_whose_pipe_broke_before_its_end_was_heard_of_is_lost_like_any_other():
+def test_a_planner_whose_pipe_broke_before_its_end_was_known_is_lost_like_any_other():
     """With the event loop that servers run on: it does not take what is written into a closed pipe."""
 
     async def ask_twice() -> None:
@@ -157,7 +157,7 @@ def test_a_planner_whose_pipe_broke_before_its_end_was_heard_of_is_lost_like_any
         process = planner._process
         assert process is not None
         assert process.stdin is not None
-        process.send_signal(signal.SIGSTOP)  # so that it cannot be heard to end
+        process.send_signal(signal.SIGSTOP)  # so that its end cannot be seen
         process.stdin.close()
         await asyncio.sleep(0.05)
         try:
@@ -192,7 +192,7 @@ async def test_a_planner_that_cannot_be_started_is_tried_again(tmp_path, monkeyp
         assert len(tries) == 2
 
 
-async def test_a_backend_that_fails_stops_the_server_and_nobody_waits_for_ever(tmp_path):
+async def test_a_backend_that_fails_stops_the_server_and_no_one_waits_for_ever(tmp_path):
     backend = FakeBackend([NODE])
     async with running(tmp_path, MemoryJournal(), backend) as server:
 

@@ -23,7 +23,7 @@ JOB = {"queue": "team", "command": "true", "gpus": 2}
 
 
 def samples(text: bytes) -> dict[tuple[str, ...], float]:
-    """By name and values of labels, which are told in the order of their names."""
+    """By name and values of labels, which are listed in the order of their names."""
     found = {}
     for family in text_string_to_metric_families(text.decode()):
         for sample in family.samples:

@@ -76,7 +76,7 @@ def test_a_lemon_that_spoils_a_job_now_and_then_is_found_over_more_than_a_day():
     assert past.lemons().keys() == {"n1"}
 
 
-def test_what_fails_everywhere_in_the_same_hours_condemns_nobody_also_if_it_runs_well_later():
+def test_what_fails_everywhere_in_the_same_hours_condemns_no_one_also_if_it_runs_well_later():
     """A shared filesystem fails again and again; what it spoils is run again."""
     past, nodes = Past(), [f"n{n}" for n in range(8)]
     for _ in range(2):
@@ -148,7 +148,7 @@ def test_of_a_gang_on_many_nodes_only_the_one_that_failed_is_blamed():
     assert past.lemons().keys() == {"n2"}
 
 
-def test_who_was_told_to_leave_says_nothing_and_who_failed_first_says_where():
+def test_who_was_evicted_says_nothing_and_who_failed_first_says_where():
     past = Past()
     for _ in range(6):
         gang = past.placed("n1")
@@ -233,7 +233,7 @@ def test_what_one_job_says_of_its_steps_condemns_nothing():
 def test_a_machine_whose_ranks_are_slower_than_their_gang_is_a_straggler():
     watch = NodeStatuses(EndHistory())
     paced(watch, n1=100, n2=104, n3=180, n4=99)
-    assert [list(watch.judge(NOW_MS + n)) for n in range(2)] == [[], []], "once is nobody's fault"
+    assert [list(watch.judge(NOW_MS + n)) for n in range(2)] == [[], []], "one failure blames no node"
     (said,) = watch.judge(NOW_MS + 2)
     assert (said.node, said.health) == ("n3", Health.SUSPECT)
     assert said.why == "straggler: rank 2 of 8/main takes 180 ms for a step, the median is 102 ms"

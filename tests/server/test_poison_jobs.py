@@ -71,7 +71,7 @@ async def test_a_job_that_makes_the_policy_hang_or_crash_is_quarantined(tmp_path
         await until(lambda: ended(journal) == {"1": True, "3": True}, 60)
 
 
-async def test_a_failure_that_no_job_explains_holds_nobody_and_is_tried_again(tmp_path):
+async def test_a_failure_that_no_job_explains_holds_no_one_and_is_tried_again(tmp_path):
     journal = MemoryJournal()
     async with running(tmp_path, journal) as server:
         await server.service.change("root", lambda state, now: drain(state, "here", now))
@@ -83,7 +83,7 @@ async def test_a_failure_that_no_job_explains_holds_nobody_and_is_tried_again(tm
         assert not held(journal)
 
 
-def test_the_search_finds_every_culprit_and_nobody_else():
+def test_the_search_finds_every_culprit_and_no_other():
     bad = {"3", "500", "77"}
     tries = []
 

@@ -1,4 +1,4 @@
-"""Reads never delay writes: heavy ones are made one at a time, in steps, once for all who wait for the same."""
+"""Reads never delay writes: heavy ones are made one at a time, in steps, once for all readers of the same."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def test_who_asks_while_a_view_is_made_shares_the_next_one():
     await asyncio.sleep(0)
     may_go_on.set()
     assert await first == b"1"
-    assert await asyncio.gather(*others) == [b"2"] * 50, "nobody is answered with what was begun before it asked"
+    assert await asyncio.gather(*others) == [b"2"] * 50, "no reader gets an answer that was begun before its request"
     assert len(made) == 2
 
 
@@ -63,7 +63,7 @@ async def test_one_who_leaves_does_not_take_the_view_from_the_others():
     assert await stays == b"it"
 
 
-async def test_a_view_that_cannot_be_made_is_told_to_all_who_wait_and_made_again_for_the_next():
+async def test_a_view_that_cannot_be_made_is_reported_to_all_who_wait_and_made_again_for_the_next():
     views = SharedViews()
 
     async def fail() -> bytes:
@@ -104,7 +104,7 @@ async def test_a_view_of_queues_costs_what_there_are_queues_not_what_waits_in_th
 
     await count()
     few = await count()
-    for n in range(60):  # no two alike: each stands in a line of its own
+    for n in range(60):  # no two alike: each is in a bucket of its own
         answer = await ask(setup.app, "POST", "/v1/jobs", setup.root, {**JOB, "cpus": 1 + n})
         assert answer.status == 201, answer.body
     assert await count() < few + 60

@@ -20,12 +20,12 @@ from tests.server.asgi import Answer, Stream, ask
 from tests.server.in_memory_service import START_MS, MemoryService
 
 ACTORS = ("none", "nobody", "viewer", "member", "lead", "operator", "administrator")
-LIMITED = ("nobody", "viewer", "member", "lead")  # those who may know nothing of the queue org/covert
+LIMITED = ("nobody", "viewer", "member", "lead")  # users who may not know the queue org/covert
 
 JOB = {"command": "true", "gpus": 1, "queue": "org/a"}
 HIDDEN_JOB = JOB | {"queue": "org/covert"}
 
-# job 1 is the member's, 2 is of somebody else in the same queue, 3 is in a queue that only operators and
+# job 1 is the member's, 2 is of another user in the same queue, 3 is in a queue that only operators and
 # administrators see, 9 is not there. `nobody` has a token and no role. The lead leads org/a.
 TABLE = """
                                               none nobody viewer member lead operator administrator
@@ -249,7 +249,7 @@ def check_answer(answer: Answer) -> None:
 
 
 def check_nothing_leaks(answer: Answer, actor: str, path: str) -> None:
-    """A name that was sent is told back; nothing else of what is hidden is."""
+    """A name that was sent is returned; nothing else of what is hidden is."""
     told = answer.body.replace(b"org/covert", b"").replace(b"stranger", b"") if answer.status >= 400 else answer.body
     if actor in LIMITED and "covert" not in path:
         assert b"covert" not in told, actor

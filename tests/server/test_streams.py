@@ -70,7 +70,7 @@ async def test_private_names_of_actors_in_old_journals_are_shown_as_system(setup
     assert {event["actor"] for event in page["events"]} == {"system"}
 
 
-async def test_no_digest_of_a_token_is_ever_told(setup):
+async def test_no_digest_of_a_token_is_ever_reported(setup):
     told = (await ask(setup.app, "GET", "/v1/events?limit=1000", setup.root)).body
     assert b"TokenIssued" in told
     assert not any(token.digest.encode() in told for token in setup.service.accounts.tokens.values())

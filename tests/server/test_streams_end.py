@@ -1,4 +1,4 @@
-"""Streams and those who open them: they end within a second of losing the right, and nobody takes all of them."""
+"""Streams and the users who open them: they end within a second of losing the right, and no user takes all of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ JOB = {"queue": "team", "command": "true", "gpus": 1}
 EVENTS = "/v1/events?follow=true"
 LOGS = "/v1/jobs/1/logs?follow=true"
 KEY = TaskKey("1/main", 1, 0)
-WITHIN_S = 5.0  # promised is one; without being told it would be the 15 of a heartbeat
+WITHIN_S = 5.0  # one is documented; without a message it would be the 15 of a heartbeat
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def settings():
 
 
 async def running_job(setup) -> None:
-    """Job 1 of somebody else runs, and its log may still grow."""
+    """Job 1 of another user runs, and its log may still grow."""
     owner = setup.service.user("owner", (Role.MEMBER, "team"))
     assert (await ask(setup.app, "POST", "/v1/jobs", owner, JOB)).status == 201
     setup.service.plan()
@@ -123,7 +123,7 @@ async def test_one_address_does_not_take_all_streams_with_many_users(setup, stac
 async def test_the_last_streams_are_for_those_who_have_few(setup, stack):
     tokens = [setup.service.user(f"u{n}", (Role.VIEWER, "team")) for n in range(5)]
     took = [await opened(setup, stack, token, f"10.0.0.{n}") for n, token in enumerate(tokens) for _ in range(8)]
-    assert took.count(200) == 30 + 2  # the fifth may have as many as anybody may have of the reserve
+    assert took.count(200) == 30 + 2  # the fifth may have as many as any user may have of the reserve
     assert await opened(setup, stack, setup.root, "10.0.0.9") == 200
 
 

@@ -37,7 +37,7 @@ async def test_what_the_server_sets_cannot_be_set(setup, key):
     assert not submitted(setup.service)
 
 
-async def test_all_faults_are_told_at_once(setup):
+async def test_all_faults_are_reported_at_once(setup):
     answer = await ask(setup.app, "POST", "/v1/jobs", setup.member, {"comand": "x", "gpus": "many", "queue": "team"})
     assert (answer.status, answer.code) == (422, "bad_job")
     assert {tuple(fault["path"]) for fault in answer.json()["faults"]} >= {("comand",), ("command",)}

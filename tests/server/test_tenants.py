@@ -1,5 +1,5 @@
 """What one team may not do to another: guarantees out of nothing, priorities and graces without bound, rights that
-outlive the queue they were given for. Through the interface, as somebody would try it."""
+outlive the queue they were given for. Through the interface, as a user would try it."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class TestGuarantees:
 
 
 class TestPriorities:
-    """They count across queues, so a queue has a ceiling even where nobody has set one."""
+    """They count across queues, so a queue has a ceiling even where none is set."""
 
     async def test_a_member_does_not_exceed_the_default_ceiling(self, site):
         job = {"command": "true", "gpus": 1, "queue": "org/a", "priority": 1}
@@ -127,7 +127,7 @@ class TestPriorities:
 
 
 class TestGraces:
-    """A job that was told to leave keeps its GPUs for its grace, and not for as long as it likes."""
+    """A job that was evicted keeps its GPUs for its grace, and not for as long as it likes."""
 
     async def test_a_grace_has_a_bound(self, site):
         job = {"command": "true", "gpus": 1, "queue": "org/a", "grace": "52w"}
@@ -216,7 +216,7 @@ class TestPreemptibleByDefault:
         assert (await site.status("member", "POST", "/v1/jobs", job | more))[0] == 201
         return list(site.service.state.jobs.values())[-1].spec.preemptible
 
-    async def test_jobs_may_be_preempted_unless_somebody_says_otherwise(self, site):
+    async def test_jobs_may_be_preempted_unless_a_user_says_otherwise(self, site):
         assert await self.submitted(site)
         assert not await self.submitted(site, preemptible=False)
 

@@ -80,5 +80,5 @@ def test_the_table_is_bounded(monkeypatch: pytest.MonkeyPatch):
         ("somewhere", "somewhere"),
     ],
 )
-def test_a_client_is_told_by_its_network(host: str, network: str):
+def test_a_client_is_reported_by_its_network(host: str, network: str):
     assert network_of(host) == network

@@ -1,4 +1,4 @@
-"""An event that cannot be applied: only whoever asked is told, and memory and journal still say the same."""
+"""An event that cannot be applied: only the request fails, and memory and journal still say the same."""
 
 import pytest
 

@@ -110,7 +110,7 @@ def test_servers_that_share_a_database_need_a_key_that_all_have(tmp_path):
         (base64.b64encode(bytes(32)), 0o644, "can be read by other users"),
     ],
 )
-def test_a_bad_key_file_is_told(tmp_path, text, mode, why):
+def test_a_bad_key_file_is_reported(tmp_path, text, mode, why):
     path = tmp_path / "key"
     path.write_bytes(text)
     path.chmod(mode)

@@ -27,7 +27,7 @@ def cluster(text: str = "1x8", topology: str = "") -> ClusterSpec:
 
 
 def job(name: str, at_ms: int, work_ms: int, gpus: int = 8, tasks: int = 1, exit_code: int = 0, **spec: Any) -> Arrival:
-    """A job of so many tasks with so many GPUs each."""
+    """A job of this many tasks with this many GPUs each."""
     demand = Demand(task=TaskDemand(gpus=gpus), tasks=tasks)
     asked = JobSpec(**{"queue": "all", "gangs": (GangSpec(demand),), "checkpoints": True, **spec})
     return Arrival(name, at_ms, asked, "ann", work_ms, exit_code)

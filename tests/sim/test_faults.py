@@ -1,4 +1,4 @@
-"""Misfortunes: drawn from a seed, the same for everyone; reports that are lost or doubled change nothing but time."""
+"""Faults: drawn from a seed, the same for everyone; reports that are lost or doubled change nothing but time."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def test_as_many_break_as_the_rates_say() -> None:
         (FaultRates(lost_reports=-0.1), "lost_reports"),
     ],
 )
-def test_rates_that_cannot_be_are_told(rates: FaultRates, field: str) -> None:
+def test_rates_that_cannot_be_are_reported(rates: FaultRates, field: str) -> None:
     assert [fault.field for fault in fault_rates_faults(rates)] == [field]
 
 
 # --- reports --------------------------------------------------------------------------------------------------------
 
 
-def test_a_lost_report_is_made_again_until_it_is_heard() -> None:
+def test_a_lost_report_is_made_again_until_it_is_received() -> None:
     network = Network(FaultRates(lost_reports=0.5, report_again_ms=10_000))
     heard = [network.delivery_times(1_000) for _ in range(1_000)]
     late = sum(times[0] > 1_000 for times in heard)

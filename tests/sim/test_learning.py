@@ -10,7 +10,7 @@ from tests.sim.runs import HOUR, MINUTE, job
 
 
 def lived(learner: Learner, arrival: Arrival, ran_ms: int, ending: GangState = GangState.SUCCEEDED) -> None:
-    """A job comes, starts at once and ends after so long."""
+    """A job comes, starts at once and ends after this long."""
     learner.admit(arrival)
     gang = f"{arrival.id}/main"
     learner([e.GangStarted(0, gang, 1), e.GangStopped(ran_ms, gang, 1), e.GangFinished(ran_ms, gang, 1, ending)])

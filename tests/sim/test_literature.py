@@ -45,7 +45,7 @@ def ends(arrivals: list[Arrival], rule: str, tax_ms: dict[str, int], nodes: str 
 # ---- the tax -----------------------------------------------------------------------------------------------
 
 
-def test_every_event_costs_whoever_runs_its_tax():
+def test_every_event_costs_who_runs_its_tax():
     """Two come at once, one ends after 10 s: the other has then done 10 - 3 s of its 20."""
     arrivals = [job("a", BEGIN, 10 * SECOND, 1), job("b", BEGIN, 20 * SECOND, 1)]
     found, _ = ends(arrivals, "srtf", {"a": 5 * SECOND, "b": 3 * SECOND})

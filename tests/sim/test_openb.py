@@ -1,4 +1,4 @@
-"""The placement experiment on openb: its terms on small workloads, and recorded decisions where they are at hand."""
+"""The placement experiment on openb: its terms on small workloads, and recorded decisions where they are available."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""Policies that think the whole cluster anew: who stays, who moves, in which order, and when they look again."""
+"""Policies that plan the whole cluster again: which gangs stay, which move, in which order, and when."""
 
 import random
 
@@ -26,7 +26,7 @@ def placed(plan):
 
 
 def seats_of(plan, name):
-    """The seats it is given, or promised."""
+    """The seats it gets, now or by a reservation."""
     return next(d.seats for d in plan.decisions if isinstance(d, Place | MakeRoom) and bare(d.gang) == name)
 
 
@@ -37,7 +37,7 @@ def told(plan):
 
 
 def settle(world):
-    """Whoever was told to leave has left and whoever was placed runs, all at one moment. The first plan of it."""
+    """Evicted gangs have ended and placed gangs run, all at one time. The first plan after that."""
     plan = world.cycle()
     for _ in range(5):
         for gang in list(world.state.holders.values()):
@@ -64,7 +64,7 @@ def test_two_that_together_pass_the_budget_are_not_both_placed_by(policy):
     assert [type(decision) for decision in world.cycle().decisions] == [Place]
 
 
-# ---- who stays ---------------------------------------------------------------------------------------------
+# ---- which gangs stay ---------------------------------------------------------------------------------------------
 
 
 def test_a_newcomer_takes_free_gpus_and_not_those_with_lower_numbers():
@@ -74,7 +74,7 @@ def test_a_newcomer_takes_free_gpus_and_not_those_with_lower_numbers():
     assert seats_of(world.cycle(), "short") == (seat("a0", 2, 3),)
 
 
-def test_whoever_stays_keeps_its_gpus_though_the_newcomer_needs_a_large_part_of_the_node():
+def test_who_stays_keeps_its_gpus_though_the_newcomer_needs_a_large_part_of_the_node():
     """From empty: the newcomer takes three, the long one the fourth, and nothing is left for the longest."""
     world = World("srtf").rack("a", 1, 4).queue("team")
     world.run("long", demand=demand_of(1), seats=[seat("a0", 0)], estimate_ms=60 * MINUTE)
@@ -167,7 +167,7 @@ def test_one_that_is_still_on_its_way_keeps_its_place_in_the_plan():
     world = World("srtf_moving").rack("a", 2, 4).queue("team")
     world.run("long", demand=demand_of(4), estimate_ms=60 * MINUTE)
     world.submit("short", demand=demand_of(4), estimate_ms=MINUTE)
-    world.cycle()  # long is told to move and takes its time
+    world.cycle()  # long is moved and takes its time
     world.submit("longest", demand=demand_of(4), estimate_ms=90 * MINUTE)
     assert not placed(world.cycle()), "the second node is where the long one will go"
     settle(world)
@@ -213,7 +213,7 @@ def test_one_that_has_had_its_share_makes_room_for_one_that_has_not():
     assert running(world).keys() == {"second"}
 
 
-def test_within_a_level_the_last_to_be_told_to_leave_is_the_first_to_come_back():
+def test_within_a_level_the_last_to_be_evicted_is_the_first_to_come_back():
     world = World(least_served(10_000)).rack("a", 1, 2).queue("team")
     for name in ("a", "b"):
         world.run(name)
@@ -226,12 +226,12 @@ def test_within_a_level_the_last_to_be_told_to_leave_is_the_first_to_come_back()
     assert running(world).keys() == {"a", "b"}
     world.wait(1_000)
     new = world.submit("new")
-    assert told(settle(world)) == {"b": Cause.PRIORITY}, "the last of those who run"
+    assert told(settle(world)) == {"b": Cause.PRIORITY}, "the last of the running gangs"
     world.submit("other")
     assert told(settle(world)) == {"a": Cause.PRIORITY}
     world.down(new)
     settle(world)
-    assert running(world).keys() == {"other", "a"}, "a was told later than b; wide has not run at this level"
+    assert running(world).keys() == {"other", "a"}, "a was evicted later than b; wide has not run at this level"
 
 
 def test_those_who_came_down_at_one_moment_keep_their_order_of_arrival():

@@ -17,7 +17,7 @@ COSTS = Costs(start_ms=30 * SECOND, restart_ms=MINUTE, save_ms=15 * SECOND, stop
 
 
 def disturbed(costs: Costs, **low: Any) -> Told:
-    """A job of two hours that is told after one to make room for one of half an hour."""
+    """A job of two hours that is preempted after one for a job of half an hour."""
     return Told(
         [
             job("low", T0, 2 * HOUR, **low),
@@ -50,13 +50,13 @@ def test_writing_a_checkpoint_is_not_work() -> None:
 
 
 @pytest.mark.parametrize("save_ms", [0, 1, 15 * SECOND])
-def test_a_job_saves_once_when_it_is_told_to_leave(save_ms: int) -> None:
+def test_a_job_saves_once_when_it_is_evicted(save_ms: int) -> None:
     told = disturbed(Costs(save_ms=save_ms, stop_ms=2 * SECOND))
     assert len(told.of(e.CheckpointCommitted, "low")) == 1
     assert told.ended_ms("low") == T0 + 2 * HOUR + HOUR // 2 + save_ms + 2 * SECOND
 
 
-def test_a_job_that_does_not_save_begins_anew() -> None:
+def test_a_job_that_does_not_save_begins_again() -> None:
     told = disturbed(Costs(saves=False))
     assert not told.of(e.CheckpointCommitted)
     assert told.ended_ms("low") == T0 + HOUR + HOUR // 2 + 2 * HOUR
@@ -69,7 +69,7 @@ def test_a_checkpoint_that_is_not_written_within_the_grace_is_none() -> None:
     assert told.ended_ms("low") == T0 + HOUR + 30 * SECOND + HOUR // 2 + 2 * HOUR
 
 
-def test_a_job_that_is_told_to_leave_before_it_is_up_saves_nothing_and_starts_anew() -> None:
+def test_a_job_that_is_evicted_before_it_is_up_saves_nothing_and_starts_again() -> None:
     told = Told(
         [job("low", T0, HOUR), job("high", T0 + 10 * SECOND, MINUTE, priority=5)],
         costs=COSTS,
@@ -160,7 +160,7 @@ def test_work_is_kept_at_the_speed_it_was_done_at() -> None:
 # --- the end of a run -------------------------------------------------------------------------------------------------
 
 
-def test_a_run_is_over_with_its_last_job_whatever_befalls_the_machines_then() -> None:
+def test_a_run_is_over_with_its_last_job_whatever_happens_to_the_machines_then() -> None:
     told = Told([job("a", T0, MINUTE)], mishaps=[(HOUR, f.NodeGone("n0")), (2 * HOUR, f.NodeBack("n0"))])
     assert told.events[-1].at_ms == T0 + MINUTE
 

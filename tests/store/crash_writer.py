@@ -23,7 +23,7 @@ from tests.store.entries import entry, submission
 
 
 def say(done: Future[JournalHead]) -> None:
-    """Called by the writer's thread as soon as the promise is kept."""
+    """Called by the writer's thread as soon as the records are durable."""
     if done.exception() is None:
         os.write(1, b"%d\n" % done.result().seq)
 

@@ -173,9 +173,9 @@ def _rename(names: dict[str, File | None], note: Note) -> None:
 
 
 def try_points(notes: list[Note], points: int, seed: int, scratch: Path) -> dict[str, int]:
-    """Lose power at so many moments. Counts what was lost, and what was found wrong."""
+    """Lose power at this many times. Counts what was lost, and what was found wrong."""
     rng = Random(seed)
-    first = next(n for n, note in enumerate(notes) if note.kind == "A")  # before, nothing was promised
+    first = next(n for n, note in enumerate(notes) if note.kind == "A")  # before, nothing was acknowledged
     early, late = points // 10, points - points // 10
     moments = sorted(rng.choices(range(first), k=early) + rng.choices(range(first, len(notes)), k=late))
     disk, told = Disk(), {"points": points, "lost": 0, "corrupt": 0, "acknowledged": 0}

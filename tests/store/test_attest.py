@@ -49,7 +49,7 @@ def test_another_key_is_not_ours():
         list(read_lines([line], SIGNER.public))
 
 
-def test_the_key_is_made_once_and_is_nobody_elses(tmp_path):
+def test_the_key_is_made_once_and_is_no_other_users(tmp_path):
     assert signer_of(tmp_path / "key").public == signer_of(tmp_path / "key").public
     (tmp_path / "key").chmod(0o644)
     with pytest.raises(BadAttestation, match="read by other users"):

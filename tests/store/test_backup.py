@@ -52,7 +52,7 @@ def test_a_copy_is_the_same_and_goes_on(places):
     copy(source, target)
     assert_same(source, target)
     before, after = opened(source), opened(target)
-    assert after.epoch == before.epoch, "whoever carries out orders has seen the epochs before"
+    assert after.epoch == before.epoch, "agents have seen the epochs before"
     after.append([submission(100_000)]).result(10)
     before.close()
     after.close()

@@ -41,7 +41,7 @@ def entries(events: list[e.Event]) -> list[Entry]:
     return [Entry(event.at_ms, "world", encode(event)) for event in events]
 
 
-def test_a_step_that_no_column_holds_ends_nobody_and_the_next_server_starts(
+def test_a_step_that_no_column_holds_ends_no_one_and_the_next_server_starts(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     journal = SqliteJournal(tmp_path)
@@ -73,7 +73,7 @@ def test_the_same_on_postgres(database: Database, tmp_path: Path):
         journal.close()
 
 
-def test_a_record_about_nothing_changes_no_row_and_ends_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_a_record_about_nothing_changes_no_row_and_ends_no_one(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     journal = SqliteJournal(tmp_path)
     try:
         with caplog.at_level(logging.ERROR):
@@ -124,7 +124,7 @@ def test_without_a_usable_image_the_archive_tells_what_was(tmp_path: Path, how: 
         journal.close()
 
 
-def test_without_image_and_archive_nobody_starts_and_the_message_says_what_to_do(tmp_path: Path):
+def test_without_image_and_archive_no_onestarts_and_the_message_says_what_to_do(tmp_path: Path):
     journal = with_image(tmp_path)
     try:
         spoil(tmp_path, "removed")
@@ -167,7 +167,7 @@ def test_a_record_that_does_not_follow_is_left_out_and_the_rest_holds():
     check(known.state)
 
 
-def test_where_too_much_does_not_follow_nobody_starts():
+def test_where_too_much_does_not_follow_no_onestarts():
     journal = MemoryJournal()
     journal.append(entries([*RUN[:4], *[e.GangStarted(AT, "9/main", n) for n in range(20)]]))
     with pytest.raises(JournalUnusable, match="restore a backup"):

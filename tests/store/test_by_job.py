@@ -120,7 +120,7 @@ def test_what_is_archived_is_entered_no_more_and_what_is_made_again_is_entered_a
     journal.close()
 
 
-def test_bytes_that_nobody_can_read_are_about_no_job(tmp_path):
+def test_bytes_that_no_one_can_read_are_about_no_job(tmp_path):
     journal = SqliteJournal(tmp_path)
     journal.append([submission(1)]).result(10)
     journal.close()

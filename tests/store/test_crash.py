@@ -36,7 +36,7 @@ def test_killed_at_random_moments(tmp_path):
 
 
 def _write_and_kill(folder: Path, after: int) -> list[int]:
-    """Let a process write until it has acknowledged so many appends, kill it, and return what it had told by then."""
+    """Let a process write until it has acknowledged this many appends, kill it, and return what it had printed."""
     command = [sys.executable, "-m", "tests.store.crash_writer", str(folder), str(1 << 60)]
     writer = subprocess.Popen(command, stdout=subprocess.PIPE)
     assert writer.stdout is not None

@@ -49,13 +49,13 @@ def ask(address: str, statement: str) -> list:
 # ---- who may write -------------------------------------------------------------------------------------------------
 
 
-def test_a_second_server_is_told_who_leads(journal, address):
+def test_a_second_server_is_reported_who_leads(journal, address):
     with pytest.raises(JournalBusy, match=r"the server at http://a:1 is the leader \(since .* UTC\)"):
         PostgresJournal(address)
     journal.append([entry(1)]).result(10)
 
 
-def test_whoever_gives_the_lease_back_is_followed_at_once(journal, address):
+def test_who_gives_the_lease_back_is_followed_at_once(journal, address):
     journal.close()
     began = time.monotonic()
     PostgresJournal(address).close()
@@ -113,7 +113,7 @@ def test_a_lease_is_renewed_for_as_long_as_it_is_held(address):
 
 
 def test_many_who_want_to_lead_lead_one_after_the_other(address):
-    """All of them write to the end of the same chain; whoever is busy waits."""
+    """All of them write to the end of the same chain; a writer waits while another is busy."""
     faults = []
 
     def lead() -> None:
@@ -189,7 +189,7 @@ def test_no_password_is_ever_shown(database):
     assert shown("postgresql://ann:pw@db:5432/corral") == "postgresql://ann@db:5432/corral"
 
 
-def test_a_database_of_somebody_else_or_of_the_future_is_left_alone(database):
+def test_a_database_of_another_user_or_of_the_future_is_left_alone(database):
     address = database.new()
     ask(address, "CREATE TABLE invoices (id int)")
     with pytest.raises(JournalUnusable, match="tables of another program"):

@@ -1,4 +1,4 @@
-"""A database that is silent, locked, read-only or cut off: nobody waits for ever, nothing is lost or written twice."""
+"""A database that is silent, locked, read-only or cut off: nothing waits for ever, nothing is lost or written twice."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def locked(address: str, table: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("mode", [Mode.LOSE_REPLIES, Mode.HANG])
-def test_whoever_reads_gives_up_on_a_link_that_is_silent_and_begins_anew(address, proxy, mode):
+def test_who_reads_gives_up_on_a_link_that_is_silent_and_begins_again(address, proxy, mode):
     PostgresJournal(address).close()
     reader = PostgresReader(proxy.url, silence_s=1.0)
     proxy.fail(mode)
@@ -114,7 +114,7 @@ def test_a_writer_whose_session_is_stopped_goes_on_in_another(address):
 # ---- locks -----------------------------------------------------------------------------------------------------------
 
 
-def test_whoever_cannot_write_gives_the_lead_up_and_nobody_takes_it_before_it_can_write(address):
+def test_who_cannot_write_gives_the_lead_up_and_no_one_takes_it_before_it_can_write(address):
     journal = PostgresJournal(address, holder="a", lease_s=2.0)
     journal.append([entry(1)]).result(10)
     with locked(address, "records"):
@@ -141,7 +141,7 @@ def test_a_lease_is_not_renewed_while_the_writer_is_stuck(address, monkeypatch):
     PostgresJournal(address).close()
 
 
-def test_whoever_hands_its_right_on_is_told_of_every_renewal(address):
+def test_who_hands_its_right_on_is_reported_of_every_renewal(address):
     journal = PostgresJournal(address, lease_s=1.0)
     heard: list[int] = []
     several = threading.Event()
@@ -177,7 +177,7 @@ def test_a_commit_whose_answer_is_lost_is_looked_up_and_not_guessed(address, pro
     assert verify(address) == []
 
 
-# ---- what is said ----------------------------------------------------------------------------------------------------
+# ---- error messages -------------------------------------------------------------------------------------------------
 
 
 def test_a_read_only_database_is_named_and_not_taken_for_a_fault_of_corral(address):

@@ -1,4 +1,4 @@
-"""What is looked up is what the journal says, kept step by step or made anew."""
+"""What is looked up is what the journal says, kept step by step or made again."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def run(seed: int, steps: int = 400) -> tuple[Driver, State]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_step_by_step_and_anew_give_the_same_rows(seed, tmp_path):
+def test_step_by_step_and_again_give_the_same_rows(seed, tmp_path):
     driver, _ = run(seed)
     parts = list(batches(entries_of(driver.journal), seed))
     middle = len(parts) // 2

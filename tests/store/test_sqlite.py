@@ -34,7 +34,7 @@ def journal(tmp_path):
     journal.close()
 
 
-def test_a_second_server_is_refused_and_told_by_whom(journal):
+def test_a_second_server_is_refused_and_reported_by_whom(journal):
     with pytest.raises(JournalBusy, match=f"process {os.getpid()} since 20.. *"):
         SqliteJournal(journal.folder)
     journal.append([entry(1)]).result(10)
@@ -198,7 +198,7 @@ def test_not_a_database(tmp_path):
         SqliteJournal(tmp_path)
 
 
-def test_somebody_elses_database(tmp_path):
+def test_another_users_database(tmp_path):
     with closing(sqlite3.connect(tmp_path / FILE_NAME)) as other:
         other.execute("CREATE TABLE theirs (x)")
     with pytest.raises(JournalUnusable, match="not a journal of Corral"):
@@ -232,7 +232,7 @@ def as_somebody_else() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("mode", [0o000, 0o555], ids=["not readable", "not writable"])
-def test_a_folder_of_somebody_else(mode):
+def test_a_folder_of_another_user(mode):
     with tempfile.TemporaryDirectory() as above:
         Path(above).chmod(0o755)
         folder = Path(above) / "data"
@@ -280,7 +280,7 @@ def test_jobs_that_were_there_before_labels_had_an_index_are_found_by_them(tmp_p
     journal.close()
 
 
-def test_a_question_for_a_label_that_nobody_has_reads_no_jobs(tmp_path):
+def test_a_question_for_a_label_that_no_one_has_reads_no_jobs(tmp_path):
     """Counted in steps of SQLite's machine, which are the same on every machine of ours."""
     steps = {}
     for count in (200, 2_000):

@@ -41,7 +41,7 @@ def whole(node, gpus=8):
 
 
 def stop_leaving(world):
-    """Everyone who was told to leave has saved and left."""
+    """Every evicted gang has saved and ended."""
     for gang in list(world.state.holders.values()):
         if gang.state is GangState.STOPPING:
             world.down(gang, 85)
@@ -77,7 +77,7 @@ def _turn(world, rng):
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_trap_01_trimmed_victims_are_a_legal_set_and_nobody_is_preempted_in_a_circle(seed):
+def test_trap_01_trimmed_victims_are_a_legal_set_and_no_one_is_preempted_in_a_circle(seed):
     world, rng = _crowded(seed)
     for _ in range(30):
         used = {name: queue.used.get(GPU_MILLI, 0) for name, queue in world.state.queues.queues.items()}
@@ -109,7 +109,7 @@ def test_trap_02_a_tie_of_equal_shares_has_one_answer_and_no_second_victim():
         assert len(rooms(plan)["mine"]) == 1
         answers.add(tuple(rooms(plan)["mine"]))
         for _ in range(3):
-            assert not world.cycle().decisions, "while the victim leaves, nobody else is asked"
+            assert not world.cycle().decisions, "while the victim stops, no other gang is preempted"
     assert len(answers) == 1
 
 
@@ -120,7 +120,7 @@ def test_trap_03_quota_that_was_freed_is_held_while_other_victims_drain():
     assert rooms(world.cycle())["high"] == ["low0", "low1"]
     world.submit("thief", "team", demand_of(8))
     world.down(low[0], 85)
-    assert not placed(world.cycle()), "a node is free, but the quota is promised to the gang that waits"
+    assert not placed(world.cycle()), "a node is free, but the quota is reserved for the gang that waits"
     world.down(low[1], 85)
     assert list(placed(world.cycle())) == ["high"]
 
@@ -153,7 +153,7 @@ def test_trap_04_victims_are_chosen_by_placement_and_not_by_sums():
     assert gang.state is GangState.STARTING
 
 
-def test_trap_04_nobody_is_asked_to_leave_if_that_would_start_nothing():
+def test_trap_04_no_one_is_evicted_if_that_would_start_nothing():
     world = World().rack("a", 4).queue("team")
     for i in range(4):
         world.run(f"cheap{i}", "team", demand_of(2), [seat(f"a{i}", 0, 1)])
@@ -162,7 +162,7 @@ def test_trap_04_nobody_is_asked_to_leave_if_that_would_start_nothing():
     assert not world.cycle().decisions
 
 
-# ---- 5, 6, 14, 15, 20: what counts against whom ----------------------------------------------------------
+# ---- 5, 6, 14, 15, 20: what counts against which queue ----------------------------------------------------------
 
 
 def test_trap_05_the_time_limit_does_not_count_earlier_evicted_runs():
@@ -289,12 +289,12 @@ def test_trap_07_an_amount_that_a_node_does_not_state_is_unknown_and_not_zero():
     wanted = demand_of(1, amounts=amounts({"memory_mib": 800}))
     world.run("first", "team", wanted)
     gang = world.submit("second", "team", wanted)
-    assert not placed(world.cycle()), "b0 does not say what it has, so nothing is promised there"
+    assert not placed(world.cycle()), "b0 does not say what it has, so nothing is reserved there"
     hold = world.hold(gang.id)
     assert hold.reasons == (AmountShort("memory_mib", 800, 1, 0, 200, 1),)
 
 
-def test_trap_07_what_nobody_states_is_refused_and_does_not_wait_for_ever():
+def test_trap_07_what_no_onestates_is_refused_and_does_not_wait_for_ever():
     world = World().rack("a", 1).queue("team")
     answer = world.ask("job", demand=demand_of(1, amounts=amounts({"memory_mib": 1})))
     assert isinstance(answer, Refusal)
@@ -368,7 +368,7 @@ def test_trap_09_ten_thousand_that_cannot_start_cost_no_more_than_a_hundred():
         world.apply(*(e.JobSubmitted(world.now, f"j{i}", spec, "ann") for i in range(waiting)))
         world.submit("small", "team", demand_of(2), time_limit_ms=MINUTE)
         calls.append(_calls(world))
-        assert "small" in placed(world.cycle()), "whoever fits is found behind all of them"
+        assert "small" in placed(world.cycle()), "a gang that fits is found behind all of them"
     assert calls[1] <= calls[0] * 2
 
 
@@ -395,7 +395,7 @@ def test_trap_16_an_array_that_is_capped_is_granted_in_the_order_of_the_cap():
 
 
 def test_trap_16_searches_that_failed_do_not_use_up_the_turn_of_an_owner():
-    """However many searches fail in a cycle, whoever is entitled has one of its own."""
+    """However many searches fail in a cycle, a gang with a guarantee has one of its own."""
     world = World().rack("a", 2).queue("owner", guarantee=8).queue("guest").queue("proud")
     world.run("fixed", "proud", demand_of(8), [whole("a0")], preemptible=False, priority=9)
     world.run("loan", "guest", demand_of(8), [whole("a1")], priority=3)
@@ -549,7 +549,7 @@ def test_trap_24_silence_does_not_grow_dearer_with_time():
 
 
 def test_the_catalogue_is_free_of_the_traps_of_order():
-    """Every policy by name starts what is free, whoever is blocked in another pool (8), and settles (1)."""
+    """Every policy by name starts what fits, whatever is blocked in another pool (8), and settles (1)."""
     for name in ("fifo", "strict_fifo", "priority", "fair", "sjf", "srtf", "srsf", "las", "standard"):
         assert not isinstance(named_policy(name), Refusal)
         world = World(name).rack("a", 1, model="A100").rack("h", 1, model="H100").queue("team")

@@ -1,4 +1,4 @@
-"""Where nodes stand: names with ranges, Slurm's file, labels, and which of them has the word."""
+"""Positions of nodes: names with ranges, Slurm's file, labels, and which of them applies."""
 
 import pytest
 
@@ -92,7 +92,7 @@ NODES = {
     "known by configuration, whatever it says itself": (NodeSpec("x1", path=("a", "b")), False, ("s9", "r9")),
     "says itself where it stands": (NodeSpec("other", path=("a", "b")), False, ("a", "b")),
     "the machine of the file": (NodeSpec("other"), True, (UNPLACED, "here")),
-    "known to nobody": (NodeSpec("other"), False, (UNPLACED, UNPLACED)),
+    "not in any file": (NodeSpec("other"), False, (UNPLACED, UNPLACED)),
 }
 
 

@@ -164,14 +164,14 @@ def test_what_sits_on_a_lost_node_is_no_use_of_the_others():
 
 
 def test_fragmentation_is_the_free_part_of_used_nodes_while_work_waits():
-    """Two nodes of 4. Somebody waits from 10 to 20: 3 are free beside a GPU in use, 4 on the empty node."""
+    """Two nodes of 4. A gang waits from 10 to 20: 3 are free beside a GPU in use, 4 on the empty node."""
     small = job("s", 0, 1, [run(0, 0, 30, 1, "a1")], 30)
     large = job("l", 10, 8, [run(20, 20, 25, 1, "a2")], 25)
     found = measure(history(small, large, end=30, nodes={"a1": 4, "a2": 4})).cluster.fragmentation
     assert found == pytest.approx(3 / 7)
 
 
-def test_nobody_waited_and_nothing_is_known_of_nodes():
+def test_no_one_waited_and_nothing_is_known_of_nodes():
     assert measure(history(job("j", 0, 1, [run(0, 0, 5)], 5), end=5)).cluster.fragmentation is None
     assert measure(history(job("j", 0, 1, [run(3, 3, 5)], 5), end=5, nodes={})).cluster.fragmentation is None
 

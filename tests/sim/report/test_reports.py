@@ -99,7 +99,7 @@ def test_names_are_not_markup():
     assert "[bold]x[/]" in shown([Result("[bold]x[/]", "", one.measures, one.history, one.over_time)])
 
 
-def test_whoever_leaves_jobs_unfinished_is_best_at_nothing():
+def test_who_leaves_jobs_unfinished_is_best_at_nothing():
     fast = evaluate("fast", history(job("a", 0, 1, [run(0, 0, 5)], 5), job("b", 0, 1), end=99))
     whole = evaluate("whole", history(job("a", 0, 1, [run(0, 0, 9)], 9), job("b", 0, 1, [run(0, 0, 99)], 99), end=99))
     best = {number for _, rows in comparison([fast, whole]) for row in rows for number in row.best}

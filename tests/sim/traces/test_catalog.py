@@ -1,4 +1,4 @@
-"""Names of workloads: what is found, and what is said when it is not."""
+"""Names of workloads: what is found, and the error when it is not."""
 
 from __future__ import annotations
 

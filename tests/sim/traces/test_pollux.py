@@ -58,8 +58,8 @@ def test_length(folder, row, seconds):
 
 WRONG = {
     "an application without tables": ("a,0,nett,1,20", "application", "Did you mean 'net'"),
-    "a size nobody measured": ("a,0,net,3,30", "num_replicas", "nothing was measured"),
-    "a batch nobody measured": ("a,0,net,24,24", "batch_size", "from 5 to 10 only"),
+    "a size that was not measured": ("a,0,net,3,30", "num_replicas", "nothing was measured"),
+    "a batch that was not measured": ("a,0,net,24,24", "batch_size", "from 5 to 10 only"),
     "a batch smaller than all": ("a,0,net,1,10", "batch_size", "was measured for 20, 40, 80, 240"),
 }
 

@@ -69,7 +69,7 @@ def test_work_of_shockwave_is_what_its_throughputs_say():
     assert job.work_ms / 1000 == pytest.approx(134_583 / table[f"({job.application!r}, 1)"], abs=0.5)
 
 
-def test_work_of_pollux_is_the_shortest_time_anybody_got_from_its_simulator():
+def test_work_of_pollux_is_the_shortest_time_any_user_got_from_its_simulator():
     """A job that ran undisturbed took its work, 30 s to start and up to a tick of 60 s (published per job)."""
     path = PUBLIC / "pollux" / "published_results" / "results-jobload" / "tiresias-1.0.json.gz"
     published = json.loads(gzip.decompress(path.read_bytes()))["jcts"]

@@ -288,7 +288,7 @@ def test_gavel_turns_steps_into_time_on_a_gpu_type(tmp_path):
 
 
 GAVEL_WRONG = {
-    "a job type nobody measured": (gavel_line("LM (batch size 6)"), "job_type", "Did you mean"),
+    "a job type that was not measured": (gavel_line("LM (batch size 6)"), "job_type", "Did you mean"),
     "a size that does not run": (gavel_line(scale="2"), "job_type", "Choose another GPU type"),
     "a line that ends early": ("LM\tpython3", "working_directory", "ends before"),
     "steps that are no number": (gavel_line(steps="many"), "total_steps", "not a number"),

@@ -121,7 +121,7 @@ def test_errors_survive_a_process_border():
         assert (type(again), str(again)) == (type(error), str(error))
 
 
-def test_the_nearest_name_or_all_names_are_told():
+def test_the_nearest_name_or_all_names_are_reported():
     assert nearest("trase3", ["trace1", "trace3"]) == " Did you mean 'trace3'?"
     assert nearest("xyz", ["trace1", "trace3"]) == " There are: trace1, trace3."
     assert nearest("xyz", []) == ""
