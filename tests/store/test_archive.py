@@ -5,7 +5,8 @@ import pytest
 from corral.store.archive import ArchiveRefused, archive_begins_after, read_archive, write_archive
 from corral.store.chain import BEGINNING, chain
 from corral.store.journal import JournalBroken, JournalFailed, JournalHead, StoredImage
-from corral.store.sqlite import SqliteJournal, prune
+from corral.store.sql import prune
+from corral.store.sqlite import SqliteJournal
 from corral.store.verify import verify
 from tests.store.entries import entry, submission
 
@@ -91,7 +92,7 @@ def test_an_interrupted_removal_is_finished_by_the_next_call(journal, monkeypatc
     journal.save_image(StoredImage(20, 1, b""))
     with monkeypatch.context() as patch:
         patch.setattr(SqliteJournal, "_remove", lambda self, upto: self._writer.run(
-            lambda: prune.remove_some(self._connection, self._epoch, upto)).result())  # fmt: skip
+            lambda: self._remove_some(upto)).result())  # fmt: skip
         journal.archive(10)
     assert journal.read(0, 1)[0].seq == 5
     assert verify(journal.folder) == []

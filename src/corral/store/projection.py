@@ -57,9 +57,10 @@ def fold(tables: Tables, records: Iterable[Record]) -> None:
             continue  # most records change no row: do not decode them
         try:
             event = codec.decode(record.format, record.body)
-            change = _CHANGES.get(type(event))
-            if change is not None:
-                change(tables, event, record)
+            if isinstance(event, e.JobSubmitted):
+                _submitted(tables, event, record)
+            elif (change := _CHANGES.get(type(event))) is not None:
+                change(tables, event)
         except Exception as fault:
             _log.error("record_not_projected: record %d (%s): %s", record.seq, codec.kind_of(record.body), fault)
 
@@ -121,8 +122,7 @@ def _submitted(tables: Tables, event: e.JobSubmitted, record: Record) -> None:
     _use(tables, row, event.at_ms, jobs=1)
 
 
-def _held(tables: Tables, event: e.JobHeld | e.JobReleased, record: Record) -> None:
-    del record
+def _held(tables: Tables, event: e.JobHeld | e.JobReleased) -> None:
     job = _job(tables, event.job)
     job.held = isinstance(event, e.JobHeld)
     if isinstance(event, e.JobHeld) and event.why:
@@ -132,8 +132,7 @@ def _held(tables: Tables, event: e.JobHeld | e.JobReleased, record: Record) -> N
     tables.jobs.put(job.id, job)
 
 
-def _priority(tables: Tables, event: e.PriorityChanged, record: Record) -> None:
-    del record
+def _priority(tables: Tables, event: e.PriorityChanged) -> None:
     job = _job(tables, event.job)
     job.priority = event.priority
     tables.jobs.put(job.id, job)
@@ -142,8 +141,7 @@ def _priority(tables: Tables, event: e.PriorityChanged, record: Record) -> None:
 # ---- attempts ------------------------------------------------------------------------------------------------------
 
 
-def _placed(tables: Tables, event: e.GangPlaced | e.GangRepaired, record: Record) -> None:
-    del record
+def _placed(tables: Tables, event: e.GangPlaced | e.GangRepaired) -> None:
     job = _job_of(tables, event.gang)
     if isinstance(event, e.GangRepaired):
         broken = _attempt(tables, event.gang, event.attempt - 1)
@@ -172,8 +170,7 @@ def _placed(tables: Tables, event: e.GangPlaced | e.GangRepaired, record: Record
     _put(tables, job, run)
 
 
-def _started(tables: Tables, event: e.GangStarted, record: Record) -> None:
-    del record
+def _started(tables: Tables, event: e.GangStarted) -> None:
     job, run = _job_of(tables, event.gang), _attempt(tables, event.gang, event.attempt)
     _move(job, run, "running")
     run.started_ms = event.at_ms
@@ -182,15 +179,13 @@ def _started(tables: Tables, event: e.GangStarted, record: Record) -> None:
     _put(tables, job, run)
 
 
-def _saved(tables: Tables, event: e.CheckpointCommitted, record: Record) -> None:
-    del record
+def _saved(tables: Tables, event: e.CheckpointCommitted) -> None:
     run = _attempt(tables, event.gang, event.attempt)
     run.saved_ms, run.saved_step = event.at_ms, event.step
     tables.attempts.put((run.gang, run.attempt), run)
 
 
-def _lost(tables: Tables, event: e.TasksLost, record: Record) -> None:
-    del record
+def _lost(tables: Tables, event: e.TasksLost) -> None:
     job, run = _job_of(tables, event.gang), _attempt(tables, event.gang, event.attempt)
     if run.state != "stopping":
         _move(job, run, "broken")
@@ -198,16 +193,14 @@ def _lost(tables: Tables, event: e.TasksLost, record: Record) -> None:
     _put(tables, job, run)
 
 
-def _evicted(tables: Tables, event: e.GangEvicted, record: Record) -> None:
-    del record
+def _evicted(tables: Tables, event: e.GangEvicted) -> None:
     job, run = _job_of(tables, event.gang), _attempt(tables, event.gang, event.attempt)
     _move(job, run, "stopping")
     run.cause, run.beneficiary = str(event.cause), event.beneficiary
     _put(tables, job, run)
 
 
-def _stopped(tables: Tables, event: e.GangStopped, record: Record) -> None:
-    del record
+def _stopped(tables: Tables, event: e.GangStopped) -> None:
     job, run = _job_of(tables, event.gang), _attempt(tables, event.gang, event.attempt)
     run.exit_code, run.lost_gpu_ms = event.exit_code, event.lost_gpu_ms
     run.failure = str(event.failure) if event.failure is not None else None
@@ -215,8 +208,7 @@ def _stopped(tables: Tables, event: e.GangStopped, record: Record) -> None:
     _put(tables, job, run)
 
 
-def _finished(tables: Tables, event: e.GangFinished, record: Record) -> None:
-    del record
+def _finished(tables: Tables, event: e.GangFinished) -> None:
     job = _job_of(tables, event.gang)
     job.over += 1
     if event.state is not GangState.SUCCEEDED:
@@ -277,8 +269,7 @@ def day_of(at_ms: int) -> str:
 _days: dict[int, str] = {}
 
 
-def _node_added(tables: Tables, event: e.NodeAdded, record: Record) -> None:
-    del record
+def _node_added(tables: Tables, event: e.NodeAdded) -> None:
     tables.nodes.put(event.spec.name, event.spec)
 
 
@@ -335,9 +326,9 @@ def state_of(job: JobRow) -> str:
     return "running" if job.running else "starting" if job.starting else "stopping" if job.stopping else "waiting"
 
 
-_CHANGES: dict[type, Callable[[Tables, Any, Record], None]] = {
+#: Changes by all events except submissions, which need the record itself.
+_CHANGES: dict[type, Callable[[Tables, Any], None]] = {
     e.NodeAdded: _node_added,
-    e.JobSubmitted: _submitted,
     e.JobHeld: _held,
     e.JobReleased: _held,
     e.PriorityChanged: _priority,
@@ -350,4 +341,4 @@ _CHANGES: dict[type, Callable[[Tables, Any, Record], None]] = {
     e.GangStopped: _stopped,
     e.GangFinished: _finished,
 }
-_PROJECTED_NAMES = {kind.__name__ for kind in _CHANGES}
+_PROJECTED_NAMES = {kind.__name__ for kind in (e.JobSubmitted, *_CHANGES)}

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import psycopg
@@ -20,14 +21,12 @@ from corral.store.postgres.database import WRITER_NAME, PostgresConnection, conn
 from corral.store.postgres.errors import trouble
 from corral.store.postgres.leader_lease import LEASE_S, LeaderLease, begin_epoch, give_back, now_s
 from corral.store.postgres.lookup import PostgresLookup
-from corral.store.postgres.prune import checked, note_archive, remove_some
 from corral.store.postgres.reader import PostgresReader
 from corral.store.postgres.rows import put_pairs, put_records, rebuild, tables_of
 from corral.store.projection import fold
-from corral.store.sql.by_job import enter_some, has_older
 from corral.store.sql.connection import SqlConnection
 from corral.store.sql.journal import SqlJournal, check_end
-from corral.store.sql.record_reader import Archived, whole_journal
+from corral.store.sql.record_reader import whole_journal
 from corral.store.sql.writer import JournalWriter, fenced
 from corral.wire.address import shown
 
@@ -116,7 +115,7 @@ class PostgresJournal(SqlJournal):
         """Build the projections again from all records, archived ones too. Nothing else is written meanwhile."""
 
         def rebuild_all() -> None:
-            with self._link.patiently(), checked(self._link, self._epoch):
+            with self._link.patiently(), self._transaction():
                 rebuild(self._link, whole_journal(self._link, self.folder))
             self._tables = tables_of(self._link)
 
@@ -128,18 +127,21 @@ class PostgresJournal(SqlJournal):
     def _own_connection(self) -> SqlConnection:
         return self._link
 
-    def _note_archive(self, archived: Archived) -> None:
-        with self._link.patiently(_UPKEEP_S):
-            note_archive(self._link, self._epoch, archived)
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._link.transaction():
+            if self._link.execute("SELECT epoch FROM writer FOR UPDATE").fetchone() != (self._epoch,):
+                raise fenced(self._epoch)
+            yield
 
-    def _remove_some(self, upto: int) -> None:
-        with self._link.patiently(_UPKEEP_S):
-            remove_some(self._link, self._epoch, upto)
+    def _put_pairs(self, pairs: Sequence[tuple[str, int]]) -> None:
+        put_pairs(self._link, pairs)
 
-    def _enter_some(self) -> bool:
-        with checked(self._link, self._epoch):
-            enter_some(self._link, lambda pairs: put_pairs(self._link, pairs))
-            return has_older(self._link)
+    def _maintenance(self) -> AbstractContextManager[None]:
+        return self._link.patiently(_UPKEEP_S)
+
+    def _together(self) -> AbstractContextManager[object]:
+        return self._link.raw.pipeline()
 
     def _commit(self, head: JournalHead, records: Sequence[Record]) -> None:
         """Write records and projections. If the connection is lost, reconnect, look up whether the transaction was

@@ -10,6 +10,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from itertools import takewhile
 from pathlib import Path
 from typing import Protocol
@@ -26,8 +27,9 @@ from corral.store.journal import (
     StoredImage,
     all_records,
 )
-from corral.store.sql.by_job import has_older
+from corral.store.sql.by_job import enter_some, has_older
 from corral.store.sql.connection import SqlConnection
+from corral.store.sql.prune import note_archive, remove_some
 from corral.store.sql.record_reader import RECORD, Archived, anchor_in, archives_in
 from corral.store.sql.writer import JournalWriter
 from corral.wire import codec
@@ -158,15 +160,35 @@ class SqlJournal(ABC):
         """The connection of the writer thread."""
 
     @abstractmethod
-    def _note_archive(self, archived: Archived) -> None: ...
+    def _transaction(self) -> AbstractContextManager[None]:
+        """A transaction that fails if the epoch of the writer is another one."""
 
     @abstractmethod
+    def _put_pairs(self, pairs: Sequence[tuple[str, int]]) -> None:
+        """Write rows of the index of records by job."""
+
+    def _maintenance(self) -> AbstractContextManager[None]:
+        """Around statements that may take long."""
+        return nullcontext()
+
+    def _together(self) -> AbstractContextManager[object]:
+        """Around many statements that need not wait for each other."""
+        return nullcontext()
+
+    def _note_archive(self, archived: Archived) -> None:
+        with self._maintenance(), self._transaction():
+            note_archive(self._own_connection(), archived)
+
     def _remove_some(self, upto: int) -> None:
         """Remove some archived records, at most up to that one."""
+        with self._maintenance(), self._transaction():
+            remove_some(self._own_connection(), upto, self._together())
 
-    @abstractmethod
     def _enter_some(self) -> bool:
         """Enter some older records into the index of records by job. Returns whether there are more."""
+        with self._transaction():
+            enter_some(self._own_connection(), self._put_pairs)
+            return has_older(self._own_connection())
 
 
 def check_end(connection: SqlConnection, head: JournalHead, where: str, todo: str) -> None:

@@ -8,22 +8,21 @@ from __future__ import annotations
 import logging
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from corral.store.folder_identity import claim_identity
 from corral.store.journal import EPOCHS_AHEAD, JournalBroken, JournalHead, Record
 from corral.store.projection import fold
 from corral.store.reserve import Reserve, is_full
-from corral.store.sql.by_job import enter_some, has_older
 from corral.store.sql.connection import SqlConnection
 from corral.store.sql.journal import SqlJournal, check_end
-from corral.store.sql.record_reader import Archived, whole_journal
+from corral.store.sql.record_reader import whole_journal
 from corral.store.sql.writer import JournalWriter, fenced
 from corral.store.sqlite.database import DAMAGE, FILE_NAME, explained, open_database
 from corral.store.sqlite.leader_lease import FileLease
 from corral.store.sqlite.lookup import SqliteLookup
-from corral.store.sqlite.prune import note_archive, remove_some, transaction
 from corral.store.sqlite.reader import SqliteReader
 from corral.store.sqlite.rebuild import rebuild
 from corral.store.sqlite.rows import put_pairs, put_records, tables_of
@@ -119,20 +118,24 @@ class SqliteJournal(SqlJournal):
     def _own_connection(self) -> SqlConnection:
         return self._connection
 
-    def _note_archive(self, archived: Archived) -> None:
-        note_archive(self._connection, self._epoch, archived)
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            if self._connection.execute("SELECT epoch FROM writer").fetchone() != (self._epoch,):
+                raise fenced(self._epoch)
+            yield
+            self._connection.execute("COMMIT")
+        except BaseException:
+            self._connection.execute("ROLLBACK")
+            raise
 
-    def _remove_some(self, upto: int) -> None:
-        remove_some(self._connection, self._epoch, upto)
+    def _put_pairs(self, pairs: Sequence[tuple[str, int]]) -> None:
+        put_pairs(self._connection, pairs)
 
     def _give_some_back(self) -> bool:
-        with transaction(self._connection, self._epoch):
+        with self._transaction():
             return give_some_back(self._connection)
-
-    def _enter_some(self) -> bool:
-        with transaction(self._connection, self._epoch):
-            enter_some(self._connection, lambda pairs: put_pairs(self._connection, pairs))
-            return has_older(self._connection)
 
     def _commit(self, head: JournalHead, records: Sequence[Record]) -> None:
         """Write records. On a full disk, use the reserve first, then wait up to ``full_patience_s`` for free space:
