@@ -16,7 +16,10 @@ from corral.cli.errors import unknown
 
 
 class Noun(click.RichGroup):
-    """A group that answers an unknown command with the nearest known one."""
+    """A group that answers an unknown command with the nearest known one. Without a command it runs ``list``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, args or [name for name in ("list",) if name in self.commands])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -64,9 +64,7 @@ class Listing(Generic[T]):
 
     def options(self, function: Callable[..., Any]) -> Callable[..., Any]:
         names = ", ".join(self.fields)
-        pick = click.option(
-            "--fields", metavar="A,B", default=None, help=f"Columns to show, of: {names}.", panel="Output"
-        )
+        pick = click.option("--fields", metavar="A,B", help=f"Columns to show, of: {names}.", panel="Output")
         function = pick(function)
         return click.option("--json", "as_json", is_flag=True, help="Print JSON.", panel="Output")(function)
 

@@ -234,36 +234,34 @@ def _job_cancelled(state: State, event: e.JobCancelled) -> None:
     state.jobs[event.job].cancelled = True
 
 
+def _unfinished(state: State, job: Job) -> list[Gang]:
+    return [gang for name in job.gangs if not (gang := state.gangs[name]).is_over]
+
+
 def _job_held(state: State, event: e.JobHeld) -> None:
     job = state.jobs[event.job]
     job.held, job.held_why = True, event.why
-    for name in job.gangs:
-        gang = state.gangs[name]
-        if not gang.is_over:
-            leave_backlog(state, gang)
-            gang.blockers |= Blocker.HELD
+    for gang in _unfinished(state, job):
+        leave_backlog(state, gang)
+        gang.blockers |= Blocker.HELD
 
 
 def _job_released(state: State, event: e.JobReleased) -> None:
     job = state.jobs[event.job]
     job.held, job.held_why = False, ""
-    for name in job.gangs:
-        gang = state.gangs[name]
-        if not gang.is_over:
-            unblock(state, gang, Blocker.HELD)
-            if gang.blockers & Blocker.GANG_HELD:
-                release_gang(state, gang)
+    for gang in _unfinished(state, job):
+        unblock(state, gang, Blocker.HELD)
+        if gang.blockers & Blocker.GANG_HELD:
+            release_gang(state, gang)
 
 
 def _job_suspended(state: State, event: e.JobSuspended) -> None:
     job = state.jobs[event.job]
     job.suspended, job.cancel_ms = event.why, event.cancel_ms
     state.suspended[job.id] = None
-    for name in job.gangs:
-        gang = state.gangs[name]
-        if not gang.is_over:
-            leave_backlog(state, gang)
-            gang.blockers |= Blocker.SUSPENDED
+    for gang in _unfinished(state, job):
+        leave_backlog(state, gang)
+        gang.blockers |= Blocker.SUSPENDED
 
 
 def _job_resumed(state: State, event: e.JobResumed) -> None:
@@ -272,10 +270,8 @@ def _job_resumed(state: State, event: e.JobResumed) -> None:
     if event.account is not None:
         job.account = event.account
     state.suspended.pop(job.id, None)
-    for name in job.gangs:
-        gang = state.gangs[name]
-        if not gang.is_over:
-            unblock(state, gang, Blocker.SUSPENDED)
+    for gang in _unfinished(state, job):
+        unblock(state, gang, Blocker.SUSPENDED)
 
 
 def _job_ended(state: State, event: e.JobEnded) -> None:

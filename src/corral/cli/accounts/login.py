@@ -15,9 +15,7 @@ from corral.cli.session import complaint_of
 @click.option(
     "--server", "urls", metavar="URL", multiple=True, required=True, help="URL of the server; may be repeated."
 )
-@click.option(
-    "--token", metavar="TOKEN", envvar="CORRAL_TOKEN", default=None, help="Token; you are asked for it if not given."
-)
+@click.option("--token", metavar="TOKEN", envvar="CORRAL_TOKEN", help="Token; you are asked for it if not given.")
 @click.option(
     "--ca", metavar="FILE", default="", envvar="CORRAL_CA", help="Private certificate authority of the server."
 )

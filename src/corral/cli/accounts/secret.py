@@ -29,12 +29,9 @@ _queue = click.option(
 )
 
 
-@click.group(cls=Noun, invoke_without_command=True)
-@click.pass_context
-def secret(ctx: click.Context) -> None:
+@click.group(cls=Noun)
+def secret() -> None:
     """Secrets: values that jobs use by name. They are never shown."""
-    if ctx.invoked_subcommand is None:
-        ctx.invoke(list_secrets, fields=None, as_json=False)
 
 
 @secret.command("list")

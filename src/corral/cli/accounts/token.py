@@ -27,12 +27,9 @@ TOKENS: Listing[TokenView] = Listing(
 )
 
 
-@click.group(cls=Noun, invoke_without_command=True)
-@click.pass_context
-def token(ctx: click.Context) -> None:
+@click.group(cls=Noun)
+def token() -> None:
     """Tokens, with which users and programs authenticate."""
-    if ctx.invoked_subcommand is None:
-        ctx.invoke(list_tokens, user="", fields=None, as_json=False)
 
 
 @token.command("list")
@@ -49,7 +46,7 @@ def list_tokens(user: str, fields: str | None, as_json: bool) -> None:
 @click.argument("name", default="")
 @click.option("--user", metavar="NAME", default="", help="Create it for another user.")
 @click.option("--scope", metavar="VERB,...", default="", help="Restrict the token to these verbs; default: all.")
-@click.option("--expires", type=Span(), metavar="TIME", default=None, help="Lifetime; default: does not expire.")
+@click.option("--expires", type=Span(), metavar="TIME", help="Lifetime; default: does not expire.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.", panel="Output")
 def make(name: str, user: str, scope: str, expires: int | None, as_json: bool) -> None:
     """Create a token. Its value is printed once, alone on standard output."""

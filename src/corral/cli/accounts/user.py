@@ -33,12 +33,9 @@ USERS: Listing[UserView] = Listing(
 )
 
 
-@click.group(cls=Noun, invoke_without_command=True)
-@click.pass_context
-def user(ctx: click.Context) -> None:
+@click.group(cls=Noun)
+def user() -> None:
     """Users and their roles."""
-    if ctx.invoked_subcommand is None:
-        ctx.invoke(list_users, fields=None, as_json=False)
 
 
 @user.command("list")
@@ -52,7 +49,7 @@ def list_users(fields: str | None, as_json: bool) -> None:
 
 @user.command("set")
 @click.argument("name")
-@click.option("--account", metavar="ACCOUNT", default=None, help="Unix account that runs the jobs of the user.")
+@click.option("--account", metavar="ACCOUNT", help="Unix account that runs the jobs of the user.")
 @click.option("--disable/--enable", "disabled", default=None, help="Disable or enable the user.")
 def set_user(name: str, account: str | None, disabled: bool | None) -> None:
     """Create a user, or change the given settings of one."""

@@ -78,12 +78,9 @@ NODES: Listing[NodeView] = Listing(
 )
 
 
-@click.group(cls=Noun, invoke_without_command=True)
-@click.pass_context
-def node(ctx: click.Context) -> None:
+@click.group(cls=Noun)
+def node() -> None:
     """Nodes: their resources, what is free, and the jobs on them."""
-    if ctx.invoked_subcommand is None:
-        ctx.invoke(list_nodes, fields=None, as_json=False)
 
 
 @node.command("list")

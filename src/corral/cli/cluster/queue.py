@@ -42,12 +42,9 @@ QUEUES: Listing[QueueView] = Listing(
 )
 
 
-@click.group(cls=Noun, invoke_without_command=True)
-@click.pass_context
-def queue(ctx: click.Context) -> None:
+@click.group(cls=Noun)
+def queue() -> None:
     """Queues: shares of the cluster in a tree."""
-    if ctx.invoked_subcommand is None:
-        ctx.invoke(list_queues, fields=None, as_json=False)
 
 
 @queue.command("list")

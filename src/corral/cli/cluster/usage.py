@@ -26,10 +26,10 @@ USAGE: Listing[UsageLine] = Listing(
 
 
 @click.command()
-@click.option("--queue", "-q", metavar="QUEUE", default=None, help="Only this queue and its children.")
-@click.option("--user", "-u", metavar="NAME", default=None, help="Only this user.")
-@click.option("--since", metavar="YYYY-MM-DD", default=None, help="First day (UTC).")
-@click.option("--until", metavar="YYYY-MM-DD", default=None, help="Last day (UTC).")
+@click.option("--queue", "-q", metavar="QUEUE", help="Only this queue and its children.")
+@click.option("--user", "-u", metavar="NAME", help="Only this user.")
+@click.option("--since", metavar="YYYY-MM-DD", help="First day (UTC).")
+@click.option("--until", metavar="YYYY-MM-DD", help="Last day (UTC).")
 @USAGE.options
 def usage(fields: str | None, as_json: bool, **given: Any) -> None:
     """Show GPU time by queue, user and day (UTC), and how much of it was lost to evictions and failures."""

@@ -19,12 +19,11 @@ if TYPE_CHECKING:
 
 @click.command()
 @agent_data_option
-@click.option("--fake-gpus", metavar="8xH100", default=None, help="Simulate these GPUs instead of using real ones.")
+@click.option("--fake-gpus", metavar="8xH100", help="Simulate these GPUs instead of using real ones.")
 @click.option("--path", "path", metavar="RACK/SWITCH", default="", help="Topology domains of this node, one per level.")
 @click.option(
     "--config",
     metavar="FILE",
-    default=None,
     envvar="CORRAL_CONFIG",
     show_envvar=True,
     help="Configuration file; the agent reads only health, containers, logs and topology.labels.",
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 @click.option(
     "--account",
     metavar="ACCOUNT",
-    default=None,
     envvar="CORRAL_ACCOUNT",
     show_envvar=True,
     help="Account for tasks of users who have none; without it, an agent that runs as root refuses them.",
@@ -43,15 +41,9 @@ if TYPE_CHECKING:
     default="",
     help="Address at which other nodes reach this one; default: the one used to reach the server.",
 )
+@click.option("--cpus", type=click.IntRange(min=1), metavar="N", help="CPUs available to tasks; default: all.")
 @click.option(
-    "--cpus", type=click.IntRange(min=1), metavar="N", default=None, help="CPUs available to tasks; default: all."
-)
-@click.option(
-    "--memory-mib",
-    type=click.IntRange(min=1),
-    metavar="N",
-    default=None,
-    help="Memory available to tasks, in MiB; default: all.",
+    "--memory-mib", type=click.IntRange(min=1), metavar="N", help="Memory available to tasks, in MiB; default: all."
 )
 def agent(
     data: str | None,

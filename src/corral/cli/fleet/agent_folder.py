@@ -10,7 +10,6 @@ import rich_click as click
 agent_data_option = click.option(
     "--data",
     metavar="FOLDER",
-    default=None,
     envvar="CORRAL_AGENT_DATA",
     show_envvar=True,
     help="Data folder of the agent: credential, tasks and logs.",

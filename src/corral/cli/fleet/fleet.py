@@ -52,12 +52,9 @@ def _of_all_providers(command: F) -> F:
     return command
 
 
-@click.group(cls=Noun, invoke_without_command=True)
-@click.pass_context
-def fleet(ctx: click.Context) -> None:
+@click.group(cls=Noun)
+def fleet() -> None:
     """Fleets: nodes from a provider, such as Slurm, Ray or SSH hosts."""
-    if ctx.invoked_subcommand is None:
-        ctx.invoke(list_fleets, fields=None, as_json=False)
 
 
 @fleet.command()
@@ -66,7 +63,7 @@ def fleet(ctx: click.Context) -> None:
 @click.option(
     "--nodes", type=Nodes(), metavar="N|MIN..MAX", default="1", show_default=True, help="Number of nodes, or a range."
 )
-@click.option("--time", "lasts", type=Span(), metavar="TIME", default=None, help="How long to request each node for.")
+@click.option("--time", "lasts", type=Span(), metavar="TIME", help="How long to request each node for.")
 @click.option(
     "--idle",
     type=Span(),
@@ -75,11 +72,9 @@ def fleet(ctx: click.Context) -> None:
     show_default=True,
     help="With MIN..MAX: give a node back after it was idle this long.",
 )
-@click.option(
-    "--shape", metavar="8xH100", default=None, help="GPUs of a node, for planning until the first node has joined."
-)
-@click.option("--price", type=float, metavar="AMOUNT", default=None, help="Price of a node per hour.")
-@click.option("--cost-max", type=float, metavar="AMOUNT", default=None, help="Maximum cost of the fleet in total.")
+@click.option("--shape", metavar="8xH100", help="GPUs of a node, for planning until the first node has joined.")
+@click.option("--price", type=float, metavar="AMOUNT", help="Price of a node per hour.")
+@click.option("--cost-max", type=float, metavar="AMOUNT", help="Maximum cost of the fleet in total.")
 @_of_all_providers
 def up(
     name: str,
@@ -195,9 +190,9 @@ def show(name: str, as_json: bool) -> None:
 
 @fleet.command()
 @click.argument("name")
-@click.option("--nodes", type=Nodes(), metavar="N|MIN..MAX", default=None, help="Number of nodes, or a range.")
-@click.option("--idle", type=Span(), metavar="TIME", default=None, help="Give a node back after it was idle this long.")
-@click.option("--cost-max", type=float, metavar="AMOUNT", default=None, help="Maximum cost of the fleet in total.")
+@click.option("--nodes", type=Nodes(), metavar="N|MIN..MAX", help="Number of nodes, or a range.")
+@click.option("--idle", type=Span(), metavar="TIME", help="Give a node back after it was idle this long.")
+@click.option("--cost-max", type=float, metavar="AMOUNT", help="Maximum cost of the fleet in total.")
 def scale(name: str, nodes: tuple[int, int] | None, idle: int | None, cost_max: float | None) -> None:
     """Resize a fleet. Idle nodes are given back first; jobs on others are warned and requeued."""
     from corral.wire.api.fleets import ScaleBody

@@ -35,7 +35,7 @@ def make_token(name: str, expires: int) -> None:
 @click.option(
     "--token", metavar="TOKEN", required=True, envvar="CORRAL_JOIN_TOKEN", help="Join token, from corral node token."
 )
-@click.option("--name", metavar="NAME", default=None, help="Name of the node; default: the host name.")
+@click.option("--name", metavar="NAME", help="Name of the node; default: the host name.")
 @click.option(
     "--ca",
     "cafile",

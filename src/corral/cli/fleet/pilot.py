@@ -34,7 +34,7 @@ _RETRY_S = 0.5
     default="",
     help="Offer what this provider has allocated, as stated in the environment.",
 )
-@click.option("--fake-gpus", metavar="8xH100", default=None, help="Simulate these GPUs instead of using real ones.")
+@click.option("--fake-gpus", metavar="8xH100", help="Simulate these GPUs instead of using real ones.")
 @click.option("--path", metavar="RACK/SWITCH", default="", help="Topology domains of this node.")
 @click.option(
     "--grace",

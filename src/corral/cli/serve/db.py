@@ -94,13 +94,9 @@ def rebuild(data: str | None, database: str | None) -> None:
 @db.command()
 @where
 @click.option(
-    "--upto",
-    type=click.IntRange(min=1),
-    metavar="SEQ",
-    default=None,
-    help="Last record to archive; default: as many as possible.",
+    "--upto", type=click.IntRange(min=1), metavar="SEQ", help="Last record to archive; default: as many as possible."
 )
-@click.option("--to", "target", metavar="FILE", default=None, help="Archive file; default: in the data folder.")
+@click.option("--to", "target", metavar="FILE", help="Archive file; default: in the data folder.")
 @click.option("--no-vacuum", is_flag=True, help="Do not shrink the database file.")
 def archive(data: str | None, database: str | None, upto: int | None, target: str | None, no_vacuum: bool) -> None:
     """Move old records into an archive file and free their space. The hash chain stays valid. Stop the server first.

@@ -12,9 +12,7 @@ from corral.cli.errors import Complaint
 @click.command()
 @click.argument("description", metavar="FILE.yaml")
 @click.option("--out", metavar="FILE.csv", required=True, help="File to write.")
-@click.option(
-    "--seed", type=click.IntRange(min=0), metavar="N", default=None, help="Seed to use instead of the description's."
-)
+@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Seed to use instead of the description's.")
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @click.option("--quiet", "-q", is_flag=True, help="Print nothing.")
 def generate(description: str, out: str, seed: int | None, force: bool, quiet: bool) -> None:

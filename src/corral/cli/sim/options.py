@@ -77,7 +77,7 @@ def asked_option(*names: str, **settings: Any) -> Callable[[Function], Function]
 
 
 def _span(name: str, text: str) -> Callable[[Function], Function]:
-    return click.option(name, type=Span(), metavar="TIME", default=None, help=text, panel="Costs")
+    return click.option(name, type=Span(), metavar="TIME", help=text, panel="Costs")
 
 
 def _amount(name: str, default: float | None, text: str, panel: str) -> Callable[[Function], Function]:
@@ -86,7 +86,7 @@ def _amount(name: str, default: float | None, text: str, panel: str) -> Callable
 
 
 def _report(name: str, text: str) -> Callable[[Function], Function]:
-    return click.option(name, metavar="FILE", default=None, help=text, panel="Reports")
+    return click.option(name, metavar="FILE", help=text, panel="Reports")
 
 
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (

@@ -7,48 +7,23 @@ Kalos runs from submission. Memory is per pod, and a job has one pod per node.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from corral.sim.traces.helios import unusable, work_ms
-from corral.sim.traces.text_rows import Gathering, TraceRow, read_rows
-from corral.sim.traces.trace import Trace, TraceJob
+from corral.sim.traces.helios import read_slurm_log
+from corral.sim.traces.text_rows import TraceRow
+from corral.sim.traces.trace import Trace
 
 _COLUMNS = (
-    "job_id",
-    "user",
-    "node_num",
-    "gpu_num",
-    "cpu_num",
-    "type",
-    "state",
-    "submit_time",
-    "start_time",
-    "end_time",
-)
+    "job_id", "user", "node_num", "gpu_num", "cpu_num", "type", "state", "submit_time", "start_time", "end_time",
+)  # fmt: skip
 
 
 def read_acme(path: Path, name: str = "acme", with_cpu_jobs: bool = False) -> Trace:
-    gathering = Gathering(name, path)
-    for row in read_rows(path, _COLUMNS):
-        if reason := unusable(row, with_cpu_jobs):
-            gathering.skip(reason)
-            continue
-        started_ms = row.moment_ms("start_time")
+    def more(row: TraceRow) -> dict[str, Any]:
         nodes = row.whole("node_num")
-        job = TraceJob(
-            id=row.text("job_id"),
-            submit_ms=row.moment_ms("submit_time"),
-            work_ms=work_ms(row, started_ms),
-            gpus=row.whole("gpu_num"),
-            cpu_milli=row.whole("cpu_num") * 1000,
-            memory_mib=_memory_mib(row, nodes),
-            user=row.text("user"),
-            kind=row.word("type"),
-            status=row.text("state"),
-            started_ms=started_ms,
-            nodes=nodes,
-        )
-        gathering.take(row, "job_id", job)
-    return gathering.trace()
+        return {"memory_mib": _memory_mib(row, nodes), "kind": row.word("type"), "nodes": nodes}
+
+    return read_slurm_log(path, name, _COLUMNS, with_cpu_jobs, more)
 
 
 def _memory_mib(row: TraceRow, pods: int) -> int:

@@ -6,7 +6,9 @@ A job may never have started, and half of the jobs have no GPUs. Work is from st
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from corral.sim.traces.text_rows import Gathering, TraceRow, read_rows
 from corral.sim.traces.trace import Trace, TraceJob
@@ -19,8 +21,18 @@ NO_END = "has no end"
 
 
 def read_helios(path: Path, name: str = "helios", with_cpu_jobs: bool = False) -> Trace:
+    def more(row: TraceRow) -> dict[str, Any]:
+        return {"team": row.text("vc"), "nodes": row.whole("node_num") if row.has("node_num") else 0}
+
+    return read_slurm_log(path, name, _COLUMNS, with_cpu_jobs, more)
+
+
+def read_slurm_log(
+    path: Path, name: str, columns: Sequence[str], with_cpu_jobs: bool, more: Callable[[TraceRow], dict[str, Any]]
+) -> Trace:
+    """A log with the columns that Slurm's accounting gives; ``more``: what this source knows besides."""
     gathering = Gathering(name, path)
-    for row in read_rows(path, _COLUMNS):
+    for row in read_rows(path, columns):
         if reason := unusable(row, with_cpu_jobs):
             gathering.skip(reason)
             continue
@@ -31,11 +43,10 @@ def read_helios(path: Path, name: str = "helios", with_cpu_jobs: bool = False) -
             work_ms=work_ms(row, started_ms),
             gpus=row.whole("gpu_num"),
             cpu_milli=row.whole("cpu_num") * 1000,
-            team=row.text("vc"),
             user=row.text("user"),
             status=row.text("state"),
             started_ms=started_ms,
-            nodes=row.whole("node_num") if row.has("node_num") else 0,
+            **more(row),
         )
         gathering.take(row, "job_id", job)
     return gathering.trace()

@@ -14,9 +14,9 @@ _PANEL = "On command"
 _COMMANDS = ("acquire", "release", "look")
 
 OPTIONS: tuple[Option, ...] = (
-    click.option("--acquire", metavar="COMMAND", default=None, help="Command that provides a machine.", panel=_PANEL),
-    click.option("--release", metavar="COMMAND", default=None, help="Command that gives a machine back.", panel=_PANEL),
-    click.option("--look", metavar="COMMAND", default=None, help="Command that lists the machines.", panel=_PANEL),
+    click.option("--acquire", metavar="COMMAND", help="Command that provides a machine.", panel=_PANEL),
+    click.option("--release", metavar="COMMAND", help="Command that gives a machine back.", panel=_PANEL),
+    click.option("--look", metavar="COMMAND", help="Command that lists the machines.", panel=_PANEL),
 )
 NAMES = frozenset(_COMMANDS)
 

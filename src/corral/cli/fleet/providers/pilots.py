@@ -15,16 +15,14 @@ OPTIONS: tuple[Option, ...] = (
     click.option(
         "--corral",
         metavar="COMMAND",
-        default=None,
         help="Command that starts corral on the nodes; default: as on the server.",
     ),
-    click.option("--folder", metavar="PATH", default=None, help="Data folder of the agents on the nodes."),
-    click.option("--fake-gpus", metavar="8xH100", default=None, help="Simulate these GPUs on the nodes."),
+    click.option("--folder", metavar="PATH", help="Data folder of the agents on the nodes."),
+    click.option("--fake-gpus", metavar="8xH100", help="Simulate these GPUs on the nodes."),
     click.option(
         "--grace",
         type=Span(),
         metavar="TIME",
-        default=None,
         help="Time for jobs to save and stop before a node is given back.",
     ),
 )

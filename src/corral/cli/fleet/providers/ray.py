@@ -13,22 +13,18 @@ from corral.cli.fleet.providers.pilots import Option, pilot_settings
 _PANEL = "On Ray"
 
 OPTIONS: tuple[Option, ...] = (
-    click.option("--address", metavar="HOST:PORT", default=None, help="Address of Ray's head node.", panel=_PANEL),
-    click.option(
-        "--ray-token", metavar="FILE", default=None, panel=_PANEL, help="Token file of the Ray cluster, on the server."
-    ),
-    click.option("--ray-open", is_flag=True, default=None, help="The Ray cluster needs no token.", panel=_PANEL),
+    click.option("--address", metavar="HOST:PORT", help="Address of Ray's head node.", panel=_PANEL),
+    click.option("--ray-token", metavar="FILE", panel=_PANEL, help="Token file of the Ray cluster, on the server."),
+    click.option("--ray-open", is_flag=True, help="The Ray cluster needs no token.", panel=_PANEL),
     click.option(
         "--ray-python",
         metavar="PATH",
-        default=None,
         panel=_PANEL,
         help="Python on the server that has Ray; default: the server's own.",
     ),
     click.option(
         "--agent-python",
         metavar="PATH",
-        default=None,
         panel=_PANEL,
         help="Python 3.11 or newer on the nodes, for agents; default: Ray's own.",
     ),
@@ -43,7 +39,7 @@ OPTIONS: tuple[Option, ...] = (
         panel=_PANEL,
         help="Label with the domain of a node; one for each topology level.",
     ),
-    click.option("--with-head", is_flag=True, default=None, help="Also use the head node.", panel=_PANEL),
+    click.option("--with-head", is_flag=True, help="Also use the head node.", panel=_PANEL),
 )
 
 NAMES = frozenset(

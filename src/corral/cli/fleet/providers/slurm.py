@@ -12,21 +12,20 @@ _WORDS = ("partition", "account", "qos", "constraint", "reservation", "nodelist"
 _PANEL = "On Slurm"
 
 OPTIONS: tuple[Option, ...] = (
-    click.option("--partition", metavar="NAME", default=None, help="As in sbatch.", panel=_PANEL),
-    click.option("--account", metavar="NAME", default=None, help="As in sbatch.", panel=_PANEL),
-    click.option("--qos", metavar="NAME", default=None, help="As in sbatch.", panel=_PANEL),
-    click.option("--constraint", metavar="LIST", default=None, help="As in sbatch.", panel=_PANEL),
-    click.option("--reservation", metavar="NAME", default=None, help="As in sbatch.", panel=_PANEL),
-    click.option("--nodelist", metavar="NODES", default=None, help="As in sbatch.", panel=_PANEL),
-    click.option("--exclude", metavar="NODES", default=None, help="As in sbatch.", panel=_PANEL),
-    click.option("--gres", metavar="LIST", default=None, help="As in sbatch; for example gpu:h100:8.", panel=_PANEL),
-    click.option("--gpus", type=click.IntRange(min=0), metavar="N", default=None, help="GPUs per node.", panel=_PANEL),
-    click.option("--cpus", type=click.IntRange(min=1), metavar="N", default=None, help="CPUs per node.", panel=_PANEL),
+    click.option("--partition", metavar="NAME", help="As in sbatch.", panel=_PANEL),
+    click.option("--account", metavar="NAME", help="As in sbatch.", panel=_PANEL),
+    click.option("--qos", metavar="NAME", help="As in sbatch.", panel=_PANEL),
+    click.option("--constraint", metavar="LIST", help="As in sbatch.", panel=_PANEL),
+    click.option("--reservation", metavar="NAME", help="As in sbatch.", panel=_PANEL),
+    click.option("--nodelist", metavar="NODES", help="As in sbatch.", panel=_PANEL),
+    click.option("--exclude", metavar="NODES", help="As in sbatch.", panel=_PANEL),
+    click.option("--gres", metavar="LIST", help="As in sbatch; for example gpu:h100:8.", panel=_PANEL),
+    click.option("--gpus", type=click.IntRange(min=0), metavar="N", help="GPUs per node.", panel=_PANEL),
+    click.option("--cpus", type=click.IntRange(min=1), metavar="N", help="CPUs per node.", panel=_PANEL),
     click.option(
         "--memory-mib",
         type=click.IntRange(min=1),
         metavar="N",
-        default=None,
         help="Memory per node, in MiB.",
         panel=_PANEL,
     ),
@@ -39,11 +38,10 @@ OPTIONS: tuple[Option, ...] = (
     click.option(
         "--as-user",
         metavar="USER",
-        default=None,
         panel=_PANEL,
         help="Submit as this user; the server must run as root.",
     ),
-    click.option("--slurm-conf", metavar="FILE", default=None, help="Path of slurm.conf.", panel=_PANEL),
+    click.option("--slurm-conf", metavar="FILE", help="Path of slurm.conf.", panel=_PANEL),
     click.option(
         "--sbatch", "sbatch_words", metavar="WORD", multiple=True, panel=_PANEL, help="Additional option for sbatch."
     ),
