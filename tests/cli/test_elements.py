@@ -66,9 +66,9 @@ def test_a_role_is_named_after_a_slash(corral: Type, submit: Callable[..., str],
     assert corral("cancel", f"{job}/trainer").out == f"job {job}/trainer is cancelled\n"
     found = {gang["role"]: gang["state"] for gang in json.loads(corral("show", "--json", job).out)["gangs"]}
     assert found == {"trainer": "cancelled", "server": "waiting"}
-    refused = corral("hold", f"{job}/nobody")
+    refused = corral("hold", f"{job}/usher")
     assert refused.code != 0
-    assert f"job {job} has no role 'nobody'" in refused.err
+    assert f"job {job} has no role 'usher'" in refused.err
     assert "trainer, server" in refused.err
     assert [gang["role"] for gang in json.loads(corral("show", "--json", f"{job}/server").out)["gangs"]] == ["server"]
     corral("cancel", job)

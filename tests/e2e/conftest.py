@@ -39,7 +39,7 @@ def live(tmp_path: Path) -> Iterator[Callable[..., Live]]:
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """That every account can enter; those of pytest are for its own alone."""
-    # tasks of a killed server are told to end, and may still write while it is removed
+    # tasks of a killed server are being ended, and may still write while it is removed
     with tempfile.TemporaryDirectory(prefix="corral-test-", ignore_cleanup_errors=True) as made:
         Path(made).chmod(0o755)
         yield Path(made)

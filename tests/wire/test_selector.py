@@ -1,4 +1,4 @@
-"""Names of jobs and of parts of them: one parser for all who name them."""
+"""Names of jobs and of parts of them: one parser for all commands."""
 
 import pytest
 
