@@ -18,7 +18,7 @@ from corral.wire.address import shown
 from corral.wire.container_rules import CONTAINER_KEYS, CONTAINERS, ContainerRules
 from corral.wire.default_limits import RULE_KEYS, RULES
 from corral.wire.document.errors import Enough, Fault, Path, Reading, Wrong, show
-from corral.wire.document.key_table import Key, KeyTable, table_kind
+from corral.wire.document.key_table import Key, KeyTable, struct_kind, table_kind
 from corral.wire.document.kinds import (
     FLAG,
     SIZE_OVER_ZERO,
@@ -151,13 +151,7 @@ POLICY_KEYS = KeyTable(
         Key("timeout", SPAN_OVER_ZERO, "Time limit of a plan.", "30s", default="30s", into="timeout_ms"),
     ],
 )  # fmt: skip
-
-
-def _policy(found: dict[str, Any]) -> PolicyChoice:
-    return PolicyChoice(**_into(found, POLICY_KEYS))
-
-
-_POLICY_TABLE = table_kind(POLICY_KEYS, "a policy", _policy)
+_POLICY_TABLE = struct_kind(POLICY_KEYS, "a policy", PolicyChoice)
 
 
 def _read_policy(value: Any, path: Path, reading: Reading) -> Any:
@@ -255,10 +249,6 @@ LIMIT_KEYS = KeyTable(
 )  # fmt: skip
 
 
-def _into(found: dict[str, Any], table: KeyTable) -> dict[str, Any]:
-    return {key.into: found[key.name] for key in table.keys if key.name in found}
-
-
 # --- queues ----------------------------------------------------------------------------------------------------------
 
 _PART = text("a part of a queue's path", most="name_chars", pattern=r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -305,8 +295,8 @@ CONFIG_KEYS = KeyTable(
             "PostgreSQL database to use instead of a file in `data`; several servers can share it.",
             "postgresql://corral@db.example/corral", into="database"),
         Key("listen", table_kind(LISTEN_KEYS, "a mapping"), "Address, port and TLS of the server.", {"port": 7411}),
-        Key("agents", table_kind(AGENT_KEYS, "a mapping", lambda found: AgentRules(**_into(found, AGENT_KEYS))),
-            "Port and connections for agents.", {"port": 7412}, into="agents"),
+        Key("agents", struct_kind(AGENT_KEYS, "a mapping", AgentRules), "Port and connections for agents.",
+            {"port": 7412}, into="agents"),
         Key("administrator", text("a name", most="name_chars"),
             "Name of the first administrator, created at the first start.",
             "admin", default="admin", into="administrator"),
@@ -319,8 +309,8 @@ CONFIG_KEYS = KeyTable(
         Key("topology", TOPOLOGY_TABLE, "Positions of nodes in these levels.", {"slurm": "/etc/slurm/topology.conf"},
             into="topology"),
         Key("fairness", table_kind(FAIRNESS_KEYS, "a mapping"), "Decay of past usage.", {"half_life": "7d"}),
-        Key("logs", table_kind(LOG_KEYS, "a mapping", lambda found: LogRules(**_into(found, LOG_KEYS))),
-            "Retention of the logs of tasks.", {"keep": "30d"}, into="logs"),
+        Key("logs", struct_kind(LOG_KEYS, "a mapping", LogRules), "Retention of the logs of tasks.",
+            {"keep": "30d"}, into="logs"),
         Key("containers", CONTAINERS, "How jobs with an image are run.", {"pull": "missing"}, into="containers"),
         Key("keep_ended", SPAN, "How long ended jobs stay in memory; the journal keeps them.",
             "1d", default="1d", into="keep_ended_ms"),
@@ -334,9 +324,8 @@ CONFIG_KEYS = KeyTable(
             into="attest"),
         Key("limits", table_kind(LIMIT_KEYS, "a mapping"), "Limits on the size of a job document.",
             {"array_size": 100_000}),
-        Key("api", table_kind(API_KEYS, "a mapping", lambda found: ApiLimits(**_into(found, API_KEYS))),
-            "Limits on requests.", {"body": "32MiB"}, into="api"),
-        Key("audit", table_kind(AUDIT_KEYS, "a mapping", lambda found: AuditRules(**_into(found, AUDIT_KEYS))),
+        Key("api", struct_kind(API_KEYS, "a mapping", ApiLimits), "Limits on requests.", {"body": "32MiB"}, into="api"),
+        Key("audit", struct_kind(AUDIT_KEYS, "a mapping", AuditRules),
             "What the audit record contains besides changes.", {"reads": True}, into="audit"),
         Key("health", HEALTH_TABLE, "Thresholds of the health monitor.", {"interval": "10s"}, into="health"),
         Key("default_queue", QUEUE, "Queue for jobs that name none.", "default", default="default",
@@ -371,10 +360,10 @@ def parse_config(document: object, *, now_ms: int = 0) -> Config | list[Fault]:
 
 
 def _config(found: dict[str, Any]) -> Config:
-    settings = Settings(levels=found.get("levels", ()), **_into(found.get("fairness", {}), FAIRNESS_KEYS))
-    limits = structs.replace(LIMITS, **_into(found.get("limits", {}), LIMIT_KEYS))
-    listen = _into(found.get("listen", {}), LISTEN_KEYS)
-    stated = {key.into: found[key.name] for key in CONFIG_KEYS.keys if key.into and key.name in found}
+    settings = Settings(levels=found.get("levels", ()), **FAIRNESS_KEYS.fields(found.get("fairness", {})))
+    limits = structs.replace(LIMITS, **LIMIT_KEYS.fields(found.get("limits", {})))
+    listen = LISTEN_KEYS.fields(found.get("listen", {}))
+    stated = CONFIG_KEYS.fields(found)
     if "queues" not in found and "default_queue" in found:
         stated["queues"] = (QueueSpec(name=found["default_queue"]),)
     return Config(settings=settings, limits=limits, **listen, **stated)

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 from corral.wire.document.errors import Path, Reading, Wrong, show
-from corral.wire.document.key_table import Key, KeyTable, table_kind
+from corral.wire.document.key_table import Key, KeyTable, struct_kind
 from corral.wire.document.kinds import SIZE_OVER_ZERO, ValueKind, listing, meant, text
 from corral.wire.job.program import PATH_TEXT
 
@@ -50,10 +50,4 @@ CONTAINER_KEYS = KeyTable(
             default="nvidia.com/gpu", into="cdi_kind"),
     ],
 )  # fmt: skip
-
-
-def _rules(found: dict[str, Any]) -> ContainerRules:
-    return ContainerRules(**{key.into: found[key.name] for key in CONTAINER_KEYS.keys if key.name in found})
-
-
-CONTAINERS = table_kind(CONTAINER_KEYS, "a mapping", _rules)
+CONTAINERS = struct_kind(CONTAINER_KEYS, "a mapping", ContainerRules)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from corral.core.intake.site import SiteRules
-from corral.wire.document.key_table import Key, KeyTable, table_kind
+from corral.wire.document.key_table import Key, KeyTable, struct_kind
 from corral.wire.document.kinds import FLAG, SPAN, number
 from corral.wire.job.timing import PRIORITY_MOST
 
@@ -33,10 +31,4 @@ RULE_KEYS = KeyTable(
         ),
     ],
 )  # fmt: skip
-
-
-def _rules(found: dict[str, Any]) -> SiteRules:
-    return SiteRules(**{key.into: found[key.name] for key in RULE_KEYS.keys if key.name in found})
-
-
-RULES = table_kind(RULE_KEYS, "a mapping", _rules)
+RULES = struct_kind(RULE_KEYS, "a mapping", SiteRules)

@@ -5,11 +5,9 @@ Keys and defaults only. `corral.health` reads the values and knows what they mea
 
 from __future__ import annotations
 
-from typing import Any
-
 from msgspec import Struct
 
-from corral.wire.document.key_table import Key, KeyTable, table_kind
+from corral.wire.document.key_table import Key, KeyTable, struct_kind
 from corral.wire.document.kinds import FLAG, SIZE, SPAN, SPAN_OVER_ZERO, ValueKind, number
 from corral.wire.job.program import PATH_TEXT
 
@@ -114,10 +112,4 @@ HEALTH_KEYS = KeyTable(
         _key("site_check_limit", SPAN_OVER_ZERO, "Time limit of the site check.", "site_check_limit_ms"),
     ],
 )  # fmt: skip
-
-
-def _settings(found: dict[str, Any]) -> HealthSettings:
-    return HealthSettings(**{key.into: found[key.name] for key in HEALTH_KEYS.keys if key.name in found})
-
-
-HEALTH_TABLE = table_kind(HEALTH_KEYS, "a mapping", _settings)
+HEALTH_TABLE = struct_kind(HEALTH_KEYS, "a mapping", HealthSettings)

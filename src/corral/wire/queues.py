@@ -262,7 +262,7 @@ def parse_queue(
 
 def queue_of(found: dict[str, Any], name: str) -> QueueSpec:
     """The spec from values that ``QUEUE_KEYS`` has read."""
-    return QueueSpec(name=name, **{key.into: found[key.name] for key in QUEUE_KEYS.keys if key.name in found})
+    return QueueSpec(name=name, **QUEUE_KEYS.fields(found))
 
 
 def write_queue(spec: QueueSpec) -> dict[str, Any]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from msgspec import Struct
 
-from corral.wire.document.key_table import Key, KeyTable, table_kind
+from corral.wire.document.key_table import Key, KeyTable, struct_kind
 from corral.wire.document.kinds import SPAN_OVER_ZERO, text
 from corral.wire.job.program import PATH_TEXT
 
@@ -52,13 +50,5 @@ ATTEST_KEYS = KeyTable(
 )  # fmt: skip
 
 
-def _secrets(found: dict[str, Any]) -> SecretRules:
-    return SecretRules(**{key.into: found[key.name] for key in SECRET_KEYS.keys if key.name in found})
-
-
-def _attest(found: dict[str, Any]) -> AttestRules:
-    return AttestRules(**{key.into: found[key.name] for key in ATTEST_KEYS.keys if key.name in found})
-
-
-SECRETS = table_kind(SECRET_KEYS, "a mapping", _secrets)
-ATTEST = table_kind(ATTEST_KEYS, "a mapping", _attest)
+SECRETS = struct_kind(SECRET_KEYS, "a mapping", SecretRules)
+ATTEST = struct_kind(ATTEST_KEYS, "a mapping", AttestRules)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from corral.core.accounts.commands import ACCOUNT
 from corral.core.accounts.identity import AccountRules
-from corral.wire.document.key_table import Key, KeyTable, table_kind
+from corral.wire.document.key_table import Key, KeyTable, struct_kind
 from corral.wire.document.kinds import SPAN, text
 
 ACCOUNT_KEYS = KeyTable(
@@ -19,10 +17,4 @@ ACCOUNT_KEYS = KeyTable(
             "1d", default="1d", into="cancel_after_ms"),
     ],
 )  # fmt: skip
-
-
-def _rules(found: dict[str, Any]) -> AccountRules:
-    return AccountRules(**{key.into: found[key.name] for key in ACCOUNT_KEYS.keys if key.name in found})
-
-
-ACCOUNTS = table_kind(ACCOUNT_KEYS, "a mapping", _rules)
+ACCOUNTS = struct_kind(ACCOUNT_KEYS, "a mapping", AccountRules)

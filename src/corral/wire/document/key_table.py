@@ -48,6 +48,10 @@ class KeyTable:
         self.readers = {key.name: key.kind.read for key in self.keys}
         self.elsewhere = elsewhere or {}
 
+    def fields(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        """The values that were read, by the field of the struct that gets each."""
+        return {key.into: found[key.name] for key in self.keys if key.into and key.name in found}
+
     def read(self, document: Any, path: Path, reading: Reading) -> dict[str, Any]:
         """The values by key, as far as they are valid; everything else became a fault."""
         if type(document) is not dict:
@@ -116,3 +120,8 @@ def table_kind(table: KeyTable, says: str, shape: Any = None, write: Any = None)
         return shape(found)
 
     return ValueKind(read, table.schema, says, write) if write else ValueKind(read, table.schema, says)
+
+
+def struct_kind(table: KeyTable, says: str, struct: type[Struct]) -> ValueKind:
+    """A nested mapping whose values are fields of a struct."""
+    return table_kind(table, says, lambda found: struct(**table.fields(found)))
