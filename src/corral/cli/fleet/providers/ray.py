@@ -15,7 +15,7 @@ _PANEL = "On Ray"
 OPTIONS: tuple[Option, ...] = (
     click.option("--address", metavar="HOST:PORT", help="Address of Ray's head node.", panel=_PANEL),
     click.option("--ray-token", metavar="FILE", panel=_PANEL, help="Token file of the Ray cluster, on the server."),
-    click.option("--ray-open", is_flag=True, help="The Ray cluster needs no token.", panel=_PANEL),
+    click.option("--ray-open", is_flag=True, default=None, help="The Ray cluster needs no token.", panel=_PANEL),
     click.option(
         "--ray-python",
         metavar="PATH",
@@ -39,7 +39,7 @@ OPTIONS: tuple[Option, ...] = (
         panel=_PANEL,
         help="Label with the domain of a node; one for each topology level.",
     ),
-    click.option("--with-head", is_flag=True, help="Also use the head node.", panel=_PANEL),
+    click.option("--with-head", is_flag=True, default=None, help="Also use the head node.", panel=_PANEL),
 )
 
 NAMES = frozenset(

@@ -25,7 +25,7 @@ OPTIONS: tuple[Option, ...] = (
         panel=_PANEL,
         help="YAML file of hosts: a list, or a mapping with hosts, user, port, python, identity and so on.",
     ),
-    click.option("--accept-new", is_flag=True, panel=_PANEL, help="Accept host keys of new hosts."),
+    click.option("--accept-new", is_flag=True, default=None, panel=_PANEL, help="Accept host keys of new hosts."),
 )
 
 NAMES = frozenset({"hosts", "accept_new", "folder", "fake_gpus", "grace"})
