@@ -89,7 +89,7 @@ def test_everything_wrong_with_a_file_is_reported_at_once_with_its_place(corral:
 def test_a_fault_that_only_the_server_finds_has_its_reason(corral: Type) -> None:
     done = corral("submit", "--gpus", "16", "--", "true")
     assert done.code == 2
-    assert "no node can hold a task of 16 GPUs" in done.err
+    assert "a task requests 16 GPUs; the largest node has 8" in done.err
     assert "hint: " in done.err
     done = corral("submit", "--queue", "nowhere", "--", "true")
     assert done.code in (2, 4, 5)
