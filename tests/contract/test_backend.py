@@ -79,7 +79,7 @@ class FakeStage:
         return self._order(key, FakeScript(is_stubborn=True))
 
     def cannot_start(self, key: TaskKey) -> TaskOrder:
-        return self._order(key, FakeScript(starts=False, failure=FailureClass.USER_ERROR, why="no such command"))
+        return self._order(key, FakeScript(starts=False, failure=FailureClass.USER_ERROR, why="nothing: not found"))
 
     def is_ready(self, backend: Backend, key: TaskKey) -> bool:
         return True
@@ -247,7 +247,7 @@ def test_a_task_that_cannot_start_is_reported_down_and_why(backend: Backend, sta
     down = collector.down(KEY)
     assert down.failure is FailureClass.USER_ERROR
     assert down.exit_code != 0
-    assert "no such command" in down.why
+    assert "not found" in down.why
 
 
 def test_a_killed_task_dies_of_sigkill(backend: Backend, stage: Stage, collector: Collector):

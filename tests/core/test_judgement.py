@@ -6,8 +6,9 @@ from itertools import pairwise
 
 import pytest
 
+from corral.core import events as e
 from corral.core import facts as f
-from corral.core.model import FailureClass, Gang, GangState
+from corral.core.model import FailureClass, FirstFailure, Gang, GangState
 from tests.world import World, demand_of
 
 LEASE_MS = 10_000
@@ -172,3 +173,52 @@ def test_one_start_of_several_that_failed_sends_all_elsewhere():
     world.cycle()
     assert bad not in {seat.node for seat in gang.seats}
     assert gang.seats
+
+
+# ---- the first failure -----------------------------------------------------------------------------------------------
+
+
+def fails(world: World, gang: Gang, task: int, at_ms: int, said: str, failure: FailureClass | None = None) -> None:
+    node = on(gang, task)
+    first = FirstFailure(node, task, at_ms, exit_code=task + 1, rank=task, said=said)
+    world.tell(f.TasksDown(gang.id, gang.attempt, 1 << task, task + 1, failure, node, first_failure=first))
+
+
+def ends_of(world: World) -> tuple[list[e.GangStopped], list[e.GangFinished]]:
+    stopped = [event for event in world.journal if isinstance(event, e.GangStopped)]
+    return stopped, [event for event in world.journal if isinstance(event, e.GangFinished)]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_the_rank_that_failed_first_is_named_whoever_is_heard_first(order: tuple[int, int]):
+    world, gang = gang_on_two_nodes()
+    node = on(gang, 1)
+    for task in order:
+        fails(world, gang, task, *((2_000, "connection reset") if task == 0 else (1_000, "ValueError: bad batch")))
+    world.wait(LEASE_MS)
+    (stopped,), (finished,) = ends_of(world)
+    assert stopped.first_failure is not None
+    assert (stopped.first_failure.rank, stopped.first_failure.node, stopped.exit_code) == (1, node, 2)
+    assert finished.why == f"rank 1 on {node} failed first: ValueError: bad batch"
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_plain_exit_beside_a_rank_that_was_killed_is_not_the_first_failure(order: tuple[int, int]):
+    world, gang = gang_on_two_nodes()
+    for task in order:
+        if task == 1:
+            fails(world, gang, 1, 2_000, "out of memory", FailureClass.OUT_OF_MEMORY)
+        else:
+            fails(world, gang, 0, 1_000, "connection reset")  # by a clock that is late
+    (stopped,), _ = ends_of(world)
+    assert stopped.failure is FailureClass.OUT_OF_MEMORY
+    assert stopped.first_failure is None or stopped.first_failure.rank == 1
+
+
+def test_what_fails_beside_a_lost_node_is_not_the_first_failure():
+    world, gang = gang_on_two_nodes()
+    fails(world, gang, 0, 1_000, "connection reset")
+    world.wait(LEASE_MS)
+    world.tell(f.NodeGone(on(gang, 1)))
+    (stopped,), _ = ends_of(world)
+    assert (stopped.failure, stopped.first_failure) == (FailureClass.NODE_LOST, None)

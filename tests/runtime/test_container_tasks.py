@@ -371,7 +371,7 @@ def test_hostile_names_of_images_are_refused_before_anyone_is_asked(harness: Con
 
 @pytest.mark.parametrize(
     ("command", "words"),
-    [("no-such-program", "no such command"), ("/data", "cannot execute")],
+    [("no-such-program", "no-such-program: not found"), ("/data", "cannot execute")],
 )
 def test_what_cannot_be_executed(harness: ContainerHarness, command: str, words: str):
     key = harness.launch(command)

@@ -120,8 +120,8 @@ def faulty(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("command", "rest", "code", "why"),
     [
-        ("no-such-thing", {}, 127, "no such command: 'no-such-thing' in PATH="),
-        ("/no/such/thing", {}, 127, "no such command: '/no/such/thing'"),
+        ("no-such-thing", {}, 127, "no-such-thing: not found"),
+        ("/no/such/thing", {}, 127, "/no/such/thing: not found"),
         ("{}/plain", {}, 126, "may not execute"),
         ("{}/alien", {}, 127, "the interpreter in the first line"),
         ("{}/noise", {}, 126, "is not a program: a script must start with #!"),

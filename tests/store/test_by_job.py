@@ -55,7 +55,8 @@ def make_old(journal: SqliteJournal | PostgresJournal) -> None:
     def strip() -> None:
         connection = journal._own_connection()
         for statement in (
-            "DROP TABLE job_records", "DROP TABLE job_records_begin", "DELETE FROM schema WHERE version >= 4",
+            "DROP TABLE job_records", "DROP TABLE job_records_begin", "ALTER TABLE attempts DROP COLUMN first_failure",
+            "DELETE FROM schema WHERE version >= 4",
         ):  # fmt: skip
             connection.execute(statement)
 

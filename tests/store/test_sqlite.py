@@ -271,6 +271,7 @@ def test_jobs_that_were_there_before_labels_had_an_index_are_found_by_them(tmp_p
         old.execute("DROP TRIGGER jobs_labelled")
         for table in ("job_labels", "job_records", "job_records_begin"):
             old.execute(f"DROP TABLE {table}")
+        old.execute("ALTER TABLE attempts DROP COLUMN first_failure")
         old.execute("DELETE FROM schema WHERE version >= 3")
         old.commit()
     journal = SqliteJournal(tmp_path)

@@ -122,4 +122,4 @@ class LogTransfer:
         part = self._backend.read_log(key, stream, offset, _AT_ONCE)
         if part is None or (part.is_over and part.next_offset == 0):
             return None
-        return LogChunk(key, stream, part.offset, part.data, part.is_over)
+        return LogChunk(key, stream, part.offset, part.data, part.is_over, part.marks)

@@ -32,7 +32,7 @@ from corral.client.errors import NotFound, Problem, Timeout, Unreachable
 from corral.client.jobs import job_call
 from corral.client.retry import Patient, answered, asked, problem_of
 from corral.io.backoff import Backoff, no_chance
-from corral.wire.api.jobs import JobView
+from corral.wire.api.jobs import JobView, OutputHead
 from corral.wire.api.queries import LOG_ATTEMPT, LOG_GANG, LOG_NEXT, LOG_OFFSET, LOG_OVER
 from corral.wire.api.record import EventList, EventView
 from corral.wire.api.words import ENDED
@@ -42,6 +42,7 @@ NEXT_RUN_S, NEXT_RUN_S_MAX = 0.2, 1.5  # between two checks for the next attempt
 _PAGE = 1000
 _NO_LOG = ("no_such_log", "no_such_gang")  # no attempt has started yet
 _SSE = {"Accept": "text/event-stream"}
+_ANY = {"Accept": "*/*"}
 
 
 class LogBytes(msgspec.Struct, frozen=True):
@@ -51,6 +52,11 @@ class LogBytes(msgspec.Struct, frozen=True):
     attempt: int
     offset: int
     data: bytes
+    task: int = 0
+    rank: int = 0
+    stream: str = "stdout"
+    label: str = ""  # what distinguishes the process within its job; empty: there is only one
+    at_ms: int = 0  # when it was written, if that is known
 
 
 class FollowCalls(Patient):
@@ -132,6 +138,37 @@ class FollowCalls(Patient):
                 tail = None
                 backoff.succeeded()
             else:
+                yield Pause(backoff.failed())
+
+    @series
+    def output(
+        self,
+        job: str,
+        *,
+        gang: str = "",
+        task: int | None = None,
+        rank: int | None = None,
+        attempt: int = 0,
+        stream: str = "",
+        tail: int | None = None,
+        follow: bool = False,
+    ) -> Series[LogBytes]:
+        """All output of a job in order of time, in parts of whole lines: both streams of all tasks, ranks and elements.
+        ``tail``: only the last lines; ``follow``: also what is written later, until the job has ended."""
+        asked = {"gang": gang, "task": task, "rank": rank, "attempt": attempt, "stream": stream, "follow": follow}
+        backoff, read = Backoff(), _Output()
+        while not read.has_ended():
+            parameters = asked | {"tail": None if read.is_begun else tail}
+            try:
+                yield from opened(self, ApiCall("GET", path("jobs", job, "output"), bytes, parameters, headers=_ANY))
+                read.restart()
+                while not read.has_ended() and (data := (yield More())):
+                    backoff.succeeded()
+                    for part in read.feed(data):
+                        yield Item(part)
+            except Unreachable:
+                pass
+            if not read.has_ended():
                 yield Pause(backoff.failed())
 
 
@@ -228,6 +265,61 @@ class _Lines:
 
 def _log_call(job: str, parameters: dict[str, Any]) -> ApiCall[bytes]:
     return ApiCall("GET", path("jobs", job, "logs"), bytes, parameters, headers={"Accept": "*/*"})
+
+
+class _Output:
+    """From bytes of an answer to parts of the output. After a lost connection everything is sent again: what was read
+    before is left out."""
+
+    def __init__(self) -> None:
+        self._is_over = False
+        self.is_begun = False
+        self._seen: dict[tuple[str, int, int, str], int] = {}  # stream of a task -> the offset after what was read
+        self.restart()
+
+    def has_ended(self) -> bool:
+        """Whether all of it was read."""
+        return self._is_over
+
+    def restart(self) -> None:
+        self._rest = bytearray()
+        self._head: OutputHead | None = None
+
+    def feed(self, data: bytes) -> Iterator[LogBytes]:
+        self._rest += data
+        while True:
+            if self._head is None:
+                line, found, rest = self._rest.partition(b"\n")
+                if not found:
+                    return
+                self._head, self._rest = msgspec.json.decode(line, type=OutputHead), rest
+                self._is_over = self._head.over
+            if len(self._rest) < self._head.size:
+                return
+            head, self._head = self._head, None
+            text = bytes(self._rest[: head.size])
+            del self._rest[: head.size]
+            if head.gang and (part := self._part(head, text)) is not None:
+                yield part
+
+    def _part(self, head: OutputHead, text: bytes) -> LogBytes | None:
+        self.is_begun = True
+        key = (head.gang, head.attempt, head.task, head.stream)
+        known = max(self._seen.get(key, 0) - head.offset, 0)
+        self._seen[key] = max(self._seen.get(key, 0), head.offset + head.size)
+        if known >= head.size:
+            return None
+        return LogBytes(
+            head.gang,
+            head.attempt,
+            head.offset + known,
+            text[known:],
+            head.task,
+            head.rank,
+            head.stream,
+            head.label,
+            head.at_ms,
+        )
 
 
 class _Log:

@@ -10,7 +10,19 @@ from typing import Any
 
 from corral.core import events as e
 from corral.core.cluster.resources import GPU_MILLI, amount_of
-from corral.core.model import QUICK_MS, TERMINAL, Blocker, Eviction, Gang, GangState, Job, OutOfTurn
+from corral.core.model import (
+    OUTER,
+    QUICK_MS,
+    TERMINAL,
+    Blocker,
+    Cause,
+    Eviction,
+    Gang,
+    GangState,
+    Job,
+    OutOfTurn,
+    earlier,
+)
 from corral.core.queues.budget import Run
 from corral.core.state import State, deadlines, seated
 
@@ -179,6 +191,7 @@ def _sit(state: State, gang: Gang, event: e.GangPlaced | e.GangRepaired) -> None
     state.broken.pop(gang.id, None)
     gang.state, gang.attempt = GangState.STARTING, event.attempt
     gang.blamed, gang.blamed_node = None, ""
+    gang.first_failure = None
     gang.seats, gang.spares = event.seats, event.spares
     gang.started = gang.ended = gang.lost = gang.exit_code = gang.saved_ms = gang.started_ms = 0
     gang.placed_ms = event.at_ms
@@ -281,6 +294,10 @@ def _checkpointed(state: State, gang: Gang, event: e.CheckpointCommitted) -> Non
 def _tasks_ended(state: State, gang: Gang, event: e.TasksEnded) -> None:
     gang.ended |= event.tasks
     gang.exit_code = gang.exit_code or event.exit_code
+    eviction = gang.eviction
+    if eviction is None or (eviction.cause is Cause.FAILURE and eviction.failure not in OUTER):
+        # otherwise it fails because it is stopped, or because another task was lost
+        gang.first_failure = earlier(gang.first_failure, event.first_failure)
     _note_if_spent(state, gang, event.at_ms)
 
 

@@ -111,12 +111,13 @@ def _tasks_down(state: State, fact: f.TasksDown, now_ms: int) -> list[e.Event]:
     is_last = gang.ended | news == gang.everyone
     spec = state.jobs[gang.job].spec
     failed = fact.failure is not None or fact.exit_code not in (0, spec.requeue_exit)
-    ended = e.TasksEnded(now_ms, gang.id, gang.attempt, news, fact.exit_code)
+    first = fact.first_failure if failed else None
+    ended = e.TasksEnded(now_ms, gang.id, gang.attempt, news, fact.exit_code, first)
     if gang.state is GangState.BROKEN:
         return [ended]
     if gang.state is GangState.STOPPING:
         return _down_while_leaving(gang, fact, news, ended, now_ms) or settle(
-            state, gang, now_ms, fact.exit_code, fact.failure, fact.node
+            state, gang, now_ms, fact.exit_code, fact.failure, fact.node, first
         )
     if fact.failure is FailureClass.NODE_LOST:
         return [e.TasksLost(now_ms, gang.id, gang.attempt, news, fact.node, fact.failure)]
@@ -125,7 +126,7 @@ def _tasks_down(state: State, fact: f.TasksDown, now_ms: int) -> list[e.Event]:
         return [ended, e.GangStarted(now_ms, gang.id, gang.attempt)] if all_began else [ended]
     judge_ms = _judge_ms(state, gang, fact, now_ms) if failed else 0
     if is_last and not judge_ms:
-        return settle(state, gang, now_ms, fact.exit_code, fact.failure, fact.node)
+        return settle(state, gang, now_ms, fact.exit_code, fact.failure, fact.node, first)
     evicted = e.GangEvicted(
         now_ms,
         gang.id,

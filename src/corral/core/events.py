@@ -14,6 +14,7 @@ from corral.core.cluster.topology import NodeSpec
 from corral.core.model import (
     Cause,
     FailureClass,
+    FirstFailure,
     GangState,
     Health,
     JobSpec,
@@ -193,6 +194,7 @@ class TasksEnded(_GangEvent, frozen=True, gc=False, tag=True):
 
     tasks: int
     exit_code: int = 0
+    first_failure: FirstFailure | None = None  # of these tasks
 
 
 class TasksLost(_GangEvent, frozen=True, gc=False, tag=True):
@@ -253,6 +255,7 @@ class GangStopped(_GangEvent, frozen=True, gc=False, tag=True):
     """All tasks of the attempt have ended; its seats are free, or go to the gang that claims them.
 
     ``by_window``: each window of a budget is charged for its part of the run, and not the last one for all of it.
+    ``first_failure``: the one that ended it, if it ended by that.
     """
 
     failure: FailureClass | None = None
@@ -260,6 +263,7 @@ class GangStopped(_GangEvent, frozen=True, gc=False, tag=True):
     lost_gpu_ms: int = 0
     done_ms: int = 0
     by_window: bool = False
+    first_failure: FirstFailure | None = None
 
 
 class GangRequeued(_GangEvent, frozen=True, gc=False, tag=True):

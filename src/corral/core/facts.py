@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from corral.core.model import FailureClass, Health
+from corral.core.model import FailureClass, FirstFailure, Health
 
 
 class Ticked(Struct, frozen=True, gc=False):
@@ -26,7 +26,8 @@ class TasksUp(Struct, frozen=True, gc=False):
 
 class TasksDown(Struct, frozen=True, gc=False):
     """These tasks of an attempt have ended. ``failure``: the reporter's classification, if any. ``judge_ms``: after
-    this time the loss of another node would be known; 0: as the settings say."""
+    this time the loss of another node would be known; 0: as the settings say. ``first_failure``: of their processes,
+    if one failed by itself."""
 
     gang: str
     attempt: int
@@ -35,6 +36,7 @@ class TasksDown(Struct, frozen=True, gc=False):
     failure: FailureClass | None = None
     node: str = ""
     judge_ms: int = 0
+    first_failure: FirstFailure | None = None
 
 
 class Saved(Struct, frozen=True, gc=False):

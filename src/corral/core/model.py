@@ -279,6 +279,32 @@ class Profile(Struct, frozen=True, gc=False, cache_hash=True):
     avoid: tuple[str, ...] = ()
 
 
+class FirstFailure(Struct, frozen=True, gc=False):
+    """The failure from which the others of an attempt follow. ``at_ms``: by the clock of its node. ``said``: why, in
+    words of the node or the last words of the process; only shown, nothing depends on it."""
+
+    node: str
+    task: int
+    at_ms: int
+    exit_code: int = 0
+    rank: int | None = None  # None: the gang has one process
+    said: str = ""
+
+    @property
+    def text(self) -> str:
+        """In one line, without the exit code."""
+        if self.rank is None:
+            return self.said
+        return f"rank {self.rank} on {self.node} failed first" + (f": {self.said}" if self.said else "")
+
+
+def earlier(one: FirstFailure | None, other: FirstFailure | None) -> FirstFailure | None:
+    """The earlier of two failures; of the same time, the one that was known first."""
+    if one is None or other is None:
+        return one or other
+    return other if other.at_ms < one.at_ms else one
+
+
 class Eviction(Struct, frozen=True, gc=False):
     """Why a gang is stopping, and its deadline."""
 
@@ -355,6 +381,7 @@ class Gang(Struct, gc=False):
     committed_gpu_ms: int = 0
     blamed: FailureClass | None = None  # external failure while it was stopping: the cause of the other failures
     blamed_node: str = ""
+    first_failure: FirstFailure | None = None  # of this attempt
     overrun_ms: int = 0  # how much longer than expected it may keep its seats
     retries: dict[str, int] = field(default_factory=dict)
     cancelled: bool = False  # by itself, while it held seats; its job continues

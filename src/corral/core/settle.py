@@ -22,6 +22,7 @@ from corral.core.model import (
     Blocker,
     Cause,
     FailureClass,
+    FirstFailure,
     Gang,
     GangState,
     Health,
@@ -29,6 +30,7 @@ from corral.core.model import (
     JobSpec,
     Profile,
     RetryRule,
+    earlier,
     is_hopeless,
     unfulfilled,
 )
@@ -37,22 +39,41 @@ from corral.core.state import State
 BACKOFF_MAX_MS = 600_000
 AVOID_MAX = 3
 
+#: Ends that the scheduler or a user decided.
+_BY_DECISION = frozenset({FailureClass.PREEMPTED, FailureClass.CANCELLED, FailureClass.TIME_LIMIT})
 #: Causes of eviction after which the gang is requeued.
 _RETURNING = PREEMPTING | {Cause.GROW, Cause.MOVE, Cause.DRAIN, Cause.REQUEUE}
 
 
 def settle(
-    state: State, gang: Gang, now_ms: int, exit_code: int, failure: FailureClass | None, node: str = ""
+    state: State,
+    gang: Gang,
+    now_ms: int,
+    exit_code: int,
+    failure: FailureClass | None,
+    node: str = "",
+    first: FirstFailure | None = None,
 ) -> list[e.Event]:
-    """The events that end the current attempt and decide what follows. All its tasks have ended."""
+    """The events that end the current attempt and decide what follows. All its tasks have ended. ``first``: the first
+    failure in the task that ended last."""
     exit_code = gang.exit_code or exit_code
     job = state.jobs[gang.job]
     saved_on_leaving = gang.eviction is not None and gang.saved_ms >= gang.eviction.since_ms > 0
     failure = _classify(gang, job.spec, exit_code, failure, saved_on_leaving)
+    first = _root(gang, failure, first)
+    exit_code = exit_code if first is None else first.exit_code
     kept_ms = gang.done_ms + _safe_ms(gang, now_ms, failure)
     lost_ms = max(0, _ran_ms(gang, now_ms) - (kept_ms - gang.done_ms))
     stopped = e.GangStopped(
-        now_ms, gang.id, gang.attempt, failure, exit_code, gang.gpu_milli * lost_ms // 1000, kept_ms, by_window=True
+        now_ms,
+        gang.id,
+        gang.attempt,
+        failure,
+        exit_code,
+        gang.gpu_milli * lost_ms // 1000,
+        kept_ms,
+        by_window=True,
+        first_failure=first,
     )
     if job.cancelled or gang.cancelled:
         return [stopped, _finish(gang, GangState.CANCELLED, "cancelled", now_ms, FailureClass.CANCELLED)]
@@ -63,7 +84,20 @@ def settle(
     if failure is FailureClass.PREEMPTED:
         has_yielded = gang.eviction is not None and gang.eviction.cause is Cause.TIME_SHARE
         return [stopped, e.GangRequeued(now_ms, gang.id, gang.attempt, at_end=has_yielded)]
-    return [stopped, *_after_failure(state, gang, job.spec, failure, node, now_ms)]
+    return [stopped, *_after_failure(state, gang, job.spec, failure, node, now_ms, first)]
+
+
+def _root(gang: Gang, failure: FailureClass | None, last: FirstFailure | None) -> FirstFailure | None:
+    """The failure that ended the attempt. Beside a lost task, plain failures are only the consequence; and what fails
+    while it is stopped for another reason has not ended it."""
+    eviction = gang.eviction
+    if failure is None or failure in _BY_DECISION or gang.blamed is not None or failure is FailureClass.NODE_LOST:
+        return None
+    if eviction is None:
+        return earlier(gang.first_failure, last)
+    if eviction.cause is not Cause.FAILURE:
+        return None
+    return gang.first_failure if eviction.failure in OUTER else earlier(gang.first_failure, last)
 
 
 def _classify(
@@ -120,15 +154,23 @@ def _finish(
 
 
 def _after_failure(
-    state: State, gang: Gang, spec: JobSpec, failure: FailureClass, node: str, now_ms: int
+    state: State,
+    gang: Gang,
+    spec: JobSpec,
+    failure: FailureClass,
+    node: str,
+    now_ms: int,
+    first: FirstFailure | None,
 ) -> list[e.Event]:
     rule = spec.retry_rule(failure)
     is_quick = not gang.saved_ms and _ran_ms(gang, now_ms) < QUICK_MS and failure is not FailureClass.START_FAILED
     if is_quick and gang.quick_failures + 1 >= CRASH_LOOP:
-        return [_finish(gang, GangState.FAILED, "crash loop", now_ms, failure)]
+        return [_finish(gang, GangState.FAILED, _why("crash loop", first), now_ms, failure)]
     used = gang.retries.get(failure, 0)
     if rule.count is not None and used >= rule.count:
-        return [_finish(gang, GangState.FAILED, str(failure), now_ms, failure)]
+        why = _loss(gang) or str(failure)
+        is_plain = failure is FailureClass.USER_ERROR and first is not None and first.text
+        return [_finish(gang, GangState.FAILED, _why("" if is_plain else why, first), now_ms, failure)]
     node = _where(gang, failure, node)
     if failure is FailureClass.GPU_FAULT and _is_fenced(state, gang, node):
         rule = replace(rule, avoid_node=False, backoff_ms=0)
@@ -146,6 +188,20 @@ def _after_failure(
             profile=profile if profile != gang.profile else None,
         )
     ]
+
+
+def _loss(gang: Gang) -> str:
+    """The lost task that made the others fail, if it is known where it was."""
+    if gang.blamed is None or not gang.blamed_node:
+        return ""
+    if gang.blamed is FailureClass.NODE_LOST:
+        return f"node {gang.blamed_node} was lost"
+    return f"{gang.blamed.replace('_', ' ')} on {gang.blamed_node}"
+
+
+def _why(kind: str, first: FirstFailure | None) -> str:
+    """The kind of a failure and how it began, in one line."""
+    return ": ".join(part for part in (kind.replace("_", " ") if first else kind, first.text if first else "") if part)
 
 
 def _where(gang: Gang, failure: FailureClass, node: str) -> str:

@@ -18,6 +18,8 @@ from corral.core.cluster.topology import NodeSpec
 from corral.core.model import FailureClass
 from corral.remote.messages import AgentReport, DesiredAsk, LogChunk, LogDelivery, LogReply, ObservedTask
 from corral.runtime.base import HealthReport, LogPart, Phase, TaskKey, TaskReport
+from corral.runtime.last_words import plain_text
+from corral.runtime.local.time_marks import READ_MAX
 from corral.wire.host_names import is_address
 
 #: Whole numbers that every reader of JSON and every database can hold.
@@ -28,6 +30,7 @@ TEXT_MAX = 500  # of a reason, a complaint, a health report
 NAME_MAX = 253  # of a node
 GANG_MAX = 400
 RANKS_MAX = 1_024
+RANK_MAX = (1 << 31) - 1
 BUSY_MS_MAX = 86_400_000
 LACKS_MAX = 32
 LEAVES_MS_MAX = 366 * 86_400_000
@@ -272,6 +275,9 @@ def _checked_end(report: TaskReport, now_ms: int, count: _Count) -> TaskReport:
         signal=report.signal if 0 <= report.signal <= 64 else 0,
         failure=report.failure if report.failure in NODE_FAILURES else None,
         why=_cut(report.why),
+        failed_ms=min(max(report.failed_ms, 0), latest_ms),
+        rank=report.rank if report.rank is None or 0 <= report.rank <= RANK_MAX else None,
+        said=plain_text(report.said),
         unenforced=tuple(map(_cut, report.unenforced[:LACKS_MAX])),
         gpus=None if gpus is None or len(gpus) > GPUS_MAX or not all(map(_UUID.fullmatch, gpus)) else gpus,
     )
@@ -302,9 +308,22 @@ def _cut(text: str) -> str:
 def _is_plausible_chunk(chunk: LogChunk) -> bool:
     key = chunk.key
     is_key = len(key.gang) <= GANG_MAX and 0 < key.attempt <= INT_MAX and 0 <= key.task <= INT_MAX
-    return is_key and 0 <= chunk.offset <= INT_MAX and len(chunk.data) <= LOG_BYTES_MAX
+    is_there = 0 <= chunk.offset <= INT_MAX and len(chunk.data) <= LOG_BYTES_MAX
+    return is_key and is_there and _are_marks(chunk.marks, chunk.offset, chunk.offset + len(chunk.data))
 
 
 def _is_plausible_part(part: LogPart) -> bool:
     is_there = 0 <= part.offset <= INT_MAX and len(part.data) <= LOG_BYTES_MAX
-    return is_there and part.next_offset == part.offset + len(part.data)
+    is_whole = part.next_offset == part.offset + len(part.data)
+    return is_there and is_whole and _are_marks(part.marks, part.offset, part.next_offset)
+
+
+def _are_marks(marks: tuple[tuple[int, int, int], ...], begin: int, end: int) -> bool:
+    """In order, each within the bytes that it is about."""
+    if len(marks) > READ_MAX:
+        return False
+    for offset, at_ms, rank in marks:
+        if not (begin <= offset < end and 0 <= at_ms <= INT_MAX and 0 <= rank <= RANK_MAX):
+            return False
+        begin = offset
+    return True

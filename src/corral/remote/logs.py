@@ -19,6 +19,7 @@ from corral.runtime.base import LogPart, TaskKey
 from corral.runtime.local.logs import STREAMS, LogStore
 from corral.runtime.local.state_dir import name_of
 from corral.runtime.local.task.streams import USER, has_room
+from corral.runtime.local.time_marks import append_marks, marks_path
 
 _KEEP_MS, _BYTES_MAX = 30 * 86_400_000, 20 << 30
 _STREAM_BYTES_MAX, _SEGMENTS_MAX = 8 << 20, 16  # of one stream of one task; an agent sends half of that
@@ -55,6 +56,9 @@ class KeptLogs:
             path = f"{folder}/{chunk.stream}.{start:016d}"
             with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab") as segment:
                 segment.write(fresh)
+            marks = tuple((max(at, end), ms, rank) for at, ms, rank in _marks_of(chunk, end, end + len(fresh)))
+            if marks:
+                append_marks(marks_path(folder, chunk.stream, start), marks)
         end += len(fresh)
         if chunk.is_over:
             Path(_mark(folder, chunk.stream)).touch(mode=0o600)
@@ -132,6 +136,12 @@ class LogRequests:
             del self._same[asked.what]
         asked.member.log_asks.pop(asked.id, None)
         asked.part.set_result(part)
+
+
+def _marks_of(chunk: LogChunk, begin: int, end: int) -> list[tuple[int, int, int]]:
+    """The marks of the bytes from ``begin`` up to ``end``, with the one that holds at ``begin``."""
+    before = [mark for mark in chunk.marks if mark[0] <= begin]
+    return before[-1:] + [mark for mark in chunk.marks if begin < mark[0] < end]
 
 
 def waited(asked: Future[LogPart | None] | None, wait_s: float) -> LogPart | None:

@@ -155,6 +155,7 @@ class LogChunk(Struct, frozen=True, gc=False, omit_defaults=True):
     offset: int
     data: bytes = b""
     is_over: bool = False
+    marks: tuple[tuple[int, int, int], ...] = ()  # as of `LogPart`
 
 
 class LogReply(Struct, frozen=True, gc=False):

@@ -77,6 +77,8 @@ class TaskReport(Struct, frozen=True, gc=False, kw_only=True):
     """The start or the end of a task. ``failure`` is the backend's classification; None if the exit code says it all.
 
     ``unenforced`` names limits that could not be enforced, and why. ``gpus``: those it was given; None: unknown.
+    ``failed_ms``: when the first of its processes failed, by the clock of its node; 0: none did by itself. ``rank``: of
+    that process, if it has one. ``said``: the last words of that process, which nothing may be judged by.
     """
 
     key: TaskKey
@@ -89,6 +91,9 @@ class TaskReport(Struct, frozen=True, gc=False, kw_only=True):
     why: str = ""
     unenforced: tuple[str, ...] = ()
     gpus: tuple[str, ...] | None = None
+    failed_ms: int = 0
+    rank: int | None = None
+    said: str = ""
 
 
 class SavedReport(Struct, frozen=True, gc=False):
@@ -146,12 +151,14 @@ Tell = Callable[[Report], None]
 
 class LogPart(Struct, frozen=True, gc=False):
     """``data`` starts at byte ``offset`` of all that was ever written; deleted old parts are skipped. ``is_over``:
-    nothing will follow ``next_offset``."""
+    nothing will follow ``next_offset``. ``marks``: from this offset on it was written at this time (milliseconds) by
+    this rank; the first holds from the start of the part. None: times are not known."""
 
     offset: int
     data: bytes
     next_offset: int
     is_over: bool
+    marks: tuple[tuple[int, int, int], ...] = ()
 
 
 #: Among the things that a machine lacks: the permission to run tasks without an account.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from corral.core import facts as f
 from corral.core.cluster.resources import CPU_MILLI, MEMORY_MIB, amount_of
 from corral.core.effects import Effect, KillGang, StartGang, WarnGang
-from corral.core.model import STEP_MAX, Gang, GangState, Job
+from corral.core.model import STEP_MAX, FirstFailure, Gang, GangState, Job
 from corral.core.state import State
 from corral.core.work import Work
 from corral.runtime.base import (
@@ -32,6 +32,7 @@ from corral.runtime.base import (
     Tell,
 )
 from corral.runtime.fence import earlier_attempts
+from corral.runtime.last_words import plain_text
 from corral.runtime.output_names import output_name
 from corral.server.slurm_env import SlurmSeats, slurm_env
 
@@ -127,8 +128,10 @@ class Dispatch:
         if report.phase is Phase.UP:
             return f.TasksUp(key.gang, key.attempt, 1 << key.task)
         self._over.add(key)
-        failure = report.failure
-        return f.TasksDown(key.gang, key.attempt, 1 << key.task, report.exit_code, failure, report.node, self.judge_ms)
+        failure, first = report.failure, first_failure(report)
+        return f.TasksDown(
+            key.gang, key.attempt, 1 << key.task, report.exit_code, failure, report.node, self.judge_ms, first
+        )
 
     def _end_old(self, key: TaskKey, report: TaskReport, gang: Gang | None) -> None:
         if report.phase is Phase.UP:
@@ -168,7 +171,7 @@ class Dispatch:
         begun, next_rank = gang.started | gang.ended, 0
         slurm = SlurmSeats(gang, _ranks(gang, work)) if work.compat == "slurm" else None
         for task, seat in enumerate(gang.seats):
-            ranks = _processes(work, seat.gpus.bit_count())
+            ranks = process_count(work, seat.gpus.bit_count())
             first_rank, next_rank = next_rank, next_rank + ranks
             if begun >> task & 1:
                 continue
@@ -252,6 +255,14 @@ def _ignore(_: Report) -> None:
     """Used before the server is ready for reports."""
 
 
+def first_failure(report: TaskReport) -> FirstFailure | None:
+    """The first failure in a task, if one of its processes failed by itself."""
+    if not report.failed_ms:
+        return None
+    said = plain_text(report.why or report.said)
+    return FirstFailure(report.node, report.key.task, report.failed_ms, report.exit_code, report.rank, said)
+
+
 def _node_fact(report: NodeReport) -> f.Fact | None:
     """The fact of a report about a node. Joining is not a fact but a change, which may be refused."""
     if report.phase is NodePhase.GONE:
@@ -299,19 +310,19 @@ def _live_tasks(gang: Gang) -> list[TaskKey]:
     return [TaskKey(gang.id, gang.attempt, task) for task in range(len(gang.seats)) if not gang.ended >> task & 1]
 
 
-def _processes(work: Work, gpus: int) -> int:
+def process_count(work: Work, gpus: int) -> int:
     """The number of processes of a task: as requested, or one for each of its GPUs."""
     return 1 if work.processes is None else work.processes or max(1, gpus)
 
 
 def _ranks(gang: Gang, work: Work) -> list[int]:
     """The number of processes of each task."""
-    return [_processes(work, seat.gpus.bit_count()) for seat in gang.seats]
+    return [process_count(work, seat.gpus.bit_count()) for seat in gang.seats]
 
 
 def _threads(gang: Gang, work: Work) -> str:
     cpu_milli = amount_of(gang.amounts, CPU_MILLI) or 1000
-    return str(max(1, cpu_milli // 1000 // _processes(work, gang.demand.task.gpus)))
+    return str(max(1, cpu_milli // 1000 // process_count(work, gang.demand.task.gpus)))
 
 
 def _port(gang: Gang) -> int:

@@ -11,7 +11,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from corral.core.cluster.resources import Seat
-from corral.core.model import JobSpec
+from corral.core.model import FirstFailure, JobSpec
 from corral.store.journal import Record
 
 #: States of a job that has not ended, and of one that has.
@@ -95,6 +95,7 @@ class AttemptRow(Struct):
     lost_gpu_ms: int = 0
     saved_step: int | None = None
     saved_ms: int | None = None
+    first_failure: FirstFailure | None = None
 
     @property
     def nodes(self) -> tuple[str, ...]:

@@ -204,6 +204,7 @@ def _stopped(tables: Tables, event: e.GangStopped) -> None:
     job, run = _job_of(tables, event.gang), _attempt(tables, event.gang, event.attempt)
     run.exit_code, run.lost_gpu_ms = event.exit_code, event.lost_gpu_ms
     run.failure = str(event.failure) if event.failure is not None else None
+    run.first_failure = event.first_failure
     _end_run(tables, job, run, event.at_ms)
     _put(tables, job, run)
 

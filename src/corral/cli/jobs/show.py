@@ -65,7 +65,7 @@ def _show_head(job: JobView, canceller: str) -> None:
     note = f"by {canceller}" if canceller else "(held)" if job.held else ""
     lines = {
         "job": f"{job.id}  {job.name}".rstrip(),
-        "state": state_text(job.state, note) + (f": {job.why}" if job.why and job.why != job.state else ""),
+        "state": state_text(job.state, note) + _why(job),
         "queue": f"{job.queue}, priority {job.priority}, of {job.user}",
         "request": f"{count(job.tasks, 'task')}, {count(job.gpus, 'GPU')}"
         + (f", an array of {job.array_size}" if job.array_size else ""),
@@ -82,6 +82,12 @@ def _show_head(job: JobView, canceller: str) -> None:
     for title, text in lines.items():
         if text:
             print_line(f"{style(title, dim=True)}{' ' * (11 - len(title))}{one_line(text)}")
+
+
+def _why(job: JobView) -> str:
+    if job.state == "failed":
+        return failure_text(job.failure, job.exit_code, job.why)
+    return f": {job.why}" if job.why and job.why != job.state else ""
 
 
 def _show_gangs(gangs: tuple[GangView, ...]) -> None:
@@ -129,4 +135,4 @@ def _how(run: AttemptView, canceller: str) -> str:
         return f"preempted{by} ({run.cause.replace('_', ' ')})"
     if run.failure in ("preempted", "time_limit"):
         return _STOPPED.get(run.cause or run.failure, "stopped")
-    return f"failed{failure_text(run.failure, run.exit_code)}"
+    return f"failed{failure_text(run.failure, run.exit_code, run.first_failure.text if run.first_failure else '')}"

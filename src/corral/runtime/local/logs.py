@@ -16,6 +16,7 @@ from corral.runtime.base import LogPart
 from corral.runtime.local.log_quota import LogExcess, Round
 from corral.runtime.local.state_dir import short
 from corral.runtime.local.task.streams import STDERR, STDOUT, USER
+from corral.runtime.local.time_marks import READ_MAX, marks_path, read_marks
 
 STREAMS = (STDOUT, STDERR)
 _SHARDS = 256
@@ -48,7 +49,7 @@ class LogStore:
             if segments is None and not is_known:
                 return None
             try:
-                return _part(folder, segments or [], offset, limit, was_over)
+                return _part(folder, stream, segments or [], offset, limit, was_over)
             except FileNotFoundError:
                 continue  # the oldest segment was deleted meanwhile
         return LogPart(max(offset, 0), b"", max(offset, 0), False)  # it rotates faster than it is read: ask again
@@ -105,7 +106,9 @@ def _segments(folder: str, stream: str) -> list[tuple[int, str]] | None:
     return sorted((int(name.rpartition(".")[2]), name) for name in names if name.startswith(stream + "."))
 
 
-def _part(folder: str, segments: list[tuple[int, str]], offset: int, limit: int, was_over: bool) -> LogPart:
+def _part(
+    folder: str, stream: str, segments: list[tuple[int, str]], offset: int, limit: int, was_over: bool
+) -> LogPart:
     """A part of one segment; the caller continues from ``next_offset``. If a full disk left a gap, or the oldest part
     was deleted, the part starts behind it."""
     if not segments:
@@ -119,4 +122,10 @@ def _part(folder: str, segments: list[tuple[int, str]], offset: int, limit: int,
     with open(f"{folder}/{name}", "rb") as segment:
         segment.seek(at - start)
         data = segment.read(limit)
-    return LogPart(at, data, at + len(data), was_over and at + len(data) >= end)
+        written_ms = os.fstat(segment.fileno()).st_mtime_ns // 1_000_000
+    marks = read_marks(marks_path(folder, stream, start), at, at + len(data)) if data else []
+    if data and not marks:
+        marks = [(at, written_ms, 0)]  # written at once
+    if len(marks) == READ_MAX:  # there may be more
+        data = data[: marks.pop()[0] - at]
+    return LogPart(at, data, at + len(data), was_over and at + len(data) >= end, tuple(marks))

@@ -48,6 +48,9 @@ class ExitRecord(Struct, frozen=True):
     signal: int = 0
     failure: FailureClass | None = None
     why: str = ""
+    failed_ms: int = 0  # as of `TaskReport`
+    rank: int | None = None
+    said: str = ""
 
 
 def name_of(key: TaskKey) -> str:
@@ -156,6 +159,9 @@ def down_report(key: TaskKey, node: str, gpus: tuple[str, ...], record: ExitReco
         signal=record.signal,
         failure=record.failure,
         why=record.why,
+        failed_ms=record.failed_ms,
+        rank=record.rank,
+        said=record.said,
     )
 
 

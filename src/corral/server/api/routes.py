@@ -10,6 +10,7 @@ from corral.server.api.handlers import (
     events,
     fleets,
     job_changes,
+    job_output,
     jobs,
     logs,
     record,
@@ -87,6 +88,14 @@ JOBS = (
         about="The body is the output, byte for byte. The headers Corral-Log-Offset, Corral-Log-Next and "
         "Corral-Log-Over give its position. With follow=true new output is sent as it is written, until the end.",
         query=api.LogsParameters, answer=logs.KIND, statuses=(404,),
+    ),
+    Route(
+        method="GET", path="/v1/jobs/{job}/output", tag="jobs", verb=Verb.LOGS_READ, handler=job_output.read_output,
+        summary="Read or follow all output of a job: both streams of all tasks, in order of time",
+        about="Parts of whole lines. Before each part is a line of JSON (OutputHead) that says where it comes from and "
+        "how many bytes follow. The last line has over=true; without it the connection was lost. With follow=true new "
+        "output is sent as it is written, also that of later attempts, until the job has ended.",
+        query=api.OutputParameters, answer=logs.KIND, statuses=(404,),
     ),
 )  # fmt: skip
 

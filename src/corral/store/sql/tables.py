@@ -17,6 +17,7 @@ from msgspec import Struct
 from corral.core.cluster.resources import Seat
 from corral.core.cluster.topology import NodeSpec
 from corral.core.gang_id import job_of
+from corral.core.model import FirstFailure
 from corral.store.lookup import AttemptRow, JobRow, UsageRow
 from corral.store.projection import Tables
 from corral.store.sql.connection import SqlConnection
@@ -33,6 +34,7 @@ Values = tuple[Any, ...]
 
 _json = msgspec.json.Encoder()
 _seats = msgspec.json.Decoder(tuple[Seat, ...])
+_first = msgspec.json.Decoder(FirstFailure)
 _labels = msgspec.json.Decoder(tuple[tuple[str, str], ...])
 _node = msgspec.json.Decoder(NodeSpec)
 
@@ -82,18 +84,21 @@ def _job_row(values: Values) -> JobRow:
 def _attempt_values(run: AttemptRow) -> Values:
     values = list(msgspec.structs.astuple(run))
     values[_SEATS] = _json.encode(run.seats).decode()
+    values[_FIRST] = "" if run.first_failure is None else _json.encode(run.first_failure).decode()
     return tuple(values)
 
 
 def _attempt_row(values: Values) -> AttemptRow:
     run = AttemptRow(*values)
     run.seats = _seats.decode(values[_SEATS])
+    run.first_failure = _first.decode(values[_FIRST]) if values[_FIRST] else None
     return run
 
 
 _JOB_COLUMNS = JobRow.__struct_fields__[:-1]  # the spec is not in this table
 _LABELS = _JOB_COLUMNS.index("labels")
 _SEATS = AttemptRow.__struct_fields__.index("seats")
+_FIRST = AttemptRow.__struct_fields__.index("first_failure")
 
 JOBS: SqlTable[str, JobRow] = SqlTable(
     name="jobs",
@@ -113,7 +118,7 @@ ATTEMPTS: SqlTable[tuple[str, int], AttemptRow] = SqlTable(
     key_columns=("job", "gang", "attempt"),
     changing=(
         "state", "started_ms", "ended_ms", "exit_code", "failure", "cause", "beneficiary", "lost_gpu_ms", "saved_step",
-        "saved_ms",
+        "saved_ms", "first_failure",
     ),
     key_values=lambda key: (job_of(key[0]), *key),
     values=_attempt_values,

@@ -68,6 +68,18 @@ class GangView(Answer, frozen=True):
     held: bool = False  # it does not start until it, or its job, is released
 
 
+class FirstFailureView(Answer, frozen=True):
+    """The failure from which the others of an attempt follow. ``said``: the last words of the process, or why it could
+    not run. ``text``: all of it in one line."""
+
+    text: str
+    node: str
+    task: int
+    exit_code: int = 0
+    rank: int | None = None  # None: the gang has one process
+    said: str = ""
+
+
 class AttemptView(Answer, frozen=True):
     """One attempt of one gang, ended or not. ``cause``: why it was preempted; ``beneficiary``: for which gang."""
 
@@ -84,6 +96,7 @@ class AttemptView(Answer, frozen=True):
     cause: CauseWord | None = None
     beneficiary: str = ""
     lost_gpu_ms: int = 0
+    first_failure: FirstFailureView | None = None
 
 
 class JobView(JobSummary, frozen=True, kw_only=True):
@@ -104,6 +117,26 @@ class JobView(JobSummary, frozen=True, kw_only=True):
     deadline_ms: int | None = None
     checkpoints: bool = False
     preemptible: bool = True
+
+
+class OutputHead(Answer, frozen=True, omit_defaults=True):
+    """The line before each part of the output of a job; ``size`` bytes of output follow it.
+
+    ``offset`` counts in the stream of the task; ``label`` distinguishes the processes of the job; ``at_ms``: when the
+    node read it, 0 if unknown. ``over``: nothing follows, the output is complete. Without a gang it only keeps the
+    connection open.
+    """
+
+    gang: str = ""
+    attempt: int = 0
+    task: int = 0
+    rank: int = 0
+    stream: str = ""
+    at_ms: int = 0
+    offset: int = 0
+    size: int = 0
+    label: str = ""
+    over: bool = False
 
 
 class JobList(Answer, frozen=True):

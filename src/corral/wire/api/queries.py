@@ -58,6 +58,21 @@ class LogsParameters(Body, frozen=True):
     follow: bool = False
 
 
+class OutputParameters(Body, frozen=True):
+    """Which output of a job. ``tail``: the last N lines; ``attempt`` 0: of each gang the newest.
+
+    ``gang`` is a role (``main``), for an array element ``3`` or ``3/main``; empty: all gangs.
+    """
+
+    gang: str = ""
+    task: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
+    rank: Annotated[int, Meta(ge=0, le=1_000_000_000)] | None = None
+    attempt: Annotated[int, Meta(ge=0, le=1_000_000_000)] = 0
+    stream: Literal["", "stdout", "stderr"] = ""
+    tail: Annotated[int, Meta(ge=1, le=10_000)] | None = None
+    follow: bool = False
+
+
 class EventsParameters(Body, frozen=True):
     """Records after ``after``. ``follow``: continue as server-sent events, with the record number as ``id``."""
 

@@ -225,13 +225,18 @@ class Container:
         if self._failed or len(self._request["processes"]) == 1:
             return []
         self._failed = _status(first_failure(self._request["scratch"]))
-        return [(self._failed, False)] if self._failed else []
+        return [(self._failed, False, -1)] if self._failed else []
 
     def _has_ended(self, patience_ms: int = 0) -> bool:
         poll = select.poll()
         for pidfd in self.running.values():
             poll.register(pidfd, select.POLLIN)
         return bool(poll.poll(patience_ms))
+
+    def last_output(self, number: int) -> bytes:
+        """Of all processes: the runtime does not separate their output."""
+        del number
+        return self._streams[1].tail(_TAIL) or self._streams[0].tail(_TAIL)
 
     def signal_listeners(self, number: int) -> None:
         self._signal(self._relay.signal_listeners, number)
@@ -258,7 +263,7 @@ class Container:
         if self._is_over:
             return []
         if not self._is_launched:
-            return [(signal.SIGKILL, False)]
+            return [(signal.SIGKILL, False, -1)]
         if self.running and not self._has_ended():
             self._kill_first()
         return self._failed_process() + self._result()
@@ -299,8 +304,8 @@ class Container:
             program, image = str(self._container["body"]["Entrypoint"][0]), self._container["image"]
             if fault := runtime_errors.from_init(self._streams[1].tail(_TAIL), program, image):
                 raise fault
-        found = [(status, False)]
-        return found if self._relay.end is None else [*found, (self._relay.end, True)]
+        found = [(status, False, 0 if len(self._request["processes"]) == 1 else -1)]
+        return found if self._relay.end is None else [*found, (self._relay.end, True, 0)]
 
     def _release(self) -> None:
         assert self._output is not None

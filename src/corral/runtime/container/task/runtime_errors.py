@@ -81,7 +81,7 @@ def no_container(image: str, command: str, fault: ContainerRuntimeError) -> Star
 
 
 def no_command(command: str, image: str) -> StartFault:
-    return StartFault(USER_ERROR, f"no such command: {command!r} in the image {image!r}", NOT_FOUND)
+    return StartFault(USER_ERROR, f"{command}: not found in the image {image!r}", NOT_FOUND)
 
 
 def from_init(last_words: bytes, command: str, image: str) -> StartFault | None:

@@ -18,7 +18,7 @@ from corral.runtime.local.task.isolation import Namespaces
 from corral.runtime.local.task.scratch import TEMPORARY, files_in
 from corral.runtime.local.task.signal_audience import Audience, descendants, in_group, kill
 from corral.runtime.local.task.start import START_FAILED, Account, Program, StartFault, fault_from, spawn, start
-from corral.runtime.local.task.streams import OVER, Stream
+from corral.runtime.local.task.streams import OVER, RANKS_MAX, RankOutput, Stream
 from corral.runtime.local.task.system import SIGKILL
 
 TYPE_CHECKING = False
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from corral.runtime.local.task.task_request import Request
 
 _LOOK_MS = 1_000
+_TAIL = 1 << 14
 _PAUSE_S = 0.002
 _PAUSE_S_MAX = 0.1
 
@@ -42,6 +43,8 @@ class Processes:
         self.group = "".join(own_groups.unique[:1]) if self._is_sharing else ""
         self.running: dict[int, int] = {}
         self.has_orphans = False
+        self._numbers: dict[int, int] = {}  # pid -> number of the process in the task
+        self._outputs: list[tuple[RankOutput, RankOutput]] = []  # by number, if there are several
         self._leader = 0
         self._audience = Audience()
 
@@ -57,17 +60,23 @@ class Processes:
         directory = request["directory"] or (account.home if os.path.isdir(account.home) else "/")
         is_simple = self._is_sharing and not account.changes and not request["holds_gpus"] and namespaces is None
         begun: dict[int, Program] = {}  # by the pipe that reports its start
-        for own in request["processes"]:
+        is_apart = 1 < len(request["processes"]) <= RANKS_MAX
+        for number, own in enumerate(request["processes"]):
+            sinks = self._own_pipes(own) if is_apart else (streams[0].sink, streams[1].sink)
             program = Program(
                 request["command"], {**env, **own}, directory, account, self._groups, request["umask"], namespaces
             )
             if is_simple:
-                pid = spawn(program, streams[0].sink, streams[1].sink, self._leader)
+                pid = spawn(program, *sinks, self._leader)
             else:
-                pid, verdict = start(program, streams[0].sink, streams[1].sink, self._leader)
+                pid, verdict = start(program, *sinks, self._leader)
                 begun[verdict] = program
             self._leader = self._leader or pid
             self.running[pid] = os.pidfd_open(pid)
+            self._numbers[pid] = number
+            if is_apart:
+                for sink in sinks:
+                    os.close(sink)
         for stream in streams:
             os.close(stream.sink)
             poll.register(stream.source, select.POLLIN)
@@ -78,6 +87,22 @@ class Processes:
         for pidfd in self.running.values():
             poll.register(pidfd, select.POLLIN)
         return True
+
+    def _own_pipes(self, env: dict[str, str]) -> tuple[int, int]:
+        """Pipes for the output of one of several processes. Returns the ends for the process."""
+        rank = rank_of(env) or 0
+        out, err = RankOutput(self._streams[0], rank), RankOutput(self._streams[1], rank)
+        self._outputs.append((out, err))
+        for output in (out, err):
+            self._poll.register(output.source, select.POLLIN)
+        return out.sink, err.sink
+
+    def last_output(self, number: int) -> bytes:
+        """The end of what this process wrote to stderr; of stdout, if that is nothing."""
+        if not self._outputs:
+            return self._streams[1].tail(_TAIL) or self._streams[0].tail(_TAIL)
+        out, err = self._outputs[number]
+        return err.last or out.last
 
     def _deny_devices(self) -> None:
         """Also if nothing is to be denied: the task before may have had fewer GPUs."""
@@ -100,9 +125,17 @@ class Processes:
         for stream in self._streams:
             if fd == stream.source and stream.pump() == OVER:
                 self._poll.unregister(fd)
+        for output in self._all_outputs():
+            if fd == output.source and output.pump() == OVER:
+                self._poll.unregister(fd)
+
+    def _all_outputs(self) -> list[RankOutput]:
+        return [output for pair in self._outputs for output in pair]
 
     def ends(self) -> Ends:
         ended: dict[int, int] = {}
+        for output in self._all_outputs():
+            output.flush_old()
         is_alone = reap(ended)
         found = self._in_order(ended)
         for pid in self.running.keys() & ended.keys():
@@ -114,11 +147,12 @@ class Processes:
     def _in_order(self, ended: dict[int, int]) -> Ends:
         """Of several that ended at once, those that were killed come first: they did not follow the others."""
 
-        def order(end: tuple[int, bool]) -> tuple[bool, bool]:
-            status, is_orphan = end
+        def order(end: tuple[int, bool, int]) -> tuple[bool, bool]:
+            status, is_orphan, _ = end
             return is_orphan, not (os.WIFSIGNALED(status) and os.WTERMSIG(status) == SIGKILL)
 
-        return sorted(((status, pid not in self.running) for pid, status in ended.items()), key=order)
+        found = ((status, pid not in self.running, self._numbers.get(pid, 0)) for pid, status in ended.items())
+        return sorted(found, key=order)
 
     def signal_listeners(self, number: int) -> None:
         """A shell that would continue its script ends here; its children are reaped, and count instead of it."""
@@ -138,6 +172,8 @@ class Processes:
         end_all(self._groups, ended)
         found = self._in_order(ended)
         self.running.clear()
+        for output in self._all_outputs():
+            output.drain()
         return found
 
     def has_exceeded_memory(self) -> bool:
@@ -145,6 +181,12 @@ class Processes:
 
     def clean_up(self) -> None:
         self._groups.remove()
+
+
+def rank_of(env: dict[str, str]) -> int | None:
+    """The rank that the server gave a process; None: it has none."""
+    rank = env.get("RANK", env.get("SLURM_PROCID", ""))
+    return int(rank) if rank.isdecimal() and len(rank) < 9 else None
 
 
 def _is_executed(verdict: int, program: Program, wait: Wait) -> bool:

@@ -31,10 +31,12 @@ _OOM_SCORE = "300"  # the kernel kills tasks before the server and the superviso
 
 
 class StartFault(Exception):
-    """Why a task could not be started, whether the user or the machine is to blame, and the exit code to show."""
+    """Why a task could not be started, whether the user or the machine is to blame, and the exit code to show.
+    ``note``: what its log says, if that is more than ``why``."""
 
-    def __init__(self, failure: str, why: str, code: int = CANNOT_EXECUTE) -> None:
+    def __init__(self, failure: str, why: str, code: int = CANNOT_EXECUTE, note: str = "") -> None:
         super().__init__(why)
+        self.note = note
         self.failure = failure
         self.why = why
         self.code = code
@@ -260,7 +262,7 @@ def _fault(step: str, number: int, text: str, program: Program) -> StartFault:
         return StartFault(START_FAILED, f"cannot set up the task ({step}): {text}")
     if number == errno.ENOENT and ("/" not in name or not os.path.exists(os.path.join(place, name))):
         where = "" if "/" in name else f" in PATH={program.env.get('PATH', '')}"
-        return StartFault(USER_ERROR, f"no such command: {name!r}{where}", NOT_FOUND)
+        return StartFault(USER_ERROR, f"{name}: not found", NOT_FOUND, note=f"{name}: not found{where}")
     if number == errno.ENOENT:
         return StartFault(USER_ERROR, f"the interpreter in the first line of {name!r} does not exist", NOT_FOUND)
     if number in (errno.EACCES, errno.EPERM):

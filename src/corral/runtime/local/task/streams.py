@@ -1,6 +1,7 @@
 """Copies the output of a task from a pipe to files of limited size, and to the user's own file.
 
 A stream is stored as segments named by the offset at which they start; the oldest is deleted when the limit is reached.
+Beside each there may be the times at which its parts arrived (`time_marks`).
 What cannot be stored (a full disk) is counted and noted in the log; it never blocks the task. Knows bytes, not lines.
 """
 
@@ -15,6 +16,7 @@ import stat
 import time
 
 from corral.runtime.local.task.isolation import touches
+from corral.runtime.local.time_marks import TimeMarks, marks_path
 
 STDOUT, STDERR = "stdout", "stderr"
 USER = "user"  # a file beside the segments: the owner of the log
@@ -25,6 +27,12 @@ _SEGMENTS = 8
 _SEGMENT_MIN = 1 << 16
 _RETRY_S = 1.0
 _F_SETPIPE_SZ = 1031
+RANKS_MAX = 256  # in one task, with pipes of their own; more share the pipes of the task
+_RANK_CHUNK = 1 << 18
+_LINE_MAX = 1 << 20
+_LINE_S = 1.0
+_LAST = 1 << 12
+_DRAIN_MAX = 64 << 20
 EMPTY = -1  # nothing to read now
 OVER = 0  # no process can write any more
 
@@ -49,6 +57,7 @@ class Stream:
         self._splices = True
         self._is_wide = False
         self._copy = -1
+        self._marks: TimeMarks | None = None  # of the open segment
 
     def _set_bound(self, bytes_max: int) -> None:
         self._bytes_max = max(bytes_max, 2 * _SEGMENT_MIN)
@@ -83,6 +92,8 @@ class Stream:
                 self._splices = False  # this file system does not support it
                 return self._pump_through_memory()
             return self._discard(fault.strerror or str(fault))
+        if count:
+            self._mark(count, 0)
         self._count(count)
         return count
 
@@ -94,9 +105,7 @@ class Stream:
         if self._lost:
             self._retry_at = 0.0
             self.note("")
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        self._close_segment()
         os.close(self.source)
 
     def note(self, text: str) -> None:
@@ -141,8 +150,8 @@ class Stream:
             self._widen(len(data))
         return len(data)
 
-    def keep(self, data: bytes) -> None:
-        """Store data that did not come through the pipe."""
+    def keep(self, data: bytes, rank: int = 0) -> None:
+        """Store data that did not come through the pipe. ``rank``: of the process that wrote it."""
         self._copy_on(data)
         if self._retry_at > time.monotonic():
             self._lose(len(data), "")
@@ -151,7 +160,7 @@ class Stream:
         try:
             while rest:
                 self._open_segment()
-                rest = rest[self._write_some(rest[: self._room]) :]
+                rest = rest[self._write_some(rest[: self._room], rank) :]
         except OSError as fault:
             self._lose(len(rest), fault.strerror or str(fault))
 
@@ -192,9 +201,7 @@ class Stream:
             self._checked = self._offset + CHECK_BYTES
         if self._room > 0:
             return
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        self._close_segment()
         if not self._starts:
             os.makedirs(self.folder, mode=0o700, exist_ok=True)
             self._write_user()
@@ -204,6 +211,7 @@ class Stream:
         self._file = os.open(self._path(self._offset), flags, 0o600)
         if not self._starts or self._starts[-1] != self._offset:
             self._starts.append(self._offset)
+        self._marks = TimeMarks(marks_path(self.folder, self.name, self._offset))
         self._room = self._segment_max
         if self._lost:
             lost, self._lost = self._lost, 0
@@ -226,8 +234,9 @@ class Stream:
         while data:
             data = data[self._write_some(data) :]
 
-    def _write_some(self, data: bytes) -> int:
+    def _write_some(self, data: bytes, rank: int = 0) -> int:
         count = os.write(self._file, data)
+        self._mark(count, rank)
         self._offset += count
         self._room = max(self._room - count, 0)
         return count
@@ -236,6 +245,22 @@ class Stream:
         self._offset += count
         self._room -= count
         self._widen(count)
+
+    def _mark(self, count: int, rank: int) -> None:
+        """Record when these bytes, just written at the offset, have arrived."""
+        if self._marks is not None:
+            try:
+                self._marks.add(self._offset, time.time_ns() // 1_000_000, rank, count)
+            except OSError:
+                self._marks = None  # a full disk: the log has no more times
+
+    def _close_segment(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+        if self._marks is not None:
+            self._marks.close()
+            self._marks = None
 
     def _widen(self, count: int) -> None:
         """A busy writer gets a larger pipe. For every task, it would waste locked memory."""
@@ -247,13 +272,72 @@ class Stream:
                 pass  # this user has too many large pipes
 
     def _unlink(self, start: int) -> None:
-        try:
-            os.unlink(self._path(start))
-        except OSError:
-            pass
+        for path in (self._path(start), marks_path(self.folder, self.name, start)):
+            try:
+                os.unlink(path)
+            except OSError:
+                pass
 
     def _path(self, start: int) -> str:
         return f"{self.folder}/{self.name}.{start:016d}"
+
+
+class RankOutput:
+    """One of stdout and stderr of one of several processes. ``source`` is read here; the process gets ``sink``.
+
+    It is passed on to the stream of the task in whole lines, so that lines of ranks are never mixed and each is known
+    to be of its rank. A line that is very long, or that is not completed for a while, is passed on in parts.
+    """
+
+    def __init__(self, stream: Stream, rank: int) -> None:
+        self._stream = stream
+        self._rank = rank
+        self.source, self.sink = os.pipe()
+        os.set_blocking(self.source, False)
+        self.last = b""  # what was read last
+        self._rest = b""  # a line that is not complete
+        self._since = 0.0
+
+    def pump(self) -> int:
+        """Copy once what has arrived. Returns how much, or `EMPTY`, or `OVER`."""
+        try:
+            data = os.read(self.source, _RANK_CHUNK)
+        except BlockingIOError:
+            return EMPTY
+        if not data:
+            self._pass_on(self._rest)
+            self._rest = b""
+            return OVER
+        self.last = (self.last + data)[-_LAST:]
+        data = self._rest + data
+        end = data.rfind(b"\n") + 1
+        if not end and len(data) > _LINE_MAX:
+            end = len(data)
+        if end:
+            self._pass_on(data[:end])
+        if end or not self._rest:
+            self._since = time.monotonic()
+        self._rest = data[end:]
+        return len(data)
+
+    def flush_old(self) -> None:
+        """Pass on a line that was not completed for a while."""
+        if self._rest and time.monotonic() - self._since > _LINE_S:
+            self._pass_on(self._rest)
+            self._rest = b""
+
+    def drain(self) -> None:
+        """Copy the rest after the process has ended; not all, in case another process holds the pipe open."""
+        left = _DRAIN_MAX
+        while left > 0 and (count := self.pump()) > 0:
+            left -= count
+        self._pass_on(self._rest)
+        self._rest = b""
+        os.close(self.source)
+
+    def _pass_on(self, data: bytes) -> None:
+        if data:
+            self._stream.keep(data, self._rank)
 
 
 def has_room(folder: str) -> bool:

@@ -15,10 +15,12 @@ import time
 
 from corral.amount_text import size
 from corral.io.files import sync, write_file
+from corral.runtime.last_words import last_words, signal_text
 from corral.runtime.local.task import records, scratch, system
 from corral.runtime.local.task.classify import symptom
 from corral.runtime.local.task.lease import WHY, TaskLease
 from corral.runtime.local.task.lease import now_ms as boot_ms
+from corral.runtime.local.task.processes import rank_of
 from corral.runtime.local.task.start import NODE_LOST, START_FAILED, USER_ERROR, Account, Acting, StartFault
 from corral.runtime.local.task.streams import STDERR, STDOUT, Stream, open_copy
 
@@ -31,8 +33,9 @@ if TYPE_CHECKING:
 
     #: Waits up to this many milliseconds for a descriptor (-1: none). Returns whether the task is still wanted.
     Wait = Callable[[int, int], bool]
-    #: How processes ended: the wait status of each, and whether it was an orphan, started by another process.
-    Ends = list[tuple[int, bool]]
+    #: How processes ended: the wait status of each, whether it was an orphan, started by another process, and its
+    #: number in the task; -1: unknown.
+    Ends = list[tuple[int, bool, int]]
 
     class Runner(Protocol):
         """How a task runs: as processes, or in a container. It knows neither warnings nor deadlines."""
@@ -53,6 +56,10 @@ if TYPE_CHECKING:
         def ends(self) -> Ends:
             """What has ended since the last call. Called in every turn. Raises `StartFault` if the command was never
             executed, or if it is not known how it ended."""
+            ...
+
+        def last_output(self, number: int) -> bytes:
+            """The end of the output of a process that has ended, by its number in the task; -1: of all of them."""
             ...
 
         def signal_listeners(self, number: int) -> None:
@@ -98,6 +105,8 @@ class Supervisor:
         self.lease = TaskLease(request["lease"])
         self.is_lease_over = False
         self.first_failure: int | None = None  # a wait status
+        self.failed_number = 0  # of the process that failed first, in the task; -1: unknown
+        self.failed_ms = 0  # when; 0: none has failed, or only after the task was asked to stop
         self.is_outlived = False  # a process died of the warning; the others may still save
         self.deadline: float | None = None  # all on the monotonic clock, seconds
         self.early_at: float | None = None
@@ -208,7 +217,7 @@ class Supervisor:
         return bool(self.runner.running) or (self.is_outlived and self.runner.has_orphans)
 
     def _note_ends(self, ends: Ends) -> None:
-        for status, is_orphan in ends:
+        for status, is_orphan, number in ends:
             if is_orphan:
                 if self.first_failure is not None and self._is_by_warning(self.first_failure):
                     self.first_failure = status or None  # it counts instead of the shell that ran it
@@ -216,6 +225,7 @@ class Supervisor:
             self.is_outlived |= self._is_by_warning(status)
             if status != 0 and self.first_failure is None:
                 self.first_failure = status
+                self.failed_number, self.failed_ms = number, 0 if self.warn_why else _now_ms()
                 if self.runner.running:
                     self._end_peers()
 
@@ -327,7 +337,7 @@ class Supervisor:
             fault = fault or this
         self._look_for_checkpoint()
         if fault is not None and self.streams:
-            self.streams[1].note(fault.why)
+            self.streams[1].note(fault.note or fault.why)
         for stream in self.streams:
             stream.drain()
         self._record_exit(self._exit_record(fault, is_late))
@@ -349,12 +359,32 @@ class Supervisor:
             code = fault.code
             failure = fault.failure
             why = fault.why
+            self.failed_ms = _now_ms()
         elif self.first_failure is not None:
             code = os.waitstatus_to_exitcode(self.first_failure)
             if code < 0:
                 code, number = 128 - code, -code
             failure, why = self._judge(code, number, is_late)
-        return {"at_ms": _now_ms(), "exit_code": code, "signal": number, "failure": failure, "why": why}
+        return {
+            "at_ms": _now_ms(),
+            "exit_code": code,
+            "signal": number,
+            "failure": failure,
+            "why": why,
+            "failed_ms": self.failed_ms,
+            "rank": self._failed_rank(),
+            "said": "" if why or not self.failed_ms else self._said(number),
+        }
+
+    def _failed_rank(self) -> int | None:
+        processes = self.request["processes"]
+        return rank_of(processes[self.failed_number]) if 0 <= self.failed_number < len(processes) else None
+
+    def _said(self, number: int) -> str:
+        """Why it failed, as far as its signal or its last output says it."""
+        if number:
+            return signal_text(number)
+        return last_words(self.runner.last_output(self.failed_number))
 
     def _judge(self, code: int, number: int, is_late: bool) -> tuple[str | None, str]:
         """The failure class and the reason, where the exit code does not say them."""

@@ -78,6 +78,8 @@ def _stopped(event: e.GangStopped) -> str:
     how = "stopped"
     if event.failure is not None:
         how = _NOT_FAILED.get(event.failure) or f"failed ({event.failure.replace('_', ' ')})"
+    if event.first_failure is not None and event.first_failure.text:
+        return f"{_gang(event)} failed: {event.first_failure.text} (exit {event.exit_code})"
     return f"{_gang(event)} {how}, exit code {event.exit_code}"
 
 

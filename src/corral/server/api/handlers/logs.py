@@ -35,7 +35,8 @@ async def read_log(request: ApiRequest) -> Reply:
         return StreamAnswer(_follow(request, row.id, gang), KIND, holds, ((LOG_GANG, gang),))
     attempt = wanted.attempt or await _newest(request, row.id, gang)
     offset = wanted.offset if wanted.tail is None else -wanted.tail
-    part = await _part(request, TaskKey(gang, attempt, wanted.task), offset, wanted.limit) if attempt else None
+    key = TaskKey(gang, attempt, wanted.task)
+    part = await read_part(request, key, wanted.stream, offset, wanted.limit) if attempt else None
     if part is None:
         why = f"there is no log of task {wanted.task}, attempt {attempt}" if attempt else f"{gang} has not started yet"
         hint = "list the attempts of the job, then give `attempt`, `task` and `gang`"
@@ -51,10 +52,15 @@ async def read_log(request: ApiRequest) -> Reply:
 
 
 async def _gang(request: ApiRequest, job: str, wanted: str) -> str:
-    """The id of the requested gang: given by role, by array index or by both; the first gang if none is given."""
+    """The id of the first gang that is meant."""
+    return (await matching_gangs(request, job, wanted))[0]
+
+
+async def matching_gangs(request: ApiRequest, job: str, wanted: str) -> list[str]:
+    """The ids of the requested gangs: given by role, by array index or by both; all if none is given."""
     live = request.service.state.jobs.get(job)
     if live is not None:
-        gangs = live.gangs
+        gangs = list(live.gangs)
     else:
         rows = await request.shared.look(request.service.lookup.attempts, job)
         gangs = list(dict.fromkeys(row.gang for row in rows))
@@ -62,14 +68,14 @@ async def _gang(request: ApiRequest, job: str, wanted: str) -> str:
     if not wanted:
         matches = gangs
     elif wanted in gangs:
-        return wanted
+        return [wanted]
     elif index.isdecimal() and index.isascii():
         matches = [g for g in gangs if str(index_of(g)) == index and (not slash or role_of(g) == role)]
     else:
         matches = [g for g in gangs if role_of(g) == wanted]
     if not matches:
         raise not_found("gang", wanted or job)
-    return matches[0]
+    return matches
 
 
 async def _newest(request: ApiRequest, job: str, gang: str) -> int:
@@ -80,11 +86,10 @@ async def _newest(request: ApiRequest, job: str, gang: str) -> int:
     return max((row.attempt for row in rows if row.gang == gang), default=0)
 
 
-async def _part(request: ApiRequest, key: TaskKey, offset: int, limit: int) -> LogPart | None:
+async def read_part(request: ApiRequest, key: TaskKey, stream: str, offset: int, limit: int) -> LogPart | None:
     """Read a part of a log. No thread waits while a remote node is asked."""
     look = request.shared.look_at_logs
     logs = request.service.backend
-    stream = request.query.stream
     if not isinstance(logs, DistantLogs):
         return await look(logs.read_log, key, stream, offset, limit)
     asked = await look(logs.ask_log, key, stream, offset, limit)
@@ -105,7 +110,8 @@ async def _follow(request: ApiRequest, job: str, gang: str) -> AsyncGenerator[by
     offset = wanted.offset if wanted.tail is None else -wanted.tail
     wait_s = poll_s
     while request.is_alive:
-        part = await _part(request, TaskKey(gang, attempt, wanted.task), offset, _CHUNK) if attempt else None
+        key = TaskKey(gang, attempt, wanted.task)
+        part = await read_part(request, key, wanted.stream, offset, _CHUNK) if attempt else None
         if part is not None:
             offset = part.next_offset
             if part.data:

@@ -22,6 +22,7 @@ from corral.wire.api import (
     ENDED,
     AttemptView,
     ChangeView,
+    FirstFailureView,
     GangView,
     InTheWayView,
     JobState,
@@ -171,7 +172,9 @@ def seat_views(seats: Sequence[Seat]) -> Iterable[SeatView]:
 
 def attempt_view(row: AttemptRow, sees: Sees) -> AttemptView:
     beneficiary = row.beneficiary if not row.beneficiary or sees(row.beneficiary) else HIDDEN_GANG
-    return copy_fields(AttemptView, row, beneficiary=beneficiary)
+    first = row.first_failure
+    first_view = None if first is None else copy_fields(FirstFailureView, first)
+    return copy_fields(AttemptView, row, beneficiary=beneficiary, first_failure=first_view)
 
 
 # ---- reasons ---------------------------------------------------------------------------------------------
