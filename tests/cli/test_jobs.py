@@ -331,12 +331,12 @@ def test_ends_of_attempts_are_said_as_people_say_them(
 
 def test_logs_have_tasks_streams_tails_and_are_followed(corral: Type, submit: Submit) -> None:
     job = submit("--", "bash", "-c", "for n in 1 2 3; do echo line $n; echo error $n >&2; sleep 0.2; done")
-    assert corral("logs", "-f", job).out == "line 1\nline 2\nline 3\n"
+    assert corral("logs", "-f", "--stream", "stdout", job).out == "line 1\nline 2\nline 3\n"
     assert corral("logs", "--stream", "stderr", "--tail", "1", job).out == "error 3\n"
-    assert corral("logs", f"{job}/main").out == "line 1\nline 2\nline 3\n"
+    assert corral("logs", f"{job}/main").out == "line 1\nerror 1\nline 2\nerror 2\nline 3\nerror 3\n"
     nowhere = corral("logs", job, "--task", "7")
     assert nowhere.code == 5
-    assert "there is no log of task 7" in nowhere.err
+    assert f"job {job} has no task 7" in nowhere.err
 
 
 def test_binary_output_is_not_touched(house: dict[str, str], submit: Submit) -> None:

@@ -52,6 +52,9 @@ GET    /v1/jobs/3/why             -           401  404    404    404    404  200
 GET    /v1/jobs/1/logs            -           401  404    200    200    200  200      200
 GET    /v1/jobs/2/logs            -           401  404    200    200    200  200      200
 GET    /v1/jobs/3/logs            -           401  404    404    404    404  200      200
+GET    /v1/jobs/1/output          -           401  404    200    200    200  200      200
+GET    /v1/jobs/2/output          -           401  404    200    200    200  200      200
+GET    /v1/jobs/3/output          -           401  404    404    404    404  200      200
 POST   /v1/jobs/1/cancel          -           401  404    403    200    200  200      200
 POST   /v1/jobs/1/cancel?now=true -           401  404    403    200    200  200      200
 POST   /v1/jobs/2/cancel?now=true -           401  404    403    403    200  200      200

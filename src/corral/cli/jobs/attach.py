@@ -13,9 +13,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from corral.cli.errors import INTERRUPTED
-from corral.cli.jobs.logs import LogPrinter
+from corral.cli.jobs.logs import LabelledPrinter, show_end_of_log
 from corral.cli.jobs.wait import ending, exit_code
-from corral.cli.render import clock, count, print_note
+from corral.cli.render import clock, print_note
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from corral.client.blocking import Client
     from corral.wire.api.record import EventView
 
-TASKS_MAX = 8  # tasks whose output is shown; for others there is corral logs
 SECOND_S = 2.0  # time for the second Ctrl-C
 _DRAIN_S = 10.0  # time for the rest of the logs, after the end of the job
 _BEGINS = ("GangStarted", "TasksStarted")
@@ -54,6 +53,8 @@ def attach(client: Client, job: str, after: int, quiet: bool = False) -> int:
     except KeyboardInterrupt:
         return _leave(client, job)
     if not quiet:
+        if outputs.has_labels:  # the lines that explain it may be far up
+            show_end_of_log(client, view)
         print_note(ending(view), bold=True)
     return exit_code(view)
 
@@ -79,55 +80,38 @@ def _leave(client: Client, job: str) -> int:
 
 
 class _Outputs:
-    """Follows both logs of every task, each in its own thread. With several tasks, lines begin with the task number."""
+    """Follows all output of the job in a thread of its own, across restarts. If there are several processes, lines have
+    labels."""
 
     def __init__(self, client: Client, job: str) -> None:
         self._client, self._job = client, job
-        self._threads: list[threading.Thread] = []
-        self._writing = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self.has_labels = False
 
     def begin(self) -> None:
-        """The first attempt has started. The same threads follow later attempts."""
-        if self._threads:
-            return
-        view = self._client.job(self._job)
-        places = [(gang.id, gang.role, task) for gang in view.gangs for task in range(gang.tasks)]
-        if len(places) > TASKS_MAX:
-            print_note(
-                f"showing {TASKS_MAX} of {count(len(places), 'task')}; corral logs --task N shows the others", dim=True
-            )
-        marked = len(places) > 1
-        several = len(view.gangs) > 1
-        for gang, role, task in places[:TASKS_MAX] or [("", "", 0)]:
-            mark = f"[{role if several else ''}{task}] " if marked else ""
-            for stream in ("stdout", "stderr"):
-                arguments = (gang.removeprefix(f"{self._job}/"), task, stream, mark.encode())
-                thread = threading.Thread(target=self._follow, args=arguments, daemon=True)
-                self._threads.append(thread)
-                thread.start()
+        """The first attempt has started. The same thread follows later attempts."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._follow, daemon=True)
+            self._thread.start()
 
     def finish(self) -> None:
-        until_s = time.monotonic() + _DRAIN_S
-        for thread in self._threads:
-            thread.join(max(0.0, until_s - time.monotonic()))
+        if self._thread is not None:
+            self._thread.join(_DRAIN_S)
 
-    def _follow(self, gang: str, task: int, stream: str, mark: bytes) -> None:
+    def _follow(self) -> None:
         from corral.client.errors import ClientError
 
-        out = LogPrinter(sys.stdout if stream == "stdout" else sys.stderr)
-        rest = b""
+        printers = {
+            "stdout": LabelledPrinter(sys.stdout, marks_errors=False),
+            "stderr": LabelledPrinter(sys.stderr, marks_errors=False),
+        }
         try:
-            for part in self._client.logs(self._job, gang=gang, task=task, stream=stream, follow=True):
-                data = part.data
-                if mark:
-                    *lines, rest = (rest + data).split(b"\n")
-                    data = b"".join(mark + line + b"\n" for line in lines)
-                self._write(out, data)
-            if rest:
-                self._write(out, mark + rest + b"\n")
+            for part in self._client.output(self._job, follow=True):
+                self.has_labels = self.has_labels or bool(part.label)
+                with suppress(BrokenPipeError):  # standard output was closed; the job continues
+                    printers[part.stream].write(part)
+            for printer in printers.values():
+                with suppress(BrokenPipeError):
+                    printer.finish()
         except ClientError as error:
-            print_note(f"the {stream} of task {task} cannot be shown: {error}", dim=True)
-
-    def _write(self, out: LogPrinter, data: bytes) -> None:
-        with self._writing, suppress(BrokenPipeError):  # standard output was closed; the job continues
-            out.write(data)
+            print_note(f"the output cannot be shown: {error}", dim=True)

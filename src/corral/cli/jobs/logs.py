@@ -1,52 +1,62 @@
-"""``corral logs``: the output of a job."""
+"""``corral logs``: the output of a job, and the end of the log of a job that has failed."""
 
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
 from corral.cli.errors import NOT_FOUND, Complaint
-from corral.cli.jobs.names import selector_of
+from corral.cli.jobs.names import job_name
 from corral.cli.option_types import Word
 from corral.cli.render import print_note
 from corral.cli.safe_text import LogText
 from corral.cli.session import connected
 
-_LINES_AT_ONCE = 256 << 10  # bytes at the end of a log in which its last lines are searched
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from corral.client.blocking import Client
+    from corral.client.follow import LogBytes
+    from corral.wire.api.jobs import JobView
+
+END_LINES = 20  # of the log of a failed job
+_STREAMS = {"out": "stdout", "err": "stderr", "stdout": "stdout", "stderr": "stderr"}
 
 
 @click.command()
 @click.argument("job")
 @click.option("--follow", "-f", is_flag=True, help="Follow the output across restarts until the job ends.")
-@click.option("--task", type=click.IntRange(min=0), metavar="N", default=0, help="Show this task; the first is 0.")
-@click.option("--gang", metavar="ROLE", default="", help="Show this gang: a role, or 3/ROLE in an array.")
+@click.option("--rank", type=click.IntRange(min=0), metavar="N", default=None, help="Only this rank.")
+@click.option("--task", type=click.IntRange(min=0), metavar="N", default=None, help="Only this task; the first is 0.")
+@click.option("--gang", metavar="ROLE", default="", help="Only this gang: a role, or 3/ROLE in an array.")
 @click.option(
     "--attempt", type=click.IntRange(min=1), metavar="N", default=None, help="Show this attempt; default: the newest."
 )
-@click.option("--stream", type=Word("stdout", "stderr"), default="stdout", help="Show this stream.")
-@click.option("--tail", "-n", type=click.IntRange(min=1), metavar="N", default=None, help="Show the last N lines.")
+@click.option("--stream", type=Word(*_STREAMS), default=None, help="Only this stream.")
+@click.option(
+    "--tail", "-n", type=click.IntRange(1, 10_000), metavar="N", default=None, help="Show the last N lines of all."
+)
 def logs(job: str, **given: Any) -> None:
-    """Print the output of a task of a job. On a terminal, colours are kept and other control sequences are left out.
+    """Print the output of a job: both streams of all tasks, ranks and array elements, in order of time.
 
-    JOB may be 17, 17[3] or 17/trainer."""
+    Where there are several, each line begins with a label: [3] for rank or element 3, [3 err] for its standard error.
+    On a terminal, colours are kept and other control sequences are left out.
+    JOB may be 17, 17[3], 17[3-9] or 17/trainer."""
     from corral.client.errors import NotFound
 
-    id, gang = named(job, given["gang"])
-    where = {"gang": gang, "task": given["task"], "attempt": given["attempt"] or 0, "stream": given["stream"]}
-    out = LogPrinter()
+    id = job_name(job)
+    wanted = {name: given[name] for name in ("rank", "task", "tail", "follow")}
+    wanted |= {"attempt": given["attempt"] or 0, "stream": _STREAMS.get(given["stream"], "")}
+    out = LabelledPrinter(marks_errors=not wanted["stream"])
     with connected() as client:
         try:
-            offset = 0
-            if given["tail"]:
-                end = b"".join(part.data for part in client.logs(id, tail=_LINES_AT_ONCE, **where))
-                out.write(_last_lines(end, given["tail"]))
-                if not given["follow"]:
-                    return
-                offset = _end(client, id, where)
-            for part in client.logs(id, offset=offset, follow=given["follow"], **where):
-                out.write(part.data)
+            for part in client.output(id, gang=given["gang"], **wanted):
+                out.write(part)
+            out.finish()
+            if not out.has_written:
+                _say_empty(client, id, job, given)
         except NotFound as error:
             if error.code != "no_such_log":
                 raise
@@ -55,24 +65,64 @@ def logs(job: str, **given: Any) -> None:
             print_note(f"\nthe job continues; to see more: corral logs -f {job}", dim=True)
 
 
-def named(job: str, gang: str = "") -> tuple[str, str]:
-    """``17``, ``17[3]``, ``17/trainer``, ``17[3]/trainer``: the job, and the gang as the API takes it."""
-    selector = selector_of(job)
-    index = "" if not selector.indices else str(selector.indices[0][0])
-    return selector.job, gang or "/".join(part for part in (index, selector.role) if part)
+def _say_empty(client: Client, id: str, job: str, given: dict[str, Any]) -> None:
+    is_narrowed = any(given[name] is not None for name in ("rank", "task", "attempt", "stream")) or given["gang"]
+    is_over = client.job(id).ended_ms is not None
+    what = "nothing of that" if is_narrowed else "no output"
+    print_note(f"job {job} has written {what}" + ("" if is_over else " yet; -f waits for it"), dim=True)
 
 
-def _end(client: Any, id: str, where: dict[str, Any]) -> int:
-    """The current end of a log."""
-    end = 0
-    for part in client.logs(id, tail=1, **where):
-        end = part.offset + len(part.data)
-    return end
+def show_end_of_log(client: Client, job: JobView, say: Callable[[str], None] = print_note, out: Any = None) -> None:
+    """Of a failed job: the last lines of the task that failed first, by default on standard error."""
+    from corral.client.errors import ClientError
+
+    failed = next((run for run in job.history if run.first_failure is not None and run.failure == job.failure), None)
+    run = failed or next((run for run in reversed(job.history) if run.failure is not None), None)
+    if job.state != "failed" or run is None:
+        return
+    first = run.first_failure
+    task, rank = (None, None) if first is None else (first.task, first.rank)
+    gang = run.gang.removeprefix(f"{job.id}/") if "[" not in run.gang else f"{run.index}/{run.role}"
+    try:
+        parts = list(client.output(job.id, gang=gang, attempt=run.attempt, tail=END_LINES, task=task, rank=rank))
+    except ClientError:
+        return  # its log is gone
+    if not parts:
+        say(f"job {job.id} has written no output")
+        return
+    where = "" if first is None or first.rank is None else f" of rank {first.rank} on {first.node}"
+    say(f"the end of the log{where}:")
+    printer = LogPrinter(out or sys.stderr)
+    for part in parts:
+        printer.write(part.data if part.data.endswith(b"\n") else part.data + b"\n")
 
 
-def _last_lines(text: bytes, count: int) -> bytes:
-    lines = text.splitlines(keepends=True)
-    return b"".join(lines[-count:])
+class LabelledPrinter:
+    """Write parts of the output of a job, each line with its label. ``marks_errors``: whether labels name stderr."""
+
+    def __init__(self, out: Any = None, *, marks_errors: bool = True) -> None:
+        self._out = LogPrinter(out)
+        self._marks_errors = marks_errors
+        self._unfinished = b""  # the label of a line that has no end yet
+        self.has_written = False
+
+    def write(self, part: LogBytes) -> None:
+        self.has_written = True
+        if not part.label:
+            self._out.write(part.data)
+            return
+        word = f"{part.label} err" if self._marks_errors and part.stream == "stderr" else part.label
+        label = f"[{word}] ".encode()
+        data = part.data.removesuffix(b"\n").replace(b"\n", b"\n" + label)
+        begin = b"" if self._unfinished == label else b"\n" + label if self._unfinished else label
+        is_whole = part.data.endswith(b"\n")
+        self._unfinished = b"" if is_whole else label
+        self._out.write(begin + data + (b"\n" if is_whole else b""))
+
+    def finish(self) -> None:
+        if self._unfinished:
+            self._unfinished = b""
+            self._out.write(b"\n")
 
 
 class LogPrinter:

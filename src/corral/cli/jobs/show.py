@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from typing import TYPE_CHECKING
 
 import rich_click as click
 
+from corral.cli.jobs.logs import show_end_of_log
 from corral.cli.jobs.names import job_name
 from corral.cli.jobs.wait import failure_text
 from corral.cli.render import Field, ago, clock, count, print_line, ranges, state_text, style, table, write_json
@@ -43,17 +45,20 @@ def show(job: str, as_json: bool) -> None:
     """Show a job: its request, its placement and all its attempts."""
     with connected() as client:
         view = client.job(job_name(job))
-        canceller = "" if as_json or view.state != "cancelled" else _canceller(client, view)
-    if as_json:
-        write_json(view)
-        return
-    _show_head(view, canceller)
-    if view.gangs:
-        print_line()
-        _show_gangs(view.gangs)
-    if view.history:
-        print_line()
-        _show_runs(view.history, canceller)
+        if as_json:
+            write_json(view)
+            return
+        canceller = "" if view.state != "cancelled" else _canceller(client, view)
+        _show_head(view, canceller)
+        if view.gangs:
+            print_line()
+            _show_gangs(view.gangs)
+        if view.history:
+            print_line()
+            _show_runs(view.history, canceller)
+        if view.state == "failed":
+            print_line()
+            show_end_of_log(client, view, print_line, sys.stdout)
 
 
 def _canceller(client: Client, job: JobView) -> str:

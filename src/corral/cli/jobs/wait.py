@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from corral.cli.errors import CANCELLED, FAULT
+from corral.cli.jobs.logs import show_end_of_log
 from corral.cli.jobs.names import job_name
 from corral.cli.option_types import Span
 from corral.cli.render import print_note
@@ -40,6 +41,7 @@ def wait_for(client: Client, jobs: Sequence[str], timeout_ms: int | None, quiet:
         left_s = None if until_s is None else max(0.0, until_s - time.monotonic())
         view = client.wait(job, timeout_s=left_s)
         if not quiet:
+            show_end_of_log(client, view)
             print_note(ending(view))
         code = code or exit_code(view)
     return code

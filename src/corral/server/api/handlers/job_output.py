@@ -23,6 +23,7 @@ from corral.core.work import Work
 from corral.runtime.base import LogPart, TaskKey
 from corral.server.api.handlers.jobs import seen_job
 from corral.server.api.handlers.logs import KIND, matching_gangs, read_part
+from corral.server.api.handlers.selection import selector_of
 from corral.server.api.http.problems import ApiError
 from corral.server.api.http.request import ApiRequest, StreamAnswer
 from corral.server.auth import Verb
@@ -39,7 +40,7 @@ _TAIL_AT_ONCE = 8  # streams
 _UNFINISHED_S = 1.0  # after this time a line without its end is sent
 _POLL_S_MAX = 2.0  # of a stream to which nothing is written
 _ALIVE_S = 15.0
-_NEVER = 1 << 62
+_NEVER = (1 << 62, 0)
 
 Block = tuple[int, int, int, bytes]  # time, rank, offset, whole lines
 Read = Callable[[TaskKey, str, int, int], Awaitable[LogPart | None]]
@@ -47,7 +48,9 @@ Read = Callable[[TaskKey, str, int, int], Awaitable[LogPart | None]]
 
 async def read_output(request: ApiRequest) -> StreamAnswer:
     row = await seen_job(request, Verb.LOGS_READ)
+    selector = selector_of(request)
     gangs = await matching_gangs(request, row.id, request.query.gang)
+    gangs = [gang for gang in gangs if selector.takes(index_of(gang), role_of(gang))]
     output = JobOutput(request, row, gangs)
     await output.begin()
     if not output.sources and not request.query.follow:
@@ -232,16 +235,17 @@ class JobOutput:
         work = _work(self._row.spec, row.role)
         seats = row.seats[: len(row.seats) - row.spares]
         ranks = [process_count(work, seat.gpus.bit_count()) for seat in seats]
-        self._labels.note_ranks(sum(ranks))
-        first = 0
+        first = chosen = 0
         for task, count in enumerate(ranks):
             has_rank = wanted.rank is None or first <= wanted.rank < first + count
             if wanted.task in (None, task) and has_rank:
+                chosen += count if wanted.rank is None else 1
                 for stream in (wanted.stream,) if wanted.stream else ("stdout", "stderr"):
                     key = TaskKey(row.gang, row.attempt, task)
                     rank = first if count == 1 else None
                     yield Source(self._read, key, stream, row.placed_ms, rank, is_followed=wanted.follow)
             first += count
+        self._labels.note_ranks(chosen)
 
     async def _read(self, key: TaskKey, stream: str, offset: int, limit: int) -> LogPart | None:
         return await read_part(self._request, key, stream, offset, limit)
@@ -302,8 +306,8 @@ class JobOutput:
             if not heap:
                 continue
             _, n, source = heappop(heap)
-            until_ms = min(heap[0][0] if heap else _NEVER, waiting[0][1].start_ms if waiting else _NEVER)
-            while source.blocks and source.blocks[0][0] <= until_ms:
+            until = min(heap[0][:2] if heap else _NEVER, (waiting[0][1].start_ms, 0) if waiting else _NEVER)
+            while source.blocks and (source.blocks[0][0], n) <= until:
                 frames.append(self._frame(source, source.blocks.popleft()))
                 size += len(frames[-1])
             if size >= enough:
