@@ -207,3 +207,29 @@ def test_a_bare_interpreter_loads_it_from_a_folder(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == ["3 False 85 False", "no corral"], done.stderr
     assert json.loads((tmp_path / "state" / "checkpoint").read_text())["step"] == 7
     assert (tmp_path / "state" / "pace.3").read_text() == "500"
+
+
+ENDS = """
+import os, signal, sys
+sys.path.insert(0, {folder!r})
+from corral import training
+os.kill(os.getpid(), signal.SIGTERM)
+if {asks}:
+    training.should_stop()
+if {says}:
+    training.finished()
+"""
+
+
+@pytest.mark.parametrize(
+    ("asks", "says", "is_finished"),
+    [(False, False, True), (True, False, False), (True, True, True)],
+    ids=["never told to stop", "told to stop", "told to stop, and finished all the same"],
+)
+def test_a_program_that_was_not_told_to_stop_has_finished(
+    tmp_path: Path, asks: bool, says: bool, is_finished: bool
+) -> None:
+    script = ENDS.format(folder=str(Path(training.__file__).parents[2]), asks=asks, says=says)
+    env = {"CORRAL_JOB_ID": "1", "CORRAL_CHECKPOINT_FILE": str(tmp_path / "checkpoint")}
+    subprocess.run([sys.executable, "-c", script], env=environment() | env, check=True, timeout=60)
+    assert (tmp_path / "finished").exists() is is_finished

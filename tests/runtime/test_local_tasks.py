@@ -395,6 +395,38 @@ def test_a_program_that_hears_nothing_is_ended_shortly_before_the_deadline(harne
     assert time.monotonic() - begun >= 1.4
 
 
+LISTENING = "trap 'exit 0' TERM; echo ready; while :; do sleep 0.02; done"
+
+
+@pytest.mark.parametrize("why", ["priority", "reclaim", "drain", "requeue", "shrink"])
+def test_a_program_that_exits_with_0_when_it_is_asked_to_stop_has_not_finished(harness: Harness, why: str):
+    key = harness.sh(LISTENING)
+    harness.says(key, "ready")
+    harness.backend.warn(key, now_ms() + FAR_MS, why)
+    down = harness.collector.down(key)
+    assert (down.exit_code, down.failure) == (85, None)
+    assert down.why == "exited with 0 when it was asked to stop, so it is run again"
+
+
+@pytest.mark.parametrize("why", ["cancel", "time_limit"])
+def test_an_exit_with_0_before_a_final_end_is_an_exit_with_0(harness: Harness, why: str):
+    key = harness.sh(LISTENING)
+    harness.says(key, "ready")
+    harness.backend.warn(key, now_ms() + FAR_MS, why)
+    assert harness.collector.down(key).exit_code == 0
+
+
+def test_a_program_that_reported_its_end_or_heard_no_signal_has_finished(harness: Harness):
+    finished = "touch $(dirname $CORRAL_CHECKPOINT_FILE)/finished; exit 0"
+    told = harness.sh(LISTENING.replace("exit 0", finished))
+    agreed = harness.sh(LISTENING, rerun_after_exit_0=False)
+    deaf = harness.sh("echo ready; while [ ! -s $CORRAL_WARNING_FILE ]; do sleep 0.02; done")
+    for key in (told, agreed, deaf):
+        harness.says(key, "ready")
+        harness.backend.warn(key, now_ms() + FAR_MS, "priority")
+        assert harness.collector.down(key).exit_code == 0
+
+
 @pytest.mark.parametrize("why", ["cancel", "failure"])
 def test_where_nothing_is_to_be_saved_it_is_ended_at_once(harness: Harness, why: str):
     key = harness.sh("echo ready; sleep 600")

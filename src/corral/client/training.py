@@ -101,6 +101,18 @@ def checkpoint_saved(step: int) -> None:
         os.close(descriptor)
 
 
+def finished() -> None:
+    """Report that the work is complete. An exit with 0 is then a success, also if the job was asked to stop meanwhile.
+
+    Without this, a program that handles SIGTERM and exits with 0 after it is run again: most frameworks exit with 0
+    when they are asked to stop. A loop that uses `should_stop` need not call it.
+    """
+    path = os.environ.get(CHECKPOINT_FILE)
+    if path:
+        descriptor = os.open(os.path.join(os.path.dirname(path), "finished"), os.O_WRONLY | os.O_CREAT, 0o644)
+        os.close(descriptor)
+
+
 def step_done(busy_s: float) -> None:
     """Report how long this process worked on a step: computing and loading data, *not* waiting for other ranks.
 
@@ -145,7 +157,8 @@ _pace = _Pace()
 def should_stop() -> bool:
     """Whether this task must save and exit. Cheap: tests for a file that usually does not exist."""
     path = os.environ.get(WARNING_FILE)
-    return _noted.is_terminated or (bool(path) and os.path.exists(path or ""))
+    _noted.has_been_asked = _noted.is_terminated or (bool(path) and os.path.exists(path or ""))
+    return _noted.has_been_asked
 
 
 def deadline() -> float | None:
@@ -191,9 +204,10 @@ SAVED = _number(REQUEUE_EXIT, 85)
 
 
 class _Noted:
-    """Signals received."""
+    """What this process knows: whether it got SIGTERM, and whether `should_stop` has returned True."""
 
     is_terminated = False
+    has_been_asked = False
 
 
 _noted = _Noted()
@@ -222,9 +236,13 @@ def _make_termination_harmless() -> None:
 
 
 def _ignore_at_exit() -> None:
-    """Python removes its handlers at exit: a SIGTERM at that time would replace the exit code."""
+    """Python removes its handlers at exit: a SIGTERM at that time would replace the exit code. If `should_stop` was not
+    called since the signal, the program has not stopped because of it: its work is complete."""
     if signal.getsignal(signal.SIGTERM) is _note_termination:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if _noted.is_terminated and not _noted.has_been_asked:
+            with contextlib.suppress(OSError):
+                finished()
 
 
 def _is_helper() -> bool:

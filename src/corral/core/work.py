@@ -40,5 +40,6 @@ class Work(Struct, frozen=True, gc=False, kw_only=True):
     error: str = ""
     early_signal: EarlySignal | None = None
     compat: str = ""  # "slurm": also set the variables of Slurm
+    rerun_after_exit_0: bool = True  # exit code 0 after a signal of a preemption means: not finished
     hold_on_fail_ms: int = 0  # keep the task this long after a failure, for debugging
     umask: str = ""  # of its processes and output files, in octal as the shell prints it; empty: 022

@@ -52,6 +52,7 @@ class TaskOrder(Struct, frozen=True, gc=False, kw_only=True):
     error: str = ""
     early_signal: EarlySignal | None = None
     requeue_exit: int = 85  # the exit code that means: checkpoint saved, run me again
+    rerun_after_exit_0: bool = True  # exit code 0 after a signal of a preemption means the same
     umask: int = 0o022  # of its processes and of the files for its output
     hold_on_fail_ms: int = 0  # how long it keeps its seat after a failure, unless it is preempted
     log_mib_max: int = 256  # per stream; the oldest part goes first

@@ -96,6 +96,7 @@ def request_of(order: TaskOrder, site: Site, logs: str, containers: Containers |
         "peer_grace_ms": site.settings.peer_grace_ms,
         "lease": site.lease,
         "requeue_exit": order.requeue_exit,
+        "rerun_after_exit_0": order.rerun_after_exit_0,
         "hold_on_fail_ms": order.hold_on_fail_ms,
         "unenforced": containers.unenforced(order) if containers and order.image else unenforced(order, site),
         "container": container,

@@ -159,6 +159,9 @@ GANG_KEYS = KeyTable(
             SIGNAL, "Signal to send before the end, and how long before. It kills programs that do not handle it.",
             "SIGUSR1@60s", into="early_signal"),
         Key("compat", choice(["slurm"]), "`slurm`: also set the `SLURM_*` variables.", "slurm", into="compat"),
+        Key("rerun_after_exit_0", FLAG,
+            "Run the job again if it handles the signal of a preemption and exits with 0 without reporting that it has"
+            " finished.", False, default="true", into="rerun_after_exit_0"),
         Key("hold_on_fail", SPAN, "Keep the allocation this long after a failure, for inspection.",
             "30m", default="0s", into="hold_on_fail_ms"),
     ],

@@ -238,6 +238,10 @@ class Container:
         del number
         return self._streams[1].tail(_TAIL) or self._streams[0].tail(_TAIL)
 
+    @property
+    def has_heard(self) -> bool:
+        return self._relay.audience.has_listener
+
     def signal_listeners(self, number: int) -> None:
         self._signal(self._relay.signal_listeners, number)
 

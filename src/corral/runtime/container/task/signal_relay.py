@@ -31,12 +31,12 @@ class SignalRelay:
     def __init__(self) -> None:
         self.end: int | None = None
         self._number = 0
-        self._audience = Audience()
+        self.audience = Audience()
         self._stopped: dict[int, dict[int, bytes]] = {}  # shells: descendants with a handler, and when they started
 
     def signal_listeners(self, members: list[int], number: int) -> None:
         """Signal the processes that handle it. Raises PermissionError if we may not signal them."""
-        receivers, shells = self._audience.listeners(members, number)
+        receivers, shells = self.audience.listeners(members, number)
         if not receivers:
             return
         self._number = number
@@ -53,7 +53,7 @@ class SignalRelay:
         for pid, fate in fates.items():
             if fate == DIES:
                 self._stop(pid, listeners)
-        for pid in self._audience.rest(members, number, self._stopped):
+        for pid in self.audience.rest(members, number, self._stopped):
             kill(pid, number)
 
     def _stop(self, pid: int, listeners: list[int]) -> None:

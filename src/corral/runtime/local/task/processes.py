@@ -154,6 +154,10 @@ class Processes:
         found = ((status, pid not in self.running, self._numbers.get(pid, 0)) for pid, status in ended.items())
         return sorted(found, key=order)
 
+    @property
+    def has_heard(self) -> bool:
+        return self._audience.has_listener
+
     def signal_listeners(self, number: int) -> None:
         """A shell that would continue its script ends here; its children are reaped, and count instead of it."""
         receivers, shells = self._audience.listeners(self._members(), number)

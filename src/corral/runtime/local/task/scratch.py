@@ -1,4 +1,4 @@
-"""The private directory of a task: its TMPDIR, the two files that it shares with its supervisor, and the module that
+"""The private directory of a task: its TMPDIR, the files that it shares with its supervisor, and the module that
 training scripts import.
 
 The directory belongs to the account, which may put anything in it: links, FIFOs, nothing at all. So what the supervisor
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 CHECKPOINT = "checkpoint"
 WARNING = "warning.json"
+FINISHED = "finished"
 TEMPORARY = "tmp"
 TRAINING = "corral_training.py"  # a copy of the module, for any Python: Corral need not be installed for it
 _READ_MAX = 1 << 16  # of the end of the checkpoint file: hundreds of lines
@@ -139,6 +140,13 @@ class Scratch:
             return None
         finally:
             os.close(fd)
+
+    def is_finished(self) -> bool:
+        """Whether the task has reported that its work is complete."""
+        try:
+            return stat.S_ISREG(os.lstat(f"{self.path}/{FINISHED}").st_mode)
+        except OSError:
+            return False
 
     def _complain(self, complain: Callable[[str], None], what: str) -> None:
         if not self._has_complained:

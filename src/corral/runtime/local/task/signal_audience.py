@@ -66,6 +66,7 @@ class Audience:
     Each process gets each signal once."""
 
     def __init__(self) -> None:
+        self.has_listener = False  # a process that handles a signal has got one
         self._calls: dict[int, tuple[dict[int, bytes], set[int]]] = {}
 
     def listeners(self, members: list[int], number: int) -> tuple[list[int], list[int]]:
@@ -75,12 +76,15 @@ class Audience:
         there = [pid for pid, started in known.items() if stat_of(pid, started)]
         found = _Receivers(there, number, sent)
         shells = [pid for pid in found.shells if pid not in sent]
+        self.has_listener |= bool(found.receivers)
         return _note(found.receivers, sent), shells
 
     def rest(self, members: list[int], number: int, held: Container[int] = ()) -> list[int]:
         """All others, except those that are held back."""
         _, sent = self._call(members, number)
-        return _note([pid for pid in members if pid not in held], sent)
+        found = _note([pid for pid in members if pid not in held], sent)
+        self.has_listener |= any(fate_of(pid, number) == LISTENS for pid in found)
+        return found
 
     def _call(self, members: list[int], number: int) -> tuple[dict[int, bytes], set[int]]:
         if number not in self._calls:

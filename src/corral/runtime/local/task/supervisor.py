@@ -44,6 +44,11 @@ if TYPE_CHECKING:
         running: dict[int, int]  # those of its processes whose end ends the task, and their pidfds
         has_orphans: bool  # all of them have ended, but not all that they started
 
+        @property
+        def has_heard(self) -> bool:
+            """Whether a process that handles a signal has got one."""
+            ...
+
         def start(self, account: Account, streams: list[Stream], poll: select.poll, wait: Wait) -> bool:
             """Return when it runs. Output goes to ``streams``; descriptors are registered with ``poll``. Whatever takes
             long is waited for with ``wait``. False: it is no longer wanted. Raises `StartFault`."""
@@ -88,6 +93,8 @@ _LAST_WORDS_MS = 5_000  # between SIGTERM and the deadline, if an earlier signal
 _LATE_S_MIN, _LATE_S_MAX = 2.0, 10.0
 #: Causes for which nothing needs to be saved: a process without a handler gets SIGTERM at once, as usual.
 _LEAVE_NOW = frozenset(("cancel", "failure", "start_timeout", "unrepairable"))
+#: Causes after which the job is requeued: one that handles the signal and exits with 0 has not finished its work.
+_COME_BACK = frozenset(("reclaim", "priority", "time_share", "shrink", "grow", "move", "drain", "requeue"))
 _TAIL = 1 << 14
 OUT_OF_MEMORY = "out_of_memory"
 KILLED = "killed"
@@ -116,6 +123,7 @@ class Supervisor:
         self.look_at = 0.0
         self.kill_why = ""  # of the deadline
         self.warn_why = ""
+        self.is_to_come_back = False  # after the last warning the job is requeued
         self.step: int | None = None
         self.scratch: scratch.Scratch | None = None
         self.account: Account | None = None
@@ -283,6 +291,7 @@ class Supervisor:
             with Acting(self.account):
                 self.scratch.warn(max(left_ms, 0), why)
         is_first, self.warn_why = not self.warn_why, f"asked to stop: {why}"
+        self.is_to_come_back = why in _COME_BACK
         self._end_by(deadline, f"killed at its deadline ({why})")
         if not self.is_up and not self.runner.running:
             self._end_by(0.0, self.warn_why)  # nothing has started that could save
@@ -365,6 +374,9 @@ class Supervisor:
             if code < 0:
                 code, number = 128 - code, -code
             failure, why = self._judge(code, number, is_late)
+        elif self._is_unfinished():
+            code = self.request["requeue_exit"]
+            why = "exited with 0 when it was asked to stop, so it is run again"
         return {
             "at_ms": _now_ms(),
             "exit_code": code,
@@ -385,6 +397,13 @@ class Supervisor:
         if number:
             return signal_text(number)
         return last_words(self.runner.last_output(self.failed_number))
+
+    def _is_unfinished(self) -> bool:
+        """Whether an exit with 0 means that the task has stopped because of a signal, and not that its work is done.
+        Frameworks exit with 0 when they are asked to stop, whether or not they have saved."""
+        if not (self.is_to_come_back and self.runner.has_heard and self.request["rerun_after_exit_0"]):
+            return False
+        return self.scratch is None or not self.scratch.is_finished()
 
     def _judge(self, code: int, number: int, is_late: bool) -> tuple[str | None, str]:
         """The failure class and the reason, where the exit code does not say them."""

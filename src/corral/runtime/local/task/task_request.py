@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         peer_grace_ms: int
         lease: str  # the file that says until when it may run; empty: no limit
         requeue_exit: int
+        rerun_after_exit_0: bool
         hold_on_fail_ms: int
         unenforced: list[str]
         container: dict[str, Any] | None  # the request to the container runtime; None: plain processes
