@@ -95,7 +95,7 @@ def _lost(before: str, after: str) -> int:
 
 def _log(live: Live, job: str, attempt: int) -> str:
     folders = live.data / "tasks" / "logs"
-    found = [path for path in folders.rglob("*stdout*") if f"/{job}%2Fmain@{attempt}.0" in str(path)]
+    found = [path for path in folders.rglob("stdout.*") if f"/{job}%2Fmain@{attempt}.0" in str(path)]
     return "".join(path.read_text() for path in sorted(found))
 
 
