@@ -65,7 +65,7 @@ def fault(live: Live, job: str) -> str:
 
 def _log(live: Live, job: str) -> str:
     found = [
-        path for path in (live.data / "tasks" / "logs").rglob("*stdout*") if f"/{job}%2Fmain@1.0" in str(path)
+        path for path in (live.data / "tasks" / "logs").rglob("stdout.*") if f"/{job}%2Fmain@1.0" in str(path)
     ]  # fmt: skip
     return "".join(path.read_text() for path in found)
 
