@@ -41,16 +41,13 @@ class ServerConnection(Protocol):
 
     def when_granted(self, tell: Callable[[LeaseAnswer], None]) -> None:
         """Set what is called with a lease that was not asked for: a server grants a last one when it stops."""
-        ...
 
     def report(self, report: AgentReport) -> AgentAnswer: ...
 
     def desired(self, ask: DesiredAsk) -> DesiredAnswer | None:
         """Returns when there are new orders, or None after a long time without."""
-        ...
 
     def logs(self, delivery: LogDelivery) -> LogReceipt: ...
 
     def hang_up(self) -> None:
         """Close the connection and release the threads that wait; the next request opens a new one."""
-        ...

@@ -27,19 +27,15 @@ class Devices(Protocol):
 
     def read(self) -> Sequence[GpuReading]:
         """One reading for each GPU, in the order of the node's slots. Raises `DriverTimeout`."""
-        ...
 
     def listen(self, patience_s: float) -> Sequence[XidEvent]:
         """Wait for this time, or until an error is raised."""
-        ...
 
     def driver(self) -> str | None:
         """The version of the driver."""
-        ...
 
     def describe(self) -> Sequence[GpuDetails]:
         """How each GPU is connected, in the order of the slots. Raises `DriverTimeout`."""
-        ...
 
     def close(self) -> None: ...
 

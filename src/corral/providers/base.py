@@ -88,17 +88,13 @@ class Provider(Protocol):
         also if this raises because of others: `ProviderUnavailable` if the outcome of any is unknown, else
         `ProviderRefused` if any was refused, with the reasons. Either way all of them may be requested again.
         """
-        ...
 
     def look(self, pilots: Sequence[str]) -> Sequence[PilotStatus]:
         """The status of these pilots, and of no others. One that never existed, or was forgotten, is left out."""
-        ...
 
     def release(self, pilot: str) -> None:
         """End a pilot. Its agent gets SIGTERM and the grace time of the provider. It is no error if the pilot
         has ended or never existed."""
-        ...
 
     def close(self) -> None:
         """There will be no more calls. Pilots keep running."""
-        ...

@@ -34,7 +34,6 @@ class BadSettings(ValueError):
 class ProviderSettings(Protocol):
     def fault(self) -> str:
         """What is wrong with the combination of settings, each of which is valid by itself. Empty: nothing."""
-        ...
 
 
 class ProviderKind(Protocol):
@@ -50,7 +49,6 @@ class ProviderKind(Protocol):
     def missing(self, settings: Any = None) -> str:
         """What this machine lacks to use the provider (with these settings, if given), and how to get it. Empty:
         nothing. Imports nothing that may be absent."""
-        ...
 
 
 def kind_of(name: str, kinds: Mapping[str, str] | None = None) -> ProviderKind:

@@ -43,12 +43,10 @@ class RemoteExec(Protocol):
 
     def hosts(self) -> Sequence[Host]:
         """The hosts that exist now. Raises `ProviderUnavailable`."""
-        ...
 
     def ask(self, host: Any, request: HostRequest, is_met: bool = True) -> HostAnswer:
         """Run a request. Without ``is_met``, a look at a host without a pilot may be answered without asking the host;
         then the answer has no details."""
-        ...
 
     def install(self, host: Any, agent: AgentBundle) -> HostAnswer: ...
 

@@ -172,19 +172,15 @@ class Capabilities(Protocol):
 
     def cannot_run(self, work: Work) -> str:
         """Why, in words for the user who submitted it. Empty: it can run, or this is not known yet. Never waits."""
-        ...
 
     def cannot_run_as(self, account: str) -> str:
         """Why no task can run as this account. Empty: it can, or this is not known yet. Never waits."""
-        ...
 
     def lacks(self, node: str) -> Mapping[str, str]:
         """What a machine cannot run (``images``) or limit (``memory``, ``cpu``, ``pids``), and why. Never waits."""
-        ...
 
     def separation(self, node: str) -> Mapping[str, str]:
         """What is separated on a machine and by what, in words. Never waits."""
-        ...
 
 
 class Backend(Protocol):
@@ -193,41 +189,32 @@ class Backend(Protocol):
 
     def nodes(self) -> Sequence[NodeSpec]:
         """The nodes of this backend."""
-        ...
 
     def open(self, tell: Tell, epoch: int) -> None:
         """Start. Tasks of an earlier server are adopted: each is reported again as up or down, with the last step that
         it saved. Raises `StaleEpoch` when a later server has opened this backend."""
-        ...
 
     def launch(self, orders: Sequence[TaskOrder]) -> None:
         """Start tasks. One that runs or ran already (same key) is reported again, not started again. Raises
         `StaleEpoch`, and starts none, when an order is of an earlier epoch than this backend has seen."""
-        ...
 
     def warn(self, key: TaskKey, deadline_ms: int, why: str) -> None:
         """Ask a task to save a checkpoint and end by the deadline; at the deadline it is killed without another call.
 
         Of several deadlines the earliest holds. Does nothing if the task is unknown or has ended.
         """
-        ...
 
     def kill(self, key: TaskKey) -> None:
         """Kill all processes of a task at once."""
-        ...
 
     def known(self) -> Sequence[TaskKey]:
         """The tasks of which anything is kept, running or ended."""
-        ...
 
     def forget(self, key: TaskKey) -> None:
         """Drop what is kept of a task that has ended. Its logs stay as long as logs are kept."""
-        ...
 
     def read_log(self, key: TaskKey, stream: str, offset: int, limit: int) -> LogPart | None:
         """A part of ``stdout`` or ``stderr``; a negative offset counts from the end. None: there is no such log."""
-        ...
 
     def close(self) -> None:
         """Stop watching. Tasks keep running."""
-        ...

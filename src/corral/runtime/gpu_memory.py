@@ -25,7 +25,6 @@ class GpuMemory(Struct, frozen=True, gc=False):
 class MemoryReader(Protocol):
     def read(self, uuids: Sequence[str]) -> Sequence[GpuMemory]:
         """The memory of those GPUs that answer."""
-        ...
 
     def close(self) -> None: ...
 

@@ -99,32 +99,25 @@ class Journal(Protocol):
     @property
     def head(self) -> JournalHead:
         """The last appended record, durable or not."""
-        ...
 
     def append(self, entries: Sequence[Entry]) -> Future[JournalHead]:
         """Number and chain a batch. The future completes when all of it is durable. If it fails, every later append
         fails, too, so that there is never a gap. Batches become durable in order."""
-        ...
 
     def read(self, after: int, limit: int) -> list[Record]:
         """Durable records with a number above ``after``, in order."""
-        ...
 
     def save_image(self, image: StoredImage) -> None:
         """Save an image and drop all but the last few."""
-        ...
 
     def newest_image(self, below: int = NO_SEQ) -> StoredImage | None:
         """The newest intact image of a record below that number."""
-        ...
 
     def archived(self, after: int) -> Iterator[Record]:
         """Records with a number above ``after`` from archives, in order; some may also be in the database."""
-        ...
 
     def close(self) -> None:
         """Write what was appended and release the lease."""
-        ...
 
 
 class RecordSource(Protocol):
@@ -134,11 +127,9 @@ class RecordSource(Protocol):
 
     def newest_image(self, below: int = NO_SEQ) -> StoredImage | None:
         """The newest intact image of a record below that number."""
-        ...
 
     def archived(self, after: int) -> Iterator[Record]:
         """Records with a number above ``after`` from archives, in order; some may also be in the database."""
-        ...
 
 
 def all_records(journal: RecordSource, after: int = 0, at_once: int = 10_000) -> Iterator[Record]:

@@ -186,22 +186,18 @@ class Lookup(Protocol):
 
     def job(self, id: str) -> JobRow | None:
         """One job, with its spec."""
-        ...
 
     def attempts(self, job: str) -> list[AttemptRow]:
         """All attempts of all its gangs, by element, gang and number."""
-        ...
 
     def usage(self, query: UsageQuery) -> list[UsageRow]:
         """By day, queue and user."""
-        ...
 
     def request(self, actor: str, key: str) -> RequestRow | None: ...
 
     def records_of(self, job: str, after: int, limit: int) -> JobRecords:
         """Records about a job above a number that are not archived. At most ``limit``, and possibly fewer than there
         are: continue from ``upto``."""
-        ...
 
 
 def request_mark(key: str, fingerprint: str) -> str:

@@ -23,7 +23,6 @@ class NetworkLink(Protocol):
 
     def words(self) -> list[str]:
         """Words to put before the agent's command."""
-        ...
 
     def cut(self) -> None: ...
 
@@ -31,7 +30,6 @@ class NetworkLink(Protocol):
 
     def slow(self, ms: int) -> None:
         """Delay of all data, in each direction; 0: none."""
-        ...
 
     def close(self) -> None: ...
 

@@ -44,7 +44,6 @@ class FollowedJournal:
         self.epoch, self.head = 0, JournalHead(0, GENESIS)
 
     def append(self, entries: Sequence[Entry]) -> Future[JournalHead]:
-        del entries
         refused: Future[JournalHead] = Future()
         refused.set_exception(JournalBusy("this server is not the leader"))
         return refused
@@ -148,33 +147,26 @@ class Follower(EventHub):
         return EventFeed(self, self.durable_seq)
 
     def reserved_start_ms(self, gang: str) -> int | None:
-        del gang  # only the leader's planner knows
         return None
 
     # ---- only on the leader ------------------------------------------------------------------------------------
 
     async def submit(self, user: str, specs: Sequence[JobSpec], request: str = "") -> Refusal:
-        del user, specs, request
         return _NOT_HERE
 
     async def change(self, actor: str, command: Command, request: str = "") -> Refusal:
-        del actor, command, request
         return _NOT_HERE
 
     async def change_accounts(self, actor: str, command: AccountCommand) -> Refusal:
-        del actor, command
         return _NOT_HERE
 
     async def change_fleets(self, actor: str, command: FleetCommand) -> Refusal:
-        del actor, command
         return _NOT_HERE
 
     async def explain(self, gang: str) -> WhyAnswer | Refusal:
-        del gang
         return _NOT_HERE
 
     async def dry_run(self, specs: Sequence[JobSpec], user: str) -> Sequence[DryRunOutcome] | Refusal:
-        del specs, user
         return _NOT_HERE
 
 
@@ -185,13 +177,10 @@ class _Elsewhere:
     """Logs and secrets, which only the leader has."""
 
     def read_log(self, key: TaskKey, stream: str, offset: int, limit: int) -> LogPart | None:
-        del key, stream, offset, limit
         return None
 
     def put(self, queue: str, name: str, value: str) -> NoReturn:
-        del queue, name, value
         raise JournalBusy("this server is not the leader")
 
     def drop(self, queue: str, name: str) -> NoReturn:
-        del queue, name
         raise JournalBusy("this server is not the leader")

@@ -52,16 +52,13 @@ if TYPE_CHECKING:
         def start(self, account: Account, streams: list[Stream], poll: select.poll, wait: Wait) -> bool:
             """Return when it runs. Output goes to ``streams``; descriptors are registered with ``poll``. Whatever takes
             long is waited for with ``wait``. False: it is no longer wanted. Raises `StartFault`."""
-            ...
 
         def handle(self, fd: int) -> None:
             """Read once from a descriptor that it has registered."""
-            ...
 
         def ends(self) -> Ends:
             """What has ended since the last call. Called in every turn. Raises `StartFault` if the command was never
             executed, or if it is not known how it ended."""
-            ...
 
         def last_output(self, number: int) -> bytes:
             """The end of the output of a process that has ended, by its number in the task; -1: of all of them."""
@@ -69,23 +66,18 @@ if TYPE_CHECKING:
 
         def signal_listeners(self, number: int) -> None:
             """Signal the processes that handle it and have not got it. Called repeatedly."""
-            ...
 
         def signal_all(self, number: int) -> None:
             """Signal all that have not got it."""
-            ...
 
         def kill(self) -> Ends:
             """Kill what is left. Returns when no process can be left, also of a task that was never started."""
-            ...
 
         def has_exceeded_memory(self) -> bool:
             """Whether the kernel has killed one of its processes for that."""
-            ...
 
         def clean_up(self) -> None:
             """Remove what it has created, after `kill`."""
-            ...
 
 
 _LOOK_MS = 200  # between two reads of the checkpoint file

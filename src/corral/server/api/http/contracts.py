@@ -74,12 +74,10 @@ class Service(Protocol):
 
     def account_for(self, user: str) -> str | Refusal:
         """The account that jobs of this user run as if submitted now."""
-        ...
 
     @property
     def fleets(self) -> Fleets:
         """Nodes that providers allocate."""
-        ...
 
     @property
     def lookup(self) -> Lookup: ...
@@ -88,19 +86,16 @@ class Service(Protocol):
     @property
     def durable_seq(self) -> int:
         """The newest record that lookups can see. The head of the journal may be ahead of it."""
-        ...
 
     @property
     def news(self) -> asyncio.Event:
         """Set when more records have become durable, and then replaced by a new event."""
-        ...
 
     @property
     def backend(self) -> Logs: ...
     @property
     def fleet(self) -> AgentsContract | None:
         """The agents' side of the backend, where tasks run on many machines."""
-        ...
 
     @property
     def secrets(self) -> SecretsContract: ...
@@ -111,32 +106,26 @@ class Service(Protocol):
     @property
     def leader(self) -> str:
         """The address of the server that leads, if it is known; "" if this one leads."""
-        ...
 
     @property
     def rules(self) -> SiteRules:
         """Limits of the site that apply where a queue has none."""
-        ...
 
     @property
     def details(self) -> Mapping[str, NodeDetails]:
         """The hardware of nodes, as far as they have reported it."""
-        ...
 
     @property
     def has_failed(self) -> bool:
         """Whether the journal can no longer be written."""
-        ...
 
     def now_ms(self) -> int: ...
     def vitals(self) -> Vitals: ...
     def lacks(self, node: str) -> Mapping[str, str]:
         """What a node cannot run or limit, and why."""
-        ...
 
     def separation(self, node: str) -> Mapping[str, str]:
         """What isolates tasks from each other on a node."""
-        ...
 
     async def submit(self, user: str, specs: Sequence[JobSpec], request: str = "") -> Batch | Refusal: ...
     async def change(self, actor: str, command: Command, request: str = "") -> Batch | Refusal: ...
@@ -144,7 +133,6 @@ class Service(Protocol):
     async def change_fleets(self, actor: str, command: FleetCommand) -> Batch | Refusal: ...
     def reserved_start_ms(self, gang: str) -> int | None:
         """The reserved start time of a waiting gang, if it has a reservation."""
-        ...
 
     async def explain(self, gang: str) -> WhyAnswer | Refusal: ...
     async def dry_run(self, specs: Sequence[JobSpec], user: str) -> Sequence[DryRunOutcome] | Refusal: ...
