@@ -13,18 +13,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from corral.core.fleets.fleets import PilotPhase
-
-__all__ = [
-    "PILOT",
-    "PilotOrder",
-    "PilotPhase",
-    "PilotStatus",
-    "Provider",
-    "ProviderRefused",
-    "ProviderUnavailable",
-    "raise_any",
-]
+from corral.core.fleets.fleets import PilotPhase as PilotPhase
 
 #: Names of pilots. They become names of nodes, jobs and directories.
 PILOT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

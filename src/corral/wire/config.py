@@ -38,7 +38,7 @@ from corral.wire.job.document_limits import LIMITS, DocumentLimits
 from corral.wire.job.keys import QUEUE
 from corral.wire.job.parse import DEFAULT_QUEUE
 from corral.wire.job.program import PATH_TEXT
-from corral.wire.queues import PAGE, QUEUE_KEYS, parse_queue, queue_of, queue_schema, write_queue
+from corral.wire.queues import PAGE, QUEUE_KEYS, queue_of, write_queue
 from corral.wire.retention import ATTEST, ATTEST_KEYS, SECRET_KEYS, SECRETS, AttestRules, SecretRules
 from corral.wire.run_as import ACCOUNT_KEYS, ACCOUNTS
 from corral.wire.topology import TOPOLOGY_KEYS, TOPOLOGY_TABLE, TopologySource
@@ -450,18 +450,3 @@ def _tree(queues: tuple[QueueSpec, ...]) -> dict[str, Any]:
             below = below.setdefault(parent, {}).setdefault("queues", {})
         below[last] = below.get(last, {}) | {key: value for key, value in write_queue(spec).items() if key != "name"}
     return root
-
-
-__all__ = [
-    "ApiLimits",
-    "AuditRules",
-    "Config",
-    "LogRules",
-    "PolicyChoice",
-    "parse_config",
-    "parse_queue",
-    "queue_schema",
-    "read_config",
-    "write_config",
-    "write_queue",
-]
