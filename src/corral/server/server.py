@@ -126,19 +126,33 @@ class Server:
 
     async def begin(self) -> None:
         """Start. From here on effects are executed and reports are applied."""
-        thread = asyncio.get_running_loop()
         await self._begin_planner()
         fleet = self.service.fleet
-        if fleet is not None:
-            await self._load_history()
         if fleet is None:
             self._dispatch.to_wall = self.loop.clock.to_wall
             await bring_nodes(self.loop, [self._placed(spec, is_here=True) for spec in self._backend.nodes()])
         else:
+            await self._load_history()
             fleet.wall_ms = self.service.now_ms
             fleet.was_given = partial(was_given, self.service.lookup)
             fleet.user_of = partial(user_of, self.service.lookup)
             expect_fleet(self.service.state, fleet, self.service.lookup)
+        self._open_backend()
+        if fleet is None:
+            report_missing(self.loop, self._backend)
+        elif self._gateway is not None:
+            self._attached = Attached(self.service, fleet, self._gateway)
+        self.loop.review_accounts()
+        for effect in effects(self.service.state):  # what the last server did not execute, or perhaps not
+            self._dispatch.execute(effect)
+        self.planning.want()
+        gc_tuning.set_survivors_aside()
+        await self._begin_tasks(fleet)
+        self.service.is_ready = True
+
+    def _open_backend(self) -> None:
+        """Reports come from threads of the backend; they are applied in the thread of the loop."""
+        thread = asyncio.get_running_loop()
 
         def tell(report: Report) -> None:
             self._reports.append(report)
@@ -149,26 +163,21 @@ class Server:
         self._dispatch.tell = tell
         self._backend.open(tell, self._journal.epoch)
         self._take_reports()
-        if fleet is not None and self._gateway is not None:
-            self._attached = Attached(self.service, fleet, self._gateway)
-        if fleet is None:
-            report_missing(self.loop, self._backend)
-        self.loop.review_accounts()
-        for effect in effects(self.service.state):  # what the last server did not execute, or perhaps not
-            self._dispatch.execute(effect)
-        self.planning.want()
-        gc_tuning.set_survivors_aside()
-        begun = (
-            self.planning.run(),
-            self.timers.run(),
-            self._take_images(),
-            self._end_suspended(),
-            self._drop_expired_tokens(),
-            _look_for_garbage(),
-        )
-        self._tasks = [asyncio.create_task(each) for each in begun]
-        if self.disk is not None:
-            self._tasks.append(asyncio.create_task(self.disk.run()))
+
+    async def _begin_tasks(self, fleet: RemoteBackend | None) -> None:
+        """Start everything that runs beside requests until the server stops."""
+        self._tasks = [
+            asyncio.create_task(each)
+            for each in (
+                self.planning.run(),
+                self.timers.run(),
+                self._take_images(),
+                self._end_suspended(),
+                self._drop_expired_tokens(),
+                _look_for_garbage(),
+                *((self.disk.run(),) if self.disk is not None else ()),
+            )
+        ]
         await self._start_vault()
         if fleet is not None:
             self.provisioning = ProvisioningController(self.service, fleet, self._urls)
@@ -177,7 +186,6 @@ class Server:
             self._tasks += [asyncio.create_task(each) for each in more]
         for task in self._tasks:
             task.add_done_callback(self._notice_end)
-        self.service.is_ready = True
 
     async def _begin_planner(self) -> None:
         raw = load_raw(self._journal, self.loop.known)
