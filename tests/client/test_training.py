@@ -224,9 +224,9 @@ if {says}:
 @pytest.mark.parametrize(
     ("asks", "says", "is_finished"),
     [(False, False, True), (True, False, False), (True, True, True)],
-    ids=["never told to stop", "told to stop", "told to stop, and finished all the same"],
+    ids=["never warned", "warned", "warned, and finished all the same"],
 )
-def test_a_program_that_was_not_told_to_stop_has_finished(
+def test_a_program_that_was_not_warned_has_finished(
     tmp_path: Path, asks: bool, says: bool, is_finished: bool
 ) -> None:
     script = ENDS.format(folder=str(Path(training.__file__).parents[2]), asks=asks, says=says)
