@@ -89,6 +89,10 @@ bench-preempt: setup ## Preempt the documented training loop on a real server; C
 bench-starts: setup ## Start tasks of eight processes each beside busy processes; COUNT=500 times (50)
 	$(PY) -m tests.bench.starts --count $(or $(COUNT),50)
 
+.PHONY: bench-logs
+bench-logs: setup ## `corral logs` of 100 ranks that have written 1 GB; SIZE=64 (MiB) for a short run
+	$(PY) -m tests.bench.logs --size $(or $(SIZE),1024)
+
 .PHONY: bench-cliffs
 bench-cliffs: setup ## What grows out of proportion: dependencies, tasks, readers, shapes, queues; QUICK=1 for a short run
 	$(PY) tests/bench/cliffs.py $(if $(QUICK),--quick)

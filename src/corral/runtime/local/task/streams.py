@@ -30,7 +30,7 @@ _F_SETPIPE_SZ = 1031
 RANKS_MAX = 256  # in one task, with pipes of their own; more share the pipes of the task
 _RANK_CHUNK = 1 << 18
 _LINE_MAX = 1 << 20
-_LINE_S = 1.0
+_LINE_S, _BAR_S = 30.0, 1.0  # after this time a line without its end is passed on; a progress bar
 _LAST = 1 << 12
 _DRAIN_MAX = 64 << 20
 EMPTY = -1  # nothing to read now
@@ -322,7 +322,8 @@ class RankOutput:
 
     def flush_old(self) -> None:
         """Pass on a line that was not completed for a while."""
-        if self._rest and time.monotonic() - self._since > _LINE_S:
+        patience_s = _BAR_S if b"\r" in self._rest else _LINE_S
+        if self._rest and time.monotonic() - self._since > patience_s:
             self._pass_on(self._rest)
             self._rest = b""
 

@@ -37,7 +37,8 @@ _AT_ONCE = 64  # reads
 _SEND = 128 << 10
 _TAIL_MIN, _TAIL_MAX = 16 << 10, 4 << 20  # bytes at the end of a stream
 _TAIL_AT_ONCE = 8  # streams
-_UNFINISHED_S = 1.0  # after this time a line without its end is sent
+_UNFINISHED_S = 30.0  # after this time a line without its end is sent, although others may come between
+_BAR_S = 1.0  # a progress bar, or the line of the only process
 _POLL_S_MAX = 2.0  # of a stream to which nothing is written
 _ALIVE_S = 15.0
 _NEVER = (1 << 62, 0)
@@ -84,6 +85,7 @@ class Source:
         self.blocks: deque[Block] = deque()
         self.is_over = False
         self.is_missing = False
+        self.is_alone = False  # there is no other process
         self._read, self._rank = read, rank
         self._unfinished = (0, 0.0)  # the end of a line that is not complete, and since when
         self.wait_s = self.next_s = 0.0  # for the next look, while following
@@ -117,7 +119,8 @@ class Source:
         now_s = asyncio.get_running_loop().time()
         if self._unfinished[0] != part.next_offset:
             self._unfinished = (part.next_offset, now_s)
-        return not self._is_followed or len(part.data) > _LINE_MAX or now_s - self._unfinished[1] > _UNFINISHED_S
+        patience_s = _BAR_S if self.is_alone or b"\r" in part.data else _UNFINISHED_S
+        return not self._is_followed or len(part.data) > _LINE_MAX or now_s - self._unfinished[1] > patience_s
 
     async def last_lines(self, count: int) -> list[Block]:
         """The last lines, at least ``count`` if there are; what follows is read from there."""
@@ -228,6 +231,8 @@ class JobOutput:
             if (attempt := newest.get(gang)) is not None:
                 self._attempts[gang] = attempt.attempt
                 found += self._of_attempt(attempt)
+        for source in found:
+            source.is_alone = not self._labels.are_needed
         return found
 
     def _of_attempt(self, row: AttemptRow) -> Iterable[Source]:
@@ -386,6 +391,10 @@ class _Labels:
         self._has_roles = len({role_of(gang) for gang in gangs}) > 1
         self._has_ranks = False
         self._known: dict[tuple[str, int], str] = {}
+
+    @property
+    def are_needed(self) -> bool:
+        return self._has_indexes or self._has_roles or self._has_ranks
 
     def note_ranks(self, count: int) -> None:
         self._has_ranks = self._has_ranks or count > 1
