@@ -78,10 +78,10 @@ def _read(live: Live, job: str, lines: int) -> dict[str, Any]:
     began_s = time.monotonic()
     reader = subprocess.Popen(command("logs", job), stdout=subprocess.PIPE, env=environ)
     assert reader.stdout is not None
-    first = reader.stdout.read1(1)
+    output = reader.stdout.fileno()
+    check.take(os.read(output, 1))
     first_s = time.monotonic() - began_s
-    check.take(first)
-    while data := reader.stdout.read1(1 << 20):
+    while data := os.read(output, 1 << 20):
         check.take(data)
     _, status, used = os.wait4(reader.pid, 0)
     reader.returncode = os.waitstatus_to_exitcode(status)
