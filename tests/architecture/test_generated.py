@@ -7,6 +7,7 @@ import pytest
 from corral.cli.reference import reference
 from corral.core.lifecycle import diagram
 from corral.wire.config_page import configuration_page
+from corral.wire.environment.page import environment_page
 from corral.wire.job.schema import reference_page
 from tests.architecture.repository import ROOT
 
@@ -25,7 +26,12 @@ def test_the_page_of_the_life_of_a_gang_is_current(request: pytest.FixtureReques
     assert PAGE.read_text() == wanted
 
 
-PAGES = {"job-file.md": reference_page, "configuration.md": configuration_page, "cli.md": reference}
+PAGES = {
+    "job-file.md": reference_page,
+    "configuration.md": configuration_page,
+    "cli.md": reference,
+    "environment.md": environment_page,
+}
 
 
 @pytest.mark.parametrize("name", PAGES)

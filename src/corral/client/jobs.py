@@ -6,10 +6,12 @@ Knows paths and shapes. A submission has an idempotency key, so that it is never
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from corral.client.call import ApiCall, Item, JobId, Series, call, job_id, path, series
+from corral.client.errors import ClientError
 from corral.client.retry import Patient, answered
 from corral.wire.api.jobs import (
     BatchAnswer,
@@ -23,7 +25,8 @@ from corral.wire.api.jobs import (
     SubmitAnswer,
     WhyView,
 )
-from corral.wire.carried import with_directory
+from corral.wire.environment.carried import with_directory, with_environment
+from corral.wire.environment.python import NoPython, python_environment
 
 IDEMPOTENCY = "Idempotency-Key"
 PAGE = 500
@@ -35,23 +38,45 @@ class JobCalls(Patient):
     """Jobs: submit, read, change."""
 
     @call
-    def submit(self, document: Document, *, key: str = "") -> ApiCall[SubmitAnswer]:
+    def submit(
+        self, document: Document, *, key: str = "", export: str | None = None, venv: str | None = None
+    ) -> ApiCall[SubmitAnswer]:
         """Submit one job document: the keys of a job file (docs/job-file.md) as a mapping.
 
-        The job runs in the current directory, unless the document has ``directory``. ``key``: submissions with the same
-        key create one job; random if not given.
+        The job runs in the current directory, unless the document has ``directory``. ``export``: variables of this
+        process that it gets (``"ALL"``, ``"NONE"``, ``"HF_HOME,MODE=fast"``; default: PATH and the active Python
+        environment). ``venv``: the directory of a Python environment to use, or ``"active"``. ``key``: submissions with
+        the same key create one job; random if not given.
+
+        >>> job = client.submit({"command": "echo hello", "cpus": 1, "name": "first"})
+        >>> client.wait(job.id).state
+        'succeeded'
         """
-        return _submission(path("jobs"), SubmitAnswer, _from_here(document), key)
+        return _submission(path("jobs"), SubmitAnswer, _from_here(document, export, venv), key)
 
     @call
-    def submit_many(self, documents: Sequence[Document], *, key: str = "") -> ApiCall[BatchAnswer]:
-        """Submit several, all or none. In ``after``, ``#0`` is the first of them."""
-        return _submission(path("jobs", "batch"), BatchAnswer, {"jobs": [_from_here(each) for each in documents]}, key)
+    def submit_many(
+        self, documents: Sequence[Document], *, key: str = "", export: str | None = None, venv: str | None = None
+    ) -> ApiCall[BatchAnswer]:
+        """Submit several, all or none; parameters as for ``submit``. In ``after``, ``#0`` is the first of them.
+
+        >>> batch = client.submit_many([{"command": "true"}, {"command": "true", "after": "#0"}])
+        >>> [client.wait(job.id).state for job in batch.jobs]
+        ['succeeded', 'succeeded']
+        """
+        jobs = [_from_here(each, export, venv) for each in documents]
+        return _submission(path("jobs", "batch"), BatchAnswer, {"jobs": jobs}, key)
 
     @call
-    def dry_run(self, document: Document) -> ApiCall[DryRunAnswer]:
-        """Dry run: what would happen if the job were submitted now. Nothing is stored."""
-        return ApiCall("POST", path("jobs"), DryRunAnswer, {"dry_run": True}, _from_here(document))
+    def dry_run(
+        self, document: Document, *, export: str | None = None, venv: str | None = None
+    ) -> ApiCall[DryRunAnswer]:
+        """Dry run: what would happen if the job were submitted now. Nothing is stored.
+
+        >>> client.dry_run({"command": "true", "gpus": 1}).gangs[0].outcome
+        'starts'
+        """
+        return ApiCall("POST", path("jobs"), DryRunAnswer, {"dry_run": True}, _from_here(document, export, venv))
 
     @series
     def jobs(
@@ -144,8 +169,17 @@ class JobCalls(Patient):
         return ApiCall("POST", path("jobs", job_id(job), "priority"), ChangeAnswer, body=body)
 
 
-def _from_here(document: Document) -> dict[str, Any]:
-    return with_directory(document, os.getcwd())
+def _from_here(document: Document, export: str | None, venv: str | None) -> dict[str, Any]:
+    """The document with what it takes along from this process."""
+    stated = {**document, "export": export} if export is not None else document
+    try:
+        python = python_environment(venv, os.environ) if venv else None
+    except NoPython as error:
+        raise ClientError(str(error), error.hint) from None
+    carried, notes = with_environment(with_directory(stated, os.getcwd()), os.environ, python)
+    for note in notes:
+        warnings.warn(f"export: {note}", stacklevel=2)
+    return carried
 
 
 def job_call(job: JobId) -> ApiCall[JobView]:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corral.core.model import JobSpec
+from corral.wire.environment.carried import with_environment
 from corral.wire.job import Parsed
 from corral.wire.job.directives import BY_NAME, DIRECTIVES
 from corral.wire.job.sbatch import read_sbatch
@@ -119,7 +120,7 @@ MEANS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
 @pytest.mark.parametrize(("directives", "wanted"), MEANS.values(), ids=MEANS.keys())
 def test_directives_mean(directives: tuple[str, ...], wanted: dict[str, Any]) -> None:
     directory = {"directory": "/home/ada"}
-    found = keys(*directives, environ={"B": "2"}, defaults=directory)
+    found = keys(*directives, carry=lambda document: with_environment(document, {"B": "2"}), defaults=directory)
     if found.get("env", {}).keys() == {"SLURM_CPUS_PER_TASK"}:
         del found["env"]
     assert found == directory | {"name": "run.sh"} | wanted
@@ -162,8 +163,8 @@ def test_what_means_nothing_here_is_noted(directive) -> None:
 
 
 def test_what_means_something_else_is_noted() -> None:
-    told = [str(note) for note in read("--requeue", "-N 2", "--export=ALL", "--qos=long").notes]
-    assert [line.partition(": ")[0] for line in told] == ["run.sh:5:9", "run.sh:2:9", "run.sh:4:9", "run.sh:3:9"]
+    told = [str(note) for note in read("--requeue", "-N 2", "--export=NOT_SET", "--qos=long").notes]
+    assert [line.partition(": ")[0] for line in told] == ["run.sh:5:9", "run.sh:2:9", "run.sh:3:9", "run.sh:4:9"]
 
 
 WRONG = {

@@ -14,11 +14,25 @@ from typing import Any
 import rich_click as click
 
 from corral.cli.errors import Complaint
+from corral.wire.environment.carried import ACTIVE
 
 COMMAND = "corral.command"  # key of ctx.meta with the words after --
 _SIZE = ("gpus", "gpu", "vram", "cpus", "memory", "disk", "resources", "tasks", "nodes", "processes", "spares")
 _PLACE = ("tp", "within", "prefer", "spread")
-_RUN = ("env", "secrets", "directory", "image", "mounts", "output", "error", "umask", "signal", "compat", "checkpoints")
+_RUN = (
+    "env",
+    "export",
+    "secrets",
+    "directory",
+    "image",
+    "mounts",
+    "output",
+    "error",
+    "umask",
+    "signal",
+    "compat",
+    "checkpoints",
+)
 
 
 class JobCommand(click.RichCommand):
@@ -37,10 +51,19 @@ class JobCommand(click.RichCommand):
             at = args.index("--")
             ctx.meta[COMMAND] = tuple(args[at + 1 :])
             args = args[:at]
-        return super().parse_args(ctx, args)
+        return super().parse_args(ctx, _with_venv(args))
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         return [*super().collect_usage_pieces(ctx), "[-- COMMAND...]"]
+
+
+def _with_venv(args: list[str]) -> list[str]:
+    """``--venv`` alone means the active environment: the word after it is its value only if it is a directory."""
+    if "--venv" not in args:
+        return args
+    at = args.index("--venv")
+    folder = args[at + 1] if args[at + 1 : at + 2] and os.path.isdir(args[at + 1]) else ""
+    return [*args[:at], f"--venv={folder or ACTIVE}", *args[at + (2 if folder else 1) :]]
 
 
 def _key_options() -> list[click.Parameter]:
@@ -52,6 +75,8 @@ def _key_options() -> list[click.Parameter]:
     for option in reversed(job_options()):
         _click_option(option.names, option.name, option.key, option)(nothing)
     any_key = "Set any key of the job file; values as in JSON."
+    venv = "Use this Python environment (virtual environment or conda); without DIR, the active one."
+    click.option("--venv", metavar="[DIR]", default="", panel="What runs", help=venv)(nothing)
     click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, panel="Job", help=any_key)(nothing)
     parameters: list[click.Parameter] = list(reversed(nothing.__click_params__))  # type: ignore[attr-defined]
     return parameters

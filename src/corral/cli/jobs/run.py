@@ -26,7 +26,7 @@ def run(ctx: click.RichContext, /, words: tuple[str, ...], **given: Any) -> int:
     from corral.cli.jobs.documents import job_documents
     from corral.cli.jobs.submit import send
 
-    jobs = job_documents(words, ctx.meta.get(COMMAND), stated(given))
+    jobs = job_documents(words, ctx.meta.get(COMMAND), stated(given), given["venv"], quiet=given["quiet"])
     if len(jobs) != 1:
         raise Complaint(f"run takes one job, and the file has {len(jobs)}", "use corral submit for several jobs")
     with connected(patience_s=60.0) as client:

@@ -35,7 +35,7 @@ def submit(ctx: click.RichContext, /, words: tuple[str, ...], **given: Any) -> i
     """
     from corral.cli.jobs.documents import job_documents
 
-    jobs = job_documents(words, ctx.meta.get(COMMAND), stated(given))
+    jobs = job_documents(words, ctx.meta.get(COMMAND), stated(given), given["venv"], quiet=given["parsable"])
     with connected() as client:
         if given["dry_run"]:
             return _dry_run(client, jobs, given["as_json"])
@@ -55,8 +55,8 @@ def send(client: Client, jobs: Sequence[Parsed], key: str = "") -> Sequence[Subm
 
     try:
         if len(jobs) == 1:
-            return [client.submit(jobs[0].document, key=key)]
-        return client.submit_many([job.document for job in jobs], key=key).jobs
+            return [client.submit(jobs[0].document, key=key, export="NONE")]
+        return client.submit_many([job.document for job in jobs], key=key, export="NONE").jobs
     except Problem as problem:
         if not problem.faults:
             raise
@@ -97,7 +97,7 @@ def _dry_run(client: Client, jobs: Sequence[Parsed], as_json: bool) -> int:
     answers = []
     for job in jobs:
         try:
-            answer = client.dry_run(job.document)
+            answer = client.dry_run(job.document, export="NONE")
         except Problem as problem:
             if not problem.faults:
                 raise

@@ -16,10 +16,12 @@ import corral
 from corral.server.api.http.problems import PROBLEM_TYPE
 from corral.server.api.http.route import BodyKind, Route, RouteAccess
 from corral.wire.api import ProblemView
+from corral.wire.api.constraints import IN_PATHS
 from corral.wire.job import job_schema
 
 REF = "#/components/schemas/{name}"
 _JSON = "application/json"
+SSE = "text/event-stream"
 _DOCUMENT = {"$ref": REF.format(name="JobDocument")}
 
 #: Error statuses of any route; of routes with a token; of routes with a body.
@@ -67,6 +69,8 @@ def _shapes(route: Route) -> Iterable[type[Any]]:
         yield route.answer
     if route.instead is not None:
         yield route.instead
+    if route.item is not None:
+        yield route.item
     if route.body is not None and route.kind is BodyKind.SHAPE:
         yield route.body
 
@@ -86,10 +90,17 @@ def _operation(route: Route) -> dict[str, Any]:
         content: dict[str, Any] = {"schema": _body_schema(route)}
         if route.example is not None:
             content["example"] = route.example
-        found["requestBody"] = {"required": True, "content": {_JSON: content}}
+        found["requestBody"] = {"required": not _may_be_missing(route), "content": {_JSON: content}}
     if route.access is RouteAccess.OPEN:
         found["security"] = []
     return found
+
+
+def _may_be_missing(route: Route) -> bool:
+    """An empty body is read as an empty object, which is enough if no field is required."""
+    if route.kind is not BodyKind.SHAPE or route.body is None:
+        return False
+    return not any(field.required for field in msgspec.structs.fields(route.body))
 
 
 def _body_schema(route: Route) -> dict[str, Any]:
@@ -111,6 +122,8 @@ def _path_parameters(route: Route) -> Iterable[dict[str, Any]]:
         schema: dict[str, Any] = {"type": "string", "minLength": 1}
         if found["name"] == "job":
             schema["pattern"] = "^[0-9]{1,18}$"
+        elif found["name"] in IN_PATHS:
+            schema["pattern"] = f"^{IN_PATHS[found['name']]}$"
         yield {"name": found["name"], "in": "path", "required": True, "schema": schema}
 
 
@@ -158,9 +171,19 @@ def _answer(route: Route, answer: type[Any] | str | None, about: str) -> dict[st
     elif answer is not None:
         content[_JSON] = {"schema": {"$ref": REF.format(name=answer.__name__)}}
     for other in route.also:
-        content[other] = {"schema": {"type": "string"}}
+        content[other] = {"schema": _stream_schema(route) if other == SSE else {"type": "string"}}
     headers = {"X-Request-Id": {"schema": {"type": "string"}}}
     return {"description": about, "headers": headers, "content": content}
+
+
+def _stream_schema(route: Route) -> dict[str, Any]:
+    """Server-sent events: the data of each is JSON of this type."""
+    assert route.item is not None, "a stream of events has a type of event"
+    event = {"$ref": REF.format(name=route.item.__name__)}
+    about = (
+        "Server-sent events: lines `id:` (number of the record) and `data:` (JSON as below), an empty line after each."
+    )
+    return {"type": "string", "description": about, "contentMediaType": SSE, "contentSchema": event}
 
 
 def _problems(route: Route) -> Iterable[tuple[str, dict[str, Any]]]:

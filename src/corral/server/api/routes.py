@@ -105,7 +105,7 @@ RECORD = (
         summary="Events of the journal, after any record",
         about="A page of JSON; or, with follow=true or Accept: text/event-stream, server-sent events whose id is the "
         "number of the record (Last-Event-ID is honoured).",
-        query=api.EventsParameters, answer=api.EventList, also=(events.KIND,),
+        query=api.EventsParameters, answer=api.EventList, also=(events.KIND,), item=api.EventView,
     ),
     Route(
         method="GET", path="/v1/usage", tag="record", verb=Verb.USAGE_READ, handler=record.usage,

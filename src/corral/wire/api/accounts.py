@@ -6,6 +6,7 @@ Types and units only, not HTTP, rights, or how an answer is computed.
 from __future__ import annotations
 
 from corral.wire.api.answers import Answer, Body
+from corral.wire.api.constraints import AccountName, JoinMs, NodeName, QueueName, TokenMs, TokenName, UserName
 from corral.wire.api.words import RoleWord
 
 
@@ -18,14 +19,14 @@ class RoleView(Answer, frozen=True):
 
 class RoleBody(Body, frozen=True):
     role: RoleWord
-    queue: str = ""
+    queue: QueueName = ""
 
 
 class UserBody(Body, frozen=True):
     """What is not given does not change. ``account``: Unix account that runs the user's jobs; empty: the default of the
     site, if there is one."""
 
-    account: str | None = None
+    account: AccountName | None = None
     disabled: bool | None = None
 
 
@@ -44,17 +45,17 @@ class UserList(Answer, frozen=True):
 class TokenBody(Body, frozen=True):
     """``user`` empty: the caller. ``scope``: verbs it allows; empty: as the caller's token. None: does not expire."""
 
-    user: str = ""
-    name: str = ""
+    user: UserName = ""
+    name: TokenName = ""
     scope: tuple[str, ...] = ()
-    expires_in_ms: int | None = None
+    expires_in_ms: TokenMs | None = None
 
 
 class JoinTokenBody(Body, frozen=True):
     """``node``: the only node that may use the token; empty: any new one."""
 
-    node: str = ""
-    expires_in_ms: int = 3_600_000
+    node: NodeName = ""
+    expires_in_ms: JoinMs = 3_600_000
 
 
 class TokenView(Answer, frozen=True):

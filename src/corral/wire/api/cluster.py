@@ -8,6 +8,7 @@ from __future__ import annotations
 from msgspec import field
 
 from corral.wire.api.answers import Answer, Body
+from corral.wire.api.constraints import Amount
 from corral.wire.api.words import HealthWord
 from corral.wire.details import NodeDetails
 
@@ -15,35 +16,35 @@ from corral.wire.details import NodeDetails
 class BudgetBody(Body, frozen=True):
     """A maximum of GPU-milliseconds in each window; windows follow one another from ``anchor_ms``."""
 
-    gpu_ms: int
-    window_ms: int
-    anchor_ms: int = 0
+    gpu_ms: Amount
+    window_ms: Amount
+    anchor_ms: Amount = 0
 
 
 class QuotaChangeBody(Body, frozen=True):
     """A change of quota between two times, added to the settings of the queue."""
 
-    from_ms: int
-    until_ms: int
-    guarantee: dict[str, int] = field(default_factory=dict)
-    limit: dict[str, int] = field(default_factory=dict)
+    from_ms: Amount
+    until_ms: Amount
+    guarantee: dict[str, Amount] = field(default_factory=dict)
+    limit: dict[str, Amount] = field(default_factory=dict)
 
 
 class QueueBody(Body, frozen=True):
     """The settings of a queue; what is not given is not limited. As ``QueueSpec``; its name is in the path."""
 
-    guarantee: dict[str, int] = field(default_factory=dict)
-    limit: dict[str, int] = field(default_factory=dict)
-    lend: dict[str, int] = field(default_factory=dict)
-    weight: int = 1
-    user_limit: dict[str, int] = field(default_factory=dict)
-    max_jobs: int | None = None
-    max_jobs_per_user: int | None = None
+    guarantee: dict[str, Amount] = field(default_factory=dict)
+    limit: dict[str, Amount] = field(default_factory=dict)
+    lend: dict[str, Amount] = field(default_factory=dict)
+    weight: Amount = 1
+    user_limit: dict[str, Amount] = field(default_factory=dict)
+    max_jobs: Amount | None = None
+    max_jobs_per_user: Amount | None = None
     budget: BudgetBody | None = None
     changes: tuple[QuotaChangeBody, ...] = ()
-    priority_ceiling: int | None = None
-    time_share: int = 0
-    grace_max_ms: int | None = None
+    priority_ceiling: Amount | None = None
+    time_share: Amount = 0
+    grace_max_ms: Amount | None = None
     preemptible: bool | None = None
 
 

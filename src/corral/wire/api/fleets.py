@@ -10,6 +10,7 @@ from typing import Any, Literal
 from msgspec import field
 
 from corral.wire.api.answers import Answer, Body
+from corral.wire.api.constraints import Cost, IdleMs, LastsMs, Nodes
 
 PilotWord = Literal["ordered", "waiting", "started", "ended"]
 
@@ -32,22 +33,22 @@ class FleetBody(Body, frozen=True):
 
     on: str
     settings: dict[str, Any] = field(default_factory=dict)
-    nodes_min: int = 1
-    nodes_max: int = 1
-    lasts_ms: int | None = None
-    idle_ms: int = 600_000
+    nodes_min: Nodes = 1
+    nodes_max: Nodes = 1
+    lasts_ms: LastsMs | None = None
+    idle_ms: IdleMs = 600_000
     shape: ShapeBody | None = None
-    price_milli: int = 0
-    cost_max_milli: int | None = None
+    price_milli: Cost = 0
+    cost_max_milli: Cost | None = None
 
 
 class ScaleBody(Body, frozen=True):
     """What is not given does not change."""
 
-    nodes_min: int | None = None
-    nodes_max: int | None = None
-    idle_ms: int | None = None
-    cost_max_milli: int | None = None
+    nodes_min: Nodes | None = None
+    nodes_max: Nodes | None = None
+    idle_ms: IdleMs | None = None
+    cost_max_milli: Cost | None = None
 
 
 class PilotView(Answer, frozen=True):

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from msgspec import field
 
 from corral.wire.api.answers import Answer, Body
+from corral.wire.api.constraints import Priority
 from corral.wire.api.words import CauseWord, FailureWord, GangStateWord, JobState
 
 
@@ -174,7 +175,7 @@ class ChangeAnswer(Answer, frozen=True):
 
 
 class PriorityBody(Body, frozen=True):
-    priority: int
+    priority: Priority
 
 
 class JobFilter(Body, frozen=True):

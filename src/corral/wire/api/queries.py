@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from corral.wire.api.answers import Body
+from corral.wire.api.constraints import QueueName, UserName
 from corral.wire.api.words import JobState, RoleWord
 
 Limit = Annotated[int, Meta(ge=1, le=1000)]
@@ -95,19 +96,19 @@ class UsageParameters(Body, frozen=True):
 
 class RoleParameters(Body, frozen=True):
     role: RoleWord
-    queue: str = ""
+    queue: QueueName = ""
 
 
 class TokensParameters(Body, frozen=True):
     """The user of the tokens; empty: the caller."""
 
-    user: str = ""
+    user: UserName = ""
 
 
 class SecretParameters(Body, frozen=True):
     """The queue of the secret; its jobs and those of its children may use it."""
 
-    queue: str = ""
+    queue: QueueName = ""
 
 
 #: Headers of an answer with a part of a log (the body is the bytes themselves).

@@ -6,18 +6,21 @@ Gives for each job the document to send, and its spec if it is valid, otherwise 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 
 from corral.core.model import JobSpec
-from corral.wire.carried import with_directory
 from corral.wire.document.errors import Fault, Path
 from corral.wire.document.yaml import Marked, PlacedFault, TextPlace, read_yaml
+from corral.wire.environment.carried import with_directory
 from corral.wire.job.document_limits import LIMITS, DocumentLimits
 from corral.wire.job.keys import HIDES
 from corral.wire.job.parse import DEFAULT_QUEUE, parse_job
+
+#: Gives a document what it takes along from where it is submitted; and notes about that.
+Carry = Callable[[dict[str, Any]], tuple[dict[str, Any], list[str]]]
 
 
 class Note(Struct, frozen=True):
@@ -54,6 +57,7 @@ def read_job_file(
     defaults: Mapping[str, Any] | None = None,
     overrides: Mapping[str, Any] | None = None,
     limits: DocumentLimits = LIMITS,
+    carry: Carry | None = None,
 ) -> list[Parsed]:
     """Every job of a YAML file. ``defaults`` apply to keys that the file does not have, ``overrides`` to all."""
     documents = read_yaml(text, name, limits.file_bytes, limits.documents)
@@ -61,7 +65,7 @@ def read_job_file(
     for marks in documents:
         if marks.value is None and not marks.faults:
             continue  # nothing between two separators
-        found.append(_parsed(marks, now_ms, queue, defaults or {}, overrides or {}, limits))
+        found.append(_parsed(marks, now_ms, queue, defaults or {}, overrides or {}, limits, carry))
     if not found:
         fault = Fault((), "empty", "there is no job in this file", "write at least: command: python train.py")
         found.append(Parsed({}, faults=(PlacedFault(TextPlace(name, 1, 1), fault),)))
@@ -75,10 +79,14 @@ def _parsed(
     defaults: Mapping[str, Any],
     overrides: Mapping[str, Any],
     limits: DocumentLimits,
+    carry: Carry | None,
 ) -> Parsed:
     document = marks.value
+    notes: list[str] = []
     if isinstance(document, dict):
         document = rooted(overlaid(overlaid(dict(defaults), document), overrides), defaults)
+        if carry is not None:
+            document, notes = carry(document)
     elif marks.faults:
         return Parsed({}, faults=tuple(marks.faults), marks=marks)
     spec = parse_job(document, now_ms=now_ms, queue=queue, limits=limits)
@@ -87,7 +95,8 @@ def _parsed(
         faults += [marks.placed(each) for each in spec]
     faults.sort(key=lambda each: (each.place.line, each.place.column))
     sound = spec if isinstance(spec, JobSpec) and not faults else None
-    return Parsed(document if isinstance(document, dict) else {}, sound, tuple(faults), marks=marks)
+    said = tuple(Note(marks.place(("export",)), "export", note) for note in notes)
+    return Parsed(document if isinstance(document, dict) else {}, sound, tuple(faults), said, marks)
 
 
 def overlaid(document: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from corral.wire.document.kinds import (
     text,
 )
 from corral.wire.job.demands import CPUS, GPU_COUNT, GPUS, LEVEL, MODEL, PREFER, SPREAD, TASKS, VRAM_RANGE
-from corral.wire.job.program import COMMAND, MOUNT, PATH_TEXT, PROCESSES, SIGNAL
+from corral.wire.job.program import COMMAND, EXPORT, MOUNT, PATH_TEXT, PROCESSES, SIGNAL
 from corral.wire.job.timing import AFTER, ARRAY, MOMENT, PRIORITY, RETRIES
 
 DISK_MIB = "disk_mib"
@@ -171,6 +171,10 @@ JOB_KEYS = KeyTable(
     "job",
     [
         Key("name", NAME, "Name of the job.", "train-7b", into="name"),
+        Key("export", EXPORT,
+            "Variables of your shell to take along: `ALL`, `NONE`, names, `NAME=value`, with commas. The CLI and the "
+            "Python client read it; for the API use `env`.",
+            "NONE", default="`PATH`, and the active Python environment"),
         Key("queue", QUEUE, "Queue to charge.", "lab/vision", default="the user's queue", into="queue"),
         Key("priority", PRIORITY,
             "`low` (-100), `normal` (0), `high` (100), or a number up to the queue's ceiling. Higher runs first.",

@@ -68,6 +68,25 @@ PROCESSES = ValueKind(
     lambda count: count or "gpu",
 )
 
+
+def _read_export(value: Any, _path: Path, _reading: Reading) -> str:
+    """Clients replace it by values. Here the environment of the user is unknown, so that only NONE has a meaning."""
+    if value in ("NONE", "NIL"):
+        return "NONE"
+    is_text = isinstance(value, str) or (type(value) is list and value and all(type(each) is str for each in value))
+    if not is_text:
+        raise Wrong("wrong_type", f"this must be ALL, NONE or names of variables, not {show(value)}", _EXPORT_HINT)
+    why = f"{show(value)} does not name variables of a shell that is known here"
+    raise Wrong("bad_export", why, f"{_EXPORT_HINT}; through the API give values in env")
+
+
+_EXPORT_HINT = "write it like ALL, NONE, or HF_HOME,MODE=fast"
+EXPORT = ValueKind(
+    _read_export,
+    {"anyOf": [{"type": "string", "minLength": 1}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]},
+    "ALL, NONE, or names of variables",
+)
+
 # --- signals and mounts --------------------------------------------------------------------------------------------
 
 SIGNALS = [

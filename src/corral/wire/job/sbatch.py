@@ -17,9 +17,10 @@ from msgspec import Struct, field
 from corral.core.model import JobSpec
 from corral.wire.document.errors import Fault, Path, nearest, show
 from corral.wire.document.yaml import Marked, PlacedFault, TextPlace
+from corral.wire.environment.carried import with_environment
 from corral.wire.job.directives import BY_NAME, BY_SHORT, Directive, Takes
 from corral.wire.job.document_limits import LIMITS, DocumentLimits
-from corral.wire.job.job_files import Note, Parsed, overlaid, rooted
+from corral.wire.job.job_files import Carry, Note, Parsed, overlaid, rooted
 from corral.wire.job.parse import DEFAULT_QUEUE, parse_job
 from corral.wire.job.sbatch_translate import Meaning, meaning_of
 
@@ -58,13 +59,13 @@ def read_sbatch(
     queue: str = DEFAULT_QUEUE,
     defaults: Mapping[str, Any] | None = None,
     overrides: Mapping[str, Any] | None = None,
-    environ: Mapping[str, str] | None = None,
+    carry: Carry | None = None,
     zone: tzinfo = UTC,
     limits: DocumentLimits = LIMITS,
 ) -> Parsed:
     """A script as a job. ``options`` are those of sbatch's command line (``--gpus=2``); ``arguments`` are the script's.
 
-    ``environ``: where ``--export=NAME`` finds values. ``overrides`` are keys of the document, as in job files.
+    ``carry``: adds the variables that ``--export`` selects. ``overrides`` are keys of the document, as in job files.
     """
     script = SbatchScript()
     if len(text) > limits.file_bytes:
@@ -72,12 +73,14 @@ def read_sbatch(
         return Parsed({}, faults=tuple(script.faults))
     _read_lines(text, name, script)
     _read_words([(word, TextPlace(COMMAND_LINE, 1, n + 1)) for n, word in enumerate(options)], script)
-    meaning = meaning_of(_meaningful(script), now_ms, zone, environ or {})
+    meaning = meaning_of(_meaningful(script), now_ms, zone)
     script.faults += [PlacedFault(script.typed[each].place, fault) for each, fault in meaning.faults]
     script.notes += [Note(script.typed[each].place, f"--{each}", why) for each, why in meaning.notes]
     document = {"name": _name(name)} | meaning.document | {"command": _command(text, name, meaning, arguments, script)}
     document = rooted(overlaid(overlaid(dict(defaults or {}), document), overrides or {}), defaults or {})
     marks = _marks(name, script, meaning)
+    document, said = carry(document) if carry is not None else with_environment(document, {})
+    script.notes += [Note(marks.place(("export",)), "--export", each) for each in said]
     spec = parse_job(document, now_ms=now_ms, queue=queue, limits=limits)
     if not isinstance(spec, JobSpec):
         script.faults += [marks.placed(each) for each in spec]

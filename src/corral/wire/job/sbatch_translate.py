@@ -7,7 +7,7 @@ Slurm counts tasks (processes), Corral counts seats: a seat is a node's share of
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import tzinfo
 from typing import Any
 
@@ -31,7 +31,6 @@ class Meaning(Struct):
     given: dict[str, str]
     now_ms: int
     zone: tzinfo
-    environ: Mapping[str, str]
     document: dict[str, Any] = field(default_factory=dict)
     origin: dict[str, str] = field(default_factory=dict)
     notes: list[tuple[str, str]] = field(default_factory=list)
@@ -49,9 +48,9 @@ class Meaning(Struct):
         return slurm_count(self.given[option], says) if option in self.given else None
 
 
-def meaning_of(given: dict[str, str], now_ms: int, zone: tzinfo, environ: Mapping[str, str]) -> Meaning:
+def meaning_of(given: dict[str, str], now_ms: int, zone: tzinfo) -> Meaning:
     """Options by their long name. Finds all errors, option by option."""
-    meaning = Meaning(given, now_ms, zone, environ)
+    meaning = Meaning(given, now_ms, zone)
     meaning.document["compat"] = "slurm"
     for option, say in _ALONE.items():
         if option in given:
@@ -170,23 +169,6 @@ def _no_requeue(meaning: Meaning, _: str) -> None:
     meaning.put("preemptible", False, "no-requeue")
 
 
-def _export(meaning: Meaning, value: str) -> None:
-    env: dict[str, str] = {}
-    for part in value.split(","):
-        name, equals, text = part.partition("=")
-        if name in ("ALL", "NONE", "NIL") and not equals:
-            if name == "ALL":
-                meaning.note("export", "your environment is not copied: name the variables that the job needs")
-        elif equals:
-            env[name] = text
-        elif name in meaning.environ:
-            env[name] = meaning.environ[name]
-        else:
-            meaning.note("export", f"{name[:40]} is not set in your environment")
-    if env:
-        meaning.put("env", meaning.document.get("env", {}) | env, "export")
-
-
 def _hold(meaning: Meaning, _: str) -> None:
     meaning.put("hold", True, "hold")
 
@@ -220,7 +202,7 @@ _ALONE: dict[str, Callable[[Meaning, str], None]] = {
     "switches": _switches,
     "requeue": _requeue,
     "no-requeue": _no_requeue,
-    "export": _export,
+    "export": _same("export", "export"),
     "hold": _hold,
     "comment": _comment,
     "wrap": _wrap,

@@ -56,7 +56,8 @@ _METAVARS = {
     "after": "[WHEN:]JOB", "array": "RANGE[%N]", "begin": "TIME", "deadline": "TIME", "time_limit": "TIME",
     "estimate": "TIME", "min_runtime": "TIME", "grace": "TIME", "start_timeout": "TIME", "restart_cost": "TIME",
     "hold_on_fail": "TIME", "requeue_exit": "CODE", "signal": "SIG@TIME", "priority": "N|CLASS", "processes": "N|gpu",
-    "umask": "MASK", "prefer": "LEVEL[@TIME]", "spread": "LEVEL[:N]", "within": "LEVEL", "retries": "N",
+    "umask": "MASK", "export": "ALL|NONE|NAMES",
+    "prefer": "LEVEL[@TIME]", "spread": "LEVEL[:N]", "within": "LEVEL", "retries": "N",
 }  # fmt: skip
 _PAIRS = ("env", "labels", "secrets", "resources")
 _LISTS = ("after", "mounts")
@@ -65,7 +66,7 @@ _NOT_TYPED = ("command", "gpu", "preemptible")
 _INTEGER = re.compile(r"-?(?:0|[1-9]\d{0,14})", re.ASCII)
 _DECIMAL = re.compile(r"\d{1,9}\.\d{1,6}", re.ASCII)
 #: Keys whose texts may look like numbers.
-_TEXTS = frozenset({"name", "queue", "array", "after", "output", "error", "directory", "image", "umask"})
+_TEXTS = frozenset({"name", "queue", "array", "after", "output", "error", "directory", "image", "umask", "export"})
 
 
 def job_options() -> tuple[Option, ...]:

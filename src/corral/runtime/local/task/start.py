@@ -61,10 +61,9 @@ class Account:
         self.changes = self.uid != os.geteuid()
         if self.changes and os.geteuid() != 0:
             raise StartFault(START_FAILED, f"cannot run tasks as {name!r}: the server must run as root for that")
-        self.path = _PATH if self.changes else os.environ.get("PATH", _PATH)
 
     def env(self) -> dict[str, str]:
-        return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name, "SHELL": self.shell, "PATH": self.path}
+        return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name, "SHELL": self.shell, "PATH": _PATH}
 
     def groups(self) -> list[int]:
         return os.getgrouplist(self.name, self.gid)

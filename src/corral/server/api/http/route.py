@@ -52,6 +52,7 @@ class Route(Struct, frozen=True, kw_only=True):
     instead: type[Any] | None = None  # its other answer, with status 200 (of a dry run)
     tag: str = ""
     also: tuple[str, ...] = ()  # other media types that the client may accept
+    item: type[Any] | None = None  # of a stream of server-sent events: the type of the data of each
     about: str = ""
     example: Any = None
 
