@@ -9,6 +9,7 @@ from corral.core.lifecycle import diagram
 from corral.wire.config_page import configuration_page
 from corral.wire.environment.page import environment_page
 from corral.wire.job.schema import reference_page
+from tests.architecture.python_page import python_page
 from tests.architecture.repository import ROOT
 
 PAGE = ROOT / "docs" / "lifecycle.md"
@@ -31,6 +32,7 @@ PAGES = {
     "configuration.md": configuration_page,
     "cli.md": reference,
     "environment.md": environment_page,
+    "python.md": python_page,
 }
 
 

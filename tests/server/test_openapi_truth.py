@@ -20,7 +20,8 @@ DOCUMENT = json.loads(json.dumps(describe(ROUTES)))
 
 
 def operation(method: str, path: str) -> dict[str, Any]:
-    return DOCUMENT["paths"][path][method]
+    found: dict[str, Any] = DOCUMENT["paths"][path][method]
+    return found
 
 
 def test_a_body_is_required_only_if_the_server_requires_one() -> None:

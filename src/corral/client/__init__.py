@@ -15,29 +15,38 @@ if TYPE_CHECKING:
     from corral.client.credentials import Credentials
     from corral.client.errors import BadCredentials, ClientError, NotFound, Problem, Timeout, Unreachable
     from corral.client.follow import LogBytes
+    from corral.client.handles.handle import AsyncJobHandle, AsyncSubmittedJob, JobHandle, SubmittedJob
 
 __all__ = [
     "AsyncClient",
+    "AsyncJobHandle",
+    "AsyncSubmittedJob",
     "BadCredentials",
     "Client",
     "ClientError",
     "Credentials",
+    "JobHandle",
     "LogBytes",
     "NotFound",
     "Problem",
+    "SubmittedJob",
     "Timeout",
     "Unreachable",
 ]
 
 _HOME = {
     "AsyncClient": "asynchronous",
+    "AsyncJobHandle": "handles.handle",
+    "AsyncSubmittedJob": "handles.handle",
     "BadCredentials": "errors",
     "Client": "blocking",
     "ClientError": "errors",
     "Credentials": "credentials",
+    "JobHandle": "handles.handle",
     "LogBytes": "follow",
     "NotFound": "errors",
     "Problem": "errors",
+    "SubmittedJob": "handles.handle",
     "Timeout": "errors",
     "Unreachable": "errors",
 }

@@ -8,7 +8,9 @@ several requests. Does not know sockets.
 from __future__ import annotations
 
 import functools
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Mapping
+from itertools import islice
 from types import FunctionType, MethodType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 from urllib.parse import quote, urlencode
@@ -17,6 +19,7 @@ from msgspec import Struct
 
 P = ParamSpec("P")
 T = TypeVar("T")
+A = TypeVar("A")
 
 SILENCE_S = 60.0  # for streams: the server sends something every 15 s
 
@@ -121,10 +124,12 @@ class Awaiting(Protocol):
 
 
 class talk(Generic[P, T]):  # noqa: N801 - read as a decorator
-    """Turns a conversation with one result into a method."""
+    """Turns a conversation with one result into a method. ``gives``: the type of the result, if the description has
+    another one."""
 
-    def __init__(self, describe: Callable[Concatenate[Any, P], Talk[T]]) -> None:
+    def __init__(self, describe: Callable[Concatenate[Any, P], Talk[T]], gives: type[T] | None = None) -> None:
         self._describe = describe
+        self._gives = gives
         self._methods: dict[bool, Callable[..., Any]] = {}
         self.__doc__ = describe.__doc__
 
@@ -138,7 +143,7 @@ class talk(Generic[P, T]):  # noqa: N801 - read as a decorator
         is_blocking = hasattr(owner, "converse")
         if is_blocking not in self._methods:
             made = self._blocking() if is_blocking else self._awaiting()
-            self._methods[is_blocking] = _as_method(made, self._describe, "{0}")
+            self._methods[is_blocking] = _as_method(made, self._describe, "{0}", self._gives)
         return _bound(self._methods[is_blocking], client)
 
     def _blocking(self) -> Callable[..., T]:
@@ -173,6 +178,24 @@ def call(describe: Callable[Concatenate[Any, P], ApiCall[T]]) -> talk[P, T]:
     return talk(conversation)
 
 
+class either(Generic[P, T, A]):  # noqa: N801 - as `talk`
+    """A method with another type of result for each client."""
+
+    def __init__(self, blocking: talk[P, T], awaiting: talk[P, A]) -> None:
+        self._blocking, self._awaiting = blocking, awaiting
+        self.__doc__ = blocking.__doc__
+
+    @overload
+    def __get__(self, client: None, owner: type) -> Callable[Concatenate[Any, P], Any]: ...
+    @overload
+    def __get__(self, client: Blocking, owner: type) -> Callable[P, T]: ...
+    @overload
+    def __get__(self, client: Awaiting, owner: type) -> Callable[P, Coroutine[Any, Any, A]]: ...
+    def __get__(self, client: Any, owner: type) -> Any:
+        method: talk[P, Any] = self._blocking if hasattr(owner, "converse") else self._awaiting
+        return method.__get__(client, owner)
+
+
 class series(Generic[P, T]):  # noqa: N801 - read as a decorator
     """Turns a conversation with many results into a method to iterate over."""
 
@@ -197,22 +220,48 @@ class series(Generic[P, T]):  # noqa: N801 - read as a decorator
     def _iterating(self, is_blocking: bool) -> Callable[..., Any]:
         def method(client: Any, /, *args: P.args, **named: P.kwargs) -> Any:
             conversation = self._describe(client, *args, **named)
-            return client.converse(conversation) if is_blocking else client.converse_later(conversation)
+            return Items(client.converse(conversation)) if is_blocking else client.converse_later(conversation)
 
         return method
+
+
+class Items(Generator[T, None, None]):
+    """The items of a series, one by one. A notebook shows the first ones as a table, and they are still there."""
+
+    def __init__(self, items: Generator[T, None, None]) -> None:
+        self._items = items
+        self._seen: deque[T] = deque()
+
+    def send(self, value: None) -> T:
+        return self._seen.popleft() if self._seen else self._items.send(value)
+
+    def throw(self, kind: Any, value: Any = None, _trace: Any = None) -> T:
+        self._seen.clear()
+        return self._items.throw(kind if value is None else value)
+
+    def _repr_html_(self) -> str:
+        from corral.wire.api.html_table import ROWS_MAX, rows_html
+
+        self._seen.extend(islice(self._items, max(0, ROWS_MAX - len(self._seen))))
+        more = "there may be more" if len(self._seen) >= ROWS_MAX else ""
+        return rows_html([each for each in self._seen if isinstance(each, Struct)], more)
 
 
 def _bound(method: Callable[..., Any], client: Any) -> Any:
     return method if client is None else MethodType(method, client)
 
 
-def _as_method(made: Callable[..., Any], describe: Callable[..., Any], result: str) -> Callable[..., Any]:
+def _as_method(
+    made: Callable[..., Any], describe: Callable[..., Any], result: str, gives: type | None = None
+) -> Callable[..., Any]:
     """The method with the name, the help and the parameters of its description. What it returns is the type in the
     brackets of ``ApiCall[...]``, ``Talk[...]`` or ``Series[...]``. ``inspect`` is too slow to import for this."""
     described = cast(FunctionType, getattr(describe, "__wrapped__", describe))
-    shown = FunctionType(described.__code__, {**described.__globals__, **_ITERATORS}, described.__name__)
+    names = _ITERATORS if gives is None else {gives.__name__: gives}
+    shown = FunctionType(described.__code__, {**described.__globals__, **names}, described.__name__)
     shown.__defaults__, shown.__kwdefaults__ = described.__defaults__, described.__kwdefaults__
     returns = described.__annotations__["return"].partition("[")[2].removesuffix("]")
+    returns = returns if gives is None else gives.__name__
     shown.__annotations__ = described.__annotations__ | {"return": result.format(returns)}
     functools.update_wrapper(made, described)
     made.__annotations__ = shown.__annotations__

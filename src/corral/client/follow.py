@@ -29,7 +29,8 @@ from corral.client.call import (
     talk,
 )
 from corral.client.errors import NotFound, Problem, Timeout, Unreachable
-from corral.client.jobs import job_call
+from corral.client.handles.progress import Progress, ProgressLines
+from corral.client.handles.requests import job_call
 from corral.client.retry import Patient, answered, asked, problem_of
 from corral.io.backoff import Backoff, no_chance
 from corral.wire.api.jobs import JobView, OutputHead
@@ -63,18 +64,17 @@ class FollowCalls(Patient):
     """Wait for a job, read its logs, read events."""
 
     @talk
-    def wait(self, job: JobId, *, timeout_s: float | None = None) -> Talk[JobView]:
-        """Wait until the job has ended, and return it. Raises ``Timeout``."""
-        job = job_id(job)
-        until_s = None if timeout_s is None else time.monotonic() + timeout_s
-        head = (yield from answered(self, _page(0, 1))).head
-        while True:
-            view = yield from answered(self, job_call(job))
-            if view.state in ENDED:
-                return view
-            if until_s is not None and time.monotonic() >= until_s:
-                raise Timeout(f"job {job} is still {view.state} after {timeout_s:g} s")
-            head = yield from _until_news(job, head, until_s)
+    def wait(self, job: JobId, *, timeout_s: float | None = None, progress: Progress = False) -> Talk[JobView]:
+        """Wait until the job has ended, and return it. Raises ``Timeout``.
+
+        ``progress``: say on standard error what the job does, or call this function with each line.
+
+        >>> job = client.submit({"command": "exit 3"})
+        >>> view = client.wait(job.id, timeout_s=60)
+        >>> print(view.state, view.exit_code)
+        failed 3
+        """
+        return (yield from waited(self, job_id(job), timeout_s, progress))
 
     @series
     def events(
@@ -118,32 +118,13 @@ class FollowCalls(Patient):
         follow: bool = False,
     ) -> Series[LogBytes]:
         """A log in parts. ``attempt`` 0: the newest, and with ``follow`` later ones until the job has ended."""
-        job = job_id(job)
         parameters = {"gang": gang, "task": task, "stream": stream}
-        if not follow:
-            yield from _Log(job, parameters, attempt, offset, tail).rest(self)
-            return
-        run, backoff = attempt, Backoff(NEXT_RUN_S, NEXT_RUN_S_MAX, no_chance)
-        while True:
-            view = yield from answered(
-                self, job_call(job)
-            )  # read before the log: if the job has ended, the log is complete
-            log = _Log(job, parameters, run, offset, tail)
-            yield from _until_there(self, log)
-            if attempt or (view.state in ENDED and not log.attempt):
-                return
-            if log.attempt:
-                run = log.attempt + 1
-                offset = 0
-                tail = None
-                backoff.succeeded()
-            else:
-                yield Pause(backoff.failed())
+        yield from log_parts(self, job_id(job), parameters, attempt, offset, tail, follow=follow)
 
     @series
     def output(
         self,
-        job: str,
+        job: JobId,
         *,
         gang: str = "",
         task: int | None = None,
@@ -155,25 +136,28 @@ class FollowCalls(Patient):
     ) -> Series[LogBytes]:
         """All output of a job in order of time, in parts of whole lines: both streams of all tasks, ranks and elements.
         ``tail``: only the last lines; ``follow``: also what is written later, until the job has ended."""
-        asked = {"gang": gang, "task": task, "rank": rank, "attempt": attempt, "stream": stream, "follow": follow}
-        backoff, read = Backoff(), _Output()
-        while not read.has_ended():
-            parameters = asked | {"tail": None if read.is_begun else tail}
-            try:
-                yield from opened(self, ApiCall("GET", path("jobs", job, "output"), bytes, parameters, headers=_ANY))
-                read.restart()
-                while not read.has_ended() and (data := (yield More())):
-                    backoff.succeeded()
-                    for part in read.feed(data):
-                        yield Item(part)
-            except Unreachable:
-                pass
-            if not read.has_ended():
-                yield Pause(backoff.failed())
+        which = {"gang": gang, "task": task, "rank": rank, "attempt": attempt, "stream": stream, "follow": follow}
+        yield from output_parts(self, job_id(job), which, tail)
 
 
 def _page(after: int, limit: int, **parameters: Any) -> ApiCall[EventList]:
     return ApiCall("GET", path("events"), EventList, {"after": after, "limit": limit, **parameters})
+
+
+def waited(client: Patient, job: str, timeout_s: float | None, progress: Progress) -> Talk[JobView]:
+    """The job, once it has ended."""
+    until_s = None if timeout_s is None else time.monotonic() + timeout_s
+    lines = ProgressLines(progress)
+    head = (yield from answered(client, _page(0, 1))).head
+    while True:
+        view = yield from answered(client, job_call(job))
+        if lines.is_wanted:
+            yield from lines.tell(client, view)
+        if view.state in ENDED:
+            return view
+        if until_s is not None and time.monotonic() >= until_s:
+            raise Timeout(f"job {job} is still {view.state} after {timeout_s:g} s")
+        head = yield from _until_news(job, head, until_s, lines.is_wanted)
 
 
 # ---- events ---------------------------------------------------------------------------------------------------------
@@ -218,10 +202,11 @@ def opened(client: Patient, call: ApiCall[Any]) -> Talk[RawAnswer]:
         yield Pause(wait_s)
 
 
-def _until_news(job: str, head: int, until_s: float | None) -> Talk[int]:
-    """Wait for the event that ends the job, or one of the gangs that are waited for; without a stream, pause."""
+def _until_news(job: str, head: int, until_s: float | None, is_any: bool) -> Talk[int]:
+    """Wait for the event that ends the job, or one of the gangs that are waited for; ``is_any``: for any event of the
+    job. Without a stream, pause."""
     types = ("JobEnded", "GangFinished") if any(mark in job for mark in "[/:_") else ("JobEnded",)
-    parameters = _follow(head, {"job": job, "types": types})
+    parameters = _follow(head, {"job": job, "types": () if is_any else types})
     try:
         answer: RawAnswer = yield Open(ApiCall("GET", path("events"), bytes, parameters, headers=_SSE))
         if answer.status >= 400:
@@ -265,6 +250,24 @@ class _Lines:
 
 def _log_call(job: str, parameters: dict[str, Any]) -> ApiCall[bytes]:
     return ApiCall("GET", path("jobs", job, "logs"), bytes, parameters, headers={"Accept": "*/*"})
+
+
+def output_parts(client: Patient, job: str, which: dict[str, Any], tail: int | None) -> Series[LogBytes]:
+    """All output of a job in parts of whole lines. ``which``: of what, and whether to follow it."""
+    backoff, read = Backoff(), _Output()
+    while not read.has_ended():
+        parameters = which | {"tail": None if read.is_begun else tail}
+        try:
+            yield from opened(client, ApiCall("GET", path("jobs", job, "output"), bytes, parameters, headers=_ANY))
+            read.restart()
+            while not read.has_ended() and (data := (yield More())):
+                backoff.succeeded()
+                for part in read.feed(data):
+                    yield Item(part)
+        except Unreachable:
+            pass
+        if not read.has_ended():
+            yield Pause(backoff.failed())
 
 
 class _Output:
@@ -320,6 +323,38 @@ class _Output:
             head.label,
             head.at_ms,
         )
+
+
+def log_parts(
+    client: Patient,
+    job: str,
+    parameters: dict[str, Any],
+    attempt: int,
+    offset: int,
+    tail: int | None,
+    *,
+    follow: bool = False,
+) -> Series[LogBytes]:
+    """A log in parts. ``parameters``: which log."""
+    if not follow:
+        yield from _Log(job, parameters, attempt, offset, tail).rest(client)
+        return
+    run, backoff = attempt, Backoff(NEXT_RUN_S, NEXT_RUN_S_MAX, no_chance)
+    while True:
+        view = yield from answered(
+            client, job_call(job)
+        )  # read before the log: if the job has ended, the log is complete
+        log = _Log(job, parameters, run, offset, tail)
+        yield from _until_there(client, log)
+        if attempt or (view.state in ENDED and not log.attempt):
+            return
+        if log.attempt:
+            run = log.attempt + 1
+            offset = 0
+            tail = None
+            backoff.succeeded()
+        else:
+            yield Pause(backoff.failed())
 
 
 class _Log:

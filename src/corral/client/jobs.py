@@ -12,6 +12,8 @@ from typing import Any
 
 from corral.client.call import ApiCall, Item, JobId, Series, call, job_id, path, series
 from corral.client.errors import ClientError
+from corral.client.handles.handle import AsyncJobHandle, AsyncSubmittedJob, JobHandle, SubmittedJob, giving
+from corral.client.handles.requests import cancel_call, change_call, job_call, why_call
 from corral.client.retry import Patient, answered
 from corral.wire.api.jobs import (
     BatchAnswer,
@@ -37,7 +39,7 @@ Document = Mapping[str, Any]
 class JobCalls(Patient):
     """Jobs: submit, read, change."""
 
-    @call
+    @giving(SubmittedJob, AsyncSubmittedJob)
     def submit(
         self, document: Document, *, key: str = "", export: str | None = None, venv: str | None = None
     ) -> ApiCall[SubmitAnswer]:
@@ -49,8 +51,8 @@ class JobCalls(Patient):
         the same key create one job; random if not given.
 
         >>> job = client.submit({"command": "echo hello", "cpus": 1, "name": "first"})
-        >>> client.wait(job.id).state
-        'succeeded'
+        >>> print(job.name, job.wait().state)
+        first succeeded
         """
         return _submission(path("jobs"), SubmitAnswer, _from_here(document, export, venv), key)
 
@@ -61,8 +63,8 @@ class JobCalls(Patient):
         """Submit several, all or none; parameters as for ``submit``. In ``after``, ``#0`` is the first of them.
 
         >>> batch = client.submit_many([{"command": "true"}, {"command": "true", "after": "#0"}])
-        >>> [client.wait(job.id).state for job in batch.jobs]
-        ['succeeded', 'succeeded']
+        >>> print(*[client.wait(job.id).state for job in batch.jobs])
+        succeeded succeeded
         """
         jobs = [_from_here(each, export, venv) for each in documents]
         return _submission(path("jobs", "batch"), BatchAnswer, {"jobs": jobs}, key)
@@ -113,35 +115,39 @@ class JobCalls(Patient):
             if cursor is None:
                 return
 
-    @call
+    @giving(JobHandle, AsyncJobHandle)
     def job(self, job: JobId) -> ApiCall[JobView]:
-        """One job in full."""
+        """One job in full. Raises ``NotFound``.
+
+        >>> client.job(1).id
+        '1'
+        """
         return job_call(job)
 
     @call
     def why(self, job: JobId) -> ApiCall[WhyView]:
         """Why a job waits: all reasons, the jobs in the way, what would help, and the expected start."""
-        return ApiCall("GET", path("jobs", job_id(job), "why"), WhyView)
+        return why_call(job)
 
     @call
     def cancel(self, job: JobId, *, now: bool = False) -> ApiCall[ChangeAnswer]:
         """Cancel a job. ``now``: without grace."""
-        return ApiCall("POST", path("jobs", job_id(job), "cancel"), ChangeAnswer, {"now": True} if now else {})
+        return cancel_call(job, now)
 
     @call
     def hold(self, job: JobId) -> ApiCall[ChangeAnswer]:
         """Hold a job: it does not start until it is released."""
-        return _change(job, "hold")
+        return change_call(job, "hold")
 
     @call
     def release(self, job: JobId) -> ApiCall[ChangeAnswer]:
         """Release a held job."""
-        return _change(job, "release")
+        return change_call(job, "release")
 
     @call
     def requeue(self, job: JobId) -> ApiCall[ChangeAnswer]:
         """Stop a job and requeue it."""
-        return _change(job, "requeue")
+        return change_call(job, "requeue")
 
     @call
     def change_jobs(
@@ -182,13 +188,5 @@ def _from_here(document: Document, export: str | None, venv: str | None) -> dict
     return carried
 
 
-def job_call(job: JobId) -> ApiCall[JobView]:
-    return ApiCall("GET", path("jobs", job_id(job)), JobView)
-
-
 def _submission(where: str, answer: type[Any], body: Any, key: str) -> ApiCall[Any]:
     return ApiCall("POST", where, answer, body=body, headers={IDEMPOTENCY: key or os.urandom(16).hex()})
-
-
-def _change(job: JobId, verb: str) -> ApiCall[ChangeAnswer]:
-    return ApiCall("POST", path("jobs", job_id(job), verb), ChangeAnswer, repeatable=verb != "requeue")

@@ -9,7 +9,12 @@ from msgspec import Struct
 
 
 class Answer(Struct, kw_only=True, frozen=True, gc=False, omit_defaults=False):
-    """Responses have every field; clients ignore unknown fields, so that responses can grow."""
+    """Responses have every field; clients ignore unknown fields, so that responses can grow. Notebooks show tables."""
+
+    def _repr_html_(self) -> str:
+        from corral.wire.api.html_table import html_of
+
+        return html_of(self)
 
 
 class Body(Struct, kw_only=True, frozen=True, gc=False, forbid_unknown_fields=True):
