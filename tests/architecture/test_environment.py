@@ -8,7 +8,7 @@ import re
 import pytest
 
 from corral.runtime.local.task.start import Account
-from corral.wire.environment.carried import SYSTEM_PATH
+from corral.wire.environment.export import SYSTEM_PATH
 from corral.wire.environment.variables import GROUPS, NAMES
 from tests.architecture.repository import ROOT
 

@@ -7,7 +7,7 @@ import pytest
 from corral.cli.reference import reference
 from corral.core.lifecycle import diagram
 from corral.wire.config_page import configuration_page
-from corral.wire.environment.page import environment_page
+from corral.wire.environment.environment_page import environment_page
 from corral.wire.job.schema import reference_page
 from tests.architecture.python_page import python_page
 from tests.architecture.repository import ROOT

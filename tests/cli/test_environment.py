@@ -131,7 +131,7 @@ def test_from_an_active_environment_the_job_has_its_python_and_that_is_told(
 def test_without_it_that_is_told_too(corral: Type, venv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VIRTUAL_ENV", str(venv))
     done = corral("submit", "--export", "NONE", "--", "true")
-    assert f"python is that of the node, not of the active environment {venv}: --venv carries it" in done.err
+    assert f"python is that of the node, not of the active environment {venv}: --venv uses it" in done.err
 
 
 @pytest.mark.parametrize("words", [("--venv",), ("--venv", "venv"), ("--venv=venv",)])

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from corral.wire.environment.export import USUAL
 from tests.cli.typed import typed
 from tests.client.fake import Fake, Reply, Request, serving
 from tests.compatibility.recorded import VERSION, lacking, recorded
@@ -62,6 +63,8 @@ def test_requests_are_those_that_an_old_server_knows(
         typed(capfd, *entry["typed"].split())
         seen += server.asked("POST", "/v1/jobs")
     sent = json.loads(entry["requests"][0]["body"])
+    env = seen[0].body.pop("env", {})  # a key of old servers too; the old command line exported nothing by default
+    assert env.keys() <= set(USUAL)
     assert [request.body.keys() for request in seen] == [sent.keys()]
     assert {key: value for key, value in seen[0].body.items() if key != "directory"} == {
         key: value for key, value in sent.items() if key != "directory"

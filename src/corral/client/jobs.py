@@ -27,7 +27,7 @@ from corral.wire.api.jobs import (
     SubmitAnswer,
     WhyView,
 )
-from corral.wire.environment.carried import with_directory, with_environment
+from corral.wire.environment.export import with_directory, with_environment
 from corral.wire.environment.python import NoPython, python_environment
 
 IDEMPOTENCY = "Idempotency-Key"

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corral.core.model import JobSpec
-from corral.wire.environment.carried import with_environment
+from corral.wire.environment.export import with_environment
 from corral.wire.job import Parsed
 from corral.wire.job.directives import BY_NAME, DIRECTIVES
 from corral.wire.job.sbatch import read_sbatch
@@ -120,7 +120,7 @@ MEANS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
 @pytest.mark.parametrize(("directives", "wanted"), MEANS.values(), ids=MEANS.keys())
 def test_directives_mean(directives: tuple[str, ...], wanted: dict[str, Any]) -> None:
     directory = {"directory": "/home/ada"}
-    found = keys(*directives, carry=lambda document: with_environment(document, {"B": "2"}), defaults=directory)
+    found = keys(*directives, exporter=lambda document: with_environment(document, {"B": "2"}), defaults=directory)
     if found.get("env", {}).keys() == {"SLURM_CPUS_PER_TASK"}:
         del found["env"]
     assert found == directory | {"name": "run.sh"} | wanted

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from corral.cli.errors import BAD_INPUT, Complaint
 from corral.cli.render import count, now_ms, print_note, style
-from corral.wire.environment.carried import with_environment
+from corral.wire.environment.export import with_environment
 from corral.wire.environment.python import NoPython, python_environment, python_note
 
 if TYPE_CHECKING:
-    from corral.wire.job.job_files import Carry, Parsed
+    from corral.wire.job.job_files import Exporter, Parsed
 
 STDIN = "-"
 
@@ -28,13 +28,13 @@ def job_documents(
 ) -> list[Parsed]:
     """The jobs to submit. Raises one ``Complaint`` with all errors in them. ``venv``: the Python environment to use.
     ``quiet``: do not say which Python they will have."""
-    jobs = _read_documents(words, command, over, _carrying(venv))
+    jobs = _read_documents(words, command, over, _exporter(venv))
     if not quiet and (note := python_note(jobs[0].document, os.environ)):
         print_note(note, dim=True)
     return jobs
 
 
-def _carrying(venv: str) -> Carry:
+def _exporter(venv: str) -> Exporter:
     """How a document gets the variables of this shell."""
     try:
         python = python_environment(venv, os.environ) if venv else None
@@ -44,19 +44,19 @@ def _carrying(venv: str) -> Carry:
 
 
 def _read_documents(
-    words: Sequence[str], command: Sequence[str] | None, over: dict[str, Any], carry: Carry
+    words: Sequence[str], command: Sequence[str] | None, over: dict[str, Any], exporter: Exporter
 ) -> list[Parsed]:
     usual = _of_this_shell()
     if command is not None:
         if words:
             what = f"both a job file, {words[0]!r}, and a command after --"
             raise Complaint(what, "give one of them")
-        return _sound(_from_command(command, usual | over, carry))
+        return _sound(_from_command(command, usual | over, exporter))
     if not words:
         hint = "corral submit job.yaml, corral submit script.sh, or corral submit --gpus 1 -- python train.py"
         raise Complaint("there is nothing to run", hint)
     text, name = _read(words[0])
-    return _sound(_from_text(text, name, words[1:], usual, over, carry))
+    return _sound(_from_text(text, name, words[1:], usual, over, exporter))
 
 
 def _of_this_shell() -> dict[str, Any]:
@@ -66,7 +66,7 @@ def _of_this_shell() -> dict[str, Any]:
     return {"directory": os.getcwd()} | ({"umask": f"{umask:03o}"} if umask != 0o022 else {})
 
 
-def _from_command(command: Sequence[str], stated: dict[str, Any], carry: Carry) -> list[Parsed]:
+def _from_command(command: Sequence[str], stated: dict[str, Any], exporter: Exporter) -> list[Parsed]:
     from corral.core.model import JobSpec
     from corral.wire.job import parse_job
     from corral.wire.job.job_files import Parsed
@@ -74,7 +74,7 @@ def _from_command(command: Sequence[str], stated: dict[str, Any], carry: Carry) 
 
     if not command:
         raise Complaint("there is no command after --", "write it like: corral submit --gpus 1 -- python train.py")
-    document, notes = carry(document_of({}, command) | stated)
+    document, notes = exporter(document_of({}, command) | stated)
     for note in notes:
         print_note(f"note: --export: {note}", dim=True)
     spec = parse_job(document, now_ms=now_ms())
@@ -84,7 +84,7 @@ def _from_command(command: Sequence[str], stated: dict[str, Any], carry: Carry) 
 
 
 def _from_text(
-    text: str, name: str, words: Sequence[str], usual: dict[str, Any], over: dict[str, Any], carry: Carry
+    text: str, name: str, words: Sequence[str], usual: dict[str, Any], over: dict[str, Any], exporter: Exporter
 ) -> list[Parsed]:
     from corral.wire.job.job_files import is_script, read_job_file
 
@@ -103,14 +103,14 @@ def _from_text(
                 now_ms=now_ms(),
                 defaults=usual,
                 overrides=over,
-                carry=carry,
+                exporter=exporter,
                 zone=zone,
             )
         ]
     if words:
         hint = f"for a command write: corral submit -- {' '.join([name, *words])}"
         raise Complaint(f"unexpected arguments after a job file: {' '.join(words)}", hint)
-    return read_job_file(text, name, now_ms=now_ms(), defaults=usual, overrides=over, carry=carry)
+    return read_job_file(text, name, now_ms=now_ms(), defaults=usual, overrides=over, exporter=exporter)
 
 
 def _read(name: str) -> tuple[str, str]:

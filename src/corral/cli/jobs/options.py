@@ -14,7 +14,7 @@ from typing import Any
 import rich_click as click
 
 from corral.cli.errors import Complaint
-from corral.wire.environment.carried import ACTIVE
+from corral.wire.environment.export import ACTIVE
 
 COMMAND = "corral.command"  # key of ctx.meta with the words after --
 _SIZE = ("gpus", "gpu", "vram", "cpus", "memory", "disk", "resources", "tasks", "nodes", "processes", "spares")

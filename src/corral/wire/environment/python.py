@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
-from corral.wire.environment.carried import ACTIVE, active_environment
+from corral.wire.environment.export import ACTIVE, active_environment
 
 _HOW = "activate one first (source venv/bin/activate, conda activate NAME), or name its directory: --venv DIR"
 
@@ -45,10 +45,10 @@ def python_note(document: Mapping[str, Any], environ: Mapping[str, str]) -> str:
         return f"python is that of the image, not of the active environment {folder}"
     path = carried.get("PATH")
     if not isinstance(path, str):
-        return f"python is that of the node, not of the active environment {folder}: --venv carries it"
+        return f"python is that of the node, not of the active environment {folder}: --venv uses it"
     python = shutil.which("python", path=path) or shutil.which("python3", path=path)
     if python is None:
-        return f"PATH of the job has no python; the active environment is {folder}: --venv carries it"
+        return f"PATH of the job has no python; the active environment is {folder}: --venv uses it"
     if os.path.dirname(python) == f"{folder}/bin":
         return f"python is {python}, as here (--export NONE: that of the node)"
-    return f"python is {python}, not that of the active environment {folder}: --venv carries it"
+    return f"python is {python}, not that of the active environment {folder}: --venv uses it"

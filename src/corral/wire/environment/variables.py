@@ -16,13 +16,13 @@ class Variable(NamedTuple):
     mine: bool = False
 
 
-class Group(NamedTuple):
+class VariableGroup(NamedTuple):
     title: str
     about: str
     variables: tuple[Variable, ...]
 
 
-ACCOUNT = Group(
+ACCOUNT = VariableGroup(
     "The account",
     "Of the Unix account that the job runs as. In a container `HOME` is set if it is mounted there, and `PATH` and "
     "`SHELL` are those of the image.",
@@ -34,7 +34,7 @@ ACCOUNT = Group(
         Variable("PATH", "As submitted (see below); otherwise the directories of the system.", mine=True),
     ),
 )
-JOB = Group(
+JOB = VariableGroup(
     "The job",
     "In every task.",
     (
@@ -54,7 +54,7 @@ JOB = Group(
         Variable("OMP_NUM_THREADS", "CPUs of the task for each of its processes.", mine=True),
     ),
 )
-FILES = Group(
+FILES = VariableGroup(
     "Files of the task",
     "In a private directory, which is removed when the task has ended.",
     (
@@ -67,7 +67,7 @@ FILES = Group(
         ),
     ),
 )
-RANKS = Group(
+RANKS = VariableGroup(
     "Ranks",
     "Only if `processes` is given or there are several tasks: libraries that see a rank wait for other processes.",
     (
@@ -85,7 +85,7 @@ RANKS = Group(
         Variable("TORCHELASTIC_RUN_ID", "Different for each attempt. Not with `compat: slurm`."),
     ),
 )
-GPUS = Group(
+GPUS = VariableGroup(
     "GPUs",
     "",
     (
@@ -100,7 +100,7 @@ GPUS = Group(
         Variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "The same: the size of the slice.", mine=True),
     ),
 )
-CONTAINERS = Group(
+CONTAINERS = VariableGroup(
     "Containers",
     "Only in jobs with an `image`. Variables of the image are there too, under those of the job.",
     (
@@ -108,7 +108,7 @@ CONTAINERS = Group(
         Variable("CORRAL_FAILED_FILE", "Where the launcher of several processes notes which failed first."),
     ),
 )
-SLURM = Group(
+SLURM = VariableGroup(
     "Slurm",
     "Only with `compat: slurm`, which scripts with `#SBATCH` lines have. Slurm's tasks are Corral's processes.",
     (

@@ -14,13 +14,13 @@ from msgspec import Struct
 from corral.core.model import JobSpec
 from corral.wire.document.errors import Fault, Path
 from corral.wire.document.yaml import Marked, PlacedFault, TextPlace, read_yaml
-from corral.wire.environment.carried import with_directory
+from corral.wire.environment.export import with_directory
 from corral.wire.job.document_limits import LIMITS, DocumentLimits
 from corral.wire.job.keys import HIDES
 from corral.wire.job.parse import DEFAULT_QUEUE, parse_job
 
 #: Gives a document what it takes along from where it is submitted; and notes about that.
-Carry = Callable[[dict[str, Any]], tuple[dict[str, Any], list[str]]]
+Exporter = Callable[[dict[str, Any]], tuple[dict[str, Any], list[str]]]
 
 
 class Note(Struct, frozen=True):
@@ -57,7 +57,7 @@ def read_job_file(
     defaults: Mapping[str, Any] | None = None,
     overrides: Mapping[str, Any] | None = None,
     limits: DocumentLimits = LIMITS,
-    carry: Carry | None = None,
+    exporter: Exporter | None = None,
 ) -> list[Parsed]:
     """Every job of a YAML file. ``defaults`` apply to keys that the file does not have, ``overrides`` to all."""
     documents = read_yaml(text, name, limits.file_bytes, limits.documents)
@@ -65,7 +65,7 @@ def read_job_file(
     for marks in documents:
         if marks.value is None and not marks.faults:
             continue  # nothing between two separators
-        found.append(_parsed(marks, now_ms, queue, defaults or {}, overrides or {}, limits, carry))
+        found.append(_parsed(marks, now_ms, queue, defaults or {}, overrides or {}, limits, exporter))
     if not found:
         fault = Fault((), "empty", "there is no job in this file", "write at least: command: python train.py")
         found.append(Parsed({}, faults=(PlacedFault(TextPlace(name, 1, 1), fault),)))
@@ -79,14 +79,14 @@ def _parsed(
     defaults: Mapping[str, Any],
     overrides: Mapping[str, Any],
     limits: DocumentLimits,
-    carry: Carry | None,
+    exporter: Exporter | None,
 ) -> Parsed:
     document = marks.value
     notes: list[str] = []
     if isinstance(document, dict):
         document = rooted(overlaid(overlaid(dict(defaults), document), overrides), defaults)
-        if carry is not None:
-            document, notes = carry(document)
+        if exporter is not None:
+            document, notes = exporter(document)
     elif marks.faults:
         return Parsed({}, faults=tuple(marks.faults), marks=marks)
     spec = parse_job(document, now_ms=now_ms, queue=queue, limits=limits)

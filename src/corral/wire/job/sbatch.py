@@ -17,10 +17,10 @@ from msgspec import Struct, field
 from corral.core.model import JobSpec
 from corral.wire.document.errors import Fault, Path, nearest, show
 from corral.wire.document.yaml import Marked, PlacedFault, TextPlace
-from corral.wire.environment.carried import with_environment
+from corral.wire.environment.export import with_environment
 from corral.wire.job.directives import BY_NAME, BY_SHORT, Directive, Takes
 from corral.wire.job.document_limits import LIMITS, DocumentLimits
-from corral.wire.job.job_files import Carry, Note, Parsed, overlaid, rooted
+from corral.wire.job.job_files import Exporter, Note, Parsed, overlaid, rooted
 from corral.wire.job.parse import DEFAULT_QUEUE, parse_job
 from corral.wire.job.sbatch_translate import Meaning, meaning_of
 
@@ -59,13 +59,13 @@ def read_sbatch(
     queue: str = DEFAULT_QUEUE,
     defaults: Mapping[str, Any] | None = None,
     overrides: Mapping[str, Any] | None = None,
-    carry: Carry | None = None,
+    exporter: Exporter | None = None,
     zone: tzinfo = UTC,
     limits: DocumentLimits = LIMITS,
 ) -> Parsed:
     """A script as a job. ``options`` are those of sbatch's command line (``--gpus=2``); ``arguments`` are the script's.
 
-    ``carry``: adds the variables that ``--export`` selects. ``overrides`` are keys of the document, as in job files.
+    ``exporter``: adds the variables that ``--export`` selects. ``overrides`` are keys of the document, as in job files.
     """
     script = SbatchScript()
     if len(text) > limits.file_bytes:
@@ -79,7 +79,7 @@ def read_sbatch(
     document = {"name": _name(name)} | meaning.document | {"command": _command(text, name, meaning, arguments, script)}
     document = rooted(overlaid(overlaid(dict(defaults or {}), document), overrides or {}), defaults or {})
     marks = _marks(name, script, meaning)
-    document, said = carry(document) if carry is not None else with_environment(document, {})
+    document, said = exporter(document) if exporter is not None else with_environment(document, {})
     script.notes += [Note(marks.place(("export",)), "--export", each) for each in said]
     spec = parse_job(document, now_ms=now_ms, queue=queue, limits=limits)
     if not isinstance(spec, JobSpec):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from corral.wire.environment.carried import USUAL
-from corral.wire.environment.variables import GROUPS, Group, Variable
+from corral.wire.environment.export import USUAL
+from corral.wire.environment.variables import GROUPS, Variable, VariableGroup
 
 
 def environment_page() -> str:
-    return "\n".join([_HEAD, *map(_section, GROUPS), _CARRIED.format(usual=", ".join(f"`{name}`" for name in USUAL))])
+    return "\n".join([_HEAD, *map(_section, GROUPS), _EXPORTED.format(usual=", ".join(f"`{name}`" for name in USUAL))])
 
 
-def _section(group: Group) -> str:
+def _section(group: VariableGroup) -> str:
     about = f"{group.about}\n\n" if group.about else ""
     rows = "\n".join(map(_row, group.variables))
     return f"## {group.title}\n\n{about}| variable | what it is | may be set by the job |\n|---|---|---|\n{rows}\n"
@@ -34,7 +34,7 @@ Where "may be set by the job" says yes, a value in `env`, or one that is taken a
 always those of Corral.
 """
 
-_CARRIED = """## What is taken along from your shell
+_EXPORTED = """## What is taken along from your shell
 
 `corral submit`, `corral run` and the Python client run a job in the current directory. Of the environment they take
 along what `--export` says (also the key `export` of a job file, and `#SBATCH --export`):

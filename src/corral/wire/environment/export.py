@@ -2,7 +2,7 @@
 
 Knows documents as mappings, not whether their values are valid. Pure: directory and environment are arguments. Light to
 import, because every client needs it. Everything in a job is stored in the journal, so by default only variables are
-carried that never contain a secret; ``export`` of the document says otherwise, as ``--export`` of sbatch does.
+exported that never contain a secret; ``export`` of the document says otherwise, as ``--export`` of sbatch does.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from corral.wire.environment.variables import NAMES
 
 ALL, NOTHING = "ALL", ("NONE", "NIL")
-#: Carried by default: where the programs of the caller are, and which Python environment is active.
+#: Exported by default: where the programs of the caller are, and which Python environment is active.
 USUAL = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV")
 #: Directories that every PATH ends with, because nodes may differ from the machine of the caller.
 SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
@@ -87,7 +87,7 @@ def _selected(
             yield name, value
         elif name == ALL:
             for each in environ:
-                if not _is_carried(each, environ[each], has_image):
+                if not _is_exported(each, environ[each], has_image):
                     continue
                 if _SECRET.search(each.upper()) and each not in words:
                     withheld.append(each)
@@ -104,7 +104,7 @@ def _selected(
         notes.append(f"not exported: {', '.join(sorted(withheld))}: {why} ({how})")
 
 
-def _is_carried(name: str, value: str, has_image: bool) -> bool:
+def _is_exported(name: str, value: str, has_image: bool) -> bool:
     is_ours = name in NAMES and name not in ("PATH", "PYTHONPATH", "OMP_NUM_THREADS")
     if is_ours or name in _SESSION or name.startswith(_OF_SESSIONS) or not _NAME.fullmatch(name):
         return False

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from corral.wire.environment.carried import SYSTEM_PATH, with_environment
+from corral.wire.environment.export import SYSTEM_PATH, with_environment
 from corral.wire.job import parse_job
 
 SHELL = {
