@@ -226,9 +226,7 @@ if {says}:
     [(False, False, True), (True, False, False), (True, True, True)],
     ids=["never warned", "warned", "warned, and finished all the same"],
 )
-def test_a_program_that_was_not_warned_has_finished(
-    tmp_path: Path, asks: bool, says: bool, is_finished: bool
-) -> None:
+def test_a_program_that_was_not_warned_has_finished(tmp_path: Path, asks: bool, says: bool, is_finished: bool) -> None:
     script = ENDS.format(folder=str(Path(training.__file__).parents[2]), asks=asks, says=says)
     env = {"CORRAL_JOB_ID": "1", "CORRAL_CHECKPOINT_FILE": str(tmp_path / "checkpoint")}
     subprocess.run([sys.executable, "-c", script], env=environment() | env, check=True, timeout=60)
