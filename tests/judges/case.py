@@ -49,11 +49,13 @@ class Case:
         """What is free after the plan."""
         return Floor(self.after)
 
-    def barred(self, gang: Gang, except_for: Callable[[Gang], bool] = lambda _: False) -> dict[int, int]:
-        """By node, the GPUs that promised starts need before a gang that starts now would be gone. Where amounts are
-        promised too, or GPUs are shared, the whole node: rather too much than too little."""
+    def barred(
+        self, gang: Gang, except_for: Callable[[Gang], bool] = lambda _: False, later_ms: int = 0
+    ) -> dict[int, int]:
+        """By node, the GPUs that promised starts need before a gang that starts now, or so much later, would be gone.
+        Where amounts are promised too, or GPUs are shared, the whole node: rather too much than too little."""
         found: dict[int, int] = {}
-        until = self.now_ms + gang.ask.hold_ms
+        until = self.now_ms + later_ms + gang.ask.hold_ms
         for promise in self.plan.reservations:
             if promise.gang == gang.id or promise.at_ms >= until:
                 continue
@@ -65,6 +67,11 @@ class Case:
                 n = self.before.number[seat.node]
                 found[n] = found.get(n, 0) | (EVERYTHING if is_counted else seat.gpus)
         return found
+
+    def is_relied_on(self, gang: Gang) -> bool:
+        """Whether a start is promised on seats of a gang that leaves: without that it would have to be elsewhere."""
+        seats = {(self.before.number[seat.node], seat.gpus) for each in self.plan.reservations for seat in each.seats}
+        return any(n == at and (gpus & mask or not mask) for n, gpus in seats for at, mask, _ in gang.seats)
 
     def is_choosy(self, gang: Gang) -> bool:
         """It would rather wait for seats that lie closer together, or keeps off nodes: it is not judged for waiting."""

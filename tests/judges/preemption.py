@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import combinations
 
 from corral.core.model import Cause
@@ -49,6 +49,11 @@ def _rights(board: Board, gang: Gang, other: Gang, decision: MakeRoom) -> list[C
     return [cause for cause in found if cause is not None]
 
 
+def _grace_ms(board: Board, names: Iterable[str]) -> int:
+    """The longest grace of these: who they leave for starts when it is over."""
+    return max((board.facts.gangs[name].ask.grace_ms for name in names), default=0)
+
+
 def victims_legal(case: Case) -> list[Violation]:
     """Nobody leaves without a right against it (docs/decisions/0006), and the set is legal as a whole."""
     found = []
@@ -88,8 +93,11 @@ def _may_share_time(board: Board, gang: Gang, other: Gang) -> bool:
 def preemption_needed(case: Case) -> list[Violation]:
     """Nobody is asked to leave for a gang that could start without, now or when those have left who leave anyway."""
     found = []
-    for _, board, gang in _asked(case):
-        barred = case.barred(gang)
+    for decision, board, gang in _asked(case):
+        if any(case.is_relied_on(case.before.gangs[victim.gang]) for victim in decision.victims):
+            continue
+        gone_ms = max((case.before.gangs[name].deadline_ms for name in board.leaving), default=0)
+        barred = case.barred(gang, later_ms=max(_grace_ms(board, board.leaving), gone_ms - case.now_ms))
         if may_start(board, gang, case.book, Floor(board), barred) or makes_room(board, gang, (), case.book, barred):
             words = f"others leave for {told(gang)}, who could start without that"
             found.append(Violation("preemption_needed", words))
@@ -100,8 +108,11 @@ def preemption_minimal(case: Case) -> list[Violation]:
     """Without any one of those who leave there would not be room; and nobody shrinks further than is needed."""
     found = []
     for decision, board, gang in _asked(case):
-        leavers, barred = _leavers(board, decision), case.barred(gang)
+        leavers = _leavers(board, decision)
+        barred = case.barred(gang, later_ms=_grace_ms(board, [leaver.gang.id for leaver in leavers]))
         for leaver in leavers:
+            if case.is_relied_on(leaver.gang):
+                continue
             others = [each for each in leavers if each is not leaver]
             if makes_room(board, gang, others, case.book, barred):
                 words = f"{told(leaver.gang)} leaves for {told(gang)} and need not"
@@ -158,6 +169,8 @@ def preemption_cheapest(case: Case) -> list[Violation]:
             continue
         if any(each.gang.ask.is_elastic for each in candidates):
             continue  # shrinking is judged by itself
+        if any(case.is_relied_on(case.before.gangs[victim.gang]) for victim in decision.victims):
+            continue
         stage = max(STAGES.index(cause) for cause in causes)
         price = sum(case.before.gangs[victim.gang].price for victim in decision.victims)
         cheaper = _cheaper(case, board, gang, candidates, stage, price)
@@ -174,7 +187,7 @@ def _cheaper(
     case: Case, board: Board, gang: Gang, candidates: list[Leaver], stage: int, price: int
 ) -> tuple[Leaver, ...] | None:
     """A legal set that is less disruptive, or as disruptive and cheaper."""
-    barred = case.barred(gang)
+    barred = case.barred(gang, later_ms=_grace_ms(board, [each.gang.id for each in candidates]))
     for size in range(1, len(candidates) + 1):
         for each in combinations(candidates, size):
             most = max(STAGES.index(leaver.right) for leaver in each)
@@ -199,7 +212,8 @@ def priority_served(case: Case) -> list[Violation]:
             if each.gang.id in already
             if each.right is Cause.RECLAIM or is_surely_late(case.after, gang, each.gang)
         ]
-        victims = legal_set(case.after, gang, candidates, case.book, case.barred(gang)) if candidates else None
+        barred = case.barred(gang, later_ms=_grace_ms(case.after, [each.gang.id for each in candidates]))
+        victims = legal_set(case.after, gang, candidates, case.book, barred) if candidates else None
         if victims and not is_kept_for_another(case, gang):
             names = ", ".join(told(leaver.gang) for leaver in victims)
             words = f"{told(gang)} waits, though it could start if these made room, whom it may ask: {names}"

@@ -66,8 +66,8 @@ def not_lent(
     facts, less = board.facts, less or {}
     dimensions = {d for queue in facts.queues.values() for d in queue.kept if d in charge}
     for name in dimensions:
-        rights = () if owners_too else (charge, {name: charge[name]})  # to all that it wants, or to this
-        is_owner = any(is_entitled(board, gang, 0, right, less) for right in rights)
+        wanted = {name: charge[name]} if name in SHARED else charge  # the right to GPUs is a right to GPUs
+        is_owner = not owners_too and is_entitled(board, gang, 0, wanted, less)
         kept = 0  # by those beside it, from the innermost queue outwards
         for each in reversed(("", *gang.path)):
             if each == gang.queue or not is_owner:

@@ -5,6 +5,8 @@ Each says from one plan whether a documented promise was kept.
 
 from __future__ import annotations
 
+from math import inf
+
 from corral.core.model import Cause
 from corral.core.plan import DropClaim, MakeRoom, Place
 from tests.judges.case import Case, Violation, told
@@ -39,7 +41,8 @@ def guarantee_served(case: Case) -> list[Violation]:
             theirs = asked_charge(case.before, holder.ask)
             return is_entitled(case.after, gang, level, charge) and not is_entitled(case.after, holder, level, theirs)
 
-        victims = legal_set(case.after, gang, candidates, case.book, case.barred(gang, yields))
+        barred = case.barred(gang, yields, max(each.gang.ask.grace_ms for each in candidates))
+        victims = legal_set(case.after, gang, candidates, case.book, barred)
         if victims is not None and not is_kept_for_another(case, gang, of_its_queue=True):
             names = ", ".join(told(leaver.gang) for leaver in victims) or "nobody"
             words = f"{told(gang)} is within its guarantee and waits, though it could start if these gave back: {names}"
@@ -112,11 +115,11 @@ def _share_at_most(board: Board, gang: Gang, level: int) -> float:
     queue, and is no less important, stood before it and found no seats: they count as if they had had as much."""
     queue, queues = gang.path[level], board.facts.queues
     plain = share(board, queue, _given_up(board, queue))
-    if level == len(gang.path) - 1:
-        return plain
+    others = [other for other in board.waiting() if other.priority >= gang.priority and queue in other.path]
+    if level == len(gang.path) - 1:  # beside queues below it its own work is not told apart
+        return plain if all(other.queue == queue for other in others) else inf
     sender, reached = gang.path[level + 1], _share_at_most(board, gang, level + 1)
     more = max(0.0, reached - share(board, sender)) * queues[sender].weight
-    others = [other for other in board.waiting() if other.priority >= gang.priority and queue in other.path]
     for child in queues[queue].children:
         if child != sender and any(child in other.path for other in others):
             more += max(0.0, reached - share(board, child)) * queues[child].weight

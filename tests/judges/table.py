@@ -38,12 +38,9 @@ STABLE = "stable"  # planning again at once makes nobody leave
 
 #: Judges that are not enforced on random scenarios yet, with what they still see.
 NOT_ENFORCED: dict[str, str] = {
-    "guarantee_served": "zz.209: what is kept of a loan for another queue binds a gang that would replace its own",
-    "order": "zz.363, zz.526, zz.649: not looked into",
-    "work_conserved": "zz.83, zz.618, zz.776: not looked into",
-    "priority_served": "zz.193, zz.1606: not looked into",
-    "preemption_cheapest": "order1.584: a limit of a model; zz.17, zz.429: not looked into",
-    "preemption_minimal": "zz.935: not looked into; else as preemption_needed",
-    "preemption_needed": "zz.988, zz.1487: a gang like it starts later in the plan, when a reservation has moved",
-    "stable": "claims that are used before a more important gang has its turn; owners that go before such a gang",
+    "guarantee_served": "zz.55, zz.269: CPUs that others keep; zz.426: reservations",
+    "work_conserved": "zz.939: not looked into",
+    "priority_served": "zz.269, zz.336, zz.435: seats that a later gang's victims leave over",
+    "preemption_minimal": "zz.793: not looked into",
+    "stable": "zz.35: a more important gang below the queue of an owner; zz.60: time sharing; zz.114: slices",
 }

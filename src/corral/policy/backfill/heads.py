@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from corral.core.model import Gang
 from corral.core.snapshot import Draft
 from corral.policy.cycle.walk import Walk
-from corral.policy.quota.limits import is_owner_before, least_charge
+from corral.policy.quota.limits import entitled_from, is_owner_before
 
 
 class Heads:
@@ -41,14 +41,19 @@ class Heads:
         return None
 
     def holds_back(self, walk: Walk, gang: Gang) -> bool:
-        """Whether a gang has its turn as an owner, and one of its queue that goes before it is no owner: that one would
-        have the turn in its place, before the owners of other queues."""
-        rivals = [each for each in self._rivals(gang) if each.queue == gang.queue and each is not gang]
-        before = [each for each in rivals if self._goes_before(each, gang) and walk.is_open(each)]
-        return bool(before) and self._is_owner(gang) and not all(map(self._is_owner, before))
-
-    def _is_owner(self, gang: Gang) -> bool:
-        return self._draft.queues.is_within(gang.queue, least_charge(self._draft, gang), self._draft.now_ms)
+        """Whether a gang has its turn as an owner, and one below the same queue that goes before it is no owner there:
+        that one would have the turn in its place, before the owners of other queues."""
+        if not self._reserved:
+            return False
+        owned = entitled_from(self._draft, gang)
+        path = self._draft.queues.path(gang.queue)
+        if owned == len(path):
+            return False
+        for each in self._rivals(gang):
+            if each is not gang and path[owned] in self._draft.queues.path(each.queue):
+                if entitled_from(self._draft, each) > owned and self._goes_before(each, gang) and walk.is_open(each):
+                    return True
+        return False
 
     def _rivals(self, gang: Gang) -> list[Gang]:
         """Gangs that have a reservation and are no less important, also on other nodes: they may share a limit."""

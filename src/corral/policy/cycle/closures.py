@@ -219,11 +219,13 @@ class Closures:
 
     def close_for_part(self, gang: Gang, part: PartKept, from_ms: int) -> None:
         """A part of a limit is kept for another gang, so this entry has no other turn, and neither have gangs of its
-        bucket that want the same for ``from_ms`` or longer."""
-        self.close_in_bucket(gang, part, from_ms)
-        self.close_entry(gang, part)
+        bucket that want the same for ``from_ms`` or longer, unless it is the limit of one user."""
         closed = self._for_quota.setdefault(part.queue, [])
-        closed += [self._backlog.entry(gang), (gang.priority, gang.queue, gang.demand)]
+        self.close_entry(gang, part)
+        closed.append(self._backlog.entry(gang))
+        if not part.user:
+            self.close_in_bucket(gang, part, from_ms)
+            closed.append((gang.priority, gang.queue, gang.demand))
 
     def close_rest(self, verdict: Verdict) -> None:
         """No gang has another turn."""
@@ -238,6 +240,12 @@ class Closures:
         self._demoted[gang.queue] = (min(length_ms, from_ms), min(milli, least_gpu_milli(gang.demand)))
         self.changes.touch(gang.queue)
         return True
+
+    def promote(self) -> None:
+        """Demoted gangs have their turns as owners again."""
+        if self._demoted:
+            self._demoted.clear()
+            self.changes.is_reopened = True
 
     def reopen(self, left: Iterable[str]) -> None:
         """Gangs of the queues ``left`` were preempted, or a part of a limit is no longer kept for a gang of them. What

@@ -154,7 +154,10 @@ class Cycle:
                 continue
             overdue = self.patience.before(walk, self.closures, gang)
             self.out_of_turn = overdue is not None
-            self._serve(walk, overdue or self.heads.before(walk, gang) or gang)
+            chosen = overdue or self.heads.before(walk, gang) or gang
+            self._serve(walk, chosen)
+            if self.heads.is_one(chosen) and not walk.is_open(chosen):
+                self.closures.promote()  # owners may have been held back for it
             if overdue is not None and self._is_dealt_with(overdue):
                 self.patience.is_over(overdue)
             self.draft.keep()
@@ -308,8 +311,12 @@ class Cycle:
         return None, short or verdict
 
     def _may_have(self, gang: Gang, size: int) -> bool:
-        part = self.limits.in_the_way_of(gang, self.state.topology.least_charge(gang.demand, size))
-        return part is None and self.allowances.shortfall(gang, size) is None
+        charge = self.state.topology.least_charge(gang.demand, size)
+        if self.limits.in_the_way_of(gang, charge) is not None or self.allowances.shortfall(gang, size) is not None:
+            return False
+        # beyond its guarantee it would be reclaimed at once by a queue that waits for its own
+        waiting = [queue for queue in self.state.backlog.queues if queue != gang.queue]
+        return not self.limits.is_beyond(gang, charge) or not any(map(self.room.is_owed, waiting))
 
     def _seats(
         self, gang: Gang, size: int, bounds: Bounds, widest: int, demand: Demand, cut: Cut | None

@@ -325,8 +325,12 @@ class Tournament:
         entrant.first, is_owner = chosen
         if not self._order.owners_first:
             return entrant.first
-        demand = entrant.first[1][1].profile.demand
-        entrant.is_entitled = is_owner and self._guarantees.is_within(entrant.queue, entrant.depth, demand)
+        bucket, (_, entry, _) = entrant.first
+        is_owner = is_owner and self._guarantees.is_within(entrant.queue, entrant.depth, entry.profile.demand)
+        if is_owner and bucket.queue == entrant.queue:  # it waits in the queue itself, and may have been demoted
+            best = self._best_at(bucket, entrant.depth)
+            is_owner = best is not None and best[1] is entry
+        entrant.is_entitled = is_owner
         if entrant.is_entitled or not self._guarantees.may_owe(entrant.queue):
             return entrant.first  # it is the first of the owners, too, if it is one of them
         owner = self._first_owner(entrant)

@@ -91,7 +91,7 @@ class Preemptor:
             return False
         known = self._may_have.get((queue, priority))
         if known is None:
-            is_tried = not self.has_given_up or self._is_owed(queue)
+            is_tried = not self.has_given_up or self.is_owed(queue)
             known = self._may_have[queue, priority] = is_tried and self._rights.may_exist(queue, priority)
         return known
 
@@ -242,7 +242,7 @@ class Preemptor:
         self._least_failed = (min(task, gang.demand.task.gpus), min(tasks, size))
         if not self.has_given_up and self._has_searched_enough and self._wants_nobody_less():
             self.has_given_up = True
-            self._may_have = {key: known and self._is_owed(key[0]) for key, known in self._may_have.items()}
+            self._may_have = {key: known and self.is_owed(key[0]) for key, known in self._may_have.items()}
 
     def _wants_nobody_less(self) -> bool:
         """Whether every waiting gang wants at least as much as the smallest search without result."""
@@ -254,9 +254,10 @@ class Preemptor:
         """After many searches without result in one plan, no more are made for gangs that want at least as much."""
         if not self._has_searched_enough or demand.task.gpus < self._least_failed[0]:
             return False
-        return demand.smallest >= self._least_failed[1] and not self._is_owed(queue)
+        return demand.smallest >= self._least_failed[1] and not self.is_owed(queue)
 
-    def _is_owed(self, queue: str) -> bool:
+    def is_owed(self, queue: str) -> bool:
+        """Whether a queue is below its guarantee."""
         if self._owed_as_of != len(self._draft.served):
             self._owed_as_of = len(self._draft.served)
             self._owed.clear()
@@ -276,7 +277,7 @@ class Preemptor:
         as_of = (self._searches_failed, len(self._draft.served))
         if not self._is_over and self.has_given_up and as_of != self._looked_at:
             self._looked_at = as_of
-            self._is_over = not any(self._is_owed(queue) for _, queue in self._state.backlog.buckets)
+            self._is_over = not any(self.is_owed(queue) for _, queue in self._state.backlog.buckets)
         return self._is_over
 
     def _leaving(self) -> list[Gang]:

@@ -91,6 +91,14 @@ class Limits:
         """Whether a gang may start within the guarantee of its queue now."""
         return self._draft.queues.is_within(gang.queue, least_charge(self._draft, gang), self._draft.now_ms)
 
+    def is_beyond(self, gang: Gang, charge: Mapping[str, int]) -> bool:
+        """Whether a gang is within a guarantee with the least that it may be charged, and not with this charge."""
+        tree = self._draft.queues
+        if not tree.guaranteed:
+            return False
+        owned = tree.path(gang.queue)[entitled_from(self._draft, gang) :]
+        return not all(tree.is_within(queue, charge, self._draft.now_ms) for queue in owned)
+
     def keep_within(self, gang: Gang) -> None:
         """Keep a part of its queue's guarantee for a gang that is first in the queue but not within the guarantee,
         because other gangs of the queue use it. Owners go before borrowers, so small gangs behind it would use it all.
@@ -273,7 +281,7 @@ def is_owner_before(draft: Draft, gang: Gang, other: Gang) -> bool:
 def yields_to(draft: Draft, gang: Gang, other: Gang) -> bool:
     """Whether another gang goes before this one as an owner: it is within all guarantees of its path from a depth not
     below the one where the paths part, and this gang is so only from a greater depth, or not at all."""
-    mine, theirs = _entitled_from(draft, gang), _entitled_from(draft, other)
+    mine, theirs = entitled_from(draft, gang), entitled_from(draft, other)
     path, shared = draft.queues.path(other.queue), 0
     for queue, name in zip(path, draft.queues.path(gang.queue), strict=False):
         shared += queue == name
@@ -282,7 +290,7 @@ def yields_to(draft: Draft, gang: Gang, other: Gang) -> bool:
     return theirs <= min(shared, len(path) - 1) and mine > theirs
 
 
-def _entitled_from(draft: Draft, gang: Gang) -> int:
+def entitled_from(draft: Draft, gang: Gang) -> int:
     """The least depth from which a gang is within all guarantees of its path down to its queue."""
     tree, charge = draft.queues, least_charge(draft, gang)
     path = tree.path(gang.queue)
