@@ -201,8 +201,9 @@ def test_a_second_interrupt_cancels(house: dict[str, str], corral: Type) -> None
 def test_jobs_are_listed_and_fields_picked(corral: Type, submit: Submit) -> None:
     job = submit("--name", "listed", "--label", "for=listing", "--hold", "--", "true")
     shown = corral("ps", "--label", "for=listing").out.splitlines()
-    assert shown[0].split() == ["ID", "NAME", "QUEUE", "STATE", "GPUS", "AGE", "TIME"]
+    assert shown[0].split() == ["ID", "NAME", "QUEUE", "STATE", "GPUS", "AGE", "TIME", "NODES", "(REASON)"]
     assert shown[1].split()[:5] == [job, "listed", "default", "waiting", "(held)"]
+    assert shown[1].endswith(f"(job {job} is held; release it with: corral release {job})")
     assert corral("ps", "--label", "for=listing", "--fields", "id,labels").out.splitlines()[1].split() == [
         job, "for=listing",
     ]  # fmt: skip

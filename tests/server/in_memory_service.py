@@ -6,7 +6,7 @@ Events go to a journal in memory and into the state; explanations are worked out
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 from corral.core.accounts import accounts as a
 from corral.core.accounts.accounts import AccountEvent, Accounts, Role
@@ -24,12 +24,12 @@ from corral.core.model import JobSpec, QueueSpec, Settings
 from corral.core.snapshot import Snapshot
 from corral.core.state import State
 from corral.policy.catalog import policy as named_policy
-from corral.policy.explain.holds import explain
+from corral.policy.explain.holds import explain, first_reason
 from corral.runtime.base import LogPart, TaskKey
 from corral.server.auth import new_token
 from corral.server.durability import Batch
 from corral.server.ha.vitals import Vitals
-from corral.server.planner.questions import DryRunOutcome, WhyAnswer
+from corral.server.planner.questions import DryRunOutcome, StartOutlook, WhyAnswer
 from corral.store.journal import Entry, Record
 from corral.store.memory import MemoryJournal
 from corral.wire.codec import AnyEvent, decode, encode
@@ -186,6 +186,10 @@ class MemoryService:
 
     async def change_fleets(self, actor, command) -> Batch | Refusal:
         return self.do_fleets(actor, command(self.fleets, self.now_ms()))
+
+    async def outlooks(self, gangs: Sequence[str]) -> Mapping[str, StartOutlook]:
+        snapshot = Snapshot(self.state, self.now_ms())
+        return {gang: StartOutlook(first_reason(snapshot, self.policy, gang)) for gang in gangs}
 
     def reserved_start_ms(self, gang: str) -> int | None:
         return None

@@ -112,7 +112,7 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequenc
     rows = [[one_line(cell) for cell in row] for row in rows]
     widths = [max(len(title), *(width(row[n]) for row in rows), 0) for n, title in enumerate(titles)]
     if sys.stdout.isatty():
-        over = sum(widths) + 2 * (len(widths) - 1) - _columns()
+        over = sum(widths) + 2 * (len(widths) - 1) - terminal_columns(sys.stdout)
         for n in sorted((n for n, column in enumerate(columns) if column.shrinks), key=lambda n: -widths[n]):
             give = max(0, min(over, widths[n] - max(12, len(titles[n]))))
             widths[n], over = widths[n] - give, over - give
@@ -120,10 +120,10 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequenc
     return [head, *(_line(row, widths, columns) for row in rows)]
 
 
-def _columns() -> int:
+def terminal_columns(stream: Any) -> int:
     """As shutil.get_terminal_size; importing shutil takes longer than everything here."""
     stated = os.environ.get("COLUMNS", "")
-    return int(stated) if stated.isdecimal() and stated != "0" else os.get_terminal_size(sys.stdout.fileno()).columns
+    return int(stated) if stated.isdecimal() and stated != "0" else os.get_terminal_size(stream.fileno()).columns
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], columns: Sequence[Field[Any]]) -> str:
@@ -194,6 +194,11 @@ def state_text(state: str, note: str = "") -> str:
 def print_note(text: str = "", **how: Any) -> None:
     """Write a message for users to standard error, so that standard output has only results."""
     click.echo(_written(style(text, stream=sys.stderr, **how)), err=True, color=has_colour(sys.stderr) or None)
+
+
+def write_note(text: str) -> None:
+    """As ``print_note``, without an end of the line: it will be written over."""
+    click.echo(_written(text), err=True, nl=False, color=has_colour(sys.stderr) or None)
 
 
 def print_line(text: str = "") -> None:

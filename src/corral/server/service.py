@@ -7,6 +7,7 @@ never waits for it.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
 from contextlib import suppress
 
@@ -30,7 +31,7 @@ from corral.server.ha.vitals import Vitals
 from corral.server.loop import AccountCommand, Command, FleetCommand, Loop
 from corral.server.planner.client import PlannerError, PlannerLost
 from corral.server.planner.planning import Planning
-from corral.server.planner.questions import DryRunOutcome, PlannerAnswer, WhyAnswer
+from corral.server.planner.questions import DryRunOutcome, PlannerAnswer, StartOutlook, WhyAnswer
 from corral.server.vault.secret_store import SecretStore
 from corral.store.journal import Journal, Record
 from corral.store.lookup import Lookup
@@ -39,6 +40,9 @@ from corral.wire.details import NodeDetails
 log = structlog.get_logger(__name__)
 
 _FEED_AT_ONCE = 500
+_OUTLOOK_KEPT_S = 1.0
+_OUTLOOK_WAIT_S = 1.0
+_OUTLOOKS_MAX = 20_000
 _ASKED_AGAIN, _ASK_AGAIN_S = 100, 0.1
 
 
@@ -106,6 +110,9 @@ class ServerService(EventHub):
         super().__init__(loop.durability.journal.read)
         self._knowing = backend if isinstance(backend, Capabilities) else None
         self.is_ready = False
+        self._outlooks: dict[
+            str, tuple[float, StartOutlook | None]
+        ] = {}  # gang -> when it was asked for, and the answer
         self.closed: Refusal | None = None  # why no new jobs are accepted now
         if self._knowing is not None:
             loop.cannot_run_as = self._knowing.cannot_run_as
@@ -230,6 +237,28 @@ class ServerService(EventHub):
         """Why a gang waits, what blocks it, and what would help."""
         answer = await self._thought(lambda: self.planning.planner.why(gang, self.now_ms()))
         return answer.refusal or answer.why or Refusal("no_such_gang", f"there is no gang {gang!r}")
+
+    async def outlooks(self, gangs: Sequence[str]) -> Mapping[str, StartOutlook]:
+        """In short why these gangs wait, and when they are expected to start, as of the last few seconds. The planner
+        may be busy: then what is known is returned, and the rest is missing."""
+        now_s = time.monotonic()
+        stale = [gang for gang in gangs if self._outlooks.get(gang, (0.0, None))[0] < now_s - _OUTLOOK_KEPT_S]
+        if stale:
+            if len(self._outlooks) > _OUTLOOKS_MAX:
+                self._outlooks.clear()
+            asking = asyncio.ensure_future(self._look_out(stale))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_OUTLOOK_WAIT_S):
+                    await asyncio.shield(asking)
+        found = {gang: self._outlooks[gang][1] for gang in gangs if gang in self._outlooks}
+        return {gang: outlook for gang, outlook in found.items() if outlook is not None}
+
+    async def _look_out(self, gangs: Sequence[str]) -> None:
+        with suppress(PlannerLost, PlannerError):
+            answer = await self.planning.planner.outlooks(gangs, self.now_ms())
+            known = {each.hold.gang: each for each in answer.outlooks}
+            for gang in gangs:
+                self._outlooks[gang] = (time.monotonic(), known.get(gang))
 
     def reserved_start_ms(self, gang: str) -> int | None:
         """The start time that the last plan reserved for it, if it did."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from corral.cli.errors import INTERRUPTED
 from corral.cli.jobs.logs import LabelledPrinter, show_end_of_log
 from corral.cli.jobs.wait import ending, exit_code
+from corral.cli.jobs.waiting import RETURNS, STARTS, WaitingLine
 from corral.cli.render import clock, print_note
 
 if TYPE_CHECKING:
@@ -39,19 +40,29 @@ _BEHIND_S = 0.25  # the last output of a task is printed before its end is repor
 def attach(client: Client, job: str, after: int, quiet: bool = False) -> int:
     """Follow the job until it ends, and return its exit code. ``after``: report events after this record."""
     outputs = _Outputs(client, job)
+    waiting = WaitingLine(client, job, quiet)
+    waiting.begin()
     try:
         for event in _happenings(client, job, after):
+            if event.type in STARTS:
+                waiting.end()
+            elif event.type in RETURNS:
+                waiting.begin()
             if event.type in _BEGINS:
                 outputs.begin()
             if quiet or event.type in _NOT_SHOWN:
                 continue
             if event.type == "GangStopped":
                 time.sleep(_BEHIND_S)
-            print_note(f"{clock(event.at_ms)} {event.text}", dim=True)
+            with waiting.aside():
+                print_note(f"{clock(event.at_ms)} {event.text}", dim=True)
         outputs.finish()
         view = client.job(job)
     except KeyboardInterrupt:
+        waiting.end()
         return _leave(client, job)
+    finally:
+        waiting.end()
     if not quiet:
         if outputs.has_labels:  # the lines that explain it may be far up
             show_end_of_log(client, view)

@@ -9,6 +9,7 @@ import rich_click as click
 
 from corral.cli.errors import NOT_FOUND, Complaint
 from corral.cli.jobs.names import job_name
+from corral.cli.jobs.waiting import WaitingLine
 from corral.cli.option_types import Word
 from corral.cli.render import print_note
 from corral.cli.safe_text import LogText
@@ -51,8 +52,11 @@ def logs(job: str, **given: Any) -> None:
     wanted |= {"attempt": given["attempt"] or 0, "stream": _STREAMS.get(given["stream"], "")}
     out = LabelledPrinter(marks_errors=not wanted["stream"])
     with connected() as client:
+        waiting = WaitingLine(client, id, quiet=not given["follow"])
+        waiting.begin()
         try:
             for part in client.output(id, gang=given["gang"], **wanted):
+                waiting.end()
                 out.write(part)
             out.finish()
             if not out.has_written:
@@ -62,7 +66,10 @@ def logs(job: str, **given: Any) -> None:
                 raise
             raise Complaint(str(error), f"corral why {id} says what it waits for", exit_code=NOT_FOUND) from None
         except KeyboardInterrupt:
+            waiting.end()
             print_note(f"\nthe job continues; to see more: corral logs -f {job}", dim=True)
+        finally:
+            waiting.end()
 
 
 def _say_empty(client: Client, id: str, job: str, given: dict[str, Any]) -> None:

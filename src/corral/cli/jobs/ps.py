@@ -8,8 +8,20 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 from corral.cli.errors import Complaint
+from corral.cli.jobs.waiting import progress, waiting_text
 from corral.cli.option_types import Span, Words
-from corral.cli.render import Field, Listing, ago, clock, now_ms, print_line, print_note, state_text, style
+from corral.cli.render import (
+    STATE_COLOURS,
+    Field,
+    Listing,
+    ago,
+    clock,
+    now_ms,
+    print_line,
+    print_note,
+    state_text,
+    style,
+)
 from corral.cli.session import connected
 from corral.duration_text import span
 
@@ -19,7 +31,7 @@ if TYPE_CHECKING:
 
 ALIVE = ("waiting", "starting", "running", "stopping")
 OVER = ("succeeded", "failed", "cancelled")
-_USUAL = ("id", "name", "queue", "user", "state", "gpus", "age", "time", "why")
+_USUAL = ("id", "name", "queue", "user", "state", "gpus", "age", "time", "where")
 
 
 def run_ms(job: JobSummary) -> int | None:
@@ -29,11 +41,30 @@ def run_ms(job: JobSummary) -> int | None:
 
 
 def _state(job: JobSummary) -> str:
+    if job.array_size and job.counts is not None:
+        return style(progress(job.counts), fg=STATE_COLOURS.get(job.state))
     if job.held and job.state == "waiting":
         return state_text("waiting", "(held)")
     if job.state == "failed":
         return state_text("failed", f"({job.failure or job.exit_code})")
     return state_text(job.state)
+
+
+def _gpus(job: JobSummary) -> str:
+    """What it requests; of an array that has not ended, what it holds of that."""
+    return f"{job.gpus_held}/{job.gpus}" if job.array_size and job.state in ALIVE else str(job.gpus)
+
+
+def _nodes(job: JobSummary) -> str:
+    left = job.nodes_held - len(job.nodes)
+    return ",".join(job.nodes) + (f" and {left} more" if left > 0 else "")
+
+
+def _where(job: JobSummary) -> str:
+    """Where it runs; if it waits, why, and when it is expected to start."""
+    if job.nodes:
+        return _nodes(job)
+    return f"({waiting_text(job)})" if job.reason else job.why
 
 
 JOBS: Listing[JobSummary] = Listing(
@@ -43,7 +74,8 @@ JOBS: Listing[JobSummary] = Listing(
         "queue": Field(lambda job: job.queue, shrinks=True),
         "user": Field(lambda job: job.user),
         "state": Field(_state),
-        "gpus": Field(lambda job: str(job.gpus), right=True),
+        "gpus": Field(_gpus, right=True),
+        "gpus_held": Field(lambda job: str(job.gpus_held), title="HELD", right=True),
         "tasks": Field(lambda job: str(job.tasks), right=True),
         "priority": Field(lambda job: str(job.priority), right=True),
         "age": Field(lambda job: ago(job.submitted_ms), right=True, value=lambda job: now_ms() - job.submitted_ms),
@@ -58,6 +90,10 @@ JOBS: Listing[JobSummary] = Listing(
         "labels": Field(lambda job: ",".join(f"{key}={value}" for key, value in job.labels.items()), shrinks=True),
         "held": Field(lambda job: "held" if job.held else ""),
         "why": Field(lambda job: job.why, shrinks=True),
+        "reason": Field(lambda job: job.reason, shrinks=True),
+        "starts_ms": Field(lambda job: clock(job.starts_ms) if job.starts_ms else "", title="STARTS"),
+        "nodes": Field(_nodes, shrinks=True),
+        "where": Field(_where, title="NODES (REASON)", shrinks=True),
     },
     _USUAL,
 )
@@ -140,8 +176,8 @@ def _columns(given: dict[str, Any], found: list[JobSummary]) -> tuple[str, ...]:
     """Leaves out columns without information: the user if all jobs are yours, the reason if none is known."""
     is_own = given["user"] is None and not given["everybody"]
     unsaid = {"user"} if is_own else set()
-    if not any(job.why for job in found):
-        unsaid.add("why")
+    if not any(_where(job) for job in found):
+        unsaid.add("where")
     return tuple(name for name in _USUAL if name not in unsaid)
 
 

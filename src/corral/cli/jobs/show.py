@@ -11,6 +11,7 @@ import rich_click as click
 from corral.cli.jobs.logs import show_end_of_log
 from corral.cli.jobs.names import job_name
 from corral.cli.jobs.wait import failure_text
+from corral.cli.jobs.waiting import progress, waiting_text
 from corral.cli.render import Field, ago, clock, count, print_line, ranges, state_text, style, table, write_json
 from corral.cli.safe_text import one_line
 from corral.cli.session import connected
@@ -74,6 +75,9 @@ def _show_head(job: JobView, canceller: str) -> None:
         "queue": f"{job.queue}, priority {job.priority}, of {job.user}",
         "request": f"{count(job.tasks, 'task')}, {count(job.gpus, 'GPU')}"
         + (f", an array of {job.array_size}" if job.array_size else ""),
+        "progress": progress(job.counts) if job.array_size and job.counts is not None else "",
+        "holds": f"{count(job.gpus_held, 'GPU')} on {count(job.nodes_held, 'node')}" if job.nodes_held else "",
+        "waits": waiting_text(job) if job.reason else "",
         "command": shlex.join(job.command),
         "directory": job.directory,
         "submitted": f"{clock(job.submitted_ms)} ({ago(job.submitted_ms)} ago)",

@@ -10,6 +10,7 @@ import rich_click as click
 from corral.cli.errors import CANCELLED, FAULT
 from corral.cli.jobs.logs import show_end_of_log
 from corral.cli.jobs.names import job_name
+from corral.cli.jobs.waiting import progress
 from corral.cli.option_types import Span
 from corral.cli.render import print_note
 from corral.cli.session import connected
@@ -56,7 +57,12 @@ def exit_code(job: JobSummary) -> int:
 
 
 def ending(job: JobSummary) -> str:
-    """How the job ended, in one line."""
+    """How the job ended, in one line; of an array also how many of its elements did."""
+    array = f"; {progress(job.counts)}" if job.array_size and job.counts is not None else ""
+    return _ending(job) + array
+
+
+def _ending(job: JobSummary) -> str:
     took = f" after {span(job.ended_ms - job.started_ms)}" if job.ended_ms and job.started_ms else ""
     if job.state != "failed":
         return f"job {job.id} {job.state if job.state == 'succeeded' else 'was ' + job.state}{took}"

@@ -68,7 +68,8 @@ def _show_gang(gang: GangWhy, answer: WhyView) -> None:
                 (each.job and f"job {each.job}") or "a job of others",
                 f"{thousandths(each.gpu_milli)} GPUs",
                 f"{each.user} in {each.queue}" if each.user else "",
-                f"expected to end {ahead(each.ends_ms, answer.at_ms)}",
+                f"expected to end {ahead(each.ends_ms, answer.at_ms)}"
+                + (f": {each.assumption}" if each.assumption else ""),
             )
             for each in gang.in_the_way
         ]

@@ -7,6 +7,7 @@ snapshot. A gang that runs or has ended has no reasons. Must not know how reason
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 from msgspec.structs import replace
 
@@ -37,6 +38,13 @@ def explain(snapshot: Snapshot, policy: Policy, gang_id: str) -> r.Hold | Refusa
         return r.Hold(gang.id)
     case = _Case(snapshot, policy, gang)
     return r.Hold(gang.id, tuple(case.reasons()), tuple(case.in_the_way()))
+
+
+def first_reason(snapshot: Snapshot, policy: Policy, gang_id: str) -> r.Hold:
+    """The same in short: the first reason, without the gangs in the way."""
+    gang = snapshot.state.gangs[gang_id]
+    found = islice(_Case(snapshot, policy, gang).reasons(), 1) if gang.state is GangState.WAITING else ()
+    return r.Hold(gang.id, tuple(found))
 
 
 class _Case:
@@ -324,7 +332,8 @@ class _Case:
         for each in alone or others:
             holder = self.state.gangs[each.gang]
             milli = self.state.topology.least_charge(holder.demand, holder.demand.smallest).get(GPU_MILLI, 0)
-            self.reserving.append(r.InTheWay(holder.id, holder.queue, holder.user, milli, each.until_ms))
+            assumed = self._assumed_ms(holder)
+            self.reserving.append(r.InTheWay(holder.id, holder.queue, holder.user, milli, each.until_ms, assumed))
             yield r.ReservedFor(each.gang, each.at_ms)
 
     def _bounds(self, reservation: Reservation) -> Bounds:
@@ -344,7 +353,12 @@ class _Case:
             found = [] if self.reserving else self._leavers()
         for gang in sorted(found, key=lambda each: (self.snapshot.expected_end_ms(each), each.rank))[:IN_THE_WAY_MAX]:
             ends = self.snapshot.expected_end_ms(gang)
-            yield r.InTheWay(gang.id, gang.queue, gang.user, gang.gpu_milli, ends)
+            assumed = 0 if gang.state is GangState.STOPPING else self._assumed_ms(gang)
+            yield r.InTheWay(gang.id, gang.queue, gang.user, gang.gpu_milli, ends, assumed)
+
+    def _assumed_ms(self, gang: Gang) -> int:
+        """How long it is assumed to run if neither a limit nor an estimate is stated; 0 if one is."""
+        return 0 if gang.profile.expected_ms else self.snapshot.expected_ms(gang)
 
     def _leavers(self) -> list[Gang]:
         """The first to end, until it could start; of these only those whose seats or quota it would take."""

@@ -371,17 +371,27 @@ Reason = (
 
 
 class InTheWay(Struct, frozen=True, gc=False):
-    """A gang whose end would help, its user, and its expected end."""
+    """A gang whose end would help, its user, and its expected end. ``assumed_ms``: how long it is assumed to run,
+    because neither a limit nor an estimate was stated; 0: one was."""
 
     gang: str
     queue: str
     user: str
     gpu_milli: int
     ends_ms: int
+    assumed_ms: int = 0
 
     def text(self, now_ms: int, /) -> str:
-        has = quantity(GPU_MILLI, self.gpu_milli)
-        return f"{short_name(self.gang)} of {self.user} in {self.queue}, {has}, ends in {span(self.ends_ms - now_ms)}"
+        has, ends = quantity(GPU_MILLI, self.gpu_milli), span(self.ends_ms - now_ms)
+        told = f"{short_name(self.gang)} of {self.user} in {self.queue}, {has}, ends in {ends}"
+        return told + (f" ({assumption(self.assumed_ms)})" if self.assumed_ms else "")
+
+
+def assumption(assumed_ms: int) -> str:
+    """What is assumed of a job that states neither a limit nor an estimate."""
+    days, rest = divmod(assumed_ms, 86_400_000)
+    told = span(assumed_ms) if rest else "1 day" if days == 1 else f"{days} days"
+    return f"no limit stated; {told} assumed"
 
 
 class Hold(Struct, frozen=True, gc=False):

@@ -7,7 +7,7 @@ sends such requests there before they reach this module.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import NoReturn
@@ -22,7 +22,7 @@ from corral.server.clock import Clock
 from corral.server.ha.detached_wait import apart
 from corral.server.ha.vitals import WAITS_FOR, Vitals
 from corral.server.loop import AccountCommand, Command, FleetCommand
-from corral.server.planner.questions import DryRunOutcome, WhyAnswer
+from corral.server.planner.questions import DryRunOutcome, StartOutlook, WhyAnswer
 from corral.server.recovery import load_with_place
 from corral.server.service import EventFeed, EventHub
 from corral.store.chain import GENESIS
@@ -145,6 +145,10 @@ class Follower(EventHub):
 
     def subscribe(self) -> EventFeed:
         return EventFeed(self, self.durable_seq)
+
+    async def outlooks(self, gangs: Sequence[str]) -> Mapping[str, StartOutlook]:
+        del gangs  # only the leader's planner knows
+        return {}
 
     def reserved_start_ms(self, gang: str) -> int | None:
         return None

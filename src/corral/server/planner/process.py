@@ -12,6 +12,7 @@ import sys
 import time
 import traceback
 from importlib import import_module
+from typing import Any
 
 import msgspec
 from msgspec import structs
@@ -20,6 +21,7 @@ from corral.core.engine import Policy, apply_all
 from corral.core.fleets.outlook import could_come
 from corral.core.intake.commands import submit_many
 from corral.core.intake.refusal import Refusal
+from corral.core.model import GangState
 from corral.core.plan import MakeRoom, Place, Plan
 from corral.core.snapshot import Snapshot
 from corral.core.state import State
@@ -27,20 +29,22 @@ from corral.policy.catalog import PUBLISHED_MODULE, PUBLISHED_NAMES, standard
 from corral.policy.catalog import policy as named_policy
 from corral.policy.demand import needs
 from corral.policy.explain.advice import smallest_changes
-from corral.policy.explain.holds import explain
+from corral.policy.explain.holds import explain, first_reason
 from corral.policy.explain.reasons import Change, Hold, NeverFits, NodesMayCome, Quarantined
 from corral.server import gc_tuning
 from corral.server.journal_state import JournalState
 from corral.server.planner import pipe_frames
 from corral.server.planner.bisect import Search, search
 from corral.server.planner.forked import forked
-from corral.server.planner.questions import DryRunOutcome, PlannerAnswer, PlannerQuestion, WhyAnswer
+from corral.server.planner.questions import DryRunOutcome, PlannerAnswer, PlannerQuestion, StartOutlook, WhyAnswer
 from corral.wire.codec import FORMAT, decode
 from corral.wire.config import PolicyChoice
 
 #: With more waiting gangs than this, changes that would help are not tried: each of them needs a plan of its own.
 ADVICE_LINE_MAX = 20_000
 ADVISED_MAX = 4  # of the gangs of one dry run, the first ones
+#: Reservations of a plan that is made only to see when gangs will start, and reasons that are found for one request.
+FORESIGHT, OUTLOOKS_MAX = 50, 100
 #: A dry run may take this part of the time that a plan may take: a plan that is requested meanwhile is still in time.
 DRY_RUN_PART = 0.5
 
@@ -48,8 +52,9 @@ DRY_RUN_PART = 0.5
 class PlannerProcess:
     """A state that follows the journal, and a policy."""
 
-    def __init__(self, policy: Policy, timeout_s: float) -> None:
+    def __init__(self, policy: Policy, timeout_s: float, foresight: Policy | None = None) -> None:
         self.policy = policy
+        self._foresight = foresight  # the same policy, with reservations for many more gangs
         self._timeout_s = timeout_s  # of a plan
         self.known: JournalState
         self._last: tuple[int, Plan] | None = None  # the last plan, and the version of the state that it was made for
@@ -85,6 +90,9 @@ class PlannerProcess:
         question = msgspec.json.decode(body, type=PlannerQuestion)
         if kind == pipe_frames.WHY:
             return msgspec.json.encode(self.why(question))
+        if kind == pipe_frames.OUTLOOK:
+            self._last_plan(Snapshot(self.state, question.now_ms))
+            return forked(lambda: msgspec.json.encode(self._outlooks(question)), self._timeout_s * DRY_RUN_PART)
         return forked(lambda: msgspec.json.encode(self._prospects(question)), self._timeout_s * DRY_RUN_PART)
 
     def why(self, question: PlannerQuestion) -> PlannerAnswer:
@@ -121,6 +129,36 @@ class PlannerProcess:
         others = tuple(reason for reason in hold.reasons if not isinstance(reason, NeverFits))
         return structs.replace(hold, reasons=(NodesMayCome(names), *others))
 
+    def _outlooks(self, question: PlannerQuestion) -> PlannerAnswer:
+        """In short why gangs wait, and when they start. Gangs of one entry of the backlog have the same reason, which
+        is found once; of too many different ones only the first get a reason."""
+        snapshot, state = Snapshot(self.state, question.now_ms), self.state
+        starts = self._starts(snapshot)
+        known: dict[tuple[Any, ...], Hold] = {}
+        found: list[StartOutlook] = []
+        for name in question.gangs:
+            gang = state.gangs.get(name)
+            if gang is None or gang.state is not GangState.WAITING:
+                continue
+            held_why = state.jobs[gang.job].held_why
+            if held_why:
+                found.append(StartOutlook(Hold(name, (Quarantined(gang.job, held_why),))))
+                continue
+            is_alone = bool(gang.blockers or gang.claim)
+            shape = (name,) if is_alone else (gang.queue, gang.user, gang.priority, gang.profile)
+            if shape not in known and len(known) < OUTLOOKS_MAX:
+                known[shape] = self._hopeful(first_reason(snapshot, self._last_plan, name))
+            hold = known.get(shape, Hold(name))
+            found.append(StartOutlook(structs.replace(hold, gang=name), starts.get(name)))
+        return PlannerAnswer(outlooks=tuple(found))
+
+    def _starts(self, snapshot: Snapshot) -> dict[str, int]:
+        """When waiting gangs are expected to start: by reservations, as many as can be made in time."""
+        plans = [self._last_plan(snapshot)]
+        if self._foresight is not None and self.state.backlog.count <= ADVICE_LINE_MAX:
+            plans.append(self._foresight(snapshot))
+        return {each.gang: each.at_ms for plan in reversed(plans) for each in plan.reservations}
+
     def _prospects(self, question: PlannerQuestion) -> PlannerAnswer:
         """Submit the jobs and plan. Changes the state: only for a copy that is thrown away."""
         state, now_ms = self.state, question.now_ms
@@ -130,12 +168,18 @@ class PlannerProcess:
         apply_all(state, events, now_ms)
         snapshot = Snapshot(state, now_ms)
         plan = self.policy(snapshot)
+        self._last = (state.version, plan)
+        starts: dict[str, int] | None = None
         found: list[DryRunOutcome] = []
         for gang in [gang for job in question.specs for gang in state.jobs[job].gangs]:
             prospect = _foreseen(plan, gang, now_ms)
             if prospect is None:
                 hold = explain(snapshot, lambda _: plan, gang)
-                prospect = DryRunOutcome(gang, hold=None if isinstance(hold, Refusal) else hold)
+                starts = self._starts(snapshot) if starts is None else starts
+                seats = next((each.seats for each in plan.reservations if each.gang == gang), ())
+                prospect = DryRunOutcome(
+                    gang, seats, starts.get(gang), hold=None if isinstance(hold, Refusal) else hold
+                )
                 if prospect.hold is not None and len(found) < ADVISED_MAX:
                     prospect = structs.replace(prospect, changes=self._changes(snapshot, prospect.hold))
             found.append(prospect)
@@ -148,8 +192,7 @@ def _foreseen(plan: Plan, gang: str, now_ms: int) -> DryRunOutcome | None:
             return DryRunOutcome(gang, decision.seats, now_ms)
         if decision.gang == gang and isinstance(decision, MakeRoom):
             return DryRunOutcome(gang, decision.seats, victims=tuple(victim.gang for victim in decision.victims))
-    reservation = next((each for each in plan.reservations if each.gang == gang), None)
-    return None if reservation is None else DryRunOutcome(gang, reservation.seats, reservation.at_ms)
+    return None
 
 
 def chosen_policy(choice: PolicyChoice) -> Policy | Refusal:
@@ -165,7 +208,9 @@ def main(choice: str) -> None:
     settings = msgspec.json.decode(choice, type=PolicyChoice)
     chosen = chosen_policy(settings)
     assert not isinstance(chosen, Refusal), chosen
-    planner = PlannerProcess(chosen, settings.timeout_ms / 1000)
+    is_standard = settings.name == "standard"
+    foresight = standard(depth=FORESIGHT, patience_ms=settings.patience_ms) if is_standard else None
+    planner = PlannerProcess(chosen, settings.timeout_ms / 1000, foresight)
     gc_tuning.set_survivors_aside()
     looked_s = time.monotonic()
     while message := pipe_frames.read_frame(sys.stdin.buffer):

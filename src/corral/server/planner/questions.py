@@ -14,17 +14,25 @@ from corral.policy.explain.reasons import Change, Hold
 
 
 class PlannerQuestion(Struct, frozen=True, gc=False):
-    """Asks why a gang waits, or what would happen to these jobs, at this time."""
+    """Asks why a gang waits, what to expect of these gangs, or what would happen to these jobs, at this time."""
 
     now_ms: int
     gang: str = ""
     user: str = ""
     specs: dict[str, JobSpec] = {}
+    gangs: tuple[str, ...] = ()
 
 
 class WhyAnswer(Struct, frozen=True, gc=False):
     hold: Hold
     changes: tuple[Change, ...] = ()
+
+
+class StartOutlook(Struct, frozen=True, gc=False):
+    """Why a gang waits, in short: only its first reason, and no jobs in the way; and when it is expected to start."""
+
+    hold: Hold
+    starts_ms: int | None = None
 
 
 class DryRunOutcome(Struct, frozen=True, gc=False):
@@ -44,3 +52,4 @@ class PlannerAnswer(Struct, frozen=True, gc=False):
     refusal: Refusal | None = None
     why: WhyAnswer | None = None
     prospects: tuple[DryRunOutcome, ...] = ()
+    outlooks: tuple[StartOutlook, ...] = ()

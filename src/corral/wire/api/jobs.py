@@ -14,8 +14,24 @@ from corral.wire.api.constraints import Priority
 from corral.wire.api.words import CauseWord, FailureWord, GangStateWord, JobState
 
 
+class GangCounts(Answer, frozen=True):
+    """How many gangs of a job are in each state. In an array with one gang to each element these are its elements."""
+
+    total: int = 0
+    starting: int = 0
+    running: int = 0
+    stopping: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    cancelled: int = 0
+
+
 class JobSummary(Answer, frozen=True):
-    """A job in a list. ``gpus`` and ``tasks``: requested in total; ``attempts``: of all its gangs."""
+    """A job in a list. ``gpus`` and ``tasks``: requested in total; ``attempts``: of all its gangs.
+
+    ``gpus_held``: what it holds now; ``nodes``: the first nodes it runs on, of ``nodes_held``. ``reason``: why it
+    waits, in short; ``starts_ms``: when it is expected to start, if that is known.
+    """
 
     id: str
     name: str
@@ -35,6 +51,12 @@ class JobSummary(Answer, frozen=True):
     attempts: int = 0
     array_size: int = 0
     labels: dict[str, str] = field(default_factory=dict)
+    counts: GangCounts | None = None
+    gpus_held: int = 0
+    nodes: tuple[str, ...] = ()
+    nodes_held: int = 0
+    reason: str = ""
+    starts_ms: int | None = None
 
 
 class SeatView(Answer, frozen=True):
@@ -244,6 +266,7 @@ class InTheWayView(Answer, frozen=True):
     job: str = ""
     queue: str = ""
     user: str = ""
+    assumption: str = ""  # what its end is based on, if neither a limit nor an estimate is stated
 
 
 class ChangeView(Answer, frozen=True):

@@ -5,7 +5,9 @@ What is shown of a job comes from durable records; only its gangs are shown from
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from msgspec.structs import replace
@@ -13,8 +15,10 @@ from msgspec.structs import replace
 from corral.core.gang_id import index_of, job_of, role_of
 from corral.core.intake.refusal import Refusal
 from corral.core.model import GangState
+from corral.core.state import State
 from corral.server.api.handlers.selection import check_selector, selector_of
 from corral.server.api.handlers.views import (
+    Present,
     attempt_view,
     change_views,
     gang_view,
@@ -29,10 +33,13 @@ from corral.server.api.http.request import ApiRequest, Content, Reply, Shared
 from corral.server.api.http.shared_views import JSON, encode_json, in_steps
 from corral.server.auth import Verb, seen_queues
 from corral.server.planner.questions import WhyAnswer
-from corral.store.lookup import BadCursor, JobQuery, JobRow, Lookup
+from corral.store.lookup import BadCursor, JobPage, JobQuery, JobRow
 from corral.wire.api import GangWhy, JobList, JobState, WhyView
+from corral.wire.api.selector import Selector
 
 EXPLAINED_MAX = 5
+OUTLOOKS_MAX = 200  # jobs of a page for which the planner is asked
+NODES_SHOWN = 8
 _PLACES_KEPT = 100_000
 
 
@@ -40,12 +47,13 @@ async def list_jobs(request: ApiRequest) -> Reply:
     wanted = request.query
     query = replace(job_query(request, wanted, wanted.until_ms), limit=wanted.limit, cursor=wanted.cursor)
     try:
-        page, shows_others = await request.shared.look(_page, request.service.lookup, query, request.user)
+        page = await request.shared.look(request.service.lookup.jobs, query)
     except BadCursor as error:
         raise ApiError(400, "bad_cursor", str(error)[:200], field="cursor") from None
-    if shows_others:
+    if any(row.user != request.user for row in page.jobs):
         await request.audit_read("a list of others' jobs")
-    return Content(page, JSON)
+    present = await presents(request, page.jobs)
+    return Content(await request.shared.look(_encoded, page, present), JSON)
 
 
 def job_query(request: ApiRequest, wanted: Any, until_ms: int | None) -> JobQuery:
@@ -69,11 +77,66 @@ def job_query(request: ApiRequest, wanted: Any, until_ms: int | None) -> JobQuer
     )
 
 
-def _page(lookup: Lookup, query: JobQuery, user: str) -> tuple[bytes, bool]:
-    """An encoded page, and whether it shows jobs of other users. Runs in a reader thread: a page may be long."""
-    page = lookup.jobs(query)
-    body = encode_json(JobList(jobs=tuple(map(summary, page.jobs)), cursor=page.cursor))
-    return body, any(row.user != user for row in page.jobs)
+def _encoded(page: JobPage, present: Mapping[str, Present]) -> bytes:
+    """Runs in a reader thread: a page may be long."""
+    jobs = tuple(summary(row, present.get(row.id)) for row in page.jobs)
+    return encode_json(JobList(jobs=jobs, cursor=page.cursor))
+
+
+# ---- the present -----------------------------------------------------------------------------------------
+
+
+async def presents(request: ApiRequest, rows: Sequence[JobRow], selector: Selector | None = None) -> dict[str, Present]:
+    """What the unfinished of these jobs hold now, why they wait, and when they should start. ``selector``: for some
+    gangs of the only job."""
+    state, now_ms = request.service.state, request.service.now_ms()
+    live = {row.id if selector is None else selector.job: row.id for row in rows if not row.is_over}
+    held = await _holdings(state, live, selector)
+    waiting: dict[str, str] = {}
+    for job, key in live.items():
+        if job in state.jobs and key not in held and len(waiting) < OUTLOOKS_MAX:
+            first = await _first_waiting(state, job, selector)
+            if first:
+                waiting[key] = first
+    outlooks = await request.service.outlooks(tuple(waiting.values())) if waiting else {}
+
+    def sees(other: str) -> bool:
+        return sees_gang(request, other)
+
+    for key, gang in waiting.items():
+        outlook = outlooks.get(gang)
+        if outlook is not None:
+            reason = next((each.text for each in reason_views(outlook.hold, now_ms, sees)), "")
+            held[key] = Present(reason=reason, starts_ms=outlook.starts_ms)
+    return held
+
+
+async def _first_waiting(state: State, job: str, selector: Selector | None) -> str:
+    """The first gang that waits, of those that nothing but the cluster keeps from starting if there are some."""
+    first = ""
+    async for name in in_steps(list(state.jobs[job].gangs)):
+        gang = state.gangs.get(name)
+        if gang is None or gang.state is not GangState.WAITING:
+            continue
+        if selector is None or selector.takes(gang.index, gang.role):
+            if not gang.blockers:
+                return name
+            first = first or name
+    return first
+
+
+async def _holdings(state: State, live: Mapping[str, str], selector: Selector | None) -> dict[str, Present]:
+    gpus: dict[str, int] = {}
+    nodes: dict[str, dict[str, None]] = {}
+    async for gang in in_steps(list(state.holders.values())):
+        if gang.job in live and (selector is None or selector.takes(gang.index, gang.role)):
+            key = live[gang.job]
+            gpus[key] = gpus.get(key, 0) + gang.gpu_milli
+            nodes.setdefault(key, {}).update(dict.fromkeys(seat.node for seat in gang.all_seats))
+    return {
+        key: Present(gpus_held=-(-gpus[key] // 1000), nodes=tuple(islice(on, NODES_SHOWN)), nodes_held=len(on))
+        for key, on in nodes.items()
+    }
 
 
 async def show_job(request: ApiRequest) -> Reply:
@@ -89,7 +152,8 @@ async def show_job(request: ApiRequest) -> Reply:
     history = [attempt_view(each, partial(sees_gang, request)) async for each in in_steps(attempts)]
     if not selector.is_whole:
         row = narrowed(row, selector, gangs, history)
-    return job_view(row, gangs, history, shows_env)
+    present = await presents(request, (row,), None if selector.is_whole else selector)
+    return job_view(row, gangs, history, shows_env, present.get(row.id, Present()))
 
 
 async def seen_job(request: ApiRequest, verb: Verb) -> JobRow:
@@ -151,7 +215,13 @@ async def explain(request: ApiRequest) -> Reply:
     selector = selector_of(request)
     chosen = [] if job is None else [g for g in job.gangs if selector.takes(index_of(g), role_of(g))]
     waiting = [name for name in chosen if state.gangs[name].state is GangState.WAITING]
-    gangs = [_why(request, name, await request.service.explain(name), now_ms) for name in waiting[:EXPLAINED_MAX]]
+    shown = waiting[:EXPLAINED_MAX]
+    outlooks = await request.service.outlooks(tuple(shown)) if shown else {}
+    gangs = []
+    for name in shown:
+        outlook = outlooks.get(name)
+        starts_ms = request.service.reserved_start_ms(name) if outlook is None else outlook.starts_ms
+        gangs.append(_why(request, name, await request.service.explain(name), now_ms, starts_ms))
     return WhyView(
         job=row.id,
         state=JobState(row.state),
@@ -161,7 +231,9 @@ async def explain(request: ApiRequest) -> Reply:
     )
 
 
-def _why(request: ApiRequest, name: str, why: WhyAnswer | Refusal, now_ms: int) -> GangWhy | None:
+def _why(
+    request: ApiRequest, name: str, why: WhyAnswer | Refusal, now_ms: int, starts_ms: int | None
+) -> GangWhy | None:
     """None if the gang has ended and was dropped from memory while the planner worked on this."""
     gang = request.service.state.gangs.get(name)
     if gang is None or isinstance(why, Refusal):
@@ -176,5 +248,5 @@ def _why(request: ApiRequest, name: str, why: WhyAnswer | Refusal, now_ms: int) 
         reasons=tuple(reason_views(why.hold, now_ms, sees)),
         in_the_way=tuple(in_the_way_views(why.hold, now_ms, sees)),
         changes=tuple(change_views(why.changes)),
-        starts_ms=request.service.reserved_start_ms(name),
+        starts_ms=starts_ms,
     )

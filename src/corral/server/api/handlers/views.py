@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from corral.core.cluster.resources import Seat
 from corral.core.gang_id import job_of
 from corral.core.model import Blocker, Gang, Job, JobSpec
-from corral.policy.explain.reasons import Change, Hold
+from corral.policy.explain.reasons import Change, Hold, assumption
 from corral.store.lookup import AttemptRow, JobRow
 from corral.store.projection import state_of
 from corral.wire.api import (
@@ -23,6 +23,7 @@ from corral.wire.api import (
     AttemptView,
     ChangeView,
     FirstFailureView,
+    GangCounts,
     GangView,
     InTheWayView,
     JobState,
@@ -41,8 +42,18 @@ HIDDEN_GANG = "another job"
 S = TypeVar("S", bound=Struct)
 
 
-def summary(row: JobRow) -> JobSummary:
-    return JobSummary(**_summary(row))
+class Present(Struct, frozen=True):
+    """What a job holds now, why it waits and when it should start: the fields of a summary that are in no record."""
+
+    gpus_held: int = 0
+    nodes: tuple[str, ...] = ()
+    nodes_held: int = 0
+    reason: str = ""
+    starts_ms: int | None = None
+
+
+def summary(row: JobRow, present: Present | None = None) -> JobSummary:
+    return JobSummary(**_summary(row), **asdict(present or Present()))
 
 
 def _summary(row: JobRow) -> dict[str, Any]:
@@ -65,13 +76,25 @@ def _summary(row: JobRow) -> dict[str, Any]:
         "attempts": row.attempts,
         "array_size": row.array_size,
         "labels": dict(row.labels),
+        "counts": GangCounts(
+            total=row.gangs,
+            starting=row.starting,
+            running=row.running,
+            stopping=row.stopping,
+            succeeded=row.over - row.failed - row.cancelled,
+            failed=row.failed,
+            cancelled=row.cancelled,
+        ),
     }
 
 
-def job_view(row: JobRow, gangs: Sequence[GangView], history: Sequence[AttemptView], shows_env: bool) -> JobView:
+def job_view(
+    row: JobRow, gangs: Sequence[GangView], history: Sequence[AttemptView], shows_env: bool, present: Present
+) -> JobView:
     terms = {} if row.spec is None else _terms(row.spec, shows_env)
     return JobView(
         **_summary(row),
+        **asdict(present),
         gangs=tuple(gangs),
         history=tuple(history),
         **terms,
@@ -203,6 +226,7 @@ def without_strangers(reason: Any, sees: Sees) -> Any:
 
 def in_the_way_views(hold: Hold, now_ms: int, sees: Sees) -> Iterable[InTheWayView]:
     for each in hold.in_the_way:
+        assumed = assumption(each.assumed_ms) if each.assumed_ms else ""
         if sees(each.gang):
             yield InTheWayView(
                 gpu_milli=each.gpu_milli,
@@ -212,10 +236,13 @@ def in_the_way_views(hold: Hold, now_ms: int, sees: Sees) -> Iterable[InTheWayVi
                 job=job_of(each.gang),
                 queue=each.queue,
                 user=each.user,
+                assumption=assumed,
             )
         else:
             stranger = replace(each, gang=HIDDEN_GANG, user="another user", queue="another queue")
-            yield InTheWayView(gpu_milli=each.gpu_milli, ends_ms=each.ends_ms, text=stranger.text(now_ms))
+            yield InTheWayView(
+                gpu_milli=each.gpu_milli, ends_ms=each.ends_ms, text=stranger.text(now_ms), assumption=assumed
+            )
 
 
 def change_views(changes: Iterable[Change]) -> Iterable[ChangeView]:

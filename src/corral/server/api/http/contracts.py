@@ -22,7 +22,7 @@ from corral.runtime.base import LogPart, TaskKey
 from corral.server.durability import Batch
 from corral.server.ha.vitals import Vitals
 from corral.server.loop import AccountCommand, Command, FleetCommand
-from corral.server.planner.questions import DryRunOutcome, WhyAnswer
+from corral.server.planner.questions import DryRunOutcome, StartOutlook, WhyAnswer
 from corral.store.journal import Journal, Record
 from corral.store.lookup import Lookup
 from corral.wire.details import NodeDetails
@@ -131,6 +131,10 @@ class Service(Protocol):
     async def change(self, actor: str, command: Command, request: str = "") -> Batch | Refusal: ...
     async def change_accounts(self, actor: str, command: AccountCommand) -> Batch | Refusal: ...
     async def change_fleets(self, actor: str, command: FleetCommand) -> Batch | Refusal: ...
+    async def outlooks(self, gangs: Sequence[str]) -> Mapping[str, StartOutlook]:
+        """In short why gangs wait, and when they are expected to start, as far as the planner says in time."""
+        ...
+
     def reserved_start_ms(self, gang: str) -> int | None:
         """The reserved start time of a waiting gang, if it has a reservation."""
 
