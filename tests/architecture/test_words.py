@@ -24,10 +24,8 @@ PLACES = (*PAGES, *FOR_CONTRIBUTORS, *TESTS, *(place for place in PACKAGES if "_
 LEFT: dict[str, int] = {
     "tests/compatibility": 2,  # an account named nobody, and a field of an old image
     "tests/judges": 200,
-    "tests/mutants": 24,
     "tests/policy": 90,
     "tests/server": 1,  # a user named nobody
-    "tests/simulation": 12,
 }
 #: The list of banned words, and examples of them.
 WORDS = {"plain_words.py", "test_words.py"}

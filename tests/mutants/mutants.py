@@ -57,7 +57,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{CORE}/commit.py",
         "if seat.gpus & capacity.used[n]:",
         "if False:",
-        "A place is committed on GPUs that somebody has taken since.",
+        "A place is committed on GPUs that were taken since.",
         (f"{COMMIT}test_a_place_is_dropped_whole_if_one_of_its_gpus_was_taken",),
     ),
     Mutant(
@@ -105,7 +105,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{CORE}/commit.py",
         "if seat.gpus & capacity.claimed[n] or (",
         "if (",
-        "A late plan takes GPUs that are held for somebody else.",
+        "A late plan takes GPUs that are held for another gang.",
         (f"{COMMIT}test_what_was_freed_is_held_for_the_claimant",),
     ),
     Mutant(
@@ -161,7 +161,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{CORE}/cluster/capacity.py",
         "free = self.up[node] & ~self.used[node] & ~self.claimed[node]",
         "free = self.up[node] & ~self.used[node]",
-        "What was freed for a claimant is free for everybody.",
+        "What was freed for a claimant is free for every gang.",
         (f"{TRAPS}test_trap_03_gpus_that_were_freed_are_held_while_other_victims_drain",),
     ),
     Mutant(
@@ -194,7 +194,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{CORE}/cluster/slots.py",
         "groups = sum((usable & island).bit_count() // group for island in topology.islands(node))",
         "groups = usable.bit_count() // group",
-        "A tensor-parallel group is thought to fit across NVLink islands.",
+        "A tensor-parallel group is assumed to fit across NVLink islands.",
         (scenario("topology_tp_islands"), "tests/core/test_slots.py::test_slots"),
     ),
     Mutant(
@@ -283,7 +283,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{CORE}/settle.py",
         "if failure is FailureClass.PREEMPTED:",
         "if failure is FailureClass.CANCELLED:",
-        "A gang that was asked to leave has failed.",
+        "A gang that was evicted has failed.",
         (f"{TRAPS}test_trap_15_being_preempted_is_never_a_failure_however_often_and_however_soon",),
     ),
     Mutant(
@@ -364,7 +364,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{CORE}/queues/backlog.py",
         "if not self._ranks or gang.rank > self._ranks[-1]:",
         "if True:",
-        "Who returns to the line stands behind who came later.",
+        "A gang that is requeued is behind gangs that came later.",
         ("tests/core/test_backlog.py::test_who_returns_gets_its_place_back",),
     ),
     Mutant(
@@ -399,7 +399,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{POLICY}/backfill/calendar.py",
         "        if not binding:\n            return FREE",
         "        if binding or not binding:\n            return FREE",
-        "Small work takes the GPUs that were promised to the head of the line.",
+        "Small work takes the GPUs that are reserved for the first blocked gang.",
         (scenario("backfill_easy"),),
     ),
     Mutant(
@@ -407,7 +407,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{POLICY}/backfill/calendar.py",
         "each.at_ms < until and each.gang not in exempt",
         "each.gang not in exempt",
-        "Work that is gone before a promised start may not pass.",
+        "Work that ends before a reserved start may not be backfilled.",
         (scenario("backfill_until_it_starts"), scenario("backfill_easy")),
     ),
     Mutant(
@@ -415,7 +415,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{POLICY}/backfill/timetable.py",
         "barred[n] = _highest(capacity.free[n], needed[GPUS])",
         "barred[n] = 0",
-        "Work that comes later takes the GPUs that somebody was promised for good.",
+        "Work that comes later takes the GPUs of a durable reservation.",
         ("tests/policy/test_timetable.py::test_who_is_behind_takes_what_nobody_was_promised",),
     ),
     Mutant(
@@ -455,7 +455,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{POLICY}/backfill/patience.py",
         "yields_to(self._draft, gang, first)",
         "False",
-        "Who has waited too long goes before an owner, who takes it back a moment later.",
+        "A gang that has waited too long goes before an owner, who reclaims it at once.",
         ("tests/policy/test_patience.py::test_an_owner_goes_before_who_has_waited_too_long",),
     ),
     Mutant(
@@ -463,7 +463,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{POLICY}/cycle/standard.py",
         "if bounds is not None and self._make_room(walk, gang, bounds):",
         "if bounds is not None and self._make_room(walk, gang, FREE):",
-        "A queue at its limit that replaces its own takes seats that were promised to another.",
+        "A queue at its limit that replaces its own takes seats that are reserved for another.",
         (f"{LARGE}test_a_promised_start_is_kept_when_a_queue_at_its_limit_makes_room_for_its_own",),
     ),
     # ---- quota --------------------------------------------------------------------------------------------
@@ -505,7 +505,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{POLICY}/preemption/vacancy.py",
         "return (candidate.price, -candidate.gang.rank)",
         "return (candidate.price, candidate.gang.rank)",
-        "Of equally dear victims the one that came first leaves.",
+        "Of victims of equal cost the one that came first is preempted.",
         (f"{VICTIMS}test_of_equally_dear_victims_the_one_that_came_last_leaves",),
     ),
     Mutant(
@@ -524,7 +524,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{POLICY}/preemption/preemptor.py",
         "capacity.give_back(n, seat.gpus, seat.slice_mib, gang.amounts)",
         "pass",
-        "Somebody else is asked to leave though enough are leaving already.",
+        "Another gang is preempted though enough are stopping already.",
         (f"{TRAPS}test_trap_10_what_is_leaving_already_is_not_counted_against_the_newcomer",),
     ),
     Mutant(
@@ -548,7 +548,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{POLICY}/preemption/preemptor.py",
         "and not (spec.min_runtime_ms and run_ms(each) < spec.min_runtime_ms)",
         "",
-        "A gang is evicted before it has run as long as it was promised.",
+        "A gang is evicted before its minimum run time.",
         (scenario("preempt_min_runtime"),),
     ),
     Mutant(
@@ -564,7 +564,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{POLICY}/cycle/standard.py",
         "self.closures.close_everywhere(gang.demand, verdict, last_ms - self.now_ms + 1 if last_ms >= 0 else 0)",
         "self.closures.close_everywhere(gang.demand, verdict)",
-        "A demand is closed everywhere though somebody would be gone before a promised start begins.",
+        "A demand is closed everywhere though a gang would end before a reserved start.",
         ("tests/policy/test_closed_demands.py::test_giving_up_on_a_demand_changes_no_decision",),
     ),
     Mutant(
@@ -572,7 +572,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{CORE}/settle.py",
         "if failure is FailureClass.GPU_FAULT and _is_fenced(state, gang, node):",
         "if False:",
-        "A whole node is shunned for one GPU that nobody is placed on any more.",
+        "A whole node is shunned for one GPU that gets no task any more.",
         (
             f"{SETTLE}test_a_gpu_that_failed_is_fenced_alone_and_its_gang_goes_on_beside_it_at_once",
             scenario("failed_gpu_is_fenced_alone"),
@@ -600,7 +600,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{HEALTH}/nvml.py",
         'return getattr(error, "value", None) in gone',
         "return True",
-        "A GPU that does not answer one question is told as lost, and its job is ended.",
+        "A GPU that does not answer one question is reported lost, and its job is ended.",
         ("tests/health/test_devices.py::test_what_nvml_does_not_tell_is_unknown",),
     ),
     # ---- many machines -------------------------------------------------------------------------------------
@@ -609,7 +609,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{FLEET}/node_session.py",
         "self.known, self.is_heard = 0, False",
         "self.is_heard = False",
-        "What an agent tells after a restart is taken as known, and its tasks are never heard of again.",
+        "What an agent reports after a restart is taken as known, and its tasks are never reported again.",
         (
             f"{FLEET_BACKEND}test_an_agent_that_begins_again_on_a_node_that_was_given_up_is_believed_no_more_than_it_says",
         ),
@@ -638,7 +638,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "A server that slept gives all its machines up when it wakes.",
         ("tests/agent/test_lease.py::test_a_stalled_server_does_not_blame_the_nodes",),
     ),
-    # ---- promises between queues, seen by the judges -------------------------------------------------------
+    # ---- guarantees between queues, seen by the judges -------------------------------------------------------
     Mutant(
         "lend_of_children_ignored",
         f"{CORE}/queues/lending.py",
@@ -794,7 +794,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{POLICY}/cycle/standard.py",
         "seating, verdict = None, NoSeats.ALL_RESERVED",
         "seating = None",
-        "A gang that waits because of a reservation is not told of it.",
+        "A gang that waits because of a reservation does not say so.",
         (
             "tests/policy/test_explain.py::test_a_gang_that_may_use_its_grace_beyond_a_reserved_start_waits_for_that_start",
         ),
@@ -804,7 +804,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{POLICY}/cycle/closures.py",
         "for each in closed if each is not None and expected >= each[0]",
         "for each in reversed(closed) if each is not None and expected >= each[0]",
-        "A gang is told that its demand does not fit, though its own reason is another.",
+        "The reason of a gang is that its demand does not fit, though it is another.",
         ("tests/policy/test_closures.py::test_the_most_specific_verdict_is_told",),
     ),
     # ---- slices, memories, claims ---------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""The random driver on a cluster that changes: nodes and queues come, go and are described anew.
+"""The random driver on a cluster that changes: nodes and queues are added, removed and changed.
 
-Two laws more than the plain driver has. A change of the cluster disturbs nobody: gangs keep seats, claims and
-attempts. And preemption comes to rest: while nothing else changes, nobody is evicted again and again.
+Two laws more than the plain driver has. A change of the cluster disturbs no gang: gangs keep seats, claims and
+attempts. And preemption comes to rest: while nothing else changes, no gang is evicted again and again.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ChangingDriver(Driver):
         before = self._standing()
         change()
         if self._standing() != before:
-            raise LawBroken("a change of the cluster disturbed somebody")
+            raise LawBroken("a change of the cluster disturbed a gang")
 
     def _standing(self) -> list[object]:
         gangs = self.state.gangs.values()
@@ -125,7 +125,7 @@ class ChangingDriver(Driver):
     # ---- plans that come late -----------------------------------------------------------------------
 
     def _race(self) -> None:
-        """Law 5, where it matters: somebody who thinks otherwise was faster, and the plan comes late."""
+        """Law 5, where it matters: another change was faster, and the plan comes late."""
         rival = named_policy(self.rng.choice(("fifo", "sjf", "fair", "srtf")))
         assert not isinstance(rival, Refusal)
         late, faster = self.chosen(self._snapshot()), rival(self._snapshot())

@@ -1,7 +1,7 @@
 """A seeded random driver of the whole engine: submissions, ends, losses, drains, quota changes, late plans, late
 reports.
 
-The seed is the test case. Every law is checked after every event, and the owed effects against those derived anew.
+The seed is the test case. Every law is checked after every event, and the pending effects against those derived again.
 Time, randomness and the world live here; the engine under test knows none of them.
 """
 

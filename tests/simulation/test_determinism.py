@@ -46,7 +46,7 @@ def digest(seed: int, policy: str) -> str:
 
 
 def victims() -> list[str]:
-    """Who leaves, in the order in which they are told, when eight that are equally dear make room for one."""
+    """The evicted gangs, in order, when eight of equal cost make room for one."""
     world = World().rack("a", 1, 8).queue("team")
     for gpu in range(8):
         world.run(f"j{gpu}", seats=[seat("a0", gpu)])

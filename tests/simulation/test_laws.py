@@ -28,7 +28,7 @@ def test_no_law_is_broken_under(policy, seed):
 
 
 class ChangingCluster(Driver):
-    """The same, while nodes come, go and are described anew."""
+    """The same, while nodes are added, removed and changed."""
 
     added = 0
 
@@ -61,7 +61,7 @@ def test_no_law_is_broken_while_everything_changes(seed):
 
 @pytest.mark.parametrize(("seed", "steps"), [(9, 1_000), (71, 1_000), (315, 1_000)])
 def test_a_seed_of_upheaval_that_broke_a_law_once_breaks_none_now(seed, steps):
-    """9: what nobody keeps back was bounded by what the cluster has, for one GPU model at commit and not in the plan.
+    """9: what no queue keeps back was bounded by what the cluster has, for one GPU model at commit and not in the plan.
 
     71: a borrower took an owner below its guarantee by priority, the owner reclaimed, and so on for ever.
 
