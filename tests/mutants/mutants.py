@@ -289,7 +289,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "crash_loop_goes_on",
         f"{CORE}/settle.py",
-        'return [_finish(gang, GangState.FAILED, "crash loop", now_ms, failure)]',
+        'return [_finish(gang, GangState.FAILED, _why("crash loop", first), now_ms, failure)]',
         "pass",
         "A gang that fails at once is started for ever.",
         (f"{SETTLE}test_a_crash_loop_is_stopped_even_if_retries_are_without_end",),
