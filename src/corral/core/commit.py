@@ -12,7 +12,7 @@ from typing import Any
 from corral.core import events as e
 from corral.core.apply_gangs import is_in_backlog
 from corral.core.cluster.resources import GPU_MILLI, Amounts, Seat, amount_of
-from corral.core.model import Cause, Gang, GangState
+from corral.core.model import Cause, Gang, GangState, Reservation
 from corral.core.plan import Decision, DropClaim, Evict, Grow, MakeRoom, Place, Plan, Repair
 from corral.core.snapshot import Draft, Snapshot
 from corral.core.state import State, lasts
@@ -38,15 +38,22 @@ def _reserve(state: State, plan: Plan, served: Container[str], now_ms: int) -> l
     if not plan.keeps and not plan.remembers:
         return []
     given, known = {each.gang: each for each in plan.reservations}, state.reservations
+    moved = tuple(each for each in plan.moved if each.gang in known and each.gang not in served)
+    later = {each.gang for each in moved}
     changed = tuple(
         each
         for each in plan.reservations
-        if (each != known.get(each.gang) if plan.keeps else each.gang not in known)
+        if (each != known.get(each.gang) if plan.keeps else _is_new(each, known.get(each.gang), later))
         and each.gang not in served
         and _is_in_line(state, each.gang)
     )
     withdrawn = tuple(name for name in state.reservations if name not in given and name not in served)
-    return [e.StartsPromised(now_ms, changed, withdrawn)] if changed or withdrawn else []
+    return [e.StartsPromised(now_ms, changed, withdrawn, moved)] if changed or withdrawn or moved else []
+
+
+def _is_new(given: Reservation, known: Reservation | None, moved: Container[str]) -> bool:
+    """Whether a reservation that a plan remembers is to be recorded: its time, only if another gang made it later."""
+    return known is None or (given.gang in moved and given.at_ms != known.at_ms)
 
 
 def _is_in_line(state: State, name: str) -> bool:

@@ -22,6 +22,7 @@ from corral.core.model import (
     QueueSpec,
     Reservation,
     Settings,
+    StartMoved,
     Suspension,
 )
 
@@ -315,10 +316,12 @@ class GangPriorityChanged(_GangEvent, frozen=True, gc=False, tag=True):
 
 
 class StartsPromised(_Event, frozen=True, gc=False, tag=True):
-    """Durable reservations were made or changed for these gangs, and withdrawn for others."""
+    """Durable reservations were made or changed for these gangs, and withdrawn for others. ``moved``: which gangs, by
+    which right, made a start later than the one reserved before."""
 
     promises: tuple[Reservation, ...]
     withdrawn: tuple[str, ...] = ()
+    moved: tuple[StartMoved, ...] = ()
 
 
 NodeEvent = (

@@ -328,6 +328,24 @@ class Reservation(Struct, frozen=True, gc=False):
     seats: tuple[Seat, ...]
 
 
+class Right(StrEnum):
+    """By which right a gang has its turn before one with a reservation."""
+
+    PRIORITY = "priority"
+    GUARANTEE = "guarantee"  # it is within its guarantee, and the other is not
+    PATIENCE = "patience"  # it has waited longer than the patience of the policy
+    RESERVATION = "reservation"  # it got its own reservation before, or is an earlier gang of the same user and queue
+    LIMIT = "limit"  # it waits for a limit, or for a guarantee, that both share, and a part of that is kept for it
+
+
+class StartMoved(Struct, frozen=True, gc=False):
+    """A reserved start is later than before, or withdrawn, because another gang had its turn before, by this right."""
+
+    gang: str
+    by: str
+    right: Right
+
+
 class OutOfTurn(Struct, frozen=True, gc=False):
     """A gang was served out of turn because it had waited too long. ``until_ms``: until then no other gang of its
     priority and kinds of nodes is, if it runs for its expected time. ``gang``: empty once it has ended; then the time

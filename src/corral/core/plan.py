@@ -12,7 +12,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from corral.core.cluster.resources import Seat
-from corral.core.model import Cause, FailureClass, Gang, Reservation
+from corral.core.model import Cause, FailureClass, Gang, Reservation, StartMoved
 from corral.core.queues.quota import Shortfall
 
 
@@ -138,7 +138,8 @@ class Plan(Struct, frozen=True, gc=False):
 
     ``keeps``: the reservations are durable, so later plans must respect them; earlier ones not among them are
     withdrawn. ``remembers``: the same, but later plans need only know which gangs have a reservation, and not for when.
-    ``parts``: what is kept within limits, if that delayed a gang. ``why``: why the others wait; not sent with the plan.
+    ``parts``: what is kept within limits, if that delayed a gang. ``moved``: reservations of earlier plans that begin
+    later now, or were withdrawn, and for which gangs. ``why``: why the others wait; not sent with the plan.
     """
 
     at_ms: int
@@ -148,4 +149,5 @@ class Plan(Struct, frozen=True, gc=False):
     keeps: bool = False
     parts: tuple[PartKept, ...] = ()
     remembers: bool = False
+    moved: tuple[StartMoved, ...] = ()
     why: Why | None = None

@@ -7,7 +7,9 @@ should; and by one that was promised a start before it in the same plan and can 
 
 from __future__ import annotations
 
-from tests.judges.runs.lives import Life, Stay, lives
+from corral.core import events as e
+from corral.core.model import Right, StartMoved
+from tests.judges.runs.lives import Life, lives
 from tests.judges.runs.site import MINUTE, Run, since
 
 
@@ -51,9 +53,8 @@ def _goes_before(run: Run, mover: Life, mine: Life, after_ms: int, until_ms: int
         return True
     if mover.spec.priority < mine.spec.priority:
         return False
-    began = [stay for stay in mover.stays if after_ms <= stay.placed_ms <= until_ms]
     is_older = (mover.queue, mover.user) == (mine.queue, mine.user) and mover.submitted_ms < mine.submitted_ms
-    return is_older or any(_was_overdue(run, mover, stay) for stay in began)
+    return is_older or _was_overdue(run, mover, after_ms, until_ms)
 
 
 def _may_be_owed(run: Run, mover: Life, mine: Life) -> bool:
@@ -66,6 +67,97 @@ def _may_be_owed(run: Run, mover: Life, mine: Life) -> bool:
     )
 
 
-def _was_overdue(run: Run, life: Life, stay: Stay) -> bool:
-    waited = [until - begin for begin, until in life.waits if until == stay.placed_ms]
-    return run.site.patience_ms is not None and any(each >= run.site.patience_ms for each in waited)
+def _was_overdue(run: Run, life: Life, after_ms: int, until_ms: int) -> bool:
+    """Whether a gang had waited for longer than anyone should at some time of a period."""
+    patience = run.site.patience_ms
+    return patience is not None and any(
+        begin + patience <= min(until_ms, run.end_ms if end is None else end) and (end is None or end >= after_ms)
+        for begin, end in life.waits
+    )
+
+
+# ---- the record ----------------------------------------------------------------------------------------------------
+
+
+def judge_moved_starts(run: Run) -> list[str]:
+    """Every start that the journal says is reserved: it was kept, or the journal says by then who moved it and by which
+    right, and that gang had this right; or nothing is reserved for a gang any more that has no seats to wait for."""
+    known, found = lives(run), list[str]()
+    records = [event for event in run.events if isinstance(event, e.StartsPromised)]
+    for event in records:
+        for promise in event.promises:
+            mine = known[promise.gang]
+            is_kept = any(event.at_ms <= stay.placed_ms <= promise.at_ms for stay in mine.stays)
+            if is_kept or promise.at_ms > run.end_ms:
+                continue
+            moves = [
+                (later.at_ms, each)
+                for later in records
+                if event.at_ms < later.at_ms <= promise.at_ms or (later.at_ms == event.at_ms and later is not event)
+                for each in later.moved
+                if each.gang == promise.gang
+            ]
+            told = f"a start of {promise.gang} at {since(promise.at_ms) / MINUTE:.1f} min was reserved"
+            told += f" at {since(event.at_ms) / MINUTE:.1f} min"
+            if not moves:
+                found.append(f"{told}, and nobody is recorded to have moved it")
+            elif not any(_has_right(run, known, at_ms, each) for at_ms, each in moves):
+                movers = ", ".join(f"{each.by} ({each.right})" for _, each in moves)
+                found.append(f"{told} and moved by {movers}, without that right")
+    return found
+
+
+def _has_right(run: Run, known: dict[str, Life], at_ms: int, moved: StartMoved) -> bool:
+    mover, mine = known[moved.by], known[moved.gang]
+    match moved.right:
+        case Right.PRIORITY:
+            return mover.spec.priority > mine.spec.priority
+        case Right.GUARANTEE:
+            return _may_be_owed(run, mover, mine) or _is_guaranteed(run, mover)
+        case Right.PATIENCE:
+            return mover.spec.priority >= mine.spec.priority and _was_overdue(run, mover, at_ms, at_ms)
+        case Right.RESERVATION:
+            return mover.spec.priority == mine.spec.priority and (
+                _is_older(mover, mine) or _had_one_before(run, moved.by, moved.gang, at_ms)
+            )
+        case Right.LIMIT:
+            return _shares_a_bound(run, mover, mine)
+
+
+def _shares_a_bound(run: Run, mover: Life, mine: Life) -> bool:
+    """Whether the two have a limit or a guarantee in common; what somebody does not lend is in common to all."""
+    above = {name for name in _path(mover) if name in _path(mine)}
+    return any(
+        spec.lend
+        or (spec.name in above and (spec.limit or spec.guarantee or (spec.user_limit and mover.user == mine.user)))
+        for spec in run.site.queues
+    )
+
+
+def _path(life: Life) -> list[str]:
+    parts = life.queue.split("/")
+    return ["/".join(parts[: n + 1]) for n in range(len(parts))]
+
+
+def _is_guaranteed(run: Run, mover: Life) -> bool:
+    """Whether a queue of its path is guaranteed anything: then it may go before who is not within that guarantee."""
+    return any(
+        spec.guarantee and (mover.queue == spec.name or mover.queue.startswith(f"{spec.name}/"))
+        for spec in run.site.queues
+    )
+
+
+def _is_older(mover: Life, mine: Life) -> bool:
+    return (mover.queue, mover.user) == (mine.queue, mine.user) and mover.submitted_ms <= mine.submitted_ms
+
+
+def _had_one_before(run: Run, mover: str, gang: str, at_ms: int) -> bool:
+    """Whether one gang had its reservation before another had."""
+    order = list[str]()
+    for event in run.events:
+        if isinstance(event, e.GangPlaced | e.GangClaimed) and event.at_ms < at_ms and event.gang in order:
+            order.remove(event.gang)
+        elif isinstance(event, e.StartsPromised) and event.at_ms <= at_ms:
+            order = [name for name in order if name not in event.withdrawn or event.at_ms == at_ms]
+            order += [each.gang for each in event.promises if each.gang not in order]
+    return mover in order and gang in order and order.index(mover) < order.index(gang)

@@ -23,7 +23,7 @@ from tests.judges.runs.drains import judge_drains
 from tests.judges.runs.equals import judge_equals
 from tests.judges.runs.lives import lives
 from tests.judges.runs.peace import at_one_moment, in_vain, left_out, ping_pong
-from tests.judges.runs.reserved_starts import judge_reserved_starts
+from tests.judges.runs.reserved_starts import judge_moved_starts, judge_reserved_starts
 from tests.judges.runs.shares import judge_shares
 from tests.judges.runs.sharing import judge_idle, judge_turns
 from tests.judges.runs.shrink import shrink, told
@@ -70,7 +70,7 @@ KINDS = {
             "a drain ends": lambda run: judge_drains(run, STOP_MS),
         },
     ),
-    "promised": Kind(promised_site, 15, {"promised starts": judge_reserved_starts}),
+    "promised": Kind(promised_site, 15, {"promised starts": judge_reserved_starts, "moved starts": judge_moved_starts}),
     "endless": Kind(endless_site, 10, {"shares": lambda run: judge_shares(run, FIRST_HOURS, FIRST_HOURS + DAY)}),
     "flood": Kind(flood_site, 15, {"bounded waits": judge_large}),
     "easy": Kind(easy_site, 10, {"EASY": judge_easy}),

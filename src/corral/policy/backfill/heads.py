@@ -2,24 +2,34 @@
 
 Shares change with every start and end, and with them the order. If the next gang in order took what is kept for
 another, large gangs would get reservations again and again and never start. So a reservation binds later plans: only
-a higher priority, or an owner within its guarantee, goes before. See docs/decisions/0024. Places no gang.
+a higher priority, an owner within its guarantee, or an overdue gang goes before; the plan records which one did, by
+which right. See docs/decisions/0024. Places no gang.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
-from corral.core.model import Gang
+from corral.core.cluster.resources import Seat
+from corral.core.model import NEVER_MS, Gang, Reservation, Right, StartMoved
+from corral.core.plan import PartKept
 from corral.core.snapshot import Draft
 from corral.policy.cycle.walk import Walk
-from corral.policy.quota.limits import entitled_from, is_owner_before
+from corral.policy.quota.limits import entitled_from, is_owner_before, yields_to
+
+MOVERS_MAX = 8  # gangs that are recorded as the reason why one start was moved
 
 
 class Heads:
     """Gangs that go before the turn of others in one draft. ``reserved``: their names, in the order of reservation."""
 
     def __init__(self, draft: Draft, reserved: Iterable[str]) -> None:
-        self._draft, self._all = draft, frozenset(reserved)
+        self._draft, self._all = draft, tuple(reserved)
+        self._pending = [draft.state.gangs[name] for name in self._all]  # these had no turn yet
+        self._before: dict[str, dict[str, Right]] = {}  # gang -> gangs that had their turn before it, by which right
+        self._overrun: dict[
+            str, dict[str, Right]
+        ] = {}  # the same, after its turn: the time is made again in the next plan
         self._reserved = sorted([draft.state.gangs[name] for name in reserved], key=lambda gang: -gang.priority)
 
     def is_one(self, gang: Gang) -> bool:
@@ -54,6 +64,65 @@ class Heads:
                 if entitled_from(self._draft, each) > owned and self._goes_before(each, gang) and walk.is_open(each):
                     return True
         return False
+
+    # ---- who went before, and by which right -------------------------------------------------------------------
+
+    def rights_of(self, gang: Gang, is_overdue: bool) -> dict[str, Right]:
+        """The gangs with a reservation that had no turn yet, and by which right this one has its turn before them.
+        Call it before the turn of every gang."""
+        if not self._pending:
+            return {}
+        self._pending = [each for each in self._pending if each is not gang]
+        found = {each.id: self._right_over(gang, each, is_overdue) for each in self._pending}
+        return {name: right for name, right in found.items() if right is not None}
+
+    def passed(self, gang: Gang, rights: dict[str, Right]) -> None:
+        """A gang has taken seats, or got a reservation, by these rights."""
+        for name, right in rights.items():
+            before = self._before.setdefault(name, {})
+            if len(before) < MOVERS_MAX:
+                before[gang.id] = right
+
+    def kept_from(self, gang: Gang, part: PartKept) -> None:
+        """This gang waits because a part of a limit is kept for another one."""
+        if self.is_one(gang):
+            self._before.setdefault(gang.id, {})[part.gang] = Right.LIMIT
+
+    def overrun(self, gang: Gang, seats: Sequence[Seat], unbound: Container[str], made: Iterable[Reservation]) -> None:
+        """An owner has taken seats that are reserved for others. ``unbound``: gangs whose reservations do not bind it;
+        ``made``: the reservations of this plan so far."""
+        taken = {seat.node: 0 for seat in seats}
+        for seat in seats:
+            taken[seat.node] |= seat.gpus
+        until_ms = self._draft.now_ms + self._draft.snapshot.hold_ms(gang)
+        for each in made:
+            if each.gang in unbound and each.gang in self._all and each.at_ms < until_ms:
+                if any(seat.gpus & taken.get(seat.node, 0) for seat in each.seats):
+                    self._overrun.setdefault(each.gang, {})[gang.id] = Right.GUARANTEE
+
+    def moved(self, made: Iterable[Reservation]) -> tuple[StartMoved, ...]:
+        """Of the starts that were reserved before, those that are later now or not reserved any more, each with the
+        gangs that had their turn before. ``made``: the reservations of this plan."""
+        known, starts = self._draft.state.reservations, {each.gang: each.at_ms for each in made}
+        found: list[StartMoved] = []
+        for name in [name for name in self._all if name not in self._draft.served]:
+            is_later = starts.get(name, NEVER_MS) > known[name].at_ms
+            movers = {**(self._before.get(name, {}) if is_later else {}), **self._overrun.get(name, {})}
+            found += [StartMoved(name, by, right) for by, right in movers.items()]
+        return tuple(found)
+
+    def _right_over(self, gang: Gang, head: Gang, is_overdue: bool) -> Right | None:
+        if gang.priority > head.priority:
+            return Right.PRIORITY
+        if is_owner_before(self._draft, gang, head) or yields_to(self._draft, head, gang):
+            return Right.GUARANTEE
+        if is_overdue:
+            return Right.PATIENCE
+        is_first = gang.id in self._all and self._all.index(gang.id) < self._all.index(head.id)
+        is_older = _is_like(gang, head) and gang.rank < head.rank
+        return Right.RESERVATION if gang.priority == head.priority and (is_first or is_older) else None
+
+    # ---- which goes first --------------------------------------------------------------------------------------
 
     def _rivals(self, gang: Gang) -> list[Gang]:
         """Gangs that have a reservation and are no less important, also on other nodes: they may share a limit."""

@@ -60,6 +60,7 @@ class Standard:
             keeps=cycle.keeps,
             parts=cycle.limits.made(),
             remembers=cycle.remembers,
+            moved=cycle.heads.moved(made),
             why=cycle.closures.why,
         )
 
@@ -121,6 +122,7 @@ class Cycle:
                 self.draft.place_on_claim(gang, seats)
                 if self.takeovers.may_be_of(gang):
                     self.room.started(gang, seats)
+                self.limits.started(gang, self.state.charge_for(gang.demand.task, seats))
                 spread = spread_of(self.state.topology, seats)
                 self.decisions.append(Place(gang.id, gang.attempt + 1, seats[:size], seats[size:], spread))
 
@@ -147,7 +149,7 @@ class Cycle:
         walk = Walk(self.draft, self.parts.order, self.room, self.closures, self.pools)
         self.closures.close_demands(self.full & self.state.backlog.demands.keys(), NoSeats.NONE_FREE)
         for first in self.takeovers.beneficiaries():
-            self._serve(walk, first)
+            self._take_turn(walk, first)
             self.draft.keep()
         while not self._is_stuck() and not self.takeovers.found and (gang := walk.next()) is not None:
             if self._is_held_back(walk, gang):
@@ -155,7 +157,7 @@ class Cycle:
             overdue = self.patience.before(walk, self.closures, gang)
             self.out_of_turn = overdue is not None
             chosen = overdue or self.heads.before(walk, gang) or gang
-            self._serve(walk, chosen)
+            self._take_turn(walk, chosen)
             if self.heads.is_one(chosen) and not walk.is_open(chosen):
                 self.closures.promote()  # owners may have been held back for it
             if overdue is not None and self._is_dealt_with(overdue):
@@ -168,6 +170,12 @@ class Cycle:
         """Whether an owner has no turn yet, because a reserved start of its queue, by a borrower, comes before it."""
         is_behind = self.parts.order.owners_first and self.heads.holds_back(walk, gang)
         return is_behind and self.closures.demote(gang, self.snapshot.expected_ms(gang))
+
+    def _take_turn(self, walk: Walk, gang: Gang) -> None:
+        rights, reserved = self.heads.rights_of(gang, self.out_of_turn), len(self.calendar.reservations)
+        self._serve(walk, gang)
+        if rights and (gang.id in self.draft.served or len(self.calendar.reservations) > reserved):
+            self.heads.passed(gang, rights)
 
     def _is_dealt_with(self, gang: Gang) -> bool:
         """Whether the gang starts, or its pool has all its reservations. False if quota blocks it, or if its start
@@ -206,6 +214,7 @@ class Cycle:
         part = self.limits.in_the_way_of(gang, least_charge(self.draft, gang))
         if part is not None:  # gangs that end before the part is needed may still pass
             from_ms = min(self.snapshot.expected_ms(gang), part.at_ms - self.now_ms)
+            self.heads.kept_from(gang, part)
             if not part.is_guarantee:
                 self.closures.close_for_part(gang, part, from_ms)
                 return
@@ -216,20 +225,24 @@ class Cycle:
         in_vain = None if gang.profile.avoid else self._in_vain.get((demand, bounds))
         verdict = in_vain or self._place(gang, bounds, exempt)
         if verdict is None or (part is None and in_vain is None and self._make_room(walk, gang, bounds)):
-            self._served(walk, gang)
+            self._served(walk, gang, exempt)
         else:
             self._block(gang, pool, bounds, exempt, part or verdict)
 
-    def _served(self, walk: Walk, gang: Gang) -> None:
+    def _served(self, walk: Walk, gang: Gang, exempt: list[str]) -> None:
         walk.served(gang)
+        decision = self.decisions[-1] if exempt and self.decisions else None
+        if isinstance(decision, Place | MakeRoom) and decision.gang == gang.id:
+            self.heads.overrun(gang, decision.seats, exempt, self.calendar.reservations)
         if self.limits.let_go(gang):
             self.closures.reopen([gang.queue])
 
     def _bar(self, walk: Walk, gang: Gang, pool: Pool, shortfall: Shortfall) -> None:
         """Quota blocks the gang, unless others are preempted for it. Its part of the limit is kept for it."""
-        bounds = self.calendar.bounds(gang, self._exempt(gang)) if self.room.is_worth_asking(gang) else None
-        if bounds is not None and self._make_room(walk, gang, bounds):
-            self._served(walk, gang)
+        is_worth_asking = self.room.is_worth_asking(gang)
+        exempt = self._exempt(gang) if is_worth_asking else []
+        if is_worth_asking and self._make_room(walk, gang, self.calendar.bounds(gang, exempt)):
+            self._served(walk, gang, exempt)
         elif shortfall.kind == "not_lent" and self._is_owner(gang):
             # it waits for GPUs of its guarantee, not for borrowed ones
             self._block(gang, pool, FREE, [], shortfall)
@@ -250,7 +263,8 @@ class Cycle:
 
     def _reserve_again(self, gang: Gang, pool: Pool) -> None:
         """Reserve a start again for a gang that quota blocks now: it may be allowed to start by then."""
-        is_due = self.heads.is_one(gang) and self._blocked_in(pool) < self.parts.backfill.depth
+        blocked = self.blocked.get(pool, ())
+        is_due = self.heads.is_one(gang) and gang.id not in blocked and len(blocked) < self.parts.backfill.depth
         if is_due and self._reserve(gang, is_barred=True):
             self.blocked.setdefault(pool, []).append(gang.id)
 

@@ -18,6 +18,7 @@ from corral.core.queues.backlog import BacklogEntry, Bucket
 from corral.core.queues.quota import ROOT
 from corral.core.queues.terms import contested
 from corral.core.snapshot import Draft
+from corral.policy.backfill.pools import Pool, Pools
 from corral.policy.cycle.fairness import Shares
 from corral.policy.cycle.order import Key, Order
 
@@ -34,8 +35,7 @@ _BOUND, _SHARE, _EXACT = range(3)
 
 
 class Guarantees:
-    """What queues may still use within their own guarantees, in a draft. What others free counts in the next plan,
-    unless the queue itself is served before."""
+    """What queues may still use within their own guarantees, in a draft."""
 
     def __init__(self, draft: Draft) -> None:
         self.tree = draft.queues
@@ -46,10 +46,13 @@ class Guarantees:
         self._may_owe: dict[str, bool] = {}
         self._charges: dict[Demand, tuple[tuple[str, int], ...]] = {}
 
-    def charged(self, queue: str) -> None:
+    def charged(self, queue: str) -> bool:
+        """What a queue uses has changed. Whether one of its path is guaranteed anything."""
+        is_guaranteed = False
         for name in self.tree.path(queue):
-            self._left.pop(name, None)
+            is_guaranteed = bool(self._left.pop(name, None)) or is_guaranteed
             self._may_owe.pop(name, None)
+        return is_guaranteed
 
     def may_owe(self, queue: str) -> bool:
         """Whether a small enough gang could be within the guarantee of a queue."""
@@ -102,13 +105,13 @@ class _Entrant:
         "is_seated",
         "key",
         "known",
-        "lacks_seats",
         "name",
         "parent",
         "passed",
         "priority",
         "queue",
         "stamp",
+        "unseated",
         "waiting",
     )
 
@@ -133,8 +136,8 @@ class _Entrant:
         self.is_entitled = False  # the one that is offered, from here down
         self.is_over = False  # no gang here has another turn
         self.passed: list[_Entrant] = []  # the children of which no gang has another turn
-        #: priority and demand -> whether a gang here, no less important, found no seats where such a demand is placed
-        self.lacks_seats: dict[tuple[int, Demand], bool] = {}
+        #: priority and pool -> how many of these were examined, and what was found (``Tournament._unseated``)
+        self.unseated: dict[tuple[int, Pool], tuple[int, list[tuple[int, int]]]] = {}
 
 
 class Tournament:
@@ -148,7 +151,8 @@ class Tournament:
         shares: Shares,
         buckets: Iterable[Bucket],
         best_at: Callable[[Bucket, Rights], Best | None],
-        lacks_seats_in: Callable[[Bucket, Demand], bool],
+        lacks_seats: Callable[[Bucket, Pool], bool],
+        pools: Pools,
         queue: str = ROOT,
         rights: Rights = EVERYBODY,
     ) -> None:
@@ -157,7 +161,7 @@ class Tournament:
         self._order = order
         self._shares = shares
         self._best_at, self._rights = best_at, rights
-        self._lacks_seats_in = lacks_seats_in
+        self._lacks_seats, self._pools = lacks_seats, pools
         self._root = _Entrant(queue, len(self._tree.path(queue)) - 1, None, list(buckets))
         self._entrants: dict[str, _Entrant] = {}  # by queue
         self._owns: dict[str, _Entrant] = {}  # by queue, gangs that wait in it beside its children
@@ -342,8 +346,8 @@ class Tournament:
         owners = self._owners.get(entrant.queue)
         if owners is None:
             known = self._guarantees, self._order, self._shares
-            callbacks = self._best_at, self._lacks_seats_in
-            owners = Tournament(*known, entrant.waiting, *callbacks, entrant.queue, entrant.depth)
+            more = self._best_at, self._lacks_seats, self._pools
+            owners = Tournament(*known, entrant.waiting, *more, entrant.queue, entrant.depth)
             self._owners[entrant.queue] = owners
         return owners.first()
 
@@ -388,19 +392,22 @@ class Tournament:
         sender = entrant.children[path[depth] if depth < len(path) else entrant.queue + "/"]
         level = self._share_with(sender, offer)
         more = (level - self._share(sender)) * self._weight(sender)
-        for child in [] if sender.is_entitled and not sender.is_own else entrant.passed:
-            behind = level - self._share(child)
-            if behind > 0 and self._lacks_seats(child, bucket.priority, entry.profile.demand):
-                more += behind * self._weight(child)
+        if entrant.passed and (sender.is_own or not sender.is_entitled):
+            for share, weight in self._unseated(entrant, bucket.priority, self._pools.of(entry.profile.demand)):
+                if share < level:
+                    more += (level - share) * weight
         return self._share(entrant) + more // self._weight(entrant)
 
-    def _lacks_seats(self, entrant: _Entrant, priority: int, demand: Demand) -> bool:
-        key = (priority, demand)
-        known = entrant.lacks_seats.get(key)
-        if known is None:
-            waiting = [bucket for bucket in entrant.waiting if bucket.priority >= priority]
-            known = entrant.lacks_seats[key] = any(self._lacks_seats_in(bucket, demand) for bucket in waiting)
-        return known
+    def _unseated(self, parent: _Entrant, priority: int, pool: Pool) -> list[tuple[int, int]]:
+        """Share and weight of the children in which a gang, no less important than this, found no seats in a pool."""
+        seen, found = parent.unseated.get((priority, pool), (0, []))
+        if seen < len(parent.passed):
+            for child in parent.passed[seen:]:
+                waiting = [bucket for bucket in child.waiting if bucket.priority >= priority]
+                if any(self._lacks_seats(bucket, pool) for bucket in waiting):
+                    found.append((self._share(child), self._weight(child)))
+            parent.unseated[priority, pool] = (len(parent.passed), found)
+        return found
 
     def _weight(self, entrant: _Entrant) -> int:
         return 1 if entrant.is_own else self._tree.queues[entrant.queue].spec.weight

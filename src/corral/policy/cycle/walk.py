@@ -7,7 +7,7 @@ Only entries that are still open are examined. Starts no gang and closes none.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
+from functools import cached_property, partial
 from heapq import heapify, heappop, heapreplace
 
 from corral.core.cluster.resources import Demand
@@ -16,7 +16,7 @@ from corral.core.model import Gang
 from corral.core.plan import NoSeats
 from corral.core.queues.backlog import BacklogEntry, Bucket
 from corral.core.snapshot import Draft
-from corral.policy.backfill.pools import Pools
+from corral.policy.backfill.pools import Pool, Pools
 from corral.policy.cycle.closures import Changes, Closures
 from corral.policy.cycle.fairness import Shares
 from corral.policy.cycle.order import Key, Order
@@ -57,7 +57,7 @@ class Walk:
             if self._closures.is_all():
                 buckets = [bucket for bucket in buckets if self._may_preempt(bucket)]
             known = self._guarantees, self._order, self._shares
-            self._tournament = Tournament(*known, buckets, self._best, self._lacks_seats)
+            self._tournament = Tournament(*known, buckets, self._best, self._lacks_seats, self._pools)
         found = self._tournament.first()
         if found is None:
             return None
@@ -100,8 +100,11 @@ class Walk:
             self._tournament.touch(gang.queue, is_charged=True)
 
     def leaves(self, gang: Gang) -> None:
-        """A gang is about to be preempted. Shares count what it releases in the next plan, not in this one."""
+        """A gang is about to be preempted. Shares count what it releases in the next plan, not in this one. Guarantees
+        count it now: a gang of its queue that is within them again could reclaim what others get before it."""
         self._shares.remember(gang.queue)
+        if self._guarantees.charged(gang.queue):
+            self._closures.changes.is_reopened = True
 
     def _follow(self) -> None:
         """Take note of what was closed and reopened."""
@@ -119,17 +122,25 @@ class Walk:
             return None
         return self._firsts.best(bucket, rights)
 
-    def _lacks_seats(self, bucket: Bucket, demand: Demand) -> bool:
-        """Whether a gang of a bucket waits for seats where such a demand is placed, and could have them if others had
-        ended."""
-        pool = self._pools.of(demand)
+    def _lacks_seats(self, bucket: Bucket, pool: Pool) -> bool:
+        """Whether a gang of a bucket waits for seats in a pool, and could have them if others had ended."""
         for entry in _entries_of(bucket):
-            wanted, place = entry.profile.demand, entry.next_place(0, self._draft.served, ())
-            if place < len(entry) and self._pools.of(wanted) == pool:
+            demand, place = entry.profile.demand, entry.next_place(0, self._draft.served, ())
+            if place < len(entry) and self._pools.of(demand) == pool:
                 verdict = self._closures.why(self._draft.state.gangs[entry.gang(place)])
-                if isinstance(verdict, NoSeats) and could_take(self._draft.snapshot.emptied, wanted, wanted.smallest):
+                if isinstance(verdict, NoSeats) and self._could_fit(demand):
                     return True
         return False
+
+    def _could_fit(self, demand: Demand) -> bool:
+        """Whether a demand could have seats if nothing else ran. Where all nodes accept tasks, all that waits could."""
+        if self._are_all_open:
+            return True
+        return could_take(self._draft.snapshot.emptied, demand, demand.smallest)
+
+    @cached_property
+    def _are_all_open(self) -> bool:
+        return all(self._draft.state.capacity.open)
 
     def _may_preempt(self, bucket: Bucket) -> bool:
         return self._room.may_have_rights(bucket.queue, bucket.priority)

@@ -121,9 +121,14 @@ def _phase(event: fl.PilotSeen) -> str:
     return words[event.phase] + where
 
 
+def _reservations(event: e.StartsPromised) -> str:
+    moved = [f"; that of {each.gang} moved by {each.by} ({each.right})" for each in event.moved]
+    return f"{len(event.promises)} reservations made, {len(event.withdrawn)} withdrawn" + "".join(moved)
+
+
 _SENTENCES: dict[type, Callable[[Any], str]] = {
     e.Founded: _founded,
-    e.StartsPromised: lambda v: f"{len(v.promises)} reservations made, {len(v.withdrawn)} withdrawn",
+    e.StartsPromised: _reservations,
     e.NodeAdded: lambda v: f"node {v.spec.name} joined with {len(v.spec.gpus)} GPUs",
     e.NodeRemoved: lambda v: f"node {v.node} was removed",
     e.NodeLost: lambda v: f"node {v.node} lost",

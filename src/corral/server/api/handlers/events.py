@@ -191,7 +191,7 @@ def _jobs(event: Any) -> list[str]:
 
 
 def _reserved(event: e.StartsPromised) -> list[str]:
-    return [*(each.gang for each in event.promises), *event.withdrawn]
+    return [*(each.gang for each in event.promises), *event.withdrawn, *(each.gang for each in event.moved)]
 
 
 class _About(Struct):
@@ -256,6 +256,13 @@ def _about(request: ApiRequest, event: Any) -> _About | None:
     return _About() if request.may(Verb.USERS_READ) else None
 
 
+def _visible_reservations(request: ApiRequest, event: e.StartsPromised) -> e.StartsPromised:
+    sees = partial(sees_gang, request)
+    moved = [each if sees(each.by) else replace(each, by=HIDDEN_GANG) for each in event.moved if sees(each.gang)]
+    promises = tuple(each for each in event.promises if sees(each.gang))
+    return replace(event, promises=promises, withdrawn=tuple(filter(sees, event.withdrawn)), moved=tuple(moved))
+
+
 def _of_job(request: ApiRequest, job: str, owner: tuple[str, str] | None, gang: str = "") -> _About | None:
     if owner is None or not request.may(Verb.EVENTS_READ, *owner):
         return None
@@ -271,8 +278,7 @@ def _cut(request: ApiRequest, event: Any, about: _About) -> Any:
         )
         return replace(event, spec=replace(event.spec, gangs=gangs))
     if isinstance(event, e.StartsPromised):
-        visible = tuple(each for each in event.promises if sees_gang(request, each.gang))
-        return replace(event, promises=visible, withdrawn=tuple(g for g in event.withdrawn if sees_gang(request, g)))
+        return _visible_reservations(request, event)
     if isinstance(event, e.GangEvicted) and event.beneficiary and not sees_gang(request, event.beneficiary):
         return replace(event, beneficiary=HIDDEN_GANG)
     return event
