@@ -210,7 +210,15 @@ def test_a_gang_that_is_over_its_limit_for_a_while_keeps_its_reserved_start():
     assert not judge_reserved_start(live(Site("3x4", queues, jobs)), "promised")
 
 
-@pytest.mark.parametrize(("kind", "seed"), [("promised", 31398), ("promised", 31525), ("flood", 31026)])
+@pytest.mark.parametrize(
+    ("kind", "seed"),
+    [
+        *[("promised", seed) for seed in (31398, 31437, 31525, 40018, 40020, 40094, 40108)],
+        *[("busy", seed) for seed in (2010, 2043, 2239)],
+        ("endless", 2063),
+        ("flood", 31026),
+    ],
+)
 def test_sites_that_once_broke_a_promise_keep_it(kind, seed):
     """No smaller ones were found."""
     assert not judged(kind, seed).violations

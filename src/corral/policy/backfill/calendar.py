@@ -89,6 +89,14 @@ class TransientReservations:
         self._keep(holding, reservation)
         return reservation
 
+    def release(self, gang: str) -> None:
+        """Give the reservation of a gang back, to make another one."""
+        at = next(at for at, each in enumerate(self.reservations) if each.gang == gang)
+        self._cross_out(self._holdings[at])
+        self._bounds.clear()
+        del self.reservations[at], self._holdings[at]
+        self._moved += 1
+
     def _keep(self, holding: Holding, reservation: Reservation) -> None:
         """Record what a reservation takes of each node."""
         self._bounds.clear()

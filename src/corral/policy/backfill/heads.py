@@ -27,9 +27,6 @@ class Heads:
         self._draft, self._all = draft, tuple(reserved)
         self._pending = [draft.state.gangs[name] for name in self._all]  # these had no turn yet
         self._before: dict[str, dict[str, Right]] = {}  # gang -> gangs that had their turn before it, by which right
-        self._overrun: dict[
-            str, dict[str, Right]
-        ] = {}  # the same, after its turn: the time is made again in the next plan
         self._reserved = sorted([draft.state.gangs[name] for name in reserved], key=lambda gang: -gang.priority)
 
     def is_one(self, gang: Gang) -> bool:
@@ -88,28 +85,34 @@ class Heads:
         if self.is_one(gang):
             self._before.setdefault(gang.id, {})[part.gang] = Right.LIMIT
 
-    def overrun(self, gang: Gang, seats: Sequence[Seat], unbound: Container[str], made: Iterable[Reservation]) -> None:
-        """An owner has taken seats that are reserved for others. ``unbound``: gangs whose reservations do not bind it;
-        ``made``: the reservations of this plan so far."""
-        taken = {seat.node: 0 for seat in seats}
+    def overrun(
+        self, gang: Gang, seats: Sequence[Seat], unbound: Container[str], made: Iterable[Reservation]
+    ) -> list[str]:
+        """Gangs with a reservation that an owner has taken seats from. ``unbound``: gangs whose reservations do not
+        bind it; ``made``: the reservations of this plan so far."""
+        taken: dict[str, int] = {}
         for seat in seats:
-            taken[seat.node] |= seat.gpus
+            taken[seat.node] = taken.get(seat.node, 0) | seat.gpus
         until_ms = self._draft.now_ms + self._draft.snapshot.hold_ms(gang)
-        for each in made:
-            if each.gang in unbound and each.gang in self._all and each.at_ms < until_ms:
-                if any(seat.gpus & taken.get(seat.node, 0) for seat in each.seats):
-                    self._overrun.setdefault(each.gang, {})[gang.id] = Right.GUARANTEE
+        found = [
+            each.gang
+            for each in made
+            if each.gang in unbound and each.gang in self._all and each.at_ms < until_ms
+            if any(seat.gpus & taken.get(seat.node, 0) for seat in each.seats)
+        ]
+        self.passed(gang, dict.fromkeys(found, Right.GUARANTEE))
+        return found
 
     def moved(self, made: Iterable[Reservation]) -> tuple[StartMoved, ...]:
         """Of the starts that were reserved before, those that are later now or not reserved any more, each with the
         gangs that had their turn before. ``made``: the reservations of this plan."""
         known, starts = self._draft.state.reservations, {each.gang: each.at_ms for each in made}
-        found: list[StartMoved] = []
-        for name in [name for name in self._all if name not in self._draft.served]:
-            is_later = starts.get(name, NEVER_MS) > known[name].at_ms
-            movers = {**(self._before.get(name, {}) if is_later else {}), **self._overrun.get(name, {})}
-            found += [StartMoved(name, by, right) for by, right in movers.items()]
-        return tuple(found)
+        return tuple(
+            StartMoved(name, by, right)
+            for name in self._all
+            if name not in self._draft.served and starts.get(name, NEVER_MS) > known[name].at_ms
+            for by, right in self._before.get(name, {}).items()
+        )
 
     def _right_over(self, gang: Gang, head: Gang, is_overdue: bool) -> Right | None:
         if gang.priority > head.priority:

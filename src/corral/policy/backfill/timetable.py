@@ -80,6 +80,9 @@ class DurableReservations:
         self._take(reservation, 1)
         return reservation
 
+    def release(self, gang: str) -> None:
+        """Durable reservations bind all gangs, so none is overrun."""
+
     def _earliest(
         self, gang: Gang, demand: Demand, size: int, hold_ms: int, since_ms: int, known: Reservation | None
     ) -> Reservation | None:

@@ -233,7 +233,9 @@ class Cycle:
         walk.served(gang)
         decision = self.decisions[-1] if exempt and self.decisions else None
         if isinstance(decision, Place | MakeRoom) and decision.gang == gang.id:
-            self.heads.overrun(gang, decision.seats, exempt, self.calendar.reservations)
+            for name in self.heads.overrun(gang, decision.seats, exempt, self.calendar.reservations):
+                self.calendar.release(name)
+                self._reserve(self.state.gangs[name], is_barred=True)
         if self.limits.let_go(gang):
             self.closures.reopen([gang.queue])
 
