@@ -199,3 +199,54 @@ def test_a_reply_that_cannot_be_means_that_there_is_no_log():
     lie = LogReply(1, LogPart(5, b"abc", 10**30, False))
     (reply,) = border.checked_delivery(LogDelivery(node="n1", replies=(lie,))).replies
     assert reply == LogReply(1, None)
+
+
+@pytest.mark.parametrize(
+    "marks",
+    [
+        ((4, 1, 0),),
+        ((8, 1, 0),),
+        ((5, 1, 0), (5, 2, 0)),
+        ((5, -1, 0),),
+        ((5, 1, -1),),
+        ((5, 1 << 60, 0),),
+        ((5, 1, 0),) * 5_000,
+    ],
+)
+def test_times_of_a_log_lie_within_it_and_are_in_order(marks: tuple[tuple[int, int, int], ...]):
+    lie = LogReply(1, LogPart(5, b"abc", 8, False, marks))
+    (reply,) = border.checked_delivery(LogDelivery(node="n1", replies=(lie,))).replies
+    assert reply == LogReply(1, None)
+    with pytest.raises(BadReport):
+        border.checked_delivery(LogDelivery(node="n1", chunks=(LogChunk(KEY, "stdout", 5, b"abc", marks=marks),)))
+
+
+def test_times_of_a_log_stay_small(setup: Setup):
+    setup.say(ObservedTask(KEY, up(KEY)))
+    for n in range(2_000):
+        chunk = LogChunk(KEY, "stdout", n, b"x", marks=((n, n, n % 2),))
+        setup.fleet.take_logs(LogDelivery(node="n1", chunks=(chunk,)))
+    folder = Path(setup.fleet._logs._store.folder("")).parent.parent
+    (times,) = folder.rglob("times.*")
+    assert times.stat().st_size <= 4096 + 4 * 2_000
+    part = setup.fleet._logs.read(KEY, "stdout", 0, 100)
+    assert part is not None
+    assert part.marks[:3] == ((0, 0, 0), (1, 1, 1), (2, 2, 0))
+
+
+def test_last_words_of_a_task_are_bounded_and_escaped(setup: Setup):
+    said = TaskReport(
+        key=KEY, phase=Phase.DOWN, at_ms=1, node="n1", exit_code=1, failed_ms=-5, rank=-1, said="\x1b[2J" + "x" * 9_999
+    )
+    (task,) = checked_report(
+        AgentReport(node="n1", session=1, seq=1, tasks=(ObservedTask(KEY, None, None, said),)), given_to("n1"), 0, 10
+    ).report.tasks
+    assert task.down is not None
+    assert (task.down.failed_ms, task.down.rank, len(task.down.said)) == (0, None, 200)
+    assert task.down.said.startswith("\\x1b[2J")
+
+
+def given_to(node: str) -> Given:
+    given = Given()
+    given.give(KEY, node)
+    return given

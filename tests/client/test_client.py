@@ -283,6 +283,24 @@ def test_a_followed_log_goes_on_where_it_was_torn(fake: Fake, client: Both) -> N
     assert [part.offset for part in parts] == [0, 4, 7]
 
 
+def frame(offset: int, text: str, rank: int = 0, **more: Any) -> bytes:
+    head = {"gang": "17/main", "attempt": 1, "rank": rank, "task": rank, "stream": "stdout", "offset": offset}
+    return json.dumps(head | {"size": len(text), "label": str(rank)} | more).encode() + b"\n" + text.encode()
+
+
+def test_the_output_of_a_job_goes_on_where_the_connection_was_lost(fake: Fake, client: Both) -> None:
+    whole = [frame(0, "a\n"), frame(0, "b\n", 1), frame(2, "c\n"), b'{"over": true}\n']
+    lost, ended = [*whole[:2], whole[2][:-1], b""], [*whole[:2], b"{}\n"]
+    fake.then("GET", "/v1/jobs/17/output", *(Reply(stream=iter(parts)) for parts in (lost, ended, whole)))
+    parts = client.all("output", "17", follow=True)
+    assert [(part.rank, part.data, part.label) for part in parts] == [
+        (0, b"a\n", "0"),
+        (1, b"b\n", "1"),
+        (0, b"c\n", "0"),
+    ]
+    assert len(fake.asked("GET", "/v1/jobs/17/output")) == 3
+
+
 def test_the_next_run_follows_the_first(fake: Fake, client: Both, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("corral.client.follow.NEXT_RUN_S", 0.01)
     log = Log()

@@ -283,6 +283,8 @@ def test_a_machine_that_holds_its_gang_up_is_found_by_what_the_ranks_say_and_its
         assert "takes 300 ms for a step, the median is 100 ms" in client.node("n2").why
         told = [event.data["node"] for event in trial.events("NodeHealthChanged") if "straggler" in event.data["why"]]
         assert told == ["n2"]
+        (slow,) = client.job(job).gangs[0].slow_ranks
+        assert "on n2 takes 300 ms for a step, the median is 100 ms" in slow
         for each in (job, other):
             assert (client.job(each).state, client.job(each).attempts) == ("running", 1)
             client.cancel(each)

@@ -6,7 +6,7 @@ Events go to a journal in memory and into the state; explanations are worked out
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from corral.core.accounts import accounts as a
 from corral.core.accounts.accounts import AccountEvent, Accounts, Role
@@ -95,6 +95,7 @@ class MemoryService:
         self.is_ready, self.has_failed = True, False
         self.leads, self.leader, self.rules = True, "", SiteRules()
         self.details: dict[str, NodeDetails] = {}
+        self.slow_ranks: Callable[[str], Sequence[str]] = lambda _: ()
         self.time_ms = START_MS
         self.news = asyncio.Event()
         self.delay: asyncio.Event | None = None

@@ -239,6 +239,8 @@ def test_a_machine_whose_ranks_are_slower_than_their_gang_is_a_straggler():
     assert said.why == "straggler: rank 2 of 8/main takes 180 ms for a step, the median is 102 ms"
     paced(watch, n1=100, n2=104, n3=175, n4=99)
     assert list(watch.judge(NOW_MS + 3)) == [], "the words stay the same"
+    assert watch.slow_ranks("8/main") == ["rank 2 on n3 takes 175 ms for a step, the median is 102 ms"]
+    assert watch.slow_ranks("9/main") == []
     well = HealthReport("n3", None, Health.HEALTHY)
     assert watch.take_report(well) == said
     for gang in ("7/main", "8/main"):

@@ -325,5 +325,5 @@ def _are_marks(marks: tuple[tuple[int, int, int], ...], begin: int, end: int) ->
     for offset, at_ms, rank in marks:
         if not (begin <= offset < end and 0 <= at_ms <= INT_MAX and 0 <= rank <= RANK_MAX):
             return False
-        begin = offset
+        begin = offset + 1
     return True

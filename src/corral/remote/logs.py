@@ -58,7 +58,7 @@ class KeptLogs:
                 segment.write(fresh)
             marks = tuple((max(at, end), ms, rank) for at, ms, rank in _marks_of(chunk, end, end + len(fresh)))
             if marks:
-                append_marks(marks_path(folder, chunk.stream, start), marks)
+                append_marks(marks_path(folder, chunk.stream, start), marks, end + len(fresh) - start)
         end += len(fresh)
         if chunk.is_over:
             Path(_mark(folder, chunk.stream)).touch(mode=0o600)

@@ -116,6 +116,7 @@ class Server:
         self.disk: DiskWatch | None = None
         self.places = NodePlaces()
         self.watch = NodeStatuses(EndHistory(known.state.holders.values()))
+        self.service.slow_ranks = self.watch.slow_ranks
         self._urls, self._gateway = urls, gateway  # how agents find this server, and what they connect to
         self._joined: dict[str, NodeSpec] = {}
         self._has_joined = asyncio.Event()

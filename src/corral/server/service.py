@@ -58,6 +58,7 @@ class EventHub:
         self.is_ending = False
         self.rules = SiteRules()  # limits of the site, where a queue has none
         self.details: dict[str, NodeDetails] = {}  # the hardware that nodes last reported
+        self.slow_ranks: Callable[[str], Sequence[str]] = lambda _: ()  # of a gang, in words
         self.news = asyncio.Event()
         self._reads: dict[tuple[int, asyncio.Event], asyncio.Future[list[Record]]] = {}
 

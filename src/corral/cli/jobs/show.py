@@ -110,6 +110,8 @@ def _show_gangs(gangs: tuple[GangView, ...]) -> None:
         print_line(line)
     if len(gangs) > _GANGS_SHOWN:
         print_line(f"and {count(len(gangs) - _GANGS_SHOWN, 'more gang')}; --json shows all")
+    for slow in [slow for gang in gangs for slow in gang.slow_ranks][:_GANGS_SHOWN]:
+        print_line(f"slow: {slow}; the other ranks wait for it")
 
 
 def _show_runs(runs: tuple[AttemptView, ...], canceller: str) -> None:

@@ -61,11 +61,12 @@ class TimeMarks:
             self._fd = -1
 
 
-def append_marks(path: str, marks: tuple[Mark, ...]) -> None:
-    """Add marks that another machine has made."""
+def append_marks(path: str, marks: tuple[Mark, ...], written: int) -> None:
+    """Add marks that another machine has made, as many as a log of ``written`` bytes can have."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
-        os.write(fd, b"".join(_packed(*mark) for mark in marks))
+        most = (_FREE + written * _RANKS - os.fstat(fd).st_size) // SIZE
+        os.write(fd, b"".join(_packed(*mark) for mark in marks[: max(most, 0)]))
     finally:
         os.close(fd)
 

@@ -53,6 +53,10 @@ class NodeStatuses:
             if before.get(node) != self._why.get(node) and (node in self._why or node in self._own):
                 yield self._said(node)
 
+    def slow_ranks(self, gang: str) -> list[str]:
+        """The ranks for which the others of a gang wait now."""
+        return self.paces.slow_ranks(gang, self.settings)
+
     def _said(self, node: str) -> HealthReport:
         own = self._own.get(node) or HealthReport(node, None, Health.HEALTHY)
         why = self._why.get(node)

@@ -73,13 +73,22 @@ class Stragglers:
             if slow.looks >= _LOOKS and len(slow.users.keys() - {""}) >= _USERS_MIN
         }
 
+    def slow_ranks(self, name: str, settings: HealthSettings) -> list[str]:
+        """Each rank of a gang that is slow now, in words."""
+        return [f"rank {rank} on {node} {pace}" for node, rank, pace in self._slow_ranks(name, settings)]
+
     def _slow_of(self, name: str, settings: HealthSettings) -> list[tuple[str, str]]:
-        said = self._gangs[name].said
-        if len(said) < _RANKS_MIN or not settings.straggler_percent_max:
+        found = self._slow_ranks(name, settings)
+        return [(node, f"straggler: rank {rank} of {name} {pace}") for node, rank, pace in found]
+
+    def _slow_ranks(self, name: str, settings: HealthSettings) -> list[tuple[str, int, str]]:
+        """The node, the number and the pace of each."""
+        known = self._gangs.get(name)
+        if known is None or len(known.said) < _RANKS_MIN or not settings.straggler_percent_max:
             return []
-        usual_ms = median(ms for _, ms in said.values())
+        usual_ms = median(ms for _, ms in known.said.values())
         return [
-            (node, f"straggler: rank {rank} of {name} takes {ms} ms for a step, the median is {usual_ms:.0f} ms")
-            for rank, (node, ms) in sorted(said.items())
+            (node, rank, f"takes {ms} ms for a step, the median is {usual_ms:.0f} ms")
+            for rank, (node, ms) in sorted(known.said.items())
             if ms * 100 > usual_ms * settings.straggler_percent_max
         ]

@@ -89,6 +89,7 @@ class GangView(Answer, frozen=True):
     retries: dict[str, int] = field(default_factory=dict)
     priority: int = 0
     held: bool = False  # it does not start until it, or its job, is released
+    slow_ranks: tuple[str, ...] = ()  # ranks for which the others wait, in words
 
 
 class FirstFailureView(Answer, frozen=True):

@@ -148,7 +148,10 @@ async def show_job(request: ApiRequest) -> Reply:
     selector = selector_of(request)
     names = [] if live is None else [name for name in live.gangs if selector.takes(index_of(name), role_of(name))]
     attempts = [each for each in attempts if selector.takes(each.index, each.role)]
-    gangs = [gang_view(state.gangs[name], live) async for name in in_steps(names) if live and name in state.gangs]
+    slow = request.service.slow_ranks
+    gangs = [
+        gang_view(state.gangs[name], live, slow(name)) async for name in in_steps(names) if live and name in state.gangs
+    ]
     history = [attempt_view(each, partial(sees_gang, request)) async for each in in_steps(attempts)]
     if not selector.is_whole:
         row = narrowed(row, selector, gangs, history)

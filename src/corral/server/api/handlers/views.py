@@ -163,7 +163,7 @@ def _terms(spec: JobSpec, shows_env: bool) -> dict[str, Any]:
     }
 
 
-def gang_view(gang: Gang, job: Job) -> GangView:
+def gang_view(gang: Gang, job: Job, slow_ranks: Sequence[str] = ()) -> GangView:
     demand, leaving = gang.demand, gang.eviction
     return GangView(
         id=gang.id,
@@ -171,6 +171,7 @@ def gang_view(gang: Gang, job: Job) -> GangView:
         index=gang.index,
         state=gang.state,
         attempt=gang.attempt,
+        slow_ranks=tuple(slow_ranks),
         tasks=len(gang.seats) or demand.tasks,
         gpus=(len(gang.seats) or demand.tasks) * demand.task.gpus,
         seats=tuple(seat_views(gang.seats)),

@@ -7,7 +7,7 @@ in reader threads.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Protocol, runtime_checkable
 
@@ -114,6 +114,10 @@ class Service(Protocol):
     @property
     def details(self) -> Mapping[str, NodeDetails]:
         """The hardware of nodes, as far as they have reported it."""
+
+    @property
+    def slow_ranks(self) -> Callable[[str], Sequence[str]]:
+        """The ranks for which the others of a gang wait, in words."""
 
     @property
     def has_failed(self) -> bool:
