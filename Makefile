@@ -81,6 +81,10 @@ verify-traces: setup ## Every published figure, obtained again (CORRAL_TRACES=fo
 bench-api: setup ## Load a whole server over HTTP; QUICK=1 for a short run (CORRAL_SLURM=folder: Slurm beside it)
 	$(PY) tests/bench/api.py $(if $(QUICK),--quick)
 
+.PHONY: bench-bulk
+bench-bulk: setup ## Change many jobs by one command; JOBS=6000
+	$(PY) -m tests.bench.bulk --jobs $(or $(JOBS),6000)
+
 .PHONY: bench-preempt
 bench-preempt: setup ## Preempt the documented training loop on a real server; COUNT=200 times (20)
 	$(PY) -m tests.bench.preempt --count $(or $(COUNT),20)

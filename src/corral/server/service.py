@@ -43,6 +43,9 @@ _FEED_AT_ONCE = 500
 _OUTLOOK_KEPT_S = 1.0
 _OUTLOOK_WAIT_S = 1.0
 _OUTLOOKS_MAX = 20_000
+_OUTLOOKS_AT_ONCE = 1_000
+_OUTLOOK_PAUSES = 9  # the pause after an answer, in times that the answer took
+_OUTLOOK_PAUSE_S_MAX = 30.0
 _ASKED_AGAIN, _ASK_AGAIN_S = 100, 0.1
 
 
@@ -111,9 +114,11 @@ class ServerService(EventHub):
         super().__init__(loop.durability.journal.read)
         self._knowing = backend if isinstance(backend, Capabilities) else None
         self.is_ready = False
-        self._outlooks: dict[
-            str, tuple[float, StartOutlook | None]
-        ] = {}  # gang -> when it was asked for, and the answer
+        #: gang -> when it was asked for, and the answer
+        self._outlooks: dict[str, tuple[float, StartOutlook | None]] = {}
+        self._outlooks_wanted: dict[str, None] = {}
+        self._looking_out: asyncio.Task[None] | None = None
+        self._look_out_s = 0.0  # when the planner may be asked again
         self.closed: Refusal | None = None  # why no new jobs are accepted now
         if self._knowing is not None:
             loop.cannot_run_as = self._knowing.cannot_run_as
@@ -245,21 +250,34 @@ class ServerService(EventHub):
         now_s = time.monotonic()
         stale = [gang for gang in gangs if self._outlooks.get(gang, (0.0, None))[0] < now_s - _OUTLOOK_KEPT_S]
         if stale:
-            if len(self._outlooks) > _OUTLOOKS_MAX:
-                self._outlooks.clear()
-            asking = asyncio.ensure_future(self._look_out(stale))
+            room = max(0, _OUTLOOKS_AT_ONCE - len(self._outlooks_wanted))
+            self._outlooks_wanted.update(dict.fromkeys(stale[:room]))
+            if self._looking_out is None:
+                self._looking_out = asyncio.ensure_future(self._look_out())
             with suppress(TimeoutError):
                 async with asyncio.timeout(_OUTLOOK_WAIT_S):
-                    await asyncio.shield(asking)
+                    await asyncio.shield(self._looking_out)
         found = {gang: self._outlooks[gang][1] for gang in gangs if gang in self._outlooks}
         return {gang: outlook for gang, outlook in found.items() if outlook is not None}
 
-    async def _look_out(self, gangs: Sequence[str]) -> None:
-        with suppress(PlannerLost, PlannerError):
-            answer = await self.planning.planner.outlooks(gangs, self.now_ms())
-            known = {each.hold.gang: each for each in answer.outlooks}
-            for gang in gangs:
-                self._outlooks[gang] = (time.monotonic(), known.get(gang))
+    async def _look_out(self) -> None:
+        """Ask for all that is wanted, of all requests together. Takes a small part of the planner's time: after an
+        answer there is a pause several times as long."""
+        await asyncio.sleep(max(0.0, self._look_out_s - time.monotonic()))
+        gangs, self._outlooks_wanted = tuple(self._outlooks_wanted), {}
+        began_s = time.monotonic()
+        try:
+            with suppress(PlannerLost, PlannerError):
+                answer = await self.planning.planner.outlooks(gangs, self.now_ms())
+                known = {each.hold.gang: each for each in answer.outlooks}
+                if len(self._outlooks) > _OUTLOOKS_MAX:
+                    self._outlooks.clear()
+                for gang in gangs:
+                    self._outlooks[gang] = (time.monotonic(), known.get(gang))
+        finally:
+            now_s = time.monotonic()
+            self._look_out_s = now_s + min(_OUTLOOK_PAUSE_S_MAX, _OUTLOOK_PAUSES * (now_s - began_s))
+            self._looking_out = None
 
     def reserved_start_ms(self, gang: str) -> int | None:
         """The start time that the last plan reserved for it, if it did."""

@@ -35,7 +35,7 @@ from corral.server import gc_tuning
 from corral.server.journal_state import JournalState
 from corral.server.planner import pipe_frames
 from corral.server.planner.bisect import Search, search
-from corral.server.planner.forked import forked
+from corral.server.planner.forked import TrialFailed, forked
 from corral.server.planner.questions import DryRunOutcome, PlannerAnswer, PlannerQuestion, StartOutlook, WhyAnswer
 from corral.wire.codec import FORMAT, decode
 from corral.wire.config import PolicyChoice
@@ -45,6 +45,7 @@ ADVICE_LINE_MAX = 20_000
 ADVISED_MAX = 4  # of the gangs of one dry run, the first ones
 #: Reservations of a plan that is made only to see when gangs will start, and reasons that are found for one request.
 FORESIGHT, OUTLOOKS_MAX = 50, 100
+OUTLOOK_S, NEAR_S = 0.5, 60.0
 #: A dry run may take this part of the time that a plan may take: a plan that is requested meanwhile is still in time.
 DRY_RUN_PART = 0.5
 
@@ -56,6 +57,7 @@ class PlannerProcess:
         self.policy = policy
         self._foresight = foresight  # the same policy, with reservations for many more gangs
         self._timeout_s = timeout_s  # of a plan
+        self._near_until_s = 0.0  # until then it does not look far ahead
         self.known: JournalState
         self._last: tuple[int, Plan] | None = None  # the last plan, and the version of the state that it was made for
 
@@ -92,7 +94,7 @@ class PlannerProcess:
             return msgspec.json.encode(self.why(question))
         if kind == pipe_frames.OUTLOOK:
             self._last_plan(Snapshot(self.state, question.now_ms))
-            return forked(lambda: msgspec.json.encode(self._outlooks(question)), self._timeout_s * DRY_RUN_PART)
+            return self._tried_outlooks(question)
         return forked(lambda: msgspec.json.encode(self._prospects(question)), self._timeout_s * DRY_RUN_PART)
 
     def why(self, question: PlannerQuestion) -> PlannerAnswer:
@@ -129,11 +131,21 @@ class PlannerProcess:
         others = tuple(reason for reason in hold.reasons if not isinstance(reason, NeverFits))
         return structs.replace(hold, reasons=(NodesMayCome(names), *others))
 
-    def _outlooks(self, question: PlannerQuestion) -> PlannerAnswer:
+    def _tried_outlooks(self, question: PlannerQuestion) -> bytes:
+        """Outlooks, if they are found soon: plans must not wait for them. On a site where looking far ahead takes too
+        long, that is not tried again for a while."""
+        looks_far = time.monotonic() >= self._near_until_s
+        try:
+            return forked(lambda: msgspec.json.encode(self._outlooks(question, looks_far)), OUTLOOK_S)
+        except TrialFailed:
+            self._near_until_s = time.monotonic() + NEAR_S
+            return msgspec.json.encode(PlannerAnswer())
+
+    def _outlooks(self, question: PlannerQuestion, looks_far: bool) -> PlannerAnswer:
         """In short why gangs wait, and when they start. Gangs of one entry of the backlog have the same reason, which
         is found once; of too many different ones only the first get a reason."""
         snapshot, state = Snapshot(self.state, question.now_ms), self.state
-        starts = self._starts(snapshot)
+        starts = self._starts(snapshot, looks_far)
         known: dict[tuple[Any, ...], Hold] = {}
         found: list[StartOutlook] = []
         for name in question.gangs:
@@ -152,10 +164,10 @@ class PlannerProcess:
             found.append(StartOutlook(structs.replace(hold, gang=name), starts.get(name)))
         return PlannerAnswer(outlooks=tuple(found))
 
-    def _starts(self, snapshot: Snapshot) -> dict[str, int]:
+    def _starts(self, snapshot: Snapshot, looks_far: bool = True) -> dict[str, int]:
         """When waiting gangs are expected to start: by reservations, as many as can be made in time."""
         plans = [self._last_plan(snapshot)]
-        if self._foresight is not None and self.state.backlog.count <= ADVICE_LINE_MAX:
+        if looks_far and self._foresight is not None and self.state.backlog.count <= ADVICE_LINE_MAX:
             plans.append(self._foresight(snapshot))
         return {each.gang: each.at_ms for plan in reversed(plans) for each in plan.reservations}
 
