@@ -105,6 +105,13 @@ def test_a_job_that_was_asked_for_is_the_answer_and_has_the_methods(fake: Fake) 
         assert msgspec.json.decode(msgspec.json.encode(found), type=JobView).id == "17"
 
 
+def test_jobs_that_were_submitted_together_have_the_methods_too(fake: Fake) -> None:
+    fake.on("POST", "/v1/jobs/batch", Reply({"jobs": [SUBMITTED]}, 201))
+    fake.on("POST", "/v1/jobs/17/cancel", Reply({"seq": 4}))
+    with Client(fake.url, "secret") as client:
+        assert [job.cancel().seq for job in client.submit_many([{"command": "true"}]).jobs] == [4]
+
+
 async def test_an_asynchronous_one_too(fake: Fake) -> None:
     fake.on("GET", "/v1/jobs/17", Reply(job()))
     fake.on("GET", "/v1/jobs/18", problem(404, "no_such_job"))

@@ -53,7 +53,7 @@ def test_without_bash_a_line_runs_with_sh(tmp_path: Path, without_bash: str) -> 
 
 
 def test_only_a_line_is_given_to_another_shell(tmp_path: Path, without_bash: str) -> None:
-    with pytest.raises(StartFault, match="no such command: 'bash'"):
+    with pytest.raises(StartFault, match="bash: not found"):
         ran(without_bash, tmp_path, "bash", "-c", "echo $1", "name", "word")
 
 

@@ -12,7 +12,15 @@ from typing import Any
 
 from corral.client.call import ApiCall, Item, JobId, Series, call, job_id, path, series
 from corral.client.errors import ClientError
-from corral.client.handles.handle import AsyncJobHandle, AsyncSubmittedJob, JobHandle, SubmittedJob, giving
+from corral.client.handles.handle import (
+    AsyncJobHandle,
+    AsyncSubmittedJob,
+    AsyncSubmittedJobs,
+    JobHandle,
+    SubmittedJob,
+    SubmittedJobs,
+    giving,
+)
 from corral.client.handles.requests import cancel_call, change_call, job_call, why_call
 from corral.client.retry import Patient, answered
 from corral.wire.api.jobs import (
@@ -56,14 +64,14 @@ class JobCalls(Patient):
         """
         return _submission(path("jobs"), SubmitAnswer, _from_here(document, export, venv), key)
 
-    @call
+    @giving(SubmittedJobs, AsyncSubmittedJobs)
     def submit_many(
         self, documents: Sequence[Document], *, key: str = "", export: str | None = None, venv: str | None = None
     ) -> ApiCall[BatchAnswer]:
         """Submit several, all or none; parameters as for ``submit``. In ``after``, ``#0`` is the first of them.
 
         >>> batch = client.submit_many([{"command": "true"}, {"command": "true", "after": "#0"}])
-        >>> print(*[client.wait(job.id).state for job in batch.jobs])
+        >>> print(*[job.wait().state for job in batch.jobs])
         succeeded succeeded
         """
         jobs = [_from_here(each, export, venv) for each in documents]

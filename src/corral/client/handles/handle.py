@@ -16,7 +16,7 @@ from corral.client.follow import LogBytes, output_parts, waited
 from corral.client.handles.progress import Progress
 from corral.client.handles.requests import cancel_call, change_call, job_call, why_call
 from corral.client.retry import Patient, RetryPolicy, answered
-from corral.wire.api.jobs import ChangeAnswer, JobView, SubmitAnswer, WhyView
+from corral.wire.api.jobs import BatchAnswer, ChangeAnswer, JobView, SubmitAnswer, WhyView
 
 if TYPE_CHECKING:
     from corral.client.asynchronous import AsyncClient
@@ -143,6 +143,18 @@ class AsyncSubmittedJob(SubmitAnswer, AwaitedMethods, frozen=True, dict=True, gc
     """A job that was submitted with ``AsyncClient``."""
 
 
+class SubmittedJobs(BatchAnswer, frozen=True):
+    """Jobs that were submitted together."""
+
+    jobs: tuple[SubmittedJob, ...]
+
+
+class AsyncSubmittedJobs(BatchAnswer, frozen=True):
+    """Jobs that were submitted together with ``AsyncClient``."""
+
+    jobs: tuple[AsyncSubmittedJob, ...]
+
+
 class JobHandle(JobView, BlockingMethods, frozen=True, dict=True, gc=True):
     """A job in full, as it was when it was asked for."""
 
@@ -166,7 +178,9 @@ def _handled(describe: Callable[Concatenate[Any, P], ApiCall[Any]], kind: type[T
     def conversation(client: Any, /, *args: P.args, **named: P.kwargs) -> Talk[T]:
         request: ApiCall[T] = structs.replace(describe(client, *args, **named), answer=kind)
         found = yield from answered(client, request)
-        found.__dict__["client"] = client
+        for each in (found, *getattr(found, "jobs", ())):
+            if isinstance(each, JobMethods):
+                each.__dict__["client"] = client
         return found
 
     conversation.__wrapped__ = describe  # type: ignore[attr-defined]

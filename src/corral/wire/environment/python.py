@@ -7,7 +7,6 @@ that the nodes have it under the same path is up to the site (a shared file syst
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping
 from typing import Any
 
@@ -46,6 +45,8 @@ def python_note(document: Mapping[str, Any], environ: Mapping[str, str]) -> str:
     path = carried.get("PATH")
     if not isinstance(path, str):
         return f"python is that of the node, not of the active environment {folder}: --venv uses it"
+    import shutil  # not for every command of a client
+
     python = shutil.which("python", path=path) or shutil.which("python3", path=path)
     if python is None:
         return f"PATH of the job has no python; the active environment is {folder}: --venv uses it"
