@@ -31,7 +31,7 @@ def test_command_lines_are_found_at_all() -> None:
     [
         ("`corral node explode n1`", "there is no command corral node 'explode'"),
         ("```sh\ncorral up --cluster \\\n    --colour red\n```", "--colour"),
-        ("```console\n$ corral priority seventeen 17\n```", "'seventeen'"),
+        ("```console\n$ corral ps --limit seventeen\n```", "'seventeen'"),
         ("```\ncorral logs\n```", "Missing"),
         ("`corral logs`, `corral submit --gpus`, `corral why JOB`", ""),
         ("    corral db backup --data /var/lib/corral x.gz", ""),

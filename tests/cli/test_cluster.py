@@ -63,7 +63,7 @@ def test_a_machine_says_what_separates_tasks_there(corral: Type) -> None:
 def test_a_machine_is_drained_and_comes_back(corral: Type) -> None:
     name = json.loads(corral("node", "list", "--json").out)[0]["name"]
     try:
-        assert "is draining" in corral("node", "drain", name, "--why", "new fans").out
+        assert "is drained: nothing runs there" in corral("node", "drain", name, "--why", "new fans").out
         assert "draining" not in corral("node").out, "nothing runs there"
         assert "drained" in corral("node").out
     finally:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 
 from corral.amount_text import quantity, thousandths
 from corral.cli.errors import Complaint
 
+_TYPOS = {
+    "gpu": "gpus", "cpu": "cpus", "mem": "memory", "ram": "memory", "cores": "cpus", "gpu_milli": "gpus",
+    "cpu_milli": "cpus", "memory_mib": "memory", "disk_mib": "disk", "storage": "disk",
+}  # fmt: skip
 _NAMES = {"gpus": "gpu_milli", "cpus": "cpu_milli", "memory": "memory_mib", "disk": "disk_mib"}
 
 
@@ -17,8 +22,18 @@ def parse_amounts(text: str, option: str) -> dict[str, int]:
         name, equals, value = part.strip().partition("=")
         if not equals:
             raise Complaint(f"{option} cannot be {text!r}", "write it like gpus=8,cpus=64,memory=512GiB")
+        _check_name(name, option)
         found[_NAMES.get(name, name)] = _amount(name, value, option)
     return found
+
+
+def _check_name(name: str, option: str) -> None:
+    """Other names are resources of the site, such as licences; a name that is nearly a known one is a mistake."""
+    near = _TYPOS.get(name.lower()) or next(iter(difflib.get_close_matches(name.lower(), _NAMES, 1, 0.75)), None)
+    if near is not None and name not in _NAMES:
+        raise Complaint(f"{option}: there is no resource {name!r}", f"did you mean {near}?")
+    if not name:
+        raise Complaint(f"{option} names no resource", "write it like gpus=8,cpus=64,memory=512GiB")
 
 
 def _amount(name: str, value: str, option: str) -> int:

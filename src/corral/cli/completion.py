@@ -1,4 +1,4 @@
-"""``corral completion``: scripts with which a shell completes commands and options."""
+"""``corral completion``: scripts with which a shell completes commands, options, and names that the server knows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import rich_click as click
 
 from corral.cli.option_types import Word
 
-VARIABLE = "_CORRAL_COMPLETE"
+VARIABLE = "_CORRAL_COMPLETE"  # as in completion_values, which is loaded only when a shell completes
 PLACES = {
     "bash": '~/.bashrc: eval "$(corral completion bash)"',
     "zsh": '~/.zshrc: eval "$(corral completion zsh)"',

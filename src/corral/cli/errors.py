@@ -45,6 +45,40 @@ class Complaint(ClickException):
         self.hint, self.code = hint, exit_code
 
 
+#: Words of Slurm, Kubernetes and shells, and the command of Corral that does the same.
+MEANT = {
+    "stop": "cancel", "kill": "cancel", "delete": "cancel", "abort": "cancel", "scancel": "cancel", "qdel": "cancel",
+    "rm": "cancel", "remove": "cancel", "list": "ps", "ls": "ps", "jobs": "ps", "squeue": "ps", "qstat": "ps",
+    "sacct": "ps --over",
+    "status": "show", "describe": "show", "get": "show", "scontrol": "show", "info": "show", "sbatch": "submit",
+    "qsub": "submit", "launch": "submit", "create": "submit", "apply": "submit", "srun": "run", "exec": "run",
+    "salloc": "run", "sinfo": "node", "nodes": "node", "machines": "node", "cordon": "node cordon",
+    "uncordon": "node uncordon", "drain": "node drain", "undrain": "node undrain", "queues": "queue",
+    "partitions": "queue", "sshare": "queue", "output": "logs", "log": "logs", "tail": "logs -f", "history": "events",
+    "start": "up", "serve": "up", "server": "up", "shutdown": "down", "reason": "why", "explain": "why",
+    "suspend": "hold", "pause": "hold", "resume": "release", "unhold": "release", "restart": "requeue",
+    "retry": "requeue", "nice": "priority", "users": "user", "sacctmgr": "user", "sreport": "usage",
+    "simulate": "sim", "check": "doctor", "auth": "login", "help": "--help",
+}  # fmt: skip
+#: The same within a group of commands, where there is such a command.
+MEANT_IN_GROUP = {
+    "delete": "remove", "rm": "remove", "del": "remove", "ls": "list", "get": "show", "describe": "show",
+    "info": "show", "status": "show", "add": "set", "create": "set", "new": "set", "update": "set", "edit": "set",
+    "resume": "undrain",
+    "close": "cordon", "open": "uncordon", "fix": "clear", "repair": "clear", "enable": "set", "disable": "set",
+}  # fmt: skip
+
+
+def meant(path: str, word: str, known: Iterable[str]) -> Complaint:
+    """An unknown command: the one that does what the word means elsewhere, the nearest one, or all of them."""
+    what, names = f"there is no command {path} {word!r}", list(known)
+    same = MEANT_IN_GROUP.get(word) if " " in path else MEANT.get(word)
+    if same is not None and (same.split()[0] in names or same.startswith("-")):
+        return Complaint(what, f"did you mean: {path} {same}")
+    near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    return Complaint(what, f"did you mean: {path} {near[0]}" if near else f"see: {path} --help")
+
+
 def unknown(kind: str, word: str, known: Iterable[str]) -> Complaint:
     """An unknown name, with the nearest known one or all of them as the hint."""
     return Complaint(f"there is no {kind} {word!r}", nearest(word, known))
@@ -53,5 +87,5 @@ def unknown(kind: str, word: str, known: Iterable[str]) -> Complaint:
 def nearest(word: str, known: Iterable[str]) -> str:
     """A hint: the known name that was probably meant, or all of them."""
     names = list(known)
-    near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}"

@@ -6,26 +6,32 @@ needs to run inside its function.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
 import rich_click as click
 
-from corral.cli.errors import unknown
+from corral.cli.errors import meant
+
+_LIST_OPTIONS = ("--json", "--fields")
+_COMPLETION = "_CORRAL_COMPLETE"  # set by a shell that completes
 
 
 class Noun(click.RichGroup):
     """A group that answers an unknown command with the nearest known one. Without a command it runs ``list``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, args or [name for name in ("list",) if name in self.commands])
+        if "list" in self.commands and (not args or args[0].partition("=")[0] in _LIST_OPTIONS):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and not args[0].startswith("-") and args[0] not in self.list_commands(ctx):
-            raise unknown(f"command {ctx.command_path}", args[0], self.list_commands(ctx))
+            raise meant(ctx.command_path, args[0], self.list_commands(ctx))
         return super().resolve_command(ctx, args)
 
 
@@ -45,4 +51,8 @@ class LazyGroup(Noun):
         module, _, attribute = self._lazy[cmd_name].partition(":")
         found = getattr(import_module(module), attribute)
         assert isinstance(found, click.Command)
+        if _COMPLETION in os.environ:
+            from corral.cli.completion_values import offer_values
+
+            offer_values(found)
         return found

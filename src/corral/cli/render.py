@@ -25,7 +25,7 @@ T = TypeVar("T")
 STATE_COLOURS = {
     "waiting": "yellow", "starting": "cyan", "running": "green", "broken": "red", "stopping": "magenta",
     "succeeded": "bright_black", "failed": "red", "cancelled": "bright_black", "healthy": "green",
-    "suspect": "yellow", "draining": "yellow", "drained": "yellow",
+    "suspect": "yellow", "draining": "yellow", "drained": "yellow", "cordoned": "yellow",
 }  # fmt: skip
 #: Stands for the escape of our own colours until they are written. It is random, so text of others cannot contain it.
 _ESCAPE = "\x1b["
@@ -86,10 +86,23 @@ class Listing(Generic[T]):
         if as_json:
             write_json([self._pick(item, names) for item in items] if fields is not None else items)
         elif items:
-            for line in self.table(items, names):
+            shown = self._that_fit(items, names) if fields is None else names
+            for line in self.table(items, shown):
                 print_line(line)
+            if left_out := [name for name in names if name not in shown]:
+                print_note(f"not shown, for lack of room: {', '.join(left_out)}; --fields picks columns", dim=True)
         elif empty:
             print_note(empty)
+
+    def _that_fit(self, items: Sequence[T], names: Sequence[str]) -> Sequence[str]:
+        """On a terminal, the columns that have room; those at the end are left out first, but not shrinking ones."""
+        if not sys.stdout.isatty():
+            return names
+        kept = list(names)
+        while len(kept) > 2 and any(width(line) > terminal_columns(sys.stdout) for line in self.table(items, kept)):
+            firm = [name for name in kept[1:] if not self.fields[name].shrinks]
+            kept.remove((firm or kept)[-1])
+        return kept
 
     def table(self, items: Sequence[T], names: Sequence[str]) -> list[str]:
         columns = [self.fields[name] for name in names]

@@ -53,6 +53,16 @@ class ClusterCalls:
         return ApiCall("POST", path("nodes", node, "undrain"), ChangeAnswer)
 
     @call
+    def cordon(self, node: str) -> ApiCall[ChangeAnswer]:
+        """Cordon a node: start nothing new on it, and let its jobs finish."""
+        return ApiCall("POST", path("nodes", node, "cordon"), ChangeAnswer)
+
+    @call
+    def uncordon(self, node: str) -> ApiCall[ChangeAnswer]:
+        """Uncordon a node: start jobs on it again."""
+        return ApiCall("POST", path("nodes", node, "uncordon"), ChangeAnswer)
+
+    @call
     def remove_node(self, node: str) -> ApiCall[ChangeAnswer]:
         """Remove a node on which nothing runs, and revoke its credential."""
         return ApiCall("DELETE", path("nodes", node), ChangeAnswer)

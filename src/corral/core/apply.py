@@ -112,7 +112,9 @@ def _gpu_health(state: State, event: e.GpuHealthChanged) -> None:
 
 
 def _node_drained(state: State, event: e.NodeDrained | e.NodeUndrained) -> None:
-    state.nodes[event.node].drained = isinstance(event, e.NodeDrained)
+    node = state.nodes[event.node]
+    node.cordoned = isinstance(event, e.NodeDrained) and event.cordon
+    node.drained = isinstance(event, e.NodeDrained) and not event.cordon
     _node_refreshed(state, event.node)
 
 

@@ -73,7 +73,9 @@ class GpuHealthChanged(_NodeEvent, frozen=True, gc=False, tag=True):
 
 
 class NodeDrained(_NodeEvent, frozen=True, gc=False, tag=True):
-    """An operator drained the node."""
+    """An operator drained the node, or cordoned it: then running gangs stay until they end."""
+
+    cordon: bool = False
 
 
 class NodeUndrained(_NodeEvent, frozen=True, gc=False, tag=True):

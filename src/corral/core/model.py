@@ -497,3 +497,4 @@ class Node(Struct, gc=False):
     why: str = ""  # the reason for its health
     gpu_why: dict[int, str] = field(default_factory=dict)  # the reasons for the health of its GPUs
     until_ms: int | None = None  # when the node is withdrawn, if known
+    cordoned: bool = False  # by an operator: no new tasks; running ones continue

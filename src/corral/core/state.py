@@ -263,7 +263,7 @@ def node_total(spec: NodeSpec) -> dict[str, int]:
 
 def is_open(node: Node) -> bool:
     """Whether a node accepts new tasks."""
-    return node.health is Health.HEALTHY and not node.lost and not node.drained
+    return node.health is Health.HEALTHY and not (node.lost or node.drained or node.cordoned)
 
 
 def is_leaving(node: Node) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,10 @@ from corral.cli.option_types import Word
 from corral.cli.render import (
     Field,
     Listing,
+    count,
     now_ms,
     print_line,
+    print_note,
     ranges,
     state_text,
     style,
@@ -45,7 +48,16 @@ def _state(node: NodeView) -> str:
         return state_text("failed", "(lost)")
     if node.drained:
         return state_text("draining" if node.gangs or node.gangs_hidden else "drained")
-    return state_text(node.health)
+    if node.cordoned:
+        return state_text("cordoned")
+    return state_text(node.health, _bad_gpus(node))
+
+
+def _bad_gpus(node: NodeView) -> str:
+    """(1 GPU suspect: XID 79)."""
+    bad = Counter((gpu.health, gpu.why) for gpu in node.gpus if gpu.health != "healthy")
+    told = [f"{count(n, 'GPU')} {health}" + (f": {why}" if why else "") for (health, why), n in bad.items()]
+    return f"({'; '.join(told)})" if told else ""
 
 
 def _free(node: NodeView, name: str, show: str) -> str:
@@ -63,7 +75,7 @@ def _left(node: NodeView) -> str:
 NODES: Listing[NodeView] = Listing(
     {
         "name": Field(lambda node: node.name, title="NODE"),
-        "health": Field(_state, title="STATE"),
+        "health": Field(_state, title="STATE", shrinks=True, value=lambda node: node.health),
         "gpus": Field(gpus_of),
         "gpus_free": Field(lambda node: f"{node.gpus_free}/{len(node.gpus)}", title="FREE", right=True),
         "cpus": Field(lambda node: _free(node, "cpu_milli", "milli"), title="CPUS FREE", right=True),
@@ -218,11 +230,19 @@ def clear(data: str | None, gpu: int | None) -> None:
 @node.command()
 @click.argument("name")
 @click.option("--why", metavar="TEXT", default="", help="Reason, for the audit record.")
-def drain(name: str, why: str) -> None:
-    """Drain a node: start nothing new on it, and requeue its jobs after a warning."""
+@click.option("--yes", "-y", is_flag=True, help="Do not ask on a terminal.")
+def drain(name: str, why: str, yes: bool) -> None:
+    """Drain a node: start nothing new on it, and requeue its jobs after a warning. To let them finish: cordon."""
     with connected() as client:
+        jobs = len((found := client.node(name)).gangs) + found.gangs_hidden
+        if jobs and not found.drained:
+            what = f"{count(jobs, 'gang')} on {name} will be stopped and requeued"
+            print_note(f"{what}; to let them finish: corral node cordon {name}")
+            if not yes and sys.stdin.isatty() and sys.stderr.isatty():
+                click.confirm(f"drain {name}?", abort=True, err=True)
         client.drain(name, why)
-    print_line(f"{name} is draining; jobs still on it: corral node show {name}")
+    rest = f"; jobs still on it: corral node show {name}" if jobs else ": nothing runs there"
+    print_line(f"{name} is {'draining' if jobs else 'drained'}{rest}")
 
 
 @node.command()
@@ -231,6 +251,27 @@ def undrain(name: str) -> None:
     """Undrain a node: start jobs on it again."""
     with connected() as client:
         client.undrain(name)
+    print_line(f"{name} takes jobs again")
+
+
+@node.command()
+@click.argument("name")
+def cordon(name: str) -> None:
+    """Cordon a node: start nothing new on it, and let its jobs finish."""
+    with connected() as client:
+        client.cordon(name)
+        found = client.node(name)
+    jobs = len(found.gangs) + found.gangs_hidden
+    left = f"; {count(jobs, 'gang continues', 'gangs continue')} to the end" if jobs else ": nothing runs there"
+    print_line(f"{name} is cordoned{left}")
+
+
+@node.command()
+@click.argument("name")
+def uncordon(name: str) -> None:
+    """Uncordon a node: start jobs on it again."""
+    with connected() as client:
+        client.uncordon(name)
     print_line(f"{name} takes jobs again")
 
 

@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from corral.amount_text import thousandths
+from corral.amount_text import quantity, thousandths
 from corral.cli.amounts import amounts_text, gpus_text, parse_amounts
 from corral.cli.errors import Complaint
 from corral.cli.lazy import Noun
 from corral.cli.option_types import Span
-from corral.cli.render import Field, Listing, gpu_hours, print_line, style, write_json
+from corral.cli.render import Field, Listing, gpu_hours, print_line, print_note, style, write_json
 from corral.cli.session import connected
 
 if TYPE_CHECKING:
+    from corral.client.blocking import Client
     from corral.wire.api.cluster import QueueBody, QueueView
 
 
@@ -137,8 +138,33 @@ def set_queue(name: str, **given: Any) -> None:
             terms, verb = client.queue(name).terms, "changed"
         except NotFound:
             terms, verb = QueueBody(), "created"
-        client.set_queue(name, _changed(terms, given))
-    print_line(f"queue {name} {verb}")
+        new = _changed(terms, given)
+        client.set_queue(name, new)
+        print_line(f"queue {name} {verb}")
+        _warn_if_more(client, new, given)
+
+
+def _warn_if_more(client: Client, terms: QueueBody, given: dict[str, Any]) -> None:
+    """Point out amounts that are more than the whole cluster has: accepted, since nodes may come."""
+    stated = [field for field in ("guarantee", "limit", "lend", "user_limit") if given[field]]
+    if not stated:
+        return
+    from corral.client.errors import ClientError
+
+    try:
+        nodes = client.nodes().nodes
+    except ClientError:
+        return  # the queue is set; this user may not see nodes
+    total: dict[str, int] = {}
+    for node in nodes:
+        for name, amount in (*node.amounts.items(), ("gpu_milli", len(node.gpus) * 1000)):
+            total[name] = total.get(name, 0) + amount
+    for field in stated:
+        for name, amount in getattr(terms, field).items():
+            if amount > total.get(name, 0):
+                has = quantity(name, total.get(name, 0))
+                option = field.replace("_", "-")
+                print_note(f"warning: --{option} is {quantity(name, amount)}; the whole cluster has {has}")
 
 
 def _changed(terms: QueueBody, given: dict[str, Any]) -> QueueBody:

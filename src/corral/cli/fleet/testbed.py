@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,8 @@ from corral.cli.option_types import Span
 from corral.cli.render import print_line, print_note
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from corral.cli.fleet.testbed_parts import Testbed
 
 _SOCKET = "testbed.sock"
@@ -50,6 +53,7 @@ def testbed(ctx: click.Context, folder: str, nodes: int, gpus: str, lease: int, 
     if netns and os.geteuid() != 0:
         raise Complaint("network namespaces need root", "leave out --netns: links are then proxies that can be cut")
     bed = Testbed(Path(folder), nodes, gpus, int(lease), netns)
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
         bed.start()
     except (BedFailed, OSError) as error:
@@ -63,6 +67,12 @@ def testbed(ctx: click.Context, folder: str, nodes: int, gpus: str, lease: int, 
     finally:
         bed.stop()
     return 0
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    """SIGTERM ends the cluster as Ctrl-C does: no process of it stays."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def _obey(bed: Testbed) -> None:

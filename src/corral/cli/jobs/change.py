@@ -89,15 +89,25 @@ def requeue(jobs: tuple[str, ...], **given: Any) -> int:
     return _change("requeue", jobs, given, ("is requeued", "are requeued"))
 
 
-@click.command()
-@click.argument("value", type=int, metavar="PRIORITY")
+@click.command(context_settings={"ignore_unknown_options": True})  # -5 is a priority
 @_filters
-@_jobs
-def priority(value: int, jobs: tuple[str, ...], **given: Any) -> int:
+@click.argument("words", nargs=-1, required=True, metavar="PRIORITY [JOB]...")
+def priority(words: tuple[str, ...], **given: Any) -> int:
     """Change the priority of jobs, up to the ceiling of the queue. A higher priority runs first, across queues.
 
+    PRIORITY is a number, or low, normal or high; a word may also stand after the jobs.
     JOB may be 35, 35[7], 35[3-9], 35[1,4-6] or 35/trainer. Filters change all jobs that meet all of them."""
+    value, jobs = _priority(words)
     return _change("priority", jobs, given, (f"has priority {value}", f"have priority {value}"), priority=value)
+
+
+def _priority(words: tuple[str, ...]) -> tuple[int, tuple[str, ...]]:
+    from corral.wire.job.timing import PRIORITIES
+
+    first, *jobs = words if words[0] in PRIORITIES or words[-1] not in PRIORITIES else (words[-1], *words[:-1])
+    if first not in PRIORITIES and not first.removeprefix("-").isdecimal():
+        raise Complaint(f"{first!r} is not a priority", "write it like: corral priority high 25")
+    return PRIORITIES[first] if first in PRIORITIES else int(first), tuple(jobs)
 
 
 def _change(change: str, jobs: tuple[str, ...], given: dict[str, Any], done: tuple[str, str], **more: Any) -> int:

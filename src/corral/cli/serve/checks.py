@@ -129,6 +129,10 @@ def provider(name: str) -> DoctorCheck:
     from corral.providers.catalog import kind_of
 
     lack, _, todo = kind_of(name).missing().partition("; ")
+    if not lack and name == "slurm":
+        from corral.providers.slurm import controller_fault
+
+        lack, todo = controller_fault(), "check slurm.conf, munge and slurmctld; to try it: squeue"
     return (
         DoctorCheck(f"on {name}", "note", lack, todo)
         if lack

@@ -11,7 +11,7 @@ import rich_click as click
 from corral.cli.errors import TIMED_OUT, UNREACHABLE, Complaint
 from corral.cli.option_types import Span
 from corral.cli.render import count, print_line, print_note
-from corral.cli.serve.data_folder import Here, data_folder, data_option, is_server, running_server
+from corral.cli.serve.data_folder import Here, data_option, is_server, other_folders, running_server, used_folder
 
 _LOOK_S = 0.02
 _HOLDING = ("starting", "running", "stopping")
@@ -23,10 +23,11 @@ _HOLDING = ("starting", "running", "stopping")
 @click.option("--timeout", type=Span(), metavar="TIME", default="60s", show_default=True, help="How long to wait.")
 def down(data: str | None, kill_tasks: bool, timeout: int) -> None:
     """Stop the server on this machine. Running jobs continue and are picked up by the next corral up."""
-    folder = data_folder(data)
+    folder = used_folder(data)
     here = running_server(folder)
     if here is None:
-        hint = "name the data folder of the server with --data"
+        others = ", ".join(other_folders()[:3])
+        hint = f"servers run with --data {others}" if others else "name the data folder of the server with --data"
         raise Complaint(f"no server is running with data folder {folder}", hint, exit_code=UNREACHABLE)
     until_s = time.monotonic() + timeout / 1000
     running = _running(here, kill_tasks, until_s)

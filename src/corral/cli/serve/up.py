@@ -10,7 +10,7 @@ import rich_click as click
 
 from corral.cli.errors import FAULT, Complaint
 from corral.cli.option_types import Span
-from corral.cli.serve.data_folder import data_folder, data_option, database_option, running_server
+from corral.cli.serve.data_folder import data_folder, data_option, database_option, remember_folder, running_server
 
 if TYPE_CHECKING:
     from corral.core.accounts.identity import AccountRules
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from corral.wire.retention import AttestRules
     from corral.wire.topology import NodePlaces
 
+_FILES = ("tasks", "tls_cert", "tls_key", "tls_ca", "config")
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -106,6 +107,7 @@ def up(**given: Any) -> int:
             f"a server uses {folder} already, at {here.url} (process {here.pid})", "stop it with: corral down"
         )
     options = _options(config, folder, given)
+    remember_folder(folder)
     _note_missing_accounts(options, given["cluster"])
     if given["detach"]:
         from corral.cli.serve.detached import start_detached
@@ -380,7 +382,8 @@ def _again(given: dict[str, Any], folder: Path) -> list[str]:
     )
     for name in named:
         if given[name] is not None:
-            words += [f"--{name.replace('_', '-')}", given[name]]
+            value = os.path.abspath(given[name]) if name in _FILES else given[name]  # it runs in another folder
+            words += [f"--{name.replace('_', '-')}", value]
     words += [word for url in given["peers"] for word in ("--peer", url)]
     words += ["--cluster"] if given["cluster"] else []
     words += ["--lease", f"{given['lease']}ms"] if given["lease"] is not None else []

@@ -381,9 +381,30 @@ def undrain(state: State, name: str, now_ms: int) -> Answer:
     if name not in state.nodes:
         return _no_node(name)
     if not state.nodes[name].drained:
-        return Refusal("not_drained", f"node {name} is not drained")
+        hint = f"it is cordoned; use: corral node uncordon {name}" if state.nodes[name].cordoned else ""
+        return Refusal("not_drained", f"node {name} is not drained", hint)
+    return [e.NodeUndrained(now_ms, name)]
+
+
+def cordon(state: State, name: str, now_ms: int) -> Answer:
+    """Start nothing new on a node; its gangs run to their ends."""
+    if name not in state.nodes:
+        return _no_node(name)
+    if state.nodes[name].drained:
+        return Refusal("already_drained", f"node {name} is already drained or draining, so nothing starts there")
+    if state.nodes[name].cordoned:
+        return Refusal("already_cordoned", f"node {name} is already cordoned")
+    return [e.NodeDrained(now_ms, name, cordon=True)]
+
+
+def uncordon(state: State, name: str, now_ms: int) -> Answer:
+    if name not in state.nodes:
+        return _no_node(name)
+    if not state.nodes[name].cordoned:
+        hint = f"it is drained; use: corral node undrain {name}" if state.nodes[name].drained else ""
+        return Refusal("not_cordoned", f"node {name} is not cordoned", hint)
     return [e.NodeUndrained(now_ms, name)]
 
 
 def _no_node(name: str) -> Refusal:
-    return Refusal("no_such_node", f"there is no node {name!r}")
+    return Refusal("no_such_node", f"there is no node {name!r}", "list them with: corral node")

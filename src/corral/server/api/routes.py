@@ -164,6 +164,16 @@ CLUSTER = (
         handler=cluster.undrain, summary="Undrain a node", answer=api.ChangeAnswer,
         statuses=(403, 404, 409),
     ),
+    Route(
+        method="POST", path="/v1/nodes/{node}/cordon", tag="cluster", verb=Verb.NODES_CHANGE, handler=cluster.cordon,
+        summary="Cordon a node: start nothing new, let its jobs finish", answer=api.ChangeAnswer,
+        statuses=(403, 404, 409),
+    ),
+    Route(
+        method="POST", path="/v1/nodes/{node}/uncordon", tag="cluster", verb=Verb.NODES_CHANGE,
+        handler=cluster.uncordon, summary="Uncordon a node: start jobs on it again", answer=api.ChangeAnswer,
+        statuses=(403, 404, 409),
+    ),
 )  # fmt: skip
 
 FLEETS = (

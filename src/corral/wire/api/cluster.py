@@ -114,6 +114,7 @@ class NodeView(Answer, frozen=True):
     fleet: str = ""  # that it belongs to
     where: str = ""  # as its provider names it
     until_ms: int | None = None  # when its provider takes it back, if known
+    cordoned: bool = False  # it starts nothing new, and its jobs finish
 
 
 class NodeList(Answer, frozen=True):

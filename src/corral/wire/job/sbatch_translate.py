@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from corral.duration_text import write_span
 from corral.wire.document.errors import Fault, Wrong, show
 from corral.wire.job.program import signal_name
-from corral.wire.job.slurm_units import slurm_count, slurm_mib, slurm_moment, slurm_span
+from corral.wire.job.slurm_units import SLURM_AFTER, slurm_count, slurm_mib, slurm_moment, slurm_span
 from corral.wire.job.timing import PRIORITIES, write_moment
 from corral.wire.sizes import write_size
 
@@ -126,7 +126,7 @@ def _dependency(meaning: Meaning, value: str) -> None:
         if kind == "singleton" and not jobs:
             meaning.put("singleton", True, "dependency")
             continue
-        when = {"afterok": "ok", "afterany": "any", "afternotok": "not_ok"}.get(kind)
+        when = SLURM_AFTER.get(kind)
         if when is None or not jobs:
             hint = "supported: afterok:ID, afterany:ID, afternotok:ID, singleton"
             raise Wrong("unsupported", f"{show(part)} is not supported", hint)

@@ -12,8 +12,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from corral.wire.document.errors import Path
+from corral.duration_text import write_span
+from corral.wire.document.errors import Path, Wrong
 from corral.wire.job.keys import GANG_KEYS, GPU_KEYS, JOB_KEYS
+from corral.wire.job.slurm_units import SLURM_AFTER, slurm_span
 
 
 class Option(Struct, frozen=True):
@@ -64,6 +66,7 @@ _LISTS = ("after", "mounts")
 _FLAGS = ("singleton", "checkpoints", "hold")
 _NOT_TYPED = ("command", "gpu", "preemptible")
 _INTEGER = re.compile(r"-?(?:0|[1-9]\d{0,14})", re.ASCII)
+_SLURM_TIME = re.compile(r"(?:\d+-)?\d+(?::\d+)+|\d+-\d+", re.ASCII)
 _DECIMAL = re.compile(r"\d{1,9}\.\d{1,6}", re.ASCII)
 #: Keys whose texts may look like numbers.
 _TEXTS = frozenset({"name", "queue", "array", "after", "output", "error", "directory", "image", "umask", "export"})
@@ -114,10 +117,12 @@ def _value(option: Option, typed: Any) -> Any:
     if option.key in _PAIRS:
         split = [(each.partition("=")[0], each.partition("=")[2]) for each in _several(typed)]
         return {name: _number(value) if option.key == "resources" else value for name, value in split}
+    if option.key == "after":
+        return [job for each in _several(typed) for part in each.split(",") for job in _dependencies(part)]
     if option.key in _LISTS:
-        return (
-            [part for each in _several(typed) for part in each.split(",")] if option.key == "after" else _several(typed)
-        )
+        return _several(typed)
+    if option.key == "time_limit" and _SLURM_TIME.fullmatch(typed):
+        return _slurm_time(typed)
     if option.key == "prefer" and "@" in typed:
         level, _, wait = typed.partition("@")
         return {"level": level, "wait": wait}
@@ -125,6 +130,22 @@ def _value(option: Option, typed: Any) -> Any:
         level, _, most = typed.partition(":")
         return {"level": level, "max": _number(most)}
     return typed if option.key in _TEXTS else _number(typed)
+
+
+def _dependencies(part: str) -> list[str]:
+    """``any:12``, or as sbatch writes it: ``afterok:12:13``."""
+    kind, *jobs = part.split(":")
+    when = SLURM_AFTER.get(kind)
+    return [f"{when}:{job}" for job in jobs] if when and jobs else [part]
+
+
+def _slurm_time(typed: str) -> str:
+    """``1:00:00`` and ``2-12``, as sbatch writes durations; what is not one is left for the error of ``parse_job``."""
+    try:
+        found = slurm_span(typed)
+    except Wrong:
+        return typed
+    return typed if found is None else write_span(found)
 
 
 def _several(typed: Any) -> list[str]:

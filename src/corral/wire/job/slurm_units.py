@@ -15,6 +15,8 @@ _SPANS = (
     re.compile(r"(?P<h>\d+):(?P<m>\d+):(?P<s>\d+)"),
     re.compile(r"(?P<d>\d+)-(?P<h>\d+)(?::(?P<m>\d+)(?::(?P<s>\d+))?)?"),
 )
+#: How a job must have ended, in the words of sbatch and in Corral's.
+SLURM_AFTER = {"afterok": "ok", "afterany": "any", "afternotok": "not_ok"}
 _UNIT_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000}
 _LONGEST_MS = 1_000 * 365 * _UNIT_MS["d"]
 _SPAN_HINT = "Slurm writes minutes, minutes:seconds, hours:minutes:seconds, days-hours or days-hours:minutes:seconds"

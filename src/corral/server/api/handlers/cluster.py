@@ -301,3 +301,13 @@ async def drain(request: ApiRequest) -> Reply:
 async def undrain(request: ApiRequest) -> Reply:
     name = _node_to_change(request)
     return await request.change(lambda state, now_ms: commands.undrain(state, name, now_ms))
+
+
+async def cordon(request: ApiRequest) -> Reply:
+    name = _node_to_change(request)
+    return await request.change(lambda state, now_ms: commands.cordon(state, name, now_ms))
+
+
+async def uncordon(request: ApiRequest) -> Reply:
+    name = _node_to_change(request)
+    return await request.change(lambda state, now_ms: commands.uncordon(state, name, now_ms))

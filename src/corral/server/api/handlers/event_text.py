@@ -135,8 +135,8 @@ _SENTENCES: dict[type, Callable[[Any], str]] = {
     e.NodeReturned: lambda v: f"node {v.node} returned",
     e.NodeHealthChanged: lambda v: f"node {v.node} is {v.health}" + _because(v.why),
     e.GpuHealthChanged: lambda v: f"GPU {v.gpu} of node {v.node} is {v.health}" + _because(v.why),
-    e.NodeDrained: lambda v: f"node {v.node} draining",
-    e.NodeUndrained: lambda v: f"node {v.node} undrained",
+    e.NodeDrained: lambda v: f"node {v.node} {'cordoned' if v.cordon else 'draining'}",
+    e.NodeUndrained: lambda v: f"node {v.node} takes jobs again",
     e.NodeEndSet: _node_end,
     e.QueueSet: lambda v: f"queue {v.spec.name} was created or changed",
     e.QueueRemoved: lambda v: f"queue {v.queue} was removed",
@@ -190,3 +190,6 @@ _SENTENCES: dict[type, Callable[[Any], str]] = {
     a.SecretSet: lambda v: f"secret {v.secret} of {v.queue or 'the cluster'} was set",
     a.SecretRemoved: lambda v: f"secret {v.secret} of {v.queue or 'the cluster'} was removed",
 }
+
+#: The names of all types of events.
+TYPES = sorted(kind.__name__ for kind in _SENTENCES)

@@ -19,9 +19,10 @@ from corral.core import events as e
 from corral.core.accounts import accounts as a
 from corral.core.fleets import fleets as fl
 from corral.core.gang_id import index_of, job_of, role_of
-from corral.server.api.handlers.event_text import sentence
+from corral.server.api.handlers.event_text import TYPES, sentence
 from corral.server.api.handlers.jobs import is_number, known_owner, load_owners, sees_gang
 from corral.server.api.handlers.views import HIDDEN_GANG
+from corral.server.api.http.problems import ApiError
 from corral.server.api.http.request import ApiRequest, Reply, StreamAnswer
 from corral.server.api.http.shared_views import in_steps
 from corral.server.auth import Verb, is_among
@@ -29,6 +30,7 @@ from corral.store.journal import Record
 from corral.wire.api import EventList, EventView
 from corral.wire.api.selector import BadSelector, Selector, parse
 from corral.wire.codec import decode
+from corral.wire.document.kinds import meant
 
 KIND = "text/event-stream"
 _AT_ONCE = 500
@@ -42,6 +44,7 @@ _USER_EVENTS = (a.UserSet, a.UserRemoved, a.RoleGranted, a.RoleRevoked, a.TokenI
 
 async def events(request: ApiRequest) -> Reply:
     await request.audit_read("the record")
+    _check_types(request.query.types)
     after = request.query.after
     if request.query.follow or "text/event-stream" in request.header(b"accept"):
         last = request.header(b"last-event-id")
@@ -69,6 +72,13 @@ async def events(request: ApiRequest) -> Reply:
             continue
         after = found[-1].seq
     return EventList(events=tuple(found), next=after, head=max(after, request.service.durable_seq))
+
+
+def _check_types(types: Sequence[str]) -> None:
+    for name in types:
+        if name not in TYPES:
+            why = f"there is no event type {name[:40]!r}"
+            raise ApiError(422, "no_such_event_type", why, meant(name, TYPES), "types")
 
 
 async def _of_one_job(request: ApiRequest, job: str, after: int) -> EventList:

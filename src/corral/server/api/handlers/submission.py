@@ -143,9 +143,9 @@ def _documents(body: bytes, most: int) -> list[msgspec.Raw]:
 
 def _spec(request: ApiRequest, document: Any, path: tuple[str | int, ...]) -> JobSpec:
     settings = request.shared.settings
-    spec = parse_job(
-        document, now_ms=request.service.now_ms(), queue=settings.default_queue, limits=settings.job_limits
-    )
+    is_queue_named = isinstance(document, dict) and document.get("queue") is not None
+    queue = settings.default_queue if is_queue_named else _default_queue(request)
+    spec = parse_job(document, now_ms=request.service.now_ms(), queue=queue, limits=settings.job_limits)
     if isinstance(spec, JobSpec):
         return _settled(request, spec, document)
     faults = [fault_view(each) for each in spec]
@@ -155,6 +155,24 @@ def _spec(request: ApiRequest, document: Any, path: tuple[str | int, ...]) -> Jo
     first = faults[0]
     field = ".".join(map(str, first.path))
     raise ApiError(422, "bad_job", f"{why}: {first.why}", first.hint, field, faults=faults)
+
+
+def _default_queue(request: ApiRequest) -> str:
+    """The queue of a job that names none: the default of the site, or else the only queue that the user may use."""
+    default = request.shared.settings.default_queue
+    if default in request.service.state.queues.queues and request.may(Verb.JOBS_SUBMIT, default):
+        return default
+    mine = _usable_queues(request)
+    own = [name for name in mine if not any(name.startswith(f"{other}/") for other in mine)]  # roles include children
+    if len(own) > 1:
+        hint = f"name one with --queue, or queue: in the job file: {', '.join(own[:10])}"
+        raise refused(Refusal("no_queue_named", "the job names no queue, and you may use several", hint, "queue"))
+    return own[0] if own else default
+
+
+def _usable_queues(request: ApiRequest) -> list[str]:
+    queues = request.service.state.queues.queues
+    return sorted(name for name in queues if name and request.may(Verb.JOBS_SUBMIT, name))
 
 
 def _settled(request: ApiRequest, spec: JobSpec, document: Any) -> JobSpec:
@@ -190,8 +208,8 @@ def _check_queue(request: ApiRequest, queue: str) -> None:
     """Refuse a queue that the user may not use. A queue they may not see is answered as one that does not exist."""
     verdict = authorize(request.service.accounts, request.principal, Verb.JOBS_SUBMIT, queue)
     if queue == "" or queue not in request.service.state.queues.queues or verdict is Access.HIDDEN:
-        mine = [name for name in request.service.state.queues.queues if name and request.may(Verb.JOBS_SUBMIT, name)]
-        hint = f"queues you may use: {', '.join(sorted(mine)[:10])}" if mine else "ask an administrator for a role"
+        mine = _usable_queues(request)
+        hint = f"queues you may use: {', '.join(mine[:10])}" if mine else "ask an administrator for a role"
         raise refused(Refusal("no_such_queue", f"there is no queue {queue!r}", hint, "queue"))
     if verdict is Access.FORBIDDEN:
         raise forbidden(Verb.JOBS_SUBMIT, queue)

@@ -19,6 +19,7 @@ PROBLEM_TYPE = b"application/problem+json"
 #: Refusals that depend on the current state: the same request may be accepted later. All others are request errors.
 _OF_THE_PRESENT = frozenset(
     {
+        "already_cordoned",
         "already_drained",
         "cannot_hold",
         "dependency_failed",
@@ -26,6 +27,7 @@ _OF_THE_PRESENT = frozenset(
         "job_over",
         "last_administrator",
         "node_in_use",
+        "not_cordoned",
         "not_drained",
         "not_held",
         "not_running",
