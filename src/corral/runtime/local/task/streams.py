@@ -252,7 +252,8 @@ class Stream:
             try:
                 self._marks.add(self._offset, time.time_ns() // 1_000_000, rank, count)
             except OSError:
-                self._marks = None  # a full disk: the log has no more times
+                self._marks.close()  # a full disk: this segment has no more times
+                self._marks = None
 
     def _close_segment(self) -> None:
         if self._file >= 0:
