@@ -37,10 +37,11 @@ def seeds(seed: str) -> Iterator[str]:
 def search(cases: int, seed: str, processes: int, shown: int) -> dict[str, object]:
     begin = perf_counter()
     plans = setups = 0
-    violations: Counter[str] = Counter()
+    violations, asked = Counter[str](), Counter[str]()
     first: dict[str, list[str]] = {}
     for found in _results(seed, processes):
         plans, setups = plans + found.plans, setups + 1
+        asked.update(found.asked)
         for name in {violation.judge for _, violation in found.violations}:
             violations[name] += 1
             first.setdefault(name, []).append(found.seed)
@@ -51,7 +52,7 @@ def search(cases: int, seed: str, processes: int, shown: int) -> dict[str, objec
             print(tell(shrink(generate(each), name), name), flush=True)
     seconds = perf_counter() - begin
     return {
-        "cases": plans, "setups": setups, "runs": 0, "seconds": round(seconds, 1),
+        "cases": plans, "setups": setups, "runs": 0, "seconds": round(seconds, 1), "asked": dict(asked),
         "seed": seed, "violations": dict(violations), "seeds": {name: where[:3] for name, where in first.items()},
     }  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from msgspec import Struct
@@ -21,11 +22,13 @@ STABLE_EVERY = 4  # so often a plan is made twice; always where that is all that
 
 
 class Found(Struct, frozen=True):
-    """What one scenario gave: plans judged, and the violations with the number of the plan."""
+    """What one scenario gave: plans judged, the violations with the number of the plan, and how often each judge was
+    asked."""
 
     seed: str
     plans: int
     violations: tuple[tuple[int, Violation], ...]
+    asked: dict[str, int]
 
 
 class _EnoughError(Exception):
@@ -43,13 +46,15 @@ def try_out(scenario: Scenario, only: str = "") -> Found:
     except PlanFailedError as fault:
         if only in ("", PLAN_MADE):
             trial.say(stage, PLAN_MADE, f"no plan was made: {fault}")
-    return Found(scenario.seed, stage.plans, tuple(trial.found))
+    asked = dict.fromkeys((*JUDGES, PLAN_MADE), stage.plans) | dict(trial.asked)
+    return Found(scenario.seed, stage.plans, tuple(trial.found), asked)
 
 
 class _Trial:
     def __init__(self, scenario: Scenario, only: str) -> None:
         self.scenario, self.only = scenario, only
         self.found: list[tuple[int, Violation]] = []
+        self.asked = Counter[str]()
         self._promised: frozenset[str] = frozenset()
         self._case: Case | None = None  # the plan that is being carried out
         self._asks: dict[tuple[str, int], Ask] = {}
@@ -72,6 +77,7 @@ class _Trial:
     def look(self, stage: Stage, plan: Plan, events: Sequence[e.Event]) -> None:
         """A plan made from the present commits in full, and planning again at once makes nobody leave."""
         if self.only in ("", COMMITS) and plan.decisions:
+            self.asked[COMMITS] += 1
             named = {event.gang for event in events if isinstance(event, e.GangEvent)}
             for decision in plan.decisions:
                 wanted = {decision.gang}
@@ -81,9 +87,11 @@ class _Trial:
                     self.say(stage, COMMITS, f"a plan made from the present is not carried out: {decision}")
         if self.only == STABLE or (not self.only and stage.plans % STABLE_EVERY == 0 and plan.decisions):
             assert self._case is not None
+            self.asked[STABLE] += 1
             for words in unstable(self._case, stage.planned()):
                 self.say(stage, STABLE, words)
         if self.only == WHY or (not self.only and stage.plans % WHY_EVERY == 0):
+            self.asked[WHY] += 1
             for words in why_is_true(stage.journal, stage.state.settings, stage.policy, stage.now_ms):
                 self.say(stage, WHY, words)
         if self.only and self.found:

@@ -116,8 +116,14 @@ def search_runs(runs: int, seed: int = 0, processes: int = 1, shown: int = 1) ->
         for kind, each in where[:shown]:
             print(smallest(kind, name, each), flush=True)
     seconds = round(perf_counter() - begin, 1)
+    asked = Counter[str]()
+    for kind, times in tried.items():
+        asked.update(dict.fromkeys(KINDS[kind].judges, times))
     where_found = {name: [f"{kind} {each}" for kind, each in where[:5]] for name, where in first.items()}
-    return {"runs": runs, "kinds": dict(tried), "run_seconds": seconds, "violations": dict(count), "seeds": where_found}
+    return {
+        "runs": runs, "kinds": dict(tried), "asked": dict(asked), "run_seconds": seconds,
+        "violations": dict(count), "seeds": where_found,
+    }  # fmt: skip
 
 
 def smallest(kind: str, name: str, seed: int) -> str:
