@@ -44,12 +44,14 @@ def ping_pong(run: Run) -> list[str]:
 
 
 def in_vain(run: Run, known: dict[str, Life], stop_ms: int) -> list[str]:
-    """Those who were made to leave for a gang that did not start when they had gone. Somebody with the right to make it
-    leave may have taken over its claim: a more important gang, or one of another queue."""
+    """Those who were made to leave for a gang that did not start when they had gone, and with them who was leaving for
+    others: it may get seats of theirs. Somebody with the right to make it leave may have taken over its claim: a more
+    important gang, or one of another queue."""
     latest: dict[tuple[int, str], int] = {}
+    told = [event for event in run.events if isinstance(event, e.GangEvicted)]
     for each in evictions(run):
-        key = (each.at_ms, each.beneficiary)
-        latest[key] = max(latest.get(key, 0), each.deadline_ms + stop_ms)
+        leaving = [other.deadline_ms for other in told if other.at_ms <= each.at_ms <= other.deadline_ms]
+        latest[each.at_ms, each.beneficiary] = max(each.deadline_ms, *leaving) + stop_ms
     disturbed = [event.at_ms for event in run.events if isinstance(event, e.NodeEvent)]
     found = []
     for (at_ms, name), until_ms in latest.items():
