@@ -8,7 +8,7 @@ which right. See docs/decisions/0024. Places no gang.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 
 from corral.core.cluster.resources import Seat
 from corral.core.model import NEVER_MS, Gang, Reservation, Right, StartMoved
@@ -61,6 +61,13 @@ class Heads:
                 if entitled_from(self._draft, each) > owned and self._goes_before(each, gang) and walk.is_open(each):
                     return True
         return False
+
+    def unbound(self, gang: Gang, reservations: Collection[Reservation]) -> list[str]:
+        """Gangs whose reservations do not bind this one: borrowers, where it is within its guarantee."""
+        if not reservations or not self._draft.queues.guaranteed:
+            return []
+        gangs = [self._draft.state.gangs[each.gang] for each in reservations]
+        return [holder.id for holder in gangs if is_owner_before(self._draft, gang, holder)]
 
     # ---- who went before, and by which right -------------------------------------------------------------------
 

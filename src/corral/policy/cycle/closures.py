@@ -16,6 +16,7 @@ from corral.core.plan import NoSeats, PartKept, Verdict
 from corral.core.queues.backlog import BacklogEntry, Bucket
 from corral.core.queues.quota import ROOT, Shortfall
 from corral.core.snapshot import Draft
+from corral.policy.backfill.pools import Pool, Pools
 from corral.policy.preemption.preemptor import Preemptor
 
 #: Runs that are expected to take this long or longer are closed; and why.
@@ -189,6 +190,14 @@ class Closures:
         self._demands.update(dict.fromkeys(demands, (0, verdict)))
         self._shut.update(demands)
         self.changes.close(demands)
+
+    def close_full(self, pools: Pools, pool: Pool) -> None:
+        """Close the demands of a pool that cannot fit, for gangs that may not preempt. Equivalent to giving each of
+        them a turn."""
+        classes = self._backlog.classes
+        for kind, may_fit in self._room.could_take(classes).items():
+            if not may_fit and pools.of(next(iter(classes[kind]))) == pool:
+                self.close_demands(classes[kind], NoSeats.NONE_FREE)
 
     def close_class(self, gang: Gang, verdict: Verdict) -> None:
         """There is no room for any demand of its class, and no gang that its bucket could preempt. Equivalent to giving

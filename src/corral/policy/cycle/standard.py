@@ -30,7 +30,7 @@ from corral.policy.cycle.walk import Walk
 from corral.policy.placement.seating import FREE, Bounds, Cut, Seating, find_seats, spread_of
 from corral.policy.preemption.preemptor import Preemption, Preemptor, next_beat_ms
 from corral.policy.quota.allowance import Allowances
-from corral.policy.quota.limits import Limits, is_owner_before, least_charge
+from corral.policy.quota.limits import Limits, least_charge
 
 PASSED_OVER_MAX = 64  # gangs that one plan passes over one by one, where their graces may differ
 
@@ -282,11 +282,7 @@ class Cycle:
         return self.draft.queues.is_entitled(gang.queue, ROOT, least_charge(self.draft, gang), self.now_ms)
 
     def _exempt(self, gang: Gang) -> list[str]:
-        """Gangs whose reservations do not bind this one: borrowers, where it is within its guarantee."""
-        if not self.calendar.reservations or not self.draft.queues.guaranteed:
-            return []
-        gangs = [self.state.gangs[each.gang] for each in self.calendar.reservations]
-        return [holder.id for holder in gangs if is_owner_before(self.draft, gang, holder)]
+        return self.heads.unbound(gang, self.calendar.reservations)
 
     def _place(self, gang: Gang, bounds: Bounds, exempt: list[str]) -> Verdict | None:
         """Place a gang where nothing is reserved for others, or where their reservations can move to other GPUs. Why
@@ -399,7 +395,7 @@ class Cycle:
             self.blocked.setdefault(pool, []).append(gang.id)
             closures.skip(gang, verdict)
             if count + 1 == depth:
-                self._close_what_is_full(pool)
+                self.closures.close_full(self.pools, pool)
             return
         elif self.snapshot.job(gang).spec.deadline_ms is not None:
             closures.skip(gang, verdict)  # others that want the same may have a later deadline
@@ -459,13 +455,6 @@ class Cycle:
         last_ms = max([each.at_ms for each in self.calendar.reservations if each.at_ms < until_ms], default=-1)
         self._in_vain[gang.demand, bounds] = verdict
         self.closures.close_everywhere(gang.demand, verdict, last_ms - self.now_ms + 1 if last_ms >= 0 else 0)
-
-    def _close_what_is_full(self, pool: Pool) -> None:
-        """Equivalent to giving every gang a turn: gangs that cannot fit, and may not preempt, need none."""
-        classes = self.state.backlog.classes
-        for kind, may_fit in self.room.could_take(classes).items():
-            if not may_fit and self.pools.of(next(iter(classes[kind]))) == pool:
-                self.closures.close_demands(classes[kind], NoSeats.NONE_FREE)
 
     def _content_ms(self, gang: Gang) -> int:
         """Until when a gang prefers to wait for seats that are closer together."""
