@@ -22,7 +22,7 @@ from corral.health.fault_injection import InjectedFault, InjectedXid, health_fol
 from corral.health.hardware import read_hardware
 from corral.health.host import HostReader
 from corral.health.monitor import Monitor
-from corral.health.probe_process import probe_reading, start_gpu_probe
+from corral.health.probes.probe_process import probe_reading, start_gpu_probe
 from corral.health.readings import ProbeReading
 from corral.health.rules import Observation, gpu_symptoms
 from corral.runtime.base import HealthReport, Report

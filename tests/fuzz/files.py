@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from corral.runtime.local.step_times import read_paces
+from corral.runtime.local.activity.rank_files import read_paces
 from corral.runtime.local.task.scratch import CHECKPOINT, STEP_MAX, Scratch
 
 _LINES = (

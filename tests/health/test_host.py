@@ -10,7 +10,13 @@ import pytest
 from corral.health.devices import SimulatedDevices
 from corral.health.hardware import read_hardware
 from corral.health.host import HostReader
-from corral.health.probe_process import ProbeProcess, probe_reading, site_reading, start_gpu_probe, start_site_check
+from corral.health.probes.probe_process import (
+    ProbeProcess,
+    probe_reading,
+    site_reading,
+    start_gpu_probe,
+    start_site_check,
+)
 from corral.health.readings import NicReading, ProbeReading, SiteReading
 from corral.wire.details import NicDetails
 from tests.runtime.reports import until

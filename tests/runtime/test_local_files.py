@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from corral.runtime.base import TaskKey
 from corral.runtime.local import spawner_client
+from corral.runtime.local.activity.rank_files import read_paces
 from corral.runtime.local.cleanup import make_scratch_root, remove_deserted
 from corral.runtime.local.logs import LogStore
 from corral.runtime.local.spawner_client import LIGHT_IMPORT
 from corral.runtime.local.state_dir import ExitRecord, StartRecord, TaskState, name_of
-from corral.runtime.local.step_times import read_paces
 from corral.runtime.local.task import cgroups, records
 from corral.runtime.local.task.classify import symptom
 from corral.runtime.local.task.scratch import Scratch, last_step

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from corral.core import model
+from corral.runtime.local.activity.rank_files import read_paces
 from corral.runtime.local.state_dir import TaskState
-from corral.runtime.local.step_times import read_paces
 from corral.runtime.local.task.scratch import CHECKPOINT, STEP_MAX, Scratch, last_step
 
 

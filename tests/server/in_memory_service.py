@@ -26,6 +26,7 @@ from corral.core.state import State
 from corral.policy.catalog import policy as named_policy
 from corral.policy.explain.holds import explain, first_reason
 from corral.runtime.base import LogPart, TaskKey
+from corral.server.activity.store import Activities
 from corral.server.auth import new_token
 from corral.server.durability import Batch
 from corral.server.ha.vitals import Vitals
@@ -96,6 +97,7 @@ class MemoryService:
         self.leads, self.leader, self.rules = True, "", SiteRules()
         self.details: dict[str, NodeDetails] = {}
         self.slow_ranks: Callable[[str], Sequence[str]] = lambda _: ()
+        self.activities = Activities()
         self.time_ms = START_MS
         self.news = asyncio.Event()
         self.delay: asyncio.Event | None = None

@@ -49,6 +49,9 @@ GET    /v1/jobs/3                 -           401  404    404    404    404  200
 GET    /v1/jobs/9                 -           401  404    404    404    404  404      404
 GET    /v1/jobs/1/why             -           401  404    200    200    200  200      200
 GET    /v1/jobs/3/why             -           401  404    404    404    404  200      200
+GET    /v1/jobs/1/activity        -           401  404    200    200    200  200      200
+GET    /v1/jobs/3/activity        -           401  404    404    404    404  200      200
+GET    /v1/jobs/9/activity        -           401  404    404    404    404  404      404
 GET    /v1/jobs/1/logs            -           401  404    200    200    200  200      200
 GET    /v1/jobs/2/logs            -           401  404    200    200    200  200      200
 GET    /v1/jobs/3/logs            -           401  404    404    404    404  200      200
@@ -91,6 +94,7 @@ PUT    /v1/queues/org/a/new       CEILING     401  404    403    403    403  403
 PUT    /v1/queues/org/a/new       GRACE       401  404    403    403    403  403      200
 DELETE /v1/queues/org/a/below     -           401  404    403    403    200  403      200
 DELETE /v1/queues/org/covert      -           401  404    404    404    404  403      409
+GET    /v1/activity               -           401  403    200    200    200  200      200
 GET    /v1/nodes                  -           401  403    200    200    200  200      200
 GET    /v1/nodes/n0               -           401  403    200    200    200  200      200
 GET    /v1/nodes/n9               -           401  403    404    404    404  404      404

@@ -24,7 +24,16 @@ from corral.agent.task_reconciler import TaskReconciler
 from corral.core.model import FailureClass
 from corral.io.backoff import Backoff
 from corral.remote.messages import AgentAnswer, AgentReport, DesiredAnswer, DesiredAsk, LeaseAnswer, Renewal
-from corral.runtime.base import Backend, Capabilities, PaceReport, Phase, Report, StaleEpoch, TaskReport
+from corral.runtime.base import (
+    ActivityReport,
+    Backend,
+    Capabilities,
+    PaceReport,
+    Phase,
+    Report,
+    StaleEpoch,
+    TaskReport,
+)
 from corral.runtime.fence import Fence
 from corral.runtime.local.task import lease
 
@@ -145,7 +154,7 @@ class Agent:
         if isinstance(report, TaskReport) and report.phase is Phase.DOWN:
             self.log_transfer.send_log(report.key)
             self.reconciler.on_ended(report.key)
-        if not isinstance(report, PaceReport):  # it can wait for the next heartbeat
+        if not isinstance(report, PaceReport | ActivityReport):  # they can wait for the next heartbeat
             self._news.set()
 
     def _attribute_end(self, report: Report) -> Report:
@@ -288,6 +297,7 @@ class Agent:
                 tasks=tasks,
                 health=health,
                 details=self.observed.details_after(-1 if is_full else base),
+                activity=self.observed.pop_activity(),
                 spec=self.backend.nodes()[0] if is_full else None,
                 refused=self._refused,
                 lacks=self._lacks if is_full else {},

@@ -11,6 +11,7 @@ from msgspec import structs
 
 from corral.remote.messages import ObservedTask
 from corral.runtime.base import (
+    ActivityReport,
     DetailsReport,
     HealthReport,
     NodeReport,
@@ -29,6 +30,7 @@ class Observed:
         self._tasks: dict[TaskKey, tuple[int, ObservedTask]] = {}
         self._health: dict[int | None, tuple[int, HealthReport]] = {}
         self._details: tuple[int, NodeDetails | None] = (0, None)
+        self._activity: ActivityReport | None = None  # not sent yet
         self._lock = threading.Lock()
 
     def take(self, report: Report) -> None:
@@ -42,6 +44,9 @@ class Observed:
             if isinstance(report, DetailsReport):
                 self.version += 1
                 self._details = self.version, report.details
+                return
+            if isinstance(report, ActivityReport):
+                self._activity = report
                 return
             _, task = self._tasks.get(report.key, (0, ObservedTask(report.key)))
             if isinstance(report, PaceReport):
@@ -84,6 +89,12 @@ class Observed:
         """The hardware and software of the machine, if they were read after ``base``."""
         version, details = self._details
         return details if version > base else None
+
+    def pop_activity(self) -> ActivityReport | None:
+        """The newest reading of what the machine does, once. It has no version: a lost one is replaced soon."""
+        with self._lock:
+            activity, self._activity = self._activity, None
+            return activity
 
     def after(self, base: int) -> tuple[int, tuple[ObservedTask, ...], tuple[HealthReport, ...]]:
         """The present version, and what changed after ``base``. -1: everything."""

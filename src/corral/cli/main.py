@@ -25,6 +25,7 @@ NOUNS = {
     "run": "corral.cli.jobs.run:run",
     "ps": "corral.cli.jobs.ps:ps",
     "show": "corral.cli.jobs.show:show",
+    "top": "corral.cli.jobs.top:top",
     "why": "corral.cli.jobs.why:why",
     "logs": "corral.cli.jobs.logs:logs",
     "wait": "corral.cli.jobs.wait:wait",
@@ -60,7 +61,7 @@ NOUNS = {
     lazy=NOUNS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-@click.command_panel("Jobs", commands=["submit", "run", "ps", "show", "why", "logs", "wait"])
+@click.command_panel("Jobs", commands=["submit", "run", "ps", "show", "top", "why", "logs", "wait"])
 @click.command_panel("Change jobs", commands=["cancel", "hold", "release", "requeue", "priority"])
 @click.command_panel("Cluster", commands=["queue", "node", "fleet", "events", "usage"])
 @click.command_panel("People", commands=["login", "user", "token", "secret", "whoami"])

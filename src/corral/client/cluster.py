@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from corral.client.call import ApiCall, call, path
 from corral.wire.api.accounts import JoinTokenBody, TokenMade
+from corral.wire.api.activity import ClusterActivity
 from corral.wire.api.cluster import DrainBody, NodeList, NodeView, QueueBody, QueueList, QueueView
 from corral.wire.api.jobs import ChangeAnswer
 from corral.wire.api.record import HealthView, UsageView
@@ -36,6 +37,11 @@ class ClusterCalls:
     def nodes(self) -> ApiCall[NodeList]:
         """All nodes and their GPUs."""
         return ApiCall("GET", path("nodes"), NodeList)
+
+    @call
+    def activity(self, *, limit: int = 100) -> ApiCall[ClusterActivity]:
+        """What nodes and running jobs do now. ``limit``: the most of each; totals are over all."""
+        return ApiCall("GET", path("activity"), ClusterActivity, {"limit": limit})
 
     @call
     def node(self, name: str) -> ApiCall[NodeView]:

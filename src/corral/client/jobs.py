@@ -23,6 +23,7 @@ from corral.client.handles.handle import (
 )
 from corral.client.handles.requests import cancel_call, change_call, job_call, why_call
 from corral.client.retry import Patient, answered
+from corral.wire.api.activity import JobActivity
 from corral.wire.api.jobs import (
     BatchAnswer,
     ChangeAnswer,
@@ -131,6 +132,11 @@ class JobCalls(Patient):
         '1'
         """
         return job_call(job)
+
+    @call
+    def job_activity(self, job: JobId) -> ApiCall[JobActivity]:
+        """What a job does now: its GPUs, CPU, memory and steps by rank, and what looks wrong."""
+        return ApiCall("GET", path("jobs", job_id(job), "activity"), JobActivity)
 
     @call
     def why(self, job: JobId) -> ApiCall[WhyView]:

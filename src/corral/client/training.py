@@ -32,13 +32,16 @@ from __future__ import annotations
 import atexit
 import contextlib
 import json
+import math
 import os
 import signal
 import sys
 import threading
 import time
+from collections.abc import Mapping
 
 _PACE_EVERY_S = 5.0
+_METRICS_MAX = 16
 
 CHECKPOINT_FILE, WARNING_FILE = "CORRAL_CHECKPOINT_FILE", "CORRAL_WARNING_FILE"
 
@@ -113,26 +116,58 @@ def finished() -> None:
         os.close(descriptor)
 
 
-def step_done(busy_s: float) -> None:
-    """Report how long this process worked on a step: computing and loading data, *not* waiting for other ranks.
+def step_done(
+    busy_s: float | None = None,
+    *,
+    step: int | None = None,
+    loss: float | None = None,
+    metrics: Mapping[str, float] | None = None,
+) -> None:
+    """Report that a step is done, for ``corral top`` and ``corral show``, which also notice a rank that hangs.
 
-    Corral uses it to find nodes that slow a gang down. Call it in every rank after every step; it is cheap: the mean is
-    written every few seconds.
+    ``busy_s``: how long this process worked on it: computing and loading data, *not* waiting for other ranks. Corral
+    uses it to find nodes that slow a gang down. ``step``: its number; by default steps are counted. ``loss`` and up to
+    16 other ``metrics``: their last values are shown. Call it in every rank after every step; it is cheap: everything
+    is written every few seconds, and only then is a tensor converted to a number.
     """
     path = os.environ.get(CHECKPOINT_FILE)
     if not path:
         return
-    _pace.steps, _pace.busy_s = _pace.steps + 1, _pace.busy_s + busy_s
     now_s = time.monotonic()
+    _pace.steps += 1
+    _pace.step = _pace.step + 1 if step is None else int(step)
+    if busy_s is not None:
+        _pace.busy_steps, _pace.busy_s = _pace.busy_steps + 1, _pace.busy_s + busy_s
     if now_s < _pace.next_s:
         return
-    mean_ms = round(_pace.busy_s / _pace.steps * 1000)
-    _pace.steps = 0
+    folder = os.path.dirname(path)
+    stated = {**({} if loss is None else {"loss": loss}), **(metrics or {})}
+    if _pace.busy_steps:
+        mean_ms = round(_pace.busy_s / _pace.busy_steps * 1000)
+        _write_soft(os.path.join(folder, f"pace.{rank()}"), b"%d" % mean_ms)
+    _write_soft(os.path.join(folder, f"progress.{rank()}"), _progress(now_s, stated))
+    _pace.written_s, _pace.next_s = now_s, now_s + _PACE_EVERY_S
+    _pace.steps = _pace.busy_steps = 0
     _pace.busy_s = 0.0
-    _pace.next_s = now_s + _PACE_EVERY_S
-    target = os.path.join(os.path.dirname(path), f"pace.{rank()}")
+
+
+def _progress(now_s: float, stated: Mapping[str, float]) -> bytes:
+    """JSON has no nan: a number that is not finite is written as text."""
+    numbers = {name: float(value) for name, value in list(stated.items())[:_METRICS_MAX]}
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    took_ms = None if _pace.written_s is None else round((now_s - _pace.written_s) / _pace.steps * 1000)
+    said = {
+        "boot_ms": round(time.clock_gettime(clock) * 1000),
+        "step": _pace.step,
+        "step_ms": took_ms,
+        "metrics": {name: value if math.isfinite(value) else str(value) for name, value in numbers.items()},
+    }
+    return json.dumps(said).encode()
+
+
+def _write_soft(target: str, content: bytes) -> None:
     with contextlib.suppress(OSError):  # the report is optional
-        _replace(target, b"%d" % mean_ms)
+        _replace(target, content)
 
 
 def _replace(path: str, content: bytes) -> None:
@@ -144,11 +179,14 @@ def _replace(path: str, content: bytes) -> None:
 
 
 class _Pace:
-    """Times since the last write."""
+    """Steps and times since the last write, and the number of the last step."""
 
     steps = 0
+    busy_steps = 0
     busy_s = 0.0
     next_s = 0.0
+    step = 0
+    written_s: float | None = None
 
 
 _pace = _Pace()

@@ -21,13 +21,20 @@ from corral.core.cluster.topology import NodeSpec
 from corral.core.model import Health
 from corral.health.devices import Devices, DriverTimeout, devices_of
 from corral.health.fault_injection import DevicesWithFaults, health_folder, read_clearings, read_drills
+from corral.health.gpu_activity import GpuActivities
 from corral.health.hardware import read_hardware
 from corral.health.health_store import HealthStore
 from corral.health.host import HostReader
 from corral.health.judgement import HealthRecord, cleared, judge, probed, wants_probe
 from corral.health.lemons import End, lemon
 from corral.health.occupancy import Occupancy
-from corral.health.probe_process import ProbeProcess, probe_reading, site_reading, start_gpu_probe, start_site_check
+from corral.health.probes.probe_process import (
+    ProbeProcess,
+    probe_reading,
+    site_reading,
+    start_gpu_probe,
+    start_site_check,
+)
 from corral.health.readings import GpuReading, HostReading, ProbeReading, XidEvent
 from corral.health.rules import Symptom, gpu_symptoms, host_symptoms, symptom_of_site, symptom_of_xid
 from corral.runtime.base import DetailsReport, HealthReport, Tell
@@ -74,6 +81,7 @@ class Monitor:
         self._file = HealthStore(self._folder)
         self._records = self._file.read()
         self.occupancy = Occupancy(self._records.tasks)
+        self.activities = GpuActivities(node.gpus)
         self._used_by_others: set[str] = set()  # GPUs with processes, according to the driver
         self._site: dict[int | None, Symptom] = {}
         self._reported: dict[int | None, tuple[Health, str]] = {}
@@ -194,6 +202,7 @@ class Monitor:
     def _judge_reading(self, machine: MachineReading, now_ms: int) -> None:
         settings, ends = self.settings, self._records.ends
         oldest_ms = now_ms - settings.lemon_window_ms
+        self.activities.take(machine.gpus)
         self._used_by_others = {reading.uuid for reading in machine.gpus if reading.processes}
         for slot, reading in enumerate(machine.gpus):
             record = self._record(reading.uuid)

@@ -12,7 +12,18 @@ from corral.core.model import FailureClass
 from corral.core.work import Work
 from corral.health.lemons import End
 from corral.health.monitor import Monitor
-from corral.runtime.base import Backend, Capabilities, LogPart, Phase, Report, TaskKey, TaskOrder, TaskReport, Tell
+from corral.runtime.base import (
+    ActivityReport,
+    Backend,
+    Capabilities,
+    LogPart,
+    Phase,
+    Report,
+    TaskKey,
+    TaskOrder,
+    TaskReport,
+    Tell,
+)
 from corral.runtime.local.task.lease import WHY
 
 
@@ -29,6 +40,8 @@ class WatchedBackend:
         def on_report(report: Report) -> None:
             if isinstance(report, TaskReport):
                 self._note(report)
+            elif isinstance(report, ActivityReport):
+                report = self.monitor.activities.added(report, self.monitor.occupancy.known())
             tell(report)
 
         self._is_adopting = True

@@ -16,8 +16,9 @@ from msgspec import Struct, structs
 
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import FailureClass
+from corral.remote.activity_border import checked_activity
 from corral.remote.messages import AgentReport, DesiredAsk, LogChunk, LogDelivery, LogReply, ObservedTask
-from corral.runtime.base import HealthReport, LogPart, Phase, TaskKey, TaskReport
+from corral.runtime.base import ActivityReport, HealthReport, LogPart, Phase, TaskKey, TaskReport
 from corral.runtime.last_words import plain_text
 from corral.runtime.local.time_marks import READ_MAX
 from corral.wire.host_names import is_address
@@ -140,6 +141,8 @@ def checked_report(report: AgentReport, given: Given, gpus: int, now_ms: int) ->
     health = tuple(_checked_health(report.health, node, known_gpus, count)) if report.health else ()
     details = report.details if is_plain(report.details) else None
     count.dropped += (details is None) != (report.details is None)
+    activity = None if report.activity is None else _checked_activity(report.activity, node, given, known_gpus)
+    count.dropped += activity != report.activity
     if count.dropped == 0 and not fault and not report.lacks and not report.separation and report.leaves_in_ms is None:
         return CheckedReport(report)  # the usual case
     report = structs.replace(
@@ -147,6 +150,7 @@ def checked_report(report: AgentReport, given: Given, gpus: int, now_ms: int) ->
         tasks=tuple(own),
         health=health,
         details=details,
+        activity=activity,
         spec=spec,
         lacks=_cut_all(report.lacks),
         separation=_cut_all(report.separation),
@@ -296,6 +300,12 @@ def _checked_health(reports: tuple[HealthReport, ...], node: str, gpus: int, cou
             yield structs.replace(each, why=_cut(each.why))
         else:
             yield each
+
+
+def _checked_activity(activity: ActivityReport, node: str, given: Given, gpus: int) -> ActivityReport | None:
+    if activity.node != node:
+        return None
+    return checked_activity(activity, gpus, lambda key: given.live.get(key) == node)
 
 
 def _cut(text: str) -> str:

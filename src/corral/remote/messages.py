@@ -11,7 +11,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from corral.core.cluster.topology import NodeSpec
-from corral.runtime.base import HealthReport, LogPart, TaskKey, TaskOrder, TaskReport
+from corral.runtime.base import ActivityReport, HealthReport, LogPart, TaskKey, TaskOrder, TaskReport
 from corral.wire.details import NodeDetails
 
 
@@ -83,6 +83,7 @@ class AgentReport(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tru
     tasks: tuple[ObservedTask, ...] = ()
     health: tuple[HealthReport, ...] = ()
     details: NodeDetails | None = None
+    activity: ActivityReport | None = None  # what the node and its tasks do; only if it was read since the last report
     spec: NodeSpec | None = None  # in full reports
     refused: int = 0  # orders that were too old, since the agent started
     leaves_in_ms: int | None = None  # the machine will be taken away: by then its tasks must have stopped

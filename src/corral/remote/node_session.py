@@ -111,9 +111,9 @@ class NodeSession:
     def observe(self, message: AgentReport, epoch: int, at_ms: int) -> tuple[list[Report], bool]:
         """What is new in a report, and whether a full report is needed."""
         self.note(message)
+        reports: list[Report] = [] if message.activity is None else [message.activity]
         if not message.is_full and message.base > self.known:
-            return [], True
-        reports: list[Report] = []
+            return reports, True
         if message.details is not None:
             reports.append(DetailsReport(self.name, message.details))
         reports += [report for task in message.tasks for report in self._observe(task)]

@@ -15,6 +15,7 @@ from msgspec import Struct
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import FailureClass, Health
 from corral.core.work import EarlySignal, Mount, Work
+from corral.wire.activity_figures import GpuActivity, RankActivity
 from corral.wire.details import NodeDetails
 
 
@@ -146,7 +147,26 @@ class DetailsReport(Struct, frozen=True, gc=False):
     details: NodeDetails
 
 
-Report = TaskReport | SavedReport | PaceReport | HealthReport | NodeReport | DetailsReport
+class TaskActivity(Struct, frozen=True, gc=False, omit_defaults=True):
+    """What a running task uses now: thousandths of a CPU, and memory. None: unknown."""
+
+    key: TaskKey
+    cpu_milli: int | None = None
+    memory_mib: int | None = None
+    ranks: tuple[RankActivity, ...] = ()
+
+
+class ActivityReport(Struct, frozen=True, gc=False, omit_defaults=True):
+    """What a node and its tasks do now. It is only displayed, and not kept: the next one replaces it."""
+
+    node: str
+    cpu_milli: int | None = None
+    memory_mib: int | None = None
+    gpus: tuple[GpuActivity, ...] = ()
+    tasks: tuple[TaskActivity, ...] = ()
+
+
+Report = TaskReport | SavedReport | PaceReport | HealthReport | NodeReport | DetailsReport | ActivityReport
 Tell = Callable[[Report], None]
 
 

@@ -16,6 +16,7 @@ from corral.core.model import STEP_MAX, FirstFailure, Gang, GangState, Job
 from corral.core.state import State
 from corral.core.work import Work
 from corral.runtime.base import (
+    ActivityReport,
     Backend,
     DetailsReport,
     HealthReport,
@@ -105,7 +106,7 @@ class Dispatch:
 
     def fact(self, report: Report) -> f.Fact | None:
         """The fact of a report; None if it is about an old attempt. A task of an old attempt is killed or forgotten."""
-        if isinstance(report, DetailsReport | PaceReport):
+        if isinstance(report, DetailsReport | PaceReport | ActivityReport):
             return None
         if isinstance(report, HealthReport):
             if report.gpu is None:

@@ -356,6 +356,7 @@ def _api(server: Server, options: Options) -> Api:
     server.durability.watchers.append(metrics.take)
     metrics.fleet = None if server.service.fleet is None else server.service.fleet.counts
     metrics.disk = server.disk
+    metrics.activities = server.service.activities
     server.loop.meter = metrics
     server.durability.measure = metrics.appended
     return make_app(server.service, options.api, metrics)

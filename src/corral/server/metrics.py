@@ -18,6 +18,9 @@ from corral.core.cluster.resources import GPU_MILLI
 from corral.core.model import GangState, Health, Node
 from corral.core.state import State, is_open
 from corral.remote.counters import RemoteCounters
+from corral.server.activity.gangs import task_views
+from corral.server.activity.notes import hangs, is_idle
+from corral.server.activity.store import Activities
 from corral.server.loop import Meter
 from corral.server.node_health.disk import DiskWatch
 from corral.server.totals import Fold, cumulative
@@ -37,6 +40,7 @@ class Metrics(Meter):
         self.now_ms = now_ms
         self.fleet: RemoteCounters | None = None  # if tasks run on several nodes
         self.disk: DiskWatch | None = None
+        self.activities: Activities | None = None
         self._refused = self._counter("corral_jobs_refused", "Jobs refused at submission, by code", "code")
         self._requests = self._counter(
             "corral_http_requests", "Requests answered, by route and status", "route", "status"
@@ -115,6 +119,8 @@ class Metrics(Meter):
         if self.disk is not None:
             about = "Free space on the disk of the data folder"
             yield _gauge("corral_disk_free_bytes", about, [], {(): self.disk.free})
+        if self.activities is not None:
+            yield from _activity(self.state, self.activities, self.now_ms)
         yield from _queues(self.state, self.now_ms)
         yield _gauge("corral_build_info", "Running version", ["version"], {(corral.__version__,): 1})
 
@@ -187,6 +193,37 @@ def _machines(state: State) -> Iterator[Metric]:
             gpus[gpu.model, where] += 1
     yield _gauge("corral_gpus", "GPUs by state", ["model", "state"], gpus)
     yield _gauge("corral_nodes", "Nodes by state", ["state"], nodes)
+
+
+def _activity(state: State, activities: Activities, now_ms: int) -> Iterator[Metric]:
+    """What running jobs do, summed over the jobs of each queue."""
+    sums: dict[str, Counts[tuple[str, ...]]] = {name: Counts() for name in _ACTIVITY}
+    for gang in state.holders.values():
+        queue = (gang.queue,)
+        for task in task_views(gang, activities, now_ms):
+            sums["corral_job_cpus_used"][queue] += (task.cpu_milli or 0) / 1000  # type: ignore[assignment]
+            sums["corral_job_memory_used_bytes"][queue] += (task.memory_mib or 0) << 20
+            sums["corral_job_ranks_hung"][queue] += sum(hangs(rank, task) for rank in task.ranks)
+            for gpu in task.gpus:
+                sums["corral_job_gpus_measured"][queue] += gpu.utilisation_percent is not None
+                sums["corral_job_gpus_busy"][queue] += (gpu.utilisation_percent or 0) / 100  # type: ignore[assignment]
+                sums["corral_job_gpus_idle"][queue] += is_idle(gpu)
+                sums["corral_job_gpu_memory_used_bytes"][queue] += (gpu.memory_used_mib or 0) << 20
+                sums["corral_job_gpu_power_watts"][queue] += (gpu.power_mw or 0) / 1000  # type: ignore[assignment]
+    for name, about in _ACTIVITY.items():
+        yield _gauge(name, about, ["queue"], sums[name])
+
+
+_ACTIVITY = {
+    "corral_job_gpus_measured": "GPUs of running jobs whose utilisation is known",
+    "corral_job_gpus_busy": "GPUs of running jobs, each counted by its utilisation",
+    "corral_job_gpus_idle": "GPUs of running jobs that have done no work for 5 minutes",
+    "corral_job_gpu_memory_used_bytes": "GPU memory in use on GPUs of running jobs",
+    "corral_job_gpu_power_watts": "Power of GPUs of running jobs",
+    "corral_job_cpus_used": "CPUs in use by running jobs",
+    "corral_job_memory_used_bytes": "Memory in use by running jobs",
+    "corral_job_ranks_hung": "Ranks of running jobs that make no steps and use no CPU",
+}
 
 
 def _agents(counts: RemoteCounters) -> Iterator[Metric]:

@@ -23,7 +23,17 @@ from corral.core.intake.commands import cancel
 from corral.core.intake.refusal import Refusal
 from corral.core.state import State
 from corral.remote.backend import RemoteBackend
-from corral.runtime.base import Backend, DetailsReport, HealthReport, NodeReport, PaceReport, Phase, Report, TaskReport
+from corral.runtime.base import (
+    ActivityReport,
+    Backend,
+    DetailsReport,
+    HealthReport,
+    NodeReport,
+    PaceReport,
+    Phase,
+    Report,
+    TaskReport,
+)
 from corral.server import gc_tuning
 from corral.server.clock import Clock
 from corral.server.dispatch import Dispatch
@@ -232,6 +242,8 @@ class Server:
     def _take_report(self, report: Report) -> None:
         if isinstance(report, DetailsReport):
             self.service.details[report.node] = report.details
+        if isinstance(report, ActivityReport):
+            self.service.activities.take(report, self.service.now_ms())
         if isinstance(report, HealthReport):
             report = self.watch.take_report(report)
         if isinstance(report, PaceReport):
@@ -288,9 +300,11 @@ class Server:
         return self.places.placed(spec, self.loop.known.state.settings.levels, is_here=is_here, is_lent=is_lent)
 
     def _forget_tasks(self, event: AnyEvent) -> None:
-        """An attempt has ended: the backend can forget its tasks."""
+        """An attempt has ended: the backend can forget its tasks. A node was removed: what it did is of no interest."""
         if isinstance(event, e.GangStopped):
             self._dispatch.forget(event.gang, event.attempt)
+        elif isinstance(event, e.NodeRemoved):
+            self.service.activities.forget(event.node)
 
     async def _drop_expired_tokens(self) -> None:
         while True:

@@ -26,6 +26,7 @@ from corral.core.model import After, Dependency, JobSpec, unfulfilled
 from corral.core.state import State
 from corral.remote.backend import RemoteBackend
 from corral.runtime.base import Backend, Capabilities
+from corral.server.activity.store import Activities
 from corral.server.durability import Batch
 from corral.server.ha.vitals import Vitals
 from corral.server.loop import AccountCommand, Command, FleetCommand, Loop
@@ -62,6 +63,7 @@ class EventHub:
         self.rules = SiteRules()  # limits of the site, where a queue has none
         self.details: dict[str, NodeDetails] = {}  # the hardware that nodes last reported
         self.slow_ranks: Callable[[str], Sequence[str]] = lambda _: ()  # of a gang, in words
+        self.activities = Activities()
         self.news = asyncio.Event()
         self._reads: dict[tuple[int, asyncio.Event], asyncio.Future[list[Record]]] = {}
 

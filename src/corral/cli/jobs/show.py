@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shlex
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import rich_click as click
 
+from corral.cli.jobs.activity_text import print_activity
 from corral.cli.jobs.logs import show_end_of_log
 from corral.cli.jobs.names import job_name
 from corral.cli.jobs.wait import failure_text
@@ -33,6 +35,7 @@ _STOPPED = {
     "time_limit": "stopped at its time limit",
     "unrepairable": "stopped because a lost task could not be replaced",
 }
+_ACTIVE = ("running", "stopping")
 _GANGS_SHOWN = _RUNS_SHOWN = 20
 _LEFT = Field[object](str)
 _RIGHT = Field[object](str, right=True)
@@ -51,6 +54,8 @@ def show(job: str, as_json: bool) -> None:
             return
         canceller = "" if view.state != "cancelled" else _canceller(client, view)
         _show_head(view, canceller)
+        if view.state in _ACTIVE:
+            _show_activity(client, view.id)
         if view.gangs:
             print_line()
             _show_gangs(view.gangs)
@@ -60,6 +65,14 @@ def show(job: str, as_json: bool) -> None:
         if view.state == "failed":
             print_line()
             show_end_of_log(client, view, print_line, sys.stdout)
+
+
+def _show_activity(client: Client, job: str) -> None:
+    """What it does now; nothing if the server is older and does not know."""
+    from corral.client.errors import NotFound
+
+    with suppress(NotFound):
+        print_activity(client.job_activity(job))
 
 
 def _canceller(client: Client, job: JobView) -> str:

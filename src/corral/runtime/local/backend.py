@@ -31,6 +31,8 @@ from corral.runtime.gpu_memory import MemoryReader, NvmlMemory
 from corral.runtime.gpus import is_simulated
 from corral.runtime.inventory import inventory
 from corral.runtime.local import cleanup
+from corral.runtime.local.activity.activity_reader import ActivityReader, RunningTask
+from corral.runtime.local.activity.rank_files import read_paces
 from corral.runtime.local.containers import Containers
 from corral.runtime.local.dir_pool import DirPool
 from corral.runtime.local.logs import LogStore
@@ -41,7 +43,6 @@ from corral.runtime.local.settings import LocalSettings
 from corral.runtime.local.slices import SliceWatch
 from corral.runtime.local.spawner_client import SpawnerClient
 from corral.runtime.local.state_dir import ExitRecord, TaskState, boot_id, down_report, name_of, short, up_report
-from corral.runtime.local.step_times import read_paces
 from corral.runtime.local.task import device_access, records
 from corral.runtime.local.task.cgroups import detect
 from corral.runtime.local.task.lease import now_ms as boot_ms
@@ -89,6 +90,7 @@ class LocalBackend:
         self._tell: Tell = _drop
         self._thread: threading.Thread | None = None
         self._quota: ScratchQuota | None = None
+        self._activity: ActivityReader | None = None
         self._not_separated = self._not_filtered = ""
 
     # --- the interface ------------------------------------------------------------------------------------------------
@@ -130,6 +132,9 @@ class LocalBackend:
                 self._settings.scratch_mib_max << 20, self._folders, self._note_in_log, self._end
             )
             self._quota.begin()
+        if self._settings.activity_ms:
+            self._activity = ActivityReader(self._node.name, self._running, self._settings.activity_ms)
+            self._activity.begin(self._report)
 
     def launch(self, orders: Sequence[TaskOrder]) -> None:
         refuse_stale(orders, self._epoch)
@@ -156,8 +161,11 @@ class LocalBackend:
 
     def _folders(self) -> dict[TaskKey, str]:
         """The private directories of running tasks."""
+        return {task.key: task.folder for task in self._running()}
+
+    def _running(self) -> list[RunningTask]:
         running = [task for task in list(self._tasks.values()) if task.reported is Phase.UP]
-        return {task.key: f"{self._site.scratch}/{short(task.name)}" for task in running}
+        return [RunningTask(task.key, task.state, f"{self._site.scratch}/{short(task.name)}") for task in running]
 
     def known(self) -> Sequence[TaskKey]:
         return list(self._tasks)
@@ -203,6 +211,8 @@ class LocalBackend:
         self._stop_pruning.set()
         if self._quota is not None:
             self._quota.stop()
+        if self._activity is not None:
+            self._activity.stop()
         self._slices.close()
         self._memory.close()
         self._post(self._stop)

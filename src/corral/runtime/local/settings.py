@@ -37,4 +37,5 @@ class LocalSettings(Struct, frozen=True, kw_only=True):
     account: str = ""
     hidden: tuple[str, ...] = ()
     pace_ms: int = 10_000  # between two reads of step times
+    activity_ms: int = 10_000  # between two reports of what tasks do; 0: none
     scan_ms: int = 1_000  # between two checks of all tasks, without notices of supervisors

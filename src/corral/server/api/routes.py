@@ -5,6 +5,7 @@ from __future__ import annotations
 from corral.remote import messages
 from corral.server.api.handlers import (
     accounts,
+    activity,
     agents,
     cluster,
     events,
@@ -61,6 +62,11 @@ JOBS = (
     Route(
         method="GET", path="/v1/jobs/{job}/why", tag="jobs", verb=Verb.JOBS_READ, handler=jobs.explain,
         summary="Why a job waits, which jobs are in its way, what would help", answer=api.WhyView, statuses=(404,),
+    ),
+    Route(
+        method="GET", path="/v1/jobs/{job}/activity", tag="jobs", verb=Verb.JOBS_READ, handler=activity.job_activity,
+        summary="What a job does now: GPUs, CPU, memory, steps, and what looks wrong", answer=api.JobActivity,
+        statuses=(404,),
     ),
     Route(
         method="POST", path="/v1/jobs/{job}/cancel", tag="jobs", verb=Verb.JOBS_CHANGE, handler=job_changes.cancel,
@@ -132,6 +138,11 @@ CLUSTER = (
         method="DELETE", path="/v1/queues/{queue:path}", tag="cluster", verb=Verb.QUEUES_CHANGE,
         handler=cluster.remove_queue, summary="Remove an empty queue", answer=api.ChangeAnswer,
         statuses=(403, 404, 409),
+    ),
+    Route(
+        method="GET", path="/v1/activity", tag="cluster", verb=Verb.NODES_READ, handler=activity.cluster_activity,
+        summary="What nodes and running jobs do now: GPUs, CPU, memory, steps, and what looks wrong",
+        query=api.ActivityParameters, answer=api.ClusterActivity, statuses=(403,),
     ),
     Route(
         method="GET", path="/v1/nodes", tag="cluster", verb=Verb.NODES_READ, handler=cluster.list_nodes,

@@ -21,8 +21,8 @@ from corral.wire.api import HealthView
 _WAIT = {"Retry-After": "1"}
 #: Answered even by a standby that is out of date.
 _ALWAYS = ("/v1/health", "/v1/openapi.json", "/v1/docs")
-#: Reads that need the leader: its planner, the logs of tasks, and its gateway.
-_NEEDS_LEADER = re.compile(r"/v1/jobs/[^/]+/(why|logs)|/v1/agent/endpoint")
+#: Reads that need the leader: its planner, the logs of tasks, what they do now, and its gateway.
+_NEEDS_LEADER = re.compile(r"/v1/jobs/[^/]+/(why|logs|activity)|/v1/activity|/v1/agent/endpoint")
 
 
 class Switch:

@@ -29,6 +29,12 @@ class CancelParameters(Body, frozen=True):
     now: bool = False
 
 
+class ActivityParameters(Body, frozen=True):
+    """``limit``: how many jobs, and how many nodes, are listed at most; totals are over all."""
+
+    limit: Limit = 100
+
+
 class JobsParameters(Body, frozen=True):
     """Which jobs: all conditions must hold. ``queue`` includes its children; ``name`` may end in ``*``."""
 

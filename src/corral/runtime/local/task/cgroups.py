@@ -274,6 +274,19 @@ def oom_kills(counter: str) -> int:
         return 0
 
 
+def memory_used(version: int, folder: str) -> int | None:
+    """Memory in use by a group, in MiB, without file caches that the kernel can drop. None: unknown."""
+    try:
+        with open(f"{folder}/{'memory.usage_in_bytes' if version == 1 else 'memory.current'}") as file:
+            used = int(file.read())
+        cache = "total_inactive_file " if version == 1 else "inactive_file "
+        with open(f"{folder}/memory.stat") as lines:
+            droppable = next((int(line.split()[1]) for line in lines if line.startswith(cache)), 0)
+    except (OSError, ValueError):
+        return None
+    return max(used - droppable, 0) >> 20
+
+
 def write(path: str, text: str) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:

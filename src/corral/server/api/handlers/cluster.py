@@ -200,7 +200,7 @@ async def _detach(request: ApiRequest, queue: str) -> None:
 
 
 async def list_nodes(request: ApiRequest) -> Reply:
-    _check_sees_nodes(request)
+    check_sees_nodes(request)
     # gangs on a node are shown to users who may see their jobs: all jobs, or their own and those of some queues
     own = "" if seen_queues(request.service.accounts, request.principal, Verb.JOBS_READ) is None else request.user
     return Content(await request.shared.views.of(("nodes", own, request.rights), partial(_all_nodes, request)), JSON)
@@ -219,13 +219,13 @@ async def show_node(request: ApiRequest) -> Reply:
     return structs.replace(_node_view(request, name), separation=dict(request.service.separation(name)))
 
 
-def _check_sees_nodes(request: ApiRequest) -> None:
+def check_sees_nodes(request: ApiRequest) -> None:
     if not request.may_somewhere(Verb.NODES_READ):
         raise forbidden(Verb.NODES_READ)
 
 
 def _named_node(request: ApiRequest) -> str:
-    _check_sees_nodes(request)
+    check_sees_nodes(request)
     name = request.path["node"]
     if name not in request.service.state.nodes:
         raise not_found("node", name)

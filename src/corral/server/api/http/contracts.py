@@ -19,6 +19,7 @@ from corral.core.model import JobSpec
 from corral.core.state import State
 from corral.remote.messages import EndpointAnswer
 from corral.runtime.base import LogPart, TaskKey
+from corral.server.activity.store import Activities
 from corral.server.durability import Batch
 from corral.server.ha.vitals import Vitals
 from corral.server.loop import AccountCommand, Command, FleetCommand
@@ -118,6 +119,10 @@ class Service(Protocol):
     @property
     def slow_ranks(self) -> Callable[[str], Sequence[str]]:
         """The ranks for which the others of a gang wait, in words."""
+
+    @property
+    def activities(self) -> Activities:
+        """What nodes and their tasks do now, as they last reported it."""
 
     @property
     def has_failed(self) -> bool:

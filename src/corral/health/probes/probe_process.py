@@ -16,7 +16,7 @@ from contextlib import suppress
 
 import msgspec
 
-from corral.health.gpu_probe import CANNOT_TRY
+from corral.health.probes.gpu_probe import CANNOT_TRY
 from corral.health.readings import ProbeReading, SiteReading
 from corral.runtime.gpus import visibility
 
@@ -78,7 +78,7 @@ class ProbeProcess:
 
 def start_gpu_probe(uuid: str, limit_ms: int) -> ProbeProcess:
     """Probe one GPU, in a separate process: a crash there affects nothing else."""
-    return ProbeProcess([sys.executable, "-m", "corral.health.gpu_probe"], visibility([uuid]), limit_ms)
+    return ProbeProcess([sys.executable, "-m", "corral.health.probes.gpu_probe"], visibility([uuid]), limit_ms)
 
 
 def probe_reading(ended: tuple[int | None, str]) -> ProbeReading:

@@ -1,7 +1,7 @@
 """Probes the one GPU that this process sees: are matrix products correct and fast, does its memory keep its content?
 
-A separate program (`python -m corral.health.gpu_probe`); it needs torch, and says so if there is none. Its last line of
-output is a `ProbeReading` in JSON, or an error.
+A separate program (`python -m corral.health.probes.gpu_probe`); it needs torch, and says so if there is none. Its last
+line of output is a `ProbeReading` in JSON, or an error.
 """
 
 from __future__ import annotations
