@@ -44,8 +44,44 @@ def test_run_shows_the_measures_of_one_policy(capsys: Capture, workload: str) ->
 def test_compare_shows_policies_side_by_side(capsys: Capture, workload: str) -> None:
     done = typed(capsys, "sim", "compare", "--trace", workload, "--nodes", "1x8", "--policy", "fifo,fair,standard")
     assert done.code == 0
-    assert [word for word in done.out.split() if word in ("fifo", "fair", "standard")] == ["fifo", "fair", "standard"]
+    titles = next(line.split() for line in done.out.splitlines() if line.split()[:2] == ["fifo", "fair"])
+    assert titles == ["fifo", "fair", "standard"]
     assert "best of its row" in done.out
+
+
+def test_the_verdict_is_said_first_and_against_a_baseline(capsys: Capture, workload: str) -> None:
+    asked = ("sim", "compare", "--trace", workload, "--nodes", "1x8", "-q", "--policy")
+    done = typed(capsys, *asked, "strict_fifo,standard")
+    said = " ".join(done.out.split())
+    assert "8 GPUs strict_fifo (baseline): 12 of 12 submitted jobs ended; mean completion " in said
+    assert said.index("standard against strict_fifo: ") < said.index("completion, mean")
+    turned = typed(capsys, *asked, "strict_fifo,standard", "--baseline", "standard").out
+    assert "strict_fifo against standard: " in " ".join(turned.split())
+    wrong = typed(capsys, *asked, "strict_fifo,standard", "--baseline", "fair")
+    assert wrong.code == 2
+    assert "--baseline 'fair' is not among the policies" in wrong.err
+
+
+def test_an_incomplete_run_is_never_best_and_its_averages_are_not_compared(capsys: Capture, workload: str) -> None:
+    asked = ("sim", "compare", "--trace", workload, "--nodes", "1x8", "-q", "--policy", "fifo,standard")
+    done = typed(capsys, *asked, "--until", "1h30m")
+    assert "●" not in done.out
+    assert "not comparable with fifo by averages, because both runs are incomplete" in " ".join(done.out.split())
+
+
+def test_refused_jobs_are_counted_by_their_reasons(capsys: Capture, tmp_path: Path) -> None:
+    """`sim run --nodes 2x8` said "24 of 75 jobs refused" and not why."""
+    page = tmp_path / "page.html"
+    asked = ("sim", "run", "--trace", "synthetic:lab", "--nodes", "2x8", "--until", "2d", "-q", "--node-hours", "60")
+    done = typed(capsys, *asked, "--html", str(page))
+    said = " ".join(done.out.split())
+    assert "24 refused" in said
+    assert "REFUSED: 24 jobs when they were submitted. 17: there is no GPU of model A100; 7: " in said
+    shown = page.read_text()
+    assert shown.index('id="verdict"') < shown.index("<svg role") < shown.index("<table>")
+    assert "there is no GPU of model A100" in shown
+    assert 'class="hover"' in shown
+    assert "after the start, for" in shown, "losses of nodes are drawn"
 
 
 def test_policies_in_processes_of_their_own_give_the_same(capsys: Capture, workload: str, tmp_path: Path) -> None:

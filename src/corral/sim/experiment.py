@@ -121,7 +121,7 @@ def _simulation(
         costs=scenario.costs,
         mishaps=drawn_faults,
         settings=Settings(levels=cluster.levels),
-        refuse=lambda *_: recorder.refuse(),
+        refuse=lambda _, refusal: recorder.refuse(refusal.why),
         admit=None if learner is None else learner.admit,
     )
     if scenario.faults is not None and scenario.faults.lost_reports:

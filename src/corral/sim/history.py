@@ -64,6 +64,7 @@ class History(Struct):
     end_ms: int = 0
     events: int = 0
     refused: int = 0
+    refusals: dict[str, int] = field(default_factory=dict)  # reason -> how many of the refused jobs
     nodes: dict[str, StepList] = field(default_factory=dict)
 
 
@@ -107,9 +108,11 @@ class Recorder:
         if events[-1].at_ms > history.end_ms:  # times within a batch do not decrease
             history.end_ms = events[-1].at_ms
 
-    def refuse(self) -> None:
+    def refuse(self, why: str = "") -> None:
         """Record a refused job. There is no event for it, so the caller that submits must call this."""
         self.history.refused += 1
+        if why:
+            self.history.refusals[why] = self.history.refusals.get(why, 0) + 1
 
     # ---- nodes -------------------------------------------------------------------------------------------------
 

@@ -105,7 +105,7 @@ def test_who_leaves_jobs_unfinished_is_best_at_nothing():
     best = {number for _, rows in comparison([fast, whole]) for row in rows for number in row.best}
     assert best == {1}
     (remark,) = remarks([fast, whole])
-    assert remark.startswith("fast: 1 jobs were unfinished at the end (1 of them never started")
+    assert remark.startswith("fast: UNFINISHED: 1 jobs at the end (1 of them never started")
 
 
 def test_equal_runs_have_no_best():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from corral.cli.render import Field, count, mib, print_line, ranges, style, table, width
+from corral.cli.render import Field, count, print_line, ranges, style, table, width
 from corral.duration_text import span
 
 if TYPE_CHECKING:
@@ -54,10 +54,8 @@ def memory(used: int | None, given: int | None = None) -> str:
     """12/80 GiB; the unit is that of the larger one."""
     if used is None:
         return UNKNOWN
-    if given is None:
-        return mib(used)
-    unit, size = ("GiB", 1024) if given >= 1024 else ("MiB", 1)
-    return f"{used / size:.0f}/{given / size:.0f} {unit}"
+    unit, size = ("GiB", 1024) if max(used, given or 0) >= 1024 else ("MiB", 1)
+    return f"{used / size:.0f}" + ("" if given is None else f"/{given / size:.0f}") + f" {unit}"
 
 
 def number(value: float | None) -> str:

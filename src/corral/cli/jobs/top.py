@@ -47,7 +47,7 @@ def top(job: str | None, once: bool, interval: int, as_json: bool) -> None:
     """Show what the nodes and running jobs do now; with JOB: what each of its ranks does.
 
     GPU utilisation, memory and power, CPU and memory, and the steps and the loss that programs report with
-    corral.training.step_done. Nodes report about every 10 seconds. End it with Ctrl-C.
+    corral_training.step_done. Nodes report about every 10 seconds. End it with Ctrl-C.
     """
     if interval < 1_000:
         raise Complaint("--interval is shorter than a second", "nodes report about every 10 seconds; write 5s")

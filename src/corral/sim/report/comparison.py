@@ -14,6 +14,7 @@ from corral.sim.report.measures import Distribution, Group, Measures
 from corral.sim.report.result import Result
 from corral.sim.report.wording import count, duration, index, ratio, share
 
+REASONS_MAX = 4
 Better = Literal["less", "more", ""]
 
 
@@ -144,10 +145,10 @@ class Written(Struct, frozen=True):
 def comparison(results: Sequence[Result]) -> list[tuple[str, list[Written]]]:
     """The sections of the comparison. Rows that no result has a number for are left out.
 
-    A run that leaves more jobs unfinished than another is never marked best: long jobs may be missing from its numbers.
+    A run that is incomplete or leaves more jobs unfinished than another is never marked best: long jobs may be missing
+    from its numbers. Nothing is marked best if another run has a better number.
     """
-    unfinished = [result.measures.total.unfinished for result in results]
-    competing = [n for n, many in enumerate(unfinished) if many == min(unfinished)]
+    competing = comparable(results)
     found = []
     for title, rows in SECTIONS:
         written = [_written(row, [row.value(result.measures) for result in results], competing) for row in rows]
@@ -155,12 +156,19 @@ def comparison(results: Sequence[Result]) -> list[tuple[str, list[Written]]]:
     return [(title, written) for title, written in found if written]
 
 
+def comparable(results: Sequence[Result]) -> list[int]:
+    """The runs whose averages can be compared: complete, and with the fewest unfinished jobs of all runs."""
+    unfinished = [result.measures.total.unfinished for result in results]
+    fewest = min(unfinished, default=0)
+    return [n for n, result in enumerate(results) if result.cut_ms is None and unfinished[n] == fewest]
+
+
 def _written(row: ReportRow, values: Sequence[float | None], competing: Sequence[int]) -> Written | None:
     if all(value is None for value in values):
         return None
     texts = tuple(row.write(value) for value in values)
     best: frozenset[int] = frozenset()
-    ranked = sorted((value, n) for n in competing if (value := values[n]) is not None)
+    ranked = sorted((value, n) for n, value in enumerate(values) if value is not None)
     if row.better and len(values) > 1 and ranked:
         leader = texts[ranked[0 if row.better == "less" else -1][1]]  # equal texts are equally good
         best = frozenset(n for n in competing if texts[n] == leader)
@@ -174,7 +182,7 @@ def remarks(results: Sequence[Result]) -> list[str]:
         if result.cut_ms is not None:
             remark = f"INCOMPLETE: the run was ended {duration(result.cut_ms)} after the first submission."
             found.setdefault(remark, []).append(result.policy)
-        for remark in _remarks(result.measures.total):
+        for remark in (*_remarks(result.measures.total), *_refusals(result)):
             found.setdefault(remark, []).append(result.policy)
     return [f"{', '.join(policies)}: {remark}" for remark, policies in found.items()]
 
@@ -182,11 +190,24 @@ def remarks(results: Sequence[Result]) -> list[str]:
 def _remarks(total: Group) -> Iterator[str]:
     if total.unfinished:
         yield (
-            f"{total.unfinished:,} jobs were unfinished at the end ({total.never_started:,} of them never started; "
+            f"UNFINISHED: {total.unfinished:,} jobs at the end ({total.never_started:,} of them never started; "
             f"longest queue time {duration(total.oldest_in_line_ms)}). They are in no distribution, so the averages "
             "are not comparable with those of a run that left fewer."
         )
     if total.cancelled:
         yield f"{total.cancelled:,} cancelled jobs are in no distribution."
-    if total.refused:
-        yield f"{total.refused:,} jobs were refused when they were submitted."
+
+
+def _refusals(result: Result) -> Iterator[str]:
+    """How many jobs were refused, and why; the most frequent reasons."""
+    refused, reasons = result.measures.total.refused, result.history.refusals
+    if not refused:
+        return
+    ranked = sorted(reasons.items(), key=lambda each: (-each[1], each[0]))
+    shown = [f"{count(many)}: {why.rstrip('.')}" for why, many in ranked[:REASONS_MAX]]
+    left = sum(many for _, many in ranked[REASONS_MAX:])
+    more = [f"{count(left)} for other reasons"] if left else []
+    yield (
+        f"REFUSED: {count(refused)} jobs when they were submitted. {'; '.join([*shown, *more])}".strip().rstrip(".")
+        + "."
+    )

@@ -6,6 +6,7 @@ how full a node was, not which device was used. The chart's description states w
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import groupby
 
 from msgspec import Struct
@@ -53,9 +54,27 @@ def gantt(result: Result, colours: dict[str, int], between: tuple[int, int]) -> 
         bottom = 1 - (box.node + 0.06 + 0.88 * box.lanes.stop / lanes) / len(shown)
         at, to = (across.place(box.since_ms), bottom), (across.place(box.until_ms), top)
         canvas.box(at, to, colours.get(box.team, 0), box.tip)
+    losses = [loss for number, name in enumerate(shown) for loss in _losses(history, number, name)]
+    for box in losses:
+        at = (across.place(box.since_ms), 1 - (box.node + 0.97) / len(shown))
+        to = (across.place(box.until_ms), 1 - (box.node + 0.03) / len(shown))
+        canvas.box(at, to, 0, box.tip, "lost")
     if not boxes:
         canvas.note("nothing ran")
-    return Chart(f"Nodes under {result.policy}", _description(len(shown), len(names), len(drawn), len(boxes)), canvas)
+    words = _description(len(shown), len(names), len(drawn), len(boxes))
+    lost = f" Red with a dashed edge: the node was lost ({len(losses)} times)." if losses else ""
+    return Chart(f"Nodes under {result.policy}", words + lost, canvas)
+
+
+def _losses(history: History, number: int, node: str) -> Iterator[_Box]:
+    """When the node was not in service."""
+    steps = history.nodes.get(node, [])
+    if not any(gpu_milli for _, gpu_milli in steps):
+        return  # it has no GPUs
+    for (since, gpu_milli), until in zip(steps, [*(at for at, _ in steps[1:]), history.end_ms], strict=True):
+        if not gpu_milli and until > since:
+            tip = f"{node} was lost {duration(since - history.begin_ms)} after the start, for {duration(until - since)}"
+            yield _Box(number, range(1), since, until, "", tip)
 
 
 def _description(shown: int, nodes: int, drawn: int, boxes: int) -> str:

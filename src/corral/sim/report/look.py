@@ -38,7 +38,16 @@ padding:12px}}
 .figures{{display:flex;flex-wrap:wrap;gap:4px 12px}}
 .figures b{{display:block;font-size:17px;font-weight:620;font-variant-numeric:tabular-nums;white-space:nowrap}}
 .figures span{{color:var(--soft);font-size:12px;white-space:nowrap}}
-aside{{margin-top:16px;padding:10px 16px;border-left:4px solid var(--c4);background:var(--panel);border-radius:6px}}
+aside{{margin-top:16px;padding:10px 16px;border-left:4px solid var(--c4);background:var(--panel);border-radius:6px;
+font-size:15px}}
+aside li{{margin:4px 0}}
+#verdict{{margin-top:14px;font-size:17px;font-weight:560;max-width:1000px}}
+#verdict p{{margin:6px 0}}
+.marks{{color:var(--soft);font-size:13px;margin:0 0 6px}}
+.hover{{fill:transparent}}
+.hover:hover{{fill:var(--ink);opacity:.12}}
+.lost{{fill:#c0392b;fill-opacity:.4;stroke:#c0392b;stroke-width:1;stroke-dasharray:3 2}}
+.lost:hover{{stroke-width:2}}
 .grid2{{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(560px,100%),1fr));gap:16px}}
 figure{{margin:0 0 16px;padding:14px 16px 8px;background:var(--panel);border:1px solid var(--rule);border-radius:6px;
 min-width:0}}

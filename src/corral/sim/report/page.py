@@ -9,13 +9,14 @@ from collections.abc import Iterable, Sequence
 from itertools import count
 
 from corral.sim.report import plots
-from corral.sim.report.comparison import GROUP_COLUMNS, comparison, remarks
+from corral.sim.report.comparison import GROUP_COLUMNS, Written, comparison, remarks
 from corral.sim.report.gantt import gantt
 from corral.sim.report.look import STYLE
 from corral.sim.report.measures import Group
 from corral.sim.report.plots import Chart
 from corral.sim.report.result import Result
 from corral.sim.report.svg import text
+from corral.sim.report.verdict import verdict
 from corral.sim.report.wording import duration, share
 
 TEAM_ROWS_MAX = 50
@@ -43,11 +44,11 @@ def page(results: Sequence[Result], title: str = "Simulation report") -> str:
     parts = [_head(results, title), *_notes(results)]
     if results:
         parts += [
-            _section("compare", "Comparison" if len(results) > 1 else "Measures", [_comparison(results)]),
             *_charts(results, numbers),
+            *_nodes(results, numbers),
+            _section("compare", "Comparison" if len(results) > 1 else "Measures", [_comparison(results)]),
             _section("teams", "By team", [_groups(results, "team")]),
             _section("sizes", "By size (GPUs of a job)", [_groups(results, "size")]),
-            *_nodes(results, numbers),
         ]
     words = "".join(f"<dt>{text(word)}</dt><dd>{text(meaning)}</dd>" for word, meaning in _WORDS)
     parts.append(_section("words", "Definitions", [f"<dl>{words}</dl>"]))
@@ -73,7 +74,10 @@ def _head(results: Sequence[Result], title: str) -> str:
         ]
     cards = "".join(_card(number, result) for number, result in enumerate(results))
     shown = "".join(f"<li>{text(fact)}</li>" for fact in facts)
-    return f'<header><h1>{text(title)}</h1><ul class="facts">{shown}</ul><div class="cards">{cards}</div></header>'
+    lines = "".join(f"<p>{text(line)}</p>" for line in verdict(results))
+    said = f'<section id="verdict" aria-label="Verdict">{lines}</section>' if lines else ""
+    head = f'<h1>{text(title)}</h1><ul class="facts">{shown}</ul>'
+    return f'<header>{head}{said}<div class="cards">{cards}</div></header>'
 
 
 def _card(number: int, result: Result) -> str:
@@ -91,7 +95,7 @@ def _card(number: int, result: Result) -> str:
 
 def _notes(results: Sequence[Result]) -> list[str]:
     found = remarks(results)
-    items = "".join(f"<li>{text(remark)}</li>" for remark in found)
+    items = "".join(f"<li>{text(remark)}</li>" for remark in found)  # before any number
     return [f'<aside aria-label="Notes"><ul>{items}</ul></aside>'] if found else []
 
 
@@ -147,13 +151,19 @@ def _key(entries: Sequence[tuple[str, int, int]]) -> str:
 def _comparison(results: Sequence[Result]) -> str:
     head = "".join(f'<th scope="col">{text(result.policy)}</th>' for result in results)
     body = []
-    for title, rows in comparison(results):
+    sections = comparison(results)
+    mark = '<p class="marks"><span class="best"><i></i></span> best of its row</p>' if _has_best(sections) else ""
+    for title, rows in sections:
         body.append(f'<tr class="part"><th scope="colgroup" colspan="{len(results) + 1}">{text(title)}</th></tr>')
         for row in rows:
             cells = "".join(_cell(words, number in row.best) for number, words in enumerate(row.texts))
             body.append(f'<tr><th scope="row">{text(row.label)}</th>{cells}</tr>')
     table = f"<table><thead><tr><td></td>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
-    return f'<div class="wide fit">{table}</div>'
+    return f'{mark}<div class="wide fit">{table}</div>'
+
+
+def _has_best(sections: Sequence[tuple[str, list[Written]]]) -> bool:
+    return any(row.best for _, rows in sections for row in rows)
 
 
 def _cell(words: str, is_best: bool) -> str:

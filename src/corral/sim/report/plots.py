@@ -6,6 +6,7 @@ run, the same in every chart.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct
@@ -15,10 +16,12 @@ from corral.sim.report.measures import is_measured
 from corral.sim.report.result import Result
 from corral.sim.report.series import Series, Steps, columns
 from corral.sim.report.svg import Axis, Canvas, Point, amount_axis, log_time_axis, time_axis
+from corral.sim.report.wording import duration
 
 COLUMNS_MAX = 300
 CURVE_POINTS_MAX = 300
 TEAM_COLUMNS_MAX = 120
+HOVER_COLUMNS = 100
 TEAMS_MAX = 7
 OTHERS = "all others"
 
@@ -48,17 +51,19 @@ def key(results: Sequence[Result]) -> tuple[tuple[str, int, int], ...]:
 def utilisation(results: Sequence[Result]) -> Chart:
     """GPUs held as a share of those in service. A single run also shows the useful part."""
     gpus = max((result.measures.cluster.gpus_max for result in results), default=0) * 1000
-    drawn: list[tuple[Result, Callable[[Series], Steps]]] = [(result, lambda run: run.held) for result in results]
+    drawn: list[tuple[str, Result, Callable[[Series], Steps]]] = [
+        (result.policy, result, lambda run: run.held) for result in results
+    ]
     names = key(results)
     if len(results) == 1:
-        drawn.append((results[0], lambda run: run.useful))
+        drawn = [("held", results[0], lambda run: run.held), ("useful", results[0], lambda run: run.useful)]
         names = (("held", 0, 0), ("useful", 1, 1))
     percent = Axis(0, 100, tuple((float(n), f"{n} %") for n in range(0, 101, 25)))
     return Chart(
         "GPUs in use",
         "Share of the GPUs that are held by gangs, over time. The line is the mean of each column, the band around it "
         "reaches from the least to the greatest value.",
-        _over_time(drawn, span(results), percent, 100 / gpus if gpus else 0, Canvas(width=1300)),
+        _over_time(drawn, span(results), percent, 100 / gpus if gpus else 0, Canvas(width=1300), " %"),
         names,
     )
 
@@ -75,21 +80,22 @@ def _line_chart(
     results: Sequence[Result], function: Callable[[Series], Steps], scale: float, title: str, what: str
 ) -> Chart:
     greatest = max((max(function(result.over_time).values, default=0) for result in results), default=0)
-    drawn = [(result, function) for result in results]
+    drawn = [(result.policy, result, function) for result in results]
     canvas = _over_time(drawn, span(results), amount_axis(greatest * scale), scale, Canvas())
     return Chart(title, f"{what}, over time; mean, least and greatest value of each column.", canvas, key(results))
 
 
 def _over_time(
-    drawn: Sequence[tuple[Result, Callable[[Series], Steps]]],
+    drawn: Sequence[tuple[str, Result, Callable[[Series], Steps]]],
     between: tuple[int, int],
     up: Axis,
     scale: float,
     canvas: Canvas,
+    unit: str = "",
 ) -> Canvas:
     across = time_axis(*between)
     canvas.axes(across, up)
-    for number, (result, function) in enumerate(drawn):
+    for number, (_, result, function) in enumerate(drawn):
         found = columns(function(result.over_time), between[0], result.measures.span_ms[1], COLUMNS_MAX)
         edges = [(across.place(column.since_ms), across.place(column.until_ms), column) for column in found]
         upper = [(x, up.place(column.most * scale)) for lo, hi, column in edges for x in (lo, hi)]
@@ -99,7 +105,27 @@ def _over_time(
         if edges:
             middle = [(edges[0][0], middle[0][1]), *middle, (edges[-1][1], middle[-1][1])]
         canvas.line(middle, number, number)
+    _hover_over_time(canvas, drawn, between, scale, unit)
     return canvas
+
+
+def _hover_over_time(
+    canvas: Canvas,
+    drawn: Sequence[tuple[str, Result, Callable[[Series], Steps]]],
+    between: tuple[int, int],
+    scale: float,
+    unit: str,
+) -> None:
+    """The mean of each run at the pointer."""
+    across = time_axis(*between)
+    runs = [
+        (name, columns(function(result.over_time), between[0], between[1], HOVER_COLUMNS), result.measures.span_ms[1])
+        for name, result, function in drawn
+    ]
+    for n, column in enumerate(runs[0][1] if runs else ()):
+        shown = [f"{name} {found[n].mean * scale:,.4g}{unit}" for name, found, end in runs if column.since_ms < end]
+        tip = f"{duration(column.since_ms - between[0])}: {', '.join(shown)}"
+        canvas.hover(across.place(column.since_ms), across.place(column.until_ms), tip)
 
 
 # ---- over jobs -----------------------------------------------------------------------------------------------------
@@ -122,7 +148,9 @@ def _curve(results: Sequence[Result], value: Callable[[JobFigures], int | None],
     canvas.axes(across, up)
     for number, values in enumerate(ranked):
         canvas.line(_steps_up(values, across, up), number, number)
-    if not any(ranked):
+    if any(ranked):
+        _hover_curve(canvas, results, ranked, across)
+    else:
         canvas.note("no job has ended")
     return Chart(
         title,
@@ -130,6 +158,19 @@ def _curve(results: Sequence[Result], value: Callable[[JobFigures], int | None],
         canvas,
         key(results),
     )
+
+
+def _hover_curve(canvas: Canvas, results: Sequence[Result], ranked: Sequence[Sequence[int]], across: Axis) -> None:
+    """The share of the jobs of each run that took at most the time at the pointer."""
+    for n in range(HOVER_COLUMNS):
+        most_ms = across.lo * (across.hi / across.lo) ** ((n + 1) / HOVER_COLUMNS)
+        shown = [
+            f"{result.policy} {100 * bisect_right(values, most_ms) / len(values):.0f} %"
+            for result, values in zip(results, ranked, strict=True)
+            if values
+        ]
+        tip = f"at most {duration(most_ms)}: {', '.join(shown)}"
+        canvas.hover(n / HOVER_COLUMNS, (n + 1) / HOVER_COLUMNS, tip)
 
 
 def _values(result: Result, value: Callable[[JobFigures], int | None]) -> list[int]:
@@ -191,8 +232,25 @@ def team_shares(result: Result, colours: dict[str, int], between: tuple[int, int
         lower = [(x, up.place(y)) for x, y in zip(places, floor, strict=True)]
         canvas.band(upper, lower, colour, "area")
         floor = top
+    _hover_shares(canvas, result, colours, between)
     words = "Share of the GPUs that each team held, over time, stacked on each other."
     return Chart(f"Shares of teams under {result.policy}", words, canvas)
+
+
+def _hover_shares(canvas: Canvas, result: Result, colours: dict[str, int], between: tuple[int, int]) -> None:
+    """The share of each team with a colour of its own at the pointer."""
+    gpus, across = result.measures.cluster.gpus_max * 1000, time_axis(*between)
+    until = result.measures.span_ms[1]
+    held = {
+        team: columns(steps.held, between[0], until, HOVER_COLUMNS)
+        for team, steps in result.over_time.teams.items()
+        if colours[team] < TEAMS_MAX
+    }
+    first = next(iter(held.values()), [])
+    for n, column in enumerate(first if gpus else []):
+        shown = [f"{team} {100 * found[n].mean / gpus:.0f} %" for team, found in held.items()]
+        tip = f"{duration(column.since_ms - between[0])}: {', '.join(shown)}"
+        canvas.hover(across.place(column.since_ms), across.place(column.until_ms), tip)
 
 
 def _twice(values: Sequence[float]) -> list[float]:

@@ -134,6 +134,13 @@ class Canvas:
         place = f'x="{_number(x)}" y="{_number(y)}" width="{_number(width)}" height="{_number(height)}"'
         self._shapes.append(f'<rect class="{kind} c{colour % COLOURS}" {place}><title>{text(tip)}</title></rect>')
 
+    def hover(self, since: float, until: float, tip: str) -> None:
+        """Values that are shown when the pointer is between two places, over the whole height."""
+        x, y = float(self.x(since)), float(self.y(1))
+        place = f'x="{_number(x)}" y="{_number(y)}"'
+        size = f'width="{_number(max(0.4, float(self.x(until)) - x))}" height="{_number(float(self.y(0)) - y)}"'
+        self._shapes.append(f'<rect class="hover" {place} {size}><title>{text(tip)}</title></rect>')
+
     def axes(self, across: Axis, up: Axis) -> None:
         """Grid lines with their labels; drawn first, so that everything else lies on top."""
         for value, label in across.ticks:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from corral.sim.report.comparison import Written, comparison, remarks
 from corral.sim.report.result import Result
+from corral.sim.report.verdict import verdict
 
 #: Runs that fit side by side into a hundred columns; more are shown in further tables below.
 ABREAST = 5
@@ -23,14 +24,14 @@ def show(results: Sequence[Result], console: Console | None = None) -> None:
 
 
 def table(results: Sequence[Result]) -> RenderableType:
-    """The comparison as tables of rich: one column per run, the best of each row marked."""
+    """The verdict and what is not in the numbers, then the tables of rich: one column per run, the best marked."""
     sections = comparison(results)
-    parts: list[RenderableType] = []
+    parts: list[RenderableType] = [Text(line, style="bold") for line in verdict(results)]
+    parts += [Text(remark, style="yellow") for remark in remarks(results)]
     for first in range(0, len(results), ABREAST):
         shown = range(first, min(first + ABREAST, len(results)))
         parts.append(_side_by_side([results[n].policy for n in shown], sections, shown))
-    parts += [Text(remark, style="dim") for remark in remarks(results)]
-    if len(results) > 1:
+    if any(row.best for _, rows in sections for row in rows):
         parts.append(Text(f"{BEST} best of its row", style="dim"))
     return Group(*parts)
 
