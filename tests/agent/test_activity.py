@@ -20,7 +20,7 @@ from corral.runtime.base import ActivityReport, Process, TaskActivity, TaskKey
 from corral.runtime.gpus import simulated
 from corral.runtime.local.activity.rank_files import read_progress
 from corral.runtime.local.settings import LocalSettings
-from corral.wire.activity_figures import GpuActivity, RankActivity
+from corral.wire.details import GpuActivity, RankActivity
 from corral.wire.health import HealthSettings
 from tests.accounts import OWN
 from tests.agent.connections import DirectLine

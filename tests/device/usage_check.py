@@ -24,7 +24,7 @@ from corral.runtime.base import ActivityReport, Report, TaskActivity, TaskKey, T
 from corral.runtime.inventory import inventory
 from corral.runtime.local.backend import LocalBackend
 from corral.runtime.local.settings import LocalSettings
-from corral.wire.activity_figures import GpuActivity
+from corral.wire.details import GpuActivity
 from corral.wire.health import HealthSettings
 
 PATIENCE_S = 120

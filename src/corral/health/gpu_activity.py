@@ -15,7 +15,7 @@ from corral.core.cluster.resources import Gpu
 from corral.health.readings import GpuReading
 from corral.runtime.base import ActivityReport, TaskActivity, TaskKey
 from corral.runtime.gpus import is_simulated
-from corral.wire.activity_figures import GpuActivity
+from corral.wire.details import GpuActivity
 
 IDLE_PERCENT_MAX = 1  # a GPU that is busy for at most this part of the time does no work
 _SIMULATED_IDLE_MW, _SIMULATED_BUSY_MW = 70_000, 700_000

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from corral.runtime.base import ActivityReport, TaskActivity, TaskKey
-from corral.wire.activity_figures import GpuActivity, RankActivity
+from corral.wire.details import GpuActivity, RankActivity
 
 TASKS_MAX = 1_000
 RANKS_MAX = 64  # of one task

@@ -15,8 +15,7 @@ from msgspec import Struct
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import FailureClass, Health
 from corral.core.work import EarlySignal, Mount, Work
-from corral.wire.activity_figures import GpuActivity, RankActivity
-from corral.wire.details import NodeDetails
+from corral.wire.details import GpuActivity, NodeDetails, RankActivity
 
 
 class TaskKey(Struct, frozen=True, gc=False, order=True):

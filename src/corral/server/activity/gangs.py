@@ -10,8 +10,8 @@ from corral.core.cluster.resources import CPU_MILLI, MEMORY_MIB, amount_of
 from corral.core.model import Gang
 from corral.runtime.base import TaskActivity, TaskKey
 from corral.server.activity.store import Activities
-from corral.wire.activity_figures import GpuActivity
 from corral.wire.api.activity import ActivityTotals, GpuActivityView, RankActivityView, TaskActivityView
+from corral.wire.details import GpuActivity
 
 
 def task_views(gang: Gang, activities: Activities, now_ms: int) -> Iterable[TaskActivityView]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from corral.runtime.base import ActivityReport, TaskActivity, TaskKey
-from corral.wire.activity_figures import GpuActivity
+from corral.wire.details import GpuActivity
 
 #: Agents report every few seconds while tasks run, and about once a minute otherwise.
 STALE_MS = 3 * 60_000

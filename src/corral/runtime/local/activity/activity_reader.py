@@ -25,7 +25,7 @@ from corral.runtime.local.activity.rank_files import Progress, read_progress
 from corral.runtime.local.state_dir import TaskState
 from corral.runtime.local.task.cgroups import memory_used
 from corral.runtime.local.task.lease import now_ms as boot_ms
-from corral.wire.activity_figures import RankActivity
+from corral.wire.details import RankActivity
 
 _log = logging.getLogger(__name__)
 _TASKS_MAX = 1_000  # in one report

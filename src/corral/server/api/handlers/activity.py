@@ -15,10 +15,10 @@ from corral.server.activity.gangs import gpu_totals, gpu_view, task_views, total
 from corral.server.activity.notes import notes
 from corral.server.api.handlers.cluster import check_sees_nodes
 from corral.server.api.handlers.jobs import seen_job, sees_gang
+from corral.server.api.handlers.selection import selector_of
 from corral.server.api.http.request import ApiRequest, Content, Reply
 from corral.server.api.http.shared_views import JSON, encode_json, in_steps
 from corral.server.auth import Verb, seen_queues
-from corral.wire.activity_figures import GpuActivity
 from corral.wire.api import (
     ActivityTotals,
     ClusterActivity,
@@ -28,6 +28,7 @@ from corral.wire.api import (
     NodeActivityLine,
     TaskActivityView,
 )
+from corral.wire.details import GpuActivity
 
 _TASKS_MAX = 1_000  # in one answer
 LOSS = "loss"
@@ -53,11 +54,12 @@ async def job_activity(request: ApiRequest) -> Reply:
 
 
 async def _tasks(request: ApiRequest, job: Job) -> list[TaskActivityView]:
-    state, now_ms = request.service.state, request.service.now_ms()
+    state, selector = request.service.state, selector_of(request)
+    now_ms = request.service.now_ms()
     found: list[TaskActivityView] = []
     async for name in in_steps(list(job.gangs)):
         gang = state.holders.get(name)
-        if gang is not None:
+        if gang is not None and selector.takes(gang.index, gang.role):
             found += task_views(gang, request.service.activities, now_ms)
     return found
 
