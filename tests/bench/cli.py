@@ -21,7 +21,7 @@ LEAST = {
     "interpreter": [sys.executable, "-c", "pass"],
     "import http.client": [sys.executable, "-c", "import http.client"],
 }
-COMMANDS = ("--version", "ps", "submit --parsable -- true", "queue", "node", "--help")
+COMMANDS = ("--version", "version", "ps", "submit --parsable -- true", "queue", "node", "--help")
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ Exit codes are in ``errors``. Imports only what the command needs.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -18,6 +19,13 @@ from corral.cli.lazy import LazyGroup
 from corral.cli.render import print_note
 
 DEBUG_VARIABLE = "CORRAL_DEBUG"
+_OF_CLICK = (
+    (r"is not a valid integer( range)?", "is not a whole number"),
+    (r"is not a valid float( range)?", "is not a number"),
+    (r"is not in the range x>=(\S+)", r"is less than \1"),
+    (r"is not in the range (\S+)<=x<=(\S+)", r"is not between \1 and \2"),
+    (r"Got unexpected extra arguments? \((.*)\)", r"unexpected arguments: \1"),
+)
 NOUNS = {
     "up": "corral.cli.serve.up:up",
     "down": "corral.cli.serve.down:down",
@@ -103,7 +111,7 @@ def _print_error(error: click.ClickException) -> int:
     """Print what is wrong, and below it what to do."""
     if hasattr(error, "show_faults"):
         error.show_faults()  # one line each, above the summary
-    message = error.format_message().rstrip(".")
+    message = _plain(error.format_message().rstrip("."))
     hint = error.hint if isinstance(error, Complaint) else _usage_hint(error)
     print_note(f"error: {message}")
     if hint:
@@ -111,6 +119,15 @@ def _print_error(error: click.ClickException) -> int:
     return error.code if isinstance(error, Complaint) else error.exit_code
 
 
+def _plain(message: str) -> str:
+    """What click says about numbers, in plain words."""
+    for pattern, words in _OF_CLICK:
+        message = re.sub(pattern, words, message)
+    return message
+
+
 def _usage_hint(error: click.ClickException) -> str:
     context = getattr(error, "ctx", None)
-    return f"see: {context.command_path} --help" if context is not None else ""
+    if context is None:
+        return "see: corral --help" if isinstance(error, click.UsageError) else ""
+    return f"see: {context.command_path} --help"

@@ -60,13 +60,17 @@ class Span(click.ParamType[int]):
     name = "time"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:  # noqa: ARG002
-        from corral.core.intake.refusal import Refusal
-        from corral.wire.durations import parse_span
+        return value if isinstance(value, int) else span_ms(str(value), _option(param))
 
-        found = value if isinstance(value, int) else parse_span(str(value))
-        if isinstance(found, Refusal):
-            raise Complaint(f"{_option(param)}: {found.why}", found.hint)
-        return found
+
+def span_ms(text: str, option: str) -> int:
+    from corral.core.intake.refusal import Refusal
+    from corral.wire.durations import parse_span
+
+    found = parse_span(text)
+    if isinstance(found, Refusal):
+        raise Complaint(f"{option}: {found.why}", found.hint)
+    return found
 
 
 class Counted(click.ParamType[tuple[str, int]]):

@@ -16,6 +16,17 @@ if TYPE_CHECKING:
     from corral.client.blocking import Client
     from corral.client.errors import ClientError
 
+#: Where to find the names that exist, by the code of a refusal.
+_WHERE_LISTED = {
+    "no_such_job": "corral ps --over --all",
+    "no_such_queue": "corral queue",
+    "no_such_node": "corral node",
+    "no_such_user": "corral user",
+    "no_such_role": "corral user",
+    "no_such_token": "corral token",
+    "no_such_secret": "corral secret",
+    "no_such_fleet": "corral fleet",
+}
 DEBUG_VARIABLE = "CORRAL_DEBUG"
 
 
@@ -63,7 +74,14 @@ def _meant(hint: str) -> str:
 
 
 def _hint(error: ClientError) -> str:
+    code = getattr(error, "code", "")
+    if code in _WHERE_LISTED:
+        return f"list them with: {_WHERE_LISTED[code]}"
     status, request = getattr(error, "status", 0), getattr(error, "request_id", "")
     if status == 401:
         return "ask an administrator for a token, and put it into CORRAL_TOKEN or credentials.json"
+    if status == 403:
+        return "ask an administrator for the role; yours: corral whoami"
+    if status == 404:
+        return "it may be gone, or you may not see it; yours: corral whoami"
     return f"details are in the server log, request {request}" if status >= 500 and request else ""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from corral.cli.option_types import Span
+from corral.cli.option_types import span_ms
 from corral.cli.render import clock, now_ms, print_line, style, write_json_line
 from corral.cli.session import connected
 
@@ -75,7 +75,7 @@ def _first(client: Client, given: dict[str, Any]) -> int:
     """The record after which to start."""
     newest = client.newest_event()
     if given["since"] is not None:
-        return _before(client, now_ms() - Span().convert(given["since"], None, None), newest)
+        return _before(client, now_ms() - span_ms(given["since"], "--since"), newest)
     is_narrow = given["job"] or given["queue"] or given["types"]
     return 0 if is_narrow and not given["follow"] else max(0, newest - max(LATEST, given["limit"] or 0))
 

@@ -10,7 +10,7 @@ from corral.amount_text import quantity, thousandths
 from corral.cli.amounts import amounts_text, gpus_text, parse_amounts
 from corral.cli.errors import Complaint
 from corral.cli.lazy import Noun
-from corral.cli.option_types import Span
+from corral.cli.option_types import Span, span_ms
 from corral.cli.render import Field, Listing, gpu_hours, print_line, print_note, style, write_json
 from corral.cli.session import connected
 
@@ -191,7 +191,7 @@ def _budget(text: str) -> Any:
         raise Complaint(f"--budget cannot be {text!r}", "write it like 1000h/30d: GPU-hours in a window")
     return BudgetBody(
         gpu_ms=int(hours.removesuffix("h")) * 3_600_000,
-        window_ms=Span().convert(window, None, None),
+        window_ms=span_ms(window, "--budget"),
     )
 
 

@@ -154,7 +154,8 @@ class BadFile(Complaint):
     """All errors in job files, one per line, as compilers print them."""
 
     def __init__(self, faults: Sequence[tuple[str, str, str]]) -> None:
-        super().__init__(f"{count(len(faults), 'error')} found", exit_code=BAD_INPUT)
+        hint = "" if all(hint for _, _, hint in faults) else "see: corral submit --help"
+        super().__init__(f"{count(len(faults), 'error')} found", hint, exit_code=BAD_INPUT)
         self.faults = faults
 
     def format_message(self) -> str:

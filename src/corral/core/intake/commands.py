@@ -67,7 +67,8 @@ def _why_not(state: State, job_id: str, spec: JobSpec, batch: Mapping[str, JobSp
         return Refusal("no_such_queue", f"there is no queue {spec.queue!r}", field="queue")
     for dependency in spec.after:
         if dependency.job not in state.jobs and dependency.job not in batch:
-            return Refusal("no_such_job", f"there is no job {dependency.job!r} to depend on", field="after")
+            why = f"there is no job {dependency.job!r} to depend on"
+            return Refusal("no_such_job", why, "name an earlier job: corral ps --over", "after")
         if dependency.job in state.jobs and is_hopeless(state.jobs[dependency.job], dependency.after):
             return Refusal(
                 "dependency_failed",
@@ -76,7 +77,7 @@ def _why_not(state: State, job_id: str, spec: JobSpec, batch: Mapping[str, JobSp
                 "after",
             )
     if spec.deadline_ms is not None and spec.deadline_ms <= now_ms:
-        return Refusal("deadline_passed", "the deadline is in the past", field="deadline_ms")
+        return Refusal("deadline_passed", "the deadline is in the past", "give a later time", "deadline_ms")
     return over_bounds(state.queues, spec, None)
 
 
@@ -307,7 +308,7 @@ def _queue_fault(state: State, spec: QueueSpec) -> Refusal | None:
     for name, guaranteed in spec.guarantee:
         if name in limits and guaranteed > limits[name]:
             why = f"the guarantee, {quantity(name, guaranteed)}, is above the limit, {quantity(name, limits[name])}"
-            return Refusal("guarantee_over_limit", why, field="guarantee")
+            return Refusal("guarantee_over_limit", why, "raise the limit, or guarantee less", "guarantee")
     return None
 
 
@@ -369,6 +370,9 @@ def is_in_use(state: State, name: str) -> bool:
     )
 
 
+_ITS_STATE = "its state: corral node"
+
+
 def drain(state: State, name: str, now_ms: int) -> Answer:
     if name not in state.nodes:
         return _no_node(name)
@@ -381,7 +385,7 @@ def undrain(state: State, name: str, now_ms: int) -> Answer:
     if name not in state.nodes:
         return _no_node(name)
     if not state.nodes[name].drained:
-        hint = f"it is cordoned; use: corral node uncordon {name}" if state.nodes[name].cordoned else ""
+        hint = f"it is cordoned; use: corral node uncordon {name}" if state.nodes[name].cordoned else _ITS_STATE
         return Refusal("not_drained", f"node {name} is not drained", hint)
     return [e.NodeUndrained(now_ms, name)]
 
@@ -401,7 +405,7 @@ def uncordon(state: State, name: str, now_ms: int) -> Answer:
     if name not in state.nodes:
         return _no_node(name)
     if not state.nodes[name].cordoned:
-        hint = f"it is drained; use: corral node undrain {name}" if state.nodes[name].drained else ""
+        hint = f"it is drained; use: corral node undrain {name}" if state.nodes[name].drained else _ITS_STATE
         return Refusal("not_cordoned", f"node {name} is not cordoned", hint)
     return [e.NodeUndrained(now_ms, name)]
 

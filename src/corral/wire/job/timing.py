@@ -27,7 +27,7 @@ def _read_priority(value: Any, path: Path, reading: Reading) -> int:
     if type(value) is str:
         if value in PRIORITIES:
             return PRIORITIES[value]
-        raise Wrong("bad_choice", f"{show(value)} is not a priority", f"{meant(value, list(PRIORITIES))} Or a number")
+        raise Wrong("bad_choice", f"{show(value)} is not a priority", f"{meant(value, list(PRIORITIES))}, or a number")
     return int(_PRIORITY.read(value, path, reading))
 
 

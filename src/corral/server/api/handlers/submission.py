@@ -220,7 +220,7 @@ def _check_secret(request: ApiRequest, secret: str, queue: str) -> None:
     while (scope, secret) not in known:
         if not scope:
             why = f"there is no secret {secret!r} for jobs of {queue}"
-            raise refused(Refusal("no_such_secret", why, "set it with PUT /v1/secrets", "secrets"))
+            raise refused(Refusal("no_such_secret", why, "set it with: corral secret set NAME", "secrets"))
         scope = scope.rpartition("/")[0]
 
 
