@@ -42,7 +42,7 @@ from tests.judges.runs.sites import (
     promised_site,
     turns_site,
 )
-from tests.judges.runs.waits import judge_large
+from tests.judges.runs.waits import judge_large, judge_pauses
 
 Judge = Callable[[Run], list[str]]
 
@@ -71,8 +71,12 @@ KINDS = {
         },
     ),
     "promised": Kind(promised_site, 15, {"promised starts": judge_reserved_starts, "moved starts": judge_moved_starts}),
-    "endless": Kind(endless_site, 10, {"shares": lambda run: judge_shares(run, FIRST_HOURS, FIRST_HOURS + DAY)}),
-    "flood": Kind(flood_site, 15, {"bounded waits": judge_large}),
+    "endless": Kind(
+        endless_site,
+        10,
+        {"shares": lambda run: judge_shares(run, FIRST_HOURS, FIRST_HOURS + DAY), "pauses": judge_pauses},
+    ),
+    "flood": Kind(flood_site, 15, {"bounded waits": judge_large, "pauses": judge_pauses}),
     "easy": Kind(easy_site, 10, {"EASY": judge_easy}),
     "conservative": Kind(conservative_site, 5, {"conservative": judge_conservative}),
     "advice": Kind(advised_site, 5, {"advice": judge_advice}),
