@@ -345,8 +345,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "drained_node_takes_work",
         f"{CORE}/state.py",
-        "return node.health is Health.HEALTHY and not node.lost and not node.drained",
-        "return node.health is Health.HEALTHY and not node.lost",
+        "return node.health is Health.HEALTHY and not (node.lost or node.drained or node.cordoned)",
+        "return node.health is Health.HEALTHY and not (node.lost or node.cordoned)",
         "New work is placed on a node that is being drained.",
         (scenario("drain_asks_gangs_to_leave"), scenario("out_of_service")),
     ),
