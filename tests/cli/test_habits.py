@@ -266,3 +266,19 @@ def _naming(folder: str) -> list[str]:
             continue
         found += [line] if folder in line else []
     return found
+
+
+def test_doctor_asks_the_slurm_controller(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for program in ("sbatch", "squeue", "scancel", "scontrol"):
+        Path(tmp_path, program).write_text(
+            "#!/bin/sh\necho 'slurm_load_jobs: Unable to contact slurm controller' >&2\nexit 1\n"
+        )
+        Path(tmp_path, program).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    checks = json.loads(typed(capsys, "doctor", "--json", "--data", str(tmp_path / "data")).out)
+    (found,) = [check for check in checks if check["about"] == "on slurm"]
+    assert found["state"] == "note"
+    assert "Unable to contact slurm controller" in found["what"]
+    assert "squeue" in found["todo"]
