@@ -12,6 +12,7 @@ from corral.core.plan import DropClaim, Evict, MakeRoom, Place, Plan, Repair, Vi
 from tests.judges.case import Case
 from tests.judges.facts import Gang
 from tests.judges.queue_rules import asked_charge
+from tests.judges.starts import is_sent_first
 from tests.judges.victims import right
 
 
@@ -29,14 +30,19 @@ def unstable(case: Case, again: Plan) -> list[str]:
 
 
 def _could_be_asked(case: Case, gang: Gang, victim: Victim) -> bool:
-    """Whether there was a right against a gang when the plan began or, if it sat down in it, at that moment. A gang
-    that lost tasks goes on first, so that it can save its work when it has to leave."""
+    """Whether there was a right against a gang when the plan began or, if it sat down in it, at that moment.
+
+    A gang that lost tasks goes on first, so that it can save its work when it has to leave. An owner that a queue sends
+    because others would come between goes before a more important gang of the queue. Whose turn is over where time is
+    shared depends on who waits."""
     other, board = case.before.gangs[victim.gang], case.start
-    for at, (decision, _) in enumerate(case.moments):
+    if victim.cause is Cause.TIME_SHARE:
+        return False
+    for at, (decision, before) in enumerate(case.moments):
         if decision.gang == other.id and isinstance(decision, Repair):
             return False
         if decision.gang == other.id and isinstance(decision, Place):
+            if is_sent_first(before, gang, other):
+                return False
             board = case.moments[at + 1][1] if at + 1 < len(case.moments) else case.after
-    if victim.cause is Cause.TIME_SHARE:
-        return True
     return right(board, gang, other, asked_charge(case.before, gang.ask)) is not None

@@ -80,7 +80,7 @@ def order(case: Case) -> list[Violation]:
             if why:
                 floor = floor or Floor(board)
                 starts = may_start(board, gang, case.book, floor, case.barred(gang))
-                is_behind = _is_sent_first(board, gang, starter) or _is_hidden(board, gang, starter)
+                is_behind = is_sent_first(board, gang, starter) or _is_hidden(board, gang, starter)
                 if starts and not is_behind and not is_kept_for_another(case, gang):
                     words = (
                         f"{told(starter)} was served and {told(gang)} was not, who could start and goes first: {why}"
@@ -153,7 +153,7 @@ def _given_up(board: Board, queue: str) -> Charge:
     return total
 
 
-def _is_sent_first(board: Board, gang: Gang, starter: Gang) -> bool:
+def is_sent_first(board: Board, gang: Gang, starter: Gang) -> bool:
     """Whether a queue above both sent the starter, being within every guarantee from there down, before the gang, which
     is not: always if that is no more important, else only if others would come between."""
     mine, theirs = asked_charge(board.facts, gang.ask), asked_charge(board.facts, starter.ask)
