@@ -81,7 +81,7 @@ def _hint(error: ClientError) -> str:
     if status == 401:
         return "ask an administrator for a token, and put it into CORRAL_TOKEN or credentials.json"
     if status == 403:
-        return "ask an administrator for the role; yours: corral whoami"
+        return "ask an administrator for a role; yours: corral whoami"
     if status == 404:
-        return "it may be gone, or you may not see it; yours: corral whoami"
+        return "it may be gone, or you may not see it; your roles: corral whoami"
     return f"details are in the server log, request {request}" if status >= 500 and request else ""
