@@ -44,6 +44,7 @@ _PAGE = 1000
 _NO_LOG = ("no_such_log", "no_such_gang")  # no attempt has started yet
 _SSE = {"Accept": "text/event-stream"}
 _ANY = {"Accept": "*/*"}
+_NO_ROUTE = ("no_such_path", "no_such_route")  # of a server of an earlier version
 
 
 class LogBytes(msgspec.Struct, frozen=True):
@@ -266,8 +267,21 @@ def output_parts(client: Patient, job: str, which: dict[str, Any], tail: int | N
                     yield Item(part)
         except Unreachable:
             pass
+        except NotFound as error:
+            if error.code not in _NO_ROUTE:
+                raise
+            yield from _of_one_task(client, job, which)
+            return
         if not read.has_ended():
             yield Pause(backoff.failed())
+
+
+def _of_one_task(client: Patient, job: str, which: dict[str, Any]) -> Series[LogBytes]:
+    """What a server of an earlier version has: the logs of one task, one stream after the other."""
+    where = {"gang": which["gang"], "task": which["task"] or 0}
+    for stream in (which["stream"],) if which["stream"] else ("stdout", "stderr"):
+        log = _Log(job, where | {"stream": stream}, which["attempt"], 0, None)
+        yield from log.follow(client) if which["follow"] else log.rest(client)
 
 
 class _Output:

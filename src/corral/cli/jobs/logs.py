@@ -73,8 +73,13 @@ def logs(job: str, **given: Any) -> None:
 
 
 def _say_empty(client: Client, id: str, job: str, given: dict[str, Any]) -> None:
+    from corral.client.errors import ClientError
+
     is_narrowed = any(given[name] is not None for name in ("rank", "task", "attempt", "stream")) or given["gang"]
-    is_over = client.job(id).ended_ms is not None
+    try:
+        is_over = client.job(id).ended_ms is not None
+    except ClientError:
+        is_over = True  # it was read just now, and cannot be any more
     what = "nothing of that" if is_narrowed else "no output"
     print_note(f"job {job} has written {what}" + ("" if is_over else " yet; -f waits for it"), dim=True)
 
