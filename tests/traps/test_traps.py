@@ -130,11 +130,24 @@ def test_trap_03_gpus_that_were_freed_are_held_while_other_victims_drain():
     low = [world.run(f"low{i}", "team", demand_of(8), [whole(f"a{i}")]) for i in range(2)]
     world.submit("high", "team", demand_of(8, 2), priority=5)
     world.cycle()
-    world.submit("thief", "team", demand_of(1), priority=9, time_limit_ms=1000)
+    world.submit("thief", "team", demand_of(1), priority=5, time_limit_ms=1000)
     world.down(low[0], 85)
     assert "thief" not in placed(world.cycle())
     world.down(low[1], 85)
-    assert "high" in placed(world.cycle())
+    assert list(placed(world.cycle())) == ["high"]
+
+
+def test_trap_03_seats_that_were_freed_go_to_a_gang_that_would_preempt_the_one_they_are_held_for():
+    """Otherwise it would start, and be preempted at once (decision 2)."""
+    world = World().rack("a", 2).queue("team")
+    low = [world.run(f"low{i}", "team", demand_of(8), [whole(f"a{i}")]) for i in range(2)]
+    world.submit("high", "team", demand_of(8, 2), priority=5)
+    world.cycle()
+    world.submit("higher", "team", demand_of(1), priority=9)
+    world.down(low[0], 85)
+    assert not placed(world.cycle()), "the seats are not vacant yet"
+    world.down(low[1], 85)
+    assert list(placed(world.cycle())) == ["higher"]
 
 
 def test_trap_04_victims_are_chosen_by_placement_and_not_by_sums():
