@@ -16,7 +16,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "one lock and what it guards: nodes, orders that are held back, what each node was given; parts would share "
         "its state"
     ),
-    ("module_is_short", "policy/cycle/standard.py"): "one pass over one draft; its steps share the state of the cycle",
     ("module_opens_with_its_scope", "client/training.py"): "it shows the loop that training scripts are made of",
     ("packages_are_small", "core"): "the nouns and verbs of the engine, one module each; its subjects are sub-packages",
 }

@@ -99,6 +99,8 @@ GET    /v1/nodes                  -           401  403    200    200    200  200
 GET    /v1/nodes/n0               -           401  403    200    200    200  200      200
 GET    /v1/nodes/n9               -           401  403    404    404    404  404      404
 POST   /v1/nodes/n0/drain         WHY         401  403    403    403    403  200      200
+POST   /v1/nodes/n0/cordon        WHY         401  403    403    403    403  200      200
+POST   /v1/nodes/n0/uncordon      -           401  403    403    403    403  409      409
 POST   /v1/nodes/n0/undrain       -           401  403    403    403    403  409      409
 DELETE /v1/nodes/n0               -           401  403    403    403    403  409      409
 DELETE /v1/nodes/n9               -           401  403    404    404    404  404      404
