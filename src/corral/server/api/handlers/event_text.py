@@ -88,7 +88,8 @@ def _requeued(event: e.GangRequeued) -> str:
 
 
 def _finished(event: e.GangFinished) -> str:
-    return f"{_gang(event)} {event.state}" + (f": {event.why}" if event.why else "")
+    is_more = event.why and event.why != event.state
+    return f"{_gang(event)} {event.state}" + (f": {event.why}" if is_more else "")
 
 
 def _tasks(event: Any) -> str:
