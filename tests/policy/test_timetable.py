@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from corral.core import events as e
 from corral.core import facts as f
 from corral.core.cluster.resources import amounts
 from corral.core.intake import commands
@@ -204,3 +205,16 @@ def test_it_is_what_the_definition_says(seed):
             name: plain.promises[name] for name, _, _ in line
         }
         made.wait(1_000)
+
+
+def test_a_gang_without_gpus_that_loses_its_claim_is_counted_too():
+    """It waits again in the same plan, and reservations by count know only gangs with GPUs."""
+    made = world(nodes=2, cpu_milli=4_000)
+    cpus = amounts({"cpu_milli": 4_000})
+    for n in range(2):
+        made.run(f"full{n}", demand=demand_of(8, amounts=cpus), estimate_ms=100_000)
+    gang = made.submit("cpus", demand=demand_of(0, amounts=cpus))
+    made.apply(e.GangClaimed(made.now, gang.id, 1, (seat("a0"),)))
+    made.take(commands.drain(made.state, "a0", made.now))
+    made.cycle()
+    assert not gang.claim

@@ -28,10 +28,11 @@ GPUS = ""  # the name of the first supply of a node; the others have the names o
 
 
 def is_countable(state: State) -> bool:
-    """Whether one GPU of a node is as good as another for every waiting gang."""
+    """Whether one GPU of a node is as good as another for all gangs that wait, or that may lose their claim."""
     topology = state.topology
+    demands = [*state.backlog.demands, *(gang.demand for gang in state.claimants.values())]
     return all(len({(gpu.model, gpu.vram_mib) for gpu in layout}) <= 1 for layout in topology.layouts) and all(
-        demand.task.gpus and (demand.tp == 1 or topology.nvlink_level is not None) for demand in state.backlog.demands
+        demand.task.gpus and (demand.tp == 1 or topology.nvlink_level is not None) for demand in demands
     )
 
 
