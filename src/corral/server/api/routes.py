@@ -112,6 +112,7 @@ RECORD = (
         about="A page of JSON; or, with follow=true or Accept: text/event-stream, server-sent events whose id is the "
         "number of the record (Last-Event-ID is honoured).",
         query=api.EventsParameters, answer=api.EventList, also=(events.KIND,), item=api.EventView,
+        statuses=(422,),
     ),
     Route(
         method="GET", path="/v1/usage", tag="record", verb=Verb.USAGE_READ, handler=record.usage,

@@ -205,6 +205,7 @@ def spawn(program: Program, stdout: int, stderr: int, leader: int) -> int:
     process, which is most of the cost of a fork. It inherits what posix_spawn cannot set, except to die with its
     supervisor, so this is not for a program that holds GPUs."""
     step = "directory"
+    umask = os.umask(program.umask)
     try:
         os.chdir(program.directory)
         step = "command"
@@ -212,13 +213,12 @@ def spawn(program: Program, stdout: int, stderr: int, leader: int) -> int:
         path, command = _executable(program)
         actions = [(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDWR, 0)]
         actions += [(os.POSIX_SPAWN_DUP2, stdout, 1), (os.POSIX_SPAWN_DUP2, stderr, 2)]  # type: ignore[list-item]
-        os.umask(program.umask)
         defaults = (system.SIGPIPE, system.SIGXFSZ)
         pid = os.posix_spawn(path, command, program.env, file_actions=actions, setpgroup=leader, setsigdef=defaults)
     except OSError as fault:
         raise _fault(step, fault.errno or 0, fault.strerror or str(fault), program) from fault
     finally:
-        os.umask(0o077)
+        os.umask(umask)
         os.chdir("/")
     _offer_to_the_oom_killer(pid)
     return pid
