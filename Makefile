@@ -31,7 +31,7 @@ test: setup services lint types imports ## Everything that must hold before a co
 	$(PY) -m tests.contained $(PY) -m pytest -n $(WORKERS) --dist worksteal tests
 
 .PHONY: services
-services: ## Install what some tests need (PostgreSQL, Podman, SSH, Ray, torch), where that is possible
+services: ## Install what some tests need (PostgreSQL, Chromium, Podman, SSH, Ray, torch), where that is possible
 	@PYTHON=$(PYTHON) tools/services.sh
 
 .PHONY: format
@@ -70,8 +70,12 @@ bench-sim: setup ## Time the simulator; QUICK=1 for a short run (CORRAL_TRACES=f
 	$(PY) tests/bench/sim.py $(if $(QUICK),--quick)
 
 .PHONY: bench-claim
-bench-claim: setup ## What the default policy gains over FIFO on public traces (CORRAL_TRACES=folder)
-	$(PY) -m tests.bench.claim
+bench-claim: setup ## What the default policy gains on public traces (CORRAL_TRACES=folder); ONLY=philly CACHE=folder
+	$(PY) -m tests.bench.claim $(if $(ONLY),--only $(ONLY)) $(if $(CACHE),--cache $(CACHE))
+
+.PHONY: bench-predict
+bench-predict: setup ## How good predicted run times are, out of sample, on public traces (CORRAL_TRACES=folder)
+	$(PY) -m tests.bench.predict
 
 .PHONY: verify-traces
 verify-traces: setup ## Every published figure, obtained again (CORRAL_TRACES=folder); QUICK=1 with fewer orders
@@ -93,6 +97,14 @@ bench-preempt: setup ## Preempt the documented training loop on a real server; C
 bench-starts: setup ## Start tasks of eight processes each beside busy processes; COUNT=500 times (50)
 	$(PY) -m tests.bench.starts --count $(or $(COUNT),50)
 
+.PHONY: bench-ui
+bench-ui: setup services ## The dashboard in a browser: size, first page, updates, memory, viewers, logs; QUICK=1 for a short run
+	$(PY) -m tests.bench.ui $(if $(QUICK),--quick)
+
+.PHONY: screenshots
+screenshots: setup services ## A picture of every page of the dashboard, in two widths and themes, into FOLDER=screenshots
+	$(PY) -m tests.browser.screenshots --folder $(or $(FOLDER),screenshots)
+
 .PHONY: bench-logs
 bench-logs: setup ## `corral logs` of 100 ranks that have written 1 GB; SIZE=64 (MiB) for a short run
 	$(PY) -m tests.bench.logs --size $(or $(SIZE),1024)
@@ -108,6 +120,15 @@ bench-limits: setup ## How late time limits, graces and deadlines are on an idle
 .PHONY: bench-gangs
 bench-gangs: setup services ## Kill machines and ranks under gangs with real collectives; ROUNDS=20
 	$(PY) -m tests.bench.gangs --torch .venv-torch/bin/python --rounds $(or $(ROUNDS),20)
+
+.PHONY: bench-checkpoint
+bench-checkpoint: setup services ## Stall, time and bandwidth of saves with torch; RANKS=2 MIB=256, POINTS=1000 crash points
+	$(PY) -m tests.checkpoints.crash_points --points $(or $(POINTS),1000)
+	PYTHONPATH=src:. .venv-torch/bin/python -W ignore -m tests.bench.checkpoint_saves --ranks $(or $(RANKS),2) --mib $(or $(MIB),256)
+
+.PHONY: bench-steps
+bench-steps: setup ## How long a job step takes, how many a minute, and whether 64 outputs stay whole; STEPS=300
+	$(PY) -m tests.bench.job_steps --steps $(or $(STEPS),300)
 
 .PHONY: bench-lemons
 bench-lemons: setup ## How fast bad machines are found, and how often good ones are marked as bad, in simulated months; SEEDS=3
@@ -129,9 +150,30 @@ attack: setup ## Everything that users can do to a server at once, beside 200 ag
 soak-fleet: setup services ## Cut off, freeze and kill machines and leaders; TRIALS=20 for a short one
 	$(PY) -m tests.e2e.fleet --trials $(or $(TRIALS),1000) --takeovers $(if $(TRIALS),5,50) --freeze-s $(if $(TRIALS),8,45)
 
+.PHONY: soak-training
+soak-training: setup services ## Preempt and kill real training with four ranks on two nodes; MINUTES=20, SEED=, PREEMPTIONS=200 for only those
+	$(PY) -m tests.e2e.training_soak --torch .venv-torch/bin/python --minutes $(or $(MINUTES),20) --seed $(or $(SEED),1) \
+	    $(if $(PREEMPTIONS),--preemptions $(PREEMPTIONS))
+
+.PHONY: bench-frameworks
+bench-frameworks: setup services ## Preempt Lightning, Hugging Face, Accelerate and torchrun; COUNT=10 times each
+	$(PY) -m tests.e2e.frameworks --count $(or $(COUNT),10)
+
 .PHONY: soak-database
 soak-database: setup services ## Three servers and every fault of a database, under load; FAULTS=3 of each kind, SEED=, KINDS=
 	$(PY) -m tests.e2e.database_faults --faults $(or $(FAULTS),20) --seed $(or $(SEED),0) --kinds "$(KINDS)"
+
+.PHONY: bench-batch
+bench-batch: setup ## Batching queues: decisions, a live server, and Ray Serve beside it if it is here; ITEMS=5000 for a short run
+	$(PY) -m tests.bench.batch --items $(or $(ITEMS),30000)
+
+.PHONY: soak-batch
+soak-batch: setup ## Kill server, batch process and workers in mid-batch; TRIALS=20 for a short one
+	$(PY) -m tests.e2e.batch_soak --trials $(or $(TRIALS),200)
+
+.PHONY: search-batches
+search-batches: setup ## Batch a million random items in virtual time, every law after every decision; ITEMS=, SEED=
+	$(PY) -m tests.batching.driver --items $(or $(ITEMS),1000000) --seed $(or $(SEED),1)
 
 .PHONY: soak
 soak: setup ## A million random steps, every law after every event; then a thousand kills of a server under load
@@ -158,6 +200,10 @@ coverage: setup ## Which lines and branches the tests reach
 	$(PY) -m coverage report
 
 ##@ Upkeep
+
+.PHONY: compat-slurm
+compat-slurm: setup ## Run the scripts of SCRIPTS=folder under a private Slurm and under Corral, and compare (root, Debian's slurm-wlm)
+	$(PY) -m tests.slurm_scripts.compare $(SCRIPTS)
 
 .PHONY: accept
 accept: setup ## Rewrite the golden scenarios with what the engine now does (then read the diff)

@@ -49,6 +49,8 @@ def main() -> None:
         if keeps:
             print(f"\nIt is still running. In another terminal:\n  export XDG_CONFIG_HOME={folder}\n  corral ps")
             print(f"To end it: corral down --data {folder}/data")
+            code = client.make_session_code().code
+            print(f"In a browser, within a minute (later: corral open):\n  {client.url}/#/sign-in?code={code}")
 
 
 def submit_the_day(client: Client) -> dict[str, str]:

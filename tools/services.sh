@@ -4,9 +4,10 @@
 # here: each test starts what it needs, in a folder of its own, and ends it.
 #
 #     tools/services.sh              all of them
-#     tools/services.sh postgresql   only that one (or podman, ssh, ray, torch, slurm, slurmdbd)
+#     tools/services.sh postgresql   only that one (or chromium, podman, ssh, ray, torch, frameworks, slurm, slurmdbd)
 set -eu
 TORCH=torch==2.13.0
+MOTO="moto[s3,server]==5.2.5"
 
 can_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
 
@@ -35,6 +36,14 @@ postgresql() {
         echo "create_main_cluster = false" >/etc/postgresql-common/createcluster.conf
     fi
     install postgresql postgresql
+}
+
+# Chromium, in which the dashboard is tested.
+chromium() {
+    for program in chromium chromium-browser google-chrome; do
+        command -v "$program" >/dev/null && return 0
+    done
+    install chromium chromium fonts-dejavu-core
 }
 
 # Podman, a runtime that takes a hybrid mount of cgroups, an init for containers, and what the image of the tests is
@@ -74,6 +83,20 @@ ray() {
     fi
 }
 
+# An S3-compatible server, likewise: checkpoints in an object store are tested with it.
+objects() {
+    cd "$(dirname "$0")/.."
+    [ "$(cat .venv-objects/.installed 2>/dev/null)" = "$MOTO" ] && return 0
+    echo "services: installing $MOTO into .venv-objects"
+    if ${PYTHON:-python3} -m venv .venv-objects >/dev/null 2>&1 &&
+        .venv-objects/bin/python -m pip --disable-pip-version-check --no-input install --quiet "$MOTO" >/dev/null 2>&1; then
+        echo "$MOTO" >.venv-objects/.installed
+    else
+        rm -rf .venv-objects
+        echo "services: moto could not be installed, so the tests of object stores are skipped" >&2
+    fi
+}
+
 # torch for the processor, likewise: gangs with real collectives are tested with it.
 torch() {
     cd "$(dirname "$0")/.."
@@ -86,6 +109,24 @@ torch() {
     else
         rm -rf .venv-torch
         echo "services: torch could not be installed, so its tests are skipped" >&2
+    fi
+}
+
+# Lightning, Transformers and Accelerate, beside that torch: a .pth file makes it visible, so that it is not installed twice.
+frameworks() {
+    cd "$(dirname "$0")/.."
+    [ -x .venv-torch/bin/python ] || return 0
+    cmp -s requirements/frameworks.txt .venv-frameworks/.installed && return 0
+    echo "services: installing training frameworks into .venv-frameworks"
+    if ${PYTHON:-python3} -m venv .venv-frameworks >/dev/null 2>&1 &&
+        .venv-frameworks/bin/python -m pip --disable-pip-version-check --no-input install --quiet --no-deps \
+            --require-hashes -r requirements/frameworks.txt >/dev/null 2>&1; then
+        .venv-torch/bin/python -c 'import site; print(site.getsitepackages()[0])' \
+            >"$(.venv-frameworks/bin/python -c 'import site; print(site.getsitepackages()[0])')/torch.pth"
+        cp requirements/frameworks.txt .venv-frameworks/.installed
+    else
+        rm -rf .venv-frameworks
+        echo "services: the training frameworks could not be installed, so their tests are skipped" >&2
     fi
 }
 
@@ -109,7 +150,7 @@ slurmdbd() {
     done
 }
 
-[ "$#" -gt 0 ] || set -- postgresql podman ssh slurm slurmdbd ray torch
+[ "$#" -gt 0 ] || set -- postgresql chromium podman ssh slurm slurmdbd ray torch frameworks objects
 for wanted in "$@"; do
     "$wanted"
 done

@@ -15,6 +15,13 @@ def write_span(ms: int) -> str:
     return "".join(_parts(ms)) or "0s"
 
 
+def without_spans(text: str) -> str:
+    """What stays the same while time passes."""
+    import re
+
+    return re.sub(r"\b(?:\d+(?:ms|[dhms]))+\b", "", text)
+
+
 def _parts(ms: int) -> list[str]:
     parts = []
     for unit, size in UNITS_MS.items():

@@ -13,7 +13,7 @@ SOURCE = ROOT / "src" / "corral"
 # Packages that decide and therefore do nothing else; see the purity contract in pyproject.toml.
 PURE_PACKAGES = ("core", "policy", "batching")
 # Those of them that must be there: a walk over a missing folder finds no fault in it.
-REQUIRED_PACKAGES = ("core", "policy")
+REQUIRED_PACKAGES = ("core", "policy", "batching")
 
 _NOT_OURS = {".git", "__pycache__", "build", "dist", "htmlcov", "node_modules"}
 

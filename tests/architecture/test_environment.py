@@ -16,12 +16,17 @@ from tests.architecture.repository import ROOT
 SETTING = (
     "server/dispatch.py",
     "server/slurm_env.py",
-    "runtime/gpus.py",
+    "runtime/gpu_visibility.py",
     "runtime/local/orders.py",
     "runtime/local/task/start.py",
     "runtime/local/task/processes.py",
     "runtime/local/task/scratch.py",
+    "runtime/steps/task_files.py",
     "runtime/container/task/container.py",
+    "runtime/steps/step_environment.py",
+    "runtime/steps/seat_host.py",
+    "runtime/steps/step_ranks.py",
+    "wire/job/sbatch_translate.py",
 )
 VARIABLE = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)*")
 

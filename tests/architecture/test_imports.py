@@ -76,6 +76,7 @@ SOUND = {
     "core/__init__.py": "import msgspec\n",
     "core/model.py": "import dataclasses\n",
     "policy/__init__.py": "from corral.core import model\n",
+    "batching/__init__.py": "",
     "wire/__init__.py": "import datetime\nfrom corral import policy\n",
     "store/__init__.py": "import sqlite3\nfrom corral import wire\n",
     "sim/__init__.py": "",

@@ -45,12 +45,7 @@ def timed(
     """A whole run, and what it cost."""
     chosen = named_policy(policy) if isinstance(policy, str) else policy
     assert not isinstance(chosen, Refusal), chosen
-    recorder, learner = Recorder(), Learner()
-
-    def write(events: Any) -> None:
-        recorder(events)
-        learner(events)
-
+    recorder = Recorder()
     arrivals, before = arrivals_of(trace, cluster, terms), calibrate()
     gc.collect()
     gc.freeze()
@@ -60,10 +55,11 @@ def timed(
         cluster,
         arrivals,
         chosen,
-        write if is_learning else recorder,
+        recorder,
         queues=queues_of(trace),
-        admit=learner.admit if is_learning else None,
     )
+    if is_learning:
+        simulation.admit = Learner(simulation.state).admit
     simulation.run()
     spent = process_time() - begin
     events, loop = recorder.history.events, min(before, calibrate())

@@ -50,6 +50,8 @@ node frobnicate
 node delete NODE
 user add mia
 token delete x
+token create
+fleet delete x
 secret add x
 sim rum
 db fix
@@ -110,7 +112,12 @@ submit --tasks 12 --gpus 1 -- true
 submit --tasks 3 --gpus 8 -- true
 submit --nodes 2 -- true
 submit --nodes 0 -- true
-submit --time 5 -- true
+submit --time-limit 5 -- true
+submit -n many -- true
+submit -n
+submit --gres gpu:1:2:3 -- true
+submit --mem lots -- true
+submit --wrap
 submit --time soon -- true
 submit --time -5m -- true
 submit --time 0s -- true

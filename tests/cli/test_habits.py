@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -282,3 +283,46 @@ def test_doctor_asks_the_slurm_controller(
     assert found["state"] == "note"
     assert "Unable to contact slurm controller" in found["what"]
     assert "squeue" in found["todo"]
+
+
+@pytest.mark.parametrize(
+    ("typed_words", "expected"),
+    [
+        (("--wrap", "echo hi", "-t", "90"), {"command": "echo hi", "time_limit": "1h30m"}),
+        (("--wrap=echo hi", "--mem", "4G"), {"command": "echo hi", "memory": "4GiB"}),
+        (("--gres=gpu:2", "-A", "lab", "--", "true"), {"gpus": 2, "queue": "lab"}),
+        (("-p", "lab,dev", "-G", "h100:1", "--", "true"), {"gpus": "H100:1", "queue": "lab"}),
+        (("-N", "2", "-n", "16", "-c", "4", "--gpus=16", "--", "true"), {"nodes": 2, "cpus": 32, "gpus": 8}),
+        (("-n4", "--hold", "--", "true"), {"cpus": 4, "hold": True}),
+        (("--qos", "high", "--comment=x", "-H", "--", "true"), {"priority": "high", "labels": {"comment": "x"}}),
+        (("--time", "6h", "--mem", "4GiB", "-c", "4", "--", "true"), {"time_limit": "6h", "memory": "4GiB", "cpus": 4}),
+        (("-J", "x", "--exclusive", "--mail-type=END", "--", "true", "-n", "7"), {"name": "x"}),
+    ],
+)
+def test_the_options_of_sbatch_are_accepted(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    typed_words: tuple[str, ...],
+    expected: dict[str, object],
+) -> None:
+    """As the document that would be sent."""
+    sent: list[dict[str, object]] = []
+    monkeypatch.setattr("corral.cli.jobs.submit.send", lambda _client, jobs, _key: sent.append(jobs[0].document))
+    monkeypatch.setattr("corral.cli.jobs.submit._print_submitted", lambda _answers, _given: None)
+    monkeypatch.setattr("corral.cli.jobs.submit.connected", lambda: contextlib.nullcontext())
+    assert typed(capsys, "submit", *typed_words).code == 0
+    assert {key: sent[0].get(key) for key in expected} == expected
+    assert "compat" not in sent[0]
+
+
+def test_srun_starts_each_of_its_tasks(corral: Type) -> None:
+    done = corral("run", "-n", "2", "--", "sh", "-c", "echo task $CORRAL_TASK")
+    assert sorted(done.out.split()) == sorted(["[0]", "task", "0", "[1]", "task", "1"])
+
+
+def test_states_by_the_words_of_others(corral: Type, submit: Callable[..., str]) -> None:
+    job = submit("--hold", "--", "true")
+    assert job in corral("ps", "--state", "PD", "--parsable").out.split()
+    assert job in corral("ps", "--state", "pending,R", "--parsable").out.split()
+    assert corral("cancel", "--state", "pending", "--yes").code == 0
+    assert job not in corral("ps", "--parsable").out.split()

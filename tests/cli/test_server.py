@@ -188,7 +188,7 @@ def test_the_doctor_says_what_to_do(corral: Type, monkeypatch: pytest.MonkeyPatc
     done = corral("doctor", "--data", str(open_folder))
     assert done.code == 7
     assert f"chmod 700 {open_folder}" in done.out
-    assert "start one with: corral up" in done.out
+    assert "start one here with: corral up" in done.out
 
 
 def test_a_configuration_is_written_checked_and_shown(

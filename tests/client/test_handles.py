@@ -86,13 +86,13 @@ def test_waiting_says_what_it_does_each_time_that_changes(fake: Fake, run: Any) 
     fake.then("GET", "/v1/jobs/17", *(Reply(job(state=state)) for state in states))
     lines: list[str] = []
     assert run("wait", progress=lines.append).state == "succeeded"
-    assert lines == ["job 17 is waiting: needs 8 GPUs; 4 are free", "job 17 is running", "job 17 is succeeded"]
+    assert lines == ["job 17 is waiting: needs 8 GPUs; 4 are free", "job 17 is running", "job 17 succeeded"]
 
 
 def test_progress_is_on_standard_error(fake: Fake, run: Any, capsys: pytest.CaptureFixture[str]) -> None:
     fake.on("GET", "/v1/jobs/17", Reply(job(state="failed", why="exit 3")))
     run("wait", progress=True)
-    assert capsys.readouterr().err == "job 17 is failed: exit 3\n"
+    assert capsys.readouterr().err == "job 17 failed: exit 3\n"
 
 
 def test_a_job_that_was_asked_for_is_the_answer_and_has_the_methods(fake: Fake) -> None:

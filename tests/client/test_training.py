@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,12 @@ def test_outside_corral_it_does_nothing() -> None:
     assert training.deadline() is None
     assert training.seconds_left() is None
     assert training.why_stop() == ""
-    training.checkpoint_saved(3)
+    training.checkpoint_saved(3, "path")
+    training.report(3, 0.5, busy_s=0.1, lr=1e-3)
+    with training.busy():
+        training.finished()
+    assert training.resume_from() is None
+    assert training.resume_path() is None
 
 
 def test_ranks_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,6 +59,47 @@ def test_a_checkpoint_is_a_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     training.checkpoint_saved(10)
     training.checkpoint_saved(20)
     assert [json.loads(line)["step"] for line in file.read_text().splitlines()] == [10, 20]
+
+
+def test_a_checkpoint_says_where_it_is_and_how_long_it_took(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "checkpoints"
+    monkeypatch.setenv("CORRAL_CHECKPOINT_FILE", str(file))
+    training.checkpoint_saved(10, tmp_path / "ten", took_s=1.5)
+    said = json.loads(file.read_text())
+    assert (said["step"], said["path"], said["save_ms"]) == (10, str(tmp_path / "ten"), 1_500)
+
+
+def test_the_next_attempt_gets_the_newest_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CORRAL_RESUME_STEP", "10")
+    monkeypatch.setenv("CORRAL_RESUME_PATH", "runs/ten")
+    assert training.resume_from() == (10, "runs/ten")
+    assert training.resume_path() == "runs/ten"
+
+
+def test_a_report_has_the_time_without_waiting_and_a_fingerprint(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CORRAL_CHECKPOINT_FILE", str(tmp_path / "checkpoint"))
+    monkeypatch.setattr(training, "_pace", training._Pace())
+    with training.busy():
+        time.sleep(0.02)
+    training.report(7, 0.5, data_s=0.001, parameters="0badcafe", lr=0.25)
+    said = json.loads((tmp_path / "progress.0").read_text())
+    assert (said["step"], said["metrics"]) == (7, {"loss": 0.5, "lr": 0.25})
+    assert (said["data_ms"], said["parameters"]) == (1, [7, "0badcafe"])
+    assert int((tmp_path / "pace.0").read_text()) >= 20
+
+
+@pytest.mark.timeout(120)
+def test_it_is_installed_alone(tmp_path: Path) -> None:
+    """The package corral-training is this one module."""
+    folder = Path(training.__file__).parents[3] / "packaging" / "training"
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=folder, check=True, capture_output=True, timeout=100)
+    (wheel,) = tmp_path.glob("corral_training-*.whl")
+    with zipfile.ZipFile(wheel) as files:
+        assert files.read("corral_training.py") == Path(training.__file__).read_bytes()
+        assert [name for name in files.namelist() if name.endswith(".py")] == ["corral_training.py"]
 
 
 def test_a_warning_says_until_when_and_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -176,19 +223,17 @@ def test_what_is_left_is_reported_by_a_clock_that_no_one_can_set(tmp_path, monke
 # --- any Python, without Corral ---------------------------------------------------------------------------------------
 
 FILE = Path(training.__file__)
-LATER_THAN_3_8 = re.compile(
-    r"^\s*(?:match |case )|isinstance\([^()]*\|[^()]*\)|removeprefix|removesuffix|\bzip\([^()]*strict", re.M
-)
+LATER_THAN_3_9 = re.compile(r"^\s*(?:match |case )|isinstance\([^()]*\|[^()]*\)|\bzip\([^()]*strict", re.M)
 
 
-def test_it_is_one_file_for_python_3_8() -> None:
+def test_it_is_one_file_for_python_3_9() -> None:
     """There is no such Python here: its grammar is, and what came later is looked for by name."""
     text = FILE.read_text(encoding="utf-8")
-    tree = ast.parse(text, feature_version=(3, 8))
+    tree = ast.parse(text, feature_version=(3, 9))
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     imported |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert {name.partition(".")[0] for name in imported} <= set(sys.stdlib_module_names)
-    assert not LATER_THAN_3_8.findall(text)
+    assert not LATER_THAN_3_9.findall(text)
     assert "from __future__ import annotations" in text
 
 
@@ -213,6 +258,8 @@ ENDS = """
 import os, signal, sys
 sys.path.insert(0, {folder!r})
 from corral import training
+if {uses}:
+    training.should_stop()
 os.kill(os.getpid(), signal.SIGTERM)
 if {asks}:
     training.should_stop()
@@ -222,12 +269,14 @@ if {says}:
 
 
 @pytest.mark.parametrize(
-    ("asks", "says", "is_finished"),
-    [(False, False, True), (True, False, False), (True, True, True)],
-    ids=["never warned", "warned", "warned, and finished all the same"],
+    ("uses", "asks", "says", "is_finished"),
+    [(True, False, False, True), (True, True, False, False), (True, True, True, True), (False, False, False, False)],
+    ids=["never warned", "warned", "warned, and finished all the same", "a framework with a handler of its own"],
 )
-def test_a_program_that_was_not_warned_has_finished(tmp_path: Path, asks: bool, says: bool, is_finished: bool) -> None:
-    script = ENDS.format(folder=str(Path(training.__file__).parents[2]), asks=asks, says=says)
+def test_a_program_that_was_not_warned_has_finished(
+    tmp_path: Path, uses: bool, asks: bool, says: bool, is_finished: bool
+) -> None:
+    script = ENDS.format(folder=str(Path(training.__file__).parents[2]), uses=uses, asks=asks, says=says)
     env = {"CORRAL_JOB_ID": "1", "CORRAL_CHECKPOINT_FILE": str(tmp_path / "checkpoint")}
     subprocess.run([sys.executable, "-c", script], env=environment() | env, check=True, timeout=60)
     assert (tmp_path / "finished").exists() is is_finished

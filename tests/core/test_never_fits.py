@@ -29,7 +29,7 @@ SHORT = {
     ),
     "what no node has": (
         demand_of(amounts=amounts({"licence": 1})),
-        "a task requests 1 licence; no node states that it has any",
+        "a task requests 1 licence; no node declares any",
     ),
     "VRAM": (demand_of(vram_mib_min=90_112), "no GPU has 88 GiB of VRAM; the largest has 78.1 GiB"),
     "a range of VRAM": (

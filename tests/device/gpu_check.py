@@ -19,7 +19,7 @@ from pathlib import Path
 
 from corral.core.cluster.resources import Gpu
 from corral.core.model import FailureClass
-from corral.runtime import gpus
+from corral.runtime import gpu_visibility
 from corral.runtime.base import Phase, Report, TaskKey, TaskOrder, TaskReport
 from corral.runtime.inventory import inventory
 from corral.runtime.local.backend import LocalBackend
@@ -109,7 +109,7 @@ def main() -> int:
 
 def inventory_matches_torch(device: Device) -> object:
     expect(bool(device.node.gpus), "NVML finds a GPU")
-    expect(not any(gpus.is_simulated(gpu.uuid) for gpu in device.node.gpus), "and a real one")
+    expect(not any(gpu_visibility.is_simulated(gpu.uuid) for gpu in device.node.gpus), "and a real one")
     try:
         import torch  # type: ignore[import-not-found, unused-ignore]
     except ImportError:

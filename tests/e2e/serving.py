@@ -22,6 +22,7 @@ from corral.health.watched import WatchedBackend
 from corral.runtime.base import Backend
 from corral.runtime.container.container_host import ContainerHost
 from corral.runtime.container.settings import ContainerSettings
+from corral.runtime.inventory import inventory
 from corral.runtime.local.backend import LocalBackend
 from corral.server.main import CannotStart, Options, serve
 from corral.store.journal import JournalBroken, JournalBusy, JournalUnusable
@@ -58,6 +59,7 @@ def main() -> int:
     parser.add_argument("--cancel-after-ms", type=int, default=86_400_000)
     parser.add_argument("--lease-s", type=float, default=5.0)
     parser.add_argument("--engine", default="", help="the socket of a container runtime")
+    parser.add_argument("--real", action="store_true", help="the GPUs of this machine, and no simulated ones")
     asked = parser.parse_args()
     if asked.ahead_s:
         right = time.time_ns
@@ -71,7 +73,8 @@ def main() -> int:
         accounts=AccountRules(default=asked.account, cancel_after_ms=asked.cancel_after_ms),
     )
     try:
-        return serve(options, backend(asked.tasks or asked.data, node(asked.gpus), asked.health, asked.engine))
+        here = inventory() if asked.real else node(asked.gpus)
+        return serve(options, backend(asked.tasks or asked.data, here, asked.health, asked.engine))
     except (CannotStart, JournalBusy, JournalBroken, JournalUnusable) as wrong:
         print(wrong, file=sys.stderr)
         return 2

@@ -12,7 +12,11 @@ PRIORITIES = (0, 5, 0, 9, 5, 0)
 
 
 def seen(live: Live, waiting: list[str]) -> dict[str, Any]:
-    """All that can be asked about them, without what goes on with the clock."""
+    """All that can be asked about them, without what changes with the clock, once each has its reason for waiting."""
+    end = time.monotonic() + 30
+    while not all(job["reason"] for job in live.jobs() if job["id"] in waiting):
+        assert time.monotonic() < end, "no plan says why the jobs wait"
+        time.sleep(0.02)
     jobs = live.jobs()
     queues = live.ask("GET", "/v1/queues")["queues"]
     usage = live.ask("GET", "/v1/usage")

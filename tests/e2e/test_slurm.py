@@ -138,7 +138,7 @@ def test_work_leaves_before_the_time_of_a_pilot_is_over_and_nothing_is_placed_th
         slurm_server.until("the one that saves runs", lambda: len(train.runs()) == 1)
         why = slurm_server.ask(lambda client: client.why(long))
         told = [reason.text for gang in why.gangs for reason in gang.reasons]
-        assert any("go back before" in text for text in told), told
+        assert any("given back before" in text for text in told), told
         first = str(train.runs()[0]["node"])
         end_ms = slurm_server.ask(lambda client: client.node(first)).until_ms
         slurm_server.until("it is evicted", lambda: slurm_server.events("GangEvicted"))

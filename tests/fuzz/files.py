@@ -43,7 +43,8 @@ def read_hostile_files(count: int, seed: int, root: Path) -> list[str]:
         path = Path(scratch.path, CHECKPOINT if n % 4 else f"pace.{rng.choice(_RANKS)}")
         try:
             put(path, rng)
-            step = scratch.saved_step(lambda _: None)
+            saved = scratch.saved(lambda _: None)
+            step = None if saved is None else saved["step"]
             if step is not None and not (type(step) is int and 0 <= step <= STEP_MAX):
                 wrong.append(f"step {step!r} was believed, from {put.__name__}")
             paces = read_paces(scratch.path) if n % 4 == 0 else ()

@@ -55,7 +55,7 @@ def replay(records: Iterable[Record]) -> dict[str, object]:
         else:
             apply(state, event)
         journal.lookup.feed([record])
-    told = {**_cluster(state), **_people(accounts), **_history(journal)}
+    told = {**_cluster(state), **_people(accounts), **_history(journal), **_signed_in(accounts)}
     return told | _carried(state, fleets)
 
 
@@ -95,6 +95,12 @@ def _people(accounts: Accounts) -> dict[str, object]:
         "tokens": [(t.id, t.user, t.digest, t.name, t.scope, t.expires_ms) for t in accounts.tokens.values()],
         "secrets": sorted(map(list, accounts.secrets)),
     }
+
+
+def _signed_in(accounts: Accounts) -> dict[str, object]:
+    """Journals from before there were identity providers tell nothing of them."""
+    linked = [(u.name, u.provider, u.subject) for u in accounts.users.values() if u.provider]
+    return {"linked": linked, "proofs": accounts.proofs} if linked or accounts.proofs else {}
 
 
 def _history(journal: MemoryJournal) -> dict[str, object]:

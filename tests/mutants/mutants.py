@@ -10,7 +10,10 @@ from dataclasses import dataclass
 CORE, POLICY = "src/corral/core", "src/corral/policy"
 HEALTH = "src/corral/health"
 FLEET = "src/corral/remote"
+BATCHING = "src/corral/batching"
 
+BATCHER = "tests/batching/test_batcher.py::"
+BATCH_LAWS = "tests/batching/test_laws.py::test_no_law_is_broken"
 APPLY = "tests/core/test_apply.py::"
 _CHARGED = "test_a_gang_is_metered_until_it_has_stopped_and_charged_unless_it_makes_room_for_others"
 COMMIT = "tests/core/test_commit.py::"
@@ -879,5 +882,86 @@ MUTANTS: tuple[Mutant, ...] = (
         "pass",
         "A gang whose claim is dropped has no turn in that plan, and one behind it goes before.",
         ("tests/policy/test_claims.py::test_who_loses_its_claim_goes_before_those_behind_it",),
+    ),
+    # ---- batches ----------------------------------------------------------------------------------------
+    Mutant(
+        "batch_too_large_for_worker",
+        f"{BATCHING}/line.py",
+        "if size > size_max or (cost_max",
+        "if (cost_max",
+        "A batch is given to a worker that cannot hold it.",
+        (f"{BATCHER}test_a_batch_that_does_not_fit_is_cut_and_the_rest_goes_on_waiting",),
+    ),
+    Mutant(
+        "batch_leaves_early",
+        f"{BATCHING}/queue_state.py",
+        "if now_us >= oldest.arrived_us + self.wait_us():",
+        "if now_us >= oldest.arrived_us + self.wait_us() // 2:",
+        "A partial batch leaves before its oldest item has waited.",
+        (BATCH_LAWS,),
+    ),
+    Mutant(
+        "batch_wait_without_timer",
+        f"{BATCHING}/queue_state.py",
+        "times.append(oldest.arrived_us + self.wait_us())",
+        "times.append(oldest.arrived_us + 2 * self.wait_us())",
+        "A partial batch leaves too late.",
+        (f"{BATCHER}test_a_full_batch_leaves_at_once_and_a_partial_one_when_its_oldest_item_has_waited",),
+    ),
+    Mutant(
+        "batch_oversized_accepted",
+        f"{BATCHING}/batcher.py",
+        "if need_mib > pool.largest_mib:",
+        "if need_mib > 2 * pool.largest_mib:",
+        "An item that no worker can hold is accepted.",
+        (f"{BATCHER}test_what_no_worker_can_hold_is_refused_and_says_what_there_is",),
+    ),
+    Mutant(
+        "batch_no_turns",
+        f"{BATCHING}/batcher.py",
+        "queue.turn = max(queue.turn, pool.turn) + _TURN // queue.spec.weight",
+        "queue.turn = 0",
+        "One queue is served for as long as it has items, and others starve.",
+        (f"{BATCHER}test_queues_take_turns_and_never_mix",),
+    ),
+    Mutant(
+        "batch_model_forgotten",
+        f"{BATCHING}/items.py",
+        "return sum(self.models.values())",
+        "return 0",
+        "Models that are loaded do not count against the VRAM of a worker.",
+        (BATCH_LAWS,),
+    ),
+    Mutant(
+        "batch_items_lost_with_worker",
+        f"{BATCHING}/batcher.py",
+        "            queue.line.put_back(items)",
+        "            queue.line.put_back(items[1:])",
+        "An item is lost when its worker leaves.",
+        (f"{BATCHER}test_items_of_a_worker_that_left_return_to_the_head_of_their_line",),
+    ),
+    Mutant(
+        "batch_poison_spreads",
+        f"{BATCHING}/batcher.py",
+        "middle = (len(items) + 1) // 2",
+        "middle = len(items)",
+        "A batch that kills its workers is tried again whole, for ever.",
+        (f"{BATCHER}test_the_item_that_kills_its_workers_is_found_by_halving",),
+    ),
+    Mutant(
+        "batch_line_unbounded",
+        f"{BATCHING}/batcher.py",
+        "if queue.line.count >= queue.spec.max_waiting:",
+        "if queue.line.count > queue.spec.max_waiting + 1:",
+        "A line grows beyond its bound.",
+        (f"{BATCHER}test_a_full_line_refuses_with_a_time_to_try_again",),
+    ),
+    Mutant(
+        "batch_larger_worker_wasted",
+        f"{BATCHING}/pool.py",
+        "if first is not None and self._are_scarce(number, largest):",
+        "if first is not None and False:",
+        "A small batch takes the only worker that holds a large one.",
+        (f"{BATCHER}test_a_larger_worker_is_left_to_the_queue_that_needs_it",),
     ),
 )

@@ -54,6 +54,14 @@ def test_an_elastic_gang_with_spares_grows_when_nobody_waits():
     assert (gang.state, len(gang.seats), len(gang.spares)) == (GangState.STARTING, 3, 1)
 
 
+def test_a_spare_that_was_used_is_replaced_by_a_free_node():
+    made = world(4)
+    gang = made.run("e", demand=demand_of(gpus=2, tasks=2, spares=1), seats=whole(0, 1, 2))
+    made.tell(f.NodeGone("a0"))
+    made.cycle()
+    assert (gang.seats, gang.spares) == (tuple(whole(2, 1)), tuple(whole(3)))
+
+
 def test_the_spare_of_a_gang_takes_the_place_of_what_was_lost():
     made = world(4)
     gang = made.run("e", demand=demand_of(gpus=2, tasks=2, spares=1), seats=whole(0, 1, 2))

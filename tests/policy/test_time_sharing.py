@@ -2,17 +2,25 @@
 
 from typing import Any
 
+import pytest
+
 from corral.core.model import Cause, GangState
 from corral.core.plan import MakeRoom, Place
-from corral.policy.preemption.preemptor import LOOK_AGAIN_MS
+from corral.policy.preemption.yielding import LOOK_AGAIN_MS
 from tests.world import World, demand_of, seat
 
 MINUTE, HOUR = 60_000, 3_600_000
 SAVES: dict[str, Any] = dict(checkpoints=True, restart_cost_ms=MINUTE, grace_ms=0)
 
 
-def lab(gpus: int = 8) -> World:
-    return World().rack("a", 1, gpus).queue("team", time_share=10)
+def lab(gpus: int = 8, **terms: Any) -> World:
+    """A site on which five gangs of two minutes have run: others of the same size will probably end as soon."""
+    world = World().rack("a", 1, gpus).queue("team", **{"time_share": 10, **terms})
+    for number in range(5):
+        past = world.run(f"past{number}", demand=demand_of(gpus=gpus), **SAVES)
+        world.wait(2 * MINUTE)
+        world.down(past, 0)
+    return world
 
 
 def rooms(world: World) -> dict[str, tuple[str, ...]]:
@@ -26,16 +34,87 @@ def leave(world: World, gang) -> None:
     world.down(gang, 85)
 
 
-def test_who_yielded_goes_to_the_end_of_its_line():
+def test_who_runs_on_yields_to_one_that_will_probably_end_soon():
     world = lab()
     first = world.run("first", demand=demand_of(gpus=8), **SAVES)
     world.submit("second", demand=demand_of(gpus=8), **SAVES)
     world.submit("third", demand=demand_of(gpus=8), **SAVES)
-    world.wait(11 * MINUTE)
+    world.wait(9 * MINUTE)
+    assert rooms(world) == {}
+    world.wait(2 * MINUTE)
     assert rooms(world) == {"second/main": ("first/main",)}
     leave(world, first)
     assert first.rank > world.state.gangs["third/main"].rank
     assert [d.gang for d in world.cycle().decisions if isinstance(d, Place)] == ["second/main"]
+
+
+def test_who_has_yielded_does_not_make_the_other_yield():
+    world = lab()
+    first = world.run("first", demand=demand_of(gpus=8), **SAVES)
+    world.submit("second", demand=demand_of(gpus=8), **SAVES)
+    world.wait(11 * MINUTE)
+    assert rooms(world)
+    leave(world, first)
+    world.cycle()
+    world.up(world.state.gangs["second/main"])
+    for _ in range(8):
+        world.wait(MINUTE)
+        assert rooms(world) == {}
+
+
+def test_nobody_yields_before_enough_gangs_have_ended():
+    world = World().rack("a", 1, 8).queue("team", time_share=10)
+    world.run("first", demand=demand_of(gpus=8), **SAVES)
+    world.submit("second", demand=demand_of(gpus=8), **SAVES)
+    world.wait(5 * HOUR)
+    assert rooms(world) == {}
+
+
+def test_who_does_not_save_does_not_yield():
+    world = lab()
+    world.run("first", demand=demand_of(gpus=8))
+    world.submit("second", demand=demand_of(gpus=8), **SAVES)
+    world.wait(5 * HOUR)
+    assert rooms(world) == {}
+
+
+def test_who_is_not_preemptible_or_in_a_queue_without_turns_does_not_yield():
+    not_preemptible: dict[str, Any] = {"preemptible": False}
+    for world, terms in ((lab(), not_preemptible), (lab(time_share=0), {})):
+        world.run("first", demand=demand_of(gpus=8), **SAVES, **terms)
+        world.submit("second", demand=demand_of(gpus=8), **SAVES)
+        world.wait(5 * HOUR)
+        assert rooms(world) == {}
+
+
+@pytest.mark.parametrize(("holder", "waiter", "yields"), [("ann", "bob", True), ("bob", "ann", False)])
+def test_who_has_had_more_of_its_share_does_not_make_others_yield(holder: str, waiter: str, yields: bool):
+    world = lab()
+    before = world.run("before", demand=demand_of(gpus=8), user="ann", **SAVES)
+    world.wait(10 * HOUR)
+    world.down(before, 0)
+    world.run("first", demand=demand_of(gpus=8), user=holder, **SAVES)
+    world.submit("second", demand=demand_of(gpus=8), user=waiter, **SAVES)
+    world.wait(11 * MINUTE)
+    assert rooms(world) == ({"second/main": ("first/main",)} if yields else {})
+
+
+def test_where_time_is_shared_the_gang_that_will_probably_end_first_goes_first():
+    world = lab()
+    world.run("first", demand=demand_of(gpus=8), **SAVES)
+    world.submit("large", demand=demand_of(gpus=8), **SAVES)
+    world.submit("small", demand=demand_of(gpus=1), **SAVES)
+    world.wait(MINUTE)
+    world.down(world.state.gangs["first/main"], 0)
+    world.run("other", demand=demand_of(gpus=4), seats=[seat("a0", 0, 1, 2, 3)], **SAVES)
+    assert [d.gang for d in world.cycle().decisions if isinstance(d, Place)] == ["small/main"]
+
+
+def test_nothing_is_kept_free_for_a_gang_that_others_will_yield_to():
+    world = lab()
+    world.run("first", demand=demand_of(gpus=8), time_limit_ms=9 * HOUR, **SAVES)
+    world.submit("second", demand=demand_of(gpus=8), **SAVES)
+    assert world.cycle().reservations == ()
 
 
 def test_who_was_preempted_otherwise_keeps_its_place():
@@ -69,48 +148,6 @@ def test_a_large_gang_yields_to_as_many_small_ones_as_fill_its_seats():
     assert large.state is GangState.STOPPING
 
 
-def test_rather_than_let_half_of_what_it_wants_lie_idle_others_make_up_the_rest():
-    world = lab()
-    large = world.run("large", demand=demand_of(gpus=8), **SAVES)
-    world.wait(HOUR)
-    leave(world, large)  # and waits, having had more than anyone
-    world.run("small", demand=demand_of(gpus=4), seats=[seat("a0", 0, 1, 2, 3)], **SAVES)
-    world.wait(11 * MINUTE)
-    assert rooms(world) == {"large/main": ("small/main",)}
-
-
-def test_who_has_had_more_does_not_ask_where_little_lies_idle():
-    world = lab()
-    large = world.run("large", demand=demand_of(gpus=8), **SAVES)
-    world.wait(HOUR)
-    leave(world, large)
-    world.run("small", demand=demand_of(gpus=5), seats=[seat("a0", 0, 1, 2, 3, 4)], **SAVES)
-    world.wait(11 * MINUTE)
-    assert rooms(world) == {}
-
-
-def test_who_has_had_its_turn_is_promised_nothing_and_keeps_nothing_free():
-    world = lab()
-    first = world.run("first", demand=demand_of(gpus=8), time_limit_ms=4 * HOUR, **SAVES)
-    world.wait(11 * MINUTE)
-    leave(world, first)
-    world.run("small", demand=demand_of(gpus=5), seats=[seat("a0", 0, 1, 2, 3, 4)], time_limit_ms=HOUR)
-    world.submit("long", demand=demand_of(gpus=3), time_limit_ms=9 * HOUR)
-    plan = world.cycle()
-    assert [d.gang for d in plan.decisions] == ["long/main"]
-    assert plan.reservations == ()
-
-
-def test_after_long_waiting_it_is_promised_a_start_again():
-    world = lab()
-    first = world.run("first", demand=demand_of(gpus=8), time_limit_ms=4 * HOUR, **SAVES)
-    world.wait(11 * MINUTE)
-    leave(world, first)
-    world.run("small", demand=demand_of(gpus=5), seats=[seat("a0", 0, 1, 2, 3, 4)], time_limit_ms=60 * HOUR)
-    world.wait(25 * HOUR)
-    assert [r.gang for r in world.cycle().reservations] == ["first/main"]
-
-
 def test_where_time_is_shared_and_somebody_waits_a_plan_asks_to_be_made_again():
     world = lab()
     world.run("first", demand=demand_of(gpus=8), **SAVES)
@@ -120,23 +157,3 @@ def test_where_time_is_shared_and_somebody_waits_a_plan_asks_to_be_made_again():
     assert again is not None
     assert world.now < again <= world.now + 10 * MINUTE
     assert again % LOOK_AGAIN_MS == 0
-
-
-def test_a_switch_costs_the_grace_too_so_that_switching_takes_no_more_than_a_tenth_of_the_time():
-    world = lab()
-    graces = {**SAVES, "grace_ms": 5 * MINUTE}
-    first = world.run("first", demand=demand_of(gpus=8), **graces)
-    world.submit("second", demand=demand_of(gpus=8), **graces)
-    asked_ms: list[int] = []
-    begun, running = world.now, first
-    while len(asked_ms) < 4:
-        world.wait(MINUTE)
-        if rooms(world):
-            asked_ms.append(world.now)
-            world.wait(5 * MINUTE)  # it takes all the time it was given
-            leave(world, running)
-            world.cycle()
-            running = next(iter(world.state.holders.values()))
-            world.up(running)
-    switching_ms = len(asked_ms) * (5 + 1) * MINUTE
-    assert switching_ms <= (world.now - begun) / 10 + 6 * MINUTE

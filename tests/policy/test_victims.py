@@ -13,6 +13,7 @@ from itertools import product
 import pytest
 
 from corral.core import events as e
+from corral.core import facts as f
 from corral.core.cluster.resources import Demand, Seat, TaskDemand, amounts
 from corral.core.model import Cause, Gang, GangState
 from corral.core.plan import MakeRoom, Place
@@ -262,6 +263,17 @@ def test_priority_does_not_evict(spec):
     world.submit("high", priority=1)
     world.cycle()
     assert gang.eviction is None
+
+
+@pytest.mark.parametrize(("save_ms", "is_preempted"), [(40_000, False), (20_000, True), (0, True)])
+def test_priority_does_not_evict_a_gang_that_could_not_save_within_its_grace(save_ms, is_preempted):
+    world = World().rack("a", 1, 1).queue("team")
+    gang = world.run("j", grace_ms=30_000)
+    world.tell(f.Saved(gang.id, gang.attempt, 1, "", save_ms))
+    assert gang.save_ms == save_ms
+    world.submit("high", priority=1)
+    world.cycle()
+    assert (gang.eviction is not None) is is_preempted
 
 
 @pytest.mark.parametrize("spec", PROTECTED.values(), ids=PROTECTED.keys())

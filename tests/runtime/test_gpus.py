@@ -9,14 +9,14 @@ from types import SimpleNamespace
 import pytest
 
 from corral.core.cluster.resources import CPU_MILLI, MEMORY_MIB, Gpu, amount_of
-from corral.runtime import gpus
+from corral.runtime import gpu_visibility, gpus
 from corral.runtime.inventory import inventory
 
 
 def test_made_up_gpus_are_marked_and_numbered():
     made = gpus.simulated("2xH100")
     assert made == (Gpu("SIM-H100-0", "H100", 81920), Gpu("SIM-H100-1", "H100", 81920))
-    assert all(gpus.is_simulated(gpu.uuid) for gpu in made)
+    assert all(gpu_visibility.is_simulated(gpu.uuid) for gpu in made)
 
 
 def test_several_models_are_several_islands():
@@ -49,7 +49,7 @@ def test_what_names_no_gpus_is_refused_with_an_example(text):
     ],
 )
 def test_a_task_is_shown_its_own_gpus(uuids, env):
-    assert gpus.visibility(uuids) == env
+    assert gpu_visibility.visibility(uuids) == env
 
 
 @pytest.mark.parametrize(

@@ -28,10 +28,16 @@ ValueError: bad batch
     ],
 )
 def test_the_line_that_says_why(output: bytes, words: str) -> None:
-    assert last_words(output) == words
+    assert last_words(b"epoch 3\n", output) == (words or "last output: epoch 3")
+
+
+def test_what_was_printed_is_not_called_an_error() -> None:
+    assert last_words(b"epoch 3\n", b"") == "last output: epoch 3"
+    assert last_words(TRACEBACK, b"") == "ValueError: bad batch"
+    assert last_words(b"", b"") == ""
 
 
 def test_it_is_bounded_and_controls_nothing() -> None:
     assert plain_text("\x1b[2J\x07 evil\u202e") == "\\x1b[2J\\x07 evil\\u202e"
     assert len(plain_text("\x00" * 10_000)) == TEXT_MAX
-    assert "\n" not in last_words(b"Traceback (most recent call last):\nE: a\rb\n")
+    assert "\n" not in last_words(b"", b"Traceback (most recent call last):\nE: a\rb\n")

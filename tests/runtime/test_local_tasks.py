@@ -244,7 +244,7 @@ def test_the_warning_is_in_its_file_before_the_signal_comes(harness: Harness):
     left_ms = warning.pop("boot_ms") - int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000)
     assert 0 < left_ms <= FAR_MS
     assert abs(warning.pop("deadline_ms") - deadline_ms) < 2_000
-    assert warning == {"why": 'node "n1" is drained'}
+    assert (warning["why"], warning["is_agreed"]) == ('node "n1" is drained', True)
 
 
 def test_a_job_that_asked_for_an_early_signal_gets_it_first_and_sigterm_late(harness: Harness):
@@ -295,6 +295,18 @@ def test_who_saves_longer_than_the_others_has_until_the_deadline_and_is_reported
     harness.backend.warn(key, now_ms() + FAR_MS, "preempted")
     assert harness.collector.down(key).exit_code == 85
     assert harness.log(key).split() == ["ready", "ready", "warned", "saved"]
+
+
+@pytest.mark.parametrize(("why", "is_at_once"), [("priority", True), ("time_limit", False)])
+def test_the_early_signal_of_a_preemption_comes_with_the_warning(harness: Harness, why: str, is_at_once: bool):
+    """Before a time limit it comes as late as the job asked; a preempted job has no reason to wait for it."""
+    script = "trap 'exit 85' USR2; echo ready; while :; do sleep 0.02; done"
+    key = harness.sh(script, early_signal=EarlySignal("SIGUSR2", 1_000))
+    harness.says(key, "ready")
+    begun = time.monotonic()
+    harness.backend.warn(key, now_ms() + 6_000, why)
+    assert harness.collector.down(key).exit_code == 85
+    assert (time.monotonic() - begun < 4) is is_at_once
 
 
 def test_one_that_leaves_on_the_warning_in_its_file_does_not_take_the_others_along(harness: Harness):

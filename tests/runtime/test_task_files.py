@@ -7,8 +7,18 @@ import pytest
 
 from corral.core import model
 from corral.runtime.local.activity.rank_files import read_paces
-from corral.runtime.local.state_dir import TaskState
-from corral.runtime.local.task.scratch import CHECKPOINT, STEP_MAX, Scratch, last_step
+from corral.runtime.local.state_dir import SavedRecord, TaskState
+from corral.runtime.local.task.scratch import CHECKPOINT, STEP_MAX, Scratch, last_saved
+
+
+def step_of(text: bytes) -> object:
+    saved = last_saved(text)
+    return None if saved is None else saved["step"]
+
+
+def step_in(scratch: Scratch, complaints: list[str]) -> object:
+    saved = scratch.saved(complaints.append)
+    return None if saved is None else saved["step"]
 
 
 @pytest.fixture
@@ -44,13 +54,13 @@ def scratch(tmp_path: Path) -> Scratch:
 )
 def test_a_checkpoint_file_of_no_use_says_no_step(scratch: Scratch, complaints: list[str], text: bytes):
     Path(scratch.path, CHECKPOINT).write_bytes(text)
-    assert scratch.saved_step(complaints.append) is None
+    assert step_in(scratch, complaints) is None
 
 
 def test_the_largest_step_is_that_of_the_server(scratch: Scratch):
     assert model.STEP_MAX == STEP_MAX
-    assert last_step(b'{"step": %d}\n' % STEP_MAX) == STEP_MAX
-    assert last_step(b'{"step": %d}\n' % (STEP_MAX + 1)) is None
+    assert step_of(b'{"step": %d}\n' % STEP_MAX) == STEP_MAX
+    assert step_of(b'{"step": %d}\n' % (STEP_MAX + 1)) is None
 
 
 def test_a_step_is_found_behind_lines_of_no_use_and_the_user_is_reported_of_a_file_without_one(
@@ -58,10 +68,10 @@ def test_a_step_is_found_behind_lines_of_no_use_and_the_user_is_reported_of_a_fi
 ):
     path = Path(scratch.path, CHECKPOINT)
     path.write_bytes(b'{"step": 7}\nnonsense\n{"step": -1}\n')
-    assert scratch.saved_step(complaints.append) == 7
+    assert step_in(scratch, complaints) == 7
     assert complaints == []
     path.write_bytes(b"nonsense\n")
-    assert scratch.saved_step(complaints.append) is None
+    assert step_in(scratch, complaints) is None
     assert "names no valid step" in complaints[0]
 
 
@@ -74,9 +84,9 @@ def test_what_is_no_plain_file_is_not_read(scratch: Scratch, complaints: list[st
         path.mkdir()
     else:
         path.symlink_to("/dev/zero" if kind == "zero" else "/etc/passwd")
-    assert scratch.saved_step(complaints.append) is None
+    assert step_in(scratch, complaints) is None
     assert "not a regular file" in complaints[0]
-    assert scratch.saved_step(complaints.append) is None
+    assert step_in(scratch, complaints) is None
     assert len(complaints) == 1, "it is reported once"
 
 
@@ -85,14 +95,27 @@ def test_of_a_huge_file_only_the_end_is_read(scratch: Scratch, complaints: list[
         file.truncate(1 << 40)
         file.seek(1 << 40)
         file.write(b'\n{"step": 12}\n')
-    assert scratch.saved_step(complaints.append) == 12
+    assert step_in(scratch, complaints) == 12
 
 
 def test_a_step_that_an_earlier_version_wrote_down_is_bounded_too(tmp_path: Path):
     (tmp_path / "step").write_bytes(b"9223372036854775808")
-    assert TaskState(str(tmp_path)).step() is None
+    assert TaskState(str(tmp_path)).saved() is None
     (tmp_path / "step").write_bytes(b"17")
-    assert TaskState(str(tmp_path)).step() == 17
+    assert TaskState(str(tmp_path)).saved() == SavedRecord(17)
+
+
+@pytest.mark.parametrize(
+    ("line", "path", "save_ms"),
+    [
+        (b'{"step": 1, "path": "runs/a", "save_ms": 120}', "runs/a", 120),
+        (b'{"step": 1, "path": "a\\nb", "save_ms": -1}', "", 0),
+        (b'{"step": 1, "path": "' + b"x" * 2_000 + b'", "save_ms": 1.5}', "", 0),
+        (b'{"step": 1, "path": 7, "save_ms": true}', "", 0),
+    ],
+)
+def test_where_a_checkpoint_is_and_how_long_it_took_is_bounded(line: bytes, path: str, save_ms: int):
+    assert last_saved(line + b"\n") == {"step": 1, "path": path, "save_ms": save_ms, "stall_ms": 0}
 
 
 def test_paces_are_small_numbers_of_ranks_that_can_be(tmp_path: Path):

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from corral.client import training
-from corral.runtime.local.task.scratch import TRAINING, Scratch
+from corral.runtime.job_modules import TRAINING
+from corral.runtime.local.task.scratch import Scratch
 from tests.runtime.local_backend import Harness
 
 SOURCE = Path(training.__file__).read_bytes()
@@ -36,6 +37,15 @@ def said(harness: Harness, *command: str, **rest: object) -> str:
 
 def test_a_python_without_corral_imports_it(harness: Harness) -> None:
     assert said(harness, *BARE, SAYS, env=(("CORRAL_JOB_ID", "17"),)) == "17 1 False"
+
+
+def test_a_python_without_corral_imports_the_checkpoints(harness: Harness, tmp_path: Path) -> None:
+    script = (
+        "import corral_checkpoints as c; from corral_checkpoints.manifest import Origin\n"
+        f"store = c.RunStore(c.open_storage({str(tmp_path / 'store')!r}), 'r'); print(store.open(Origin()).number)\n"
+        "try: c.Saver\nexcept ImportError as fault: print(fault)"
+    )
+    assert said(harness, *BARE, script) == "1\nNo module named 'torch'"
 
 
 def test_the_path_of_the_job_comes_first(harness: Harness, tmp_path: Path) -> None:

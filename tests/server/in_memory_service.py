@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
 
 from corral.core.accounts import accounts as a
 from corral.core.accounts.accounts import AccountEvent, Accounts, Role
@@ -24,6 +25,8 @@ from corral.core.model import JobSpec, QueueSpec, Settings
 from corral.core.snapshot import Snapshot
 from corral.core.state import State
 from corral.policy.catalog import policy as named_policy
+from corral.policy.cycle.standard import Standard
+from corral.policy.cycle.turns import turns
 from corral.policy.explain.holds import explain, first_reason
 from corral.runtime.base import LogPart, TaskKey
 from corral.server.activity.store import Activities
@@ -33,8 +36,10 @@ from corral.server.ha.vitals import Vitals
 from corral.server.planner.questions import DryRunOutcome, StartOutlook, WhyAnswer
 from corral.store.journal import Entry, Record
 from corral.store.memory import MemoryJournal
+from corral.store.rings import Rings
 from corral.wire.codec import AnyEvent, decode, encode
 from corral.wire.details import NodeDetails
+from tests.server.in_memory_batches import MemoryBatchChild, MemoryScaler
 
 START_MS = 1_700_000_000_000
 
@@ -98,6 +103,8 @@ class MemoryService:
         self.details: dict[str, NodeDetails] = {}
         self.slow_ranks: Callable[[str], Sequence[str]] = lambda _: ()
         self.activities = Activities()
+        self.series = Rings()
+        self.batches: Any = (MemoryBatchChild(), MemoryScaler())
         self.time_ms = START_MS
         self.news = asyncio.Event()
         self.delay: asyncio.Event | None = None
@@ -196,6 +203,10 @@ class MemoryService:
 
     def reserved_start_ms(self, gang: str) -> int | None:
         return None
+
+    async def line(self, most: int) -> Sequence[str] | Refusal:
+        assert isinstance(self.policy, Standard)
+        return turns(Snapshot(self.state, self.now_ms()), self.policy.parts, most)
 
     async def explain(self, gang: str) -> WhyAnswer | Refusal:
         hold = explain(Snapshot(self.state, self.now_ms()), self.policy, gang)

@@ -103,3 +103,31 @@ def test_simulated_gpus_follow_the_cpus_of_their_task_and_are_marked() -> None:
     assert [gpu.utilisation_percent for gpu in gpus] == [80, 80, 0, 0]
     assert [gpu.memory_used_mib for gpu in gpus] == [2_000, 2_000, 0, 0]
     assert all(gpu.is_simulated and gpu.power_mw for gpu in gpus)
+
+
+def finite(n: int, loss: float | None, parameters: tuple[int, str] | None = None) -> RankActivityView:
+    return RankActivityView(rank=n, step=5, metrics={"loss": loss}, parameters=parameters)
+
+
+def test_a_loss_that_one_rank_alone_cannot_compute_points_at_its_gpu() -> None:
+    tasks = [task("n1", [0, 0], finite(0, 0.5), finite(1, 0.6)), task("n2", [0, 0], finite(2, None), finite(3, 0.4))]
+    assert notes(tasks) == (
+        "the loss of rank 2 on n2 GPU 0 alone is not a finite number: suspected silent data corruption",
+    )
+
+
+def test_parameters_that_differ_on_one_rank_point_at_its_gpu() -> None:
+    ranks = [finite(n, 0.5, (100, "aa" if n != 1 else "ab")) for n in range(4)]
+    tasks = [task("n1", [0, 0], *ranks[:2]), task("n2", [0, 0], *ranks[2:])]
+    assert notes(tasks) == (
+        (
+            "after step 100 the parameters of rank 1 on n1 GPU 1 differ from those of the other ranks: "
+            "suspected silent data corruption"
+        ),
+    )
+
+
+def test_fingerprints_of_different_steps_and_of_two_ranks_are_not_compared() -> None:
+    apart = [finite(n, 0.5, (100 + n, f"a{n}")) for n in range(4)]
+    assert notes([task("n1", [0] * 4, *apart)]) == ()
+    assert notes([task("n1", [0] * 2, finite(0, 0.5, (9, "aa")), finite(1, 0.5, (9, "ab")))]) == ()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
+
+import pytest
 
 from corral.core import events as e
 from corral.core.cluster.resources import Seat
@@ -11,6 +14,7 @@ from corral.runtime.base import HealthReport, PaceReport, TaskKey
 from corral.server.node_health.end_history import EndHistory
 from corral.server.node_health.past_ends import read_recent
 from corral.server.node_health.status import NodeStatuses
+from corral.server.node_health.stragglers import steadily_slow
 from corral.store.journal import Entry
 from corral.store.memory import MemoryJournal
 from corral.wire.codec import encode
@@ -256,3 +260,38 @@ def test_few_ranks_old_attempts_and_equal_slowness_make_no_straggler():
     paced(watch, attempt=2, n1=900, n2=910, n3=905, n4=800)
     paced(watch, attempt=1, n1=100, n2=900, n3=100, n4=100)
     assert [each for n in range(5) for each in watch.judge(NOW_MS + n)] == []
+
+
+def _noisy_reports(seed: int, ranks: int, slow: int | None, reports: int) -> dict[int, list[int]]:
+    """Means of the steps of 10 s: 5 % of noise, ranks that differ by 2 %, and some reports of twice the time."""
+    draw = random.Random(seed)
+    found: dict[int, list[int]] = {}
+    for rank in range(ranks):
+        own = 100 * draw.gauss(1, 0.02) * (1.3 if rank == slow else 1.0)
+        found[rank] = [round(own * draw.gauss(1, 0.05) * (2 if draw.random() < 0.05 else 1)) for _ in range(reports)]
+    return found
+
+
+@pytest.mark.parametrize("ranks", [4, 8, 64])
+def test_a_rank_that_is_slowed_by_a_third_is_named_within_three_minutes(ranks):
+    """18 reports of 10 s."""
+    for seed in range(100):
+        slow = seed % ranks
+        assert [rank for rank, _, _ in steadily_slow(_noisy_reports(seed, ranks, slow, 18))] == [slow], seed
+
+
+@pytest.mark.parametrize("ranks", [4, 8, 64])
+def test_no_rank_of_a_hundred_clean_runs_is_named(ranks):
+    for seed in range(100):
+        reports = _noisy_reports(seed, ranks, None, 60)
+        windows = [{rank: each[n : n + 18] for rank, each in reports.items()} for n in range(0, 43, 6)]
+        assert [steadily_slow(window) for window in windows] == [[]] * len(windows), seed
+
+
+def test_a_steadily_slow_rank_is_shown_at_its_job():
+    watch = NodeStatuses(EndHistory())
+    for n in range(8):
+        paced(watch, n1=100 + n % 3, n2=101, n3=130 + n % 2, n4=99)
+    assert watch.slow_ranks("8/main") == [
+        "rank 2 on n3 takes 1.3 times as long as the others for a step: 130 ms, the median is 101 ms"
+    ]

@@ -14,6 +14,7 @@ from corral.server.api.docs_page import PAGE, SCRIPT
 from corral.server.api.http.route import BodyKind, RouteAccess
 from corral.server.api.openapi import describe
 from corral.server.api.routes import ROUTES
+from corral.wire.api.batch import BatchQueueBody
 from tests.server.asgi import ask
 
 DOCUMENT = json.loads(json.dumps(describe(ROUTES)))
@@ -70,14 +71,15 @@ def test_every_operation_is_whole(about):
 
 
 def test_only_what_is_open_says_so():
-    open_routes = {route.path for route in ROUTES if route.access is RouteAccess.OPEN}
-    assert open_routes == {"/v1/health"}
+    open_routes = {route.path for route in ROUTES if route.access in (RouteAccess.OPEN, RouteAccess.SIGN_IN)}
+    assert {path for path in open_routes if not path.startswith("/v1/sign-in")} == {"/v1/health", "/v1/session"}
     assert {p for p, m in DOCUMENT["paths"].items() for o in m.values() if o.get("security") == []} == open_routes
 
 
 def test_routes_name_a_verb_unless_they_are_about_oneself():
     without = {route.path for route in ROUTES if route.verb is None}
-    assert without == {"/v1/health", "/v1/whoami"}
+    known = {"/v1/health", "/v1/session", "/v1/whoami"}
+    assert {path for path in without if not path.startswith("/v1/sign-")} == known
     assert all(route.body is not None for route in ROUTES if route.kind is BodyKind.SHAPE)
 
 
@@ -87,11 +89,12 @@ async def test_answers_are_as_described(setup):
     setup.service.plan()
     wanted = FleetSet(setup.service.now_ms(), FleetSpec(name="gpu", kind="slurm"), "root", "c0ffee")
     setup.service.do_fleets("root", [wanted, PilotOrdered(wanted.at_ms, "gpu", "gpu-1")])
+    setup.service.batches[0].put("embed", "root", BatchQueueBody("team", "embed:embed"))
     for route in ROUTES:
-        if route.method != "GET" or not isinstance(route.answer, type) or route.tag == "agents":
+        if route.method != "GET" or not isinstance(route.answer, type) or route.tag in ("agents", "sessions"):
             continue
         path = route.path.replace("{job}", "1").replace("{queue:path}", "team").replace("{node}", "n0")
-        path = path.replace("{fleet}", "gpu")
+        path = path.replace("{fleet}", "gpu").replace("{batch}", "embed")
         answer = await ask(setup.app, "GET", path.replace("{user}", "member"), setup.root)
         assert answer.status == 200, path
         schema = {"$ref": f"#/components/schemas/{route.answer.__name__}", "components": DOCUMENT["components"]}

@@ -15,7 +15,8 @@ from corral.core.accounts.accounts import Role
 from corral.core.fleets.fleets import FleetSet, FleetSpec
 from corral.runtime.base import TaskKey
 from corral.server.api.app import all_routes, make_app
-from corral.server.api.http.route import RouteAccess
+from corral.server.api.http.route import Route, RouteAccess
+from corral.wire.api.batch import BatchQueueBody
 from tests.server.asgi import Answer, Stream, ask
 from tests.server.in_memory_service import START_MS, MemoryService
 
@@ -49,6 +50,8 @@ GET    /v1/jobs/3                 -           401  404    404    404    404  200
 GET    /v1/jobs/9                 -           401  404    404    404    404  404      404
 GET    /v1/jobs/1/why             -           401  404    200    200    200  200      200
 GET    /v1/jobs/3/why             -           401  404    404    404    404  200      200
+GET    /v1/jobs/1/goodput         -           401  404    200    200    200  200      200
+GET    /v1/jobs/3/goodput         -           401  404    404    404    404  200      200
 GET    /v1/jobs/1/activity        -           401  404    200    200    200  200      200
 GET    /v1/jobs/3/activity        -           401  404    404    404    404  200      200
 GET    /v1/jobs/9/activity        -           401  404    404    404    404  404      404
@@ -64,6 +67,9 @@ POST   /v1/jobs/2/cancel?now=true -           401  404    403    403    200  200
 POST   /v1/jobs/2/cancel          -           401  404    403    403    200  200      200
 POST   /v1/jobs/3/cancel          -           401  404    404    404    404  200      200
 POST   /v1/jobs/9/cancel          -           401  404    404    404    404  404      404
+POST   /v1/jobs/1/stream          -           401  404    403    409    409  409      409
+POST   /v1/jobs/2/stream          -           401  404    403    403    409  409      409
+POST   /v1/jobs/3/stream          -           401  404    404    404    404  409      409
 POST   /v1/jobs/1/hold            -           401  404    403    200    200  200      200
 POST   /v1/jobs/2/hold            -           401  404    403    403    200  200      200
 POST   /v1/jobs/3/hold            -           401  404    404    404    404  200      200
@@ -94,6 +100,7 @@ PUT    /v1/queues/org/a/new       CEILING     401  404    403    403    403  403
 PUT    /v1/queues/org/a/new       GRACE       401  404    403    403    403  403      200
 DELETE /v1/queues/org/a/below     -           401  404    403    403    200  403      200
 DELETE /v1/queues/org/covert      -           401  404    404    404    404  403      409
+GET    /v1/goodput                -           401  403    200    200    200  200      200
 GET    /v1/activity               -           401  403    200    200    200  200      200
 GET    /v1/nodes                  -           401  403    200    200    200  200      200
 GET    /v1/nodes/n0               -           401  403    200    200    200  200      200
@@ -105,6 +112,20 @@ POST   /v1/nodes/n0/undrain       -           401  403    403    403    403  409
 DELETE /v1/nodes/n0               -           401  403    403    403    403  409      409
 DELETE /v1/nodes/n9               -           401  403    404    404    404  404      404
 POST   /v1/join-tokens            -           401  403    403    403    403  201      201
+GET    /v1/batch                  -           401  200    200    200    200  200      200
+GET    /v1/batch/embed            -           401  404    200    200    200  200      200
+GET    /v1/batch/covert           -           401  404    404    404    404  200      200
+GET    /v1/batch/none             -           401  404    404    404    404  404      404
+PUT    /v1/batch/fresh            NEW_BATCH   401  404    403    200    200  200      200
+POST   /v1/batch/embed            ITEMS       401  404    403    200    200  200      200
+POST   /v1/batch/covert           ITEMS       401  404    404    404    404  200      200
+POST   /v1/batch/embed/results    IDS         401  404    200    200    200  200      200
+POST   /v1/batch/covert/results   IDS         401  404    404    404    404  200      200
+POST   /v1/batch/embed/flush      -           401  404    403    200    200  200      200
+POST   /v1/batch/embed/drain      -           401  404    403    200    200  200      200
+POST   /v1/batch/embed/undrain    -           401  404    403    200    200  200      200
+DELETE /v1/batch/embed            -           401  404    403    200    200  200      200
+DELETE /v1/batch/covert           -           401  404    404    404    404  200      200
 GET    /v1/fleets                 -           401  403    403    403    403  200      200
 GET    /v1/fleets/gpu             -           401  403    403    403    403  200      200
 GET    /v1/fleets/none            -           401  403    403    403    403  404      404
@@ -115,6 +136,8 @@ DELETE /v1/fleets/gpu             -           401  403    403    403    403  200
 DELETE /v1/fleets/none            -           401  403    403    403    403  404      404
 POST   /v1/agent/join             JOIN        401  404    404    404    404  404      404
 POST   /v1/agent/credential       -           401  404    404    404    404  404      404
+POST   /v1/agent/streams?task=x&seat=1 -      401  404    404    404    404  404      404
+POST   /v1/agent/streams/x        -           401  404    404    404    404  404      404
 GET    /v1/agent/endpoint         -           401  404    404    404    404  404      404
 GET    /v1/whoami                 -           401  200    200    200    200  200      200
 GET    /v1/users                  -           401  200    200    200    200  200      200
@@ -147,6 +170,30 @@ PUT    /v1/secrets/key?queue=org/covert  VALUE 401 404    404    404    404  403
 PUT    /v1/secrets/key            VALUE       401  404    404    404    404  403      200
 DELETE /v1/secrets/mine?queue=org/a      -    401  404    404    403    200  403      200
 DELETE /v1/secrets/covert-key?queue=org/covert - 401 404  404    404    404  403      200
+GET    /v1/sign-in                -           200  200    200    200    200  200      200
+POST   /v1/sign-in/device         PROVIDER    404  404    404    404    404  404      404
+POST   /v1/sign-in/device/result  FLOW        403  403    403    403    403  403      403
+POST   /v1/sign-in/refresh        REFRESH     404  404    404    404    404  404      404
+POST   /v1/sign-in/exchange       ID_TOKEN    403  403    403    403    403  403      403
+POST   /v1/sign-out               SIGN_OUT    401  200    200    200    200  200      200
+PUT    /v1/users/member/provider  PROVIDER    401  404    404    403    404  404      404
+PUT    /v1/users/member/provider  NO_PROVIDER 401  404    404    403    404  404      200
+PUT    /v1/users/ghost/provider   NO_PROVIDER 401  404    404    404    404  404      404
+POST   /v1/jobs/check             CHECK       401  200    200    200    200  200      200
+GET    /v1/jobs/1/document        -           401  404    200    200    200  200      200
+GET    /v1/jobs/3/document        -           401  404    404    404    404  200      200
+GET    /v1/attempts               -           401  200    200    200    200  200      200
+GET    /v1/line                   -           401  200    200    200    200  200      200
+GET    /v1/search?text=o          -           401  200    200    200    200  200      200
+GET    /v1/series?names=job/3/cpu -           401  200    200    200    200  200      200
+GET    /v1/live?parts=nodes,queues -           401  403    200    200    200  200      200
+GET    /v1/topology               -           401  403    200    200    200  200      200
+POST   /v1/session                -           422  422    422    422    422  422      422
+GET    /v1/session                -           401  404    404    404    404  404      404
+DELETE /v1/session                -           401  404    404    404    404  404      404
+POST   /v1/session-codes          -           401  201    201    201    201  201      201
+GET    /                          -           200  200    200    200    200  200      200
+GET    /ui/none/app.js            -           404  404    404    404    404  404      404
 GET    /v1/health                 -           200  200    200    200    200  200      200
 GET    /v1/metrics                -           401  403    403    403    403  200      200
 GET    /v1/openapi.json           -           200  200    200    200    200  200      200
@@ -156,6 +203,7 @@ GET    /v1/docs                   -           200  200    200    200    200  200
 BODIES: dict[str, object] = {
     "-": b"",
     "JOB": JOB,
+    "CHECK": {"text": "command: true"},
     "HIDDEN_JOB": HIDDEN_JOB,
     "LOUD_JOB": JOB | {"priority": 1},
     "SLOW_JOB": JOB | {"grace": "1d"},
@@ -163,6 +211,9 @@ BODIES: dict[str, object] = {
     "AFTER_3": JOB | {"after": ["3"]},
     "AFTER_9": JOB | {"after": ["9"]},
     "BATCH": {"jobs": [JOB, JOB]},
+    "NEW_BATCH": {"queue": JOB["queue"], "handler": "embed:embed"},
+    "ITEMS": {"items": [1, 2]},
+    "IDS": {"ids": ["a"]},
     "NAMED": {"change": "cancel", "jobs": ["1", "3"]},
     "FILTERED": {"change": "cancel", "filter": {"all": True}},
     "HIDDEN": {"jobs": [JOB, HIDDEN_JOB]},
@@ -183,6 +234,12 @@ BODIES: dict[str, object] = {
     "TOKEN": {"name": "mine"},
     "TOKEN_OTHER": {"user": "stranger"},
     "VALUE": {"value": "tell-nobody"},
+    "PROVIDER": {"provider": "company"},
+    "NO_PROVIDER": {},
+    "FLOW": {"id": "x"},
+    "REFRESH": {"provider": "company", "refresh_token": "x"},
+    "ID_TOKEN": {"token": "a.b.c"},
+    "SIGN_OUT": {},
 }
 
 
@@ -229,6 +286,8 @@ class Place:
         now_ms = service.now_ms()
         service.do_accounts("root", [a.SecretSet(now_ms, "mine", "org/a")])
         service.do_accounts("root", [a.SecretSet(now_ms, "covert-key", "org/covert")])
+        service.batches[0].put("embed", "member", BatchQueueBody(str(JOB["queue"]), "embed:embed"))
+        service.batches[0].put("covert", "stranger", BatchQueueBody("org/covert", "embed:embed"))
         service.do_fleets("root", [FleetSet(now_ms, FleetSpec(name="gpu", kind="slurm"), "operator", "c0ffee")])
         return self
 
@@ -309,6 +368,15 @@ async def test_what_is_hidden_is_answered_as_what_is_not_there(method, hidden, a
     assert answers[0] == answers[1]
 
 
+def status_without_a_token(route: Route) -> int:
+    """Of a request without a body."""
+    if route.access not in (RouteAccess.OPEN, RouteAccess.SIGN_IN):
+        return 401
+    return {"/v1/sign-in/device": 404, "/ui/{version}/{file:path}": 404}.get(
+        route.path, 200 if route.body is None else 422
+    )
+
+
 @pytest.mark.parametrize("route", all_routes(), ids=lambda route: f"{route.method} {route.path}")
 @pytest.mark.parametrize("token", ["expired", "revoked", "disabled", "wrong secret", "wrong scheme", "not a token"])
 async def test_tokens_that_are_not_good_open_nothing(route, token):
@@ -332,7 +400,7 @@ async def test_tokens_that_are_not_good_open_nothing(route, token):
     app = make_app(service)
     answer = await ask(app, route.method, path, headers=headers)
     app.close()
-    assert answer.status == (200 if route.access is RouteAccess.OPEN else 401)
+    assert answer.status == status_without_a_token(route)
 
 
 @pytest.mark.parametrize("route", all_routes(), ids=lambda route: f"{route.method} {route.path}")
@@ -345,8 +413,11 @@ async def test_a_narrow_token_is_good_for_its_verbs_only(route):
     app = make_app(service)
     answer = await ask(app, route.method, path, token)
     app.close()
-    if route.verb is None or route.verb == "queues.read":
-        assert answer.status == 200
+    if route.path == "/v1/session":
+        assert answer.status == (422 if route.method == "POST" else 404)
+    elif route.verb is None or route.verb == "queues.read":
+        is_open = route.access is RouteAccess.OPEN
+        assert answer.status == (status_without_a_token(route) if is_open else 200)
     else:
         assert (answer.status, answer.code) == (403, "out_of_scope")
 

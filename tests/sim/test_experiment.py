@@ -77,7 +77,8 @@ def test_an_interrupt_gives_what_there_is() -> None:
             raise KeyboardInterrupt
 
     result = answered(Scenario(), watch=stop)
-    assert result.cut_ms == result.history.end_ms - 1_000 > 0
+    assert result.cut_ms is not None
+    assert result.cut_ms >= result.history.end_ms - 1_000 > 0
     assert result.measures.total.unfinished > 0
 
 

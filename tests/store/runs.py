@@ -57,6 +57,9 @@ ACCOUNT_EVENTS: tuple[a.AccountEvent, ...] = (
     a.UserRemoved(1_011, "bob"),
     a.AccessRefused(1_012, "node:n1", "node:n1 tried to speak for node 'n2'"),
     a.Read(1_013, "ann", "the log of job 7 of bob", 2),
+    a.UserLinked(1_014, "ann", "company", "s-1"),
+    a.SignedIn(1_015, "ann", "company", "s-1", "d1ge57", 9_000_000),
+    a.SignInRefused(1_016, "company", "s-2", "bob", "no rule of this site gives a role to bob"),
     a.TokensExpired(1_014, ("t3", "t4")),
 )
 

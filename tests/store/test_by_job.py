@@ -56,7 +56,7 @@ def make_old(journal: SqliteJournal | PostgresJournal) -> None:
         connection = journal._own_connection()
         for statement in (
             "DROP TABLE job_records", "DROP TABLE job_records_begin", "ALTER TABLE attempts DROP COLUMN first_failure",
-            "DELETE FROM schema WHERE version >= 4",
+            "DROP TABLE IF EXISTS chunks", "DELETE FROM schema WHERE version >= 4",
         ):  # fmt: skip
             connection.execute(statement)
 

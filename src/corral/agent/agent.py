@@ -23,7 +23,15 @@ from corral.agent.server_connection import NoAnswer, Refused, ServerConnection
 from corral.agent.task_reconciler import TaskReconciler
 from corral.core.model import FailureClass
 from corral.io.backoff import Backoff
-from corral.remote.messages import AgentAnswer, AgentReport, DesiredAnswer, DesiredAsk, LeaseAnswer, Renewal
+from corral.remote.messages import (
+    AgentAnswer,
+    AgentReport,
+    DesiredAnswer,
+    DesiredAsk,
+    LeaseAnswer,
+    Renewal,
+    StreamAsk,
+)
 from corral.runtime.base import (
     ActivityReport,
     Backend,
@@ -89,6 +97,7 @@ class Agent:
         self._separation: dict[str, str] = {}
         self._leave_by_ms: int | None = None
         self.is_lent = False
+        self.on_streams: Callable[[Sequence[StreamAsk]], None] = _drop_streams  # connections to tasks that are wanted
         self._leaving = threading.Event()
         self._is_leaving_known = False
         self._news = threading.Event()
@@ -402,6 +411,7 @@ class Agent:
                     self._log_ignored(theirs)
                     return False
                 self.log_transfer.answer(answer.logs)
+                self.on_streams(answer.streams)
                 if answer.version <= self._has:
                     return True
                 epoch = self.fence.epoch
@@ -433,3 +443,7 @@ def _died_of_term(report: Report) -> TypeGuard[TaskReport]:
 def urls_of(stated: Sequence[str]) -> tuple[str, ...]:
     """Addresses in the form in which they are stored."""
     return tuple(dict.fromkeys(url.rstrip("/") for url in stated))
+
+
+def _drop_streams(_asks: Sequence[StreamAsk]) -> None:
+    """No relay has been started."""

@@ -42,6 +42,9 @@ class JoinServers:
         with self._lock:
             return self._asked("POST", "credential", b"", JoinAnswer, _JOIN_S)
 
+    def authorization(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self._token}"}
+
     def use(self, token: str) -> None:
         """Use this token from now on."""
         self._token = token
@@ -81,7 +84,7 @@ class JoinServers:
             raise NoAnswer(f"cannot read the answer: {wrong}") from None
 
     def _exchange(self, method: str, what: str, body: bytes | None, timeout_s: float) -> tuple[ResponseHead, bytes]:
-        headers = {"Authorization": f"Bearer {self._token}"}
+        headers = self.authorization()
         headers |= {"Content-Type": "application/json"} if body is not None else {}
         try:
             return fetch(

@@ -19,6 +19,7 @@ from corral.runtime.base import (
     Phase,
     Report,
     SavedReport,
+    StopReport,
     TaskKey,
 )
 from corral.wire.details import NodeDetails
@@ -52,7 +53,10 @@ class Observed:
             if isinstance(report, PaceReport):
                 task = structs.replace(task, busy_ms=report.busy_ms)
             elif isinstance(report, SavedReport):
-                task = structs.replace(task, step=report.step)
+                saved = {"save_ms": report.save_ms, "stall_ms": report.stall_ms}
+                task = structs.replace(task, step=report.step, path=report.path, **saved)
+            elif isinstance(report, StopReport):
+                task = structs.replace(task, stop=report.step)
             elif report.phase is Phase.UP:
                 task = structs.replace(task, up=report)
             else:

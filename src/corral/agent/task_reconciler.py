@@ -62,6 +62,8 @@ class TaskReconciler:
             self._asked.add(task.key)
         if task.leave_in_ms is not None:
             self._backend.warn(task.key, time.time_ns() // 1_000_000 + task.leave_in_ms, task.why)
+        if task.stop_at is not None:
+            self._backend.stop_at(task.key, task.stop_at)
         if task.kill:
             self._backend.kill(task.key)
 

@@ -60,10 +60,13 @@ MEANT = {
     "retry": "requeue", "nice": "priority", "users": "user", "sacctmgr": "user", "sreport": "usage",
     "simulate": "sim", "check": "doctor", "auth": "login", "help": "--help",
 }  # fmt: skip
-#: The same within a group of commands, where there is such a command.
+#: The same within a group of commands: the first of these that the group has.
 MEANT_IN_GROUP = {
-    "delete": "remove", "rm": "remove", "del": "remove", "ls": "list", "get": "show", "describe": "show",
-    "info": "show", "status": "show", "add": "set", "create": "set", "new": "set", "update": "set", "edit": "set",
+    "delete": "remove revoke down", "rm": "remove revoke down", "del": "remove revoke down",
+    "remove": "revoke down", "stop": "down", "start": "up", "resize": "scale",
+    "ls": "list", "get": "show", "describe": "show",
+    "info": "show", "status": "show", "add": "set make up", "create": "set make up", "new": "set make up",
+    "set": "make up", "update": "set scale", "edit": "set",
     "resume": "undrain",
     "close": "cordon", "open": "uncordon", "fix": "clear", "repair": "clear", "enable": "set", "disable": "set",
 }  # fmt: skip
@@ -72,8 +75,10 @@ MEANT_IN_GROUP = {
 def meant(path: str, word: str, known: Iterable[str]) -> Complaint:
     """An unknown command: the one that does what the word means elsewhere, the nearest one, or all of them."""
     what, names = f"there is no command {path} {word!r}", list(known)
-    same = MEANT_IN_GROUP.get(word) if " " in path else MEANT.get(word)
-    if same is not None and (same.split()[0] in names or same.startswith("-")):
+    same = MEANT.get(word, "")
+    if " " in path:
+        same = next((each for each in MEANT_IN_GROUP.get(word, "").split() if each in names), "")
+    if same:
         return Complaint(what, f"did you mean: {path} {same}")
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     return Complaint(what, f"did you mean: {path} {near[0]}" if near else f"see: {path} --help")

@@ -24,6 +24,11 @@ _OF_CLICK = (
     (r"is not a valid float( range)?", "is not a number"),
     (r"is not in the range x>=(\S+)", r"is less than \1"),
     (r"is not in the range (\S+)<=x<=(\S+)", r"is not between \1 and \2"),
+    (r"No such option '(\S+)'", r"there is no option \1"),
+    (r"\.? \(Did you mean (?:one of: )?(.*)\?\)", r" (did you mean \1?)"),
+    (r"^Missing (argument|option) '(.*)'", r"the \1 \2 is missing"),
+    (r"^Option '(\S+)' requires an argument", r"the option \1 needs a value"),
+    (r"^Invalid value for '([^']*)'(?: / '[^']*')*", r"\1"),
     (r"Got unexpected extra arguments? \((.*)\)", r"unexpected arguments: \1"),
 )
 NOUNS = {
@@ -31,6 +36,9 @@ NOUNS = {
     "down": "corral.cli.serve.down:down",
     "submit": "corral.cli.jobs.submit:submit",
     "run": "corral.cli.jobs.run:run",
+    "step": "corral.cli.steps.step:step",
+    "exec": "corral.cli.steps.in_job:execute",
+    "shell": "corral.cli.steps.in_job:shell",
     "ps": "corral.cli.jobs.ps:ps",
     "show": "corral.cli.jobs.show:show",
     "top": "corral.cli.jobs.top:top",
@@ -42,8 +50,12 @@ NOUNS = {
     "release": "corral.cli.jobs.change:release",
     "requeue": "corral.cli.jobs.change:requeue",
     "priority": "corral.cli.jobs.change:priority",
+    "checkpoint": "corral.cli.training.checkpoint:checkpoint",
+    "batch": "corral.cli.batch.batch:batch",
+    "goodput": "corral.cli.training.goodput:goodput",
     "queue": "corral.cli.cluster.queue:queue",
     "node": "corral.cli.cluster.node:node",
+    "map": "corral.cli.cluster.map:show_map",
     "fleet": "corral.cli.fleet.fleet:fleet",
     "agent": "corral.cli.fleet.agent:agent",
     "pilot": "corral.cli.fleet.pilot:pilot",
@@ -53,7 +65,9 @@ NOUNS = {
     "user": "corral.cli.accounts.user:user",
     "token": "corral.cli.accounts.token:token",
     "secret": "corral.cli.accounts.secret:secret",
+    "open": "corral.cli.cluster.open:open_dashboard",
     "login": "corral.cli.accounts.login:login",
+    "logout": "corral.cli.accounts.login:logout",
     "whoami": "corral.cli.accounts.whoami:whoami",
     "doctor": "corral.cli.serve.doctor:doctor",
     "db": "corral.cli.serve.db:db",
@@ -69,12 +83,14 @@ NOUNS = {
     lazy=NOUNS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-@click.command_panel("Jobs", commands=["submit", "run", "ps", "show", "top", "why", "logs", "wait"])
+@click.command_panel("Jobs", commands=["submit", "run", "batch", "ps", "show", "top", "why", "logs", "wait"])
+@click.command_panel("Training", commands=["checkpoint", "goodput"])
+@click.command_panel("Inside jobs", commands=["step", "exec", "shell"])
 @click.command_panel("Change jobs", commands=["cancel", "hold", "release", "requeue", "priority"])
-@click.command_panel("Cluster", commands=["queue", "node", "fleet", "events", "usage"])
-@click.command_panel("People", commands=["login", "user", "token", "secret", "whoami"])
+@click.command_panel("Cluster", commands=["open", "queue", "node", "map", "fleet", "events", "usage"])
+@click.command_panel("People", commands=["login", "logout", "user", "token", "secret", "whoami"])
 @click.command_panel("Server", commands=["up", "down", "doctor", "db", "config"])
-@click.command_panel("Other", commands=["sim", "completion", "version"])
+@click.command_panel("Other", commands=["sim", "testbed", "agent", "pilot", "completion", "version"])
 @click.version_option(__version__, "-V", "--version", prog_name="corral", message="%(prog)s %(version)s")
 def corral() -> None:
     """A scheduler for machine-learning work on shared GPUs."""
@@ -129,5 +145,6 @@ def _plain(message: str) -> str:
 def _usage_hint(error: click.ClickException) -> str:
     context = getattr(error, "ctx", None)
     if context is None:
-        return "see: corral --help" if isinstance(error, click.UsageError) else ""
+        words = ["corral", *(word for word in sys.argv[1:2] if word in NOUNS)]
+        return f"see: {' '.join(words)} --help" if isinstance(error, click.UsageError) else ""
     return f"see: {context.command_path} --help"

@@ -5,7 +5,7 @@ Each parses one text, or raises ``Complaint`` with what to write instead. Light:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import rich_click as click
 
@@ -31,12 +31,13 @@ class Word(click.ParamType[str]):
 
 
 class Words(click.ParamType[tuple[str, ...]]):
-    """Some of a few words, with commas between them."""
+    """Some of a few words, with commas between them. ``same``: what people type instead, in any case."""
 
     name = "words"
 
-    def __init__(self, *words: str) -> None:
+    def __init__(self, *words: str, same: Mapping[str, str] | None = None) -> None:
         self.words: Sequence[str] = words
+        self._same = same or {}
 
     def convert(
         self,
@@ -45,6 +46,7 @@ class Words(click.ParamType[tuple[str, ...]]):
         ctx: click.Context | None,  # noqa: ARG002
     ) -> tuple[str, ...]:
         texts = value if isinstance(value, tuple) else tuple(filter(None, str(value).split(",")))
+        texts = tuple(self._same.get(text.lower(), text) for text in texts)
         for text in texts:
             if text not in self.words:
                 raise Complaint(f"{_option(param)} cannot be {text!r}", nearest(text, self.words))

@@ -21,11 +21,12 @@ _WHERE_LISTED = {
     "no_such_job": "corral ps --over --all",
     "no_such_queue": "corral queue",
     "no_such_node": "corral node",
-    "no_such_user": "corral user",
+    "no_such_user": "corral user (administrators see and change all users)",
     "no_such_role": "corral user",
-    "no_such_token": "corral token",
+    "no_such_token": "corral token (administrators see those of all users)",
     "no_such_secret": "corral secret",
     "no_such_fleet": "corral fleet",
+    "no_such_batching queue": "corral batch",
 }
 DEBUG_VARIABLE = "CORRAL_DEBUG"
 

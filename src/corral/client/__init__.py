@@ -13,7 +13,15 @@ if TYPE_CHECKING:
     from corral.client.asynchronous import AsyncClient
     from corral.client.blocking import Client
     from corral.client.credentials import Credentials
-    from corral.client.errors import BadCredentials, ClientError, NotFound, Problem, Timeout, Unreachable
+    from corral.client.errors import (
+        BadCredentials,
+        BatchItemFailed,
+        ClientError,
+        NotFound,
+        Problem,
+        Timeout,
+        Unreachable,
+    )
     from corral.client.follow import LogBytes
     from corral.client.handles.handle import AsyncJobHandle, AsyncSubmittedJob, JobHandle, SubmittedJob
 
@@ -22,6 +30,7 @@ __all__ = [
     "AsyncJobHandle",
     "AsyncSubmittedJob",
     "BadCredentials",
+    "BatchItemFailed",
     "Client",
     "ClientError",
     "Credentials",
@@ -39,6 +48,7 @@ _HOME = {
     "AsyncJobHandle": "handles.handle",
     "AsyncSubmittedJob": "handles.handle",
     "BadCredentials": "errors",
+    "BatchItemFailed": "errors",
     "Client": "blocking",
     "ClientError": "errors",
     "Credentials": "credentials",

@@ -7,9 +7,20 @@ from typing import cast
 
 from corral.client.call import ApiCall, call, path
 from corral.wire.api.accounts import (
+    DeviceBody,
+    DeviceResult,
+    DeviceResultBody,
+    DeviceView,
+    ExchangeBody,
+    LinkBody,
+    RefreshBody,
     RoleBody,
     SecretBody,
     SecretList,
+    SessionCode,
+    SignedInView,
+    SignInView,
+    SignOutBody,
     TokenBody,
     TokenList,
     TokenMade,
@@ -29,6 +40,11 @@ class AccountCalls:
     def whoami(self) -> ApiCall[WhoAmI]:
         """The user of the token, with roles and rights."""
         return ApiCall("GET", path("whoami"), WhoAmI)
+
+    @call
+    def make_session_code(self) -> ApiCall[SessionCode]:
+        """A code with which you can sign in to the dashboard once, within a minute."""
+        return ApiCall("POST", path("session-codes"), SessionCode, repeatable=False)
 
     @call
     def users(self) -> ApiCall[UserList]:
@@ -93,3 +109,42 @@ class AccountCalls:
     def remove_secret(self, name: str, queue: str = "") -> ApiCall[ChangeAnswer]:
         """Remove a secret."""
         return ApiCall("DELETE", path("secrets", name), ChangeAnswer, {"queue": queue})
+
+    @call
+    def ways_to_sign_in(self) -> ApiCall[SignInView]:
+        """Identity providers for people, and issuers for programs. Needs no token."""
+        return ApiCall("GET", path("sign-in"), SignInView)
+
+    @call
+    def begin_sign_in(self, provider: str = "") -> ApiCall[DeviceView]:
+        """Begin to sign in with an identity provider: the page to open, and the code to type there. Needs no token."""
+        return ApiCall("POST", path("sign-in", "device"), DeviceView, body=DeviceBody(provider=provider))
+
+    @call
+    def sign_in_result(self, id: str) -> ApiCall[DeviceResult]:
+        """The result of a sign-in that was begun, once the user has finished."""
+        body = DeviceResultBody(id=id)
+        return ApiCall("POST", path("sign-in", "device", "result"), DeviceResult, body=body, repeatable=False)
+
+    @call
+    def refresh_sign_in(self, provider: str, refresh_token: str) -> ApiCall[SignedInView]:
+        """Sign in again with the refresh token of a sign-in. Needs no token."""
+        body = RefreshBody(provider=provider, refresh_token=refresh_token)
+        return ApiCall("POST", path("sign-in", "refresh"), SignedInView, body=body, repeatable=False)
+
+    @call
+    def exchange_token(self, token: str) -> ApiCall[SignedInView]:
+        """Exchange a token of a CI system, of Kubernetes or of a service account for one of Corral."""
+        body = ExchangeBody(token=token)
+        return ApiCall("POST", path("sign-in", "exchange"), SignedInView, body=body, repeatable=False)
+
+    @call
+    def sign_out(self, provider: str = "", refresh_token: str = "") -> ApiCall[ChangeAnswer]:
+        """Revoke the token of this client, and a refresh token at its provider."""
+        body = SignOutBody(provider=provider, refresh_token=refresh_token)
+        return ApiCall("POST", path("sign-out"), ChangeAnswer, body=body, repeatable=False)
+
+    @call
+    def link_user(self, name: str, provider: str = "") -> ApiCall[ChangeAnswer]:
+        """Let a user sign in with an identity provider; without one: with tokens only."""
+        return ApiCall("PUT", path("users", name, "provider"), ChangeAnswer, body=LinkBody(provider=provider))

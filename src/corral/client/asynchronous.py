@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from corral.client.call import ApiCall, Item, More, Open, Pause, Series
 from corral.client.calls import Calls
@@ -19,6 +19,9 @@ from corral.client.errors import Unreachable
 from corral.client.retry import patience_for
 from corral.client.transport import ANSWER_S, AnswerStream, Flight, Transport
 from corral.io.http import HttpConnection
+
+if TYPE_CHECKING:
+    from corral.client.handles.batch_handle import AsyncBatchHandle
 
 T = TypeVar("T")
 
@@ -44,6 +47,12 @@ class AsyncClient(Calls):
         self.patience = patience_for(self._transport.servers, patience_s, first_patience_s)
         self._threads = ThreadPoolExecutor(AT_ONCE, "corral-client")
         self._flights: set[Flight] = set()
+
+    def batch(self, name: str) -> AsyncBatchHandle:
+        """A batching queue: ``await client.batch("embed").map(items)``."""
+        from corral.client.handles.batch_handle import AsyncBatchHandle
+
+        return AsyncBatchHandle(self, name)
 
     @property
     def url(self) -> str:

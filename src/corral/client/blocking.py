@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Generator
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from corral.client.call import ApiCall, Item, More, Open, Pause, Series
 from corral.client.calls import Calls
 from corral.client.errors import Unreachable
 from corral.client.retry import patience_for
 from corral.client.transport import ANSWER_S, AnswerStream, Transport
+
+if TYPE_CHECKING:
+    from corral.client.handles.batch_handle import BatchHandle
 
 T = TypeVar("T")
 
@@ -42,6 +45,12 @@ class Client(Calls):
     def url(self) -> str:
         """The server that requests go to now."""
         return self._transport.url
+
+    def batch(self, name: str) -> BatchHandle:
+        """A batching queue: ``client.batch("embed").map(items)``."""
+        from corral.client.handles.batch_handle import BatchHandle
+
+        return BatchHandle(self, name)
 
     def converse(self, series: Series[T], /) -> Generator[T, None, None]:
         """Carry out a conversation; see ``call``."""

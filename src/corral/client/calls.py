@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from corral.client.accounts import AccountCalls
+from corral.client.batches.batch_calls import BatchCalls
 from corral.client.cluster import ClusterCalls
 from corral.client.fleets import FleetCalls
 from corral.client.follow import FollowCalls
 from corral.client.jobs import JobCalls
 
 
-class Calls(JobCalls, FollowCalls, ClusterCalls, FleetCalls, AccountCalls):
+class Calls(JobCalls, FollowCalls, ClusterCalls, FleetCalls, BatchCalls, AccountCalls):
     """The methods of ``Client`` and ``AsyncClient``."""

@@ -6,7 +6,9 @@ from corral.client.call import ApiCall, call, path
 from corral.wire.api.accounts import JoinTokenBody, TokenMade
 from corral.wire.api.activity import ClusterActivity
 from corral.wire.api.cluster import DrainBody, NodeList, NodeView, QueueBody, QueueList, QueueView
+from corral.wire.api.figures import SeriesView
 from corral.wire.api.jobs import ChangeAnswer
+from corral.wire.api.live import LineView, LivePart, LiveView, SearchView, TopologyView
 from corral.wire.api.record import HealthView, UsageView
 
 
@@ -42,6 +44,31 @@ class ClusterCalls:
     def activity(self, *, limit: int = 100) -> ApiCall[ClusterActivity]:
         """What nodes and running jobs do now. ``limit``: the most of each; totals are over all."""
         return ApiCall("GET", path("activity"), ClusterActivity, {"limit": limit})
+
+    @call
+    def live(self, *parts: LivePart) -> ApiCall[LiveView]:
+        """The cluster at a glance; with ``"nodes"`` also the map, with ``"queues"`` also the queues."""
+        return ApiCall("GET", path("live"), LiveView, {"parts": parts})
+
+    @call
+    def topology(self) -> ApiCall[TopologyView]:
+        """All nodes where they are in the topology, with the state and figures of each GPU."""
+        return ApiCall("GET", path("topology"), TopologyView)
+
+    @call
+    def series(self, *names: str, since_ms: int | None = None, until_ms: int | None = None) -> ApiCall[SeriesView]:
+        """Figures over time, such as ``cluster/gpus_used`` or ``job/35/utilisation``; by default of the last hour."""
+        return ApiCall("GET", path("series"), SeriesView, {"names": names, "since_ms": since_ms, "until_ms": until_ms})
+
+    @call
+    def line(self, *, queue: str | None = None, limit: int = 100) -> ApiCall[LineView]:
+        """Waiting gangs in the order in which they are served."""
+        return ApiCall("GET", path("line"), LineView, {"queue": queue, "limit": limit})
+
+    @call
+    def search(self, text: str, *, limit: int = 8) -> ApiCall[SearchView]:
+        """Jobs, nodes, queues and users whose name has this text in it."""
+        return ApiCall("GET", path("search"), SearchView, {"text": text, "limit": limit})
 
     @call
     def node(self, name: str) -> ApiCall[NodeView]:

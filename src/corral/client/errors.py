@@ -31,6 +31,16 @@ class Unreachable(ClientError):
         self.connected = connected
 
 
+class BatchItemFailed(ClientError):
+    """An item of a batching queue failed or was refused. ``number``: its place among the items, from 0."""
+
+    def __init__(self, number: int, item: str, why: str) -> None:
+        super().__init__(f"item {number} ({item}): {why}")
+        self.number = number
+        self.item = item
+        self.why = why
+
+
 class Timeout(ClientError):
     """The awaited event did not happen in time."""
 

@@ -25,9 +25,13 @@ from corral.client.handles.requests import cancel_call, change_call, job_call, w
 from corral.client.retry import Patient, answered
 from corral.wire.api.activity import JobActivity
 from corral.wire.api.jobs import (
+    AttemptList,
     BatchAnswer,
     ChangeAnswer,
     ChangeJobsAnswer,
+    DocumentCheck,
+    DocumentOfJob,
+    DocumentText,
     DryRunAnswer,
     JobList,
     JobSummary,
@@ -36,6 +40,7 @@ from corral.wire.api.jobs import (
     SubmitAnswer,
     WhyView,
 )
+from corral.wire.api.record import GoodputView
 from corral.wire.environment.export import with_directory, with_environment
 from corral.wire.environment.python import NoPython, python_environment
 
@@ -134,6 +139,25 @@ class JobCalls(Patient):
         return job_call(job)
 
     @call
+    def check_document(self, text: str) -> ApiCall[DocumentCheck]:
+        """All errors in a job file, with line and column. Nothing is submitted."""
+        return ApiCall("POST", path("jobs", "check"), DocumentCheck, body=DocumentText(text=text))
+
+    @call
+    def job_document(self, job: str) -> ApiCall[DocumentOfJob]:
+        """The document of a job, to be submitted again."""
+        return ApiCall("GET", path("jobs", job, "document"), DocumentOfJob)
+
+    @call
+    def attempts(
+        self, *, since_ms: int | None = None, until_ms: int | None = None, limit: int = 2000
+    ) -> ApiCall[AttemptList]:
+        """Attempts of all jobs in a time (by default the last 24 hours), and reserved starts."""
+        return ApiCall(
+            "GET", path("attempts"), AttemptList, {"since_ms": since_ms, "until_ms": until_ms, "limit": limit}
+        )
+
+    @call
     def job_activity(self, job: JobId) -> ApiCall[JobActivity]:
         """What a job does now: its GPUs, CPU, memory and steps by rank, and what looks wrong."""
         return ApiCall("GET", path("jobs", job_id(job), "activity"), JobActivity)
@@ -142,6 +166,12 @@ class JobCalls(Patient):
     def why(self, job: JobId) -> ApiCall[WhyView]:
         """Why a job waits: all reasons, the jobs in the way, what would help, and the expected start."""
         return why_call(job)
+
+    @call
+    def goodput(self, job: JobId | None = None) -> ApiCall[GoodputView]:
+        """Which part of its time a job has trained, what the rest was lost to, and how often it should save. Without a
+        job: of the GPU time of all jobs since the server started."""
+        return ApiCall("GET", path("goodput") if job is None else path("jobs", job_id(job), "goodput"), GoodputView)
 
     @call
     def cancel(self, job: JobId, *, now: bool = False) -> ApiCall[ChangeAnswer]:

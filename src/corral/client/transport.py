@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 
 from corral.client.call import SILENCE_S, ApiCall, RawAnswer
-from corral.client.credentials import find_credentials
+from corral.client.credentials import find_credentials, renewed
 from corral.client.errors import BadCredentials, Unreachable
 from corral.client.servers import HOPS, Servers
 from corral.client.stale_answers import HEALTH_PATH, HEALTH_S, LOOK_AFTER_S, LOOK_AGAIN_S, Overtaken, overtaken_by
@@ -45,6 +45,8 @@ class Transport:
     ) -> None:
         if url is None or token is None:
             found = find_credentials()
+            if found.refresh_token and not token:
+                found = renewed(found)
             allow_plain_http = allow_plain_http or (found.allow_plain_http and url in (None, found.url))
             url = url or found.url
             token = token or found.token
@@ -57,7 +59,9 @@ class Transport:
         self._answer_s = answer_s
         self._ca = ca or ""
         self._tls: SSLContext | None = None
-        self._headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
+        self._headers = {"Accept": "application/json"}
+        if token:  # to sign in, none is needed
+            self._headers["Authorization"] = f"Bearer {token}"
         self._kept = kept
         self._idle: list[tuple[str, HttpConnection]] = []
 
@@ -244,7 +248,11 @@ def _tls_context(ca: str) -> SSLContext:
 def lost(url: str, error: Exception, *, connected: bool) -> Unreachable:
     """The error if there is no answer."""
     if isinstance(error, ConnectionRefusedError):
-        return Unreachable(f"no server answers at {url}", "start one with: corral up", connected=connected)
+        return Unreachable(
+            f"no server answers at {url}",
+            "start one here with: corral up; or use another one with: corral login",
+            connected=connected,
+        )
     if isinstance(error, TimeoutError):
         what = "does not answer" if connected else "cannot be reached"
         hint = "to find the cause: corral doctor"

@@ -17,9 +17,11 @@ from corral.core.apply_gangs import (
     set_priority,
     unblock,
 )
+from corral.core.cluster.resources import Demand, least_gpu_milli
 from corral.core.gang_id import gang_id
 from corral.core.lifecycle import may_follow
 from corral.core.model import Blocker, Gang, Health, Job, JobSpec, Node, Profile
+from corral.core.prediction import kinds_of, pattern_of
 from corral.core.state import Namesakes, State, deadlines, healthy_gpus, is_leaving, is_open, node_total
 
 
@@ -209,7 +211,7 @@ def _make_gang(state: State, job: Job, name: str, demand: Any, blockers: int) ->
         user=job.user,
         priority=spec.priority,
         rank=state.next_rank,
-        profile=Profile(demand, spec.expected_ms),
+        profile=Profile(demand, spec.expected_ms, pattern=_known_pattern(state, job, demand)),
         submitted_ms=job.submitted_ms,
         waiting_since_ms=job.submitted_ms,
         blockers=blockers,
@@ -222,6 +224,16 @@ def _make_gang(state: State, job: Job, name: str, demand: Any, blockers: int) ->
         state.set_timer(spec.begin_ms or 0, gang)
     if spec.deadline_ms is not None:
         state.set_timer(spec.deadline_ms - (spec.expected_ms or 0), gang)
+
+
+def _known_pattern(state: State, job: Job, demand: Demand) -> str:
+    """The name of a job without its numbers, if any such job of the user has ended: otherwise it says nothing, and
+    gangs that differ only in their names have one shape."""
+    pattern = pattern_of(job.spec.name)
+    if not pattern:
+        return ""
+    kinds = kinds_of(job.spec.queue, job.user, least_gpu_milli(demand), job.spec.time_limit_ms, pattern)
+    return pattern if state.predictions.is_known(kinds[-1]) else ""
 
 
 def _park_excess(state: State, job: Job) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from corral.core import events as e
 from corral.core.cluster.resources import GPU_MILLI, amount_of
 from corral.core.model import (
@@ -23,6 +25,7 @@ from corral.core.model import (
     OutOfTurn,
     earlier,
 )
+from corral.core.prediction import bin_of, kinds_of_gang, pattern_of
 from corral.core.queues.budget import Run
 from corral.core.state import State, deadlines, seated
 
@@ -135,6 +138,7 @@ def set_priority(state: State, gang: Gang, priority: int) -> None:
     gang.priority = priority
     if gang.holds_seats:
         state.held_by.setdefault((gang.queue, gang.priority), {})[gang.id] = gang
+        count_held(state, gang, 1)
     if was_in_backlog:
         state.backlog.add(gang)
 
@@ -150,6 +154,7 @@ def _placed(state: State, gang: Gang, event: e.GangPlaced) -> None:
         leave_backlog(state, gang)
         gang.turn = state.version
     assert not gang.blockers, "a blocked gang was placed"
+    gang.in_line_ms += max(0, event.at_ms - gang.waiting_since_ms)
     _sit(state, gang, event)
     _set_charge(state, gang, gang.metered)
     _note_if_out_of_turn(state, gang, event)
@@ -205,6 +210,7 @@ def _sit(state: State, gang: Gang, event: e.GangPlaced | e.GangRepaired) -> None
     state.touch(gang.all_seats)
     gang.metered = state.charge_for(gang.demand.task, gang.all_seats)
     gang.gpu_milli = amount_of(gang.metered, GPU_MILLI) or 0
+    count_held(state, gang, 1)
     state.queues.meter(gang.queue, gang.user, gang.metered, 1, event.at_ms)
     for when in deadlines(state, gang):
         state.set_timer(when, gang)
@@ -230,8 +236,21 @@ def _rise(state: State, gang: Gang, now_ms: int) -> None:
     gang.gpu_milli = 0
 
 
+def count_held(state: State, gang: Gang, sign: int) -> None:
+    """Count the GPUs of a gang among those that gangs of its queue and priority hold."""
+    key = (gang.queue, gang.priority)
+    saving, held = state.held_milli.get(key, (0, 0))
+    held += sign * gang.gpu_milli
+    saving += sign * gang.gpu_milli if state.jobs[gang.job].spec.saves else 0
+    if held:
+        state.held_milli[key] = saving, held
+    else:
+        state.held_milli.pop(key, None)
+
+
 def drop_from_held(state: State, gang: Gang) -> None:
     key = (gang.queue, gang.priority)
+    count_held(state, gang, -1)
     del state.held_by[key][gang.id]
     if not state.held_by[key]:
         del state.held_by[key]
@@ -288,6 +307,9 @@ def _started(state: State, gang: Gang, event: e.GangStarted) -> None:
 
 def _checkpointed(state: State, gang: Gang, event: e.CheckpointCommitted) -> None:
     gang.saved_ms, gang.saved_step = event.at_ms, event.step
+    gang.saved_path = event.path
+    if event.save_ms:
+        gang.save_ms = max(event.save_ms, gang.save_ms * 3 // 4)  # an unusually long one is forgotten slowly
     gang.quick_failures = 0
 
 
@@ -360,6 +382,7 @@ def _stopped(state: State, gang: Gang, event: e.GangStopped) -> None:
     if not gang.claim:
         _set_charge(state, gang, ())
     gang.state, gang.blockers = GangState.WAITING, gang.blockers | Blocker.STOPPED
+    gang.ran_ms = gang.done_ms + (event.at_ms - gang.started_ms if gang.started_ms else 0)
     gang.done_ms = event.done_ms
     gang.eviction = None
     gang.grace_over = False
@@ -392,11 +415,14 @@ def _saved_part(gang: Gang) -> int:
 
 def _requeued(state: State, gang: Gang, event: e.GangRequeued) -> None:
     gang.blockers &= ~Blocker.STOPPED
+    gang.ran_ms = 0
     if event.counted is not None:
         gang.retries[event.counted] = gang.retries.get(event.counted, 0) + 1
     gang.quick_failures = gang.quick_failures + 1 if event.is_quick else gang.quick_failures
     if event.profile is not None:
         gang.profile = event.profile
+    if gang.done_ms:
+        gang.profile = replace(gang.profile, done=bin_of(gang.done_ms))
     if event.at_head and gang.rank > 0:
         gang.rank -= HEAD
     elif event.at_end:
@@ -424,6 +450,8 @@ def _finished(state: State, gang: Gang, event: e.GangFinished) -> None:
     has_slot = not is_parked and (not gang.blockers & Blocker.GANG_HELD or bool(gang.blockers & Blocker.STOPPED))
     gang.state, gang.blockers = event.state, 0
     job = state.jobs[gang.job]
+    if gang.ran_ms:
+        state.predictions.add(kinds_of_gang(gang, job.spec, pattern_of(job.spec.name)), gang.ran_ms)
     left = job.elements_left
     job.unfinished -= 1
     state.queues.count_elements(gang.queue, job.user, job.elements_left - left)

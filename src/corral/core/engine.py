@@ -164,7 +164,7 @@ def _saved(state: State, fact: f.Saved, now_ms: int) -> list[e.Event]:
     gang = _current(state, fact.gang, fact.attempt)
     if gang is None or gang.state is GangState.STARTING or not gang.started_ms or fact.step <= gang.saved_step:
         return []
-    return [e.CheckpointCommitted(now_ms, gang.id, gang.attempt, fact.step)]
+    return [e.CheckpointCommitted(now_ms, gang.id, gang.attempt, fact.step, fact.path, fact.save_ms, fact.stall_ms)]
 
 
 def _node_gone(state: State, name: str, now_ms: int) -> list[e.Event]:

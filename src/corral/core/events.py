@@ -189,7 +189,13 @@ class GangStarted(_GangEvent, frozen=True, gc=False, tag=True):
 
 
 class CheckpointCommitted(_GangEvent, frozen=True, gc=False, tag=True):
+    """``path``: where it is, in the words of the program. ``save_ms``: how long saving took, and ``stall_ms``
+    for how much of that it stopped the work; 0: unknown."""
+
     step: int
+    path: str = ""
+    save_ms: int = 0
+    stall_ms: int = 0
 
 
 class TasksEnded(_GangEvent, frozen=True, gc=False, tag=True):

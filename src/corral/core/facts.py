@@ -40,11 +40,14 @@ class TasksDown(Struct, frozen=True, gc=False):
 
 
 class Saved(Struct, frozen=True, gc=False):
-    """The job reported a committed checkpoint."""
+    """The job reported a committed checkpoint, where it is (in its own words), and how long saving took."""
 
     gang: str
     attempt: int
     step: int
+    path: str = ""
+    save_ms: int = 0
+    stall_ms: int = 0  # the part of it for which the work stopped
 
 
 class NodeGone(Struct, frozen=True, gc=False):

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from corral.core.apply_gangs import is_in_backlog, join_backlog
+from corral.core.apply_gangs import count_held, is_in_backlog, join_backlog
 from corral.core.cluster.resources import TaskDemand
 from corral.core.model import After, Gang, Job, Node, OutOfTurn, Profile, QueueSpec, Reservation, Settings
+from corral.core.prediction import Kind, Lengths
 from corral.core.queues.quota import ROOT, Queue
 from corral.core.queues.usage import Usage
 from corral.core.state import Namesakes, State, Timer, awaited_ends
@@ -55,6 +56,7 @@ class Image(Struct, frozen=True, gc=False, kw_only=True):
     namesakes: list[tuple[str, str, list[str]]]
     reservations: list[Reservation] = field(default_factory=list, name="promises")  # its name in stored images
     out_of_turn: list[tuple[int, TaskDemand, OutOfTurn]] = []
+    lengths: list[tuple[Kind, Lengths]] = []  # what is known of run times, by kind
 
 
 #: Tables of gangs by name, and tables of names, whose order is kept: the name in the image, and that in the state.
@@ -85,6 +87,7 @@ def take_image(state: State) -> Image:
         namesakes=[(user, name, list(jobs)) for (user, name), jobs in state.namesakes.items()],
         reservations=list(state.reservations.values()),
         out_of_turn=[(priority, task, known) for (priority, task), known in state.out_of_turn.items()],
+        lengths=list(state.predictions.kinds.items()),
     )
 
 
@@ -132,6 +135,9 @@ def from_image(image: Image) -> State:
     state.namesakes = {(user, name): Namesakes.fromkeys(jobs) for user, name, jobs in image.namesakes}
     state.reservations = {each.gang: each for each in image.reservations}
     state.out_of_turn = {(priority, task): known for priority, task, known in image.out_of_turn}
+    for gang in state.holders.values():
+        count_held(state, gang, 1)
+    state.predictions.kinds.update(image.lengths)
     _restore_counts(state)
     _restore_backlog(state)
     return state

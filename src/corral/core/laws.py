@@ -117,10 +117,22 @@ def _gangs_are_whole(state: State) -> Iterator[str]:
         (gang.queue, gang.priority) != key for key, gangs in state.held_by.items() for gang in gangs.values()
     ):
         yield f"held by queue and priority: {held}, in all: {sorted(state.holders)}"
+    yield from _held_is_counted(state)
     for node, tenants in state.tenants.items():
         for name in tenants:
             if all(seat.node != node for seat in state.gangs[name].all_seats):
                 yield f"{name} is listed on {node} and has no seat there"
+
+
+def _held_is_counted(state: State) -> Iterator[str]:
+    counted: dict[tuple[str, int], tuple[int, int]] = {}
+    for key, gangs in state.held_by.items():
+        saving = sum(gang.gpu_milli for gang in gangs.values() if state.jobs[gang.job].spec.saves)
+        held = sum(gang.gpu_milli for gang in gangs.values())
+        if held:
+            counted[key] = saving, held
+    if counted != state.held_milli:
+        yield f"GPUs held by queue and priority: {state.held_milli}, counted: {counted}"
 
 
 def _lines_are_right(state: State) -> Iterator[str]:

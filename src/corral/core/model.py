@@ -35,6 +35,7 @@ class FailureClass(StrEnum):
     NETWORK = "network"
     NODE_LOST = "node_lost"
     KILLED = "killed"  # by SIGKILL, and not by Corral: by the kernel (out of memory), or by a user of the machine
+    STALLED = "stalled"  # its ranks made no step for its `stall_timeout`
     START_FAILED = "start_failed"
     TIME_LIMIT = "time_limit"
     PREEMPTED = "preempted"
@@ -51,7 +52,15 @@ INFRASTRUCTURE = frozenset(
 
 
 #: Failures with an external cause, which explain why other tasks of the gang fail.
-OUTER = frozenset({FailureClass.NODE_LOST, FailureClass.KILLED, FailureClass.GPU_FAULT, FailureClass.OUT_OF_MEMORY})
+OUTER = frozenset(
+    {
+        FailureClass.NODE_LOST,
+        FailureClass.KILLED,
+        FailureClass.STALLED,
+        FailureClass.GPU_FAULT,
+        FailureClass.OUT_OF_MEMORY,
+    }
+)
 
 
 class GangState(StrEnum):
@@ -144,6 +153,7 @@ DEFAULT_RETRIES: dict[FailureClass, RetryRule] = {
     FailureClass.NETWORK: RetryRule(None),
     FailureClass.NODE_LOST: RetryRule(None, backoff_ms=0),
     FailureClass.KILLED: RetryRule(5, backoff_ms=1_000),
+    FailureClass.STALLED: RetryRule(5, backoff_ms=1_000),
     FailureClass.START_FAILED: RetryRule(None, avoid_node=True),
     FailureClass.TIME_LIMIT: RetryRule(0),
 }
@@ -180,6 +190,11 @@ class JobSpec(Struct, frozen=True, gc=False, kw_only=True):
     retries: tuple[tuple[FailureClass, RetryRule], ...] = ()
     held: bool = False
     labels: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def saves(self) -> bool:
+        """Whether it saves its work when it is preempted, and may be preempted: then it yields to equals."""
+        return self.checkpoints and self.preemptible
 
     def retry_rule(self, failure: FailureClass) -> RetryRule:
         for known, rule in self.retries:
@@ -277,6 +292,8 @@ class Profile(Struct, frozen=True, gc=False, cache_hash=True):
     demand: Demand
     expected_ms: int | None = None
     avoid: tuple[str, ...] = ()
+    pattern: str = ""  # its name without numbers, if gangs of such names have ended: they may run as long
+    done: int = 0  # how long it has run already and kept, as a bin of run times
 
 
 class FirstFailure(Struct, frozen=True, gc=False):
@@ -389,6 +406,8 @@ class Gang(Struct, gc=False):
     grace_over: bool = False
     saved_ms: int = 0  # when the newest checkpoint of this attempt was committed; 0: none yet
     saved_step: int = -1
+    saved_path: str = ""
+    save_ms: int = 0  # how long saving takes: the longest of the last ones; 0: unknown
     done_ms: int = 0  # running time of earlier attempts that was not lost
     served_gpu_ms: int = 0  # GPU time of earlier attempts
     not_before_ms: int = 0
@@ -403,6 +422,8 @@ class Gang(Struct, gc=False):
     overrun_ms: int = 0  # how much longer than expected it may keep its seats
     retries: dict[str, int] = field(default_factory=dict)
     cancelled: bool = False  # by itself, while it held seats; its job continues
+    ran_ms: int = 0  # its run time, if it ends now: what was kept, and the last attempt
+    in_line_ms: int = 0  # how long it has waited for seats in all, up to the last time it got some
 
     @property
     def role(self) -> str:
@@ -470,7 +491,8 @@ class QueueSpec(Struct, frozen=True, gc=False, kw_only=True):
     budget: Budget | None = None
     changes: tuple[QuotaChange, ...] = ()
     priority_ceiling: int | None = None
-    time_share: int = 0  # 0: off; n: a gang may be preempted once it ran for n times the cost of a switch
+    #: a gang may be asked to yield to an equal once it has run this many times the cost of a switch; 0: never
+    time_share: int = 8
     grace_max_ms: int | None = None  # the longest grace period of a job
     preemptible: bool | None = None  # whether jobs that do not specify it may be preempted; None: as the parent
 

@@ -116,6 +116,8 @@ def _classify(
         return None if is_fine else FailureClass.TIME_LIMIT
     if eviction.cause is Cause.START_TIMEOUT:
         return FailureClass.START_FAILED
+    if eviction.cause is Cause.CANCEL:
+        return FailureClass.CANCELLED
     if eviction.cause is Cause.FAILURE and eviction.failure not in OUTER:
         taken = gang.blamed or (failure if failure in OUTER else None)
         if taken is not None:
@@ -232,14 +234,14 @@ def _next_profile(state: State, gang: Gang, rule: RetryRule, node: str) -> Profi
         bigger = _replace_task(profile, grown)
         profile = bigger if why_never(state, bigger.demand) is None else profile
     if rule.avoid_node and node and node not in profile.avoid:
-        avoiding = Profile(profile.demand, profile.expected_ms, (*profile.avoid, node)[-AVOID_MAX:])
+        avoiding = replace(profile, avoid=(*profile.avoid, node)[-AVOID_MAX:])
         profile = avoiding if why_never(state, avoiding.demand, avoiding.avoid) is None else profile
     return profile
 
 
 def _replace_task(profile: Profile, grown: dict[str, int]) -> Profile:
     demand = replace(profile.demand, task=replace(profile.demand.task, amounts=amounts(grown)))
-    return Profile(demand, profile.expected_ms, profile.avoid)
+    return replace(profile, demand=demand)
 
 
 def follow_up(state: State, now_ms: int) -> list[e.Event]:

@@ -104,6 +104,27 @@ class Snapshot:
         held = self.now_ms - gang.placed_ms if gang.holds_seats else 0
         return gang.served_gpu_ms + gang.gpu_milli * held // 1000
 
+    def shares_time(self, priority: int) -> bool:
+        """Whether gangs of a priority take turns: at least half of the GPUs they hold are held by gangs that yield to
+        others, and enough is known of run times."""
+        return priority in self._sharing
+
+    @cached_property
+    def _sharing(self) -> frozenset[int]:
+        return frozenset([priority for priority, (yielding, held) in self.yielding.items() if 2 * yielding >= held > 0])
+
+    @cached_property
+    def yielding(self) -> dict[int, tuple[int, int]]:
+        """By priority: the GPUs held by gangs that yield to equals once they have had their turn, and by all, in
+        thousandths. Empty until enough is known of run times."""
+        found: dict[int, tuple[int, int]] = {}
+        for (queue, priority), (saving, held) in self.state.held_milli.items():
+            if self.state.predictions.is_ready:
+                so_far, in_all = found.get(priority, (0, 0))
+                is_shared = self.state.queues.queues[queue].spec.time_share > 0
+                found[priority] = so_far + (saving if is_shared else 0), in_all + held
+        return found
+
     def price_gpu_ms(self, gang: Gang) -> int:
         """The price of evicting a gang: work since its last committed checkpoint, and the restart."""
         saved = gang.saved_ms

@@ -26,6 +26,7 @@ from corral.core.model import (
     Reservation,
     Settings,
 )
+from corral.core.prediction import Predictions
 from corral.core.queues.backlog import Backlog
 from corral.core.queues.quota import QueueTree
 
@@ -50,6 +51,8 @@ class State:
         self.backlog = Backlog()
         self.holders: dict[str, Gang] = {}  # gangs that hold seats
         self.held_by: dict[tuple[str, int], dict[str, Gang]] = {}  # (queue, priority) -> gangs that hold seats
+        #: (queue, priority) -> GPUs that they hold, in thousandths: those of gangs that save their work, and all
+        self.held_milli: dict[tuple[str, int], tuple[int, int]] = {}
         self.claimants: dict[str, Gang] = {}
         self.broken: dict[str, Gang] = {}
         self.stopping: dict[str, Gang] = {}
@@ -66,6 +69,7 @@ class State:
         self.reservations: dict[str, Reservation] = {}  # waiting gangs -> their durable reservations
         #: (priority, task) of the last gang served out of turn -> until when no other like it is
         self.out_of_turn: dict[tuple[int, TaskDemand], OutOfTurn] = {}
+        self.predictions = Predictions()  # how long gangs run
         self.timers: list[Timer] = []
         self.next_rank = 1
         self.next_job = 1  # the number of the next job

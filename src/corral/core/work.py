@@ -23,7 +23,8 @@ class Mount(Struct, frozen=True, gc=False):
 
 
 class Work(Struct, frozen=True, gc=False, kw_only=True):
-    """A command and its environment. Every task of the gang runs the same; they differ only in rank.
+    """A command and its environment. Every task of the gang runs the same, and they differ only in rank; with
+    ``launch`` "first" only the first task runs it, and the others hold their seats for job steps.
 
     ``processes``: the number in each task, each with a rank of its own; 0: one for each GPU of the task; None: one
     without a rank. ``secrets``: variables and the names of the secrets that fill them; the values are not here.
@@ -42,4 +43,7 @@ class Work(Struct, frozen=True, gc=False, kw_only=True):
     compat: str = ""  # "slurm": also set the variables of Slurm
     rerun_after_exit_0: bool = True  # exit code 0 after a signal of a preemption means: not finished
     hold_on_fail_ms: int = 0  # keep the task this long after a failure, for debugging
+    stall_ms: int = 0  # restart after this time without a step; 0: never
+    launch: str = "all"
+    script: str = ""  # the text of a script; the command is then its name and arguments
     umask: str = ""  # of its processes and output files, in octal as the shell prints it; empty: 022

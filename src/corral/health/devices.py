@@ -12,7 +12,7 @@ from typing import Protocol
 
 from corral.core.cluster.resources import Gpu
 from corral.health.readings import GpuReading, LinkReading, XidEvent
-from corral.runtime.gpus import is_simulated
+from corral.runtime.gpu_visibility import is_simulated
 from corral.wire.details import GpuDetails
 
 _LINKS = 18  # of a simulated GPU

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from corral.core.cluster.resources import Gpu
 from corral.health.readings import GpuReading
 from corral.runtime.base import ActivityReport, TaskActivity, TaskKey
-from corral.runtime.gpus import is_simulated
+from corral.runtime.gpu_visibility import is_simulated
 from corral.wire.details import GpuActivity
 
 IDLE_PERCENT_MAX = 1  # a GPU that is busy for at most this part of the time does no work
@@ -62,6 +62,7 @@ class GpuActivities:
             memory_used_mib=reading.memory_used_mib,
             memory_mib=reading.memory_mib or gpu.vram_mib,
             power_mw=reading.power_mw,
+            temperature_c=reading.temperature_c,
             idle_ms=None if reading.utilisation_percent is None else self._idle_ms(gpu.uuid),
         )
 

@@ -38,7 +38,7 @@ from corral.health.probes.probe_process import (
 from corral.health.readings import GpuReading, HostReading, ProbeReading, XidEvent
 from corral.health.rules import Symptom, gpu_symptoms, host_symptoms, symptom_of_site, symptom_of_xid
 from corral.runtime.base import DetailsReport, HealthReport, Tell
-from corral.runtime.gpus import is_simulated
+from corral.runtime.gpu_visibility import is_simulated
 from corral.wire.details import NodeDetails
 from corral.wire.health import HealthSettings
 

@@ -24,6 +24,7 @@ from corral.runtime.base import (
     TaskReport,
     Tell,
 )
+from corral.runtime.local.backend import LocalBackend
 from corral.runtime.local.task.lease import WHY
 
 
@@ -74,6 +75,9 @@ class WatchedBackend:
         self.monitor.occupancy.asked_to_leave(key)
         self._backend.warn(key, deadline_ms, why)
 
+    def stop_at(self, key: TaskKey, step: int) -> None:
+        self._backend.stop_at(key, step)
+
     def kill(self, key: TaskKey) -> None:
         self.monitor.occupancy.asked_to_leave(key)
         self._backend.kill(key)
@@ -84,6 +88,9 @@ class WatchedBackend:
     def forget(self, key: TaskKey) -> None:
         self._users.pop(key.gang, None)
         self._backend.forget(key)
+
+    def step_socket(self, key: TaskKey) -> str:
+        return self._backend.step_socket(key) if isinstance(self._backend, LocalBackend) else ""
 
     def read_log(self, key: TaskKey, stream: str, offset: int, limit: int) -> LogPart | None:
         return self._backend.read_log(key, stream, offset, limit)

@@ -14,6 +14,15 @@ if TYPE_CHECKING:
     AnyPath = str | os.PathLike[str]
 
 
+def append(path: AnyPath, line: bytes) -> None:
+    """Append to a file, which is created if there is none. Lines of several writers do not mix."""
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(file, line)
+    finally:
+        os.close(file)
+
+
 class Replacement:
     """A new content for a file: a descriptor to write to, in ``with``. At the end the file has the whole new content;
     after an error or a crash it has the old. ``durable``: also after a power failure."""

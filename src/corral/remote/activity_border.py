@@ -20,8 +20,10 @@ METRICS_MAX = 16  # of one rank
 CPU_MILLI_MAX = 1 << 24
 MEMORY_MIB_MAX = 1 << 32
 POWER_MW_MAX = 1 << 24
+TEMPERATURE_C_MAX = 500
 TIME_MS_MAX = 366 * 86_400_000
 STEP_MAX = (1 << 53) - 1
+_FINGERPRINT = re.compile(r"[0-9A-Za-z]{1,64}")
 _METRIC = re.compile(r"[A-Za-z][A-Za-z0-9_./-]{0,39}")
 
 
@@ -52,6 +54,7 @@ def _is_gpu(gpu: GpuActivity) -> bool:
         and _is_amount(gpu.memory_used_mib, MEMORY_MIB_MAX)
         and _is_amount(gpu.memory_mib, MEMORY_MIB_MAX)
         and _is_amount(gpu.power_mw, POWER_MW_MAX)
+        and _is_amount(gpu.temperature_c, TEMPERATURE_C_MAX)
         and _is_amount(gpu.idle_ms, TIME_MS_MAX)
     )
 
@@ -70,4 +73,9 @@ def _is_rank(rank: RankActivity) -> bool:
         and _is_amount(rank.since_step_ms, TIME_MS_MAX)
         and len(rank.metrics) <= METRICS_MAX
         and all(map(_METRIC.fullmatch, rank.metrics))
+        and (rank.parameters is None or _is_fingerprint(*rank.parameters))
     )
+
+
+def _is_fingerprint(step: int, text: str) -> bool:
+    return 0 <= step <= STEP_MAX and _FINGERPRINT.fullmatch(text) is not None

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from corral.core.cluster.topology import NodeSpec
 from corral.core.work import Work
@@ -42,6 +42,7 @@ from corral.remote.messages import (
 )
 from corral.remote.node_session import NodeSession, ObservedTaskState, lost_before_start, stopped_before_start
 from corral.remote.settings import RemoteSettings
+from corral.remote.streams import StreamRequests
 from corral.runtime.base import (
     LogPart,
     NodePhase,
@@ -57,6 +58,9 @@ from corral.runtime.local.logs import STREAMS
 
 _log = logging.getLogger(__name__)
 _ALARM_MS = 60_000  # at most one log line about bad messages of one node in this time
+
+
+STREAM_WAIT_MS = 15_000
 
 
 def _monotonic_ms() -> int:
@@ -105,6 +109,7 @@ class RemoteBackend:
         self._held: list[TaskOrder] = []  # orders that wait for those reports
         self._to_end: set[TaskKey] = set()  # to be ended once it is known whether their node has them
         self._log_requests = LogRequests(self.settings.log_wait_ms)
+        self._stream_requests = StreamRequests(STREAM_WAIT_MS)
         self.kept_log, self.log_wait_s = self._logs.read, self.settings.log_wait_ms / 1000
         self._epoch = 0
         self._tell: Tell = _drop
@@ -169,6 +174,13 @@ class RemoteBackend:
             reports = self._end_unstarted(key)
         self._pass_on(reports)
 
+    def stop_at(self, key: TaskKey, step: int) -> None:
+        with self._lock:
+            member = self._live(key)
+            if member is not None:
+                member.want(key).stop_at = step
+                member.wake()
+
     def kill(self, key: TaskKey) -> None:
         with self._lock:
             member = self._live(key)
@@ -225,6 +237,17 @@ class RemoteBackend:
         with self._lock:
             member = self._members.get(self._given.ever(key) or "")
             return self._log_requests.ask(member, (key, stream, offset, limit), self._monotonic_ms())
+
+    def ask_stream(self, key: TaskKey) -> Future[Any] | None:
+        """Ask for a connection to a task. None: no agent can be asked."""
+        with self._lock:
+            member = self._members.get(self._given.ever(key) or "")
+            return self._stream_requests.ask(member, key, self._monotonic_ms())
+
+    def redeem(self, node: str, ticket: str) -> Future[Any] | None:
+        """The agent of this node has connected. None: no request waits for it."""
+        with self._lock:
+            return self._stream_requests.redeem(node, ticket)
 
     def cannot_run(self, work: Work) -> str:
         """Why no machine can run this work, by what their agents report. Empty: one can."""
@@ -414,11 +437,19 @@ class RemoteBackend:
                 return None
             tasks = member.desired_after(base, self.wall_ms())
             asks = tuple(member.log_asks.values())
-            if not tasks and not asks and is_current:
+            streams = tuple(member.stream_asks.values())
+            if not tasks and not asks and not streams and is_current:
                 return None
             member.log_asks.clear()
+            member.stream_asks.clear()
             return DesiredAnswer(
-                epoch=self._epoch, term=member.term, base=base, version=member.version, tasks=tasks, logs=asks
+                epoch=self._epoch,
+                term=member.term,
+                base=base,
+                version=member.version,
+                tasks=tasks,
+                logs=asks,
+                streams=streams,
             )
 
     def when_desired(self, node: str, wake: Callable[[], None]) -> None:

@@ -32,6 +32,7 @@ NAME_MAX = 253  # of a node
 GANG_MAX = 400
 RANKS_MAX = 1_024
 RANK_MAX = (1 << 31) - 1
+PATH_MAX = 1_000
 BUSY_MS_MAX = 86_400_000
 LACKS_MAX = 32
 LEAVES_MS_MAX = 366 * 86_400_000
@@ -54,6 +55,7 @@ NODE_FAILURES = frozenset(
         FailureClass.OUT_OF_MEMORY,
         FailureClass.VRAM_EXCEEDED,
         FailureClass.KILLED,
+        FailureClass.STALLED,
         FailureClass.GPU_FAULT,
         FailureClass.NETWORK,
         FailureClass.NODE_LOST,
@@ -257,13 +259,23 @@ def _checked_task(task: ObservedTask, now_ms: int, count: _Count) -> ObservedTas
     if step is not None and not 0 <= step <= INT_MAX:
         step = None
         count.dropped += 1
+    stop = task.stop
+    if stop is not None and not 0 <= stop <= INT_MAX:
+        stop = None
+        count.dropped += 1
+    path, times = task.path, (task.save_ms, task.stall_ms)
+    if len(path) > PATH_MAX or not path.isprintable() or not all(0 <= ms <= BUSY_MS_MAX for ms in times):
+        path, times = "", (0, 0)
+        count.dropped += 1
     busy_ms = task.busy_ms
     if busy_ms and not _are_paces(busy_ms):
         busy_ms = ()
         count.dropped += 1
     if count.dropped == before:
         return task
-    return structs.replace(task, up=up, down=down, step=step, busy_ms=busy_ms)
+    save_ms, stall_ms = times
+    task = structs.replace(task, path=path, save_ms=save_ms, stall_ms=stall_ms)
+    return structs.replace(task, up=up, down=down, step=step, busy_ms=busy_ms, stop=stop)
 
 
 def _are_paces(busy_ms: tuple[tuple[int, int], ...]) -> bool:

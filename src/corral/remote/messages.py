@@ -65,6 +65,10 @@ class ObservedTask(Struct, frozen=True, gc=False, omit_defaults=True):
     step: int | None = None
     down: TaskReport | None = None
     busy_ms: tuple[tuple[int, int], ...] = ()
+    stop: int | None = None  # after a warning: the first step at which its ranks can stop
+    path: str = ""  # of the checkpoint that it saved last
+    save_ms: int = 0
+    stall_ms: int = 0
 
 
 class AgentReport(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -117,12 +121,14 @@ class DesiredAsk(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class DesiredTask(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """The desired state of a task: started, stopped within ``leave_in_ms``, killed, or forgotten."""
+    """The desired state of a task: started, stopped within ``leave_in_ms``, killed, or forgotten. ``stop_at``: the
+    step at which the ranks of its gang stop."""
 
     key: TaskKey
     order: TaskOrder | None = None
     leave_in_ms: int | None = None
     why: str = ""
+    stop_at: int | None = None
     kill: bool = False
     forget: bool = False
 
@@ -137,6 +143,13 @@ class LogAsk(Struct, frozen=True, gc=False):
     limit: int
 
 
+class StreamAsk(Struct, frozen=True, gc=False):
+    """Someone wants a connection to a task: connect to the API with this ticket."""
+
+    ticket: str
+    key: TaskKey
+
+
 class DesiredAnswer(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """Everything that changed after version ``base``, up to ``version``."""
 
@@ -146,6 +159,7 @@ class DesiredAnswer(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     version: int = 0
     tasks: tuple[DesiredTask, ...] = ()
     logs: tuple[LogAsk, ...] = ()
+    streams: tuple[StreamAsk, ...] = ()
 
 
 class LogChunk(Struct, frozen=True, gc=False, omit_defaults=True):

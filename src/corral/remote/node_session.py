@@ -13,7 +13,7 @@ from msgspec import Struct
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import FailureClass
 from corral.remote.leases import LeaseStatus
-from corral.remote.messages import AgentReport, DesiredTask, LogAsk, ObservedTask
+from corral.remote.messages import AgentReport, DesiredTask, LogAsk, ObservedTask, StreamAsk
 from corral.runtime.base import (
     DetailsReport,
     HealthReport,
@@ -23,6 +23,7 @@ from corral.runtime.base import (
     Phase,
     Report,
     SavedReport,
+    StopReport,
     TaskKey,
     TaskOrder,
     TaskReport,
@@ -40,6 +41,10 @@ class ObservedTaskState(Struct):
     step: int | None = None
     down: TaskReport | None = None
     busy_ms: tuple[tuple[int, int], ...] = ()
+    stop: int | None = None
+    path: str = ""
+    save_ms: int = 0
+    stall_ms: int = 0
 
 
 class DesiredTaskState(Struct):
@@ -49,6 +54,7 @@ class DesiredTaskState(Struct):
     order: TaskOrder | None = None
     deadline_ms: int | None = None
     why: str = ""
+    stop_at: int | None = None
     kill: bool = False
     forget: bool = False
 
@@ -74,6 +80,7 @@ class NodeSession:
         self.wanted: dict[TaskKey, DesiredTaskState] = {}
         self.version, self.has_version = 0, 0
         self.log_asks: dict[int, LogAsk] = {}
+        self.stream_asks: dict[str, StreamAsk] = {}  # by ticket
         self.wake: Callable[[], None] = _nothing_waits
         self.complaint = ""
         self.fault = ""  # why its description of itself was refused
@@ -166,8 +173,13 @@ class NodeSession:
             seen.up = task.up
             yield task.up
         if task.step is not None and task.step != seen.step:
-            seen.step = task.step
-            yield SavedReport(task.key, task.step)
+            seen.step, seen.path = task.step, task.path
+            seen.save_ms = task.save_ms
+            seen.stall_ms = task.stall_ms
+            yield SavedReport(task.key, task.step, task.path, task.save_ms, task.stall_ms)
+        if task.stop is not None and task.stop != seen.stop:
+            seen.stop = task.stop
+            yield StopReport(task.key, task.stop)
         if task.busy_ms != seen.busy_ms:
             seen.busy_ms = task.busy_ms
             yield PaceReport(task.key, self.name, task.busy_ms)
@@ -258,8 +270,9 @@ class NodeSession:
 
     def repeat_reports(self, key: TaskKey) -> list[Report]:
         seen = self.seen[key]
-        saved = [] if seen.step is None else [SavedReport(key, seen.step)]
-        return [*([seen.up] if seen.up else []), *saved, *([seen.down] if seen.down else [])]
+        saved = [] if seen.step is None else [SavedReport(key, seen.step, seen.path, seen.save_ms, seen.stall_ms)]
+        stop = [] if seen.stop is None else [StopReport(key, seen.stop)]
+        return [*([seen.up] if seen.up else []), *saved, *stop, *([seen.down] if seen.down else [])]
 
     def has(self, version: int) -> None:
         """The agent has applied everything up to this version."""
@@ -276,6 +289,7 @@ class NodeSession:
                 key=key,
                 order=wanted.order,
                 why=wanted.why,
+                stop_at=wanted.stop_at,
                 kill=wanted.kill,
                 forget=wanted.forget,
                 leave_in_ms=None if wanted.deadline_ms is None else max(wanted.deadline_ms - now_ms, 0),

@@ -30,6 +30,13 @@ class Process(Struct, frozen=True, gc=False):
     env: tuple[tuple[str, str], ...] = ()
 
 
+class SeatOfGang(Struct, frozen=True, gc=False):
+    """A seat of a gang, as its job steps see it."""
+
+    node: str
+    gpus: tuple[str, ...] = ()  # UUIDs
+
+
 class TaskOrder(Struct, frozen=True, gc=False, kw_only=True):
     """Everything needed to run one task on one node. ``epoch``: of the server that orders; earlier ones are refused."""
 
@@ -39,7 +46,10 @@ class TaskOrder(Struct, frozen=True, gc=False, kw_only=True):
     command: tuple[str, ...]
     env: tuple[tuple[str, str], ...] = ()
     secret_env: tuple[tuple[str, str], ...] = ()  # never written to disk, shown or logged
-    processes: tuple[Process, ...] = (Process(),)
+    processes: tuple[Process, ...] = (Process(),)  # none: the seat is held for job steps
+    script: str = ""  # the text of a script; the command is then its name and arguments
+    has_shims: bool = False  # the commands of Slurm come first in its PATH
+    seats: tuple[SeatOfGang, ...] = ()  # all of the gang, for its first task, which coordinates job steps
     gpus: tuple[str, ...] = ()  # UUIDs
     vram_mib: int = 0  # its slice, if it shares the GPU; 0: the whole GPU
     cpu_milli: int | None = None
@@ -54,7 +64,9 @@ class TaskOrder(Struct, frozen=True, gc=False, kw_only=True):
     requeue_exit: int = 85  # the exit code that means: checkpoint saved, run me again
     rerun_after_exit_0: bool = True  # exit code 0 after a signal of a preemption means the same
     umask: int = 0o022  # of its processes and of the files for its output
+    tasks: int = 1  # of its gang; with more than one, their ranks agree through the server on the step to stop at
     hold_on_fail_ms: int = 0  # how long it keeps its seat after a failure, unless it is preempted
+    stall_ms: int = 0  # after this time without a step it is ended as stalled; 0: never
     log_mib_max: int = 256  # per stream; the oldest part goes first
 
 
@@ -98,7 +110,18 @@ class TaskReport(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class SavedReport(Struct, frozen=True, gc=False):
-    """The task reports that a checkpoint was committed at this step."""
+    """The task reports that a checkpoint was committed at this step. ``path``: where it is, in words of the program.
+    ``save_ms``: how long saving took, ``stall_ms``: for how much of that the work stopped; 0: unknown."""
+
+    key: TaskKey
+    step: int
+    path: str = ""
+    save_ms: int = 0
+    stall_ms: int = 0
+
+
+class StopReport(Struct, frozen=True, gc=False):
+    """The task was warned. Its ranks can all stop at this step, but not earlier; they wait for `Backend.stop_at`."""
 
     key: TaskKey
     step: int
@@ -165,7 +188,7 @@ class ActivityReport(Struct, frozen=True, gc=False, omit_defaults=True):
     tasks: tuple[TaskActivity, ...] = ()
 
 
-Report = TaskReport | SavedReport | PaceReport | HealthReport | NodeReport | DetailsReport | ActivityReport
+Report = TaskReport | SavedReport | StopReport | PaceReport | HealthReport | NodeReport | DetailsReport | ActivityReport
 Tell = Callable[[Report], None]
 
 
@@ -222,6 +245,10 @@ class Backend(Protocol):
 
         Of several deadlines the earliest holds. Does nothing if the task is unknown or has ended.
         """
+
+    def stop_at(self, key: TaskKey, step: int) -> None:
+        """Tell the ranks of a task that was warned at which step to stop: the largest that a task of its gang has
+        reported (`StopReport`). May be repeated with the same step."""
 
     def kill(self, key: TaskKey) -> None:
         """Kill all processes of a task at once."""

@@ -113,6 +113,10 @@ class FakeBackend:
                 self._after(0, partial(self._stop_as_scripted, task, why))
             self._after(deadline_ms - now_ms(), partial(self._end, task, signal=_SIGKILL, why="killed at its deadline"))
 
+    def stop_at(self, key: TaskKey, step: int) -> None:
+        with self._lock:
+            self.asked.append((f"stop_at {step}", key))
+
     def kill(self, key: TaskKey) -> None:
         with self._lock:
             self.asked.append(("kill", key))

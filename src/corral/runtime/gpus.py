@@ -1,8 +1,7 @@
-"""The GPUs of this machine: NVIDIA's by NVML, AMD's by `amd-smi`, or simulated ones; and the variables that show a task
-its own GPUs.
+"""The GPUs of this machine: NVIDIA's by NVML, AMD's by `amd-smi`, or simulated ones.
 
-Knows devices, and the variables that GPU libraries obey. Whatever is missing (driver, library, tool, one function of an
-old driver) means fewer answers, never an error. The UUIDs of simulated GPUs start with ``SIM-``.
+Knows devices. Whatever is missing (driver, library, tool, one function of an
+old driver) means fewer answers, never an error.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from corral.core.cluster.resources import Gpu
+from corral.runtime.gpu_visibility import AMD, SIMULATED
 
-_SIMULATED, _AMD = "SIM-", "AMD-"
 _AMD_SMI_TIMEOUT_S = 30
 _MIB = 2**20
 
@@ -36,28 +35,13 @@ def found() -> tuple[Gpu, ...]:
     return nvidia() or amd()
 
 
-def is_simulated(uuid: str) -> bool:
-    return uuid.startswith(_SIMULATED)
-
-
-def visibility(uuids: Sequence[str]) -> dict[str, str]:
-    """The variables by which a task sees its own GPUs and no others. Without GPUs it sees none."""
-    amd_ids = [uuid.removeprefix(_AMD) for uuid in uuids if uuid.startswith(_AMD)]
-    env = {"CUDA_VISIBLE_DEVICES": ",".join(uuid for uuid in uuids if not uuid.startswith(_AMD))}
-    if amd_ids:
-        env["ROCR_VISIBLE_DEVICES"] = ",".join(amd_ids)
-    if any(map(is_simulated, uuids)):
-        env["CORRAL_SIMULATED_GPUS"] = "1"
-    return env
-
-
 def simulated(text: str) -> tuple[Gpu, ...]:
     """``8xH100``, ``4xA100-40GB,2xL4``: simulated GPUs; those of one model form one NVLink island."""
     gpus: list[Gpu] = []
     for island, part in enumerate(text.split(",")):
         model, vram_gib, count = _parse(part.strip())
         numbers = range(sum(gpu.model == model for gpu in gpus), 10**6)
-        gpus += [Gpu(f"{_SIMULATED}{model}-{n}", model, vram_gib * 1024, island) for n in numbers[:count]]
+        gpus += [Gpu(f"{SIMULATED}{model}-{n}", model, vram_gib * 1024, island) for n in numbers[:count]]
     return tuple(gpus)
 
 
@@ -198,7 +182,7 @@ def _amd_gpu(listed: dict[str, Any], described: dict[str, Any]) -> Gpu:
     """The AMD runtime (ROCR_VISIBLE_DEVICES) takes its own form of UUID, or the number of the device."""
     own = listed.get("hip_uuid") or listed.get("gpu", 0)
     asic, vram = described.get("asic", {}), described.get("vram", {})
-    return Gpu(f"{_AMD}{own}", model_of(str(asic.get("market_name", "AMD GPU"))), _amd_vram_mib(vram.get("size")))
+    return Gpu(f"{AMD}{own}", model_of(str(asic.get("market_name", "AMD GPU"))), _amd_vram_mib(vram.get("size")))
 
 
 def _amd_vram_mib(size: Any) -> int:

@@ -16,15 +16,20 @@ _TRACEBACK = b"Traceback (most recent call last):"
 _SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "/bin/sh", "/bin/bash")
 
 
-def last_words(output: bytes) -> str:
-    """Of a Python traceback the exception; otherwise the last line."""
+def last_words(out: bytes, err: bytes) -> str:
+    """Of a Python traceback the exception; otherwise the last line of standard error. A program that wrote nothing
+    there may have said why on standard output, or something else: its last line is called so."""
+    return _said(err) or _said(out, prefix="last output: ")
+
+
+def _said(output: bytes, prefix: str = "") -> str:
     _, found, trace = output.rpartition(_TRACEBACK)
     if found:
         for line in trace.splitlines()[1:]:
             if line.strip() and not line[:1].isspace():
                 return plain_text(line.decode("utf-8", "replace"))
     lines = [line for line in output.splitlines() if line.strip() and not line.startswith(b"corral: ")]
-    return plain_text(_without_shell(lines[-1].decode("utf-8", "replace"))) if lines else ""
+    return plain_text(prefix + _without_shell(lines[-1].decode("utf-8", "replace"))) if lines else ""
 
 
 def _without_shell(line: str) -> str:

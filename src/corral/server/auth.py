@@ -124,6 +124,7 @@ class Principal(Struct, frozen=True, gc=False):
     token: str
     scope: tuple[str, ...] = ()
     expires_ms: int | None = None
+    is_session: bool = False
 
 
 class NewToken(Struct, frozen=True, gc=False):
@@ -162,31 +163,48 @@ def known_token(accounts: Accounts, authorization: str | None) -> str:
     return parts[1] if len(parts) == 3 and parts[0] == PREFIX and parts[1] in accounts.tokens else ""
 
 
-def authenticate(accounts: Accounts, authorization: str | None, now_ms: int) -> Principal | Refusal:
-    """The user of a token. Unknown, revoked and wrong tokens get the same answer in the same time."""
+def authenticate(
+    accounts: Accounts, authorization: str | None, now_ms: int, *, is_cookie: bool = False
+) -> Principal | Refusal:
+    """The user of a token. Unknown, revoked and wrong tokens get the same answer in the same time. Sessions are
+    accepted from cookies only, and nothing else is."""
     if not authorization:
         return Refusal("no_token", "this request needs a token", "send the header `Authorization: Bearer corral_...`")
     scheme, _, text = authorization.partition(" ")
     parts = text.strip().split("_", 2)
     if scheme.lower() != "bearer" or len(parts) != 3 or parts[0] != PREFIX or not text.isascii():
-        return Refusal("bad_token", "this is not a token of Corral", "tokens look like corral_<id>_<secret>")
+        return Refusal(
+            "bad_token",
+            "this is not a token of Corral",
+            "tokens look like corral_<id>_<secret>; store yours with: corral login",
+        )
     token = accounts.tokens.get(parts[1])
     is_right = hmac.compare_digest(token.digest if token else _NO_DIGEST, digest_of(parts[2]))
-    if token is None or not is_right:
+    if token is None or not is_right or bool(token.session_of) != is_cookie:
         return Refusal("bad_token", "the token is unknown or was revoked", "ask an administrator for a new one")
     if token.expires_ms is not None and token.expires_ms <= now_ms:
         return Refusal("token_expired", "the token has expired", "ask an administrator for a new one")
     user = accounts.users.get(token.user)
     if user is None or user.disabled:
         return Refusal("user_disabled", f"user {token.user} is disabled", "ask an administrator")
-    return Principal(token.user, token.id, token.scope, token.expires_ms)
+    if token.session_of and token.session_of not in accounts.tokens:
+        return Refusal("session_over", "the token that this session was signed in with was revoked", "sign in again")
+    return Principal(token.user, token.id, token.scope, token.expires_ms, bool(token.session_of))
+
+
+def csrf_of(secret: str) -> str:
+    """What a page of a session sends with every change: another site cannot know it."""
+    return digest_of(f"csrf {secret}")[:32]
 
 
 def is_alive(accounts: Accounts, principal: Principal, now_ms: int) -> bool:
     """Whether a token that was valid when a stream began still is."""
     user = accounts.users.get(principal.user)
     is_over = principal.expires_ms is not None and principal.expires_ms <= now_ms
-    return user is not None and not user.disabled and principal.token in accounts.tokens and not is_over
+    token = accounts.tokens.get(principal.token)
+    if user is None or user.disabled or token is None or is_over:
+        return False
+    return not token.session_of or token.session_of in accounts.tokens
 
 
 def may_mint(principal: Principal, scope: tuple[str, ...], expires_ms: int | None) -> Refusal | None:

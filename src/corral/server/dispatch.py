@@ -27,6 +27,8 @@ from corral.runtime.base import (
     Process,
     Report,
     SavedReport,
+    SeatOfGang,
+    StopReport,
     TaskKey,
     TaskOrder,
     TaskReport,
@@ -35,11 +37,14 @@ from corral.runtime.base import (
 from corral.runtime.fence import earlier_attempts
 from corral.runtime.last_words import plain_text
 from corral.runtime.output_names import output_name
-from corral.server.slurm_env import SlurmSeats, slurm_env
+from corral.server.slurm_env import SlurmSeats, script_env, slurm_env
 
 #: Ports for the rendezvous of ranks: below the ephemeral ports of operating systems.
 _PORTS = range(20_000, 32_000)
 _HERE = "127.0.0.1"
+FIRST = "first"  # of ``launch``
+SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
+_FROM_A_FILE = 'f=$(mktemp) && printf %s "$1" >"$f" && i=$2 && shift 2 && exec $i "$f" "$@"'
 
 Reveal = Callable[[str, str], "str | None"]  # (queue, secret) -> its value
 
@@ -55,6 +60,7 @@ class Dispatch:
         self._there: dict[str, set[TaskKey]] = {}
         self._over: set[TaskKey] = set()
         self._executed: dict[str, Effect] = {}  # the last effect of each gang
+        self._stops: dict[str, dict[TaskKey, int]] = {}  # gang -> at which step the ranks of its tasks can stop
         self._delayed: dict[str, int] = {}  # gang -> the attempt that waits for tasks of earlier attempts to end
         self.to_wall: Callable[[int], int] = lambda at_ms: at_ms  # from the server's clock to that of the machine
         self.judge_ms = 0  # after a failure: when the loss of another node would be known; 0: as the settings say
@@ -119,9 +125,19 @@ class Dispatch:
         is_current = gang is not None and gang.attempt == key.attempt and gang.holds_seats
         if gang is not None and is_current and not 0 <= key.task < len(gang.seats):
             return None  # the gang has no task with this number
+        if isinstance(report, StopReport):
+            if gang is not None and is_current and 0 <= report.step <= STEP_MAX:
+                earlier = self._stops.get(gang.id, {})
+                self._stops[gang.id] = {k: v for k, v in earlier.items() if k.attempt == key.attempt} | {
+                    key: report.step
+                }
+                self._agree_on_stop(gang)
+            return None
         if isinstance(report, SavedReport):
             is_step = is_current and 0 <= report.step <= STEP_MAX
-            return f.Saved(key.gang, key.attempt, report.step) if is_step else None
+            if not is_step:
+                return None
+            return f.Saved(key.gang, key.attempt, report.step, report.path, report.save_ms, report.stall_ms)
         if not is_current:
             self._end_old(key, report, gang)
             return None
@@ -129,10 +145,37 @@ class Dispatch:
         if report.phase is Phase.UP:
             return f.TasksUp(key.gang, key.attempt, 1 << key.task)
         self._over.add(key)
+        self._agree_on_stop(gang)
+        if key.task == 0 and gang is not None and self._launch(gang) == FIRST:
+            self._end_held_seats(gang)
         failure, first = report.failure, first_failure(report)
         return f.TasksDown(
             key.gang, key.attempt, 1 << key.task, report.exit_code, failure, report.node, self.judge_ms, first
         )
+
+    def _agree_on_stop(self, gang: Gang | None) -> None:
+        """Once every live task has reported at which step its ranks can stop, tell all of them the largest. They wait
+        meanwhile, so it is the same step however often it is computed, also by a server that was restarted."""
+        stops = {} if gang is None else self._stops.get(gang.id, {})
+        if gang is None or not stops:
+            return
+        live = [key for key in _live_tasks(gang) if key not in self._over]
+        if self._launch(gang) == FIRST:  # a held seat has ranks only while a job step runs there
+            live = [key for key in live if key in stops]
+        if all(key in stops for key in live):
+            step = max(stops.values())  # also of tasks that have ended since
+            for key in live:
+                self.backend.stop_at(key, step)
+
+    def _launch(self, gang: Gang) -> str:
+        spec = self.state.jobs[gang.job].spec
+        return next((each.work.launch for each in spec.gangs if each.role == gang.role and each.work is not None), "")
+
+    def _end_held_seats(self, gang: Gang) -> None:
+        """The command has ended, and with it its job steps: the other seats are not needed any more."""
+        for key in _live_tasks(gang):
+            if key.task:
+                self.backend.kill(key)
 
     def _end_old(self, key: TaskKey, report: TaskReport, gang: Gang | None) -> None:
         if report.phase is Phase.UP:
@@ -147,6 +190,7 @@ class Dispatch:
         """All tasks of the attempt have ended, and the journal has it."""
         self._executed.pop(gang, None)
         self._delayed.pop(gang, None)
+        self._stops.pop(gang, None)
         for key in [key for key in self._there.get(gang, ()) if key.attempt == attempt]:
             self._let_go(key)
 
@@ -170,24 +214,34 @@ class Dispatch:
         common = self._environment(job, gang, work)
         secrets = tuple(self._secrets(job, work))
         begun, next_rank = gang.started | gang.ended, 0
-        slurm = SlurmSeats(gang, _ranks(gang, work)) if work.compat == "slurm" else None
+        is_first = work.launch == FIRST
+        slurm = SlurmSeats(gang, _ranks(gang, work)) if work.compat == "slurm" and not is_first else None
+        seats = tuple(SeatOfGang(seat.node, self._uuids(seat.node, seat.gpus)) for seat in gang.seats)
         for task, seat in enumerate(gang.seats):
             ranks = process_count(work, seat.gpus.bit_count())
+            is_held = is_first and task > 0
             first_rank, next_rank = next_rank, next_rank + ranks
             if begun >> task & 1:
                 continue
             env = common | _task_environment(gang, work, task, ranks)
             if slurm is not None:
                 env |= slurm.node_env(task, env)
+            elif work.compat == "slurm":
+                env |= script_env(job, gang, gang.index, task, dict(work.env))
             yield TaskOrder(
                 key=TaskKey(gang.id, gang.attempt, task),
                 epoch=self.epoch,
                 node=seat.node,
-                command=work.command,
+                command=inline_script(work) if work.image and work.script else work.command,
                 env=tuple(env.items()),
                 secret_env=secrets,
-                processes=tuple(_process(gang, work, slurm, task, first_rank, local) for local in range(ranks)),
-                gpus=self._uuids(seat.node, seat.gpus),
+                processes=()
+                if is_held
+                else tuple(_process(gang, work, slurm, task, first_rank, local) for local in range(ranks)),
+                script="" if is_held or work.image else work.script,
+                has_shims=work.compat == "slurm",
+                seats=() if task else seats,
+                gpus=seats[task].gpus,
                 vram_mib=seat.slice_mib,
                 cpu_milli=amount_of(gang.amounts, CPU_MILLI),
                 memory_mib=amount_of(gang.amounts, MEMORY_MIB),
@@ -195,13 +249,15 @@ class Dispatch:
                 account=job.account or "",
                 image=work.image,
                 mounts=work.mounts,
-                output=output_name(work.output, job, gang, task, first_rank),
-                error=output_name(work.error, job, gang, task, first_rank),
+                output="" if is_held else output_name(work.output, job, gang, task, first_rank),
+                error="" if is_held else output_name(work.error, job, gang, task, first_rank),
                 umask=int(work.umask or "022", 8),
                 early_signal=work.early_signal,
                 requeue_exit=job.spec.requeue_exit,
+                tasks=len(gang.seats),
                 rerun_after_exit_0=work.rerun_after_exit_0,
                 hold_on_fail_ms=work.hold_on_fail_ms,
+                stall_ms=work.stall_ms,
             )
 
     def _uuids(self, node: str, gpus: int) -> tuple[str, ...]:
@@ -230,13 +286,16 @@ class Dispatch:
             "CORRAL_REQUEUE_EXIT": str(job.spec.requeue_exit),
             "CORRAL_NODES": ",".join(dict.fromkeys(seat.node for seat in gang.seats)),
         }
-        if _has_ranks(gang, work):
+        if _has_ranks(gang, work) or (work.launch == FIRST and work.compat != "slurm"):
             defaults |= {"MASTER_ADDR": self._address(gang), "MASTER_PORT": str(_port(gang))}
+        if _has_ranks(gang, work):
             ours |= _world(gang, work)
+        if gang.saved_step >= 0:
+            ours |= {"CORRAL_RESUME_STEP": str(gang.saved_step), "CORRAL_RESUME_PATH": gang.saved_path}
         index = gang.index
         if index is not None:
             ours["CORRAL_ARRAY_INDEX"] = str(index)
-        if work.compat == "slurm":
+        if work.compat == "slurm" and work.launch != FIRST:
             # defaults: the script's own directives are in its environment
             defaults |= slurm_env(job, gang, index, _ranks(gang, work))
         return {**defaults, **dict(work.env), **ours}
@@ -288,9 +347,17 @@ def _task_environment(gang: Gang, work: Work, task: int, ranks: int) -> dict[str
     return env
 
 
+def inline_script(work: Work) -> tuple[str, ...]:
+    """A script as a command, for a container, which does not see the private directory of the task."""
+    interpreter = work.script.split("\n", 1)[0][2:].split() or ["/bin/sh"]
+    if interpreter[-1].rpartition("/")[2] in SHELLS:
+        return (*interpreter, "-c", work.script, *work.command)
+    return ("sh", "-c", _FROM_A_FILE, work.command[0], work.script, " ".join(interpreter), *work.command[1:])
+
+
 def _has_ranks(gang: Gang, work: Work) -> bool:
     """Whether the processes get ranks. A single process does not: libraries that see a rank expect other processes."""
-    return work.processes is not None or gang.demand.tasks > 1
+    return work.launch != FIRST and (work.processes is not None or gang.demand.tasks > 1)
 
 
 def _world(gang: Gang, work: Work) -> dict[str, str]:

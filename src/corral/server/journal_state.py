@@ -43,6 +43,8 @@ class _Packed(Struct, frozen=True, gc=False):
     fleet_numbers: dict[str, int] = {}
     cluster: str = ""
     farewell: tuple[int, int] = (0, 0)
+    given_roles: list[tuple[str, str, Role, str]] = []  # those of identity providers, and of which
+    proofs: dict[str, int] = {}
 
 
 class JournalState:
@@ -81,8 +83,9 @@ class JournalState:
 
     def pack(self) -> bytes:
         accounts = self.accounts
-        users = [User(user.name, user.account, user.disabled) for user in accounts.users.values()]
+        users = [structs.replace(user, roles={}) for user in accounts.users.values()]
         roles = [(user.name, queue, role) for user in accounts.users.values() for queue, role in user.roles]
+        given = [(user.name, *key, by) for user in accounts.users.values() for key, by in user.roles.items() if by]
         secrets = [(queue, name, at_ms) for (queue, name), at_ms in accounts.secrets.items()]
         packed = _Packed(
             take_image(self.state),
@@ -94,6 +97,8 @@ class JournalState:
             self.fleets.numbers,
             self.fleets.cluster,
             self.fleets.farewell,
+            given,
+            accounts.proofs,
         )
         return zlib.compress(msgspec.json.encode(packed), 1)
 
@@ -103,7 +108,10 @@ class JournalState:
         accounts = Accounts()
         accounts.users = {user.name: user for user in packed.users}
         for name, queue, role in packed.roles:
-            accounts.users[name].roles[queue, role] = None
+            accounts.users[name].roles[queue, role] = ""
+        for name, queue, role, by in packed.given_roles:
+            accounts.users[name].roles[queue, role] = by
+        accounts.proofs = packed.proofs
         accounts.tokens = {token.id: token for token in packed.tokens}
         accounts.secrets = {(queue, name): at_ms for queue, name, at_ms in packed.secrets}
         fleets = Fleets()

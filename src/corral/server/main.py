@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 import structlog
@@ -39,6 +40,7 @@ from corral.server.api.connection_limit import ConnectionBudget, connections_for
 from corral.server.api.http.header_timeout import timed_heads
 from corral.server.api.http.settings import ApiSettings
 from corral.server.auth import new_token
+from corral.server.batches.batch_link import BatchSetup
 from corral.server.gateway.begin import GatewayAddress, begin_gateway, keep_roster
 from corral.server.gateway.gateway import AgentGateway
 from corral.server.gateway.listener import PortTaken
@@ -50,12 +52,15 @@ from corral.server.node_health.disk import DiskWatch
 from corral.server.recovery import founding, load, set_logs_aside
 from corral.server.server import Server
 from corral.server.shutdown import LOST, ServerStopped, end_within, first
+from corral.server.sign_in.ways import BadSignIn, check_sign_in
 from corral.server.vault import first_token, secrets_of
 from corral.server.vault.sealing_keys import BadKey
 from corral.store.attest import BadAttestation, signer_of
 from corral.store.journal import Entry, Journal
 from corral.store.reserve import Reserve
+from corral.store.rings import Rings
 from corral.store.sqlite.journal import SqliteJournal
+from corral.store.sqlite.rings import SqliteChunks
 from corral.wire.address import is_plain
 from corral.wire.codec import encode
 from corral.wire.config import PolicyChoice
@@ -146,8 +151,10 @@ def serve(options: Options, backend: Backend) -> int:
     try:
         if options.attest.is_on:
             signer_of(Path(options.attest.key_file))
+        if options.api.sign_in.is_on:
+            check_sign_in(options.api.sign_in)
         ground, place = _opened(options, backend)
-    except (BadKey, BadAttestation) as wrong:
+    except (BadKey, BadAttestation, BadSignIn) as wrong:
         raise CannotStart(str(wrong)) from None
     with place, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_Serving(options, backend, place).run(ground))
@@ -181,7 +188,8 @@ def _opened(options: Options, backend: Backend) -> tuple[Lead | Standby, socket.
             _found(journal, options)
         secrets = secrets_of(options.data, options.secret_key_file)
         gateway = _gateway(options, backend, journal)
-        return Lead(load(journal), journal, journal.lookup, secrets, gateway=gateway), place
+        chunks = SqliteChunks(options.data)
+        return Lead(load(journal), journal, journal.lookup, secrets, gateway=gateway, chunks=chunks), place
     except BaseException:
         if gateway is not None:
             gateway.close()
@@ -301,6 +309,17 @@ class _Serving:
         server.service.rules, server.loop.account_rules = options.rules, options.accounts
         server.timers.keep_ended, server.timers.keep_ended_ms = options.keep_ended, options.keep_ended_ms
         server.service.leading = lead.vitals
+        server.service.series = Rings(lead.chunks)
+        server.batch_setup = BatchSetup(
+            folder=str(options.data),
+            database=options.database,
+            epoch=lead.journal.epoch,
+            host=options.host,
+            port=options.port + 2 if options.port < 65_000 else 0,
+            tls_certificate=options.tls_certificate,
+            tls_key=options.tls_key,
+        )
+        server.batch_host, server.batch_ca = urlsplit(options.public_url).hostname or "127.0.0.1", options.tls_ca
         server.first_token = first_token.FirstToken(options.credentials, write_private)
         lead.when_lost(partial(_from_elsewhere, asyncio.get_running_loop(), server.durability.stop))
         try:
@@ -357,6 +376,9 @@ def _api(server: Server, options: Options) -> Api:
     metrics.fleet = None if server.service.fleet is None else server.service.fleet.counts
     metrics.disk = server.disk
     metrics.activities = server.service.activities
+    if server.service.batches is not None:
+        scaler = server.service.batches[1]
+        metrics.batches = lambda: scaler.statuses
     server.loop.meter = metrics
     server.durability.measure = metrics.appended
     return make_app(server.service, options.api, metrics)

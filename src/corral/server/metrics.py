@@ -7,7 +7,7 @@ start at zero with the process, as Prometheus expects; ``totals.fold`` over the 
 from __future__ import annotations
 
 from collections import Counter as Counts
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -15,12 +15,15 @@ from prometheus_client.metrics_core import Metric
 
 import corral
 from corral.core.cluster.resources import GPU_MILLI
+from corral.core.goodput import CAUSES, Goodput
 from corral.core.model import GangState, Health, Node
 from corral.core.state import State, is_open
 from corral.remote.counters import RemoteCounters
 from corral.server.activity.gangs import task_views
 from corral.server.activity.notes import hangs, is_idle
 from corral.server.activity.store import Activities
+from corral.server.batches.batch_metrics import batch_metrics
+from corral.server.batches.scaler import BatchQueueStatus
 from corral.server.loop import Meter
 from corral.server.node_health.disk import DiskWatch
 from corral.server.totals import Fold, cumulative
@@ -36,11 +39,14 @@ class Metrics(Meter):
     def __init__(self, state: State, now_ms: int = 0) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
         self.fold = Fold(state)
+        self.goodput = Goodput(keeps=False)
+        self.goodput.adopt(state, now_ms)
         self.state = state
         self.now_ms = now_ms
         self.fleet: RemoteCounters | None = None  # if tasks run on several nodes
         self.disk: DiskWatch | None = None
         self.activities: Activities | None = None
+        self.batches: Callable[[], Mapping[str, BatchQueueStatus]] | None = None
         self._refused = self._counter("corral_jobs_refused", "Jobs refused at submission, by code", "code")
         self._requests = self._counter(
             "corral_http_requests", "Requests answered, by route and status", "route", "status"
@@ -72,6 +78,7 @@ class Metrics(Meter):
 
     def take(self, event: AnyEvent) -> None:
         self.fold.take(event)
+        self.goodput.take(event)
 
     def refused(self, code: str, jobs: int = 1) -> None:
         self._refused.labels(code).inc(jobs)
@@ -112,6 +119,13 @@ class Metrics(Meter):
     def families(self) -> Iterator[Metric]:
         """The metrics that are computed on request, one after the other; the caller may pause in between."""
         yield from _counters(self.fold)
+        spent = self.goodput.gpu_ms(self.now_ms)
+        yield _gauge(
+            "corral_goodput_gpu_seconds",
+            "GPU time of jobs since the server started, by what it was used for or lost to",
+            ["cause"],
+            {(cause,): spent.get(cause, 0) / 1000 for cause in CAUSES},
+        )
         yield from _work(self.state)
         yield from _machines(self.state)
         if self.fleet is not None:
@@ -119,6 +133,8 @@ class Metrics(Meter):
         if self.disk is not None:
             about = "Free space on the disk of the data folder"
             yield _gauge("corral_disk_free_bytes", about, [], {(): self.disk.free})
+        if self.batches is not None:
+            yield from batch_metrics(self.batches())
         if self.activities is not None:
             yield from _activity(self.state, self.activities, self.now_ms)
         yield from _queues(self.state, self.now_ms)

@@ -35,6 +35,10 @@ from corral.runtime.base import (
     TaskReport,
 )
 from corral.server import gc_tuning
+from corral.server.activity.sampler import Sampler
+from corral.server.batches.batch_link import BatchSetup
+from corral.server.batches.child import BatchChild
+from corral.server.batches.scaler import WorkerScaler
 from corral.server.clock import Clock
 from corral.server.dispatch import Dispatch
 from corral.server.durability import Durability
@@ -125,6 +129,9 @@ class Server:
         self.first_token: FirstToken | None = None
         self.disk: DiskWatch | None = None
         self.places = NodePlaces()
+        self.batch_setup: BatchSetup | None = None
+        self.batch_host, self.batch_ca = "127.0.0.1", ""  # where workers of batching queues find this server
+        self._batch_child: BatchChild | None = None
         self.watch = NodeStatuses(EndHistory(known.state.holders.values()))
         self.service.slow_ranks = self.watch.slow_ranks
         self._urls, self._gateway = urls, gateway  # how agents find this server, and what they connect to
@@ -177,6 +184,9 @@ class Server:
 
     async def _begin_tasks(self, fleet: RemoteBackend | None) -> None:
         """Start everything that runs beside requests until the server stops."""
+        service = self.service
+        sampler = Sampler(lambda: service.state, service.activities, service.series, service.now_ms)
+        self.durability.watchers.append(sampler.take)
         self._tasks = [
             asyncio.create_task(each)
             for each in (
@@ -185,10 +195,17 @@ class Server:
                 self._take_images(),
                 self._end_suspended(),
                 self._drop_expired_tokens(),
+                sampler.run(),
                 _look_for_garbage(),
                 *((self.disk.run(),) if self.disk is not None else ()),
             )
         ]
+        if self.batch_setup is not None:
+            self._batch_child = BatchChild(self.batch_setup)
+            ca = self.batch_ca if self.batch_setup.tls_certificate else None
+            scaler = WorkerScaler(self.service, self._batch_child, self.batch_host, ca)
+            self.service.batches = (self._batch_child, scaler)
+            self._tasks.append(asyncio.create_task(scaler.run()))
         await self._start_vault()
         if fleet is not None:
             self.provisioning = ProvisioningController(self.service, fleet, self._urls)
@@ -345,10 +362,14 @@ class Server:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._batch_child is not None:
+            await self._batch_child.close()
         new = self._journal.head.seq - self._image_seq
         if self.durability.failure is None and new > (RECORDS_WORTH_AN_IMAGE if self._image_seq else 0):
             await self.save_image()
         await self._planner.close()
+        with suppress(Exception):  # figures may be lost
+            await asyncio.to_thread(self.service.series.store, self.service.now_ms())
         if self._attached is not None:
             await self._attached.say_farewell()
         await asyncio.to_thread(self._backend.close)

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
@@ -36,7 +37,12 @@ from corral.server.planner.questions import DryRunOutcome, PlannerAnswer, StartO
 from corral.server.vault.secret_store import SecretStore
 from corral.store.journal import Journal, Record
 from corral.store.lookup import Lookup
+from corral.store.rings import Rings
 from corral.wire.details import NodeDetails
+
+if TYPE_CHECKING:
+    from corral.server.batches.child import BatchChild
+    from corral.server.batches.scaler import WorkerScaler
 
 log = structlog.get_logger(__name__)
 
@@ -64,6 +70,8 @@ class EventHub:
         self.details: dict[str, NodeDetails] = {}  # the hardware that nodes last reported
         self.slow_ranks: Callable[[str], Sequence[str]] = lambda _: ()  # of a gang, in words
         self.activities = Activities()
+        self.series = Rings()  # figures over time
+        self.batches: tuple[BatchChild, WorkerScaler] | None = None  # batching queues; only the leader has them
         self.news = asyncio.Event()
         self._reads: dict[tuple[int, asyncio.Event], asyncio.Future[list[Record]]] = {}
 
@@ -280,6 +288,11 @@ class ServerService(EventHub):
             now_s = time.monotonic()
             self._look_out_s = now_s + min(_OUTLOOK_PAUSE_S_MAX, _OUTLOOK_PAUSES * (now_s - began_s))
             self._looking_out = None
+
+    async def line(self, most: int) -> Sequence[str] | Refusal:
+        """The first waiting gangs, in the order of their turns."""
+        answer = await self._thought(lambda: self.planning.planner.line(most, self.now_ms()))
+        return answer.refusal or answer.line
 
     def reserved_start_ms(self, gang: str) -> int | None:
         """The start time that the last plan reserved for it, if it did."""

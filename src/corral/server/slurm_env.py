@@ -10,6 +10,44 @@ from itertools import groupby
 
 from corral.core.cluster.resources import CPU_MILLI, MEMORY_MIB, amount_of
 from corral.core.model import Gang, Job
+from corral.runtime.hostlist import compress
+
+
+def script_env(job: Job, gang: Gang, index: int | None, task: int, stated: Mapping[str, str]) -> dict[str, str]:
+    """Variables of a script on the first node of a job (``launch: first``). Options that the script did not give have
+    no variable, as in Slurm; ``stated`` are those that it gave."""
+    nodes = list(dict.fromkeys(seat.node for seat in gang.seats))
+    tasks = int(stated.get("SLURM_NTASKS", "") or len(nodes))
+    each, rest = divmod(tasks, len(nodes))
+    counts = _abridged([each + (n < rest) for n in range(len(nodes))])
+    found = slurm_env(job, gang, index, [1] * len(gang.seats))
+    for name in ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE"):
+        del found[name]
+    listed = compress(nodes)
+    here = sum(seat.node == gang.seats[task].node for seat in gang.seats)
+    cpus = str((amount_of(gang.amounts, CPU_MILLI) or 1000) // 1000 * here)
+    found |= {
+        "SLURM_JOB_NODELIST": listed,
+        "SLURM_NODELIST": listed,
+        "SLURM_TASKS_PER_NODE": counts,
+        "SLURM_CPUS_ON_NODE": cpus,
+        "SLURM_JOB_CPUS_PER_NODE": f"{cpus}(x{len(nodes)})" if len(nodes) > 1 else cpus,
+        "SLURMD_NODENAME": gang.seats[task].node,
+        "SLURM_NODEID": "0",
+        "SLURM_PROCID": "0",
+        "SLURM_LOCALID": "0",
+        "SLURM_GTIDS": "0",
+        "SLURM_JOB_USER": job.user,
+        "SLURM_TOPOLOGY_ADDR": gang.seats[task].node,
+        "SLURM_TOPOLOGY_ADDR_PATTERN": "node",
+        "SLURM_JOB_PARTITION": dict(job.spec.labels).get("slurm.partition", job.spec.queue),
+        "SLURM_JOB_ACCOUNT": dict(job.spec.labels).get("slurm.account", found["SLURM_JOB_ACCOUNT"]),
+        "SLURM_JOB_QOS": dict(job.spec.labels).get("slurm.qos", "normal"),
+    }
+    if gang.demand.task.gpus:
+        count = gang.demand.task.gpus * here
+        found |= {"SLURM_GPUS_ON_NODE": str(count), "SLURM_JOB_GPUS": ",".join(map(str, range(count)))}
+    return {name: stated.get(name, value) for name, value in found.items()}
 
 
 def slurm_env(job: Job, gang: Gang, index: int | None, ranks: Sequence[int]) -> dict[str, str]:

@@ -24,7 +24,7 @@ from corral.sim.research.published import policy as named_policy
 from corral.sim.run import Simulation
 from corral.sim.speed import DEFAULT_SLOWDOWN, ByDistance, Slowdown
 from corral.sim.traces.trace import Trace
-from corral.sim.workload import ESTIMATES, SubmissionTerms, arrivals_of, queues_of
+from corral.sim.workload import ESTIMATES, TIME_SHARE, SubmissionTerms, arrivals_of, queues_of
 from corral.sim.world import FREE, Costs
 
 LEARNED = "learned"
@@ -41,7 +41,7 @@ class Scenario(Struct, frozen=True):
     estimates: str = LEARNED
     whole_nodes: bool = False
     checkpoints: bool = True
-    time_share: int = 0
+    time_share: int = TIME_SHARE
     slowdown: Slowdown | None = DEFAULT_SLOWDOWN
     faults: FaultRates | None = None
     guarantees: tuple[tuple[str, int], ...] = ()  # (team, GPUs)
@@ -66,8 +66,8 @@ def simulate(
         return Refusal(
             "no_such_estimate", f"there is no source of estimates {scenario.estimates!r}", f"estimates: {known}"
         )
-    recorder, learner = Recorder(), Learner() if scenario.estimates == LEARNED else None
-    simulation = _simulation(trace, cluster, scenario, chosen, recorder, learner, journal)
+    recorder = Recorder()
+    simulation = _simulation(trace, cluster, scenario, chosen, recorder, journal)
     until_ms = NEVER_MS if scenario.until_ms is None else simulation.now_ms + scenario.until_ms
     cut_ms = None
     try:
@@ -89,13 +89,10 @@ def _simulation(
     scenario: Scenario,
     policy: Policy,
     recorder: Recorder,
-    learner: Learner | None,
     journal: Callable[[Sequence[e.Event]], None] | None,
 ) -> Simulation:
     def write(events: Sequence[e.Event]) -> None:
         recorder(events)
-        if learner is not None:
-            learner(events)
         if journal is not None:
             journal(events)
 
@@ -116,14 +113,15 @@ def _simulation(
         cluster,
         arrivals,
         policy,
-        recorder if learner is None and journal is None else write,
+        recorder if journal is None else write,
         queues=queues_of(trace, scenario.time_share, dict(scenario.guarantees)),
         costs=scenario.costs,
         mishaps=drawn_faults,
         settings=Settings(levels=cluster.levels),
         refuse=lambda _, refusal: recorder.refuse(refusal.why),
-        admit=None if learner is None else learner.admit,
     )
+    if scenario.estimates == LEARNED:
+        simulation.admit = Learner(simulation.state).admit
     if scenario.faults is not None and scenario.faults.lost_reports:
         simulation.delivery_times = Network(scenario.faults).delivery_times
     if scenario.slowdown is not None:

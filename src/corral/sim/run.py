@@ -23,13 +23,15 @@ from corral.core.plan import Place
 from corral.core.snapshot import Snapshot
 from corral.core.state import State
 from corral.sim.cluster_spec import ClusterSpec
-from corral.sim.world import FREE, Costs, Item, Save, SpeedModel, World
+from corral.sim.faults import NodeDies
+from corral.sim.world import FREE, Costs, Item, Save, SaveWritten, SpeedModel, World
 
 Write = Callable[[Sequence[e.Event]], None]
 
 #: Most plans at one instant. More of them mean that the policy does not terminate.
 ROUNDS_MAX = 1_000
 _FREES_NOTHING = frozenset({f.TasksUp, f.Saved})
+_OF_THE_JOB = frozenset({Save, SaveWritten})
 REPORT, MISHAP = 0, 1  # at one instant, reports come first
 
 
@@ -60,7 +62,7 @@ class Simulation:
         queues: Iterable[QueueSpec] = (),
         costs: Costs = FREE,
         speed: SpeedModel | None = None,
-        mishaps: Iterable[tuple[int, f.Fact]] = (),
+        mishaps: Iterable[tuple[int, f.Fact | NodeDies]] = (),
         settings: Settings | None = None,
         refuse: Callable[[Arrival, Refusal], None] | None = None,
         admit: Callable[[Arrival], JobSpec] | None = None,
@@ -136,7 +138,7 @@ class Simulation:
     def later(self, when_ms: int, item: Item) -> None:
         # reports can be lost or duplicated; what a job does itself cannot
         for arrives_ms in (
-            (when_ms,) if self.delivery_times is None or type(item) is Save else self.delivery_times(when_ms)
+            (when_ms,) if self.delivery_times is None or type(item) in _OF_THE_JOB else self.delivery_times(when_ms)
         ):
             self._put(arrives_ms, REPORT, item)
 

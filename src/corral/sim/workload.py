@@ -18,6 +18,7 @@ from corral.sim.traces.trace import Trace, TraceJob
 
 HOUR_MS = 3_600_000
 DEFAULT_QUEUE = "all"
+TIME_SHARE = QueueSpec(name=DEFAULT_QUEUE).time_share  # that of every queue that does not set it
 
 #: The estimate of a job's length that the engine gets; None: no estimate.
 Estimate = Callable[[TraceJob], int | None]
@@ -72,7 +73,7 @@ def arrivals_of(trace: Trace, cluster: ClusterSpec, terms: SubmissionTerms = DEF
     return found
 
 
-def queues_of(trace: Trace, time_share: int = 0, guarantees: dict[str, int] | None = None) -> list[QueueSpec]:
+def queues_of(trace: Trace, time_share: int = TIME_SHARE, guarantees: dict[str, int] | None = None) -> list[QueueSpec]:
     """One queue per team, all of equal weight; ``guarantees`` in GPUs."""
     names = sorted({queue_of(job) for job in trace.jobs})
     guaranteed = guarantees or {}
@@ -93,6 +94,7 @@ def _arrival(job: TraceJob, gangs: tuple[GangSpec, ...], terms: SubmissionTerms,
     spec = JobSpec(
         queue=queue_of(job),
         gangs=gangs,
+        name=job.application,
         priority=job.priority,
         estimate_ms=estimate,
         time_limit_ms=job.limit_ms if terms.ends_at_limit else None,

@@ -15,6 +15,7 @@ from corral.core.cluster.resources import Seat
 from corral.core.effects import Effect, StartGang, WarnGang
 from corral.core.model import Cause, GangState
 from corral.core.state import State
+from corral.sim.faults import NodeDies
 
 #: The speed of a job on these seats, in thousandths of full speed.
 SpeedModel = Callable[[str, Sequence[Seat]], int]
@@ -27,7 +28,10 @@ class Costs(Struct, frozen=True):
     restart_ms: int = 0  # the same when a checkpoint has to be loaded
     save_ms: int = 0  # to write a checkpoint when preempted
     stop_ms: int = 0  # from the kill to the end of the processes
-    checkpoint_every_ms: int = 0  # 0: saves only when preempted
+    checkpoint_every_ms: int = 0  # of work; 0: saves only when preempted
+    stall_ms: int = 0  # for which a periodic save stops the work
+    write_ms: int = 0  # from then until it is durable; the work continues meanwhile
+    standby_ms: int = 0  # to restart with tasks on spares where a process is ready; 0: as any restart
     saves: bool = True  # whether jobs save when preempted; otherwise they start from the beginning
 
 
@@ -47,8 +51,16 @@ class Save(Struct, frozen=True, gc=False):
     attempt: int
 
 
+class SaveWritten(Struct, frozen=True, gc=False):
+    """An event: a periodic save of this attempt is durable, if the attempt still runs."""
+
+    gang: str
+    attempt: int
+    work_ms: int
+
+
 #: Items of the agenda.
-Item = f.Fact | Save
+Item = f.Fact | Save | SaveWritten | NodeDies
 
 
 class Attempt(Struct):
@@ -59,6 +71,9 @@ class Attempt(Struct):
     speed: int  # thousandths
     step: int  # of its newest checkpoint
     is_leaving: bool = False  # it was warned
+    unsaved_ms: int = 0  # work before ``up_ms`` that no checkpoint holds yet
+    spares: frozenset[str] = frozenset()
+    nodes: frozenset[str] = frozenset()
 
 
 class World:
@@ -80,6 +95,7 @@ class World:
         self.speed = speed
         self._exits = exits or {}
         self._running: dict[str, Attempt] = {}
+        self._dead: set[str] = set()  # nodes that have failed, whether the server knows it or not
         self._safe: dict[str, int] = {}  # gang -> work saved in a checkpoint, in ms at full speed
 
     def obey(self, effects: Sequence[Effect], now_ms: int) -> None:
@@ -93,13 +109,43 @@ class World:
 
     def happen(self, item: Item, now_ms: int) -> f.Fact | None:
         """The report for an item of the agenda; None if it no longer applies."""
-        if not isinstance(item, Save):
+        if isinstance(item, NodeDies):
+            self._dead.add(item.node)
+            return None
+        if isinstance(item, f.NodeBack):
+            self._dead.discard(item.node)
+        if not isinstance(item, Save | SaveWritten):
             return item
         attempt = self._running.get(item.gang)
         if attempt is None or attempt.number != item.attempt or attempt.is_leaving or not self._goes_on(item):
             return None
-        self._later(now_ms + self._costs.checkpoint_every_ms, item)
-        return self._saved(item.gang, attempt, now_ms)
+        if self._dead & attempt.nodes:
+            return None  # the other ranks wait for one that will not answer
+        if isinstance(item, SaveWritten):
+            return self._written(item, attempt)
+        if not self._costs.stall_ms and not self._costs.write_ms:
+            self._later(now_ms + self._costs.checkpoint_every_ms, item)
+            return self._saved(item.gang, attempt, now_ms)
+        self._save_behind(item, attempt, now_ms)
+        return None
+
+    def _save_behind(self, item: Save, attempt: Attempt, now_ms: int) -> None:
+        """The work stops for the copy, and continues while it is written."""
+        costs = self._costs
+        done = max(0, now_ms - attempt.up_ms) * attempt.speed // 1000
+        attempt.unsaved_ms += done
+        attempt.up_ms = now_ms + costs.stall_ms
+        self._later(attempt.up_ms + costs.write_ms, SaveWritten(item.gang, item.attempt, attempt.unsaved_ms))
+        self._later(attempt.up_ms + max(costs.checkpoint_every_ms, costs.write_ms + 1), item)
+
+    def _written(self, item: SaveWritten, attempt: Attempt) -> f.Saved:
+        self._safe[item.gang] = self._safe.get(item.gang, 0) + item.work_ms
+        attempt.unsaved_ms -= item.work_ms
+        attempt.step += 1
+        costs = self._costs
+        return f.Saved(
+            item.gang, attempt.number, attempt.step, save_ms=costs.stall_ms + costs.write_ms, stall_ms=costs.stall_ms
+        )
 
     def _start(self, effect: StartGang, now_ms: int) -> None:
         known = self._running.get(effect.gang)
@@ -107,17 +153,29 @@ class World:
             return  # sent twice
         job = self._state.gangs[effect.gang].job
         safe = self._safe.get(effect.gang, 0)
-        delay = self._costs.restart_ms if safe else self._costs.start_ms
+        delay = self._delay_ms(effect, known, bool(safe))
         speed = 1000 if self.speed is None else self.speed(job, effect.seats)
         up_ms = now_ms + delay
         step = known.step if known is not None else 0
-        self._running[effect.gang] = Attempt(effect.attempt, up_ms, speed, step)
+        nodes = frozenset(seat.node for seat in effect.seats)
+        spares = frozenset(seat.node for seat in self._state.gangs[effect.gang].spares)
+        self._running[effect.gang] = Attempt(effect.attempt, up_ms, speed, step, spares=spares, nodes=nodes)
         everyone = (1 << len(effect.seats)) - 1
         self._later(up_ms, f.TasksUp(effect.gang, effect.attempt, everyone))
         left = max(1, -(-(self._work[job] - safe) * 1000 // speed))
+        if self._costs.checkpoint_every_ms and self._costs.stall_ms:
+            left += (left - 1) // self._costs.checkpoint_every_ms * self._costs.stall_ms
         self._later(up_ms + left, f.TasksDown(effect.gang, effect.attempt, everyone, self._exits.get(job, 0)))
         if self._costs.checkpoint_every_ms:
             self._later(up_ms + self._costs.checkpoint_every_ms, Save(effect.gang, effect.attempt))
+
+    def _delay_ms(self, effect: StartGang, before: Attempt | None, has_saved: bool) -> int:
+        """From the order to the first step. Where only spares with a process that is ready have joined, it is short."""
+        costs = self._costs
+        joined = {seat.node for seat in effect.seats} - (before.nodes if before is not None else frozenset())
+        if costs.standby_ms and before is not None and joined <= before.spares:
+            return costs.standby_ms
+        return costs.restart_ms if has_saved else costs.start_ms
 
     def _stop(self, effect: WarnGang, now_ms: int) -> None:
         attempt = self._running.get(effect.gang)
@@ -141,12 +199,13 @@ class World:
 
     def _saved(self, gang: str, attempt: Attempt, when_ms: int) -> f.Saved:
         """Save the work done so far. The attempt continues."""
-        done = max(0, when_ms - attempt.up_ms) * attempt.speed // 1000
+        done = max(0, when_ms - attempt.up_ms) * attempt.speed // 1000 + attempt.unsaved_ms
+        attempt.unsaved_ms = 0
         self._safe[gang] = self._safe.get(gang, 0) + done
         attempt.up_ms = max(attempt.up_ms, when_ms)
         attempt.step += 1
         return f.Saved(gang, attempt.number, attempt.step)
 
-    def _goes_on(self, item: Save) -> bool:
+    def _goes_on(self, item: Save | SaveWritten) -> bool:
         gang = self._state.gangs[item.gang]
         return gang.attempt == item.attempt and gang.state in (GangState.STARTING, GangState.RUNNING)

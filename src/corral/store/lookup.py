@@ -132,7 +132,8 @@ class JobQuery(Struct, frozen=True, kw_only=True):
 
     ``queues`` are the queues that the user may see, each with all below it (None: all queues); jobs of the user
     ``users_own`` are visible in every queue. ``queue`` means it and all below it; ``name`` may end in ``*``; a job must
-    have all of the ``labels``, and be submitted from ``since_ms`` up to but not including ``until_ms``.
+    have all of the ``labels``, and be submitted from ``since_ms`` up to but not including ``until_ms``. ``search``: a
+    text in its name, queue or user, upper and lower case alike, or the start of its number. ``ids``: one of these jobs.
     """
 
     queues: tuple[str, ...] | None = None
@@ -144,8 +145,31 @@ class JobQuery(Struct, frozen=True, kw_only=True):
     labels: tuple[tuple[str, str], ...] = ()
     since_ms: int | None = None
     until_ms: int | None = None
+    search: str | None = None
+    ids: tuple[str, ...] | None = None
     limit: int = PAGE
     cursor: str | None = None
+
+
+#: What a table of jobs can be sorted by: each is a field of the row, or an expression over columns of the same meaning.
+ORDERS = {
+    "submitted": "seq",
+    "name": "name",
+    "queue": "queue",
+    "user": '"user"',
+    "state": "state",
+    "priority": "priority",
+    "gpus": "gpu_milli",
+    "started": "coalesce(started_ms, 0)",
+    "ended": "coalesce(ended_ms, 0)",
+}
+
+
+class JobTable(Struct, frozen=True):
+    """Some rows of all jobs that meet a query, from an offset on in some order; ``total``: how many jobs meet it."""
+
+    jobs: tuple[JobRow, ...]
+    total: int
 
 
 class JobPage(Struct, frozen=True):
@@ -184,11 +208,18 @@ class Lookup(Protocol):
 
     def jobs(self, query: JobQuery) -> JobPage: ...
 
+    def job_table(self, query: JobQuery, order: str, descending: bool, offset: int) -> JobTable:
+        """``order``: one of ``ORDERS``; equal ones are newest first. Looks at every job, so it is for what people
+        read."""
+
     def job(self, id: str) -> JobRow | None:
         """One job, with its spec."""
 
     def attempts(self, job: str) -> list[AttemptRow]:
         """All attempts of all its gangs, by element, gang and number."""
+
+    def attempts_between(self, since_ms: int, until_ms: int, limit: int) -> list[AttemptRow]:
+        """Attempts of all jobs that had seats between these times, the latest first. Looks at every attempt."""
 
     def usage(self, query: UsageQuery) -> list[UsageRow]:
         """By day, queue and user."""
@@ -241,7 +272,13 @@ def is_wanted(row: JobRow, query: JobQuery) -> bool:
         and all(label in row.labels for label in query.labels)
         and (query.since_ms is None or row.submitted_ms >= query.since_ms)
         and (query.until_ms is None or row.submitted_ms < query.until_ms)
+        and (query.search is None or _is_found(row, query.search.lower()))
+        and (query.ids is None or row.id in query.ids)
     )
+
+
+def _is_found(row: JobRow, text: str) -> bool:
+    return row.id.startswith(text) or any(text in each.lower() for each in (row.name, row.queue, row.user))
 
 
 def _is_named(name: str, wanted: str) -> bool:

@@ -6,8 +6,8 @@ This is the reference implementation; tests compare the databases with it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar
 
 from msgspec.structs import replace
 
@@ -20,6 +20,7 @@ from corral.store.lookup import (
     JobQuery,
     JobRecords,
     JobRow,
+    JobTable,
     RequestRow,
     UsageQuery,
     UsageRow,
@@ -70,6 +71,13 @@ class MemoryLookup:
         page = tuple(wanted[:limit])
         return JobPage(page, str(page[-1].seq) if len(wanted) > limit and page else None)
 
+    def job_table(self, query: JobQuery, order: str, descending: bool, offset: int) -> JobTable:
+        with self._lock:
+            wanted = [replace(row) for row in self._jobs.values() if is_wanted(row, query)]
+        wanted.sort(key=lambda row: -row.seq)
+        wanted.sort(key=_SORT_KEYS[order], reverse=descending)  # reversing keeps equal ones in order
+        return JobTable(tuple(wanted[offset : offset + query.limit]), len(wanted))
+
     def job(self, id: str) -> JobRow | None:
         with self._lock:
             row = self._jobs.get(id)
@@ -79,6 +87,15 @@ class MemoryLookup:
         with self._lock:
             rows = [replace(row) for row in self._attempts.values() if row.job == job]
         return sorted(rows, key=in_order)
+
+    def attempts_between(self, since_ms: int, until_ms: int, limit: int) -> list[AttemptRow]:
+        with self._lock:
+            rows = [
+                replace(row)
+                for row in self._attempts.values()
+                if row.placed_ms <= until_ms and (row.ended_ms is None or row.ended_ms >= since_ms)
+            ]
+        return sorted(rows, key=lambda row: (-row.placed_ms, row.gang))[:limit]
 
     def usage(self, query: UsageQuery) -> list[UsageRow]:
         with self._lock:
@@ -98,6 +115,19 @@ class MemoryLookup:
         with self._lock:
             rows = [row for row in self._jobs.values() if key and (row.actor, row.request) == (actor, key)]
         return as_request(sorted(rows, key=lambda row: row.seq))
+
+
+_SORT_KEYS: dict[str, Callable[[JobRow], Any]] = {
+    "submitted": lambda row: row.seq,
+    "name": lambda row: row.name,
+    "queue": lambda row: row.queue,
+    "user": lambda row: row.user,
+    "state": lambda row: row.state,
+    "priority": lambda row: row.priority,
+    "gpus": lambda row: row.gpu_milli,
+    "started": lambda row: row.started_ms or 0,
+    "ended": lambda row: row.ended_ms or 0,
+}
 
 
 def with_spec(row: JobRow, record: Record | None) -> JobRow:

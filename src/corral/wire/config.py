@@ -33,6 +33,7 @@ from corral.wire.document.kinds import (
 )
 from corral.wire.document.yaml import PlacedFault, read_yaml
 from corral.wire.health import HEALTH_KEYS, HEALTH_TABLE, HealthSettings
+from corral.wire.identity_providers import SIGN_IN, SignInRules, write_sign_in
 from corral.wire.job.demands import LEVEL
 from corral.wire.job.document_limits import LIMITS, DocumentLimits
 from corral.wire.job.keys import QUEUE
@@ -114,6 +115,7 @@ class Config(Struct, frozen=True, kw_only=True):
     rules: SiteRules = SiteRules()
     secrets: SecretRules = SecretRules()
     attest: AttestRules = AttestRules()
+    sign_in: SignInRules = SignInRules()
     limits: DocumentLimits = LIMITS
     api: ApiLimits = ApiLimits()
     audit: AuditRules = AuditRules()
@@ -322,6 +324,9 @@ CONFIG_KEYS = KeyTable(
             into="secrets"),
         Key("attest", ATTEST, "Signed heads of the journal, stored elsewhere.", {"file": "/mnt/audit/corral.heads"},
             into="attest"),
+        Key("sign_in", SIGN_IN, "Sign-in with identity providers, and of programs.",
+            {"providers": {"company": {"issuer": "https://login.example.org/realms/lab", "client_id": "corral"}}},
+            into="sign_in"),
         Key("limits", table_kind(LIMIT_KEYS, "a mapping"), "Limits on the size of a job document.",
             {"array_size": 100_000}),
         Key("api", struct_kind(API_KEYS, "a mapping", ApiLimits), "Limits on requests.", {"body": "32MiB"}, into="api"),
@@ -425,6 +430,8 @@ def write_config(config: Config) -> dict[str, Any]:
     written["jobs"] = _written(config.rules, RULE_KEYS)
     written["secrets"] = _written(config.secrets, SECRET_KEYS)
     written["attest"] = _written(config.attest, ATTEST_KEYS)
+    if config.sign_in.is_on:
+        written["sign_in"] = write_sign_in(config.sign_in)
     written["limits"] = _written(config.limits, LIMIT_KEYS)
     written["api"] = _written(config.api, API_KEYS)
     written["audit"] = _written(config.audit, AUDIT_KEYS)

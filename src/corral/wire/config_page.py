@@ -7,6 +7,7 @@ from corral.wire.container_rules import CONTAINER_KEYS
 from corral.wire.default_limits import RULE_KEYS
 from corral.wire.document.key_reference import section
 from corral.wire.health import HEALTH_KEYS
+from corral.wire.identity_providers import ISSUER_KEYS, PROGRAM_RULE_KEYS, PROVIDER_KEYS, ROLE_RULE_KEYS, SIGN_IN_KEYS
 from corral.wire.retention import ATTEST_KEYS, SECRET_KEYS
 from corral.wire.run_as import ACCOUNT_KEYS
 from corral.wire.topology import TOPOLOGY_KEYS
@@ -27,6 +28,11 @@ def configuration_page() -> str:
         section("`jobs`", _JOBS, RULE_KEYS),
         section("`secrets`", "See [security](security.md#secrets).", SECRET_KEYS),
         section("`attest`", "See [the journal](journal.md#heads-stored-elsewhere).", ATTEST_KEYS),
+        section("`sign_in`", "See [sign-in](operate/sign-in.md).", SIGN_IN_KEYS),
+        section("One of `sign_in.providers`", "", PROVIDER_KEYS),
+        section("One of `roles` of a provider", "", ROLE_RULE_KEYS),
+        section("One of `sign_in.issuers`", "", ISSUER_KEYS),
+        section("One of `rules` of an issuer", "", PROGRAM_RULE_KEYS),
         section("`api`", "", config.API_KEYS),
         section("`audit`", "See [security](security.md#who-read-what).", config.AUDIT_KEYS),
         section("`health`", _HEALTH, HEALTH_KEYS),

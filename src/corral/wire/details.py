@@ -56,6 +56,7 @@ class GpuActivity(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tru
     memory_used_mib: int | None = None
     memory_mib: int | None = None
     power_mw: int | None = None
+    temperature_c: int | None = None
     idle_ms: int | None = None
     is_simulated: bool = False
 
@@ -63,7 +64,8 @@ class GpuActivity(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tru
 class RankActivity(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """One rank of a task. ``step``: the last one, as the program counts; ``step_ms``: the recent mean time of a step;
     ``since_step_ms``: how long ago it last reported one; ``metrics``: numbers that the program reports, such as its
-    loss; None: nan or infinite. All of them only if the program reports steps. ``cpu_milli``: thousandths of a CPU."""
+    loss; None: nan or infinite; ``parameters``: a step, and the fingerprint of the parameters after it. All only if the
+    program reports them. ``cpu_milli``: thousandths of a CPU."""
 
     rank: int
     cpu_milli: int | None = None
@@ -71,3 +73,4 @@ class RankActivity(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     step_ms: int | None = None
     since_step_ms: int | None = None
     metrics: dict[str, float | None] = {}
+    parameters: tuple[int, str] | None = None

@@ -227,8 +227,9 @@ QUEUE_KEYS = KeyTable(
         Key("preemptible", FLAG, "Default of `preemptible` for jobs in this queue that do not state it.", False,
             default="that of its parent, else `jobs.preemptible`", into="preemptible"),
         Key("time_share", number("a multiple", 0, 1_000_000),
-            "Time sharing among jobs of equal priority: shortest turn, in multiples of the cost of a switch; 0: off.",
-            10, default="0", into="time_share"),
+            "How long a job that saves its work runs before it may yield to an equal that will probably end sooner, in "
+            "multiples of the cost of a switch; 0: never yields.",
+            10, default="8", into="time_share"),
     ],
     ELSEWHERE,
     PAGE,

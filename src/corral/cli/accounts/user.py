@@ -70,6 +70,20 @@ def set_user(name: str, account: str | None, disabled: bool | None) -> None:
 
 @user.command()
 @click.argument("name")
+@click.argument("provider", default="")
+def link(name: str, provider: str) -> None:
+    """Let a user who was created here sign in with an identity provider.
+
+    The person with that user name at the provider becomes this user at the next sign-in. Without PROVIDER the user can
+    no longer sign in with one.
+    """
+    with connected() as client:
+        client.link_user(name, provider)
+    print_line(f"user {name} signs in with {provider}" if provider else f"user {name} signs in with tokens only")
+
+
+@user.command()
+@click.argument("name")
 def remove(name: str) -> None:
     """Remove a user with all roles and tokens. The audit record keeps what they did."""
     with connected() as client:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
@@ -122,7 +123,7 @@ def show(name: str, as_json: bool) -> None:
         "has": amounts_text(found.amounts),
         "free": amounts_text(found.free),
         **({} if found.details is None else _made_of(found.details)),
-        "lacks": "; ".join(f"{what} ({why})" for what, why in found.lacks.items()),
+        "lacks": _lacks(found.lacks, found.separation.values()),
         "fleet": f"fleet {found.fleet}{f' ({found.where})' if found.where else ''}" if found.fleet else "",
         "time left": "" if found.until_ms is None else _left(found),
         "gangs": ", ".join([*found.gangs, *([f"{found.gangs_hidden} of others"] if found.gangs_hidden else [])]),
@@ -138,7 +139,7 @@ def show(name: str, as_json: bool) -> None:
         print_line()
         links = {each.slot: _links(each) for each in found.details.gpus} if found.details is not None else {}
         rows = [(*_gpu_row(gpu)[:-1], links.get(gpu.slot, "-"), gpu.uuid) for gpu in found.gpus]
-        for line in table(("GPU", "MODEL", "VRAM", "HEALTH", "WHO", "LINKS", "UUID"), rows):
+        for line in table(("GPU", "MODEL", "VRAM", "HEALTH", "USED BY", "LINKS", "UUID"), rows):
             print_line(line)
         for gpu in found.gpus:
             if gpu.why:
@@ -167,6 +168,13 @@ def _links(gpu: GpuDetails) -> str:
     if gpu.numa is not None:
         parts.append(f"NUMA {gpu.numa}")
     return ", ".join(parts) or "-"
+
+
+def _lacks(lacks: Mapping[str, str], separation: Iterable[str]) -> str:
+    """What tasks cannot have here, and why. What the table of separation explains is only named."""
+    explained = [what for what, why in lacks.items() if any(why in text for text in separation)]
+    others = [f"{what} ({why})" for what, why in lacks.items() if what not in explained]
+    return "; ".join(([f"limits of {', '.join(explained)} (see below)"] if explained else []) + others)
 
 
 def _gpu_row(gpu: GpuView) -> tuple[str, ...]:

@@ -11,12 +11,13 @@ from corral.cli.amounts import amounts_text, gpus_text, parse_amounts
 from corral.cli.errors import Complaint
 from corral.cli.lazy import Noun
 from corral.cli.option_types import Span, span_ms
-from corral.cli.render import Field, Listing, gpu_hours, print_line, print_note, style, write_json
+from corral.cli.render import Field, Listing, ago, clock, gpu_hours, print_line, print_note, style, write_json
 from corral.cli.session import connected
 
 if TYPE_CHECKING:
     from corral.client.blocking import Client
     from corral.wire.api.cluster import QueueBody, QueueView
+    from corral.wire.api.live import LinePlace
 
 
 def _indented(queue: QueueView) -> str:
@@ -40,6 +41,23 @@ QUEUES: Listing[QueueView] = Listing(
         "weight": Field(lambda queue: str(queue.terms.weight), right=True, value=lambda queue: queue.terms.weight),
     },
     ("name", "used", "guarantee", "limit", "borrowed", "gpu_milli_pending", "gangs_running", "gangs_waiting"),
+)
+
+
+LINE: Listing[LinePlace] = Listing(
+    {
+        "place": Field(lambda gang: str(gang.place), title="#", right=True),
+        "gang": Field(lambda gang: gang.gang),
+        "name": Field(lambda gang: gang.name or "-", shrinks=True),
+        "queue": Field(lambda gang: gang.queue, shrinks=True),
+        "user": Field(lambda gang: gang.user),
+        "priority": Field(lambda gang: str(gang.priority), right=True),
+        "gpus": Field(lambda gang: str(gang.gpus), right=True),
+        "waiting_since_ms": Field(lambda gang: ago(gang.waiting_since_ms), title="WAITS", right=True),
+        "starts_ms": Field(lambda gang: clock(gang.starts_ms) if gang.starts_ms else "", title="STARTS"),
+        "reason": Field(lambda gang: gang.reason, shrinks=True),
+    },
+    ("place", "gang", "name", "queue", "user", "priority", "gpus", "waiting_since_ms", "starts_ms", "reason"),
 )
 
 
@@ -88,6 +106,24 @@ def show(name: str, as_json: bool) -> None:
             print_line(f"{style(title, dim=True)}{' ' * (12 - len(title))}{text}")
 
 
+@queue.command("line")
+@click.argument("name", required=False)
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), metavar="N", default=50, show_default=True, help="Show at most N gangs."
+)
+@LINE.options
+def show_line(name: str | None, limit: int, fields: str | None, as_json: bool) -> None:
+    """List waiting gangs in the order in which they are served, with the reason why each waits.
+
+    With NAME only those of that queue and its children; they keep their places among all.
+    """
+    with connected() as client:
+        found = client.line(queue=name, limit=limit)
+    LINE.write(found.gangs, fields, as_json, empty="nothing waits to be served")
+    if len(found.gangs) == limit and not as_json:
+        print_note(f"the first {limit} of {found.waiting}; --limit shows more", dim=True)
+
+
 @queue.command("set")
 @click.argument("name")
 @click.option("--guarantee", metavar="gpus=8,...", default=None, help="Always available to the queue.")
@@ -125,7 +161,7 @@ def show(name: str, as_json: bool) -> None:
     type=click.IntRange(min=0),
     metavar="N",
     default=None,
-    help="Time sharing: length of a turn as a multiple of the cost of a switch; 0: off.",
+    help="Shortest turn before a job yields to an equal, in multiples of the cost of a switch; 0: never yields.",
 )
 @click.option("--budget", metavar="GPUHOURS/TIME", default=None, help="GPU-hours per window, for example 1000h/30d.")
 def set_queue(name: str, **given: Any) -> None:

@@ -134,6 +134,7 @@ def run_agent(
     from corral.agent.own_address import own_address
     from corral.agent.renewal import CredentialRenewal
     from corral.agent.startup import Busy, begin
+    from corral.agent.step_relay import StepRelay
     from corral.cli.serve.machine_settings import container_settings, local_settings
 
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
@@ -154,6 +155,9 @@ def run_agent(
     except Busy as error:
         raise Complaint(str(error), "stop it first: systemctl stop corral-agent", exit_code=FAULT) from None
     asked, running.is_lent = threading.Event(), leave_ms is not None
+    relay = StepRelay(str(folder / "run"), servers)
+    relay.begin()
+    running.on_streams = relay.answer
 
     def use(token: str) -> None:
         servers.use(token)
@@ -173,6 +177,7 @@ def run_agent(
     if leave_ms is not None and running.failed is None:
         running.leave(leave_ms)
     renewal.stop()
+    relay.stop()
     running.stop()
     if running.failed is not None:
         hint = f"run corral node token {credential.node} on the server, then corral node join --replace here"

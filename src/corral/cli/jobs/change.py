@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 from corral.cli.errors import NOT_FOUND, REFUSED, Complaint
-from corral.cli.jobs.names import job_name
+from corral.cli.jobs.names import ALIVE, SAME_STATES, job_name
 from corral.cli.option_types import Span, Words
 from corral.cli.render import count, now_ms, print_line, print_note
 from corral.cli.session import connected
@@ -19,14 +19,21 @@ if TYPE_CHECKING:
     from corral.wire.api.jobs import ChangeJobsAnswer
 
 EVERYONE = "*"
-_STATES = ("waiting", "starting", "running", "stopping")
 _LINES_MAX = 20  # lines about single jobs
 
 _jobs = click.argument("jobs", nargs=-1, metavar="[JOB]...")
 _panel: dict[str, Any] = {"panel": "Filter"}
 _FILTERS = (
     click.option("--name", "-n", metavar="NAME", help="Jobs with this name; may end in *.", **_panel),
-    click.option("--state", "-s", "states", type=Words(*_STATES), default=(), help="Jobs in these states.", **_panel),
+    click.option(
+        "--state",
+        "-s",
+        "states",
+        type=Words(*ALIVE, same=SAME_STATES),
+        default=(),
+        help="Jobs in these states.",
+        **_panel,
+    ),
     click.option(
         "--user", "-u", metavar="NAME", help="Jobs of this user; '*': of all users. Default: yours.", **_panel
     ),
@@ -106,7 +113,7 @@ def _priority(words: tuple[str, ...]) -> tuple[int, tuple[str, ...]]:
 
     first, *jobs = words if words[0] in PRIORITIES or words[-1] not in PRIORITIES else (words[-1], *words[:-1])
     if first not in PRIORITIES and not first.removeprefix("-").isdecimal():
-        raise Complaint(f"{first!r} is not a priority", "write it like: corral priority high 25")
+        raise Complaint(f"{first!r} is not a priority", "write low, normal, high or a number: corral priority high 25")
     return PRIORITIES[first] if first in PRIORITIES else int(first), tuple(jobs)
 
 
@@ -114,7 +121,8 @@ def _change(change: str, jobs: tuple[str, ...], given: dict[str, Any], done: tup
     wanted = _filter(given)
     if bool(jobs) == bool(wanted):
         what = "both jobs and filters are given" if jobs else "no jobs are named"
-        raise Complaint(what, f"corral {change} 35, corral {change} '35[3-9]', or corral {change} --name 'sweep*'")
+        verb = f"corral {change} high" if change == "priority" else f"corral {change}"
+        raise Complaint(what, f"{verb} 35, {verb} '35[3-9]', or {verb} --name 'sweep*'")
     with connected() as client:
         if len(jobs) == 1:
             _change_one(client, change, job_name(jobs[0]), **more)

@@ -18,20 +18,56 @@ from corral.wire.environment.export import with_environment
 from corral.wire.environment.python import NoPython, python_environment, python_note
 
 if TYPE_CHECKING:
+    from datetime import tzinfo
+
     from corral.wire.job.job_files import Exporter, Parsed
 
 STDIN = "-"
 
 
 def job_documents(
-    words: Sequence[str], command: Sequence[str] | None, over: dict[str, Any], venv: str = "", *, quiet: bool = False
+    words: Sequence[str],
+    command: Sequence[str] | None,
+    over: dict[str, Any],
+    venv: str = "",
+    *,
+    slurms: Sequence[str] = (),
+    quiet: bool = False,
 ) -> list[Parsed]:
     """The jobs to submit. Raises one ``Complaint`` with all errors in them. ``venv``: the Python environment to use.
-    ``quiet``: do not say which Python they will have."""
+    ``slurms``: options of sbatch. ``quiet``: do not say which Python they will have."""
+    if slurms:
+        keys, wrap = _of_slurm(slurms)
+        over = keys | over
+        if wrap and command is None and not words:
+            command = [wrap]
     jobs = _read_documents(words, command, over, _exporter(venv))
     if not quiet and (note := python_note(jobs[0].document, os.environ)):
         print_note(note, dim=True)
     return jobs
+
+
+def _of_slurm(slurms: Sequence[str]) -> tuple[dict[str, Any], str]:
+    """The keys that options of sbatch set, and the command line of ``--wrap``."""
+    from corral.wire.job.sbatch import read_options
+
+    options = read_options(slurms, now_ms=now_ms(), zone=_zone())
+    if options.faults:
+        split = [(fault.why.rpartition(": "), fault.hint) for fault in options.faults]
+        raise BadFile([(what or "options", why, hint) for (what, _, why), hint in split])
+    for note in options.notes:
+        print_note(f"note: {note.what}: {note.why}", dim=True)
+    if limit := options.document.get("time_limit"):
+        print_note(f"note: --time: without a unit it is minutes, as in sbatch: {limit}", dim=True)
+    return options.document, options.wrap
+
+
+def _zone() -> tzinfo:
+    from datetime import datetime
+
+    zone = datetime.now().astimezone().tzinfo
+    assert zone is not None, "astimezone sets a time zone"
+    return zone
 
 
 def _exporter(venv: str) -> Exporter:
@@ -89,12 +125,8 @@ def _from_text(
     from corral.wire.job.job_files import is_script, read_job_file
 
     if is_script(text):
-        from datetime import datetime
-
         from corral.wire.job.sbatch import read_sbatch
 
-        zone = datetime.now().astimezone().tzinfo
-        assert zone is not None, "astimezone sets a time zone"
         return [
             read_sbatch(
                 text,
@@ -104,7 +136,7 @@ def _from_text(
                 defaults=usual,
                 overrides=over,
                 exporter=exporter,
-                zone=zone,
+                zone=_zone(),
             )
         ]
     if words:

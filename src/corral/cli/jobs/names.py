@@ -9,6 +9,15 @@ from corral.cli.errors import Complaint
 if TYPE_CHECKING:
     from corral.wire.api.selector import Selector
 
+ALIVE = ("waiting", "starting", "running", "stopping")
+OVER = ("succeeded", "failed", "cancelled")
+#: States as Slurm, Kubernetes and others name them.
+SAME_STATES = {
+    "pending": "waiting", "queued": "waiting", "pd": "waiting", "r": "running", "completing": "stopping",
+    "cg": "stopping", "completed": "succeeded", "cd": "succeeded", "done": "succeeded", "f": "failed",
+    "ca": "cancelled", "canceled": "cancelled",
+}  # fmt: skip
+
 
 def selector_of(job: str) -> Selector:
     from corral.wire.api.selector import BadSelector, parse

@@ -14,6 +14,7 @@ from typing import Any
 import rich_click as click
 
 from corral.cli.errors import Complaint
+from corral.cli.sbatch_options import SBATCH, take_slurm
 from corral.wire.environment.export import ACTIVE
 
 COMMAND = "corral.command"  # key of ctx.meta with the words after --
@@ -51,7 +52,8 @@ class JobCommand(click.RichCommand):
             at = args.index("--")
             ctx.meta[COMMAND] = tuple(args[at + 1 :])
             args = args[:at]
-        return super().parse_args(ctx, _with_venv(args))
+        args, ctx.meta[SBATCH] = take_slurm(_with_venv(args), self.get_params(ctx), starts_tasks=self.name == "run")
+        return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         return [*super().collect_usage_pieces(ctx), "[-- COMMAND...]"]
@@ -97,7 +99,7 @@ def stated(given: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of a job document that were given as options, as JSON values."""
     from corral.wire.job.shorthand import document_of
 
-    for name in ("label", "secret"):
+    for name in ("label", "secret", "resource"):
         for pair in given[name]:
             if "=" not in pair:
                 raise Complaint(f"--{name} cannot be {pair!r}", "write it like NAME=value")

@@ -80,6 +80,7 @@ def _when(answer: DryRunAnswer) -> list[str]:
             lines.append(style(f"it starts after preempting: {', '.join(victims)}", fg="yellow"))
         else:
             expected = f"; expected {ahead(gang.starts_ms, answer.at_ms)}" if gang.starts_ms else ""
+            expected += f": {gang.starts_note}" if gang.starts_note else ""
             lines.append(style(f"it waits{expected}", fg="yellow"))
             lines += [f"  - {reason.text}" for reason in gang.reasons]
             lines += [f"  try: {change.text}" for change in gang.changes]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 from corral.cli.errors import Complaint
+from corral.cli.jobs.names import ALIVE, OVER, SAME_STATES
 from corral.cli.jobs.waiting import progress, waiting_text
 from corral.cli.option_types import Span, Words
 from corral.cli.render import (
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from corral.client.blocking import Client
     from corral.wire.api.jobs import JobSummary
 
-ALIVE = ("waiting", "starting", "running", "stopping")
-OVER = ("succeeded", "failed", "cancelled")
 _USUAL = ("id", "name", "queue", "user", "state", "gpus", "age", "time", "where")
 
 
@@ -46,13 +45,14 @@ def _state(job: JobSummary) -> str:
     if job.held and job.state == "waiting":
         return state_text("waiting", "(held)")
     if job.state == "failed":
-        return state_text("failed", f"({job.failure or job.exit_code})")
+        is_its_own = job.failure in (None, "user_error")
+        return state_text("failed", f"(exit {job.exit_code})" if is_its_own else f"({job.failure})".replace("_", " "))
     return state_text(job.state)
 
 
 def _gpus(job: JobSummary) -> str:
     """What it requests; of an array that has not ended, what it holds of that."""
-    return f"{job.gpus_held}/{job.gpus}" if job.array_size and job.state in ALIVE else str(job.gpus)
+    return f"{job.gpus_held}/{job.gpus}" if job.gpus and job.array_size and job.state in ALIVE else str(job.gpus)
 
 
 def _nodes(job: JobSummary) -> str:
@@ -61,10 +61,10 @@ def _nodes(job: JobSummary) -> str:
 
 
 def _where(job: JobSummary) -> str:
-    """Where it runs; if it waits, why, and when it is expected to start."""
+    """Where it runs; if it waits, why, and when it is expected to start; if it failed, what failed first."""
     if job.nodes:
         return _nodes(job)
-    return f"({waiting_text(job)})" if job.reason else job.why
+    return f"({waiting_text(job)})" if job.reason else job.why if job.why != job.state else ""
 
 
 JOBS: Listing[JobSummary] = Listing(
@@ -107,7 +107,13 @@ JOBS: Listing[JobSummary] = Listing(
     "--queue", "-q", metavar="QUEUE", default=None, help="Only jobs of this queue and its children.", panel="Which"
 )
 @click.option(
-    "--state", "-s", "states", type=Words(*ALIVE, *OVER), default=(), help="Only jobs in these states.", panel="Which"
+    "--state",
+    "-s",
+    "states",
+    type=Words(*ALIVE, *OVER, same=SAME_STATES),
+    default=(),
+    help="Only jobs in these states.",
+    panel="Which",
 )
 @click.option(
     "--name", "-n", metavar="NAME", default=None, help="Only jobs with this name; may end in *.", panel="Which"

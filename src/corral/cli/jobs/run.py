@@ -8,6 +8,7 @@ import rich_click as click
 
 from corral.cli.jobs.options import COMMAND, JobCommand, stated
 from corral.cli.render import print_note
+from corral.cli.sbatch_options import SBATCH
 from corral.cli.session import connected
 
 
@@ -26,11 +27,14 @@ def run(ctx: click.RichContext, /, words: tuple[str, ...], **given: Any) -> int:
     from corral.cli.jobs.documents import job_documents
     from corral.cli.jobs.submit import send
 
-    jobs = job_documents(words, ctx.meta.get(COMMAND), stated(given), given["venv"], quiet=given["quiet"])
+    jobs = job_documents(
+        words, ctx.meta.get(COMMAND), stated(given), given["venv"], slurms=ctx.meta[SBATCH], quiet=given["quiet"]
+    )
     if len(jobs) != 1:
         raise Complaint(f"run takes one job, and the file has {len(jobs)}", "use corral submit for several jobs")
     with connected(patience_s=60.0) as client:
         (answer,) = send(client, jobs)
         if not given["quiet"]:
-            print_note(f"job {answer.id} submitted to {answer.queue}; Ctrl-C detaches", bold=True)
+            name = f" ({answer.name})" if answer.name else ""
+            print_note(f"job {answer.id}{name} submitted to {answer.queue}; Ctrl-C detaches", bold=True)
         return attach(client, answer.id, answer.seq - 1, given["quiet"])

@@ -9,6 +9,7 @@ import rich_click as click
 from corral.cli.errors import WOULD_WAIT, Complaint
 from corral.cli.jobs.options import COMMAND, JobCommand, stated
 from corral.cli.render import count, print_line, print_note, write_json
+from corral.cli.sbatch_options import SBATCH
 from corral.cli.session import connected
 
 if TYPE_CHECKING:
@@ -35,7 +36,9 @@ def submit(ctx: click.RichContext, /, words: tuple[str, ...], **given: Any) -> i
     """
     from corral.cli.jobs.documents import job_documents
 
-    jobs = job_documents(words, ctx.meta.get(COMMAND), stated(given), given["venv"], quiet=given["parsable"])
+    jobs = job_documents(
+        words, ctx.meta.get(COMMAND), stated(given), given["venv"], slurms=ctx.meta[SBATCH], quiet=given["parsable"]
+    )
     with connected() as client:
         if given["dry_run"]:
             return _dry_run(client, jobs, given["as_json"])
@@ -55,12 +58,30 @@ def send(client: Client, jobs: Sequence[Parsed], key: str = "") -> Sequence[Subm
 
     try:
         if len(jobs) == 1:
-            return [client.submit(jobs[0].document, key=key, export="NONE")]
+            return [_submit_one(client, jobs[0], key)]
         return client.submit_many([job.document for job in jobs], key=key, export="NONE").jobs
     except Problem as problem:
         if not problem.faults:
             raise
         raise placed(jobs, problem.faults, len(jobs) > 1) from None
+
+
+def _submit_one(client: Client, job: Parsed, key: str) -> SubmitAnswer:
+    """A script for Slurm may name an account or a partition that is no queue here: then its other name is tried, then
+    the default queue."""
+    from corral.client.errors import Problem
+
+    document = dict(job.document)
+    labels = document.get("labels", {}) if document.get("compat") == "slurm" else {}
+    others = [labels[name] for name in ("slurm.partition",) if labels.get(name)] + ["default"] if labels else []
+    while True:
+        try:
+            return client.submit(document, key=key, export="NONE")
+        except Problem as problem:
+            if not others or problem.code != "no_such_queue":
+                raise
+            missing, document["queue"] = document.get("queue", ""), others.pop(0)
+            print_note(f"note: there is no queue {missing}; trying {document['queue']}", dim=True)
 
 
 def _print_submitted(answers: Sequence[SubmitAnswer], given: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from corral.cli.render import ahead, cut, now_ms, print_note, style, terminal_columns, write_note
+from corral.duration_text import without_spans
 
 if TYPE_CHECKING:
     from corral.client.blocking import Client
@@ -36,7 +37,10 @@ def progress(counts: GangCounts) -> str:
 def waiting_text(job: JobSummary, now: int | None = None) -> str:
     """Why a job waits, and when it is expected to start."""
     now = now_ms() if now is None else now
-    return job.reason + (f"; expected to start {ahead(job.starts_ms, now)}" if job.starts_ms else "")
+    if not job.starts_ms:
+        return job.reason
+    note = f": {job.starts_note}" if job.starts_note else ""
+    return f"{job.reason}; expected to start {ahead(job.starts_ms, now)}{note}"
 
 
 class WaitingLine:
@@ -95,8 +99,9 @@ class WaitingLine:
             write_note(style(self._line, stream=sys.stderr, fg="yellow"))
             return
         reason, starts = self._told
-        if job.reason != reason or abs((job.starts_ms or 0) - starts) > _SOON_MS:
-            self._told = (job.reason, job.starts_ms or 0)
+        news = without_spans(job.reason)
+        if news != reason or abs((job.starts_ms or 0) - starts) > _SOON_MS:
+            self._told = (news, job.starts_ms or 0)
             print_note(text)
 
     def _erase(self) -> None:

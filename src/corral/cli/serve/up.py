@@ -147,6 +147,14 @@ def _watched(node: NodeSpec, folder: Path, config: Config) -> Backend:
     return WatchedBackend(backend, Monitor(node, folder, config.health)) if config.health.is_on else backend
 
 
+def _check_policy(name: str) -> None:
+    from corral.cli.errors import unknown
+    from corral.policy.catalog import CATALOG, PUBLISHED_NAMES
+
+    if name not in (*CATALOG, *PUBLISHED_NAMES):
+        raise unknown("policy", name, CATALOG)
+
+
 def _serve(options: Options, backend: Backend, folder: Path) -> int:
     from corral.cli.serve.detached import announce
     from corral.server.main import CannotStart, serve
@@ -204,6 +212,8 @@ def _options(config: Config, folder: Path, given: dict[str, Any]) -> Options:
     if is_open and not given["allow_plain_http"]:
         what = f"{host} is reachable from other machines, and tokens would be sent unencrypted"
         raise Complaint(what, "give --tls-cert and --tls-key, or --allow-plain-http")
+    if given["policy"]:
+        _check_policy(given["policy"])
     return Options(
         data=folder,
         database=_database(given["database"] or config.database),
@@ -239,6 +249,7 @@ def _options(config: Config, folder: Path, given: dict[str, Any]) -> Options:
             job_limits=config.limits,
             default_queue=config.default_queue,
             audit_reads=config.audit.reads,
+            sign_in=config.sign_in,
         ),
     )
 

@@ -12,6 +12,8 @@ COMMANDS = {
     "list": "corral.cli.sim.workloads:list_workloads",
     "policies": "corral.cli.sim.policies:policies",
     "generate": "corral.cli.sim.generate:generate",
+    "batch": "corral.cli.sim.batch_sim:batch",
+    "training": "corral.cli.sim.training:training",
 }
 
 

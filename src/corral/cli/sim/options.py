@@ -99,8 +99,8 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--time-share",
         type=click.IntRange(min=0),
         metavar="N",
-        default=0,
-        help="Time sharing: length of a turn as a multiple of the cost of a switch; 0: off.",
+        default=8,  # that of queues
+        help="Shortest turn before a job yields to an equal, in multiples of the cost of a switch; 0: never yields.",
     ),
     asked_option("--guarantee", type=Counted(), metavar="TEAM=GPUS", multiple=True, help="Guaranteed GPUs of a team."),
     asked_option("--whole-nodes", is_flag=True, help="Jobs larger than a node take whole nodes."),

@@ -9,7 +9,9 @@ from corral.client.call import Talk
 from corral.client.errors import ClientError
 from corral.client.handles.requests import why_call
 from corral.client.retry import Patient, answered
+from corral.duration_text import without_spans
 from corral.wire.api.jobs import JobView
+from corral.wire.api.words import ENDED
 
 #: True: lines on standard error; a function is called with each line.
 Progress = bool | Callable[[str], None]
@@ -24,13 +26,14 @@ class ProgressLines:
         self._last = ""
 
     def tell(self, client: Patient, view: JobView) -> Talk[None]:
-        line = f"job {view.id} is {view.state}"
+        line = f"job {view.id} {'' if view.state in ENDED else 'is '}{view.state}"
         if view.state == "waiting":
             line += yield from _reason(client, view.id)
         elif view.state == "failed":
             line += f": {view.why or view.failure}"
-        if line != self._last:
-            self._last = line
+        news = without_spans(line)
+        if news != self._last:
+            self._last = news
             self._say(line)
 
 

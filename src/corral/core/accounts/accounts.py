@@ -42,11 +42,13 @@ class UserRemoved(_Event, frozen=True, gc=False, tag=True):
 
 
 class RoleGranted(_Event, frozen=True, gc=False, tag=True):
-    """A user got a role in a queue and all below it; the queue ``""`` is the whole cluster."""
+    """A user got a role in a queue and all below it; the queue ``""`` is the whole cluster. ``by``: the identity
+    provider whose groups give it; empty: a user granted it."""
 
     user: str
     role: Role
     queue: str = ""
+    by: str = ""
 
 
 class RoleRevoked(_Event, frozen=True, gc=False, tag=True):
@@ -56,7 +58,8 @@ class RoleRevoked(_Event, frozen=True, gc=False, tag=True):
 
 
 class TokenIssued(_Event, frozen=True, gc=False, tag=True):
-    """``digest``: SHA-256 of the secret part. ``scope``: the verbs it is valid for; empty: all that its user may do."""
+    """``digest``: SHA-256 of the secret part. ``scope``: the verbs it is valid for; empty: all that its user may do.
+    ``session_of``: it is a session of a browser, signed in with this token, and ends with it; empty: it is a token."""
 
     token: str
     user: str
@@ -64,6 +67,7 @@ class TokenIssued(_Event, frozen=True, gc=False, tag=True):
     name: str = ""
     scope: tuple[str, ...] = ()
     expires_ms: int | None = None
+    session_of: str = ""
 
 
 class TokenRevoked(_Event, frozen=True, gc=False, tag=True):
@@ -86,6 +90,35 @@ class SecretSet(_Event, frozen=True, gc=False, tag=True):
 class SecretRemoved(_Event, frozen=True, gc=False, tag=True):
     secret: str
     queue: str
+
+
+class UserLinked(_Event, frozen=True, gc=False, tag=True):
+    """From now on the user signs in with this identity provider. ``subject``: the provider's name for the person;
+    empty: the first one that signs in with this user name."""
+
+    user: str
+    provider: str
+    subject: str = ""
+
+
+class SignedIn(_Event, frozen=True, gc=False, tag=True):
+    """A user signed in. ``proof``: digest of the token that was presented and cannot be presented again before
+    ``proof_until_ms``; empty: the server got it from the provider itself."""
+
+    user: str
+    provider: str
+    subject: str
+    proof: str = ""
+    proof_until_ms: int = 0
+
+
+class SignInRefused(_Event, frozen=True, gc=False, tag=True):
+    """A person or program whose identity a provider confirmed was refused. Changes nothing; kept for audits."""
+
+    provider: str
+    subject: str
+    user: str
+    why: str
 
 
 class AccessRefused(_Event, frozen=True, gc=False, tag=True):
@@ -116,6 +149,9 @@ AccountEvent = (
     | AccessRefused
     | TokensExpired
     | Read
+    | UserLinked
+    | SignedIn
+    | SignInRefused
 )
 
 
@@ -123,7 +159,9 @@ class User(Struct):
     name: str
     account: str = ""
     disabled: bool = False
-    roles: dict[tuple[str, Role], None] = field(default_factory=dict)  # (queue, role)
+    roles: dict[tuple[str, Role], str] = field(default_factory=dict)  # (queue, role) -> ``RoleGranted.by``
+    provider: str = ""  # that the user signs in with; empty: with tokens only
+    subject: str = ""
 
 
 class Token(Struct, frozen=True, gc=False):
@@ -134,6 +172,7 @@ class Token(Struct, frozen=True, gc=False):
     scope: tuple[str, ...]
     issued_ms: int
     expires_ms: int | None
+    session_of: str = ""
 
 
 class Accounts:
@@ -143,11 +182,12 @@ class Accounts:
         self.users: dict[str, User] = {}
         self.tokens: dict[str, Token] = {}
         self.secrets: dict[tuple[str, str], int] = {}  # (queue, name) -> when it was set
+        self.proofs: dict[str, int] = {}  # digests of tokens of providers that were used -> until when they are kept
         self.version = 0  # increases with every change of rights
 
     def apply(self, event: AccountEvent) -> None:
         _FOLDS[type(event)](self, event)
-        if not isinstance(event, SecretSet | SecretRemoved | AccessRefused | Read):
+        if not isinstance(event, SecretSet | SecretRemoved | AccessRefused | Read | SignedIn | SignInRefused):
             self.version += 1
 
 
@@ -162,7 +202,7 @@ def _user_removed(accounts: Accounts, event: UserRemoved) -> None:
 
 
 def _role_granted(accounts: Accounts, event: RoleGranted) -> None:
-    accounts.users[event.user].roles[event.queue, event.role] = None
+    accounts.users[event.user].roles[event.queue, event.role] = event.by
 
 
 def _role_revoked(accounts: Accounts, event: RoleRevoked) -> None:
@@ -171,7 +211,14 @@ def _role_revoked(accounts: Accounts, event: RoleRevoked) -> None:
 
 def _token_issued(accounts: Accounts, event: TokenIssued) -> None:
     accounts.tokens[event.token] = Token(
-        event.token, event.user, event.digest, event.name, event.scope, event.at_ms, event.expires_ms
+        event.token,
+        event.user,
+        event.digest,
+        event.name,
+        event.scope,
+        event.at_ms,
+        event.expires_ms,
+        event.session_of,
     )
 
 
@@ -192,7 +239,19 @@ def _secret_removed(accounts: Accounts, event: SecretRemoved) -> None:
     accounts.secrets.pop((event.queue, event.secret), None)
 
 
-def _no_change(_accounts: Accounts, _event: AccessRefused | Read) -> None:
+def _user_linked(accounts: Accounts, event: UserLinked) -> None:
+    user = accounts.users[event.user]
+    user.provider = event.provider
+    user.subject = event.subject
+
+
+def _signed_in(accounts: Accounts, event: SignedIn) -> None:
+    if event.proof:
+        accounts.proofs = {proof: until for proof, until in accounts.proofs.items() if until > event.at_ms}
+        accounts.proofs[event.proof] = event.proof_until_ms
+
+
+def _no_change(_accounts: Accounts, _event: AccessRefused | Read | SignInRefused) -> None:
     """These events are only for readers of the journal."""
 
 
@@ -208,4 +267,7 @@ _FOLDS: dict[type, Callable[[Accounts, Any], None]] = {
     AccessRefused: _no_change,
     TokensExpired: _tokens_expired,
     Read: _no_change,
+    UserLinked: _user_linked,
+    SignedIn: _signed_in,
+    SignInRefused: _no_change,
 }

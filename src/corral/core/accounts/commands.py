@@ -58,7 +58,7 @@ def grant(accounts: Accounts, user: str, role: Role, queue: str, queues: Collect
         return _no_user(user)
     if queue and queue not in queues:
         return Refusal("no_such_queue", f"there is no queue {queue!r}", field="queue")
-    if (queue, role) in accounts.users[user].roles:
+    if accounts.users[user].roles.get((queue, role)) == "":
         return []
     return [a.RoleGranted(now_ms, user, role, queue)]
 
@@ -83,6 +83,7 @@ def issue_token(
     scope: tuple[str, ...],
     expires_ms: int | None,
     now_ms: int,
+    session_of: str = "",
 ) -> Answer:
     if user not in accounts.users:
         return _no_user(user)
@@ -97,7 +98,7 @@ def issue_token(
     over = _expired(theirs, now_ms) if len(theirs) >= TOKENS_MAX else []
     if len(theirs) - sum(len(each.tokens) for each in over) >= TOKENS_MAX:
         return Refusal("too_many_tokens", f"{user} has {TOKENS_MAX} tokens, which is the limit", "revoke some first")
-    return [*over, a.TokenIssued(now_ms, token, user, digest, name, scope, expires_ms)]
+    return [*over, a.TokenIssued(now_ms, token, user, digest, name, scope, expires_ms, session_of)]
 
 
 def drop_expired_tokens(accounts: Accounts, now_ms: int) -> Answer:

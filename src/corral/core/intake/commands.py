@@ -132,7 +132,7 @@ def _over_hard_limit(state: State, spec: JobSpec, charge: Mapping[str, int]) -> 
                 raised = stated + sum(max(0, amount_of(change.limit, dimension) or 0) for change in terms.changes)
                 if asked > raised:
                     why = f"{wanted}; the limit of queue {name or 'cluster'} is {quantity(dimension, stated)}"
-                    return Refusal("over_queue_limit", why, "request less", "queue")
+                    return Refusal("over_queue_limit", why, "request less, or use another queue: corral queue", "queue")
         for budget in budgets if dimension == GPU_MILLI else ():
             most = most_in_a_window(budget, asked, expected_ms)
             if most > budget.gpu_ms:
@@ -141,7 +141,7 @@ def _over_hard_limit(state: State, spec: JobSpec, charge: Mapping[str, int]) -> 
         mine = amount_of(queues[spec.queue].spec.user_limit, dimension)
         if mine is not None and asked > mine:
             why = f"{wanted}; the limit of a user in {spec.queue} is {quantity(dimension, mine)}"
-            return Refusal("over_user_limit", why, "request less", "queue")
+            return Refusal("over_user_limit", why, "request less, or use another queue: corral queue", "queue")
     return None
 
 
@@ -285,7 +285,7 @@ def _queue_fault(state: State, spec: QueueSpec) -> Refusal | None:
         return Refusal("bad_name", f"{spec.name!r} is not a valid queue name", "use org/team/project", "name")
     if spec.parent not in state.queues.queues:
         why = f"there is no queue {spec.parent!r}, the parent of {spec.name!r}"
-        return Refusal("no_such_queue", why, "create it first", "name")
+        return Refusal("no_such_queue", why, f"create it first: corral queue set {spec.parent}", "name")
     stated: dict[str, Amounts] = {
         "guarantee": spec.guarantee,
         "limit": spec.limit,

@@ -22,7 +22,7 @@ def cancel(state: State, gangs: Sequence[str], now_ms: int, at_once: bool = Fals
     found: list[e.Event] = []
     for gang in _unfinished(state, gangs):
         found += _cancelled(state, gang, now_ms, at_once)
-    return found or Refusal("job_over", f"{named(gangs)} {_has(gangs)} already ended or being cancelled")
+    return found or Refusal("job_over", f"{named(gangs)} {_has(gangs)} already ended or been cancelled")
 
 
 def _cancelled(state: State, gang: Gang, now_ms: int, at_once: bool) -> list[e.Event]:

@@ -79,7 +79,7 @@ def _no_such_gpu(empty: Capacity, task: TaskDemand) -> Refusal:
         return Refusal(
             "no_such_gpu_model",
             f"there is no GPU of model {' or '.join(task.models)}",
-            f"models in this cluster: {', '.join(models)}",
+            f"models in this cluster: {', '.join(models)}; for a number of GPUs write it like 2 or 2x{models[0]}",
             "models",
         )
     sizes = [gpu.vram_mib for gpu in gpus if not task.models or gpu.model in task.models]
@@ -105,7 +105,7 @@ def _short_of_a_task(empty: Capacity, task: TaskDemand) -> Iterator[str]:
     for name, asked in task.amounts:
         stated = [amount for node in topology.nodes for key, amount in node.amounts if key == name]
         if not stated:
-            yield f"a task requests {quantity(name, asked)}; no node states that it has any"
+            yield f"a task requests {quantity(name, asked)}; no node declares any"
         elif max(stated) < asked:
             yield f"a task requests {quantity(name, asked)}; the largest node has {quantity(name, max(stated))}"
 
@@ -114,6 +114,9 @@ def _too_many_tasks(empty: Capacity, demand: Demand, wanted: int, room: int) -> 
     """A node can hold one task, but all nodes together cannot hold all of them at once."""
     task, topology = demand.task, empty.topology
     if demand.spread and sum(slots(empty, replace(demand, spread=""))) >= wanted:
+        if demand.spread == NODE_LEVEL and demand.spread_max == 1:
+            why = f"the job requests {wanted} nodes; {room} {'has' if room == 1 else 'have'} enough for a task"
+            return Refusal("cluster_too_small", why, "request fewer nodes, or tasks that may share a node", "tasks")
         why = f"spread over {demand.spread} leaves room for {room} of {wanted} tasks"
         return Refusal("cluster_too_small", why, "request fewer tasks, or relax `spread`", "tasks")
     has = {GPU_MILLI: 0} if task.gpus else {}

@@ -170,7 +170,12 @@ def guarantee_fault(tree: QueueTree, spec: QueueSpec, may_create: bool, now_ms: 
                         f"the guarantees below queue {name} would be {quantity(dimension, below)}, "
                         f"but it has {quantity(dimension, has)}"
                     )
-                    return Refusal("guarantees_exceed_parent", why, "request less", "guarantee")
+                    return Refusal(
+                        "guarantees_exceed_parent",
+                        why,
+                        f"guarantee less, or first raise the guarantee of {name}",
+                        "guarantee",
+                    )
             is_shared_out = any(name != spec.name for name in stating)
             if (
                 not may_create

@@ -18,7 +18,7 @@ import msgspec
 
 from corral.health.probes.gpu_probe import CANNOT_TRY
 from corral.health.readings import ProbeReading, SiteReading
-from corral.runtime.gpus import visibility
+from corral.runtime.gpu_visibility import visibility
 
 _OUTPUT_MAX = 4_000
 

@@ -76,9 +76,10 @@ class Patience:
 
     def has_had_its_turn(self, gang: Gang) -> bool:
         """Where time is shared, a gang that has run already gets no reservation until it has waited longer than
-        ``patience``, so that nothing is kept free for it."""
+        ``patience``, so that nothing is kept free for it. If it has one, it keeps it."""
         is_early = self._since_ms is None or gang.waiting_since_ms > self._since_ms
-        return is_early and gang.served_gpu_ms > 0 and self._state.queues.queues[gang.queue].spec.time_share > 0
+        is_returning = gang.served_gpu_ms > 0 and gang.id not in self._state.reservations
+        return is_early and is_returning and self._draft.snapshot.shares_time(gang.priority)
 
     def rests_until_ms(self, gang: Gang, charge: Mapping[str, int]) -> int:
         """Until when no other gang of its pool and priority goes before its turn if this one does, with this charge:

@@ -33,6 +33,8 @@ def repair(draft: Draft, gang: Gang) -> Repair | Evict:
     if missing:
         for at, seat in zip(missing, _replacements(draft, gang, seats, len(missing)), strict=False):
             seats[at] = seat
+    elif len(spares) < gang.demand.spares:
+        spares += _new_spares(draft, gang, [*seats, *spares], gang.demand.spares - len(spares))
     whole = [seat for seat in seats if seat is not None]
     if len(whole) < len(seats):
         sizes = [size for size in gang.demand.sizes() if size <= len(whole)]
@@ -64,6 +66,11 @@ def _replacements(draft: Draft, gang: Gang, seats: Sequence[Seat | None], count:
                 return ()
             return found
     return ()
+
+
+def _new_spares(draft: Draft, gang: Gang, seats: Sequence[Seat | None], lack: int) -> tuple[Seat, ...]:
+    """Free seats in place of spares that were used: as many as are missing, or at least one."""
+    return _replacements(draft, gang, seats, lack) or (_replacements(draft, gang, seats, 1) if lack > 1 else ())
 
 
 def _must_stay_within(topology: Topology, demand: Demand) -> int:

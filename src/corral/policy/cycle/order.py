@@ -9,7 +9,9 @@ from typing import Any, Protocol
 
 from corral.core.model import Gang
 from corral.core.queues.backlog import Backlog, BacklogEntry, Bucket
+from corral.core.snapshot import Snapshot
 from corral.policy.cycle.fairness import Shares
+from corral.policy.index import index_of
 
 Key = tuple[Any, ...]
 
@@ -37,7 +39,9 @@ class Order(Protocol):
 
     def user(self, shares: Shares, queue: str, user: str) -> Key: ...
 
-    def entry(self, entry: BacklogEntry, rank: int) -> Key: ...
+    def entry(self, snapshot: Snapshot, entry: BacklogEntry, place: int) -> Key:
+        """An entry among those of its user, with the gang at this position."""
+        ...
 
     def heads(self, backlog: Backlog, most: int) -> list[Gang]:
         """The first few gangs in order, if they are known without examining others."""
@@ -62,8 +66,8 @@ class ByArrival:
     def user(self, shares: Shares, queue: str, user: str) -> Key:
         return ()
 
-    def entry(self, entry: BacklogEntry, rank: int) -> Key:
-        return (rank,)
+    def entry(self, snapshot: Snapshot, entry: BacklogEntry, place: int) -> Key:
+        return (entry.rank(place),)
 
     def heads(self, backlog: Backlog, most: int) -> list[Gang]:
         found = [gang for ages in backlog.ages.values() for gang in ages.oldest(most)]
@@ -87,9 +91,9 @@ class ByPriority(ByArrival):
 class ByLength(ByArrival):
     """Shortest expected run first. Gangs without an estimate come last."""
 
-    def entry(self, entry: BacklogEntry, rank: int) -> Key:
+    def entry(self, snapshot: Snapshot, entry: BacklogEntry, place: int) -> Key:
         expected = entry.profile.expected_ms
-        return (expected is None, expected or 0, rank)
+        return (expected is None, expected or 0, entry.rank(place))
 
     def heads(self, backlog: Backlog, most: int) -> list[Gang]:
         return []
@@ -113,15 +117,17 @@ class ByShare:
     def user(self, shares: Shares, queue: str, user: str) -> Key:
         return (shares.user(queue, user), user)
 
-    def entry(self, entry: BacklogEntry, rank: int) -> Key:
-        return (rank,)
+    def entry(self, snapshot: Snapshot, entry: BacklogEntry, place: int) -> Key:
+        return (entry.rank(place),)
 
     def heads(self, backlog: Backlog, most: int) -> list[Gang]:
         return []
 
 
 class ByPriorityAndShare(ByShare):
-    """Gangs within their guarantee first, since they could reclaim it from any queue; then priority; then share."""
+    """Gangs within their guarantee first, since they could reclaim it from any queue; then priority; then share, of the
+    queue and of the user; then, where gangs yield to each other, the index: the least GPU time until one like it
+    ends; then age."""
 
     owners_first = True
 
@@ -130,3 +136,9 @@ class ByPriorityAndShare(ByShare):
 
     def at_least(self, priority: int) -> Key:
         return (-priority,)
+
+    def entry(self, snapshot: Snapshot, entry: BacklogEntry, place: int) -> Key:
+        index = 0
+        if snapshot.shares_time(entry.priority):
+            index = index_of(snapshot, snapshot.state.gangs[entry.gang(place)]) or 0
+        return (index, entry.rank(place))

@@ -28,7 +28,8 @@ from corral.policy.cycle.elastic import Most, drained, grow, growable, repair
 from corral.policy.cycle.parts import Parts, known_full, nothing_can_change
 from corral.policy.cycle.walk import Walk
 from corral.policy.placement.seating import FREE, Bounds, Cut, Seating, find_seats, spread_of
-from corral.policy.preemption.preemptor import Preemption, Preemptor, next_beat_ms
+from corral.policy.preemption.preemptor import Preemption, Preemptor
+from corral.policy.preemption.yielding import next_beat_ms
 from corral.policy.quota.allowance import Allowances
 from corral.policy.quota.limits import Limits, least_charge
 
@@ -391,7 +392,7 @@ class Cycle:
         count, depth = self._blocked_in(pool), self.parts.backfill.depth
         if count >= depth:
             self.blocked.setdefault(pool, []).append(gang.id)
-        elif self._reserve(gang):
+        elif not self._will_gather(gang) and self._reserve(gang):
             self.blocked.setdefault(pool, []).append(gang.id)
             closures.skip(gang, verdict)
             if count + 1 == depth:
@@ -407,9 +408,8 @@ class Cycle:
         if is_choosy or self.now_ms < self._content_ms(gang):
             closures.close_entry(gang, verdict)  # others that want the same may take what this gang does not
             return
-        may_fit = could_take(self.draft.capacity, demand, demand.smallest)
-        if not may_fit:  # else its queue may be the reason, or the topology
-            self.full.add(demand)
+        if not (may_fit := could_take(self.draft.capacity, demand, demand.smallest)):
+            self.full.add(demand)  # else its queue may be the reason, or the topology
         # where only reservations are in the way, gangs that end before they begin may still pass
         is_barred = bounds is not FREE and (may_fit or self._could_ask(gang))
         from_ms = self.calendar.barred_from_ms(gang, exempt) if is_barred else 0
@@ -418,6 +418,12 @@ class Cycle:
             return
         closures.close(gang, verdict, from_ms)
         self._give_up(gang, bounds if is_barred else FREE, verdict)
+
+    def _will_gather(self, gang: Gang) -> bool:
+        """Whether others will yield to a gang, so that it needs no reservation, which would keep GPUs idle. One with a
+        reservation keeps it, and an overdue gang gets one."""
+        is_sure = self.out_of_turn or self.heads.is_one(gang) or not self.parts.order.owners_first
+        return not is_sure and self.parts.preemption is not None and self.room.turns.will_gather(gang)
 
     def _pass_over(self, gang: Gang, verdict: Verdict) -> None:
         """The gang is blocked because it may use its grace, or needs nodes for longer; a gang behind it may fit."""
@@ -463,7 +469,7 @@ class Cycle:
     def look_again_ms(self) -> int | None:
         """When to plan again without an event: where time is shared, usage changes the order."""
         is_shared = self.parts.preemption is not None and self.state.backlog.count
-        return next_beat_ms(self.state, self.now_ms) if is_shared else None
+        return next_beat_ms(self.snapshot) if is_shared else None
 
     # ---- 5. growth ---------------------------------------------------------------------------------------------
 

@@ -201,7 +201,7 @@ class _Firsts:
         for entry in _entries_of(bucket):
             if (place := self._place(entry)) < len(entry):
                 user = self._order.user(self._shares, bucket.queue, entry.user)
-                found.append(((*user, *self._order.entry(entry, entry.rank(place))), entry.gang(place)))
+                found.append(((*user, *self._order.entry(self._draft.snapshot, entry, place)), entry.gang(place)))
         return min(found)[1] if found else None
 
     def open_entries(self, bucket: Bucket, rights: Rights) -> list[Mapping[str, BacklogEntry]]:
@@ -229,9 +229,10 @@ class _Firsts:
 
     def _first_of(self, users: _Users, user: str, rights: Rights) -> Best | None:
         """The first of the entries of a user in a bucket."""
-        order, heap = self._order, users.heaps.get(user)
+        order, snapshot = self._order, self._draft.snapshot
+        heap = users.heaps.get(user)
         if heap is None:
-            heap = [(order.entry(entry, entry.rank(0)), at, entry) for at, entry in enumerate(users.entries[user])]
+            heap = [(order.entry(snapshot, entry, 0), at, entry) for at, entry in enumerate(users.entries[user])]
             heapify(heap)
             users.heaps[user] = heap
         while heap:
@@ -240,7 +241,7 @@ class _Firsts:
             if place >= len(entry) or not self._is_open(entry, rights):
                 heappop(heap)
                 continue
-            fresh = order.entry(entry, entry.rank(place)) if place else key
+            fresh = order.entry(snapshot, entry, place) if place else key
             if fresh == key:
                 return key, entry, place
             heapreplace(heap, (fresh, at, entry))

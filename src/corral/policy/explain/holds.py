@@ -40,6 +40,13 @@ def explain(snapshot: Snapshot, policy: Policy, gang_id: str) -> r.Hold | Refusa
     return r.Hold(gang.id, tuple(case.reasons()), tuple(case.in_the_way()))
 
 
+def assumed_ends(snapshot: Snapshot) -> dict[int, int]:
+    """Expected ends of running gangs without a stated limit or estimate, and how long each is assumed to run."""
+    running = (each for each in snapshot.state.holders.values() if each.state is not GangState.STOPPING)
+    unstated = [each for each in running if not each.profile.expected_ms]
+    return {snapshot.expected_end_ms(each): snapshot.expected_ms(each) for each in unstated}
+
+
 def first_reason(snapshot: Snapshot, policy: Policy, gang_id: str) -> r.Hold:
     """The same in short: the first reason, without the gangs in the way."""
     gang = snapshot.state.gangs[gang_id]

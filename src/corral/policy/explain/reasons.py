@@ -46,7 +46,7 @@ class NodesMayCome(_Reason, frozen=True, gc=False, tag=True):
     fleets: tuple[str, ...]
 
     def text(self, _now_ms: int, /) -> str:
-        return f"fits on no machine that is here; fleet {', '.join(self.fleets)} may bring some"
+        return f"fits on no present node; fleet {', '.join(self.fleets)} may provide one that can hold it"
 
 
 class Held(_Reason, frozen=True, gc=False, tag=True):
@@ -123,7 +123,7 @@ class OverLimit(_Reason, frozen=True, gc=False, tag=True):
     def text(self, _now_ms: int, /) -> str:
         has, most = quantity(self.name, self.used), quantity(self.name, self.limit)
         asks = quantity(self.name, self.asked)
-        return f"queue {self.queue} has {has} of at most {most}, and it asks for {asks}"
+        return f"queue {self.queue} uses {has} of its limit of {most}; {asks} requested"
 
 
 class OverUserLimit(_Reason, frozen=True, gc=False, tag=True):
@@ -137,7 +137,7 @@ class OverUserLimit(_Reason, frozen=True, gc=False, tag=True):
     def text(self, _now_ms: int, /) -> str:
         has, most = quantity(self.name, self.used), quantity(self.name, self.limit)
         asks = quantity(self.name, self.asked)
-        return f"{self.user} has {has} of at most {most} in queue {self.queue}, and it asks for {asks}"
+        return f"{self.user} uses {has} of the limit of {most} per user in queue {self.queue}; {asks} requested"
 
 
 class NotLent(_Reason, frozen=True, gc=False, tag=True):
@@ -152,7 +152,7 @@ class NotLent(_Reason, frozen=True, gc=False, tag=True):
     def text(self, _now_ms: int, /) -> str:
         has, most = quantity(self.name, self.used), quantity(self.name, self.most)
         asks = quantity(self.name, self.asked)
-        return f"queue {self.queue} has {has}, others lend it no more than {most} in all, and it asks for {asks}"
+        return f"queue {self.queue} uses {has}, and other queues lend it at most {most} in all; {asks} requested"
 
 
 class OverBudget(_Reason, frozen=True, gc=False, tag=True):
@@ -168,8 +168,8 @@ class OverBudget(_Reason, frozen=True, gc=False, tag=True):
         hours = [thousandths(each // 3600) for each in (self.spent_gpu_ms, self.budget_gpu_ms, self.asked_gpu_ms)]
         spent, budget, asked = hours
         when = span(self.renewed_ms - now_ms)
-        told = f"queue {self.queue} has spent {spent} of {budget} GPU-hours, and it asks for {asked}"
-        return f"{told}; renewed in {when}"
+        told = f"queue {self.queue} has spent {spent} of {budget} GPU-hours; {asked} requested"
+        return f"{told}; the budget is renewed in {when}"
 
 
 class NoCapacity(_Reason, frozen=True, gc=False, tag=True):
@@ -216,8 +216,8 @@ class Fragmented(_Reason, frozen=True, gc=False, tag=True):
         free = f"{size(self.free)} of VRAM" if is_vram else f"{self.free} GPUs"
         each, best = (size(self.each), size(self.best)) if is_vram else (self.each, self.best)
         return (
-            f"{free} are free, but in pieces: {self.tasks} x {each} on one {where} "
-            f"are needed, {self.tasks_that_fit} fit, the best {where} has {best}"
+            f"{free} are free, but in pieces: each task needs {each} on one {where}, the best {where} has {best} "
+            f"({_room(self.tasks_that_fit, self.tasks)})"
         )
 
 
@@ -231,9 +231,9 @@ class TopologyTight(_Reason, frozen=True, gc=False, tag=True):
 
     def text(self, _now_ms: int, /) -> str:
         if self.by == "spread":
-            return f"spread over {self.level} leaves room for {self.best} of {self.needed} tasks"
+            return f"spread over {self.level} leaves {_room(self.best, self.needed)}"
         if self.by == "tp":
-            return f"groups that share NVLink ({self.level}) have room for {self.best} of {self.needed} tasks"
+            return f"groups that share NVLink ({self.level}) have {_room(self.best, self.needed)}"
         return f"needs room for {self.needed} tasks in one {self.level}, the best has room for {self.best}"
 
 
@@ -248,17 +248,20 @@ class AmountShort(_Reason, frozen=True, gc=False, tag=True):
     nodes_unknown: int
 
     def text(self, _now_ms: int, /) -> str:
-        told = f"{self.tasks} x {quantity(self.name, self.each)} are needed, {self.tasks_that_fit} fit"
-        told += "" if self.best is None else f", the best node has {quantity(self.name, self.best)} left"
+        told = f"each task needs {quantity(self.name, self.each)}, "
+        told += (
+            "no node states any" if self.best is None else f"the best node has {quantity(self.name, self.best)} left"
+        )
         nodes = "1 node does" if self.nodes_unknown == 1 else f"{self.nodes_unknown} nodes do"
-        return told + (f"; {nodes} not say" if self.nodes_unknown else "")
+        unknown = f"; {nodes} not state it" if self.nodes_unknown and self.best is not None else ""
+        return f"{told} ({_room(self.tasks_that_fit, self.tasks)}){unknown}"
 
 
 class NodesAvoided(_Reason, frozen=True, gc=False, tag=True):
     nodes: tuple[str, ...]
 
     def text(self, _now_ms: int, /) -> str:
-        return f"it failed on {', '.join(self.nodes)} before and is kept away from there"
+        return f"failed on {', '.join(self.nodes)} before, so it is not placed there again"
 
 
 class EndsTooSoon(_Reason, frozen=True, gc=False, tag=True):
@@ -269,7 +272,7 @@ class EndsTooSoon(_Reason, frozen=True, gc=False, tag=True):
 
     def text(self, _now_ms: int, /) -> str:
         shown = ", ".join(self.nodes[:5]) + (" …" if len(self.nodes) > 5 else "")
-        return f"needs machines for {span(self.need_ms)} and is kept off those that go back before: {shown}"
+        return f"needs nodes for {span(self.need_ms)}; these are given back before that: {shown}"
 
 
 class OutOfService(_Reason, frozen=True, gc=False, tag=True):
@@ -279,7 +282,9 @@ class OutOfService(_Reason, frozen=True, gc=False, tag=True):
 
     def text(self, _now_ms: int, /) -> str:
         shown = ", ".join(self.nodes[:5]) + (" …" if len(self.nodes) > 5 else "")
-        return f"nodes are lost, drained or unhealthy, and without them it cannot fit: {shown}"
+        many = len(self.nodes) > 1
+        nodes, are = ("nodes", "are") if many else ("node", "is")
+        return f"does not fit without {nodes} {shown}, which {are} drained, lost or unhealthy"
 
 
 class ClaimedBy(_Reason, frozen=True, gc=False, tag=True):
@@ -288,7 +293,7 @@ class ClaimedBy(_Reason, frozen=True, gc=False, tag=True):
     gangs: tuple[str, ...]
 
     def text(self, _now_ms: int, /) -> str:
-        return f"what is free is held for {_names(self.gangs)}"
+        return f"free GPUs are claimed by {_names(self.gangs)}"
 
 
 class ReservedFor(_Reason, frozen=True, gc=False, tag=True):
@@ -298,7 +303,7 @@ class ReservedFor(_Reason, frozen=True, gc=False, tag=True):
     at_ms: int
 
     def text(self, now_ms: int, /) -> str:
-        return f"would delay {short_name(self.gang)}, which is to start in {span(self.at_ms - now_ms)}"
+        return f"would delay {_names((self.gang,))}, which is to start in {span(self.at_ms - now_ms)}"
 
 
 class WaitingForStops(_Reason, frozen=True, gc=False, tag=True):
@@ -315,7 +320,7 @@ class BehindInLine(_Reason, frozen=True, gc=False, tag=True):
     gang: str
 
     def text(self, _now_ms: int, /) -> str:
-        return f"{short_name(self.gang)} comes first"
+        return f"{_names((self.gang,))} comes first"
 
 
 class PreferringCloser(_Reason, frozen=True, gc=False, tag=True):
@@ -387,11 +392,13 @@ class InTheWay(Struct, frozen=True, gc=False):
         return told + (f" ({assumption(self.assumed_ms)})" if self.assumed_ms else "")
 
 
-def assumption(assumed_ms: int) -> str:
-    """What is assumed of a job that states neither a limit nor an estimate."""
+def assumption(assumed_ms: int, of: str = "") -> str:
+    """What is assumed of a job that states neither a limit nor an estimate; nothing for 0."""
+    if not assumed_ms:
+        return ""
     days, rest = divmod(assumed_ms, 86_400_000)
     told = span(assumed_ms) if rest else "1 day" if days == 1 else f"{days} days"
-    return f"no limit stated; {told} assumed"
+    return f"no limit stated{of}; {told} assumed"
 
 
 class Hold(Struct, frozen=True, gc=False):
@@ -406,5 +413,11 @@ class Hold(Struct, frozen=True, gc=False):
 
 
 def _names(gangs: tuple[str, ...]) -> str:
-    shown = [short_name(gang) for gang in gangs[:3]]
-    return ", ".join(shown) + (f" and {len(gangs) - 3} more" if len(gangs) > 3 else "")
+    """Gangs that the reader may not see are called "another job", and come last."""
+    shown = sorted((short_name(gang) for gang in gangs[:3]), key=lambda name: " " in name)
+    jobs = "" if not shown or " " in shown[0] else "job " if len(gangs) == 1 else "jobs "
+    return f"{jobs}{', '.join(shown)}" + (f" and {len(gangs) - 3} more" if len(gangs) > 3 else "")
+
+
+def _room(tasks: int, needed: int) -> str:
+    return f"room for {tasks} of {needed} task{'s' * (needed != 1)}"

@@ -1,9 +1,9 @@
 """Preemption: the cheapest set of gangs that must be preempted so that a waiting gang can start.
 
 The least disruptive way is tried first: elastic gangs shrink; then gangs of queues that borrow are preempted; then
-gangs with lower priorities; then, where a queue shares time, gangs that have received more. Victims are found by
-placement, not by sums. The set is legal as a whole: no other queue falls below its guarantee unless the gang is
-entitled to reclaim. Decides about one gang at a time.
+gangs with lower priorities; then equals that have had their turn (``yielding``). Victims are found by placement, not by
+sums. The set is legal as a whole: no other queue falls below its guarantee unless the gang is entitled to reclaim.
+Decides about one gang at a time.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ from corral.core.plan import MakeRoom, Victim
 from corral.core.queues.budget import Run
 from corral.core.queues.quota import Shortfall
 from corral.core.snapshot import ROOM_MS, Draft
-from corral.core.state import State, seated
+from corral.core.state import seated
+from corral.policy.cycle.fairness import Shares
 from corral.policy.placement.seating import FREE, Bounds, Seating, find_seats
 from corral.policy.preemption.ledger import Ledger
 from corral.policy.preemption.rights import Group, Rights
 from corral.policy.preemption.search import EXACT_MAX, cheapest
 from corral.policy.preemption.vacancy import Candidate, by_node
-
-#: Time sharing between gangs is checked no more often than this.
-LOOK_AGAIN_MS = 60_000
+from corral.policy.preemption.yielding import Turns
 
 EFFORT = 512  # candidates per search, on average; searches in a small cluster cost less, so more are allowed
 LEAST_EFFORT = 128  # a search counts as at least this many candidates
@@ -71,10 +70,15 @@ class Preemptor:
         self._owed: dict[str, bool] = {}  # queue -> whether it is below its guarantee
         self._owed_as_of = 0  # the number of served gangs when _owed was computed
         self._usable: dict[int, bool] = {}
+        self._shares = Shares(draft)  # as of the last search
         self._on_claims: dict[str, tuple[Gang, tuple[Seat, ...]]] = {}  # gangs that start on their claims in this draft
         self._bounds, self._demand = FREE, Demand(task=TaskDemand())  # of the gang that needs room
         self.has_given_up = False  # room is searched for only for gangs of queues below their guarantee
         self._is_over, self._looked_at = False, (-1, -1)
+
+    @cached_property
+    def turns(self) -> Turns:
+        return Turns(self._draft)
 
     @cached_property
     def _rights(self) -> Rights:
@@ -92,7 +96,8 @@ class Preemptor:
         known = self._may_have.get((queue, priority))
         if known is None:
             is_tried = not self.has_given_up or self.is_owed(queue)
-            known = self._may_have[queue, priority] = is_tried and self._rights.may_exist(queue, priority)
+            may_exist = self._rights.may_exist(queue, priority) or self.turns.may_be_asked(priority)
+            known = self._may_have[queue, priority] = is_tried and may_exist
         return known
 
     def may_insist(self, queue: str, priority: int, demand: Demand) -> bool:
@@ -112,6 +117,7 @@ class Preemptor:
     def made(self, evicted: Iterable[Gang]) -> None:
         """The draft has evicted these gangs. Update which other gangs may be preempted."""
         self._rights.refresh()
+        self.turns.leave(gang.id for gang in evicted)
         self._may_have.clear()
         self._owed.clear()
         leaving, served = self._draft.leaving, self._draft.served
@@ -184,6 +190,10 @@ class Preemptor:
         """False if no gang may be preempted for this one, as was found for a gang that wanted no more."""
         key = (gang.queue, gang.priority)
         if not self.may_insist(*key, gang.demand):
+            return False
+        if self._rights.depend_on_gang(gang) and self.turns.may_ask(gang):
+            return True
+        if not self._rights.may_exist(*key):
             return False
         wanted = self._wanted(gang.demand)
         return not wanted or wanted < self._nobody.get(key, NEVER_MS)
@@ -307,6 +317,7 @@ class Preemptor:
 
     def _candidates(self, gang: Gang, size: int) -> dict[Cause, list[Candidate]]:
         """All gangs that may be preempted or shrunk, by stage."""
+        self._shares = Shares(self._draft)
         found: dict[Cause, list[Candidate]] = {}
         for right, beside, group in self._rights.of(gang, self._charge(gang, size)):
             if right in self._rules.causes:
@@ -361,31 +372,30 @@ class Preemptor:
             for each in askable
             if (spec := jobs[each.job].spec).preemptible
             and not (spec.min_runtime_ms and run_ms(each) < spec.min_runtime_ms)
+            and each.save_ms <= spec.grace_ms  # otherwise it would be killed while it saves
         ]
-        return [each for each in willing if self._has_had_more(each, gang)] if right is Cause.TIME_SHARE else willing
+        return [each for each in willing if self._yields_to(each, gang)] if right is Cause.TIME_SHARE else willing
 
-    def _has_had_more(self, victim: Gang, gang: Gang) -> bool:
-        """Whether a gang has run long enough, saves its work, and has received more than the waiting gang.
-
-        A gang is not preempted if it holds more than the waiting gang wants and more than all waiting gangs could use:
-        the rest would be idle.
-        """
-        spec = self._snapshot.job(victim).spec
-        saves = spec.checkpoints or victim.saved_step >= 0
+    def _yields_to(self, victim: Gang, gang: Gang) -> bool:
+        """Whether a gang has had its turn, saves its work, and comes after the waiting one by share and by index, by
+        more than a switch costs. It does not yield if it holds more than the other wants and more than all waiting
+        gangs could use: the rest would be idle."""
         wanted = self._wanted(gang.demand)
         return (
-            saves
+            self.turns.is_before(gang, victim)
             and (victim.gpu_milli <= wanted or self._could_be_used(victim.gpu_milli))
-            and self._snapshot.run_ms(victim) >= quantum_ms(self._state, victim)
-            and (self._snapshot.served_gpu_ms(victim) > self._snapshot.served_gpu_ms(gang) or self._would_fill_up(gang))
+            and self._is_due(gang, victim)
         )
 
-    def _would_fill_up(self, gang: Gang) -> bool:
-        """Whether at least half of what a gang wants is idle anyway. Then it may preempt others for the rest."""
-        capacity, accepted = self._draft.capacity, self._state.topology.accepted(gang.demand.task)
-        kinds = [by_size for mask, by_size in zip(accepted, capacity.rooms, strict=True) if mask]
-        idle = sum(size * nodes.bit_count() for by_size in kinds for size, nodes in enumerate(by_size))
-        return 2000 * idle >= self._wanted(gang.demand) > 0
+    def _is_due(self, gang: Gang, victim: Gang) -> bool:
+        """Whether the waiting gang's queue and user have had less of their shares, where the two differ."""
+        if gang.queue == victim.queue:
+            if gang.user == victim.user:
+                return True
+            return self._shares.user(gang.queue, gang.user) < self._shares.user(gang.queue, victim.user)
+        mine, theirs = self._draft.queues.path(gang.queue), self._draft.queues.path(victim.queue)
+        parting = next(((one, other) for one, other in zip(mine, theirs, strict=False) if one != other), None)
+        return parting is not None and self._shares.queue(parting[0]) < self._shares.queue(parting[1])
 
     def _could_be_used(self, gpu_milli: int) -> bool:
         """Whether the waiting gangs of at most this size want at least this much in total."""
@@ -498,26 +508,6 @@ class Preemptor:
         now_ms, kept = self._draft.now_ms, candidate.gang.gpu_milli - candidate.gpu_milli
         gang, length = candidate.gang, self._snapshot.expected_ms(candidate.gang) if kept else 0
         return Run(gang.placed_ms, now_ms + length, gang.gpu_milli)
-
-
-def quantum_ms(state: State, gang: Gang) -> int:
-    """The least time that a gang of a queue that shares time runs before it may be preempted: ``time_share`` times the
-    cost of a switch, which is its grace plus its restart cost."""
-    spec = state.jobs[gang.job].spec
-    return state.queues.queues[gang.queue].spec.time_share * max(1, spec.restart_cost_ms + spec.grace_ms)
-
-
-def next_beat_ms(state: State, now_ms: int) -> int | None:
-    """When to check time sharing next: at a common interval, not once per running gang. None: no gang shares time."""
-    sharing = [
-        next(iter(gangs.values()))
-        for (queue, _), gangs in state.held_by.items()
-        if gangs and state.queues.queues[queue].spec.time_share
-    ]
-    if not sharing:
-        return None
-    often_ms = max(LOOK_AGAIN_MS, min(quantum_ms(state, gang) for gang in sharing))
-    return (now_ms // often_ms + 1) * often_ms
 
 
 def claimed_as(demand: Demand) -> Demand:

@@ -32,9 +32,7 @@ class Rights:
                 group = (gang.queue, gang.priority)
                 groups[group] = {**groups.get(group, {}), gang.id: gang}
             self.groups = groups
-        self._sharing_time = {
-            priority for queue, priority in self.groups if draft.state.queues.queues[queue].spec.time_share
-        }
+        self._sharing_time = {priority for _, priority in self.groups if draft.snapshot.shares_time(priority)}
         #: by queue, its groups, numbered in order
         self._numbered: dict[str, list[tuple[int, Group]]] = {}
         for at, group in enumerate(self.groups):
@@ -152,8 +150,9 @@ class Rights:
         return found
 
     def may_exist(self, queue: str, priority: int) -> bool:
-        """False if no gang may be preempted for this queue and priority. Cheap; True may be wrong."""
-        return priority in self._sharing_time or self._floor_of(queue) < priority or self._may_reclaim(queue)
+        """False if no gang may be preempted for this queue and priority, except equals that have had their turn. Cheap;
+        True may be wrong."""
+        return self._floor_of(queue) < priority or self._may_reclaim(queue)
 
     def _floor_of(self, queue: str) -> int:
         """Gangs that wait in a queue above this priority may preempt others."""
@@ -203,12 +202,13 @@ class Rights:
         return False
 
     def depend_on_gang(self, gang: Gang) -> bool:
-        """Whether rights depend on what a gang has received so far: where time is shared."""
+        """Whether rights depend on the gang itself: where equals yield to it."""
         return gang.priority in self._sharing_time
 
     def _to_time(self, gang: Gang, queue: str, priority: int) -> Cause | None:
-        shares_time = self._draft.state.queues.queues[queue].spec.time_share > 0
-        return Cause.TIME_SHARE if shares_time and priority == gang.priority else None
+        if priority != gang.priority or priority not in self._sharing_time:
+            return None
+        return Cause.TIME_SHARE if self._draft.state.queues.queues[queue].spec.time_share else None
 
     def refresh(self) -> None:
         """Update which queues borrow and which gangs may be preempted: fewer, after a preemption. Only queues that were

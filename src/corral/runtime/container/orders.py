@@ -18,7 +18,7 @@ from corral.runtime.base import TaskOrder
 from corral.runtime.container.discovery import DOCKER, PODMAN, RuntimeFacts
 from corral.runtime.container.settings import ContainerSettings
 from corral.runtime.container.task.launcher import command_of, in_any_shell
-from corral.runtime.gpus import is_simulated
+from corral.runtime.gpu_visibility import is_simulated
 from corral.runtime.local.settings import LocalSettings
 from corral.runtime.local.state_dir import name_of, short
 

@@ -24,11 +24,11 @@ from msgspec import structs
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import FailureClass
 from corral.core.work import Work
-from corral.runtime.base import LogPart, PaceReport, Phase, Report, SavedReport, TaskKey, TaskOrder, Tell
+from corral.runtime.base import LogPart, PaceReport, Phase, Report, SavedReport, StopReport, TaskKey, TaskOrder, Tell
 from corral.runtime.device_nodes import device_nodes
 from corral.runtime.fence import Fence, refuse_stale
 from corral.runtime.gpu_memory import MemoryReader, NvmlMemory
-from corral.runtime.gpus import is_simulated
+from corral.runtime.gpu_visibility import is_simulated
 from corral.runtime.inventory import inventory
 from corral.runtime.local import cleanup
 from corral.runtime.local.activity.activity_reader import ActivityReader, RunningTask
@@ -42,7 +42,16 @@ from corral.runtime.local.separation import separation
 from corral.runtime.local.settings import LocalSettings
 from corral.runtime.local.slices import SliceWatch
 from corral.runtime.local.spawner_client import SpawnerClient
-from corral.runtime.local.state_dir import ExitRecord, TaskState, boot_id, down_report, name_of, short, up_report
+from corral.runtime.local.state_dir import (
+    ExitRecord,
+    SavedRecord,
+    TaskState,
+    boot_id,
+    down_report,
+    name_of,
+    short,
+    up_report,
+)
 from corral.runtime.local.task import device_access, records
 from corral.runtime.local.task.cgroups import detect
 from corral.runtime.local.task.lease import now_ms as boot_ms
@@ -150,6 +159,9 @@ class LocalBackend:
         until_ms = boot_ms() + max(deadline_ms - time.time_ns() // 1_000_000, 0)  # on a clock that cannot be set
         self._post(partial(self._control, key, f"until {until_ms}\nwarn {deadline_ms} {_one_line(why)}"))
 
+    def stop_at(self, key: TaskKey, step: int) -> None:
+        self._post(partial(self._control, key, f"stop-at {step}"))
+
     def kill(self, key: TaskKey) -> None:
         self._post(partial(self._control, key, "kill killed on request"))
 
@@ -179,6 +191,10 @@ class LocalBackend:
             return task is None or task.reported is Phase.DOWN
 
         return self._logs.read(name_of(key), stream, offset, limit, is_over, key in self._tasks)
+
+    def step_socket(self, key: TaskKey) -> str:
+        """Where the supervisor of a task listens for connections to it."""
+        return f"{self._run}/steps/{short(name_of(key))}"
 
     def cannot_run(self, work: Work) -> str:
         if self._containers is not None:
@@ -400,10 +416,14 @@ class LocalBackend:
                 task.reported = Phase.UP
                 self._report(up_report(task.key, task.node, task.gpus, started))
         if task.reported is not None:
-            step = task.state.step()
-            if step is not None and step != task.step:
-                task.step = step
-                self._report(SavedReport(task.key, step))
+            saved = task.state.saved()
+            if saved is not None and saved != task.saved:
+                task.saved = saved
+                self._report(SavedReport(task.key, saved.step, saved.path, saved.save_ms, saved.stall_ms))
+            stop = task.state.stop()
+            if stop is not None and stop != task.stop:
+                task.stop = stop
+                self._report(StopReport(task.key, stop))
         if ended is not None:
             task.reported = Phase.DOWN
             if why := self._slices.ended(task.key):
@@ -425,7 +445,7 @@ class LocalBackend:
             _log.exception("cannot record the exit of lost task %s yet", task.name)
 
     def _report_again(self, task: _Task) -> None:
-        task.reported, task.step = None, None
+        task.reported = task.saved = task.stop = None
         self._report_changes(task)
 
     def _forget(self, key: TaskKey) -> None:
@@ -466,8 +486,9 @@ class _Task:
         "paces",
         "pending",
         "reported",
+        "saved",
         "state",
-        "step",
+        "stop",
         "vram_mib",
     )
 
@@ -480,7 +501,8 @@ class _Task:
         self.state = TaskState(folder)
         self.is_launched = False
         self.reported: Phase | None = None
-        self.step: int | None = None
+        self.saved: SavedRecord | None = None
+        self.stop: int | None = None
         self.paces: tuple[tuple[int, int], ...] = ()
         self.pending: list[bytes] = []
 

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import structs
 
 from corral.runtime.base import TaskKey, TaskOrder
-from corral.runtime.gpus import is_simulated, visibility
+from corral.runtime.gpu_visibility import is_simulated, visibility
 from corral.runtime.local.containers import Containers
 from corral.runtime.local.settings import LocalSettings
 from corral.runtime.local.state_dir import OrderRecord, name_of, short
@@ -56,17 +56,9 @@ def request_of(order: TaskOrder, site: Site, logs: str, containers: Containers |
     container = containers.container_request(order) if containers is not None and order.image and not refusal else None
     account = order.account or site.settings.account
     failure = _not_as(account) or (NO_ENGINE if order.image and not refusal and container is None else "")
-    record = OrderRecord(
-        order=structs.replace(order, secret_env=()),
-        secrets=tuple(variable for variable, _ in order.secret_env),
-        boot=site.boot,
-        scratch=scratch,
-        cgroup_version=site.layout.version,
-        cgroups=groups,
-    )
     return {
         "name": name,
-        "record": msgspec.json.encode(record),
+        "record": msgspec.json.encode(_record(order, site, scratch, groups)),
         "state": site.state_folder(order.key),
         "logs": logs,
         "scratch": scratch,
@@ -74,6 +66,10 @@ def request_of(order: TaskOrder, site: Site, logs: str, containers: Containers |
         "command": list(order.command),
         "env": {**_mps(order), **dict(order.env), **dict(order.secret_env), **visibility(order.gpus)},
         "processes": [dict(process.env) for process in order.processes],
+        "script": order.script,
+        "has_shims": order.has_shims,
+        "gpus": list(order.gpus),
+        "seats": _seats(order),
         "account": account,
         "directory": order.directory,
         "hidden": hidden,
@@ -94,15 +90,34 @@ def request_of(order: TaskOrder, site: Site, logs: str, containers: Containers |
         "has_quota": site.settings.has_cpu_quota,
         "pids_max": site.settings.pids_max,
         "peer_grace_ms": site.settings.peer_grace_ms,
+        "tasks": order.tasks,
         "lease": site.lease,
         "requeue_exit": order.requeue_exit,
         "rerun_after_exit_0": order.rerun_after_exit_0,
         "hold_on_fail_ms": order.hold_on_fail_ms,
+        "stall_ms": order.stall_ms,
         "unenforced": containers.unenforced(order) if containers and order.image else unenforced(order, site),
         "container": container,
         "refusal": refusal,
         "failure": failure,
     }
+
+
+def _record(order: TaskOrder, site: Site, scratch: str, groups: dict[str, str]) -> OrderRecord:
+    """The order as it is kept on disk, without its secrets."""
+    return OrderRecord(
+        order=structs.replace(order, secret_env=()),
+        secrets=tuple(variable for variable, _ in order.secret_env),
+        boot=site.boot,
+        scratch=scratch,
+        cgroup_version=site.layout.version,
+        cgroups=groups,
+    )
+
+
+def _seats(order: TaskOrder) -> list[tuple[str, list[str], int, int]]:
+    cpus, memory_mib = max((order.cpu_milli or 0) // 1000, 1), order.memory_mib or 0
+    return [(seat.node, list(seat.gpus), cpus, memory_mib) for seat in order.seats]
 
 
 def _mps(order: TaskOrder) -> dict[str, str]:

@@ -23,6 +23,15 @@ _NAME_MAX = 180
 T = TypeVar("T")
 
 
+class SavedRecord(Struct, frozen=True, gc=False):
+    """The last checkpoint of a task: its step, where it is, and how long saving took; 0: unknown."""
+
+    step: int
+    path: str = ""
+    save_ms: int = 0
+    stall_ms: int = 0
+
+
 class OrderRecord(Struct, frozen=True, kw_only=True):
     """The order without its secrets, and where else on this machine the task has something."""
 
@@ -101,9 +110,15 @@ class TaskState:
         """What has been recorded of the task so far."""
         return TaskRecord(_read(f"{self.folder}/{records.RECORD}"))
 
-    def step(self) -> int | None:
-        step = _decoded(_read(f"{self.folder}/{records.STEP}"), int)
-        return step if step is not None and 0 <= step <= STEP_MAX else None  # earlier versions did not limit it
+    def saved(self) -> SavedRecord | None:
+        text = _read(f"{self.folder}/{records.STEP}")
+        step = _decoded(text, int)  # of an earlier version, which did not limit it
+        saved = _decoded(text, SavedRecord) if step is None else SavedRecord(step)
+        return saved if saved is not None and 0 <= saved.step <= STEP_MAX else None
+
+    def stop(self) -> int | None:
+        """The step at which its ranks can stop, or will."""
+        return _decoded(_read(f"{self.folder}/{records.STOP}"), int)
 
     def is_supervised(self) -> bool:
         """Whether a supervisor has the FIFO open. Call it *before* looking for the exit, which a supervisor records

@@ -56,6 +56,7 @@ def gpu_view(gpu: GpuActivity, idle_ms_max: int | None = None) -> GpuActivityVie
         memory_used_mib=gpu.memory_used_mib,
         memory_mib=gpu.memory_mib,
         power_mw=gpu.power_mw,
+        temperature_c=gpu.temperature_c,
         idle_ms=idle_ms,
         simulated=gpu.is_simulated,
     )

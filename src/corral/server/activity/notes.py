@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from corral.duration_text import span
@@ -13,10 +14,13 @@ STALLED_MS_MIN = 60_000
 STALLED_STEPS_MIN = 10
 NO_CPU_MILLI = 20
 _NAMED_MAX = 4  # GPUs and ranks that are named
+ALONE_RANKS_MIN = 3  # fewer cannot outvote one
+_SUSPICION = "suspected silent data corruption"
 
 
 def notes(tasks: Sequence[TaskActivityView]) -> tuple[str, ...]:
-    return (*_idle_gpus(tasks), *_stalled_ranks(tasks), *_lost_losses(tasks))
+    corrupt = tuple(_corrupt_ranks(tasks))
+    return (*_idle_gpus(tasks), *_stalled_ranks(tasks), *corrupt, *(() if corrupt else _lost_losses(tasks)))
 
 
 def is_idle(gpu: GpuActivityView) -> bool:
@@ -71,6 +75,32 @@ def _lost_losses(tasks: Sequence[TaskActivityView]) -> Iterator[str]:
     if found:
         names = _named([f"{name} of rank {rank}" for rank, name in found])
         yield f"not a finite number: {names}; the training may have diverged"
+
+
+def _corrupt_ranks(tasks: Sequence[TaskActivityView]) -> Iterator[str]:
+    """What one rank alone computes wrongly is probably the fault of its hardware: all do the same work."""
+    every = [(task, rank) for task in tasks for rank in task.ranks]
+    losses = [(task, rank) for task, rank in every if "loss" in rank.metrics]
+    bad = [(task, rank) for task, rank in losses if rank.metrics["loss"] is None]
+    if len(losses) >= ALONE_RANKS_MIN and len(bad) == 1:
+        yield f"the loss of {_place(*bad[0])} alone is not a finite number: {_SUSPICION}"
+    steps = Counter(rank.parameters[0] for _, rank in every if rank.parameters is not None)
+    for step in (step for step, count in steps.items() if count >= ALONE_RANKS_MIN):
+        same = [(task, rank) for task, rank in every if rank.parameters is not None and rank.parameters[0] == step]
+        prints = Counter(rank.parameters[1] for _, rank in same if rank.parameters is not None)
+        usual, count = prints.most_common(1)[0]
+        others = [each for each in same if each[1].parameters is not None and each[1].parameters[1] != usual]
+        if others and count > len(same) / 2:
+            places = _named([_place(task, rank) for task, rank in others])
+            yield f"after step {step} the parameters of {places} differ from those of the other ranks: {_SUSPICION}"
+
+
+def _place(task: TaskActivityView, rank: RankActivityView) -> str:
+    """The rank, its node and its GPU, if each rank of the task has one."""
+    ranks = sorted(each.rank for each in task.ranks)
+    has_own = len(ranks) == len(task.gpus)
+    gpu = f" GPU {task.gpus[ranks.index(rank.rank)].slot}" if has_own else ""
+    return f"rank {rank.rank} on {task.node}{gpu}"
 
 
 def _named(names: Sequence[str]) -> str:

@@ -22,6 +22,7 @@ from corral.server.api.http.route import Route, RouteAccess
 from corral.server.api.http.settings import ApiSettings
 from corral.server.api.openapi import describe
 from corral.server.api.routes import ROUTES
+from corral.server.api.ui import assets
 from corral.server.metrics import Metrics
 
 
@@ -98,6 +99,15 @@ def all_routes() -> tuple[Route, ...]:
             path="/v1/openapi.json",
             handler=openapi,
             summary="This description",
+            answer=None,
+            **about,  # type: ignore[arg-type]
+        ),
+        Route(method="GET", path="/", handler=assets.page, summary="The dashboard", answer=None, **about),  # type: ignore[arg-type]
+        Route(
+            method="GET",
+            path="/ui/{version}/{file:path}",
+            handler=assets.asset,
+            summary="A file of the dashboard",
             answer=None,
             **about,  # type: ignore[arg-type]
         ),

@@ -91,7 +91,7 @@ def _operation(route: Route) -> dict[str, Any]:
         if route.example is not None:
             content["example"] = route.example
         found["requestBody"] = {"required": not _may_be_missing(route), "content": {_JSON: content}}
-    if route.access is RouteAccess.OPEN:
+    if route.access in (RouteAccess.OPEN, RouteAccess.SIGN_IN):
         found["security"] = []
     return found
 
@@ -188,7 +188,7 @@ def _stream_schema(route: Route) -> dict[str, Any]:
 
 def _problems(route: Route) -> Iterable[tuple[str, dict[str, Any]]]:
     statuses = {*_ALWAYS, *route.statuses}
-    if route.access is not RouteAccess.OPEN:
+    if route.access not in (RouteAccess.OPEN, RouteAccess.SIGN_IN):
         statuses |= {*_WITH_TOKEN}
     if route.kind is not BodyKind.NONE:
         statuses |= {*_WITH_BODY}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from corral.remote import messages
+from corral.server.api import task_streams
 from corral.server.api.handlers import (
     accounts,
     activity,
@@ -15,10 +16,13 @@ from corral.server.api.handlers import (
     jobs,
     logs,
     record,
+    signing_in,
     submission,
 )
 from corral.server.api.http.route import BodyKind, Route, RouteAccess
+from corral.server.api.live_routes import LIVE, SESSIONS
 from corral.server.auth import Verb
+from corral.server.batches.batch_routes import BATCH
 from corral.wire import api
 
 _JOB = {"name": "train", "queue": "default", "command": "python train.py", "gpus": 2, "time_limit": "2h"}
@@ -69,6 +73,11 @@ JOBS = (
         statuses=(404,),
     ),
     Route(
+        method="GET", path="/v1/jobs/{job}/goodput", tag="jobs", verb=Verb.JOBS_READ, handler=record.job_goodput,
+        summary="Which part of its time a job has trained, what the rest was lost to, and how often it should save",
+        answer=api.GoodputView, statuses=(404,),
+    ),
+    Route(
         method="POST", path="/v1/jobs/{job}/cancel", tag="jobs", verb=Verb.JOBS_CHANGE, handler=job_changes.cancel,
         summary="Cancel a job", query=api.CancelParameters, answer=api.ChangeAnswer, statuses=(403, 404, 409),
     ),
@@ -96,6 +105,13 @@ JOBS = (
         query=api.LogsParameters, answer=logs.KIND, statuses=(404,),
     ),
     Route(
+        method="POST", path="/v1/jobs/{job}/stream", tag="jobs", verb=Verb.JOBS_CHANGE,
+        handler=task_streams.open_stream, summary="A connection to a task of a running job", query=api.StreamParameters,
+        about="For `corral exec`, `shell`, `port` and `cp`. The body and the answer are sent at the same time, in the "
+        "frames of job steps, until either side ends.",
+        answer="application/octet-stream", statuses=(403, 404, 409, 503),
+    ),
+    Route(
         method="GET", path="/v1/jobs/{job}/output", tag="jobs", verb=Verb.LOGS_READ, handler=job_output.read_output,
         summary="Read or follow all output of a job: both streams of all tasks, in order of time",
         about="Parts of whole lines. Before each part is a line of JSON (OutputHead) that says where it comes from and "
@@ -113,6 +129,11 @@ RECORD = (
         "number of the record (Last-Event-ID is honoured).",
         query=api.EventsParameters, answer=api.EventList, also=(events.KIND,), item=api.EventView,
         statuses=(422,),
+    ),
+    Route(
+        method="GET", path="/v1/goodput", tag="record", verb=Verb.NODES_READ, handler=record.cluster_goodput,
+        summary="Which part of the GPU time of all jobs was training, since the server started",
+        answer=api.GoodputView, statuses=(403,),
     ),
     Route(
         method="GET", path="/v1/usage", tag="record", verb=Verb.USAGE_READ, handler=record.usage,
@@ -233,6 +254,18 @@ AGENTS = (
         handler=agents.renew_credential, summary="Exchange the credential of a node for a new one",
         answer=messages.JoinAnswer, statuses=(403, 404),
     ),
+    Route(
+        method="POST", path="/v1/agent/streams", tag="agents", verb=Verb.NODE_SYNC, handler=task_streams.open_seat,
+        summary="Connect a task of a gang to another one, for job steps", query=api.SeatParameters,
+        about="The body and the answer are sent at the same time, until either side ends.",
+        answer="application/octet-stream", statuses=(403, 404, 503),
+    ),
+    Route(
+        method="POST", path="/v1/agent/streams/{ticket}", tag="agents", verb=Verb.NODE_SYNC,
+        handler=task_streams.take_stream, summary="Connect a task to the client that asked for it",
+        about="The body and the answer are sent at the same time, until either side ends.",
+        answer="application/octet-stream", statuses=(403, 404),
+    ),
 )  # fmt: skip
 
 PEOPLE = (
@@ -299,6 +332,48 @@ PEOPLE = (
     ),
 )  # fmt: skip
 
+SIGN_IN = (
+    Route(
+        method="GET", path="/v1/sign-in", tag="accounts", access=RouteAccess.OPEN, handler=signing_in.ways_to_sign_in,
+        summary="Identity providers and issuers with which one can sign in", answer=api.SignInView,
+    ),
+    Route(
+        method="POST", path="/v1/sign-in/device", tag="accounts", access=RouteAccess.OPEN,
+        handler=signing_in.begin_device, summary="Begin to sign in with an identity provider, on any device",
+        kind=BodyKind.SHAPE, body=api.DeviceBody, answer=api.DeviceView, status=201, statuses=(404, 429, 502),
+        example={"provider": "company"},
+    ),
+    Route(
+        method="POST", path="/v1/sign-in/device/result", tag="accounts", access=RouteAccess.OPEN,
+        handler=signing_in.device_result, summary="The token, once the user has signed in",
+        kind=BodyKind.SHAPE, body=api.DeviceResultBody, answer=api.DeviceResult,
+        statuses=(403, 422, 429, 502), example={"id": "..."},
+    ),
+    Route(
+        method="POST", path="/v1/sign-in/refresh", tag="accounts", access=RouteAccess.OPEN, handler=signing_in.refresh,
+        summary="Sign in again with a refresh token of the provider", kind=BodyKind.SHAPE, body=api.RefreshBody,
+        answer=api.SignedInView, status=201, statuses=(403, 404, 422, 429, 502),
+        example={"provider": "company", "refresh_token": "..."},
+    ),
+    Route(
+        method="POST", path="/v1/sign-in/exchange", tag="accounts", access=RouteAccess.OPEN,
+        handler=signing_in.exchange,
+        summary="Exchange a token of a CI system, of Kubernetes or of a service account for a token of Corral",
+        kind=BodyKind.SHAPE, body=api.ExchangeBody, answer=api.SignedInView, status=201,
+        statuses=(403, 422, 429, 502), example={"token": "eyJ..."},
+    ),
+    Route(
+        method="POST", path="/v1/sign-out", tag="accounts", handler=signing_in.sign_out,
+        summary="Revoke the token of this request", kind=BodyKind.SHAPE, body=api.SignOutBody, answer=api.ChangeAnswer,
+        statuses=(404,), example={},
+    ),
+    Route(
+        method="PUT", path="/v1/users/{user}/provider", tag="accounts", verb=Verb.USERS_CHANGE,
+        handler=signing_in.link_user, summary="Let a user sign in with an identity provider", kind=BodyKind.SHAPE,
+        body=api.LinkBody, answer=api.ChangeAnswer, statuses=(403, 404), example={"provider": "company"},
+    ),
+)  # fmt: skip
+
 SERVER = (
     Route(
         method="GET", path="/v1/health", tag="server", access=RouteAccess.OPEN, handler=record.health,
@@ -310,4 +385,17 @@ SERVER = (
     ),
 )  # fmt: skip
 
-ROUTES: tuple[Route, ...] = (*SUBMISSION, *JOBS, *RECORD, *CLUSTER, *FLEETS, *PEOPLE, *AGENTS, *SERVER)
+ROUTES: tuple[Route, ...] = (
+    *SUBMISSION,
+    *LIVE,  # before JOBS, whose paths take any name
+    *JOBS,
+    *BATCH,
+    *RECORD,
+    *CLUSTER,
+    *FLEETS,
+    *PEOPLE,
+    *SIGN_IN,
+    *SESSIONS,
+    *AGENTS,
+    *SERVER,
+)

@@ -150,6 +150,9 @@ class Follower(EventHub):
         del gangs  # only the leader's planner knows
         return {}
 
+    async def line(self, most: int) -> Sequence[str] | Refusal:
+        return _NOT_HERE
+
     def reserved_start_ms(self, gang: str) -> int | None:
         return None
 

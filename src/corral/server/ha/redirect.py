@@ -21,8 +21,8 @@ from corral.wire.api import HealthView
 _WAIT = {"Retry-After": "1"}
 #: Answered even by a standby that is out of date.
 _ALWAYS = ("/v1/health", "/v1/openapi.json", "/v1/docs")
-#: Reads that need the leader: its planner, the logs of tasks, what they do now, and its gateway.
-_NEEDS_LEADER = re.compile(r"/v1/jobs/[^/]+/(why|logs|activity)|/v1/activity|/v1/agent/endpoint")
+#: Reads that need the leader: its planner, the logs of tasks, what they do and did, and its gateway.
+_NEEDS_LEADER = re.compile(r"/v1/jobs/[^/]+/(why|logs|output|activity)|/v1/(activity|line|series)|/v1/agent/endpoint")
 
 
 class Switch:
@@ -89,7 +89,7 @@ class Redirect:
         self._vitals = vitals
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in _ALWAYS:
+        if scope["type"] != "http" or scope["path"] in _ALWAYS or not scope["path"].startswith("/v1/"):
             await self._app(scope, receive, send)
         elif not (vitals := self._vitals()).following:
             await send_problem(send, _no_database(vitals.waits_for), "-")

@@ -29,6 +29,7 @@ from corral.store.folder_identity import claim_identity
 from corral.store.journal import Journal, JournalAway, JournalBusy, JournalFailed, JournalFenced, JournalUnusable
 from corral.store.location import postgres
 from corral.store.lookup import Lookup
+from corral.store.rings import ChunkStore
 from corral.store.sqlite.leader_lease import FileLease as FolderLease
 from corral.wire.address import shown
 
@@ -58,6 +59,7 @@ class Lead(Struct, frozen=True):
     vitals: Callable[[], Vitals] = Vitals
     until_s: Callable[[], float] | None = None  # its end by the boot clock; None: with the process
     gateway: AgentGateway | None = None  # if it has been started
+    chunks: ChunkStore | None = None  # where figures over time are stored
 
     def when_lost(self, tell: Callable[[BaseException], None]) -> None:
         """Call ``tell`` once, in any thread, when leadership is lost; never, if it lasts as long as the process."""
@@ -188,7 +190,8 @@ class Standby:
         def until_s() -> float:
             return float(journal.lease.until_s)
 
-        return Lead(self.service.known, journal, lookup, self._secrets, journal.lost, vitals, until_s)
+        chunks = self._store.PostgresChunks(self._secret_readers)
+        return Lead(self.service.known, journal, lookup, self._secrets, journal.lost, vitals, until_s, chunks=chunks)
 
     def close(self) -> None:
         if self._reader is not None:

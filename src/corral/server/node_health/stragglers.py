@@ -17,6 +17,12 @@ from corral.wire.health import HealthSettings
 _RANKS_MIN = 4
 _LOOKS = 3  # consecutive checks
 _USERS_MIN = 2  # the reports of one user's jobs are not enough
+#: A rank is also slow if it is steadily slower than the others: by the medians of its last reports (one about every
+#: 10 s), by this much, and by this many times the usual difference between ranks.
+_REPORTS_MIN = 6
+_REPORTS_MAX = 18
+_STEADY_PERCENT = 115
+_SPREADS = 4
 
 
 class _Slow(Struct):
@@ -31,6 +37,7 @@ class _Slow(Struct):
 class _Gang(Struct):
     attempt: int
     said: dict[int, tuple[str, int]] = field(default_factory=dict)  # rank -> node, milliseconds
+    recent: dict[int, list[int]] = field(default_factory=dict)  # rank -> milliseconds of its last reports
 
 
 class Stragglers:
@@ -47,6 +54,8 @@ class Stragglers:
             gang = self._gangs[report.key.gang] = _Gang(report.key.attempt)
         if gang.attempt == report.key.attempt:
             gang.said.update({rank: (report.node, busy_ms) for rank, busy_ms in report.busy_ms})
+            for rank, busy_ms in report.busy_ms:
+                gang.recent[rank] = [*gang.recent.get(rank, ()), busy_ms][-_REPORTS_MAX:]
 
     def forget(self, gang: str) -> None:
         self._gangs.pop(gang, None)
@@ -74,8 +83,15 @@ class Stragglers:
         }
 
     def slow_ranks(self, name: str, settings: HealthSettings) -> list[str]:
-        """Each rank of a gang that is slow now, in words."""
-        return [f"rank {rank} on {node} {pace}" for node, rank, pace in self._slow_ranks(name, settings)]
+        """Each rank of a gang that is slow now, in words: much slower than the others, or steadily."""
+        found = {rank: f"rank {rank} on {node} {pace}" for node, rank, pace in self._slow_ranks(name, settings)}
+        known = self._gangs.get(name)
+        if known is not None and settings.straggler_percent_max:
+            for rank, ms, usual_ms in steadily_slow(known.recent):
+                times = f"{ms / usual_ms:.1f} times as long as the others"
+                pace = f"takes {times} for a step: {ms:.0f} ms, the median is {usual_ms:.0f} ms"
+                found.setdefault(rank, f"rank {rank} on {known.said[rank][0]} {pace}")
+        return [found[rank] for rank in sorted(found)]
 
     def _slow_of(self, name: str, settings: HealthSettings) -> list[tuple[str, str]]:
         found = self._slow_ranks(name, settings)
@@ -92,3 +108,23 @@ class Stragglers:
             for rank, (node, ms) in sorted(known.said.items())
             if ms * 100 > usual_ms * settings.straggler_percent_max
         ]
+
+
+def steadily_slow(recent: dict[int, list[int]]) -> list[tuple[int, float, float]]:
+    """Ranks whose last reports are steadily longer than those of the others: rank, its median, that of the others.
+
+    Medians of single ranks are compared, so that a few long steps do not count; and with the usual difference between
+    ranks, so that noise does not count.
+    """
+    if len(recent) < _RANKS_MIN or min(map(len, recent.values())) < _REPORTS_MIN:
+        return []
+    medians = {rank: median(each) for rank, each in recent.items()}
+    ordered = sorted(medians.items(), key=lambda each: each[1])
+    found = []
+    for rank, ms in ordered[len(ordered) // 2 :]:  # a slow one is among the slower half
+        others = [other for name, other in ordered if name != rank]
+        usual = median(others)
+        spread = median(abs(other - usual) for other in others)
+        if usual > 0 and ms > max(usual * _STEADY_PERCENT / 100, usual + _SPREADS * spread):
+            found.append((rank, ms, usual))
+    return sorted(found)

@@ -100,6 +100,9 @@ class Planner:
     async def outlooks(self, gangs: Sequence[str], now_ms: int) -> PlannerAnswer:
         return await self._question(pipe_frames.OUTLOOK, PlannerQuestion(now_ms, gangs=tuple(gangs)))
 
+    async def line(self, most: int, now_ms: int) -> PlannerAnswer:
+        return await self._question(pipe_frames.LINE, PlannerQuestion(now_ms, most=most))
+
     async def needs(self, now_ms: int) -> dict[str, int]:
         """The number of nodes that each fleet with automatic scaling should have."""
         return msgspec.json.decode(await self._ask(pipe_frames.NEEDS, msgspec.json.encode(now_ms)), type=dict[str, int])

@@ -18,6 +18,7 @@ WHY = b"W"
 TRY = b"T"
 OUTLOOK = b"O"
 NEEDS = b"N"
+LINE = b"L"
 IMAGE = b"I"
 BLAME, FAILED = b"C", b"!"
 

@@ -27,9 +27,11 @@ from corral.core.snapshot import Snapshot
 from corral.core.state import State
 from corral.policy.catalog import PUBLISHED_MODULE, PUBLISHED_NAMES, standard
 from corral.policy.catalog import policy as named_policy
+from corral.policy.cycle.standard import Standard
+from corral.policy.cycle.turns import turns
 from corral.policy.demand import needs
 from corral.policy.explain.advice import smallest_changes
-from corral.policy.explain.holds import explain, first_reason
+from corral.policy.explain.holds import assumed_ends, explain, first_reason
 from corral.policy.explain.reasons import Change, Hold, NeverFits, NodesMayCome, Quarantined
 from corral.server import gc_tuning
 from corral.server.journal_state import JournalState
@@ -95,6 +97,8 @@ class PlannerProcess:
         if kind == pipe_frames.OUTLOOK:
             self._last_plan(Snapshot(self.state, question.now_ms))
             return self._tried_outlooks(question)
+        if kind == pipe_frames.LINE:
+            return forked(lambda: msgspec.json.encode(self._line(question)), OUTLOOK_S)
         return forked(lambda: msgspec.json.encode(self._prospects(question)), self._timeout_s * DRY_RUN_PART)
 
     def why(self, question: PlannerQuestion) -> PlannerAnswer:
@@ -145,7 +149,7 @@ class PlannerProcess:
         """In short why gangs wait, and when they start. Gangs of one entry of the backlog have the same reason, which
         is found once; of too many different ones only the first get a reason."""
         snapshot, state = Snapshot(self.state, question.now_ms), self.state
-        starts = self._starts(snapshot, looks_far)
+        starts, assumed = self._starts(snapshot, looks_far), assumed_ends(snapshot)
         known: dict[tuple[Any, ...], Hold] = {}
         found: list[StartOutlook] = []
         for name in question.gangs:
@@ -161,7 +165,8 @@ class PlannerProcess:
             if shape not in known and len(known) < OUTLOOKS_MAX:
                 known[shape] = self._hopeful(first_reason(snapshot, self._last_plan, name))
             hold = known.get(shape, Hold(name))
-            found.append(StartOutlook(structs.replace(hold, gang=name), starts.get(name)))
+            starts_ms = starts.get(name)
+            found.append(StartOutlook(structs.replace(hold, gang=name), starts_ms, assumed.get(starts_ms or 0, 0)))
         return PlannerAnswer(outlooks=tuple(found))
 
     def _starts(self, snapshot: Snapshot, looks_far: bool = True) -> dict[str, int]:
@@ -170,6 +175,13 @@ class PlannerProcess:
         if looks_far and self._foresight is not None and self.state.backlog.count <= ADVICE_LINE_MAX:
             plans.append(self._foresight(snapshot))
         return {each.gang: each.at_ms for plan in reversed(plans) for each in plan.reservations}
+
+    def _line(self, question: PlannerQuestion) -> PlannerAnswer:
+        """The first gangs in line. A policy that is not made of parts has no order to tell."""
+        if not isinstance(self.policy, Standard):
+            return PlannerAnswer()
+        found = turns(Snapshot(self.state, question.now_ms), self.policy.parts, question.most)
+        return PlannerAnswer(line=tuple(found))
 
     def _prospects(self, question: PlannerQuestion) -> PlannerAnswer:
         """Submit the jobs and plan. Changes the state: only for a copy that is thrown away."""
@@ -189,8 +201,13 @@ class PlannerProcess:
                 hold = explain(snapshot, lambda _: plan, gang)
                 starts = self._starts(snapshot) if starts is None else starts
                 seats = next((each.seats for each in plan.reservations if each.gang == gang), ())
+                starts_ms = starts.get(gang)
                 prospect = DryRunOutcome(
-                    gang, seats, starts.get(gang), hold=None if isinstance(hold, Refusal) else hold
+                    gang,
+                    seats,
+                    starts_ms,
+                    assumed_ends(snapshot).get(starts_ms or 0, 0),
+                    hold=None if isinstance(hold, Refusal) else hold,
                 )
                 if prospect.hold is not None and len(found) < ADVISED_MAX:
                     prospect = structs.replace(prospect, changes=self._changes(snapshot, prospect.hold))

@@ -14,13 +14,15 @@ from corral.policy.explain.reasons import Change, Hold
 
 
 class PlannerQuestion(Struct, frozen=True, gc=False):
-    """Asks why a gang waits, what to expect of these gangs, or what would happen to these jobs, at this time."""
+    """Asks why a gang waits, what to expect of these gangs, what would happen to these jobs, or which gangs are the
+    first ``most`` in line, at this time."""
 
     now_ms: int
     gang: str = ""
     user: str = ""
     specs: dict[str, JobSpec] = {}
     gangs: tuple[str, ...] = ()
+    most: int = 0
 
 
 class WhyAnswer(Struct, frozen=True, gc=False):
@@ -29,10 +31,12 @@ class WhyAnswer(Struct, frozen=True, gc=False):
 
 
 class StartOutlook(Struct, frozen=True, gc=False):
-    """Why a gang waits, in short: only its first reason, and no jobs in the way; and when it is expected to start."""
+    """Why a gang waits, in short: only its first reason, and no jobs in the way; and when it is expected to start.
+    ``assumed_ms``: the run time that is assumed of a job that is to end then and states no limit; 0: it states one."""
 
     hold: Hold
     starts_ms: int | None = None
+    assumed_ms: int = 0
 
 
 class DryRunOutcome(Struct, frozen=True, gc=False):
@@ -41,6 +45,7 @@ class DryRunOutcome(Struct, frozen=True, gc=False):
     gang: str
     seats: tuple[Seat, ...] = ()  # its seats, now or later
     starts_ms: int | None = None  # None: unknown
+    assumed_ms: int = 0  # as in StartOutlook
     victims: tuple[str, ...] = ()  # gangs that would be preempted first
     hold: Hold | None = None
     changes: tuple[Change, ...] = ()  # each of which alone would let it start now
@@ -53,3 +58,4 @@ class PlannerAnswer(Struct, frozen=True, gc=False):
     why: WhyAnswer | None = None
     prospects: tuple[DryRunOutcome, ...] = ()
     outlooks: tuple[StartOutlook, ...] = ()
+    line: tuple[str, ...] = ()  # gangs in the order of their turns

@@ -52,6 +52,11 @@ def page(results: Sequence[Result], title: str = "Simulation report") -> str:
         ]
     words = "".join(f"<dt>{text(word)}</dt><dd>{text(meaning)}</dd>" for word, meaning in _WORDS)
     parts.append(_section("words", "Definitions", [f"<dl>{words}</dl>"]))
+    return framed(title, parts)
+
+
+def framed(title: str, parts: Iterable[str]) -> str:
+    """Parts of a page as one HTML file."""
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -108,7 +113,7 @@ def _section(name: str, title: str, parts: Iterable[str]) -> str:
 
 def _charts(results: Sequence[Result], numbers: count[int]) -> list[str]:
     between, colours = plots.span(results), plots.team_colours(results)
-    in_use = _figure(plots.utilisation(results), numbers)
+    in_use = figure(plots.utilisation(results), numbers)
     in_line = [plots.gpus_in_line(results), plots.jobs_in_line(results)]
     over_jobs = [plots.completion_curve(results), plots.waiting_curve(results)]
     of_teams = [plots.team_shares(result, colours, between) for result in results]
@@ -121,15 +126,16 @@ def _charts(results: Sequence[Result], numbers: count[int]) -> list[str]:
 
 def _nodes(results: Sequence[Result], numbers: count[int]) -> list[str]:
     between, colours = plots.span(results), plots.team_colours(results)
-    charts = [_figure(gantt(result, colours, between), numbers) for result in results]
+    charts = [figure(gantt(result, colours, between), numbers) for result in results]
     return [_section("nodes", "Nodes", [_key(plots.team_key(colours)), *charts])]
 
 
 def _grid(charts: Iterable[Chart], numbers: count[int]) -> str:
-    return f'<div class="grid2">{"".join(_figure(chart, numbers) for chart in charts)}</div>'
+    return f'<div class="grid2">{"".join(figure(chart, numbers) for chart in charts)}</div>'
 
 
-def _figure(chart: Chart, numbers: count[int]) -> str:
+def figure(chart: Chart, numbers: count[int]) -> str:
+    """A chart with its title, description and legend. ``numbers`` makes its ids unique on the page."""
     drawing = chart.canvas.svg(next(numbers), chart.title, chart.description)
     caption = f"<figcaption><b>{text(chart.title)}</b> {text(chart.description)}</figcaption>"
     return f"<figure>{caption}{_key(chart.key)}{drawing}</figure>"

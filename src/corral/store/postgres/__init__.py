@@ -5,11 +5,13 @@ from corral.store.postgres.filling import filling
 from corral.store.postgres.journal import PostgresJournal
 from corral.store.postgres.lookup import PostgresLookup
 from corral.store.postgres.reader import PostgresReader
+from corral.store.postgres.rings import PostgresChunks
 from corral.store.postgres.rows import put_records, tables_of
 from corral.store.postgres.secrets import PostgresSecrets
 from corral.store.postgres.verify import verify
 
 __all__ = [
+    "PostgresChunks",
     "PostgresJournal",
     "PostgresLookup",
     "PostgresReader",

@@ -16,6 +16,7 @@ from typing import Any
 from corral.core.events import JobSubmitted
 from corral.store.lookup import (
     LIVE,
+    ORDERS,
     OVER,
     PAGE_MAX,
     AttemptRow,
@@ -23,6 +24,7 @@ from corral.store.lookup import (
     JobQuery,
     JobRecords,
     JobRow,
+    JobTable,
     RequestRow,
     UsageQuery,
     UsageRow,
@@ -59,6 +61,14 @@ class SqlLookup:
         page = tuple(rows[:limit])
         return JobPage(page, str(page[-1].seq) if len(rows) > limit and page else None)
 
+    def job_table(self, query: JobQuery, order: str, descending: bool, offset: int) -> JobTable:
+        with self._readers.connection() as connection:
+            connection.execute(self._dialect.begin)
+            try:
+                return _Question(connection, self._dialect, query).table(ORDERS[order], descending, offset)
+            finally:
+                connection.execute("COMMIT")
+
     def job(self, id: str) -> JobRow | None:
         with self._readers.connection() as connection:
             values = connection.execute(f"{JOBS.select} WHERE id = ?", (id,)).fetchone()
@@ -77,6 +87,14 @@ class SqlLookup:
         with self._readers.connection() as connection:
             rows = connection.execute(f"{ATTEMPTS.select} WHERE job = ?", (job,)).fetchall()
         return sorted(map(ATTEMPTS.row, rows), key=in_order)
+
+    def attempts_between(self, since_ms: int, until_ms: int, limit: int) -> list[AttemptRow]:
+        question = (
+            f"{ATTEMPTS.select} WHERE placed_ms <= ? AND (ended_ms IS NULL OR ended_ms >= ?)"
+            " ORDER BY placed_ms DESC, gang LIMIT ?"
+        )
+        with self._readers.connection() as connection:
+            return list(map(ATTEMPTS.row, connection.execute(question, (until_ms, since_ms, limit)).fetchall()))
 
     def usage(self, query: UsageQuery) -> list[UsageRow]:
         with self._readers.connection() as connection:
@@ -124,6 +142,16 @@ class _Question:
             if len(rows) == count:
                 break
         return rows
+
+    def table(self, column: str, descending: bool, offset: int) -> JobTable:
+        conditions = [_ANY, *self._seen(), *self._sieve()]
+        where = " AND ".join(condition for condition, _ in conditions)
+        values = [value for _, given in conditions for value in given]
+        (total,) = self._connection.execute(f"SELECT count(*) FROM jobs WHERE {where}", values).fetchone()
+        order = f"{column} {'DESC' if descending else 'ASC'}, seq DESC"
+        question = f"{JOBS.select} WHERE {where} ORDER BY {order} LIMIT ? OFFSET ?"
+        rows = self._connection.execute(question, (*values, min(self._query.limit, PAGE_MAX), offset)).fetchall()
+        return JobTable(tuple(map(JOBS.row, rows)), total)
 
     def _merged(self, streams: list[Condition], count: int) -> Iterable[tuple[Any, ...]]:
         """Merge statements, each of which gives jobs in the right order, into one sequence in that order."""
@@ -222,6 +250,18 @@ class _Question:
             yield "submitted_ms < ?", (query.until_ms,)
         for key, value in query.labels:
             yield self._dialect.has_label, (key, value)
+        if query.ids is not None:
+            yield _NONE if not query.ids else (f"id IN ({', '.join('?' * len(query.ids))})", query.ids)
+        if query.search is not None:
+            text = query.search.lower()
+            part = f"%{_literal(text)}%"
+            found = " OR ".join(f"lower({column}) LIKE ? ESCAPE '!'" for column in ("name", "queue", '"user"'))
+            yield f"(id LIKE ? ESCAPE '!' OR {found})", (f"{_literal(text)}%", part, part, part)
+
+
+def _literal(text: str) -> str:
+    """A text in a pattern of LIKE that stands for itself."""
+    return text.replace("!", "!!").replace("%", "!%").replace("_", "!_")
 
 
 def _stream(conditions: list[Condition], count: int) -> Condition:

@@ -59,12 +59,15 @@ class JoinTokenBody(Body, frozen=True):
 
 
 class TokenView(Answer, frozen=True):
+    """``session_of``: the token with which a session of a browser was signed in; empty: it is no session."""
+
     id: str
     user: str
     name: str
     scope: tuple[str, ...]
     issued_ms: int
     expires_ms: int | None = None
+    session_of: str = ""
 
 
 class TokenList(Answer, frozen=True):
@@ -75,6 +78,111 @@ class TokenMade(TokenView, frozen=True, kw_only=True):
     """A new token. ``token`` is the Bearer token: it is returned only here and not stored."""
 
     token: str
+
+
+class ProviderView(Answer, frozen=True):
+    """An identity provider with which people sign in."""
+
+    name: str
+    issuer: str
+
+
+class IssuerView(Answer, frozen=True):
+    """An issuer whose tokens programs exchange. ``audience``: what its tokens must name."""
+
+    name: str
+    issuer: str
+    audience: str
+
+
+class SignInView(Answer, frozen=True):
+    """The ways to sign in. Tokens of Corral are always accepted."""
+
+    providers: tuple[ProviderView, ...]
+    issuers: tuple[IssuerView, ...]
+
+
+class DeviceBody(Body, frozen=True):
+    """``provider`` empty: the only one."""
+
+    provider: str = ""
+
+
+class DeviceView(Answer, frozen=True):
+    """A sign-in that was begun: the user opens ``page``, on any device, and types ``code``. ``whole_page`` has the code
+    filled in. Ask for the result every ``interval_ms``."""
+
+    id: str
+    provider: str
+    code: str
+    page: str
+    whole_page: str
+    interval_ms: int
+    expires_in_ms: int
+
+
+class DeviceResultBody(Body, frozen=True):
+    id: str
+
+
+class ExchangeBody(Body, frozen=True):
+    """``token``: a JSON Web Token of one of the issuers."""
+
+    token: str
+
+
+class RefreshBody(Body, frozen=True):
+    provider: str
+    refresh_token: str
+
+
+class SignOutBody(Body, frozen=True):
+    """``refresh_token``: revoked at the provider too, if it can do that."""
+
+    provider: str = ""
+    refresh_token: str = ""
+
+
+class SignedInView(TokenMade, frozen=True, kw_only=True):
+    """``refresh_token``: signs in again after the token has expired; empty: the provider gives none."""
+
+    provider: str
+    refresh_token: str = ""
+
+
+class DeviceResult(Answer, frozen=True):
+    """``signed_in`` None: the user has not finished; ask again."""
+
+    signed_in: SignedInView | None
+
+
+class LinkBody(Body, frozen=True):
+    """``provider`` empty: the user signs in with tokens only."""
+
+    provider: str = ""
+
+
+class SessionBody(Body, frozen=True):
+    """What to sign in with: a token, or a code for one use."""
+
+    token: str = ""
+    code: str = ""
+
+
+class SessionView(Answer, frozen=True):
+    """A session of a browser. ``csrf``: the value of the header Corral-CSRF, which every change must have."""
+
+    id: str
+    user: str
+    csrf: str
+    expires_ms: int | None = None
+
+
+class SessionCode(Answer, frozen=True):
+    """A code with which its user can sign in once, until it expires."""
+
+    code: str
+    expires_ms: int
 
 
 class SecretBody(Body, frozen=True):

@@ -19,13 +19,15 @@ class GpuActivityView(Answer, frozen=True):
     memory_used_mib: int | None = None
     memory_mib: int | None = None
     power_mw: int | None = None
+    temperature_c: int | None = None
     idle_ms: int | None = None
     simulated: bool = False
 
 
 class RankActivityView(Answer, frozen=True):
     """One rank. ``step``, ``step_ms`` (recent mean) and ``metrics`` are what the program reports with
-    ``training.step_done``; a metric that is null is nan or infinite."""
+    ``training.report``; a metric that is null is nan or infinite. ``parameters``: a step, and the fingerprint of the
+    parameters after it."""
 
     rank: int
     cpu_milli: int | None = None
@@ -33,6 +35,7 @@ class RankActivityView(Answer, frozen=True):
     step_ms: int | None = None
     since_step_ms: int | None = None
     metrics: dict[str, float | None] = field(default_factory=dict)
+    parameters: tuple[int, str] | None = None
 
 
 class TaskActivityView(Answer, frozen=True):

@@ -43,7 +43,7 @@ class QueueBody(Body, frozen=True):
     budget: BudgetBody | None = None
     changes: tuple[QuotaChangeBody, ...] = ()
     priority_ceiling: Amount | None = None
-    time_share: Amount = 0
+    time_share: Amount = 8
     grace_max_ms: Amount | None = None
     preemptible: bool | None = None
 

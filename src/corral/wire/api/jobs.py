@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from msgspec import field
 
-from corral.wire.api.answers import Answer, Body
+from corral.wire.api.answers import Answer, Body, FaultView
 from corral.wire.api.constraints import Priority
 from corral.wire.api.words import CauseWord, FailureWord, GangStateWord, JobState
 
@@ -30,7 +30,8 @@ class JobSummary(Answer, frozen=True):
     """A job in a list. ``gpus`` and ``tasks``: requested in total; ``attempts``: of all its gangs.
 
     ``gpus_held``: what it holds now; ``nodes``: the first nodes it runs on, of ``nodes_held``. ``reason``: why it
-    waits, in short; ``starts_ms``: when it is expected to start, if that is known.
+    waits, in short; ``starts_ms``: when it is expected to start, if that is known; ``starts_note``: what is assumed
+    for that.
     """
 
     id: str
@@ -57,6 +58,7 @@ class JobSummary(Answer, frozen=True):
     nodes_held: int = 0
     reason: str = ""
     starts_ms: int | None = None
+    starts_note: str = ""
 
 
 class SeatView(Answer, frozen=True):
@@ -164,10 +166,76 @@ class OutputHead(Answer, frozen=True, omit_defaults=True):
 
 
 class JobList(Answer, frozen=True):
-    """A page of jobs, newest first. ``cursor`` leads to the next page; None: this was the last."""
+    """A page of jobs, newest first or as sorted. ``cursor`` leads to the next page; None: this was the last. ``total``:
+    of a sorted list, how many jobs there are in all."""
 
     jobs: tuple[JobSummary, ...]
     cursor: str | None = None
+    total: int | None = None
+
+
+class DocumentText(Body, frozen=True):
+    """A job file: YAML, with one or more jobs."""
+
+    text: str
+
+
+class PlacedFaultView(FaultView, frozen=True, kw_only=True):
+    """An error in a text; lines and columns count from 1."""
+
+    line: int
+    column: int
+
+
+class DocumentCheck(Answer, frozen=True):
+    """The documents in a text, as far as it can be read, and all errors in them."""
+
+    documents: tuple[dict[str, Any], ...] = ()
+    faults: tuple[PlacedFaultView, ...] = ()
+
+
+class DocumentOfJob(Answer, frozen=True):
+    """A document that gives the same job when it is submitted."""
+
+    job: str
+    document: dict[str, Any]
+
+
+class AttemptLine(Answer, frozen=True):
+    """An attempt among those of all jobs. ``name`` is empty if the job was dropped from memory."""
+
+    gang: str
+    job: str
+    name: str
+    queue: str
+    user: str
+    attempt: int
+    placed_ms: int
+    started_ms: int | None = None
+    ended_ms: int | None = None
+    failure: FailureWord | None = None
+    seats: tuple[SeatView, ...] = ()
+
+
+class ReservedStart(Answer, frozen=True):
+    """A waiting gang with a reserved start. ``ends_ms``: when it is expected to end."""
+
+    gang: str
+    job: str
+    name: str
+    queue: str
+    user: str
+    starts_ms: int
+    ends_ms: int
+    seats: tuple[SeatView, ...] = ()
+
+
+class AttemptList(Answer, frozen=True):
+    """Attempts that ran in a time, newest first, and reserved starts."""
+
+    at_ms: int
+    attempts: tuple[AttemptLine, ...]
+    reserved: tuple[ReservedStart, ...] = ()
 
 
 class SubmitAnswer(Answer, frozen=True):
@@ -322,6 +390,7 @@ class DryRunGang(Answer, frozen=True):
     ] = ()  # gangs that would be preempted; those that the user may not see are counted in victims_hidden
     victims_hidden: int = 0
     starts_ms: int | None = None
+    starts_note: str = ""
     reasons: tuple[ReasonView, ...] = ()
     changes: tuple[ChangeView, ...] = ()
 

@@ -35,8 +35,15 @@ class ActivityParameters(Body, frozen=True):
     limit: Limit = 100
 
 
+JobOrder = Literal["submitted", "name", "queue", "user", "state", "priority", "gpus", "started", "ended"]
+
+
 class JobsParameters(Body, frozen=True):
-    """Which jobs: all conditions must hold. ``queue`` includes its children; ``name`` may end in ``*``."""
+    """Which jobs: all conditions must hold. ``queue`` includes its children; ``name`` may end in ``*``; ``search`` is a
+    part of the name, queue or user, or the start of the number; ``node`` and ``gpu_model``: where it holds GPUs now.
+
+    With ``sort`` the jobs come in that order, from ``offset`` on, with their ``total`` number and without a cursor.
+    """
 
     queue: str | None = None
     user: str | None = None
@@ -45,8 +52,22 @@ class JobsParameters(Body, frozen=True):
     labels: tuple[str, ...] = ()  # key=value each
     since_ms: WhenMs | None = None  # submitted then or later
     until_ms: WhenMs | None = None  # submitted before
+    search: Annotated[str, Meta(min_length=1, max_length=100)] | None = None
+    node: str | None = None
+    gpu_model: str | None = None
     limit: Limit = 100
     cursor: str | None = None
+    sort: JobOrder | None = None
+    descending: bool = False
+    offset: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
+
+
+class AttemptsParameters(Body, frozen=True):
+    """Attempts that ran between two times; by default in the last 24 hours."""
+
+    since_ms: WhenMs | None = None
+    until_ms: WhenMs | None = None
+    limit: Annotated[int, Meta(ge=1, le=5000)] = 2000
 
 
 class LogsParameters(Body, frozen=True):
@@ -123,3 +144,18 @@ LOG_NEXT = "Corral-Log-Next"  # the next offset to read
 LOG_OVER = "Corral-Log-Over"  # true: the log is complete
 LOG_GANG = "Corral-Log-Gang"
 LOG_ATTEMPT = "Corral-Log-Attempt"
+
+
+class StreamParameters(Body, frozen=True):
+    """``gang``: its role or its number in an array. ``what``: what it is for, in the log of the server."""
+
+    gang: str = ""
+    task: int = 0
+    what: str = ""
+
+
+class SeatParameters(Body, frozen=True):
+    """``task``: the name of the task that asks. ``seat``: the number of the task that it wants."""
+
+    task: str
+    seat: int

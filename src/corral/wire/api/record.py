@@ -55,6 +55,36 @@ class UsageView(Answer, frozen=True):
     lost_gpu_ms: int
 
 
+class IntervalView(Answer, frozen=True):
+    """How often a job should save, in milliseconds, and which parts of its time are lost with that, in millionths.
+
+    From the cost of its last save (``stall_ms`` of ``save_ms`` stopped the work), the mean time between failures of its
+    nodes, and the mean time of its restarts.
+    """
+
+    interval_ms: int
+    saving_ppm: int
+    repeated_ppm: int
+    restarting_ppm: int
+    stall_ms: int
+    save_ms: int
+    mtbf_ms: int
+    restart_ms: int
+
+
+class GoodputView(Answer, frozen=True):
+    """Which part of the time was training. ``ms``: time by cause; of several gangs and of the cluster it is GPU time
+    (``is_gpu_time``). ``ratio_ppm``: trained, of all, in millionths. ``advice``: only of a job that saves."""
+
+    ratio_ppm: int
+    ms: dict[str, int]
+    is_gpu_time: bool = False
+    attempts: int = 0
+    failures: int = 0
+    saves: int = 0
+    advice: IntervalView | None = None
+
+
 class HealthView(Answer, frozen=True):
     """The health of the server; the only response that needs no token. ``leader``: address of the leader, as far as
     a standby knows. ``database``: "" for a file, "ok", or one word for its fault; ``waits_for``: the same as a text.

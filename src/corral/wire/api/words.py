@@ -28,8 +28,8 @@ ENDED = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
 
 GANG_STATES = ("waiting", "starting", "running", "broken", "stopping", "succeeded", "failed", "cancelled")
 FAILURES = (
-    "user_error", "out_of_memory", "vram_exceeded", "gpu_fault", "network", "node_lost", "killed", "start_failed",
-    "time_limit", "preempted", "cancelled",
+    "user_error", "out_of_memory", "vram_exceeded", "gpu_fault", "network", "node_lost", "killed", "stalled",
+    "start_failed", "time_limit", "preempted", "cancelled",
 )  # fmt: skip
 CAUSES = (
     "reclaim", "priority", "time_share", "shrink", "grow", "move", "drain", "time_limit", "start_timeout", "failure",

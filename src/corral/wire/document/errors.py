@@ -106,5 +106,6 @@ def nearest(word: object, known: list[str]) -> str:
 
     if not isinstance(word, str) or len(word) > _SHOWN_CHARS:
         return ""
-    found = difflib.get_close_matches(word.lower().replace("-", "_"), known, n=1, cutoff=0.6)
+    begun = [name for name in known if len(word) > 2 and name.lower().startswith(word.lower())]
+    found = begun or difflib.get_close_matches(word.lower().replace("-", "_"), known, n=1, cutoff=0.6)
     return found[0] if found else ""

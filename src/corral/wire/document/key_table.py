@@ -55,7 +55,8 @@ class KeyTable:
     def read(self, document: Any, path: Path, reading: Reading) -> dict[str, Any]:
         """The values by key, as far as they are valid; everything else became a fault."""
         if type(document) is not dict:
-            keys = ", ".join(key.name for key in self.keys[:4])
+            known = [key.name for key in self.keys]
+            keys = ", ".join(known[:4] if "command" not in known else ["command", "gpus", "time_limit"])
             raise Wrong("wrong_type", f"this must be a mapping, not {show(document)}", f"with keys such as {keys}")
         readers, found = self.readers, {}
         for name, value in document.items():

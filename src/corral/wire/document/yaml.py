@@ -88,14 +88,28 @@ def read_yaml(text: str, file: str, bytes_max: int, documents_max: int = 1) -> l
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         why = " ".join(str(error.problem or error.context or "this is not YAML").split())[:200]
-        found.append(_unreadable(file, "bad_yaml", why, _place(mark)))
+        found.append(_unreadable(file, "bad_yaml", _in_words(why), _place(mark)))
     except YAMLError as error:
-        found.append(_unreadable(file, "bad_yaml", " ".join(str(error).split())[:200]))
+        found.append(_unreadable(file, "bad_yaml", _in_words(" ".join(str(error).split())[:200])))
     except RecursionError:
         found.append(_unreadable(file, "too_deep", "the document is nested too deeply"))
     except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
         found.append(_unreadable(file, "bad_yaml", f"this is not YAML ({type(error).__name__})"))
     return found
+
+
+#: What the parser says, and what it means for people who do not know its terms.
+_MEANT = {
+    "cannot start any token": "a tab or another character that YAML does not allow here: indent with spaces",
+    "'<stream end>'": "the file ends in the middle of a value, for example of a list or a quoted text",
+    "special characters are not allowed": "this is not a text file",
+    "mapping values are not allowed here": "a colon is not allowed here: put the text in quotes",
+    "could not find expected ':'": "a key without a colon",
+}
+
+
+def _in_words(why: str) -> str:
+    return next((words for phrase, words in _MEANT.items() if phrase in why), why)
 
 
 def _unreadable(file: str, code: str, why: str, place: tuple[int, int] = (1, 1)) -> Marked:

@@ -46,6 +46,8 @@ JOB = VariableGroup(
         Variable("CORRAL_ROLE", "Role of the gang: `main` unless the job has several gangs."),
         Variable("CORRAL_GANG", "Id of the gang: job, index and role."),
         Variable("CORRAL_ATTEMPT", "Number of this attempt, from 1. Above 1 there may be a checkpoint."),
+        Variable("CORRAL_RESUME_STEP", "Step of the newest checkpoint that the job has reported, if any."),
+        Variable("CORRAL_RESUME_PATH", "Where it is, as the job reported it; may be empty."),
         Variable("CORRAL_NODES", "Nodes of the gang, with commas."),
         Variable("CORRAL_NODE", "Node of this task."),
         Variable("CORRAL_TASK", "Number of this task in the gang, from 0."),
@@ -61,10 +63,23 @@ FILES = VariableGroup(
         Variable("TMPDIR", "Directory for temporary files."),
         Variable("CORRAL_CHECKPOINT_FILE", 'Append a line such as `{"step": 1200}` when a checkpoint is saved.'),
         Variable("CORRAL_WARNING_FILE", "Exists once the task must save and exit: deadline and reason as JSON."),
-        Variable("CORRAL_PYTHONPATH", "Directory with `corral_training.py`, the module for training scripts."),
+        Variable(
+            "CORRAL_PYTHONPATH",
+            "Directory with `corral_training`, `corral_checkpoints` and `corral_batch`, to import.",
+        ),
         Variable(
             "PYTHONPATH", "Ends with `CORRAL_PYTHONPATH`, after the job's own value. Not set in containers.", mine=True
         ),
+    ),
+)
+STEPS = VariableGroup(
+    "Job steps",
+    "For `corral step` and `srun`, which start processes inside a running job.",
+    (
+        Variable("CORRAL_STEP_SOCKET", "Where the supervisor of the task listens."),
+        Variable("CORRAL_STEP_TOKEN", "Proves that a process belongs to the gang."),
+        Variable("CORRAL_STEP", "Number of the step, from 0; only in its processes."),
+        Variable("CORRAL_SHIMS", "Directory with the commands of Slurm, first in `PATH`; only with `compat: slurm`."),
     ),
 )
 RANKS = VariableGroup(
@@ -133,6 +148,27 @@ SLURM = VariableGroup(
         Variable("SLURM_TASKS_PER_NODE", "Processes on each node: `2(x3),1`.", mine=True),
         Variable("SLURM_PROCID", "Rank of this process, from 0."),
         Variable("SLURM_LOCALID", "Rank of this process on its node, from 0."),
+        Variable("SLURMD_NODENAME", "Node of this process."),
+        Variable("SLURM_GTIDS", "Ranks on this node.", mine=True),
+        Variable("SLURM_JOB_USER", "The user who submitted it.", mine=True),
+        Variable("SLURM_JOB_CPUS_PER_NODE", "CPUs of the job on each node: `8(x2)`.", mine=True),
+        Variable("SLURM_JOB_GPUS", "Numbers of its GPUs on this node.", mine=True),
+        Variable("SLURM_TOPOLOGY_ADDR", "Node of this process.", mine=True),
+        Variable("SLURM_TOPOLOGY_ADDR_PATTERN", "`node`.", mine=True),
+        Variable("SLURM_GPUS", "As `--gpus`; only if given.", mine=True),
+        Variable("SLURM_GPUS_PER_TASK", "As `--gpus-per-task`; only if given.", mine=True),
+        Variable("SLURM_CPUS_PER_GPU", "As `--cpus-per-gpu`; only if given.", mine=True),
+        Variable("SLURM_NTASKS_PER_GPU", "As `--ntasks-per-gpu`; only if given.", mine=True),
+        Variable("SLURM_MEM_PER_GPU", "As `--mem-per-gpu` in MiB; only if given.", mine=True),
+        Variable("SLURM_MEM_PER_CPU", "As `--mem-per-cpu` in MiB; only if given.", mine=True),
+        Variable("SLURM_STEP_ID", "Number of the job step; only in its processes, like all `SLURM_STEP_*`."),
+        Variable("SLURM_STEPID", "The same."),
+        Variable("SLURM_STEP_NODELIST", "Nodes of the step."),
+        Variable("SLURM_STEP_NUM_NODES", "Number of its nodes."),
+        Variable("SLURM_STEP_NUM_TASKS", "Number of its processes."),
+        Variable("SLURM_STEP_TASKS_PER_NODE", "Its processes on each node."),
+        Variable("SLURM_STEP_GPUS", "Numbers of its GPUs on this node."),
+        Variable("SLURM_CPU_BIND", "`quiet,none`: processes are not pinned."),
         Variable("SLURM_GPUS_ON_NODE", "GPUs of the job on this node.", mine=True),
         Variable("SLURM_GPUS_PER_NODE", "The same.", mine=True),
         Variable("SLURM_CPUS_PER_TASK", "CPUs of each process.", mine=True),
@@ -146,5 +182,5 @@ SLURM = VariableGroup(
         Variable("SLURM_ARRAY_TASK_STEP", "Difference of the first two indexes.", mine=True),
     ),
 )
-GROUPS = (ACCOUNT, JOB, FILES, RANKS, GPUS, CONTAINERS, SLURM)
+GROUPS = (ACCOUNT, JOB, FILES, STEPS, RANKS, GPUS, CONTAINERS, SLURM)
 NAMES = frozenset(variable.name for group in GROUPS for variable in group.variables)

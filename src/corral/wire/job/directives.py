@@ -1,6 +1,7 @@
 """The options of ``sbatch``: what each means here, or that it means nothing here and why.
 
-One table of names; ``sbatch_translate`` uses those without a note. Facts from the manual page of sbatch 22.05.
+One table of names; ``sbatch_translate`` uses those without a note. Facts from the manual pages of sbatch 22.05 to
+24.11.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ _CLI = "use the options of corral submit instead"
 _SITE = "it is specific to Slurm"
 
 DIRECTIVES: tuple[Directive, ...] = (
-    *_used("job-name/J nodes/N ntasks/n ntasks-per-node gpus/G gpus-per-node gpus-per-task gres cpus-per-task/c"),
+    *_used("job-name/J nodes/N ntasks/n ntasks-per-node ntasks-per-gpu gpus/G gpus-per-node gpus-per-task gres"),
+    *_used("cpus-per-task/c"),
     *_used("cpus-per-gpu mem mem-per-gpu mem-per-cpu tmp time/t partition/p account/A qos/q array/a dependency/d"),
     *_used("output/o error/e signal switches begin/b deadline comment export chdir/D workdir wrap"),
     *_used("container-image container-mounts container-workdir"),
@@ -52,12 +54,16 @@ DIRECTIVES: tuple[Directive, ...] = (
     *_noted("a job is always cancelled when its dependency can no longer be satisfied", "kill-on-invalid-dep"),
     *_noted(_SEATS, "exclusive", Takes.MAYBE),
     *_noted(_SEATS, "nodelist/w exclude/x nodefile/F distribution/m ntasks-per-core ntasks-per-socket mincpus"),
-    *_noted(_SEATS, "ntasks-per-gpu gpus-per-socket sockets-per-node cores-per-socket threads-per-core core-spec/S"),
+    *_noted(_SEATS, "gpus-per-socket sockets-per-node cores-per-socket threads-per-core core-spec/S"),
     *_noted(_SEATS, "extra-node-info/B thread-spec cluster-constraint"),
     *_noted(_SEATS, "overcommit/O oversubscribe/s contiguous use-min-nodes spread-job", Takes.NOTHING),
     *_noted("request GPUs by model instead: --gpus=h100:8", "constraint/C prefer"),
     *_noted(_PINNING, "cpu-bind gpu-bind mem-bind hint cpu-freq gpu-freq"),
     *_noted("no mail is sent; use corral events", "mail-type mail-user"),
+    *_noted("seats of a gang start together", "wait-all-nodes", Takes.MAYBE),
+    *_noted("a job is placed within one domain: use the key within", "segment"),
+    *_noted("use --gpus-per-task and --cpus-per-task", "tres-per-task"),
+    *_noted(_CLI, "help usage version/V", Takes.NOTHING),
     *_noted(_CLI, "parsable test-only wait/W quiet/Q verbose/v", Takes.NOTHING),
     *_noted("use --qos=high or the key priority", "priority"),
     *_noted("there are no named reservations", "reservation"),
@@ -70,9 +76,35 @@ DIRECTIVES: tuple[Directive, ...] = (
     *_noted("a job gets only the variables that it names: use --export or the key env", "export-file propagate"),
     *_noted("a job always runs as the account of its user", "uid gid"),
     *_noted("after the loss of a node, it is replaced or the job is requeued", "no-kill/k", Takes.MAYBE),
-    *_noted(_SITE, "acctg-freq bb bbf delay-boot mcs-label network power profile wckey container ignore-pbs tres-bind"),
-    *_noted(_SITE, "reboot", Takes.NOTHING),
+    *_noted(
+        _SITE,
+        "acctg-freq bb bbf delay-boot mcs-label network power profile wckey container tres-bind extra "
+        "gres-flags container-id consolidate-segments resv-ports spread-segments",
+    ),
+    *_noted(_SITE, "reboot ignore-pbs stepmgr", Takes.NOTHING),
+    *_noted("use the key mounts, or --container-mounts", "container-mount-home no-container-mount-home", Takes.NOTHING),
+    *_noted(
+        "the root file system of a container is its own",
+        "container-writable container-readonly "
+        "container-remap-root no-container-remap-root no-container-entrypoint container-entrypoint",
+        Takes.NOTHING,
+    ),
+    *_noted("containers are not kept", "container-name container-save container-env"),
 )
 
 BY_NAME = {directive.name: directive for directive in DIRECTIVES}
+#: Other names of an option.
+ALIASES = {"tasks-per-node": "ntasks-per-node"}
+
+
+def full_name(name: str) -> str:
+    """The option that a name or an unambiguous abbreviation means, as getopt reads it; empty: none."""
+    if name in BY_NAME:
+        return name
+    if name in ALIASES and ALIASES[name] in BY_NAME:
+        return ALIASES[name]
+    close = [each for each in BY_NAME if each.startswith(name)]
+    return close[0] if len(close) == 1 and name else ""
+
+
 BY_SHORT = {directive.short: directive for directive in DIRECTIVES if directive.short}

@@ -86,6 +86,7 @@ _LABELS = pairs(LABEL, _written_out("label_chars", _IN_QUOTES), "a mapping of la
 _MOUNTS = listing(MOUNT, "a list of mounts", "mounts")
 _AFTER = listing(AFTER, "a job, or a list of jobs", "after", lone=True)
 _PATTERN = text("a path")
+_SCRIPT = text("the text of a script", most="file_bytes", pattern=r"#![\s\S]*", hint="begin it with #!/bin/bash")
 _UMASK = text("an octal umask such as 022", pattern=r"0?[0-7]{3}", hint="three digits from 0 to 7, in quotes")
 
 GPU_KEYS = KeyTable(
@@ -158,12 +159,26 @@ GANG_KEYS = KeyTable(
         Key("signal",
             SIGNAL, "Signal to send before the end, and how long before. It kills programs that do not handle it.",
             "SIGUSR1@60s", into="early_signal"),
-        Key("compat", choice(["slurm"]), "`slurm`: also set the `SLURM_*` variables.", "slurm", into="compat"),
+        Key("launch", choice(["first", "all"]),
+            "Where the command runs: `all`: on every seat; `first`: on the first one, and it starts processes on the "
+            "others with `corral step`.",
+            "first", default="all", into="launch"),
+        Key("script", _SCRIPT,
+            "Text of a script, with `#!` and its interpreter in the first line. `command` is then its name and its "
+            "arguments.",
+            "#!/bin/bash\nhostname\n", into="script"),
+        Key("compat", choice(["slurm"]),
+            "`slurm`: also set the `SLURM_*` variables, and put the commands of Slurm first in the `PATH`.",
+            "slurm", into="compat"),
         Key("rerun_after_exit_0", FLAG,
             "Run the job again if it handles the signal of a preemption and exits with 0 without reporting that it has"
             " finished.", False, default="true", into="rerun_after_exit_0"),
         Key("hold_on_fail", SPAN, "Keep the allocation this long after a failure, for inspection.",
             "30m", default="0s", into="hold_on_fail_ms"),
+        Key("stall_timeout", SPAN,
+            "Restart the job if no rank reports a step for this time, and for three usual steps. Must be longer than "
+            "its evaluations and saves. 0: only the stacks of its ranks are logged.",
+            "10m", default="0s", into="stall_ms"),
     ],
 )  # fmt: skip
 
@@ -234,7 +249,6 @@ ELSEWHERE = {
     "cmd": "did you mean command?",
     "commands": "did you mean command? Write several lines as a YAML block: command: |",
     "args": "write command as a list: [program, argument, ...]",
-    "script": "did you mean command?",
     "envs": "did you mean env?",
     "environment": "did you mean env?",
     "workdir": "did you mean directory?",

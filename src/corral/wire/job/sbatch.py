@@ -1,8 +1,7 @@
 """Scripts for ``sbatch`` as job documents: options from ``#SBATCH`` lines and a command line, and the script itself.
 
-The script is part of the job. A shell gets it by ``-c``, with its file name as ``$0``; any other interpreter gets a
-file, which a line of shell writes into the task's TMPDIR. It runs once on each node: ``srun`` in it is to start this
-node's share of the tasks. Options without a meaning here become notes with their line, errors become faults.
+The script is part of the job. It runs on the first node, as a file in the private directory of the task, and starts
+its tasks with ``srun``. Options without a meaning here become notes with their line, errors become faults.
 """
 
 from __future__ import annotations
@@ -18,15 +17,13 @@ from corral.core.model import JobSpec
 from corral.wire.document.errors import Fault, Path, nearest, show
 from corral.wire.document.yaml import Marked, PlacedFault, TextPlace
 from corral.wire.environment.export import with_environment
-from corral.wire.job.directives import BY_NAME, BY_SHORT, Directive, Takes
+from corral.wire.job.directives import BY_NAME, BY_SHORT, Directive, Takes, full_name
 from corral.wire.job.document_limits import LIMITS, DocumentLimits
 from corral.wire.job.job_files import Exporter, Note, Parsed, overlaid, rooted
 from corral.wire.job.parse import DEFAULT_QUEUE, parse_job
 from corral.wire.job.sbatch_translate import Meaning, meaning_of
 
 COMMAND_LINE = "command line"
-SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
-_FROM_A_FILE = 'f=$(mktemp) && printf %s "$1" >"$f" && i=$2 && shift 2 && exec $i "$f" "$@"'
 _WORD = re.compile(r"""(?:[^\s"'\\]|\\.|"(?:[^"\\]|\\.)*"|'[^']*')+|["'].*""")
 
 
@@ -76,7 +73,7 @@ def read_sbatch(
     meaning = meaning_of(_meaningful(script), now_ms, zone)
     script.faults += [PlacedFault(script.typed[each].place, fault) for each, fault in meaning.faults]
     script.notes += [Note(script.typed[each].place, f"--{each}", why) for each, why in meaning.notes]
-    document = {"name": _name(name)} | meaning.document | {"command": _command(text, name, meaning, arguments, script)}
+    document = {"name": _name(name)} | meaning.document | _program(text, name, meaning, arguments, script)
     document = rooted(overlaid(overlaid(dict(defaults or {}), document), overrides or {}), defaults or {})
     marks = _marks(name, script, meaning)
     document, said = exporter(document) if exporter is not None else with_environment(document, {})
@@ -87,6 +84,26 @@ def read_sbatch(
     script.faults.sort(key=lambda each: (each.place.file, each.place.line, each.place.column))
     sound = spec if isinstance(spec, JobSpec) and not script.faults else None
     return Parsed(document, sound, tuple(script.faults), tuple(script.notes), marks)
+
+
+class SbatchOptions(Struct, frozen=True):
+    """Options without a script, as keys of a job document. ``wrap``: a command line."""
+
+    document: dict[str, Any]
+    wrap: str = ""
+    faults: tuple[Fault, ...] = ()
+    notes: tuple[Note, ...] = ()
+
+
+def read_options(words: Sequence[str], *, now_ms: int = 0, zone: tzinfo = UTC) -> SbatchOptions:
+    """Options of sbatch beside those of Corral: without what only Slurm's programs need."""
+    script = SbatchScript()
+    _read_words([(word, TextPlace(COMMAND_LINE, 1, n + 1)) for n, word in enumerate(words)], script)
+    meaning = meaning_of(_meaningful(script), now_ms, zone)
+    notes = [Note(script.typed[name].place, f"--{name}", why) for name, why in meaning.notes]
+    document = {key: value for key, value in meaning.document.items() if key not in ("compat", "env")}
+    faults = [placed.fault for placed in script.faults] + [fault for _, fault in meaning.faults]
+    return SbatchOptions(document, meaning.wrap, tuple(faults), (*script.notes, *notes))
 
 
 # --- lines and words -------------------------------------------------------------------------------------------------
@@ -163,7 +180,7 @@ def _option(word: str, place: TextPlace, script: SbatchScript) -> tuple[Directiv
         script.fault(place, "unsupported", f"{word}: use gangs for the parts of a job", "see docs/job-file.md: gangs")
     elif word.startswith("--"):
         name, equals, value = word[2:].partition("=")
-        directive = BY_NAME.get(name)
+        directive = BY_NAME.get(full_name(name))
         if directive is not None:
             return directive, value if equals else None
         close = nearest(name, [each.replace("-", "_") for each in BY_NAME]).replace("_", "-")
@@ -186,19 +203,14 @@ def _meaningful(script: SbatchScript) -> dict[str, str]:
 # --- the script itself -----------------------------------------------------------------------------------------------
 
 
-def _command(text: str, name: str, meaning: Meaning, arguments: Sequence[str], script: SbatchScript) -> list[str]:
+def _program(text: str, name: str, meaning: Meaning, arguments: Sequence[str], script: SbatchScript) -> dict[str, Any]:
     if meaning.wrap:
-        return ["/bin/sh", "-c", meaning.wrap, "wrap", *arguments]
-    first_line = text.split("\n", 1)[0]
-    interpreter = first_line[2:].split() if first_line.startswith("#!") else []
-    if not interpreter:
+        text, name = f"#!/bin/sh\n# This script was created by sbatch --wrap.\n\n{meaning.wrap}\n", "wrap"
+    elif not text.startswith("#!"):
         why = "the first line does not name an interpreter"
         script.fault(TextPlace(name, 1, 1), "bad_script", why, "begin it with #!/bin/bash")
-        return ["true"]
-    program = interpreter[1] if interpreter[0].endswith("/env") and len(interpreter) > 1 else interpreter[0]
-    if program.rpartition("/")[2] in SHELLS:
-        return [*interpreter, "-c", text, name, *arguments]
-    return ["sh", "-c", _FROM_A_FILE, name, text, " ".join(interpreter), *arguments]
+        text = "#!/bin/sh\n"
+    return {"command": [name, *arguments], "script": text, "launch": "first"}
 
 
 def _name(file: str) -> str:

@@ -52,6 +52,8 @@ def meaning_of(given: dict[str, str], now_ms: int, zone: tzinfo) -> Meaning:
     """Options by their long name. Finds all errors, option by option."""
     meaning = Meaning(given, now_ms, zone)
     meaning.document["compat"] = "slurm"
+    meaning.document["output"] = "slurm-%A_%a.out" if "array" in given else "slurm-%j.out"
+    meaning.document["export"] = "ALL"
     for option, say in _ALONE.items():
         if option in given:
             _tried(meaning, option, say)
@@ -62,6 +64,8 @@ def meaning_of(given: dict[str, str], now_ms: int, zone: tzinfo) -> Meaning:
         stated = [option for option in options if option in given]
         if stated and not any(option in stated for option, _ in meaning.faults):
             _tried(meaning, stated[0], say)
+    if "error" not in meaning.document:
+        meaning.document["error"] = meaning.document["output"]
     return meaning
 
 
@@ -95,10 +99,16 @@ def _queue(meaning: Meaning, _: str) -> None:
     names = meaning.given[option].split(",")
     if len(names) > 1:
         meaning.note(option, f"only the first is used: {names[0]}")
-    meaning.put("queue", names[0], option)
+    name = re.sub(r"/[._/-]*", "/", re.sub(r"[^A-Za-z0-9._/-]", "-", names[0])).strip("._-/")[:100]
+    if name:
+        meaning.put("queue", name, option)
+    if name != names[0]:
+        meaning.note(option, f"the queue is named {name or 'default'}: names have only letters, digits and . _ - /")
     if option == "account" and "partition" in meaning.given:
         meaning.note("partition", f"the account is used as the queue; {meaning.given['partition']} is kept as a label")
-        meaning.document.setdefault("labels", {})["slurm.partition"] = meaning.given["partition"][:256]
+    for each in ("account", "partition"):
+        if each in meaning.given:
+            meaning.document.setdefault("labels", {})[f"slurm.{each}"] = meaning.given[each].split(",")[0][:256]
 
 
 def _qos(meaning: Meaning, value: str) -> None:
@@ -229,17 +239,32 @@ def _layout(meaning: Meaning, _: str) -> None:
     if most > 1:
         option = next(name for name in ("nodes", "ntasks", "ntasks-per-node") if name in meaning.given)
         meaning.put("nodes", most if fewest == most else f"{fewest}..{most}", option)
-        why = "the script runs on every node, not only on the first; srun is not available, use processes"
-        meaning.note(option, why)
     gpus = _gpus(meaning, most, per_node)
     _cpus(meaning, per_node, gpus)
     _memory(meaning, gpus)
-    if any(name in meaning.given for name in ("ntasks", "ntasks-per-node")):
-        tasks = str(meaning.number("ntasks", "a number of tasks") or per_node * most)
-        env = {"SLURM_NTASKS": tasks, "SLURM_NPROCS": tasks, "SLURM_NTASKS_PER_NODE": str(per_node)}
+    _stated(meaning, per_node * most)
+
+
+#: Options with a variable of their own in the environment of the script.
+_VARIABLES = {
+    "SLURM_NTASKS_PER_NODE": "ntasks-per-node", "SLURM_CPUS_PER_TASK": "cpus-per-task", "SLURM_GPUS": "gpus",
+    "SLURM_GPUS_PER_NODE": "gpus-per-node", "SLURM_GPUS_PER_TASK": "gpus-per-task",
+    "SLURM_CPUS_PER_GPU": "cpus-per-gpu", "SLURM_NTASKS_PER_GPU": "ntasks-per-gpu",
+}  # fmt: skip
+_MEMORY = {"SLURM_MEM_PER_NODE": "mem", "SLURM_MEM_PER_GPU": "mem-per-gpu", "SLURM_MEM_PER_CPU": "mem-per-cpu"}
+
+
+def _stated(meaning: Meaning, tasks: int) -> None:
+    """The variables by which Slurm repeats options to the script; others are not set."""
+    env = {variable: meaning.given[option] for variable, option in _VARIABLES.items() if option in meaning.given}
+    if any(name in meaning.given for name in ("ntasks", "ntasks-per-node", "ntasks-per-gpu")):
+        count = str(meaning.number("ntasks", "a number of tasks") or tasks)
+        env |= {"SLURM_NTASKS": count, "SLURM_NPROCS": count}
+    for variable, option in _MEMORY.items():
+        if option in meaning.given:
+            env[variable] = str(slurm_mib(meaning.given[option]))
+    if env:
         meaning.document["env"] = env | meaning.document.get("env", {})
-    if cpus := meaning.given.get("cpus-per-task"):
-        meaning.document["env"] = {"SLURM_CPUS_PER_TASK": cpus} | meaning.document.get("env", {})
 
 
 def _nodes(meaning: Meaning) -> tuple[int, int]:
@@ -263,6 +288,9 @@ def _nodes(meaning: Meaning) -> tuple[int, int]:
 def _tasks_per_node(meaning: Meaning, nodes: int) -> int:
     stated = meaning.number("ntasks-per-node", "a number of tasks")
     tasks = meaning.number("ntasks", "a number of tasks")
+    of_gpu = meaning.number("ntasks-per-gpu", "a number of tasks")
+    if of_gpu and not stated and not tasks:
+        return of_gpu * max(1, _gpus(meaning, nodes, 1))
     return stated or (-(-tasks // nodes) if tasks else 1)
 
 
@@ -287,9 +315,9 @@ def _gpus(meaning: Meaning, nodes: int, per_node: int) -> int:
     elif "gpus" in meaning.given:
         model, total = _model_count(meaning.given["gpus"])
         if total % nodes:
-            why = f"{total} GPUs cannot be divided evenly among {nodes} nodes"
-            raise Wrong("bad_number", why, "use --gpus-per-node, or a multiple of the nodes")
-        count, source = total // nodes, "gpus"
+            each = -(-total // nodes)
+            meaning.note("gpus", f"{total} GPUs cannot be divided evenly among {nodes} nodes: each gets {each}")
+        count, source = -(-total // nodes), "gpus"
     if count:
         meaning.put("gpus", f"{model}:{count}" if model else count, source)
     return count
@@ -330,14 +358,15 @@ def _memory(meaning: Meaning, gpus: int) -> None:
 _CHECKS: dict[str, Callable[[Meaning, str], object]] = {
     "ntasks": lambda _, value: slurm_count(value, "a number of tasks"),
     "ntasks-per-node": lambda _, value: slurm_count(value, "a number of tasks"),
+    "ntasks-per-gpu": lambda _, value: slurm_count(value, "a number of tasks"),
     "cpus-per-task": lambda _, value: slurm_count(value, "a number of CPUs"),
     "cpus-per-gpu": lambda _, value: slurm_count(value, "a number of CPUs"),
     **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-task"), lambda _, value: _model_count(value)),
     **dict.fromkeys(("mem", "mem-per-gpu", "mem-per-cpu"), lambda _, value: slurm_mib(value)),
 }
 _LAYOUT = (
-    "nodes", "ntasks", "ntasks-per-node", "gpus", "gpus-per-node", "gpus-per-task", "gres", "cpus-per-task",
-    "cpus-per-gpu", "mem", "mem-per-gpu", "mem-per-cpu",
+    "nodes", "ntasks", "ntasks-per-node", "ntasks-per-gpu", "gpus", "gpus-per-node", "gpus-per-task", "gres",
+    "cpus-per-task", "cpus-per-gpu", "mem", "mem-per-gpu", "mem-per-cpu",
 )  # fmt: skip
 _TOGETHER: tuple[tuple[tuple[str, ...], Callable[[Meaning, str], None]], ...] = (
     (("account", "partition"), _queue),

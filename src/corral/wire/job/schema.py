@@ -70,9 +70,9 @@ checkpoints: true
 _GANG = """At the top of the file they describe the only gang, `main`. Beside `gangs` they are defaults for every
 gang; `env` and `secrets` are merged. Amounts are per task."""
 _RETRIES = """`retries: 3` retries after errors of the user's program. A mapping has a rule for each class of failure
-(`user_error`, `out_of_memory`, `vram_exceeded`, `gpu_fault`, `network`, `node_lost`, `killed`, `start_failed`,
-`time_limit`): a number, `forever`, or the keys below; keys that are not given have the defaults of the class. Faults of
-the infrastructure never use up the user's retries."""
+(`user_error`, `out_of_memory`, `vram_exceeded`, `gpu_fault`, `network`, `node_lost`, `killed`, `stalled`,
+`start_failed`, `time_limit`): a number, `forever`, or the keys below; keys that are not given have the defaults of the
+class. Faults of the infrastructure never use up the user's retries."""
 _GANGS_EXAMPLE = """env: {RUN: "17"}
 gangs:
   - role: trainer

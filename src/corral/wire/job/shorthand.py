@@ -57,8 +57,9 @@ _METAVARS = {
     "resources": "NAME=N", "mounts": "FROM:TO[:ro]", "output": "FILE", "error": "FILE", "compat": "slurm",
     "after": "[WHEN:]JOB", "array": "RANGE[%N]", "begin": "TIME", "deadline": "TIME", "time_limit": "TIME",
     "estimate": "TIME", "min_runtime": "TIME", "grace": "TIME", "start_timeout": "TIME", "restart_cost": "TIME",
+    "stall_timeout": "TIME",
     "hold_on_fail": "TIME", "requeue_exit": "CODE", "signal": "SIG@TIME", "priority": "N|CLASS", "processes": "N|gpu",
-    "umask": "MASK", "export": "ALL|NONE|NAMES",
+    "umask": "MASK", "rerun_after_exit_0": "true|false", "export": "ALL|NONE|NAMES",
     "prefer": "LEVEL[@TIME]", "spread": "LEVEL[:N]", "within": "LEVEL", "retries": "N",
 }  # fmt: skip
 _PAIRS = ("env", "labels", "secrets", "resources")

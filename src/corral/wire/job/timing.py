@@ -142,6 +142,8 @@ def _read_after(value: Any, path: Path, reading: Reading) -> Dependency:
     if type(value) is not str:
         raise Wrong("wrong_type", f"this must be a job, not {show(value)}", "write 12, any:12 or {job: 12, when: any}")
     when, colon, job = value.rpartition(":")
+    if not colon and value.startswith("after"):
+        raise Wrong("bad_job", f"{show(value)} names no job", f"write it like {value}:12")
     when = _WHEN.read(when, path, reading) if colon else "ok"
     return Dependency(_JOB_ID.read(job, path, reading), After(when))
 
@@ -169,7 +171,7 @@ def _read_percent(value: Any, _path: Path, _reading: Reading) -> int:
     raise Wrong("wrong_type", f"this must be a percentage, not {show(value)}", 'write it like "50%"')
 
 
-_RETRY_NUMBER = number("number of retries, or forever", 0, RETRIES_MAX)
+_RETRY_NUMBER = number("a number of retries, or forever", 0, RETRIES_MAX)
 _RETRY_COUNT = ValueKind(
     _read_retry_count,
     {"anyOf": [_RETRY_NUMBER.schema, {"const": FOREVER}]},

@@ -233,10 +233,10 @@ class Container:
             poll.register(pidfd, select.POLLIN)
         return bool(poll.poll(patience_ms))
 
-    def last_output(self, number: int) -> bytes:
+    def last_output(self, number: int) -> tuple[bytes, bytes]:
         """Of all processes: the runtime does not separate their output."""
         del number
-        return self._streams[1].tail(_TAIL) or self._streams[0].tail(_TAIL)
+        return self._streams[0].tail(_TAIL), self._streams[1].tail(_TAIL)
 
     @property
     def has_heard(self) -> bool:

@@ -29,7 +29,7 @@ def main_group(first: int) -> list[int]:
     """The processes that get signals to the task: the process group of its command, as for a task without a container.
     The init, which would only forward them, is not one of them. Empty: the command has not started."""
     below = descendants(first)
-    return in_group(below, next((group for pid in below if (group := group_of(pid))), 0))
+    return in_group(below, {next((group for pid in below if (group := group_of(pid))), 0)})
 
 
 def missing_devices(first: int, nodes: dict[str, str]) -> list[str]:

@@ -160,4 +160,5 @@ def _rank(rank: int, cpu_milli: int | None, progress: Mapping[int, Progress], no
         step_ms=stated.step_ms,
         since_step_ms=max(now_ms - stated.boot_ms, 0),
         metrics=stated.metrics,
+        parameters=stated.parameters,
     )

@@ -18,6 +18,7 @@ from msgspec import Struct
 PACE = "pace."  # and the rank
 PROGRESS = "progress."
 METRIC_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_./-]{0,39}")
+FINGERPRINT = re.compile(r"[0-9A-Za-z]{1,64}")
 METRICS_MAX = 16
 STEP_MAX = (1 << 53) - 1
 _RANKS_MAX = 64
@@ -27,12 +28,14 @@ _BUSY_MS_MAX = 86_400_000
 
 
 class Progress(Struct, frozen=True, gc=False):
-    """``boot_ms``: when the step was done, by CLOCK_BOOTTIME. A metric that is None is nan or infinite."""
+    """``boot_ms``: when the step was done, by CLOCK_BOOTTIME. A metric that is None is nan or infinite.
+    ``parameters``: a step, and the fingerprint of the parameters after it."""
 
     boot_ms: int
     step: int
     step_ms: int | None
     metrics: dict[str, float | None]
+    parameters: tuple[int, str] | None = None
 
 
 class _ProgressFile(Struct, frozen=True, gc=False):
@@ -42,6 +45,7 @@ class _ProgressFile(Struct, frozen=True, gc=False):
     step: int
     step_ms: int | None = None
     metrics: dict[str, float | str] = {}
+    parameters: tuple[int, str] | None = None
 
 
 def read_paces(folder: str) -> tuple[tuple[int, int], ...]:
@@ -68,7 +72,10 @@ def _progress(text: bytes) -> Progress | None:
     named = {
         name: value if math.isfinite(value) else None for name, value in metrics.items() if METRIC_NAME.fullmatch(name)
     }
-    return Progress(stated.boot_ms, stated.step, stated.step_ms, named)
+    parameters = stated.parameters
+    if parameters is not None and not (0 <= parameters[0] <= STEP_MAX and FINGERPRINT.fullmatch(parameters[1])):
+        parameters = None
+    return Progress(stated.boot_ms, stated.step, stated.step_ms, named, parameters)
 
 
 def _read_all(folder: str, prefix: str, bytes_max: int) -> list[tuple[int, bytes]]:

@@ -12,6 +12,7 @@ import os
 import select
 import time
 
+from corral.runtime.gpu_visibility import visibility
 from corral.runtime.local.task import device_access
 from corral.runtime.local.task.cgroups import DEVICES, TaskGroups
 from corral.runtime.local.task.isolation import Namespaces
@@ -25,11 +26,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.runtime.local.task.supervisor import Ends, Wait
     from corral.runtime.local.task.task_request import Request
+    from corral.runtime.steps.seat_host import StepHost
+    from corral.runtime.steps.seat_processes import ProcessSpec
 
 _LOOK_MS = 1_000
 _TAIL = 1 << 14
 _PAUSE_S = 0.002
 _PAUSE_S_MAX = 0.1
+#: Variables of a task that a step gets from its seat, not from its client.
+_OF_SEAT = ("CORRAL_TASK", "CORRAL_NODE", "CORRAL_SHIMS", "TMPDIR")
 
 
 class Processes:
@@ -47,10 +52,13 @@ class Processes:
         self._outputs: list[tuple[RankOutput, RankOutput]] = []  # by number, if there are several
         self._leader = 0
         self._audience = Audience()
+        self._step_namespaces: Namespaces | None = None
+        self.steps: StepHost | None = None  # set by the supervisor before the start
 
     def start(self, account: Account, streams: list[Stream], poll: select.poll, wait: Wait) -> bool:
         request = self._request
         self._poll, self._streams = poll, streams
+        self._account = account
         self._groups.make(request["memory_mib"], request["cpu_milli"], request["has_quota"], request["pids_max"])
         self._deny_devices()
         namespaces = self._make_namespaces()
@@ -58,6 +66,7 @@ class Processes:
         env = {**account.env(), **request["env"], "TMPDIR": f"{private}/{TEMPORARY}", **files_in(private)}
         env["PYTHONPATH"] = f"{env['PYTHONPATH']}:{private}" if env.get("PYTHONPATH") else private
         directory = request["directory"] or (account.home if os.path.isdir(account.home) else "/")
+        self._env, self._directory = env, directory
         is_simple = self._is_sharing and not account.changes and not request["holds_gpus"] and namespaces is None
         begun: dict[int, Program] = {}  # by the pipe that reports its start
         is_apart = 1 < len(request["processes"]) <= RANKS_MAX
@@ -88,6 +97,38 @@ class Processes:
             poll.register(pidfd, select.POLLIN)
         return True
 
+    def start_step(self, spec: ProcessSpec) -> tuple[int, int, Program]:
+        """Start a process of a job step, with the account, limits and isolation of the task, in a process group of its
+        own. What belongs to this seat replaces what the client has said."""
+        env = dict(self._env) if spec.env is None else {**spec.env, **self._seat_env()}
+        gpus = self._request["gpus"] if spec.gpus is None else spec.gpus
+        env |= {**spec.more, **visibility(gpus)}
+        if spec.env is not None:
+            private, shims = self._request["scratch"], self._env.get("CORRAL_SHIMS", "")
+            env["PYTHONPATH"] = f"{env['PYTHONPATH']}:{private}" if env.get("PYTHONPATH") else private
+            env["PATH"] = f"{shims}:{env.get('PATH', '')}" if shims else env.get("PATH", self._env["PATH"])
+        if self._request["hidden"] and self._step_namespaces is None:
+            self._step_namespaces = self._make_namespaces()
+        program = Program(
+            spec.command,
+            env,
+            spec.directory or self._directory,
+            self._account,
+            self._groups,
+            self._request["umask"],
+            self._step_namespaces,
+            spec.stdin,
+            spec.terminal,
+        )
+        pid, verdict = start(program, spec.stdout, spec.stderr, 0)
+        return pid, verdict, program
+
+    def _seat_env(self) -> dict[str, str]:
+        """The variables that differ from seat to seat."""
+        own = {name: self._env[name] for name in _OF_SEAT if name in self._env}
+        steps = {} if self.steps is None else self.steps.variables()
+        return own | files_in(self._request["scratch"]) | steps
+
     def _own_pipes(self, env: dict[str, str]) -> tuple[int, int]:
         """Pipes for the output of one of several processes. Returns the ends for the process."""
         rank = rank_of(env) or 0
@@ -97,12 +138,11 @@ class Processes:
             self._poll.register(output.source, select.POLLIN)
         return out.sink, err.sink
 
-    def last_output(self, number: int) -> bytes:
-        """The end of what this process wrote to stderr; of stdout, if that is nothing."""
+    def last_output(self, number: int) -> tuple[bytes, bytes]:
         if not self._outputs:
-            return self._streams[1].tail(_TAIL) or self._streams[0].tail(_TAIL)
+            return self._streams[0].tail(_TAIL), self._streams[1].tail(_TAIL)
         out, err = self._outputs[number]
-        return err.last or out.last
+        return out.last, err.last
 
     def _deny_devices(self) -> None:
         """Also if nothing is to be denied: the task before may have had fewer GPUs."""
@@ -137,12 +177,18 @@ class Processes:
         for output in self._all_outputs():
             output.flush_old()
         is_alone = reap(ended)
+        self._pass_on_steps(ended)
         found = self._in_order(ended)
         for pid in self.running.keys() & ended.keys():
             self._poll.unregister(self.running[pid])
             os.close(self.running.pop(pid))
         self.has_orphans = not is_alone and not self.running
         return found
+
+    def _pass_on_steps(self, ended: dict[int, int]) -> None:
+        for pid, status in list(ended.items()):
+            if self.steps is not None and self.steps.take_end(pid, status):
+                del ended[pid]
 
     def _in_order(self, ended: dict[int, int]) -> Ends:
         """Of several that ended at once, those that were killed come first: they did not follow the others."""
@@ -169,11 +215,13 @@ class Processes:
             _send(pid, number)
 
     def _members(self) -> list[int]:
-        return in_group(descendants(os.getpid()), self._leader, self.running)
+        leaders = {self._leader} | (set() if self.steps is None else self.steps.leaders)
+        return in_group(descendants(os.getpid()), leaders - {0}, self.running)
 
     def kill(self) -> Ends:
         ended: dict[int, int] = {}
         end_all(self._groups, ended)
+        self._pass_on_steps(ended)
         found = self._in_order(ended)
         self.running.clear()
         for output in self._all_outputs():

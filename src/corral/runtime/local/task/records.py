@@ -21,8 +21,12 @@ STARTED = "started"
 EXIT = "exit"
 #: A FIFO for orders that only the supervisor reads. If it has a reader, the supervisor lives.
 CONTROL = "control"
-#: The last step that the task has saved, as a number.
+#: The last checkpoint that the task has saved; of earlier versions only its step, as a number.
 STEP = "step"
+#: After a warning: the first step at which its ranks can stop; later the step at which they do.
+STOP = "stop"
+#: Job steps that have begun and ended, one line of JSON each.
+JOB_STEPS = "job-steps"
 #: In the run directory: the FIFO to which supervisors write the name of a task that has changed.
 NEWS = "news"
 

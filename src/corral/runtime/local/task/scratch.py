@@ -1,4 +1,4 @@
-"""The private directory of a task: its TMPDIR, the files that it shares with its supervisor, and the module that
+"""The private directory of a task: its TMPDIR, the files that it shares with its supervisor, and the modules that
 training scripts import.
 
 The directory belongs to the account, which may put anything in it: links, FIFOs, nothing at all. So what the supervisor
@@ -14,8 +14,10 @@ import stat
 import time
 
 from corral.io.files import write_file
+from corral.runtime.job_modules import MODULES
 from corral.runtime.local.task.lease import now_ms as boot_ms
-from corral.runtime.local.task.records import to_json
+from corral.runtime.local.task.records import Record, to_json
+from corral.runtime.slurm_shims import write_shims
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,9 +27,12 @@ CHECKPOINT = "checkpoint"
 WARNING = "warning.json"
 FINISHED = "finished"
 TEMPORARY = "tmp"
-TRAINING = "corral_training.py"  # a copy of the module, for any Python: Corral need not be installed for it
+SCRIPT = "slurm_script"  # the name that scripts for Slurm know
+SHIMS = "slurm"
 _READ_MAX = 1 << 16  # of the end of the checkpoint file: hundreds of lines
 _LINES_MAX = 100  # that are tried, from the end
+_PATH_MAX = 1_000
+_SAVE_MS_MAX = 7 * 86_400_000
 STEP_MAX = (1 << 53) - 1  # as in the server: what every database and JSON reader can hold
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -40,6 +45,7 @@ class Scratch:
         self._is_ours = uid == os.geteuid()
         self._seen: tuple[int, int, int] | None = None
         self._has_complained = False
+        self._warning: Record = {}
 
     def make(self) -> None:
         try:
@@ -54,7 +60,7 @@ class Scratch:
             return
         for path in (self.path, f"{self.path}/{TEMPORARY}"):
             os.mkdir(path, 0o700)
-        _write_training(self.path)
+        _write_modules(self.path)
         if not self._is_ours:  # last: from then on the account may change it
             for path in (f"{self.path}/{TEMPORARY}", self.path):
                 os.chown(path, self._uid, self._gid, follow_symlinks=False)
@@ -94,26 +100,51 @@ class Scratch:
         remove(self.path)
 
     def _is_blank(self) -> bool:
-        for path, names in ((self.path, {TEMPORARY, TRAINING}), (f"{self.path}/{TEMPORARY}", set())):
+        for path, names in ((self.path, {TEMPORARY, *MODULES}), (f"{self.path}/{TEMPORARY}", set())):
             state = os.lstat(path)
             is_as_made = state.st_mode == stat.S_IFDIR | 0o700 and state.st_uid == os.geteuid()
             if not is_as_made or set(os.listdir(path)) != names:
                 return False
-        return _is_training(self.path)
+        return all(_is_as_written(f"{self.path}/{name}", content) for name, content in MODULES.items())
+
+    def put_script(self, text: str, command: list[str]) -> list[str]:
+        """Write the script of the task. Returns the command that runs it: the interpreter in its first line, the file,
+        and its arguments. Must be called with the rights of the account."""
+        path = f"{self.path}/{SCRIPT}"
+        _write(path, text.encode("utf-8", "surrogateescape"), 0o700)
+        first = text.split("\n", 1)[0]
+        interpreter = first[2:].split() if first.startswith("#!") else ["/bin/sh"]
+        return [*interpreter, path, *command[1:]]
+
+    def put_shims(self) -> str:
+        """Write the commands of Slurm into a directory of their own, and return it. Must be called with the rights of
+        the account."""
+        folder = f"{self.path}/{SHIMS}"
+        os.mkdir(folder, 0o700)
+        write_shims(folder)
+        return folder
 
     def warn(self, left_ms: int, why: str) -> None:
         """Write the warning file. Must be called with the rights of the account. The deadline is given by the wall
-        clock, and by CLOCK_BOOTTIME, which cannot be set."""
+        clock, and by CLOCK_BOOTTIME, which cannot be set. ``is_agreed``: ranks wait for the step to stop at."""
         wall_ms = time.time_ns() // 1_000_000 + left_ms
-        record = to_json({"deadline_ms": wall_ms, "boot_ms": boot_ms() + left_ms, "why": why})
+        self._warning |= {"deadline_ms": wall_ms, "boot_ms": boot_ms() + left_ms, "why": why, "is_agreed": True}
+        self._write_warning()
+
+    def stop_at(self, step: int) -> None:
+        """Add to the warning the step at which all ranks stop. Must be called with the rights of the account."""
+        self._warning |= {"stop_at": step, "agreed_boot_ms": boot_ms()}
+        self._write_warning()
+
+    def _write_warning(self) -> None:
         try:
-            write_file(f"{self.path}/{WARNING}", record, durable=False)
+            write_file(f"{self.path}/{WARNING}", to_json(self._warning), durable=False)
         except OSError:
             pass  # the task removed its directory; it still gets the signal
 
-    def saved_step(self, complain: Callable[[str], None]) -> int | None:
-        """The last step in the checkpoint file, if the file has changed since the last call. The task may put anything
-        there: if it cannot be used, ``complain`` is called, once."""
+    def saved(self, complain: Callable[[str], None]) -> Record | None:
+        """The last checkpoint in the file for them, if the file has changed since the last call. The task may put
+        anything there: if it cannot be used, ``complain`` is called, once."""
         path = f"{self.path}/{CHECKPOINT}"
         try:
             state = os.lstat(path)
@@ -132,10 +163,10 @@ class Scratch:
             if not stat.S_ISREG(state.st_mode):
                 return None
             text = os.pread(fd, _READ_MAX, max(state.st_size - _READ_MAX, 0))
-            step = last_step(text)
-            if step is None and b"\n" in text:
+            saved = last_saved(text)
+            if saved is None and b"\n" in text:
                 self._complain(complain, 'the checkpoint file names no valid step; write lines such as {"step": 1200}')
-            return step
+            return saved
         except OSError:
             return None
         finally:
@@ -163,32 +194,29 @@ def files_in(path: str) -> dict[str, str]:
     }
 
 
-def _read_training() -> bytes:
-    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-    with open(f"{package}/client/training.py", "rb") as file:
-        return file.read()
-
-
-_TRAINING = _read_training()  # when this process starts: an upgrade may replace the file later
-
-
-def _write_training(folder: str) -> None:
+def _write_modules(folder: str) -> None:
     """Called while the folder belongs to this process alone."""
-    fd = os.open(f"{folder}/{TRAINING}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    for name, content in MODULES.items():
+        _write(f"{folder}/{name}", content, 0o644)
+
+
+def _write(path: str, content: bytes, mode: int) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
-        os.fchmod(fd, 0o644)
-        os.write(fd, _TRAINING)
+        os.fchmod(fd, mode)
+        while content:
+            content = content[os.write(fd, content) :]
     finally:
         os.close(fd)
 
 
-def _is_training(folder: str) -> bool:
-    """Whether the module is as it was written. The last task may belong to another user, who could have changed it."""
-    fd = os.open(f"{folder}/{TRAINING}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+def _is_as_written(path: str, content: bytes) -> bool:
+    """Whether a module is as it was written. The last task may belong to another user, who could have changed it."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         state = os.fstat(fd)
         is_plain = state.st_mode == stat.S_IFREG | 0o644 and state.st_nlink == 1 and state.st_uid == os.geteuid()
-        return is_plain and state.st_size == len(_TRAINING) and os.read(fd, len(_TRAINING) + 1) == _TRAINING
+        return is_plain and state.st_size == len(content) and os.read(fd, len(content) + 1) == content
     finally:
         os.close(fd)
 
@@ -207,17 +235,18 @@ def remove_root(root: str) -> None:
         pass
 
 
-def last_step(text: bytes) -> int | None:
-    """The step in the last complete line that has one: ``{"step": 3}``. An incomplete line may still be written."""
+def last_saved(text: bytes) -> Record | None:
+    """The last complete line that has a step: ``{"step": 3}``, with ``path`` and times if they are valid. An
+    incomplete line may still be written."""
     end = text.rfind(b"\n") + 1
     for line in reversed(text[:end].rsplit(b"\n", _LINES_MAX + 1)[-_LINES_MAX - 1 :]):
-        step = _step_in(line) if b"step" in line else None
-        if step is not None:
-            return step
+        saved = _saved_in(line) if b"step" in line else None
+        if saved is not None:
+            return saved
     return None
 
 
-def _step_in(line: bytes) -> int | None:
+def _saved_in(line: bytes) -> Record | None:
     import json  # only for tasks that save
 
     try:
@@ -225,14 +254,24 @@ def _step_in(line: bytes) -> int | None:
     except (ValueError, RecursionError, MemoryError):
         return None
     step = record.get("step") if isinstance(record, dict) else None
-    return step if type(step) is int and 0 <= step <= STEP_MAX else None
+    if type(step) is not int or not 0 <= step <= STEP_MAX:
+        return None
+    path = record.get("path")
+    is_path = isinstance(path, str) and len(path) <= _PATH_MAX and path.isprintable()
+    times = {name: _ms_in(record.get(name)) for name in ("save_ms", "stall_ms")}
+    return {"step": step, "path": path if is_path else "", **times}
+
+
+def _ms_in(value: object) -> int:
+    return value if isinstance(value, int) and type(value) is int and 0 <= value <= _SAVE_MS_MAX else 0
 
 
 def remove(path: str) -> None:
     """Remove all of it, also files of other accounts, without following links."""
     try:
         os.rmdir(f"{path}/{TEMPORARY}")
-        os.unlink(f"{path}/{TRAINING}")
+        for name in MODULES:
+            os.unlink(f"{path}/{name}")
         os.rmdir(path)
         return  # nothing was put there, which is the usual case
     except OSError:

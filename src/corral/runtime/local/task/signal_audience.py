@@ -41,9 +41,9 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def in_group(pids: list[int], leader: int, more: Container[int] = ()) -> list[int]:
-    """Those in the process group of the leader, and ``more``, which may not have joined it yet."""
-    return [pid for pid in pids if pid in more or group_of(pid) == leader]
+def in_group(pids: list[int], leaders: Container[int], more: Container[int] = ()) -> list[int]:
+    """Those in the process groups of the leaders, and ``more``, which may not have joined one yet."""
+    return [pid for pid in pids if pid in more or group_of(pid) in leaders]
 
 
 def group_of(pid: int) -> int:

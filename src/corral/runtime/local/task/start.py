@@ -10,10 +10,12 @@ is done on behalf of a user that the user may not do.
 from __future__ import annotations
 
 import errno
+import fcntl
 import marshal
 import os
 import pwd
 import resource
+import termios
 
 from corral.runtime.local.task import system
 from corral.runtime.local.task.cgroups import TaskGroups, write
@@ -111,8 +113,11 @@ class Program:
         groups: TaskGroups,
         umask: int,
         namespaces: Namespaces | None = None,
+        stdin: int = -1,
+        terminal: bool = False,
     ) -> None:
-        """``namespaces``: hides what it must not see; None: it sees whatever its account sees."""
+        """``namespaces``: hides what it must not see; None: it sees whatever its account sees. ``stdin``: -1: there is
+        nothing to read. ``terminal``: it leads a session, and its standard input is the terminal of that session."""
         self.command = command
         self.env = env
         self.directory = directory
@@ -120,6 +125,8 @@ class Program:
         self.groups = groups
         self.umask = umask
         self.namespaces = namespaces
+        self.stdin = stdin
+        self.terminal = terminal
 
 
 def start(program: Program, stdout: int, stderr: int, leader: int) -> tuple[int, int]:
@@ -136,7 +143,8 @@ def start(program: Program, stdout: int, stderr: int, leader: int) -> tuple[int,
         os.close(sink)
         raise StartFault(START_FAILED, f"cannot create a process: {fault.strerror}") from fault
     if pid:
-        _join(pid, leader)
+        if not program.terminal:
+            _join(pid, leader)
         os.close(sink)
         os.set_blocking(verdict, False)
         return pid, verdict
@@ -160,7 +168,10 @@ def _join(pid: int, leader: int) -> None:
 
 
 def _become(program: Program, stdout: int, stderr: int, leader: int, parent: int, step: list[str]) -> None:
-    os.setpgid(0, leader)
+    if program.terminal:
+        os.setsid()
+    else:
+        os.setpgid(0, leader)
     step[0] = "cgroup"
     program.groups.enter()
     _offer_to_the_oom_killer(os.getpid())
@@ -173,9 +184,11 @@ def _become(program: Program, stdout: int, stderr: int, leader: int, parent: int
     if os.getppid() != parent:
         os._exit(NOT_FOUND)  # the supervisor has died meanwhile
     step[0] = "start"
-    nothing = os.open("/dev/null", os.O_RDWR)
-    for source, target in ((nothing, 0), (stdout, 1), (stderr, 2)):
+    stdin = program.stdin if program.stdin >= 0 else os.open("/dev/null", os.O_RDWR)
+    for source, target in ((stdin, 0), (stdout, 1), (stderr, 2)):
         os.dup2(source, target, inheritable=True)
+    if program.terminal:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     os.umask(program.umask)
     _set_limits()
     system.default_signals((system.SIGPIPE, system.SIGXFSZ))

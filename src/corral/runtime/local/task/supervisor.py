@@ -16,13 +16,16 @@ import time
 from corral.amount_text import size
 from corral.io.files import sync, write_file
 from corral.runtime.last_words import last_words, signal_text
+from corral.runtime.local.activity.stall_watch import StallWatch
+from corral.runtime.local.step_marks import StopMarks
 from corral.runtime.local.task import records, scratch, system
 from corral.runtime.local.task.classify import symptom
 from corral.runtime.local.task.lease import WHY, TaskLease
 from corral.runtime.local.task.lease import now_ms as boot_ms
-from corral.runtime.local.task.processes import rank_of
+from corral.runtime.local.task.processes import Processes, rank_of
 from corral.runtime.local.task.start import NODE_LOST, START_FAILED, USER_ERROR, Account, Acting, StartFault
 from corral.runtime.local.task.streams import STDERR, STDOUT, Stream, open_copy
+from corral.runtime.steps.task_files import open_steps, put_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from corral.runtime.local.task.task_request import Request
+    from corral.runtime.steps.seat_host import StepHost
 
     #: Waits up to this many milliseconds for a descriptor (-1: none). Returns whether the task is still wanted.
     Wait = Callable[[int, int], bool]
@@ -60,8 +64,8 @@ if TYPE_CHECKING:
             """What has ended since the last call. Called in every turn. Raises `StartFault` if the command was never
             executed, or if it is not known how it ended."""
 
-        def last_output(self, number: int) -> bytes:
-            """The end of the output of a process that has ended, by its number in the task; -1: of all of them."""
+        def last_output(self, number: int) -> tuple[bytes, bytes]:
+            """The end of stdout and stderr of a process that has ended, by its number in the task; -1: of all."""
             ...
 
         def signal_listeners(self, number: int) -> None:
@@ -81,6 +85,8 @@ if TYPE_CHECKING:
 
 
 _LOOK_MS = 200  # between two reads of the checkpoint file
+_STALL_PATIENCE_S = 20.0  # on a node where ranks only wait: for the node of the rank that they wait for
+_STOP_LOOK_MS = 10  # while ranks wait for the step to stop at
 _LAST_WORDS_MS = 5_000  # between SIGTERM and the deadline, if an earlier signal has warned before
 _LATE_S_MIN, _LATE_S_MAX = 2.0, 10.0
 #: Causes for which nothing needs to be saved: a process without a handler gets SIGTERM at once, as usual.
@@ -90,6 +96,7 @@ _COME_BACK = frozenset(("reclaim", "priority", "time_share", "shrink", "grow", "
 _TAIL = 1 << 14
 OUT_OF_MEMORY = "out_of_memory"
 KILLED = "killed"
+STALLED = "stalled"
 _BY_SIGKILL = 128 + system.SIGKILL
 
 
@@ -99,12 +106,14 @@ class Supervisor:
         self.runner = runner
         self.streams: list[Stream] = []
         self.poll = select.poll()
+        self.steps: StepHost | None = None  # None: it has no job steps
         self.is_up = False
         self.is_stop_requested = False  # the server has asked it to stop
         self.lease = TaskLease(request["lease"])
         self.is_lease_over = False
         self.first_failure: int | None = None  # a wait status
         self.failed_number = 0  # of the process that failed first, in the task; -1: unknown
+        self.failed_rank: int | None = None  # if it is known otherwise
         self.failed_ms = 0  # when; 0: none has failed, or only after the task was asked to stop
         self.is_outlived = False  # a process died of the warning; the others may still save
         self.deadline: float | None = None  # all on the monotonic clock, seconds
@@ -116,7 +125,11 @@ class Supervisor:
         self.kill_why = ""  # of the deadline
         self.warn_why = ""
         self.is_to_come_back = False  # after the last warning the job is requeued
-        self.step: int | None = None
+        self.stalls = StallWatch(request["scratch"], request["stall_ms"])
+        self.stall_why = ""  # it was ended because it made no progress
+        self.is_stop_known = False  # at which step all ranks of the gang stop
+        self.marks: StopMarks | None = None  # while it is not known at which step its ranks can stop
+        self.saved: records.Record | None = None
         self.scratch: scratch.Scratch | None = None
         self.account: Account | None = None
 
@@ -148,9 +161,18 @@ class Supervisor:
         self.scratch = scratch.Scratch(request["scratch"], account.uid, account.gid)
         self.scratch.make()
         self._open_copies(account)
+        self._open_steps(account)
+        put_files(self.request, self.scratch, account)
         if self.runner.start(account, self.streams, self.poll, self._wait):
             self._record_start()
             self._note_ends(self.runner.ends())  # a short one is already over
+
+    def _open_steps(self, account: Account) -> None:
+        if isinstance(self.runner, Processes):
+            try:
+                self.steps = open_steps(self.request, self.poll, self.runner, account, self._notify)
+            except OSError as fault:
+                self._note(f"job steps are not possible in this task: {fault}")
 
     def _open_copies(self, account: Account) -> None:
         for stream, path in zip(self.streams, (self.request["output"], self.request["error"]), strict=True):
@@ -180,6 +202,8 @@ class Supervisor:
         self._wait(_LOOK_MS)
         self._note_ends(self.runner.ends())
         self._look_for_checkpoint()
+        self._find_stop()
+        self._watch_progress()
 
     def _wait(self, patience_ms: int, fd: int = -1) -> bool:
         """Wait for the first event, also on this descriptor, and handle it. Every source is read once, so that none can
@@ -189,18 +213,23 @@ class Supervisor:
         events = self.poll.poll(min(patience_ms, self._patience_ms()))
         if fd >= 0:
             self.poll.unregister(fd)
-        for ready, _ in events:
+        for ready, event in events:
             if ready == self.control:
                 self._handle_control(os.read(ready, 65536))
+            elif self.steps is not None and self.steps.owns(ready):
+                self.steps.handle(ready, event)
             elif ready != fd:
                 self.runner.handle(ready)
+        if self.steps is not None:
+            self.steps.tick(time.monotonic())
         self._check_lease()
         self._send_due_signals(time.monotonic())
         return not self._is_past_deadline()
 
     def _patience_ms(self) -> int:
         lease_ms = self.lease.left_ms()
-        most_ms = _LOOK_MS if lease_ms is None else min(lease_ms, _LOOK_MS)
+        look_ms = _LOOK_MS if self.marks is None else _STOP_LOOK_MS
+        most_ms = look_ms if lease_ms is None else min(lease_ms, look_ms)
         times = [at for at in (self.deadline, self.early_at, self.term_at) if at is not None]
         if not times:
             return most_ms
@@ -214,7 +243,8 @@ class Supervisor:
 
     def _is_alive(self) -> bool:
         """Children of a shell that did not die of the warning as it did have until the deadline."""
-        return bool(self.runner.running) or (self.is_outlived and self.runner.has_orphans)
+        is_held = not self.request["processes"]
+        return is_held or bool(self.runner.running) or (self.is_outlived and self.runner.has_orphans)
 
     def _note_ends(self, ends: Ends) -> None:
         for status, is_orphan, number in ends:
@@ -268,6 +298,8 @@ class Supervisor:
             elif verb == "warn":
                 deadline_ms, _, why = rest.partition(" ")
                 self._warn(self.until_ms - boot_ms() if self.until_ms else int(deadline_ms) - _now_ms(), why)
+            elif verb == "stop-at":
+                self._stop_at(int(rest))
             elif verb == "limit-logs":
                 for stream in self.streams:
                     stream.limit(int(rest) // len(self.streams))
@@ -279,18 +311,20 @@ class Supervisor:
         deadline: by then they have had time to read the file. A job with an early signal gets that one first."""
         now = time.monotonic()
         deadline = now + max(left_ms, 0) / 1000
+        is_first, self.warn_why = not self.warn_why, f"asked to stop: {why}"
         if self.scratch is not None and self.account is not None:
             with Acting(self.account):
                 self.scratch.warn(max(left_ms, 0), why)
-        is_first, self.warn_why = not self.warn_why, f"asked to stop: {why}"
+            self.marks = StopMarks(self.scratch.path, now) if is_first else self.marks
         self.is_to_come_back = why in _COME_BACK
         self._end_by(deadline, f"killed at its deadline ({why})")
-        if not self.is_up and not self.runner.running:
+        is_idle = not self.runner.running and (not self.is_up or why in _LEAVE_NOW) and not self._has_job_steps
+        if is_idle:
             self._end_by(0.0, self.warn_why)  # nothing has started that could save
         early = self.request["early"]
         if early is not None:
-            self.early_at = max(now, deadline - early[1] / 1000) if is_first else self.early_at
-            begun = max(now, deadline - early[1] / 1000)
+            begun = now if self.is_to_come_back else max(now, deadline - early[1] / 1000)
+            self.early_at = begun if is_first else self.early_at
             self.term_at = max(deadline - _LAST_WORDS_MS / 1000, (begun + deadline) / 2)
             return
         self.calling = self.calling or system.SIGTERM
@@ -298,6 +332,10 @@ class Supervisor:
         if is_first or self.term_at is not None:
             self.term_at = late_at if self.term_at is None else min(self.term_at, late_at)
         self._send_due_signals(now)
+
+    @property
+    def _has_job_steps(self) -> bool:
+        return self.steps is not None and bool(self.steps.leaders)
 
     def _send_due_signals(self, now: float) -> None:
         early = self.request["early"]
@@ -310,6 +348,53 @@ class Supervisor:
             self.look_at = now + _LOOK_MS / 1000
             self.runner.signal_listeners(self.calling)
 
+    def _watch_progress(self) -> None:
+        """Collect the stacks of ranks that make no step, and end a task with a `stall_timeout`. The rank that holds
+        the others up is ended; on nodes where all ranks only wait for others, they fail by themselves then."""
+        now = time.monotonic()
+        if self.warn_why or self.stall_why or not self.stalls.is_due(now):
+            return
+        if self.stalls.is_stalled(now, boot_ms()):
+            self.runner.signal_listeners(system.STACKS_SIGNAL)
+        stall = self.stalls.stall(now, boot_ms())
+        if stall is None:
+            return
+        for line in (stall.why, *stall.lines):
+            self._note(line)
+        if self.request["stall_ms"]:
+            self.stall_why = stall.why
+            self.failed_rank = stall.suspect
+            patience_s = 0.0 if stall.suspect is not None or self.request["tasks"] == 1 else _STALL_PATIENCE_S
+            self._end_by(now + patience_s, stall.why)
+
+    def _find_stop(self) -> None:
+        """Find the step at which the ranks of this task can stop. With tasks on other nodes, the server combines what
+        all of them found and answers with `stop-at`; until then the ranks wait."""
+        step = None if self.marks is None else self.marks.step(time.monotonic())
+        if step is None:
+            return
+        self.marks = None
+        if self.request["tasks"] == 1:
+            self._stop_at(step)
+        else:
+            self._record_stop(step)
+
+    def _stop_at(self, step: int) -> None:
+        """The first answer counts; a later one can only be the same."""
+        if self.warn_why and not self.is_stop_known and self.scratch is not None and self.account is not None:
+            self.is_stop_known = True
+            self.marks = None
+            with Acting(self.account):
+                self.scratch.stop_at(step)
+            self._record_stop(step)
+
+    def _record_stop(self, step: int) -> None:
+        try:
+            write_file(f"{self.request['state']}/{records.STOP}", str(step).encode(), durable=False)
+        except OSError:
+            return  # a full disk: the ranks stop by themselves before the deadline
+        self._notify()
+
     def _is_past_deadline(self) -> bool:
         return self.deadline is not None and time.monotonic() >= self.deadline
 
@@ -318,11 +403,11 @@ class Supervisor:
             stream.note(text)
 
     def _look_for_checkpoint(self) -> None:
-        step = self.scratch.saved_step(self._note) if self.scratch is not None else None
-        if step is not None and step != self.step:
-            self.step = step
+        saved = self.scratch.saved(self._note) if self.scratch is not None else None
+        if saved is not None and saved != self.saved:
+            self.saved = saved
             try:
-                write_file(f"{self.request['state']}/{records.STEP}", str(step).encode(), durable=False)
+                write_file(f"{self.request['state']}/{records.STEP}", records.to_json(saved), durable=False)
             except OSError:
                 return  # a full disk: it is written with the next step
             self._notify()
@@ -336,6 +421,8 @@ class Supervisor:
             self._note_ends(self.runner.kill())
         except StartFault as this:
             fault = fault or this
+        if self.steps is not None:
+            self.steps.close()
         self._look_for_checkpoint()
         if fault is not None and self.streams:
             self.streams[1].note(fault.note or fault.why)
@@ -381,6 +468,8 @@ class Supervisor:
         }
 
     def _failed_rank(self) -> int | None:
+        if self.failed_rank is not None:
+            return self.failed_rank
         processes = self.request["processes"]
         return rank_of(processes[self.failed_number]) if 0 <= self.failed_number < len(processes) else None
 
@@ -388,7 +477,7 @@ class Supervisor:
         """Why it failed, as far as its signal or its last output says it."""
         if number:
             return signal_text(number)
-        return last_words(self.runner.last_output(self.failed_number))
+        return last_words(*self.runner.last_output(self.failed_number))
 
     def _is_unfinished(self) -> bool:
         """Whether an exit with 0 means that the task has stopped because of a signal, and not that its work is done.
@@ -406,6 +495,8 @@ class Supervisor:
         if self.runner.has_exceeded_memory():
             limit = size(self.request["memory_mib"] or 0)
             return OUT_OF_MEMORY, f"the task exceeded its memory limit of {limit}, so the kernel killed a process"
+        if self.stall_why and is_late:
+            return STALLED, self.stall_why
         if code == _BY_SIGKILL:  # also as the exit code of a shell
             by_others = "killed by SIGKILL, not by Corral: the machine may have run out of memory"
             return (None, self.kill_why) if is_late else (KILLED, by_others)

@@ -12,6 +12,7 @@ SIGINT = 2
 SIGKILL = 9
 SIGPIPE = 13
 SIGTERM = 15
+STACKS_SIGNAL = 39  # SIGRTMIN + 5: as in `corral_training`
 SIGXFSZ = 25
 _SIG_DFL = 0
 _AF_UNIX = 1

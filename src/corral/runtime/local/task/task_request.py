@@ -19,7 +19,11 @@ if TYPE_CHECKING:
         run: str  # the directory of the server's FIFO
         command: list[str]
         env: dict[str, str]  # with the secrets
-        processes: list[dict[str, str]]
+        processes: list[dict[str, str]]  # none: the seat is held for job steps, until the task is ended
+        script: str  # the text of a script; the command is then its name and arguments
+        has_shims: bool  # the commands of Slurm come first in its PATH
+        gpus: list[str]  # UUIDs
+        seats: list[tuple[str, list[str], int, int]]  # of its gang, if it is the first: node, GPUs, CPUs, memory in MiB
         account: str
         directory: str
         hidden: list[str]  # what its processes must not see; empty: whatever its account sees
@@ -40,10 +44,12 @@ if TYPE_CHECKING:
         has_quota: bool
         pids_max: int
         peer_grace_ms: int
+        tasks: int  # of its gang: the ranks of all of them stop at the same step
         lease: str  # the file that says until when it may run; empty: no limit
         requeue_exit: int
         rerun_after_exit_0: bool
         hold_on_fail_ms: int
+        stall_ms: int  # ended after this time without a step; 0: never
         unenforced: list[str]
         container: dict[str, Any] | None  # the request to the container runtime; None: plain processes
         refusal: str  # why it can never run; empty: it can

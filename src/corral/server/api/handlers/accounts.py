@@ -28,6 +28,11 @@ _EXPIRES_MS_MAX = 10 * 366 * 86_400_000
 
 
 async def who_am_i(request: ApiRequest) -> Reply:
+    return who(request)
+
+
+def who(request: ApiRequest) -> WhoAmI:
+    """The user of a request, and what they may do somewhere."""
     user = request.service.accounts.users[request.user]
     verbs = tuple(str(verb) for verb in Verb if may_somewhere(request.service.accounts, request.principal, verb))
     return WhoAmI(
@@ -49,10 +54,12 @@ def _roles(roles: object) -> tuple[RoleView, ...]:
 
 
 async def list_users(request: ApiRequest) -> Reply:
+    return UserList(users=tuple(_user_view(request, user) for user in seen_users(request)))
+
+
+def seen_users(request: ApiRequest) -> list[User]:
     users = request.service.accounts.users
-    return UserList(
-        users=tuple(_user_view(request, users[name]) for name in sorted(users) if _sees(request, users[name]))
-    )
+    return [users[name] for name in sorted(users) if _sees(request, users[name])]
 
 
 async def show_user(request: ApiRequest) -> Reply:

@@ -18,7 +18,7 @@ from corral.core.intake import commands
 from corral.core.intake.refusal import Refusal
 from corral.core.model import Budget, Health, Node, QueueSpec, QuotaChange
 from corral.core.state import State, is_open
-from corral.runtime.gpus import is_simulated
+from corral.runtime.gpu_visibility import is_simulated
 from corral.server.api.handlers.jobs import sees_gang
 from corral.server.api.handlers.views import copy_fields, plain
 from corral.server.api.http.problems import forbidden, not_found, refused
@@ -48,18 +48,23 @@ async def list_queues(request: ApiRequest) -> Reply:
 
 
 async def _all_queues(request: ApiRequest) -> bytes:
-    tree, load = request.service.state.queues.queues, _queue_load(request.service.state)
+    return encode_json(QueueList(queues=await queue_views(request)))
+
+
+async def queue_views(request: ApiRequest) -> tuple[QueueView, ...]:
+    """The queues that the user may see, each before its children."""
+    tree, load = request.service.state.queues.queues, queue_load(request.service.state)
     views = [
         _queue_view(request, name, load)
         async for name in in_steps(sorted(tree))
         if name in tree and request.may(Verb.QUEUES_READ, name)
     ]
-    return encode_json(QueueList(queues=tuple(views)))
+    return tuple(views)
 
 
 async def show_queue(request: ApiRequest) -> Reply:
     name = _named_queue(request, Verb.QUEUES_READ)
-    return _queue_view(request, name, _queue_load(request.service.state))
+    return _queue_view(request, name, queue_load(request.service.state))
 
 
 def _named_queue(request: ApiRequest, verb: Verb) -> str:
@@ -70,7 +75,7 @@ def _named_queue(request: ApiRequest, verb: Verb) -> str:
     return name
 
 
-class _QueueLoad:
+class QueueLoad:
     """Waiting and running gangs of each queue, summed up the tree."""
 
     def __init__(self) -> None:
@@ -79,9 +84,9 @@ class _QueueLoad:
         self.running: Counter[str] = Counter()
 
 
-def _queue_load(state: State) -> _QueueLoad:
+def queue_load(state: State) -> QueueLoad:
     """Sum the counters that the state keeps. The cost depends on the number of queues, not of gangs."""
-    load = _QueueLoad()
+    load = QueueLoad()
     for queue, waiting in state.backlog.queues.items():
         for name in state.queues.path(queue):
             load.waiting[name] += waiting.gangs
@@ -92,7 +97,7 @@ def _queue_load(state: State) -> _QueueLoad:
     return load
 
 
-def _queue_view(request: ApiRequest, name: str, load: _QueueLoad) -> QueueView:
+def _queue_view(request: ApiRequest, name: str, load: QueueLoad) -> QueueView:
     tree, now_ms = request.service.state.queues, request.service.now_ms()
     queue = tree.queues[name]
     stated = {each for terms in (queue.spec.guarantee, queue.spec.limit) for each, _ in terms} | queue.used.keys()

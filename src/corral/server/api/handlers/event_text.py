@@ -181,10 +181,15 @@ _SENTENCES: dict[type, Callable[[Any], str]] = {
     fl.PilotEnded: lambda v: f"pilot {v.pilot} ended" + _because(v.why),
     a.UserSet: lambda v: f"user {v.user} was {'disabled' if v.disabled else 'created or changed'}",
     a.UserRemoved: lambda v: f"user {v.user} was removed",
-    a.RoleGranted: lambda v: f"{v.user} was granted the role {v.role} in {v.queue or 'the cluster'}",
+    a.RoleGranted: lambda v: (
+        f"{v.user} was granted the role {v.role} in {v.queue or 'the cluster'}" + (f" by {v.by}" if v.by else "")
+    ),
     a.RoleRevoked: lambda v: f"the role {v.role} of {v.user} in {v.queue or 'the cluster'} was revoked",
-    a.TokenIssued: lambda v: f"a token was issued to {v.user}",
+    a.TokenIssued: lambda v: f"{v.user} signed in" if v.session_of else f"a token was issued to {v.user}",
     a.TokenRevoked: lambda v: f"token {v.token} was revoked",
+    a.UserLinked: lambda v: f"{v.user} signs in with {v.provider}",
+    a.SignedIn: lambda v: f"{v.user} signed in with {v.provider}",
+    a.SignInRefused: lambda v: f"{v.user or v.subject} was refused to sign in with {v.provider}: {v.why}",
     a.AccessRefused: lambda v: f"{v.user} was refused: {v.what}",
     a.TokensExpired: lambda v: f"{len(v.tokens)} expired tokens were removed",
     a.Read: lambda v: f"{v.user} read {v.what}" + (f" ({v.left_out} earlier reads not recorded)" if v.left_out else ""),

@@ -27,7 +27,7 @@ from corral.server.api.http.request import ApiRequest, Reply, StreamAnswer
 from corral.server.api.http.shared_views import in_steps
 from corral.server.auth import Verb, is_among
 from corral.store.journal import Record
-from corral.wire.api import EventList, EventView
+from corral.wire.api import EventList, EventsParameters, EventView
 from corral.wire.api.selector import BadSelector, Selector, parse
 from corral.wire.codec import decode
 from corral.wire.document.kinds import meant
@@ -36,10 +36,18 @@ KIND = "text/event-stream"
 _AT_ONCE = 500
 _SCANNED_MAX = 20_000  # records read for one page, however few of them the user may see
 _KEPT_BYTES_MAX = 4 << 10
-_SECRETS_OF_EVENTS = ("digest",)
+_SECRETS_OF_EVENTS = ("digest", "proof")
 #: Actors that older versions recorded for what the server did by itself.
 _OLD_ACTORS = ("world", "founder", "scheduler")
-_USER_EVENTS = (a.UserSet, a.UserRemoved, a.RoleGranted, a.RoleRevoked, a.TokenIssued)
+_USER_EVENTS = (
+    a.UserSet,
+    a.UserRemoved,
+    a.RoleGranted,
+    a.RoleRevoked,
+    a.TokenIssued,
+    a.UserLinked,
+    a.SignedIn,
+)
 
 
 async def events(request: ApiRequest) -> Reply:
@@ -50,7 +58,7 @@ async def events(request: ApiRequest) -> Reply:
         last = request.header(b"last-event-id")
         if last.isdecimal() and last.isascii() and len(last) < 19:
             after = int(last)
-        return StreamAnswer(_stream(request, after), KIND, _has_all_roles(request))
+        return StreamAnswer(_stream(request, after), KIND, has_all_roles(request))
     if request.query.job is not None:
         selector = _selector(request)
         return await _of_one_job(request, "" if selector is None else selector.job, after)
@@ -60,7 +68,7 @@ async def events(request: ApiRequest) -> Reply:
         records = await request.shared.look(request.service.journal.read, after, _AT_ONCE)
         scanned += len(records)
         async with request.shared.views.turn():
-            views = await _views(request, records)
+            views = await event_views(request, records)
         for view in views:
             found.append(view)
             if len(found) == request.query.limit:
@@ -90,7 +98,7 @@ async def _of_one_job(request: ApiRequest, job: str, after: int) -> EventList:
     for _ in range(_SCANNED_MAX // _AT_ONCE):
         part = await request.shared.look(request.service.lookup.records_of, job, after, _AT_ONCE)
         async with request.shared.views.turn():
-            found += await _views(request, part.records)
+            found += await event_views(request, part.records)
         after, head = part.upto, max(head, part.head)
         if len(found) >= request.query.limit or after >= part.head:
             break
@@ -100,7 +108,7 @@ async def _of_one_job(request: ApiRequest, job: str, after: int) -> EventList:
     return EventList(events=tuple(found), next=after, head=max(after, head))
 
 
-def _has_all_roles(request: ApiRequest) -> Callable[[], bool]:
+def has_all_roles(request: ApiRequest) -> Callable[[], bool]:
     """A check that ends the stream when the user loses a role; the client reconnects with the rights that are left."""
     had = frozenset(request.service.accounts.users[request.user].roles)
 
@@ -120,7 +128,7 @@ async def _stream(request: ApiRequest, after: int) -> AsyncGenerator[bytes]:
     pending: asyncio.Future[Record] | None = None
     try:
         while records := await request.shared.look(request.service.journal.read, after, _AT_ONCE):
-            yield _messages(await _views(request, records))
+            yield _messages(await event_views(request, records))
             after = records[-1].seq
         while request.is_alive:
             pending = pending or asyncio.ensure_future(anext(coming))
@@ -133,7 +141,7 @@ async def _stream(request: ApiRequest, after: int) -> AsyncGenerator[bytes]:
             except StopAsyncIteration:
                 return
             pending = None
-            if record.seq > after and (views := await _views(request, [record])):
+            if record.seq > after and (views := await event_views(request, [record])):
                 yield _messages(views)
     finally:
         feed.close()
@@ -148,10 +156,11 @@ def _messages(views: Sequence[EventView]) -> bytes:
     )
 
 
-async def _views(request: ApiRequest, records: Sequence[Record]) -> list[EventView]:
+async def event_views(request: ApiRequest, records: Sequence[Record]) -> list[EventView]:
+    """The records as events, without those that the user may not see or has not asked for."""
     happened = [(record, _decoded(record)) async for record in in_steps(records)]
     wanted = request.query
-    if wanted.types:
+    if isinstance(wanted, EventsParameters) and wanted.types:
         happened = [(record, event) for record, event in happened if type(event).__name__ in wanted.types]
     await load_owners(request.shared, {job for _, event in happened for job in _jobs(event)})
     views = [_view(request, record, event) async for record, event in in_steps(happened)]
@@ -171,6 +180,8 @@ def _decoded_once(form: int, body: bytes) -> Any:
 
 def _is_wanted(request: ApiRequest, view: EventView) -> bool:
     wanted = request.query
+    if not isinstance(wanted, EventsParameters):
+        return True
     return (wanted.job is None or _is_of(_selector(request), view)) and (
         wanted.queue is None or (bool(view.queue) and is_among(view.queue, (wanted.queue,)))
     )

@@ -113,7 +113,14 @@ def _releasing(request: ApiRequest) -> Changing:
 
 def _prioritising(request: ApiRequest, priority: int) -> Changing:
     if not -_PRIORITY_MAX <= priority <= _PRIORITY_MAX:
-        raise refused(Refusal("bad_priority", f"priority {priority} is out of range", "-1000000..1000000", "priority"))
+        raise refused(
+            Refusal(
+                "bad_priority",
+                f"priority {priority} is out of range",
+                "use a number from -1000000 to 1000000",
+                "priority",
+            )
+        )
     rules = binding_rules(request)
 
     def prioritised(state: State, job: Job, gangs: list[str] | None, now_ms: int) -> list[Event] | Refusal:

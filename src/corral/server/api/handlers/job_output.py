@@ -122,8 +122,8 @@ class Source:
         patience_s = _BAR_S if self.is_alone or b"\r" in part.data else _UNFINISHED_S
         return not self._is_followed or len(part.data) > _LINE_MAX or now_s - self._unfinished[1] > patience_s
 
-    async def last_lines(self, count: int) -> list[Block]:
-        """The last lines, at least ``count`` if there are; what follows is read from there."""
+    async def last_lines(self, count: int, rank: int | None) -> list[Block]:
+        """The last lines of a rank (None: of all), ``count`` or more if there are; what follows is read from there."""
         size, lines = _TAIL_MIN, list[Block]()
         while True:
             data, marks = b"", list[tuple[int, int, int]]()
@@ -134,7 +134,8 @@ class Source:
                 marks += part.marks
                 part = await self._read(self.key, self.stream, part.next_offset, size)
             cut = data.find(b"\n") + 1 if begin else 0
-            lines = list(in_lines(in_blocks(begin + cut, data[cut:], _from(marks, begin + cut), self._rank)))
+            blocks = in_blocks(begin + cut, data[cut:], _from(marks, begin + cut), self._rank)
+            lines = list(in_lines(block for block in blocks if rank in (None, block[1])))
             if len(lines) >= count or not begin or size >= _TAIL_MAX:
                 break
             size *= 4
@@ -282,8 +283,9 @@ class JobOutput:
         last: list[tuple[int, int, Block]] = []
         for begin in range(0, len(self.sources), _TAIL_AT_ONCE):
             some = self.sources[begin : begin + _TAIL_AT_ONCE]
-            for n, lines in enumerate(await asyncio.gather(*(source.last_lines(count) for source in some)), begin):
-                last += [(line[0], n, line) for line in lines if wanted.rank in (None, line[1])]
+            read = await asyncio.gather(*(source.last_lines(count, wanted.rank) for source in some))
+            for n, lines in enumerate(read, begin):
+                last += [(line[0], n, line) for line in lines]
             last = nlargest(count, last, key=lambda each: (each[0], each[1], each[2][2]))
         last.sort(key=lambda each: (each[0], each[1], each[2][2]))
         shown = {n for _, n, _ in last}

@@ -26,6 +26,7 @@ from corral.server.api.handlers.views import (
     job_view,
     narrowed,
     reason_views,
+    start_note,
     summary,
 )
 from corral.server.api.http.problems import ApiError, not_found
@@ -33,7 +34,7 @@ from corral.server.api.http.request import ApiRequest, Content, Reply, Shared
 from corral.server.api.http.shared_views import JSON, encode_json, in_steps
 from corral.server.auth import Verb, seen_queues
 from corral.server.planner.questions import WhyAnswer
-from corral.store.lookup import BadCursor, JobPage, JobQuery, JobRow
+from corral.store.lookup import BadCursor, JobPage, JobQuery, JobRow, JobTable
 from corral.wire.api import GangWhy, JobList, JobState, WhyView
 from corral.wire.api.selector import Selector
 
@@ -41,19 +42,48 @@ EXPLAINED_MAX = 5
 OUTLOOKS_MAX = 200  # jobs of a page for which the planner is asked
 NODES_SHOWN = 8
 _PLACES_KEPT = 100_000
+_JOBS_ON_NODES_MAX = 10_000
 
 
 async def list_jobs(request: ApiRequest) -> Reply:
-    wanted = request.query
-    query = replace(job_query(request, wanted, wanted.until_ms), limit=wanted.limit, cursor=wanted.cursor)
-    try:
-        page = await request.shared.look(request.service.lookup.jobs, query)
-    except BadCursor as error:
-        raise ApiError(400, "bad_cursor", str(error)[:200], field="cursor") from None
+    page = await _page(request)
     if any(row.user != request.user for row in page.jobs):
         await request.audit_read("a list of others' jobs")
     present = await presents(request, page.jobs)
     return Content(await request.shared.look(_encoded, page, present), JSON)
+
+
+async def _page(request: ApiRequest) -> JobPage | JobTable:
+    wanted = request.query
+    query = replace(
+        job_query(request, wanted, wanted.until_ms),
+        limit=wanted.limit,
+        cursor=wanted.cursor,
+        search=wanted.search,
+        ids=_jobs_on(request) if wanted.node is not None or wanted.gpu_model is not None else None,
+    )
+    lookup = request.service.lookup
+    if wanted.sort is not None:
+        if wanted.cursor is not None:
+            raise ApiError(400, "bad_parameter", "a sorted list has no cursor", "use offset", "cursor")
+        return await request.shared.look(lookup.job_table, query, wanted.sort, wanted.descending, wanted.offset)
+    if wanted.offset:
+        raise ApiError(400, "bad_parameter", "offset is for a sorted list", "add sort=submitted", "offset")
+    try:
+        return await request.shared.look(lookup.jobs, query)
+    except BadCursor as error:
+        raise ApiError(400, "bad_cursor", str(error)[:200], field="cursor") from None
+
+
+def _jobs_on(request: ApiRequest) -> tuple[str, ...]:
+    """The jobs that hold seats on a node, or on nodes with GPUs of a model. Their rights are checked with the rest."""
+    state, wanted = request.service.state, request.query
+    found: dict[str, None] = {}
+    for name, tenants in state.tenants.items():
+        gpus = state.nodes[name].spec.gpus if name in state.nodes else ()
+        if wanted.node in (None, name) and (wanted.gpu_model is None or any(g.model == wanted.gpu_model for g in gpus)):
+            found.update(dict.fromkeys(state.gangs[gang].job for gang in tenants))
+    return tuple(islice(found, _JOBS_ON_NODES_MAX))
 
 
 def job_query(request: ApiRequest, wanted: Any, until_ms: int | None) -> JobQuery:
@@ -77,13 +107,20 @@ def job_query(request: ApiRequest, wanted: Any, until_ms: int | None) -> JobQuer
     )
 
 
-def _encoded(page: JobPage, present: Mapping[str, Present]) -> bytes:
+def _encoded(page: JobPage | JobTable, present: Mapping[str, Present]) -> bytes:
     """Runs in a reader thread: a page may be long."""
     jobs = tuple(summary(row, present.get(row.id)) for row in page.jobs)
+    if isinstance(page, JobTable):
+        return encode_json(JobList(jobs=jobs, total=page.total))
     return encode_json(JobList(jobs=jobs, cursor=page.cursor))
 
 
 # ---- the present -----------------------------------------------------------------------------------------
+
+
+async def holdings(request: ApiRequest, rows: Sequence[JobRow]) -> dict[str, Present]:
+    """What the unfinished of these jobs hold now."""
+    return await _holdings(request.service.state, {row.id: row.id for row in rows if not row.is_over}, None)
 
 
 async def presents(request: ApiRequest, rows: Sequence[JobRow], selector: Selector | None = None) -> dict[str, Present]:
@@ -107,7 +144,8 @@ async def presents(request: ApiRequest, rows: Sequence[JobRow], selector: Select
         outlook = outlooks.get(gang)
         if outlook is not None:
             reason = next((each.text for each in reason_views(outlook.hold, now_ms, sees)), "")
-            held[key] = Present(reason=reason, starts_ms=outlook.starts_ms)
+            note = start_note(outlook.assumed_ms)
+            held[key] = Present(reason=reason, starts_ms=outlook.starts_ms, starts_note=note)
     return held
 
 

@@ -24,7 +24,7 @@ from corral.core.intake.volume import Volume
 from corral.core.model import JobSpec
 from corral.server.api.handlers.job_changes import binding_rules
 from corral.server.api.handlers.jobs import owner_of
-from corral.server.api.handlers.views import change_views, reason_views, seat_views
+from corral.server.api.handlers.views import change_views, reason_views, seat_views, start_note
 from corral.server.api.http.bodies import read_json
 from corral.server.api.http.problems import ApiError, bad_json, fault_view, forbidden, refused
 from corral.server.api.http.request import ApiRequest, Reply, WithStatus, accepted
@@ -321,6 +321,7 @@ def _foreseen(request: ApiRequest, prospect: DryRunOutcome, now_ms: int) -> DryR
         victims=seen,
         victims_hidden=len(prospect.victims) - len(seen),
         starts_ms=prospect.starts_ms,
+        starts_note=start_note(prospect.assumed_ms),
         reasons=() if prospect.hold is None else tuple(reason_views(prospect.hold, now_ms, sees)),
         changes=tuple(change_views(prospect.changes)),
     )

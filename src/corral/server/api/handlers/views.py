@@ -50,6 +50,7 @@ class Present(Struct, frozen=True):
     nodes_held: int = 0
     reason: str = ""
     starts_ms: int | None = None
+    starts_note: str = ""
 
 
 def summary(row: JobRow, present: Present | None = None) -> JobSummary:
@@ -123,7 +124,7 @@ def narrowed(row: JobRow, selector: Selector, gangs: Sequence[GangView], history
         attempts=len(history),
         started_ms=min((each.started_ms for each in history if each.started_ms), default=None),
         ended_ms=max(ends, default=row.ended_ms) or row.ended_ms if is_over else None,
-        exit_code=(0 if first is None else first.exit_code) if is_over else None,
+        exit_code=(0 if first is None else first.exit_code) if is_over and last else None,
         failure=first.failure if first is not None and is_over else None,
         why="",
         gpu_milli=row.gpu_milli * (len(shown) + unseen) // max(1, count),
@@ -202,6 +203,11 @@ def attempt_view(row: AttemptRow, sees: Sees) -> AttemptView:
 
 
 # ---- reasons ---------------------------------------------------------------------------------------------
+
+
+def start_note(assumed_ms: int) -> str:
+    """What an expected start assumes."""
+    return assumption(assumed_ms, of=" by a job in the way")
 
 
 def reason_views(hold: Hold, now_ms: int, sees: Sees) -> Iterable[ReasonView]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from corral.core.accounts.accounts import Accounts
 from corral.core.fleets.fleets import Fleets
@@ -26,7 +26,12 @@ from corral.server.loop import AccountCommand, Command, FleetCommand
 from corral.server.planner.questions import DryRunOutcome, StartOutlook, WhyAnswer
 from corral.store.journal import Journal, Record
 from corral.store.lookup import Lookup
+from corral.store.rings import Rings
 from corral.wire.details import NodeDetails
+
+if TYPE_CHECKING:
+    from corral.server.batches.child import BatchChild
+    from corral.server.batches.scaler import WorkerScaler
 
 
 class FeedContract(Protocol):
@@ -57,6 +62,22 @@ class DistantLogs(Logs, Protocol):
     def log_wait_s(self) -> float: ...
     def ask_log(self, key: TaskKey, stream: str, offset: int, limit: int) -> Future[LogPart | None] | None: ...
     def kept_log(self, key: TaskKey, stream: str, offset: int, limit: int) -> LogPart | None: ...
+
+
+@runtime_checkable
+class NearTasks(Protocol):
+    """Tasks on this machine."""
+
+    def step_socket(self, key: TaskKey) -> str:
+        """Where the supervisor of a task listens."""
+
+
+@runtime_checkable
+class DistantTasks(Protocol):
+    """Tasks on other nodes, whose agents connect when they are asked to."""
+
+    def ask_stream(self, key: TaskKey) -> Future[Any] | None: ...
+    def redeem(self, node: str, ticket: str) -> Future[Any] | None: ...
 
 
 class AgentsContract(Protocol):
@@ -125,6 +146,14 @@ class Service(Protocol):
         """What nodes and their tasks do now, as they last reported it."""
 
     @property
+    def series(self) -> Rings:
+        """Figures over time."""
+
+    @property
+    def batches(self) -> tuple[BatchChild, WorkerScaler] | None:
+        """Batching queues; only the leader has them."""
+
+    @property
     def has_failed(self) -> bool:
         """Whether the journal can no longer be written."""
 
@@ -142,6 +171,10 @@ class Service(Protocol):
     async def change_fleets(self, actor: str, command: FleetCommand) -> Batch | Refusal: ...
     async def outlooks(self, gangs: Sequence[str]) -> Mapping[str, StartOutlook]:
         """In short why gangs wait, and when they are expected to start, as far as the planner says in time."""
+        ...
+
+    async def line(self, most: int) -> Sequence[str] | Refusal:
+        """The first waiting gangs, in the order of their turns."""
         ...
 
     def reserved_start_ms(self, gang: str) -> int | None:

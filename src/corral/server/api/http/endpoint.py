@@ -21,8 +21,9 @@ from corral.core.intake.refusal import Refusal
 from corral.server.api.http.bodies import Bodies, ClientGone, read_body, read_parameters
 from corral.server.api.http.problems import PROBLEM_TYPE, ApiError, out_of_scope, unauthenticated
 from corral.server.api.http.rate_limit import Buckets
-from corral.server.api.http.request import ApiRequest, Content, Reply, Shared, StreamAnswer, WithStatus
+from corral.server.api.http.request import ApiRequest, Content, DuplexAnswer, Reply, Shared, StreamAnswer, WithStatus
 from corral.server.api.http.route import BodyKind, Route, RouteAccess
+from corral.server.api.http.session_cookie import check_csrf, session_token
 from corral.server.api.http.streamed_answers import Streams
 from corral.server.api.http.throttle import LOOPBACK, FailedSignIns, network_of
 from corral.server.auth import Principal, authenticate, is_in_scope, known_token, redacted
@@ -95,7 +96,9 @@ class Endpoint:
             status = route.status
             if isinstance(reply, WithStatus):
                 status, reply = reply.status, reply.reply
-            if isinstance(reply, StreamAnswer):
+            if isinstance(reply, DuplexAnswer):
+                await reply.run(receive, send)
+            elif isinstance(reply, StreamAnswer):
                 await self.context.streams.send(request, reply, request_id, receive, send)
             else:
                 await send_reply(send, status, reply, request_id)
@@ -132,26 +135,35 @@ class Endpoint:
         _check_headers(scope, len(headers), shared.settings.header_bytes_max, shared.settings.headers_max)
         _check_no_token_in_address(scope)
         address = _address(scope)
-        principal = self._principal(route, address, headers) if route.access is not RouteAccess.OPEN else _ANONYMOUS
+        principal = _ANONYMOUS
+        if route.access is RouteAccess.SIGN_IN:
+            self._check_ready()
+        elif route.access is not RouteAccess.OPEN:
+            principal = self._principal(route, address, headers)
         _check_accepted(route, headers)
         request = ApiRequest(shared, principal, request_id, scope.get("path_params", {}), headers, address)
+        request.is_secure = scope.get("scheme") == "https" or headers.get(b"x-forwarded-proto") == b"https"
+        request.authenticated = lambda token: self._authenticated(f"Bearer {token}", address)
         if route.query is not None or scope["query_string"]:
             request.query = read_parameters(scope["query_string"], route.query)
         else:
             request.query = None
         return request
 
-    def _principal(self, route: Route, address: str, headers: dict[bytes, bytes]) -> Principal:
-        shared = self.context.shared
-        service = shared.service
+    def _check_ready(self) -> None:
+        service = self.context.shared.service
         if service.has_failed:
             raise _journal_failed()
         if not service.is_ready:
             raise ApiError(503, "not_ready", "the server is starting", "try again", headers={"Retry-After": "1"})
+
+    def _principal(self, route: Route, address: str, headers: dict[bytes, bytes]) -> Principal:
+        shared = self.context.shared
+        self._check_ready()
         is_open = route.access is RouteAccess.METRICS and shared.settings.metrics_open and address in LOOPBACK
         if is_open and b"authorization" not in headers:
             return _ANONYMOUS
-        who = self._authenticated(headers.get(b"authorization"), address)
+        who = self._signed_in(route, address, headers)
         wait_s = self.context.buckets.take(who.token, time.monotonic())
         if wait_s:
             why = "too many requests with this token"
@@ -161,11 +173,25 @@ class Endpoint:
             raise out_of_scope(route.verb)
         return who
 
-    def _authenticated(self, stated: bytes | None, address: str) -> Principal:
+    def _signed_in(self, route: Route, address: str, headers: dict[bytes, bytes]) -> Principal:
+        """The user of the token in the header; without that, of the session in the cookie."""
+        stated = headers.get(b"authorization")
+        session = "" if stated is not None else session_token(headers)
+        if not session:
+            return self._authenticated(None if stated is None else stated.decode("latin-1"), address)
+        shared = self.context.shared
+        who = authenticate(shared.service.accounts, f"Bearer {session}", shared.service.now_ms(), is_cookie=True)
+        if isinstance(who, Refusal):
+            raise unauthenticated(who)
+        if not shared.sessions.is_in_use(who.token, shared.service.now_ms(), shared.settings.session_idle_ms):
+            raise unauthenticated(Refusal("session_over", "the session was not used for too long", "sign in again"))
+        check_csrf(route.method, session, headers)
+        return who
+
+    def _authenticated(self, text: str | None, address: str) -> Principal:
         service = self.context.shared.service
         failures = self.context.failures
         now_s = time.monotonic()
-        text = None if stated is None else stated.decode("latin-1")
         if failures.is_empty:  # the usual case: no address has to wait
             who = authenticate(service.accounts, text, service.now_ms())
             if not isinstance(who, Refusal):
@@ -273,7 +299,8 @@ async def send_reply(send: Send, status: int, reply: Reply, request_id: str) -> 
             policy = ()
     else:
         body, kind = _encoder.encode(reply), _JSON
-    head = [(b"x-request-id", request_id.encode()), *_SAFE, *policy]
+    named = {name.lower().encode() for name, _ in extra}
+    head = [(b"x-request-id", request_id.encode()), *(each for each in _SAFE if each[0] not in named), *policy]
     if kind:
         head += [(b"content-type", kind), (b"content-length", str(len(body)).encode())]
     head += [(name.lower().encode(), value.encode("latin-1")) for name, value in extra]

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any
 
+from corral.core.accounts.accounts import Role
 from corral.core.intake.refusal import Refusal
-from corral.server.auth import redacted
+from corral.server.auth import TABLE, Verb, redacted
 from corral.wire.api import FaultView, ProblemView
 
 PROBLEM_TYPE = b"application/problem+json"
@@ -96,9 +97,9 @@ def not_found(kind: str, name: str) -> ApiError:
 
 def forbidden(verb: str, where: str = "") -> ApiError:
     suffix = f" in {where}" if where else ""
-    return ApiError(
-        403, "forbidden", f"you do not have the right {verb}{suffix}", "ask a lead or administrator for a role"
-    )
+    roles = [role for role in reversed(Role) if role in TABLE.get(Verb(verb), {})]
+    hint = f"it needs the role {' or '.join(roles)}{suffix}; ask an administrator. Your roles: corral whoami"
+    return ApiError(403, "forbidden", f"you do not have the right {verb}{suffix}", hint)
 
 
 def out_of_scope(verb: str) -> ApiError:

@@ -6,23 +6,27 @@ Knows nothing about sockets; handlers know only this.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Hashable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from msgspec import Struct
+from starlette.types import Receive, Send
 
 from corral.core.intake.refusal import Refusal
 from corral.server.api.http.audit import Audit
 from corral.server.api.http.contracts import Service
 from corral.server.api.http.problems import ApiError, forbidden, not_found, refused
 from corral.server.api.http.rate_limit import Buckets
+from corral.server.api.http.session_cookie import SessionUse
 from corral.server.api.http.settings import ApiSettings
 from corral.server.api.http.shared_views import SharedViews
+from corral.server.api.http.throttle import FailedSignIns
 from corral.server.auth import Access, Principal, Verb, authorize, is_alive, may_somewhere
 from corral.server.loop import AccountCommand, Command, FleetCommand
 from corral.server.metrics import Metrics
+from corral.server.sign_in.ways import SignIn
 from corral.store.lookup import RequestRow
 from corral.wire.api.jobs import ChangeAnswer
 
@@ -56,7 +60,13 @@ class WithStatus(Struct, frozen=True):
     reply: Struct
 
 
-Reply = Struct | Content | StreamAnswer | WithStatus | None
+class DuplexAnswer(Struct, frozen=True):
+    """An answer that reads the body while it is sent. It sends its own head."""
+
+    run: Callable[[Receive, Send], Awaitable[None]]
+
+
+Reply = Struct | Content | StreamAnswer | DuplexAnswer | WithStatus | None
 
 
 class IdempotencyKeys:
@@ -116,8 +126,13 @@ class Shared:
         self.remembered = IdempotencyKeys(self)
         self.refusals = Buckets(_REFUSALS_PER_S, _REFUSALS_BURST)  # of records about refused access
         self.audit = Audit()
+        self.sign_in = SignIn(settings.sign_in)
+        self.sign_in_failures = FailedSignIns(settings.failures_max)
+        self.sessions = SessionUse()
         self._turns: WeakValueDictionary[tuple[str, ...], asyncio.Lock] = WeakValueDictionary()
         self.owners: dict[str, tuple[str, str]] = {}  # job -> queue and user, of jobs that are no longer in the state
+        self.channels: dict[Hashable, Any] = {}  # of viewers with the same rights, see ``handlers.live``
+        self.ground_plan: Any = None  # the last map, see ``handlers.live``
 
     async def look(self, call: Callable[..., T], *about: Any) -> T:
         """Call something that may be slow, in a reader thread."""
@@ -147,12 +162,16 @@ class Shared:
         self.readers.shutdown(wait=False)
         self.first_readers.shutdown(wait=False)
         self.log_readers.shutdown(wait=False)
+        self.sign_in.close()
 
 
 class ApiRequest:
     """One request, read and authenticated. ``body`` is of the type its route names, or bytes."""
 
-    __slots__ = ("address", "body", "headers", "path", "principal", "query", "request_id", "shared")
+    __slots__ = (
+        "address", "authenticated", "body", "headers", "is_secure", "path", "principal", "query", "request_id",
+        "shared",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -171,6 +190,8 @@ class ApiRequest:
         self.address = address  # of the client, or of its network
         self.query: Any = None
         self.body: Any = b""
+        self.is_secure = False  # whether the client sent it encrypted
+        self.authenticated: Callable[[str], Principal] = _nobody  # checks another token, as if it were in the header
 
     @property
     def service(self) -> Service:
@@ -221,6 +242,11 @@ class ApiRequest:
             raise not_found(kind, name)
         if verdict is Access.FORBIDDEN:
             raise forbidden(verb, queue)
+
+
+def _nobody(token: str) -> Principal:
+    del token
+    raise ApiError(401, "no_token", "this request needs a token")
 
 
 def accepted(answer: T | Refusal) -> T:

@@ -22,6 +22,7 @@ class RouteAccess(Enum):
 
     OPEN = "open"  # nothing
     TOKEN = "token"  # a valid token
+    SIGN_IN = "sign in"  # what the body has: a token or a code
     METRICS = "metrics"  # as TOKEN; or nothing on this machine, if the settings allow it
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from corral.wire.config import ApiLimits
+from corral.wire.identity_providers import SignInRules
 from corral.wire.job import DEFAULT_QUEUE, LIMITS, DocumentLimits
 
 _CONFIGURED = ApiLimits()  # the defaults of the configuration file
@@ -32,6 +33,9 @@ class ApiSettings(Struct, frozen=True, kw_only=True):
     streams_per_address: int = 1_024
     streams_per_user: int = 128
     streams_per_token: int = 64
+    session_ms: int = 7 * 86_400_000  # a session of a browser ends after this time
+    session_idle_ms: int = 12 * 3_600_000  # or after this time without a request
+    session_code_ms: int = 60_000  # a code for signing in
     heartbeat_s: float = 15.0
     send_timeout_s: float = 10.0  # a connection is closed when its client reads nothing for this time
     unread_bytes_max: int = 256 << 20  # all that was sent and not yet read by clients, together
@@ -41,5 +45,6 @@ class ApiSettings(Struct, frozen=True, kw_only=True):
     metrics_open: bool = False  # whether clients on this machine get metrics without a token
     reader_threads: int = 4
     log_threads: int = 2  # logs have their own threads, so that following them does not delay other reads
+    sign_in: SignInRules = SignInRules()
     job_limits: DocumentLimits = LIMITS
     default_queue: str = DEFAULT_QUEUE  # for a job that names none

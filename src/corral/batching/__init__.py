@@ -1,0 +1,1 @@
+"""Batching queues: which items run together, when, and on which worker (pure)."""

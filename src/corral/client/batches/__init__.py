@@ -1,0 +1,1 @@
+"""Batching queues: requests about them, and the worker that runs their batches."""

@@ -1,0 +1,1 @@
+"""Laws and cases of the batcher."""
