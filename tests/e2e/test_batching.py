@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -123,6 +124,21 @@ def test_only_users_of_its_queue_see_a_batching_queue(client: Client, live: Live
             eve.submit_items("mine", BatchItemsBody([1]))
         client.grant("eve", "member", "default")
         assert eve.batch("mine").map([4]) == [8]
+
+
+def test_a_deleted_queue_is_gone_at_once(client: Client, folder: Path):
+    for _ in range(3):
+        client.set_batch_queue("brief", settings(folder, "double", min_workers=0))
+        time.sleep(0.6)  # the server has looked at it since
+        assert client.batch_queue("brief").name == "brief"
+        client.delete_batch_queue("brief")
+        for use in (
+            lambda: client.batch_queue("brief"),
+            lambda: client.delete_batch_queue("brief"),
+            lambda: client.submit_items("brief", BatchItemsBody([1])),
+        ):
+            with pytest.raises(NotFound):
+                use()
 
 
 def test_a_full_queue_refuses_with_a_time_and_a_drained_one_for_good(client: Client, folder: Path):

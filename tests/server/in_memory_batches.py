@@ -41,3 +41,6 @@ class MemoryScaler:
         self.statuses: dict[str, BatchQueueStatus] = {}
         self.problems: dict[str, str] = {}
         self.jobs: dict[str, list[str]] = {}
+
+    def forget_status(self, name: str) -> None:
+        self.statuses.pop(name, None)

@@ -43,8 +43,11 @@ async def list_queues(request: ApiRequest) -> Reply:
 
 async def show_queue(request: ApiRequest) -> Reply:
     name = request.path["batch"]
-    known = await _known(request, name, Verb.JOBS_READ)
-    return _view(request, name, (await _statuses(request)).get(name, known))
+    await _known(request, name, Verb.JOBS_READ)
+    status = (await _statuses(request)).get(name)
+    if status is None:  # deleted meanwhile
+        raise not_found(_KIND_OF_THING, name)
+    return _view(request, name, status)
 
 
 async def set_queue(request: ApiRequest) -> Reply:
@@ -67,6 +70,7 @@ async def set_queue(request: ApiRequest) -> Reply:
     owner = request.user if known is None else known.owner
     digest = sha256(token.encode()).hexdigest()
     wrong = await _ask(request, "put", name=name, owner=owner, body=msgspec.to_builtins(body), token=digest)
+    _parts(request)[1].forget_status(name)
     if wrong is not None:
         raise refused(Refusal(*wrong))
     return BatchDone(spec.name)
@@ -98,6 +102,7 @@ async def remove_queue(request: ApiRequest) -> Reply:
     name = request.path["batch"]
     known = await _known(request, name, Verb.JOBS_CHANGE)
     await _ask(request, "drop", name=name)
+    _parts(request)[1].forget_status(name)
     queue, secret = known.body.queue, secret_name(name)
     if (queue, secret) in request.service.accounts.secrets:
         async with request.shared.turn("secret", queue, secret):

@@ -104,8 +104,13 @@ class WorkerScaler:
                 except BatchAway as away:
                     log.warning("batch_process_away", error=str(away))
 
+    def forget_status(self, name: str) -> None:
+        """A queue was changed or deleted: rights are checked against what it is now, not against the last look."""
+        self.statuses.pop(name, None)
+
     async def look(self) -> None:
-        found = self.statuses = msgspec.convert(await self._child.ask("show"), dict[str, BatchQueueStatus])
+        found = msgspec.convert(await self._child.ask("show"), dict[str, BatchQueueStatus])
+        self.statuses = dict(found)  # a copy: what is forgotten from it meanwhile keeps its workers
         for name in {*found, *self.jobs}:
             await self._reconcile(name, found)
 
