@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +27,7 @@ def live(tmp_path: Path) -> Iterator[Callable[..., Live]]:
     for each in made:
         if each.process is not None:
             each.kill()
-        for folder in (each.data / "tasks" / "state").glob("*"):
-            with suppress(OSError):  # no supervisor listens: the task is over
-                control = os.open(folder / "control", os.O_WRONLY | os.O_NONBLOCK)
-                os.write(control, b"kill the test is over\n")
-                os.close(control)
+        each.end_tasks()
 
 
 @pytest.fixture

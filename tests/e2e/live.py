@@ -100,6 +100,22 @@ class Live:
         self.process = None
         return code
 
+    def end_tasks(self, within_s: float = 30) -> None:
+        """End what a killed server has left running. Its spawner may still be starting a task that was ordered just
+        before, whose supervisor does not listen yet: asks again until none is left."""
+        assert self.process is None, "the server could start others"
+        end = time.monotonic() + within_s
+        while (left := self._unfinished()) and time.monotonic() < end:
+            for state in left:
+                state.control(b"kill the test is over\n")
+            time.sleep(0.05)
+
+    def _unfinished(self) -> list[TaskState]:
+        """Tasks with a supervisor or with a spawner that may give them one."""
+        is_spawning = self.spawner() is not None
+        states = [TaskState(str(folder)) for folder in (self.data / "tasks" / "state").glob("*")]
+        return [state for state in states if state.record().exit() is None and (is_spawning or state.is_supervised())]
+
     def errors(self) -> str:
         return (self.data / "server.log").read_text()[-3000:]
 
