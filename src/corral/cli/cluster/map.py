@@ -52,7 +52,8 @@ def _print_group(found: TopologyView, path: tuple[str, ...], cells: list[NodeCel
         print_line(style(where, bold=True))
     width = max(len(cell.name) for cell in cells)
     gpus = max(len(cell.gpus) for cell in cells)
-    per_line = max(1, terminal_columns(sys.stdout) // (width + gpus + 4)) if terminal_columns(sys.stdout) else 1
+    columns = terminal_columns(sys.stdout) if sys.stdout.isatty() else 0  # elsewhere one node per line
+    per_line = max(1, columns // (width + gpus + 4))
     for at in range(0, len(cells), per_line):
         shown = [f"{cell.name:<{width}} {_signs(cell, gpus)}" for cell in cells[at : at + per_line]]
         print_line("   ".join(shown).rstrip())

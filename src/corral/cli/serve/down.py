@@ -40,7 +40,8 @@ def down(data: str | None, kill_tasks: bool, timeout: int) -> None:
         time.sleep(_LOOK_S)
     print_line(f"the server at {here.url} has stopped")
     if running:
-        print_note(f"{count(running, 'job continues', 'jobs continue')}; corral up picks them up again")
+        which = "it" if running == 1 else "them"
+        print_note(f"{count(running, 'job continues', 'jobs continue')}; corral up picks {which} up again")
 
 
 def _running(here: Here, kill: bool, until_s: float) -> int:

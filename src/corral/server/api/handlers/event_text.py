@@ -124,7 +124,8 @@ def _phase(event: fl.PilotSeen) -> str:
 
 def _reservations(event: e.StartsPromised) -> str:
     moved = [f"; that of {each.gang} moved by {each.by} ({each.right})" for each in event.moved]
-    return f"{len(event.promises)} reservations made, {len(event.withdrawn)} withdrawn" + "".join(moved)
+    made = "1 reservation" if len(event.promises) == 1 else f"{len(event.promises)} reservations"
+    return f"{made} made, {len(event.withdrawn)} withdrawn" + "".join(moved)
 
 
 _SENTENCES: dict[type, Callable[[Any], str]] = {
