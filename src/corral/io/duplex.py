@@ -45,7 +45,7 @@ class Duplex:
             sock.sendall(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"))
             self._sock = sock
             self._raw = bytearray()
-            self._left = 0  # of the present chunk
+            self._left = 0  # of the present chunk; -1: its end of line is missing
             self._read_head()
         except BaseException:
             sock.close()
@@ -118,7 +118,7 @@ class Duplex:
         self._raw += data
         found = bytearray()
         while True:
-            if self._left:
+            if self._left > 0:
                 part = self._raw[: self._left]
                 found += part
                 del self._raw[: len(part)]

@@ -30,13 +30,13 @@ class StreamRequests:
         self._open: dict[str, _StreamWanted] = {}  # by ticket, the oldest first
 
     def ask(self, member: NodeSession | None, key: TaskKey, now_ms: int) -> Future[Any] | None:
-        """None: there is no agent to ask."""
+        """None: there is no agent to ask. One that has not reported since this server began is asked again later."""
         for ticket, wanted in list(self._open.items()):
             if wanted.until_ms > now_ms and len(self._open) < _OPEN_MAX:
                 break
             del self._open[ticket]
             wanted.found.cancel()
-        if member is None or member.is_gone:
+        if member is None or member.is_gone or not member.is_heard:
             return None
         ticket = secrets.token_hex(16)
         wanted = self._open[ticket] = _StreamWanted(member.name, now_ms + self._wait_ms, Future())

@@ -159,13 +159,13 @@ class StepHost:
         """Ends steps whose client is gone or has not come back."""
         for step in list(self._steps.values()):
             if step.connection is None and not step.kill_at and now - step.away_since > frames.DETACHED_S:
-                self._end(step)
+                self._end(step)  # also one that has ended: until then its client may come back for the result
             if step.kill_at and now >= step.kill_at:
                 step.kill_at = now + _KILL_AFTER_S
                 self._signal(step, SIGKILL)
             if step.ended_at and now - step.ended_at > _LINGER_S:
                 self._give_up_output(step)
-            if step.has_ended and step.connection is None and (step.kill_at or now - step.away_since > 1):
+            if step.has_ended and step.connection is None and step.kill_at:
                 self._drop(step)
         if self.coordinator is not None:
             self.coordinator.tick(now)
@@ -380,8 +380,9 @@ class StepHost:
         name, own = str(said.get("step", ""))[:200], said.get("processes")
         if not name or not isinstance(own, list) or not 0 < len(own) <= PROCESSES_MAX:
             raise frames.BadStepFrame("a step needs a name, and a list of processes")
-        if name in self._steps:
-            raise frames.BadStepFrame(f"step {name} runs already")
+        if name in self._steps:  # the answer to an earlier request was lost with its connection
+            self._attach(connection, {"step": name, "received": {}})
+            return
         specs = [ProcessSpec(said, each if isinstance(each, dict) else {}, self._request["gpus"]) for each in own]
         step = connection.step = self._steps[name] = SeatStep(name, connection)
         try:
@@ -430,10 +431,11 @@ class StepHost:
         os.close(fd)
         if said:
             step = next(step for step in self._steps.values() if process in step.processes)
+            fault = fault_from(said, program)
+            why = {"why": fault.note or fault.why, "code": fault.code, "process": process.number}
+            process.fault = frames.message(frames.FAILED, why)
             if step.connection is not None:
-                fault = fault_from(said, program)
-                why = {"why": fault.note or fault.why, "code": fault.code, "process": process.number}
-                self._tell(step.connection, frames.message(frames.FAILED, why))
+                self._tell(step.connection, process.fault)
 
     def _attach(self, connection: Connection, said: dict[str, Any]) -> None:
         """A client is back: what it does not have is sent again."""
@@ -443,7 +445,7 @@ class StepHost:
             why = f"step {said.get('step')} is not known here: it has ended, or the seat was restarted"
             self._tell(connection, frames.message(frames.FAILED, {"why": why, "code": 1, "is_lost": True}))
             return
-        if (earlier := step.connection) is not None:
+        if (earlier := step.connection) is not None and earlier is not connection:
             step.connection = None
             self._on_closed(earlier)
         connection.step, step.connection = step, connection
@@ -457,6 +459,8 @@ class StepHost:
             taken[str(process.number)] = 0 if process.inlet is None else process.inlet.taken
         self._tell(connection, frames.message(frames.DONE, {"taken": taken}))
         for process in step.processes:
+            if process.fault:
+                self._tell(connection, process.fault)
             self._send_output(step, process)
 
     def _send_output(self, step: SeatStep, process: StepProcess) -> None:
@@ -524,13 +528,16 @@ class StepHost:
         self._signal(step, SIGTERM)
 
     def _give_up_output(self, step: SeatStep) -> None:
-        """Its processes have ended, and something that they left behind still holds their pipes."""
+        """Its processes have ended, and something that they left behind still holds their pipes. A pipe that waits for
+        a slow client, or for one that is away, may hold more output."""
         step.ended_at = 0.0
         for process in step.processes:
             for outlet in process.outlets.values():
-                if not outlet.is_over:
+                if outlet.has_room:
                     outlet.is_over = True
                     self._watch_source(outlet)
+                elif not outlet.is_over:
+                    step.ended_at = time.monotonic()
             self._send_output(step, process)
 
     def _drop(self, step: SeatStep) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _ANSWER_S = 30.0
 _RETRY_S, _RETRY_S_MAX = 0.01, 1.0
+_ORDERS_MAX = 4096
 
 
 class NotReachable(Exception):
@@ -114,6 +115,7 @@ class SeatLink:
         self._acknowledged: dict[tuple[int, int], int] = {}
         self._reader = frames.Reader()
         self.out = bytearray()
+        self._orders = bytearray()  # signals for processes that cannot be reached now
 
     def connect(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -125,6 +127,15 @@ class SeatLink:
             self.send(frames.message(frames.ATTACH, {"step": self.step, "received": received}))
         else:
             self.send(frames.message(frames.START, {"step": self.step, **self._start}))
+        self.send(bytes(self._orders))
+        self._orders.clear()
+
+    def signal(self, number: int) -> None:
+        order = frames.message(frames.SIGNAL, {"signal": number})
+        if self.sock is not None:
+            self.send(order)
+        elif len(self._orders) < _ORDERS_MAX:
+            self._orders += order
 
     def send(self, said: bytes) -> None:
         """Queue a frame; without a connection it is dropped, except what `connect` repeats."""

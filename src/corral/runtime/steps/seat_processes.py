@@ -53,6 +53,7 @@ class StepProcess:
         self.outlets = outlets
         self.exit_code: int | None = None
         self.exit_sent = False
+        self.fault = b""  # a frame: why it could not be executed
 
     @property
     def is_drained(self) -> bool:

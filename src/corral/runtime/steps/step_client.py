@@ -121,14 +121,22 @@ class StepRun:
             if self._coordinator is not None:
                 ask(self._coordinator, frames.RELEASE, {"step": step, "code": self._worst})
         except (OSError, StepRefused):
-            try:
-                again = find_patiently(self._finder, 0, 5)
-                ask(again, frames.RELEASE, {"step": step, "code": self._worst})
-                again.close()
-            except (OSError, StepRefused):
-                pass
+            self._release_again(step)
         if self._coordinator is not None:
             self._coordinator.close()
+
+    def _release_again(self, step: str) -> None:
+        """The connection broke. The coordinator releases the step by itself later, but with another exit code."""
+        until = time.monotonic() + START_S
+        while (left_s := until - time.monotonic()) > 0:
+            try:
+                with find_patiently(self._finder, 0, left_s) as again:
+                    ask(again, frames.RELEASE, {"step": step, "code": self._worst})
+                return
+            except StepRefused:
+                return
+            except OSError:
+                time.sleep(0.25)
 
     # --- the processes ------------------------------------------------------------------------------------------------
 
@@ -250,7 +258,7 @@ class StepRun:
 
     def _signal(self, number: int) -> None:
         for link in self._links:
-            link.send(frames.message(frames.SIGNAL, {"signal": int(number)}))
+            link.signal(int(number))
 
 
 def _signal_text(number: int) -> str:
