@@ -102,6 +102,19 @@ def test_a_step_survives_the_end_of_the_server(harness: Harness) -> None:
     assert gang.output().split() == ["a", "a", "b", "b"]
 
 
+def test_the_end_of_one_step_leaves_the_output_of_another_alone(harness: Harness) -> None:
+    """The first has closed its output, so that the second gets descriptors of the same numbers."""
+    script = """
+    cd $TMPDIR
+    srun --overlap -n1 -N1 sh -c 'exec >&- 2>&- <&-; touch closed; while [ ! -e begun ]; do sleep 0.1; done' &
+    first=$!
+    while [ ! -e closed ]; do sleep 0.1; done
+    srun --overlap -n1 -N1 sh -c 'touch begun; while [ ! -e over ]; do sleep 0.1; done; echo late' &
+    wait $first; sleep 0.5; touch over; wait $!
+    """
+    assert Gang(harness, script).output() == "late\n"
+
+
 def test_what_cannot_run_is_said(harness: Harness) -> None:
     gang = Gang(
         harness, "srun -N3 true; echo $?; srun --gpus-per-task=9 -n1 true; echo $?; srun nothing-like-it; echo $?"

@@ -481,7 +481,7 @@ class StepHost:
 
     def _feed(self, step: SeatStep, process: StepProcess) -> None:
         inlet = process.inlet
-        if inlet is None:
+        if inlet is None or inlet.is_closed:
             return
         before = inlet.taken
         sink, was_watched = inlet.sink, inlet.sink in self._sinks
@@ -497,9 +497,11 @@ class StepHost:
 
     def _watch_source(self, outlet: Outlet) -> None:
         if outlet.is_over:
-            if self._sources.pop(outlet.source, None) is not None:
+            if outlet.source >= 0:
+                del self._sources[outlet.source]
                 self._unwatch(outlet.source)
                 os.close(outlet.source)
+                outlet.source = -1  # the number may be that of another pipe soon
         elif outlet.has_room:
             self._poll.register(outlet.source, select.POLLIN)
         else:
@@ -534,9 +536,10 @@ class StepHost:
         for process in step.processes:
             for outlet in process.outlets.values():
                 if outlet.has_room:
-                    outlet.is_over = True
+                    outlet.pump()
+                    outlet.is_over = outlet.is_over or outlet.has_room
                     self._watch_source(outlet)
-                elif not outlet.is_over:
+                if not outlet.is_over:
                     step.ended_at = time.monotonic()
             self._send_output(step, process)
 
@@ -546,7 +549,7 @@ class StepHost:
             for outlet in process.outlets.values():
                 outlet.is_over = True
                 self._watch_source(outlet)
-            if process.inlet is not None:
+            if process.inlet is not None and not process.inlet.is_closed:
                 if self._sinks.pop(process.inlet.sink, None) is not None:
                     self._unwatch(process.inlet.sink)
                 process.inlet.close()

@@ -125,7 +125,7 @@ def resize(step: SeatStep, said: dict[str, Any]) -> None:
     if type(rows) is not int or type(columns) is not int or not (0 < rows < 1 << 15 and 0 < columns < 1 << 15):
         return
     for process in step.processes:
-        if process.inlet is not None and os.isatty(process.outlets[1].source) and not process.outlets[1].is_over:
+        if process.inlet is not None and not process.outlets[1].is_over and os.isatty(process.outlets[1].source):
             fcntl.ioctl(process.outlets[1].source, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
 
