@@ -9,6 +9,12 @@ set -eu
 TORCH=torch==2.13.0
 MOTO="moto[s3,server]==5.2.5"
 
+# Whether a program is in the PATH. A function of this file may have its name, and is not meant.
+has_program() (
+    unset -f "$1" 2>/dev/null
+    command -v "$1" >/dev/null
+)
+
 can_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
 
 install() { # service, packages...
@@ -41,7 +47,7 @@ postgresql() {
 # Chromium, in which the dashboard is tested.
 chromium() {
     for program in chromium chromium-browser google-chrome; do
-        command -v "$program" >/dev/null && return 0
+        has_program "$program" && return 0
     done
     install chromium chromium fonts-dejavu-core
 }
@@ -50,7 +56,7 @@ chromium() {
 # made of. Tests start a service of their own and leave the machine's alone.
 podman() {
     for program in podman runc catatonit busybox newuidmap; do
-        command -v "$program" >/dev/null && continue
+        has_program "$program" && continue
         install podman podman runc catatonit busybox-static uidmap
         return 0
     done
@@ -134,7 +140,7 @@ frameworks() {
 # are not configured and do not start.
 slurm() {
     for program in slurmctld slurmd munged sbatch; do
-        command -v "$program" >/dev/null || [ -x "/usr/sbin/$program" ] && continue
+        has_program "$program" || [ -x "/usr/sbin/$program" ] && continue
         install slurm slurm-wlm munge
         return 0
     done
@@ -144,7 +150,7 @@ slurm() {
 # would start. slurmdbd does not start without a configuration, of which there is none.
 slurmdbd() {
     for program in slurmdbd mariadbd mariadb-install-db my_print_defaults; do
-        command -v "$program" >/dev/null || [ -x "/usr/sbin/$program" ] && continue
+        has_program "$program" || [ -x "/usr/sbin/$program" ] && continue
         install slurmdbd slurmdbd mariadb-server-core mariadb-client-core
         return 0
     done

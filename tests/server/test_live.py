@@ -122,6 +122,34 @@ class TestStream:
             assert {cell["name"]: cell for cell in fresh["topology"]["nodes"]} == cells
             assert fresh["overview"] == overview
 
+    async def test_a_reader_who_joins_later_has_what_the_others_have(self, site, monkeypatch):
+        """What changes and changes back between two messages is not wrong for ever, and no event comes twice."""
+        monkeypatch.setattr(page, "TICK_S", 0.3)
+        service, live = site.service, "/v1/live?follow=true&parts=nodes"
+        async with Stream(site.app, live, site.admin) as one:
+            await messages(one, 2)
+            await site.submit()
+            await messages(one, 1)  # the next change comes in 0.3 s
+            service.do("admin", commands.cordon(service.state, "n0", service.now_ms()))
+            async with Stream(site.app, live, site.admin) as two:
+                (_, (_, view)) = await messages(two, 2)
+                service.do("admin", commands.uncordon(service.state, "n0", service.now_ms()))
+                ((_, change),) = await messages(two, 1)
+            cells = {cell["name"]: cell["state"] for cell in [*view["topology"]["nodes"], *change["nodes"]]}
+            assert cells == {"n0": "open", "n1": "open"}
+            records = [event["seq"] for event in [*change["events"], *view["events"]]]
+            assert records == sorted(set(records), reverse=True)
+
+    async def test_says_the_order_of_nodes_when_one_goes(self, site):
+        async with Stream(site.app, "/v1/live?follow=true&parts=nodes", site.admin) as stream:
+            await messages(stream, 2)
+            service = site.service
+            service.do("admin", commands.drain(service.state, "n0", service.now_ms()))
+            service.do("admin", commands.remove_node(service.state, "n0", service.now_ms()))
+            ((_, change),) = await messages(stream, 1)
+            assert change["nodes_in_order"] == ["n1"]
+            assert change["nodes_gone"] == ["n0"]
+
     async def test_a_change_is_made_once_for_all_readers(self, site, monkeypatch):
         made: list[object] = []
         real = live_overview

@@ -125,8 +125,8 @@ class LiveView(Answer, frozen=True):
 
 class LiveChange(Answer, frozen=True):
     """What has changed since the last one. What is None has not changed. ``nodes`` and ``jobs``: those that changed, as
-    they are now; a node that is in ``nodes_gone`` was removed. ``more_jobs``: other jobs have changed too, read them
-    again."""
+    they are now; a node that is in ``nodes_gone`` was removed. ``nodes_in_order``: the names of all nodes along the
+    topology, if nodes came, went or moved. ``more_jobs``: other jobs have changed too, read them again."""
 
     seq: int
     at_ms: int
@@ -135,6 +135,7 @@ class LiveChange(Answer, frozen=True):
     jobs: tuple[JobSummary, ...] = ()
     nodes: tuple[NodeCell, ...] = ()
     nodes_gone: tuple[str, ...] = ()
+    nodes_in_order: tuple[str, ...] | None = None
     jobs_on_map: dict[str, JobOnMap] = field(default_factory=dict)
     queues: tuple[QueueView, ...] | None = None
     more_jobs: bool = False

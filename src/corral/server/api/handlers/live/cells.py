@@ -148,13 +148,12 @@ def jobs_on(request: ApiRequest, cells: Iterable[NodeCell]) -> dict[str, JobOnMa
     return found
 
 
-async def topology_view(request: ApiRequest, figures: bool = False) -> TopologyView:
-    """The map as one reader may see it. ``figures``: with what each GPU does now."""
+async def topology_view(request: ApiRequest) -> TopologyView:
+    """The map as one reader may see it, with what each GPU does now."""
     plan, sights = await ground_plan(request), Sights(request)
     cells = [sights.shown(cell) async for cell in in_steps(list(plan.cells.values()))]
     jobs = jobs_on(request, cells)
-    if figures:
-        cells = [_with_figures(request, cell) async for cell in in_steps(cells)]
+    cells = [_with_figures(request, cell) async for cell in in_steps(cells)]
     levels = tuple(request.service.state.settings.levels)
     return TopologyView(at_ms=request.service.now_ms(), levels=levels, nodes=tuple(cells), jobs=jobs)
 

@@ -21,15 +21,25 @@ from corral.server.api.handlers.accounts import who
 from corral.server.api.handlers.cluster import check_sees_nodes, queue_views
 from corral.server.api.handlers.events import event_views, has_all_roles
 from corral.server.api.handlers.jobs import holdings
-from corral.server.api.handlers.live.cells import GroundPlan, Sights, changed, ground_plan, jobs_on, topology_view
+from corral.server.api.handlers.live.cells import Sights, changed, ground_plan, jobs_on, topology_view
 from corral.server.api.handlers.live.overview import overview
 from corral.server.api.handlers.views import summary
 from corral.server.api.http.request import ApiRequest, Content, Reply, StreamAnswer
-from corral.server.api.http.shared_views import JSON, encode_json
+from corral.server.api.http.shared_views import JSON, encode_json, in_steps
 from corral.server.auth import Verb, seen_queues
 from corral.store.journal import Record
 from corral.store.lookup import JobQuery
-from corral.wire.api import ClusterOverview, EventView, JobSummary, LiveChange, LiveView, QueueView
+from corral.wire.api import (
+    ClusterOverview,
+    EventView,
+    JobOnMap,
+    JobSummary,
+    LiveChange,
+    LiveView,
+    NodeCell,
+    QueueView,
+    TopologyView,
+)
 
 KIND = "text/event-stream"
 TICK_S = 0.5  # between two changes that are sent
@@ -49,7 +59,7 @@ async def live(request: ApiRequest) -> Reply:
 
 
 async def _encoded_view(request: ApiRequest) -> bytes:
-    return encode_json(await _view(request))
+    return encode_json(await _view(request, await _moment(request)))
 
 
 async def topology(request: ApiRequest) -> Reply:
@@ -59,7 +69,7 @@ async def topology(request: ApiRequest) -> Reply:
 
 
 async def _encoded_topology(request: ApiRequest) -> bytes:
-    return encode_json(await topology_view(request, figures=True))
+    return encode_json(await topology_view(request))
 
 
 def _audience(request: ApiRequest) -> tuple[Hashable, ...]:
@@ -71,19 +81,48 @@ def _audience(request: ApiRequest) -> tuple[Hashable, ...]:
 # ---- everything at one time ----------------------------------------------------------------------------------
 
 
-async def _view(request: ApiRequest) -> LiveView:
+class Moment(msgspec.Struct, frozen=True):
+    """What one audience sees at one time, apart from events. ``cells``, ``jobs``: only if nodes were asked for."""
+
+    seq: int
+    at_ms: int
+    cells: dict[str, NodeCell]
+    jobs: dict[str, JobOnMap]
+    overview: ClusterOverview
+    queues: tuple[QueueView, ...] | None
+
+
+async def _moment(request: ApiRequest) -> Moment:
     service, parts = request.service, request.query.parts
     seq = service.durable_seq
     plan = await ground_plan(request)
-    return LiveView(
+    cells, sights = dict[str, NodeCell](), Sights(request)
+    async for name in in_steps(plan.cells if "nodes" in parts else ()):
+        cells[name] = sights.shown(plan.cells[name])
+    return Moment(
         seq=seq,
         at_ms=service.now_ms(),
-        version=corral.__version__,
-        leads=service.leads,
+        cells=cells,
+        jobs=jobs_on(request, cells.values()),
         overview=overview(request, plan),
-        events=await _newest(request, max(0, seq - _RECORDS_AT_ONCE), seq),
-        topology=await topology_view(request) if "nodes" in parts else None,
         queues=await queue_views(request) if "queues" in parts else None,
+    )
+
+
+async def _view(request: ApiRequest, moment: Moment) -> LiveView:
+    levels = tuple(request.service.state.settings.levels)
+    nodes = tuple(moment.cells.values())
+    return LiveView(
+        seq=moment.seq,
+        at_ms=moment.at_ms,
+        version=corral.__version__,
+        leads=request.service.leads,
+        overview=moment.overview,
+        events=await _newest(request, max(0, moment.seq - _RECORDS_AT_ONCE), moment.seq),
+        topology=TopologyView(at_ms=moment.at_ms, levels=levels, nodes=nodes, jobs=moment.jobs)
+        if "nodes" in request.query.parts
+        else None,
+        queues=moment.queues,
     )
 
 
@@ -141,26 +180,25 @@ class Channel:
         self._readers: set[asyncio.Queue[bytes | None]] = set()
         self._task: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()  # a view and a change are not made at the same time
-        self._seq = request.service.durable_seq
-        self._plan = GroundPlan(-1, {})
-        self._overview: ClusterOverview | None = None
-        self._queues: tuple[QueueView, ...] | None = None
+        self._told: Moment | None = None  # what every reader has, whenever it joined
         self._view = b""  # for readers who join before the next change
         self.is_over = False
 
     async def join(self, unread: asyncio.Queue[bytes | None]) -> bytes:
-        """Everything at this time. Later changes are put into ``unread``; what they say is never older than this."""
+        """Everything that the other readers have. Each later change is put into ``unread``.
+
+        A view of this time would be wrong for a channel that runs: its next change says how the cluster differs from
+        what the channel has told, not from this time. What was changed and changed back would stay wrong in the new
+        view, and events in between would be in it twice.
+        """
         async with self._lock:
+            if self._told is None:
+                self._told = await _moment(self._request)
             if not self._view:
-                view = await _view(self._request)
-                self._view = _message("view", view.seq, encode_json(view))
-                if self._task is None:  # later readers join between two changes: their base is that of the channel
-                    self._seq = view.seq
-                    self._plan = await ground_plan(self._request)
-                    self._overview, self._queues = view.overview, view.queues
+                self._view = _message("view", self._told.seq, encode_json(await _view(self._request, self._told)))
             self._readers.add(unread)
             if self._task is None:
-                self._task = asyncio.ensure_future(self._run())
+                self._task = asyncio.ensure_future(self._run(self._told.seq))
             return self._view
 
     def leave(self, unread: asyncio.Queue[bytes | None]) -> None:
@@ -177,12 +215,12 @@ class Channel:
         if self._task is not None:
             self._task.cancel()
 
-    async def _run(self) -> None:
+    async def _run(self, seq: int) -> None:
         service = self._request.service
         try:
             while True:
                 news = service.news  # taken before looking: every later record sets it
-                if service.durable_seq <= self._seq:
+                if service.durable_seq <= seq:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(REFRESH_S):
                             await news.wait()
@@ -190,7 +228,8 @@ class Channel:
                     break
                 async with self._lock:
                     change = await self._change()
-                    if change is not None:
+                    seq = change.seq
+                    if change != LiveChange(seq=seq, at_ms=change.at_ms):
                         self._view = b""
                         self._tell(_message("change", change.seq, encode_json(change)))
                 await asyncio.sleep(TICK_S)
@@ -207,36 +246,30 @@ class Channel:
             else:
                 unread.put_nowait(message)
 
-    async def _change(self) -> LiveChange | None:
-        """What has changed since the last time; None: nothing."""
-        request, service = self._request, self._request.service
-        seq, parts = service.durable_seq, request.query.parts
-        after = max(self._seq, seq - _RECORDS_AT_ONCE)
-        records = await request.shared.look(service.journal.read, after, seq - after) if seq > after else []
+    async def _change(self) -> LiveChange:
+        """What has changed since the last time."""
+        before, now = self._told, await _moment(self._request)
+        assert before is not None
+        after = max(before.seq, now.seq - _RECORDS_AT_ONCE)
+        read = self._request.service.journal.read
+        records = await self._request.shared.look(read, after, now.seq - after) if now.seq > after else []
         jobs, has_more = await self._jobs(records)
-        plan = await ground_plan(request)
-        nodes = changed(self._plan.cells, plan.cells) if "nodes" in parts else []
-        gone = tuple(name for name in self._plan.cells if name not in plan.cells) if "nodes" in parts else ()
-        cells = tuple(map(Sights(request).shown, nodes))
-        queues = await queue_views(request) if "queues" in parts else None
-        counts = overview(request, plan)
-        events = await event_views(request, records[-4 * _EVENTS_SHOWN :])
+        is_moved = before.cells.keys() != now.cells.keys() or list(before.cells) != list(now.cells)
         change = LiveChange(
-            seq=seq,
-            at_ms=service.now_ms(),
-            overview=None if counts == self._overview else counts,
-            events=tuple(structs.replace(view, data={}) for view in reversed(events[-_EVENTS_SHOWN:])),
+            seq=now.seq,
+            at_ms=now.at_ms,
+            overview=None if now.overview == before.overview else now.overview,
+            events=await _newest(self._request, after, now.seq),
             jobs=jobs,
-            more_jobs=has_more or after > self._seq,
-            nodes=cells,
-            nodes_gone=gone,
-            jobs_on_map=jobs_on(request, cells),
-            queues=None if queues == self._queues else queues,
+            more_jobs=has_more or after > before.seq,
+            nodes=tuple(changed(before.cells, now.cells)),
+            nodes_gone=tuple(name for name in before.cells if name not in now.cells),
+            nodes_in_order=tuple(now.cells) if is_moved else None,
+            jobs_on_map={name: job for name, job in now.jobs.items() if before.jobs.get(name) != job},
+            queues=None if now.queues == before.queues else now.queues,
         )
-        is_news = change != LiveChange(seq=seq, at_ms=change.at_ms)
-        self._seq, self._plan = seq, plan
-        self._overview, self._queues = counts, queues
-        return change if is_news else None
+        self._told = now
+        return change
 
     async def _jobs(self, records: list[Record]) -> tuple[tuple[JobSummary, ...], bool]:
         """The jobs that these records are about, as they are now; and whether there are more."""

@@ -92,14 +92,16 @@ function takeChange(change) {
     setServerTime(change.at_ms); // in the batch: one drawing for all that has changed
     seq.value = change.seq;
     if (change.overview) overview.value = change.overview;
-    if (change.events.length) events.value = [...change.events, ...events.value].slice(0, EVENTS_KEPT);
-    if (change.nodes.length || change.nodes_gone.length) {
-      const next = new Map(nodes.value);
+    const known = events.value[0]?.seq ?? 0, fresh = change.events.filter(event => event.seq > known);
+    if (fresh.length) events.value = [...fresh, ...events.value].slice(0, EVENTS_KEPT);
+    if (change.nodes.length || change.nodes_in_order) {
+      let next = new Map(nodes.value);
       for (const node of change.nodes) next.set(node.name, node);
-      for (const name of change.nodes_gone) next.delete(name);
+      if (change.nodes_in_order) next = new Map(change.nodes_in_order.filter(name => next.has(name)).map(name => [name, next.get(name)]));
       nodes.value = next;
-      jobsOnMap.value = named(next, { ...jobsOnMap.value, ...change.jobs_on_map });
     }
+    if (change.nodes.length || change.nodes_in_order || Object.keys(change.jobs_on_map).length)
+      jobsOnMap.value = named(nodes.value, { ...jobsOnMap.value, ...change.jobs_on_map });
     if (change.queues) queues.value = change.queues;
   });
   if (change.jobs.length || change.more_jobs) for (const listener of jobListeners) listener(change.jobs, change.more_jobs);
