@@ -101,6 +101,10 @@ bench-starts: setup ## Start tasks of eight processes each beside busy processes
 bench-ui: setup services ## The dashboard in a browser: size, first page, updates, memory, viewers, logs; QUICK=1 for a short run
 	$(PY) -m tests.bench.ui $(if $(QUICK),--quick)
 
+.PHONY: soak-breaks
+soak-breaks: setup services ## Break the feed of the dashboard, and compare the page with a new one; BREAKS=10 for a short run, SEED=
+	$(PY) -m tests.browser.breaks --breaks $(or $(BREAKS),100) --seed $(or $(SEED),1)
+
 .PHONY: screenshots
 screenshots: setup services ## A picture of every page of the dashboard, in two widths and themes, into FOLDER=screenshots
 	$(PY) -m tests.browser.screenshots --folder $(or $(FOLDER),screenshots)

@@ -1,6 +1,6 @@
 // The start: signed in or not, and which page is shown. Pages are loaded when they are first opened.
 import { html, render, signal, effect, useEffect } from "./lib/ui.js";
-import { connection, me, overview, want } from "./lib/live.js";
+import { connection, hasParts, me, overview, want } from "./lib/live.js";
 import { path } from "./lib/route.js";
 import { Shell } from "./parts/shell.js";
 import { ProblemNotice, Empty } from "./parts/basics.js";
@@ -47,7 +47,7 @@ function App() {
   if (isOut) return Page ? html`<${Page} />` : null;
   if (!me.value || !overview.value) return html`<p class="starting" role="status">Connecting…</p>`;
   if (!pages[name]) return html`<${Shell}><${Empty} title="There is no such page"><a href="#/overview">Go to the overview</a></${Empty}></${Shell}>`;
-  return html`<${Shell}><${ProblemNotice} problem=${problem.value} />${Page ? html`<${Page} key=${name} />` : html`<p class="dim">Loading…</p>`}</${Shell}>`;
+  return html`<${Shell}><${ProblemNotice} problem=${problem.value} />${Page && hasParts(pages[name][1]) ? html`<${Page} key=${name} />` : html`<p class="dim">Loading…</p>`}</${Shell}>`;
 }
 
 render(html`<${App} />`, document.getElementById("app"));

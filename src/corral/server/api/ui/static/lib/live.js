@@ -1,6 +1,6 @@
 // The live connection: one request gives the whole view, then changes follow. After any break everything comes again,
 // so that what is shown is never an old state with new changes on top. Knows no page; pages read its signals.
-import { batch, signal } from "./ui.js";
+import { batch, signal, useEffect, useState } from "./ui.js";
 import { address, get, listeners } from "./api.js";
 import { serverNow, setServerTime } from "./format.js";
 
@@ -13,6 +13,7 @@ export const levels = signal([]);
 export const jobsOnMap = signal({});
 export const queues = signal([]);
 export const seq = signal(0);
+export const have = signal(""); // the parts that the view shown was asked with
 export const leads = signal(true);
 export const version = signal("");
 export const signedOutWhy = signal("");
@@ -26,6 +27,20 @@ export const may = verb => Boolean(me.value) && me.value.verbs.includes(verb);
 
 // Called with the jobs that changed, as they are now, and whether there are more; and after every reconnection.
 export function onJobs(listener) { jobListeners.add(listener); return () => jobListeners.delete(listener); }
+
+// A number that changes after every record, but at most every few seconds: for what is read again after any change.
+export function useNews(everyMs = 2000) {
+  const [turn, setTurn] = useState(0);
+  useEffect(() => {
+    let timer = 0;
+    const undo = seq.subscribe(() => { if (!timer) timer = setTimeout(() => { timer = 0; setTurn(n => n + 1); }, everyMs); });
+    return () => { undo(); clearTimeout(timer); };
+  }, []);
+  return turn;
+}
+
+// Whether the view has what a page needs.
+export const hasParts = wanted => wanted.every(part => have.value.split(",").includes(part));
 
 // Open the connection with what a page needs. Nothing happens if it has that already.
 export function want(wanted) {
@@ -42,9 +57,9 @@ function open() {
   clearTimeout(retry);
   if (source) source.close();
   if (connection.value === "live") connection.value = "connecting";
-  const opened = (source = new EventSource(address("live", { follow: true, parts })));
+  const asked = parts, opened = (source = new EventSource(address("live", { follow: true, parts })));
   opened.addEventListener("me", message => { if (opened === source) me.value = JSON.parse(message.data); });
-  opened.addEventListener("view", message => { if (opened === source) takeView(JSON.parse(message.data)); });
+  opened.addEventListener("view", message => { if (opened === source) takeView(JSON.parse(message.data), asked); });
   opened.addEventListener("change", message => { if (opened === source) takeChange(JSON.parse(message.data)); });
   opened.onerror = () => { if (opened === source) broken(); };
 }
@@ -68,8 +83,9 @@ listeners.signedOut = problem => {
   batch(() => { me.value = null; connection.value = "signed-out"; });
 };
 
-function takeView(view) {
+function takeView(view, asked) {
   batch(() => {
+    have.value = asked;
     setServerTime(view.at_ms);
     seq.value = view.seq;
     version.value = view.version;

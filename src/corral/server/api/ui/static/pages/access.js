@@ -2,7 +2,7 @@
 // only what they may do is offered.
 import { html, useEffect, useState } from "../lib/ui.js";
 import { get, part, post, put, remove } from "../lib/api.js";
-import { may, me, queues } from "../lib/live.js";
+import { may, me, queues, useNews } from "../lib/live.js";
 import { count } from "../lib/format.js";
 import { link, path } from "../lib/route.js";
 import { Empty, Head, Panel, ProblemNotice, Tabs, Time } from "../parts/basics.js";
@@ -11,8 +11,8 @@ import { confirm, toast } from "../parts/dialog.js";
 const ROLES = ["viewer", "member", "lead", "operator", "administrator"];
 
 function useList(name, field) {
-  const [found, setFound] = useState(null), [problem, setProblem] = useState(null), [turn, setTurn] = useState(0);
-  useEffect(() => { let over = false; get(name).then(answer => { if (!over) { setFound(answer[field]); setProblem(null); } }).catch(each => !over && setProblem(each)); return () => { over = true; }; }, [name, turn]);
+  const [found, setFound] = useState(null), [problem, setProblem] = useState(null), [turn, setTurn] = useState(0), news = useNews(5000);
+  useEffect(() => { let over = false; get(name).then(answer => { if (!over) { setFound(answer[field]); setProblem(null); } }).catch(each => !over && setProblem(each)); return () => { over = true; }; }, [name, turn, news]);
   return [found, problem, () => setTurn(turn + 1)];
 }
 const QueueSelect = ({ name = "queue", all }) => html`<label class="field">Queue<select name=${name}>${all && html`<option value="">the whole cluster</option>`}${queues.value.filter(queue => queue.name).map(queue => html`<option value=${queue.name}>${queue.name}</option>`)}</select></label>`;

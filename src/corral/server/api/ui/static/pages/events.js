@@ -1,7 +1,7 @@
 // The record of everything that happened, newest first: the audit log. Read backwards in pages, filtered by the server.
 import { html, useEffect, useState } from "../lib/ui.js";
 import { get } from "../lib/api.js";
-import { seq } from "../lib/live.js";
+import { seq, useNews } from "../lib/live.js";
 import { count, fullTime } from "../lib/format.js";
 import { params, setParams } from "../lib/route.js";
 import { Empty, Head, Panel, ProblemNotice, Time } from "../parts/basics.js";
@@ -13,7 +13,7 @@ const BACK = 1000;
 
 export default function Events() {
   const kind = params.value.get("kind") || "", queue = params.value.get("queue") || "", user = params.value.get("by") || "";
-  const [found, setFound] = useState([]), [from, setFrom] = useState(null), [problem, setProblem] = useState(null), [open, setOpen] = useState(null);
+  const turn = useNews(), [found, setFound] = useState([]), [from, setFrom] = useState(null), [problem, setProblem] = useState(null), [open, setOpen] = useState(null);
   const read = async (upto, before) => {
     try {
       let first = upto, all = [];
@@ -27,7 +27,7 @@ export default function Events() {
       return all;
     } catch (each) { setProblem(each); return []; }
   };
-  useEffect(() => { let over = false; read(seq.value, new Set()).then(all => { if (!over) setFound(all); }); return () => { over = true; }; }, [kind, queue, Math.floor(seq.value / 5)]);
+  useEffect(() => { let over = false; read(seq.peek(), new Set()).then(all => { if (!over) setFound(all); }); return () => { over = true; }; }, [kind, queue, turn]);
   const more = async () => { const known = new Set(found.map(each => each.seq)); const next = await read(from, known); setFound([...found, ...next.filter(each => !known.has(each.seq))]); };
   const shown = found.filter(each => !user || each.actor === user || each.user === user);
   return html`<${Head} title="Events" note="Everything that happened, and who did it; each record is chained to the one before it">

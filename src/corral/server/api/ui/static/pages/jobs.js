@@ -2,7 +2,7 @@
 // is in the address, so that a link shows the same.
 import { html, useEffect, useMemo, useRef, useState } from "../lib/ui.js";
 import { get } from "../lib/api.js";
-import { may, me, onJobs } from "../lib/live.js";
+import { may, me, onJobs, useNews } from "../lib/live.js";
 import { count, now, span } from "../lib/format.js";
 import { go, jobLink, link, nodeLink, params, queueLink, setParams } from "../lib/route.js";
 import { useShortcut } from "../lib/keys.js";
@@ -77,6 +77,8 @@ export default function Jobs() {
     });
     return () => { undo(); clearTimeout(timer.current); timer.current = 0; };
   }, [key]);
+  const news = useNews(5000); // why a job waits changes with what others do
+  useEffect(() => { if (news && !document.hidden) view.again(); const later = setTimeout(() => { if (!document.hidden) view.again(); }, 10000); return () => clearTimeout(later); }, [news]);
   const search = useMemo(() => { let wait = 0; return value => { clearTimeout(wait); wait = setTimeout(() => setParams({ search: value.trim() }), 200); }; }, []);
   useShortcut("f", "Filter the jobs", () => field.current?.focus());
   useShortcut("c", "Cancel the selected jobs", () => selected.size && act("cancel"));

@@ -1,7 +1,7 @@
 // One node: its GPUs and what is on them, why it is out, its figures, and what happened to it.
 import { html, useEffect, useState } from "../lib/ui.js";
 import { get, part } from "../lib/api.js";
-import { jobsOnMap, nodes } from "../lib/live.js";
+import { jobsOnMap, nodes, useNews } from "../lib/live.js";
 import { mib, percent, value } from "../lib/format.js";
 import { jobLink, link, params, path, setParams } from "../lib/route.js";
 import { Facts, Head, letterWord, Notice, Panel, ProblemNotice, State, Switch } from "../parts/basics.js";
@@ -13,9 +13,9 @@ const COLOURS = ["blue", "teal", "amber", "green", "red", "purple", "grey", "tex
 
 export default function NodePage() {
   const name = path.value[1], cell = nodes.value.get(name), range = params.value.get("range") || "1h";
-  const [node, setNode] = useState(null), [problem, setProblem] = useState(null), [history, setHistory] = useState([]);
+  const [node, setNode] = useState(null), [problem, setProblem] = useState(null), [history, setHistory] = useState([]), news = useNews(5000);
   useEffect(() => { let over = false; const read = () => get(`nodes/${part(name)}`).then(found => { if (!over) { setNode(found); setProblem(null); } }).catch(found => !over && setProblem(found)); read(); const timer = setInterval(read, 10000); return () => { over = true; clearInterval(timer); }; }, [name, cell]);
-  useEffect(() => { let over = false; get("events", { types: "NodeAdded,NodeLost,NodeReturned,NodeDrained,NodeUndrained,NodeHealthChanged,GpuHealthChanged", limit: 1000 }).then(found => !over && setHistory(found.events.filter(each => each.data.node === name || each.data.spec?.name === name).reverse())).catch(() => {}); return () => { over = true; }; }, [name]);
+  useEffect(() => { let over = false; get("events", { types: "NodeAdded,NodeLost,NodeReturned,NodeDrained,NodeUndrained,NodeHealthChanged,GpuHealthChanged", limit: 1000 }).then(found => !over && setHistory(found.events.filter(each => each.data.node === name || each.data.spec?.name === name).reverse())).catch(() => {}); return () => { over = true; }; }, [name, news]);
   const lines = (cell ? [...cell.gpus] : []).slice(0, 8).map((_, n) => ({ name: `node/${name}/gpu${n}/utilisation`, label: `GPU ${n}`, colour: COLOURS[n] }));
   const found = useSeries([...lines.map(line => line.name), `node/${name}/cpu`, `node/${name}/memory_mib`], range);
   if (problem && !node) return html`<${Head} title="Node ${name}" /><${ProblemNotice} problem=${problem} />`;
