@@ -52,7 +52,7 @@ TEXT = """() => {
     return [...shown.querySelectorAll("h1, h2, h3, th, td, dt, dd, li, p, .stat, .vrow, .notice, .legend, .head")]
         .map(each => each.textContent.replace(/\\s+/g, " ").trim());
 }"""
-_SPANS = re.compile(r"(\d+(\.\d+)? (ms|s|m|h|d)\b ?)+|< 0\.01|\d+ % used|this one|\d+(\.\d+)? GPU-hours")
+_SPANS = re.compile(r"(\d+(\.\d+)? (ms|s|m|h|d)\b ?)+|< 0\.01|\d+ % used|\d+(\.\d+)? GPU-hours")
 WITHIN_S = 60.0
 
 
@@ -228,7 +228,8 @@ def fields(tab: Tab, name: str) -> dict[str, Any]:
             state.pop(field)
     if "queues" not in PAGES[name]:
         state.pop("queues")
-    return state | {"shown": [_SPANS.sub("…", line) for line in tab.page.evaluate(TEXT)]}
+    shown = [_SPANS.sub("…", line.replace(" this one", "")) for line in tab.page.evaluate(TEXT)]
+    return state | {"shown": shown}
 
 
 def difference(one: Any, other: Any) -> Any:

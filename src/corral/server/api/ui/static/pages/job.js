@@ -102,11 +102,13 @@ function Metrics({ job }) {
   const [activity, setActivity] = useState(null);
   useEffect(() => { let over = false; const read = () => get(`jobs/${part(job.id)}/activity`).then(each => !over && setActivity(each)).catch(() => {}); read(); const timer = setInterval(read, 5000); return () => { over = true; clearInterval(timer); }; }, [job.id]);
   const own = (found?.series || []).filter(each => each.name.startsWith(`job/${job.id}/metric/`)).map(each => each.name);
+  const known = new Set((found?.series || []).filter(each => each.values.some(point => point !== null)).map(each => each.name)), isMeasured = ([, lines]) => lines.some(([name]) => known.has(`job/${job.id}/${name}`)), missing = found ? charts.filter(each => !isMeasured(each)).map(([title]) => title.toLowerCase()) : [];
   const colours = ["red", "blue", "green", "purple", "teal", "amber"];
   return html`<div class="stack"><div class="row"><span class="grow"></span><${Switch} label="Time range" options=${RANGES} value=${range} onChange=${key => setParams({ range: key === "1h" ? "" : key })} /></div>
     ${activity?.notes.map(note => html`<${Notice} level="warning">${note}</${Notice}>`)}
     <div class="grid">${own.map((name, n) => { const label = name.split("/metric/")[1], lines = [{ name, label, colour: colours[n % 6] }]; return html`<div class="w6"><${Panel} title=${label}><${Chart} found=${found} lines=${lines} label=${label} /></${Panel}></div>`; })}
-    ${charts.map(([title, lines, format, max]) => { const drawn = lines.map(([name, label, colour]) => ({ name: `job/${job.id}/${name}`, label, colour, fill: true })); return html`<div class="w6"><${Panel} title=${title} actions=${html`<${ChartKey} lines=${drawn} />`}><${Chart} found=${found} lines=${drawn} format=${format} max=${max} height=${150} label=${title} /></${Panel}></div>`; })}</div>
+    ${charts.filter(isMeasured).map(([title, lines, format, max]) => { const drawn = lines.map(([name, label, colour]) => ({ name: `job/${job.id}/${name}`, label, colour, fill: true })); return html`<div class="w6"><${Panel} title=${title} actions=${html`<${ChartKey} lines=${drawn} />`}><${Chart} found=${found} lines=${drawn} format=${format} max=${max} height=${150} label=${title} /></${Panel}></div>`; })}</div>
+    ${missing.length > 0 && html`<p class="dim">Not measured in this time: ${missing.join(", ")}.${missing.length === charts.length ? " Figures appear here while the job runs." : ""}</p>`}
     ${activity?.tasks.length ? html`<${Ranks} activity=${activity} />` : !ENDED.includes(job.state) ? null : html`<${Notice}>The job has ended; what its ranks did last is not kept.</${Notice}>`}
     ${!own.length && html`<p class="dim prose">Your own figures, such as the loss, appear here when the program reports them: <code>corral_training.step_done(step, loss=loss)</code>.</p>`}</div>`;
 }

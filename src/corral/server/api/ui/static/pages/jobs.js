@@ -16,14 +16,14 @@ const runTime = job => (job.started_ms ? (job.ended_ms ?? now.value) - job.start
 const waited = job => (job.started_ms ?? job.ended_ms ?? now.value) - job.submitted_ms;
 
 const columns = [
-  { key: "id", title: "Job", width: "76px", right: true, sort: "submitted", draw: job => html`<a href=${jobLink(job.id)} class="mono">${job.id}</a>` },
+  { key: "id", title: "Job", width: "76px", right: true, draw: job => html`<a href=${jobLink(job.id)} class="mono">${job.id}</a>` },
   { key: "name", title: "Name", width: "minmax(150px, 2fr)", sort: "name", draw: job => html`<a class="name" href=${jobLink(job.id)} title=${job.name}>${job.name || "–"}</a>${job.array_size ? html` <span class="tag">× ${count(job.array_size)}</span>` : ""}` },
   { key: "state", title: "State", width: "116px", sort: "state", draw: job => html`<${State} state=${job.state} held=${job.held} />` },
   { key: "gpus", title: "GPUs", width: "70px", right: true, sort: "gpus", draw: job => count(job.gpus) },
   { key: "queue", title: "Queue", width: "minmax(100px, 1fr)", sort: "queue", draw: job => html`<a href=${queueLink(job.queue)}>${job.queue}</a>` },
   { key: "user", title: "User", width: "minmax(80px, .7fr)", sort: "user", draw: job => job.user },
   { key: "priority", title: "Priority", width: "82px", right: true, sort: "priority", draw: job => job.priority, off: true },
-  { key: "submitted", title: "Submitted", width: "100px", sort: "submitted", draw: job => html`<${Time} ms=${job.submitted_ms} />` },
+  { key: "submitted", title: "Submitted", width: "112px", sort: "submitted", draw: job => html`<${Time} ms=${job.submitted_ms} />` },
   { key: "waited", title: "Waited", width: "92px", right: true, draw: job => span(waited(job)), off: true },
   { key: "started", title: "Started", width: "100px", sort: "started", draw: job => html`<${Time} ms=${job.started_ms} />`, off: true },
   { key: "ended", title: "Ended", width: "100px", sort: "ended", draw: job => html`<${Time} ms=${job.ended_ms} />`, off: true },
@@ -93,7 +93,7 @@ export default function Jobs() {
     : html`<${Empty} title="No jobs yet"><p>Submit one here, or with <code>corral submit --gpus 1 -- python train.py</code>.</p>${may("jobs.submit") && html`<div class="row"><a class="button primary" href=${link("submit")}>Submit a job</a></div>`}</${Empty}>`;
   return html`<${Head} title="Jobs" note=${view.total === null ? "…" : `${count(view.total)} ${filtered ? "match" : "in all"}`}><button onClick=${() => setParams({ user: asked.user ? "" : me.value.user })} class="chip" aria-pressed=${String(asked.user === me.value.user)}>Mine</button><${Columns} />${may("jobs.submit") && html`<a class="button primary" href=${link("submit")}>Submit</a>`}</${Head}>
     <div class="filters" role="group" aria-label="Filters"><input ref=${field} type="search" aria-label="Name, number, queue or user" placeholder="Name, number, queue or user" style=${{ width: "240px" }} value=${text} onInput=${event => { setText(event.target.value); search(event.target.value); }} />
-      ${STATES.map(state => html`<button class="chip" type="button" aria-pressed=${String(states.includes(state))} onClick=${() => setParams({ states: (states.includes(state) ? states.filter(each => each !== state) : [...states, state]).join(",") })}><${State} state=${state} /></button>`)}
+      <div class="chips" role="group" aria-label="States">${STATES.map(state => html`<button class="chip" type="button" aria-pressed=${String(states.includes(state))} onClick=${() => setParams({ states: (states.includes(state) ? states.filter(each => each !== state) : [...states, state]).join(",") })}><${State} state=${state} /></button>`)}</div>
       <${Field} name="queue" label="Queue" width="110px" /><${Field} name="user" label="User" width="90px" /><${Field} name="labels" label="label=value" width="110px" /><${Field} name="node" label="Node" width="90px" /><${Field} name="gpu_model" label="GPU model" width="100px" />
       <select aria-label="Submitted" value=${params.value.get("hours") || ""} onChange=${event => setParams({ hours: event.target.value })}>${TIMES.map(([value, name]) => html`<option value=${value}>${name}</option>`)}</select>
       ${filtered && html`<button class="small plain" onClick=${() => go("jobs")}>Clear</button>`}</div>

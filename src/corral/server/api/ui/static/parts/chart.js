@@ -40,9 +40,10 @@ export function Chart({ found, lines, height = 180, format = shownValue, max, la
   const place = useRef(null), plot = useRef(null), tip = useRef(null);
   const current = theme.value;
   const byName = new Map((found?.series || []).map(each => [each.name, each.values]));
-  const count = found ? found.points : 0;
-  const times = Array.from({ length: count }, (_, n) => (found.from_ms + n * found.step_ms) / 1000);
-  const data = [times, ...lines.map(line => scaled(byName.get(line.name), line, found) || times.map(() => null))];
+  const whole = lines.map(line => scaled(byName.get(line.name), line, found));
+  const count = found ? found.points : 0, begin = firstShown(whole, count);
+  const times = Array.from({ length: count - begin }, (_, n) => (found.from_ms + (begin + n) * found.step_ms) / 1000);
+  const data = [times, ...whole.map(values => (values ? values.slice(begin) : times.map(() => null)))];
   const hasData = data.slice(1).some(values => values.some(each => each !== null));
   const data_ = useRef(data);
   data_.current = data;
@@ -70,6 +71,12 @@ export function Chart({ found, lines, height = 180, format = shownValue, max, la
   return html`<div><div class="chart" ref=${place} style=${{ minHeight: `${height}px` }} role="img" aria-label="${label}: ${last.map(([name, x]) => `${name} ${x === null ? "unknown" : format(x)}`).join(", ")}">
     ${!hasData && html`<${Empty} title=${found ? "No figures yet" : "Loading…"}>${found && "They appear here as they are measured."}</${Empty}>`}
     <div class="chart-tip" ref=${tip} hidden></div></div></div>`;
+}
+
+// A young cluster has figures only at the end of the range: the chart begins with them, and not with an empty space.
+function firstShown(all, count) {
+  const first = Math.min(...all.map(values => (values ? values.findIndex(each => each !== null) : -1)).map(at => (at < 0 ? count : at)));
+  return first > count / 2 && first < count ? Math.max(0, Math.min(first - 2, count - 30)) : 0;
 }
 
 const lastOf = values => { for (let n = (values || []).length - 1; n >= 0; n--) if (values[n] !== null) return values[n]; return null; };

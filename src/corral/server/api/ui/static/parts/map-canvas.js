@@ -3,17 +3,18 @@
 import { html, useEffect, useRef, useState } from "../lib/ui.js";
 import { theme } from "./theme.js";
 
-const CELL = 12, GAP = 2, PAD = 10, TITLE = 18;
+const CELL = 12, GAP = 2, PAD = 10, TITLE = 18, NAMED = 120, SCALE_MAX = 2.2;
 
 // Where each node is: blocks for the innermost domain, side by side, wrapped to the width.
 export function layout(cells, width) {
   const groups = new Map();
   for (const cell of cells) { const key = cell.path.join(" / "); if (!groups.has(key)) groups.set(key, []); groups.get(key).push(cell); }
-  const blocks = [];
+  const blocks = [], names = cells.length <= NAMED ? Math.min(96, 7 * Math.max(...cells.map(cell => cell.name.length)) + 6) : 0; // room for them
   for (const [title, list] of groups) {
-    const gpus = Math.max(1, ...list.map(cell => cell.gpus.length)), across = groups.size === 1 ? Math.max(1, Math.floor((width - 2 * PAD) / (gpus * (CELL + GAP) + 14))) : 1;
-    const perColumn = Math.ceil(list.length / across), w = across * (gpus * (CELL + GAP) + 14) + PAD, h = perColumn * (CELL + 4) + TITLE + PAD;
-    blocks.push({ title, list, gpus, across, perColumn, w, h });
+    const gpus = Math.max(1, ...list.map(cell => cell.gpus.length)), one = names + gpus * (CELL + GAP) + 14, head = title ? TITLE : 8;
+    const across = groups.size === 1 ? Math.min(list.length, Math.max(1, Math.floor((width - 2 * PAD) / one))) : 1;
+    const perColumn = Math.ceil(list.length / across), w = across * one + PAD, h = perColumn * (CELL + 4) + head + PAD;
+    blocks.push({ title, list, one, head, across, perColumn, w, h });
   }
   let x = PAD, y = PAD, tall = 0;
   const wide = Math.max(width, Math.sqrt(blocks.reduce((sum, block) => sum + block.w * block.h, 0)) * 1.5);
@@ -21,10 +22,10 @@ export function layout(cells, width) {
   for (const block of blocks) {
     if (x > PAD && x + block.w > wide) { x = PAD; y += tall + 8; tall = 0; }
     block.x = x; block.y = y;
-    block.list.forEach((cell, n) => places.push({ cell, x: x + (n % block.across) * (block.gpus * (CELL + GAP) + 14), y: y + TITLE + Math.floor(n / block.across) * (CELL + 4) }));
+    block.list.forEach((cell, n) => places.push({ cell, x: x + names + (n % block.across) * block.one, y: y + block.head + Math.floor(n / block.across) * (CELL + 4) }));
     x += block.w + 8; tall = Math.max(tall, block.h);
   }
-  return { blocks, places, width: Math.max(...blocks.map(block => block.x + block.w), width), height: y + tall + PAD };
+  return { blocks, places, names, width: Math.max(...blocks.map(block => block.x + block.w)) + PAD, height: y + tall + PAD };
 }
 
 const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -35,8 +36,8 @@ export function MapCanvas({ cells, colour, selected, onSelect, tip, height: tall
   const plan = useRef(null);
   const key = `${width}|${cells.map(cell => cell.name).join()}`;
   if (plan.current?.key !== key) { plan.current = { key, ...layout(cells, width) }; view.current.scale = 0; }
-  const height = Math.min(tallest, Math.max(90, Math.ceil(plan.current.height * Math.min(1.6, width / plan.current.width))));
-  const fit = () => { const { width: w, height: h } = plan.current; const scale = Math.min(width / w, Math.max(height / h, 0.15), 1.6); view.current = { scale, x: 0, y: 0 }; };
+  const height = Math.min(tallest, Math.max(90, Math.ceil(plan.current.height * Math.min(SCALE_MAX, width / plan.current.width))));
+  const fit = () => { const { width: w, height: h } = plan.current; const scale = Math.min(width / w, Math.max(height / h, 0.15), SCALE_MAX); view.current = { scale, x: 0, y: 0 }; };
   if (!view.current.scale) fit();
   const draw = () => {
     const element = canvas.current;
@@ -58,6 +59,7 @@ export function MapCanvas({ cells, colour, selected, onSelect, tip, height: tall
     for (const { cell, x: cx, y: cy } of plan.current.places) {
       const left = cx * scale + x, up = cy * scale + y;
       if (up > height || up + size < 0 || left > width || left + cell.gpus.length * step < 0) continue;
+      if (plan.current.names && scale > 0.6) { context.fillStyle = text; context.font = `${Math.min(13, 11 * scale)}px system-ui, sans-serif`; context.fillText(cell.name, left - plan.current.names * scale, up + size / 2 + 4, (plan.current.names - 6) * scale); }
       for (let n = 0; n < cell.gpus.length; n++) {
         context.fillStyle = paint(colour(cell, n));
         context.fillRect(left + n * step, up, size, size);

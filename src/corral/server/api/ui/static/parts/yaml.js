@@ -15,10 +15,12 @@ export function toYaml(value, indent = "") {
 function below(value, indent) {
   if (Array.isArray(value)) {
     if (!value.length) return " []\n";
+    if (value.some(each => typeof each === "string" && each.includes("\n")))
+      return `\n${value.map(each => `${indent}  -${below(each, `${indent}  `)}`).join("")}`;
     if (value.every(each => typeof each !== "object")) return ` [${value.map(scalar).join(", ")}]\n`;
     return `\n${value.map(each => `${indent}  - ${toYaml(each, `${indent}    `).trimStart()}`).join("")}`;
   }
   if (value && typeof value === "object") return Object.keys(value).length ? `\n${toYaml(value, `${indent}  `)}` : " {}\n";
-  if (typeof value === "string" && value.includes("\n")) return ` |\n${value.replace(/\n$/, "").split("\n").map(line => `${indent}  ${line}\n`).join("")}`;
+  if (typeof value === "string" && value.includes("\n")) return ` |${value.endsWith("\n") ? "" : "-"}${/^\n* /.test(value) ? 2 : ""}\n${value.replace(/\n$/, "").split("\n").map(line => `${indent}  ${line}\n`).join("")}`;
   return ` ${scalar(value)}\n`;
 }
