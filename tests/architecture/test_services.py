@@ -1,4 +1,4 @@
-"""The script that installs services notices what is missing, also where one of its functions has the name of a program."""
+"""The script that installs services notices what is missing, also where a function of it has the name of a program."""
 
 from __future__ import annotations
 

@@ -41,8 +41,8 @@ STATE = """async () => {
     const live = await import(new URL("lib/live.js", document.querySelector("script[type=module]").src));
     const me = { ...live.me.value, token: "", expires_ms: 0 };
     return JSON.parse(JSON.stringify({ me, connection: live.connection.value, leads: live.leads.value, overview:
-        live.overview.value, queues: live.queues.value, nodes: [...live.nodes.value.values()], levels: live.levels.value,
-        jobs: live.jobsOnMap.value, events: live.events.value.slice(0, 40) }));
+        live.overview.value, queues: live.queues.value, nodes: [...live.nodes.value.values()],
+        levels: live.levels.value, jobs: live.jobsOnMap.value, events: live.events.value.slice(0, 40) }));
 }"""
 #: What is shown: times as they are in the record, without charts.
 TEXT = """() => {
@@ -57,7 +57,7 @@ WITHIN_S = 60.0
 
 
 class Door:
-    """One address for both servers: forwards each connection to the server that it leads to. ``hang``: nothing moves."""
+    """One address for both servers. ``target``: where new connections lead; ``moving``: if not set, all hang."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=200)
@@ -120,7 +120,7 @@ class Breaks:
         ask, drawn = self.leader().ask, self.random
         for _ in range(drawn.randrange(1, 6)):
             seconds = drawn.choice(("0", "1", "3", "600"))
-            job = {"name": f"job-{drawn.randrange(1000)}", "queue": drawn.choice(("a", "b")), "gpus": drawn.choice((1, 4))}
+            job = {"name": f"job-{drawn.randrange(1000)}", "queue": drawn.choice("ab"), "gpus": drawn.choice((1, 4))}
             ask("POST", "/v1/jobs", job | {"command": ["sleep", seconds], "time_limit": "1h"})
         with suppress(Refused):  # it may have ended
             running = ask("GET", "/v1/jobs?states=running,waiting&limit=50")["jobs"]

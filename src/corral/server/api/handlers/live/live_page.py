@@ -180,7 +180,7 @@ class Channel:
         self._readers: set[asyncio.Queue[bytes | None]] = set()
         self._task: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()  # a view and a change are not made at the same time
-        self._told: Moment | None = None  # what every reader has, whenever it joined
+        self._sent: Moment | None = None  # what every reader has, whenever it joined
         self._view = b""  # for readers who join before the next change
         self.is_over = False
 
@@ -188,17 +188,17 @@ class Channel:
         """Everything that the other readers have. Each later change is put into ``unread``.
 
         A view of this time would be wrong for a channel that runs: its next change says how the cluster differs from
-        what the channel has told, not from this time. What was changed and changed back would stay wrong in the new
+        what the channel has sent, not from this time. What was changed and changed back would stay wrong in the new
         view, and events in between would be in it twice.
         """
         async with self._lock:
-            if self._told is None:
-                self._told = await _moment(self._request)
+            if self._sent is None:
+                self._sent = await _moment(self._request)
             if not self._view:
-                self._view = _message("view", self._told.seq, encode_json(await _view(self._request, self._told)))
+                self._view = _message("view", self._sent.seq, encode_json(await _view(self._request, self._sent)))
             self._readers.add(unread)
             if self._task is None:
-                self._task = asyncio.ensure_future(self._run(self._told.seq))
+                self._task = asyncio.ensure_future(self._run(self._sent.seq))
             return self._view
 
     def leave(self, unread: asyncio.Queue[bytes | None]) -> None:
@@ -248,7 +248,7 @@ class Channel:
 
     async def _change(self) -> LiveChange:
         """What has changed since the last time."""
-        before, now = self._told, await _moment(self._request)
+        before, now = self._sent, await _moment(self._request)
         assert before is not None
         after = max(before.seq, now.seq - _RECORDS_AT_ONCE)
         read = self._request.service.journal.read
@@ -268,7 +268,7 @@ class Channel:
             jobs_on_map={name: job for name, job in now.jobs.items() if before.jobs.get(name) != job},
             queues=None if now.queues == before.queues else now.queues,
         )
-        self._told = now
+        self._sent = now
         return change
 
     async def _jobs(self, records: list[Record]) -> tuple[tuple[JobSummary, ...], bool]:
