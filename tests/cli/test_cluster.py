@@ -100,6 +100,10 @@ def test_usage_is_reported(corral: Type) -> None:
     assert done.out.splitlines()[0].split() == ["DAY", "QUEUE", "USER", "GPU", "HOURS", "LOST", "JOBS"]
     assert "total: " in done.err
     assert "admin" in {line["user"] for line in json.loads(corral("usage", "--json").out)}  # others ran jobs there, too
+    assert corral("usage", "--since", "7d", "--until", "2999-01-01").out == done.out
+    assert corral("usage", "--since", "2999-01-01").err == "no usage\n"
+    lines = json.loads(corral("usage", "--json", "--fields", "gpu_hours,gpu_ms").out)
+    assert all(abs(line["gpu_hours"] * 3_600_000 - line["gpu_ms"]) <= 1_800 for line in lines), "the earlier name works"
 
 
 # ---- people ----------------------------------------------------------------------------------------------------------

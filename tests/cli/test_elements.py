@@ -48,6 +48,7 @@ def test_hold_release_and_priority_of_elements(corral: Type, array: Callable[...
     held = {gang["index"] for gang in json.loads(corral("show", "--json", job).out)["gangs"] if gang["held"]}
     assert held == set(range(10)) - {3, 4}
     assert corral("hold", f"{job}[4]").code == 0
+    assert f"error: {job}[4] has ended, or is held already" in corral("hold", f"{job}[4]").err
     assert corral("priority", "5", f"{job}[8]").out == f"job {job}[8] has priority 5\n"
     found = {gang["index"]: gang for gang in json.loads(corral("show", "--json", job).out)["gangs"]}
     assert [index for index, gang in found.items() if gang["priority"] == 5] == [8]

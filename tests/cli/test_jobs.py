@@ -374,7 +374,8 @@ def test_of_several_the_first_that_cannot_be_changed_gives_the_code(corral: Type
     assert done.out == f"job {job} is cancelled\n"
     over = corral("hold", job)
     assert over.code == 4
-    assert "has already ended" in over.err
+    assert f"error: job {job} has already ended" in over.err
+    assert f"error: job {job} has already ended" in corral("hold", job, "99999").err
 
 
 def test_waiting_has_an_end(corral: Type, submit: Submit) -> None:

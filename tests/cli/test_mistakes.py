@@ -22,7 +22,7 @@ _UNITS = re.compile(r"_milli|_mib\b|gpu_ms|\d{6,} MiB|Traceback|NoneType|<class|
 _VARIABLE = [
     (re.compile(r"127\.0\.0\.1:\d+"), "127.0.0.1:PORT"),
     (re.compile(r"/[\w./-]*pytest[\w./-]*/"), "FOLDER/"),
-    (re.compile(r"servers run with --data .*"), "servers run with --data FOLDER"),
+    (re.compile(r"servers run with data folder .*:"), "servers run with data folder FOLDER:"),
     (re.compile(r"\d[\d,.]* GiB"), "N GiB"),
     (re.compile(r"\b[\d,]+ CPUs"), "N CPUs"),
     (re.compile(r"request [0-9a-f]{8,}"), "request ID"),
@@ -86,7 +86,7 @@ def _fault(line: str, answer: str) -> str:
         return "accepted"
     if answer.startswith("[1] ") and "internal error" in answer:
         return "internal error"
-    if (found := _UNITS.search(answer)) and found[0] not in line and "--fields" not in line:  # names of JSON keys
+    if (found := _UNITS.search(answer)) and found[0] not in line:
         return f"internal word {found[0]!r}"
     lines = answer.splitlines()
     has_hint = any(line.strip().startswith("hint:") for line in lines) or any("(" in line for line in lines[:-1])

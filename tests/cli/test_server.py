@@ -98,7 +98,7 @@ def test_a_server_in_the_foreground_says_where_it_is_and_stops_at_ctrl_c(machine
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--listen", "here"), "--listen cannot be 'here'"),
+        (("--listen", "here"), "--listen: 'here' is not an address and a port"),
         (("--listen", "0.0.0.0:7411"), "is reachable from other machines"),
         (("--fake-gpus", "8xH1000"), "--fake-gpus: "),
         (("--config", "nowhere.yaml"), "nowhere.yaml cannot be read"),

@@ -107,7 +107,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except click.ClickException as error:
-        return _print_error(error)
+        return _print_error(error, sys.argv[1:] if arguments is None else arguments)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return INTERRUPTED
@@ -123,12 +123,12 @@ def _run(arguments: Sequence[str] | None) -> int:
         return _print_error(Complaint(what, hint, exit_code=FAULT))
 
 
-def _print_error(error: click.ClickException) -> int:
+def _print_error(error: click.ClickException, typed: Sequence[str] = ()) -> int:
     """Print what is wrong, and below it what to do."""
     if hasattr(error, "show_faults"):
         error.show_faults()  # one line each, above the summary
     message = _plain(error.format_message().rstrip("."))
-    hint = error.hint if isinstance(error, Complaint) else _usage_hint(error)
+    hint = error.hint if isinstance(error, Complaint) else _usage_hint(error, typed)
     print_note(f"error: {message}")
     if hint:
         print_note(f"  hint: {hint}")
@@ -142,9 +142,9 @@ def _plain(message: str) -> str:
     return message
 
 
-def _usage_hint(error: click.ClickException) -> str:
+def _usage_hint(error: click.ClickException, typed: Sequence[str]) -> str:
     context = getattr(error, "ctx", None)
     if context is None:
-        words = ["corral", *(word for word in sys.argv[1:2] if word in NOUNS)]
+        words = ["corral", *(word for word in typed[:1] if word in NOUNS)]
         return f"see: {' '.join(words)} --help" if isinstance(error, click.UsageError) else ""
     return f"see: {context.command_path} --help"

@@ -38,7 +38,10 @@ _UNSEEN = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 class Field(Generic[T]):
-    """A column: the text for an item. ``value``: the JSON value, if it is not the attribute of the same name."""
+    """A column: the text for an item. ``value``: the JSON value, if it is not the attribute of the same name.
+
+    ``hidden``: the name of an earlier version, accepted and not listed.
+    """
 
     def __init__(
         self,
@@ -48,12 +51,24 @@ class Field(Generic[T]):
         right: bool = False,
         shrinks: bool = False,
         value: Callable[[T], Any] | None = None,
+        hidden: bool = False,
     ) -> None:
         self.show = show
         self.title = title
+        self.hidden = hidden
         self.right = right
         self.shrinks = shrinks
         self.value = value
+
+
+def hours_field(gpu_ms: Callable[[T], int], title: str) -> Field[T]:
+    """A column of GPU-hours."""
+    return Field(
+        lambda item: gpu_hours(gpu_ms(item)),
+        title=title,
+        right=True,
+        value=lambda item: round(gpu_ms(item) / 3_600_000, 3),
+    )
 
 
 class Listing(Generic[T]):
@@ -61,9 +76,10 @@ class Listing(Generic[T]):
 
     def __init__(self, fields: Mapping[str, Field[T]], usual: Sequence[str]) -> None:
         self.fields, self.usual = dict(fields), tuple(usual)
+        self.listed = [name for name, field in self.fields.items() if not field.hidden]
 
     def options(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        names = ", ".join(self.fields)
+        names = ", ".join(self.listed)
         pick = click.option("--fields", metavar="A,B", help=f"Columns to show, of: {names}.", panel="Output")
         function = pick(function)
         return click.option("--json", "as_json", is_flag=True, help="Print JSON.", panel="Output")(function)
@@ -74,9 +90,9 @@ class Listing(Generic[T]):
         names = tuple(name.strip() for name in fields.split(",") if name.strip())
         for name in names:
             if name not in self.fields:
-                raise Complaint(f"there is no field {name!r}", nearest(name, self.fields))
+                raise Complaint(f"there is no field {name!r}", nearest(name, self.listed))
         if not names:
-            raise Complaint("--fields names no field", f"there are: {', '.join(self.fields)}")
+            raise Complaint("--fields names no field", f"there are: {', '.join(self.listed)}")
         return names
 
     def write(

@@ -103,7 +103,7 @@ def _connected(place: JournalPlace) -> Iterator[SqlConnection]:
             yield link
         return
     if not (place / FILE_NAME).is_file():
-        raise JournalUnusable(f"there is no journal in {place}. Name the data folder of a server.")
+        raise JournalUnusable(f"there is no journal in {place}")
     with closing(connect(place / FILE_NAME)) as connection:
         connection.execute("BEGIN")
         yield connection

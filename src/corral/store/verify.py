@@ -26,7 +26,7 @@ __all__ = ["Finding", "verify"]
 def verify(folder: Path) -> list[Finding]:
     """All errors found in the journal of a data folder; empty if it is intact."""
     if not (folder / FILE_NAME).is_file():
-        raise JournalUnusable(f"there is no journal in {folder}. Name the data folder of a server.")
+        raise JournalUnusable(f"there is no journal in {folder}")
     known = remembered_head(folder)  # before the database is read: that can only be further
     connection: sqlite3.Connection | None = None
     try:

@@ -93,10 +93,13 @@ def remove(name: str) -> None:
 
 @user.command()
 @click.argument("name")
-@click.argument("role", type=Word(*ROLES))
+@click.argument("role", type=Word(*ROLES), metavar="ROLE")
 @click.argument("queue", default="")
 def grant(name: str, role: str, queue: str) -> None:
-    """Grant a user a role in a queue and its children; without a queue, everywhere."""
+    """Grant a user a role in a queue and its children; without a queue, everywhere.
+
+    Roles: administrator, operator, lead, member, viewer.
+    """
     with connected() as client:
         client.grant(name, role, queue)
     print_line(f"{name} is now {role} of {queue or 'the cluster'}")
@@ -104,10 +107,10 @@ def grant(name: str, role: str, queue: str) -> None:
 
 @user.command()
 @click.argument("name")
-@click.argument("role", type=Word(*ROLES))
+@click.argument("role", type=Word(*ROLES), metavar="ROLE")
 @click.argument("queue", default="")
 def revoke(name: str, role: str, queue: str) -> None:
-    """Revoke a role."""
+    """Revoke a role: administrator, operator, lead, member or viewer."""
     with connected() as client:
         client.revoke(name, role, queue)
     print_line(f"{name} is no longer {role} of {queue or 'the cluster'}")

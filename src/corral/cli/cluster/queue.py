@@ -11,7 +11,18 @@ from corral.cli.amounts import amounts_text, gpus_text, parse_amounts
 from corral.cli.errors import Complaint
 from corral.cli.lazy import Noun
 from corral.cli.option_types import Span, span_ms
-from corral.cli.render import Field, Listing, ago, clock, gpu_hours, print_line, print_note, style, write_json
+from corral.cli.render import (
+    Field,
+    Listing,
+    ago,
+    clock,
+    gpu_hours,
+    hours_field,
+    print_line,
+    print_note,
+    style,
+    write_json,
+)
 from corral.cli.session import connected
 
 if TYPE_CHECKING:
@@ -31,16 +42,25 @@ QUEUES: Listing[QueueView] = Listing(
         "guarantee": Field(lambda queue: gpus_text(queue.guarantee), title="GUARANTEED", right=True),
         "limit": Field(lambda queue: gpus_text(queue.limit), right=True),
         "borrowed": Field(lambda queue: gpus_text(queue.borrowed), right=True),
-        "gpu_milli_pending": Field(lambda queue: thousandths(queue.gpu_milli_pending), title="WAITING FOR", right=True),
+        "gpus_waiting": Field(
+            lambda queue: thousandths(queue.gpu_milli_pending),
+            title="WAITING FOR",
+            right=True,
+            value=lambda queue: queue.gpu_milli_pending / 1000,
+        ),
         "gangs_running": Field(lambda queue: str(queue.gangs_running), title="RUNNING", right=True),
         "gangs_waiting": Field(lambda queue: str(queue.gangs_waiting), title="WAITING", right=True),
         "jobs": Field(lambda queue: str(queue.jobs), right=True),
-        "used_gpu_ms": Field(lambda queue: gpu_hours(queue.used_gpu_ms), title="GPU HOURS", right=True),
-        "loss_suffered_gpu_ms": Field(lambda queue: gpu_hours(queue.loss_suffered_gpu_ms), title="LOST", right=True),
-        "loss_caused_gpu_ms": Field(lambda queue: gpu_hours(queue.loss_caused_gpu_ms), title="CAUSED", right=True),
+        "gpu_hours": hours_field(lambda queue: queue.used_gpu_ms, "GPU HOURS"),
+        "gpu_hours_lost": hours_field(lambda queue: queue.loss_suffered_gpu_ms, "LOST"),
+        "gpu_hours_caused": hours_field(lambda queue: queue.loss_caused_gpu_ms, "CAUSED"),
         "weight": Field(lambda queue: str(queue.terms.weight), right=True, value=lambda queue: queue.terms.weight),
+        "gpu_milli_pending": Field(lambda queue: thousandths(queue.gpu_milli_pending), right=True, hidden=True),
+        "used_gpu_ms": Field(lambda queue: gpu_hours(queue.used_gpu_ms), right=True, hidden=True),
+        "loss_suffered_gpu_ms": Field(lambda queue: gpu_hours(queue.loss_suffered_gpu_ms), right=True, hidden=True),
+        "loss_caused_gpu_ms": Field(lambda queue: gpu_hours(queue.loss_caused_gpu_ms), right=True, hidden=True),
     },
-    ("name", "used", "guarantee", "limit", "borrowed", "gpu_milli_pending", "gangs_running", "gangs_waiting"),
+    ("name", "used", "guarantee", "limit", "borrowed", "gpus_waiting", "gangs_running", "gangs_waiting"),
 )
 
 

@@ -211,7 +211,8 @@ def _report_matching(answer: ChangeJobsAnswer, done: tuple[str, str]) -> int:
 
 def _report_refused(answer: ChangeJobsAnswer) -> int:
     for each in answer.refusals[:_LINES_MAX]:
-        print_note(f"error: job {each.job}: {each.why}" + (f" ({each.hint})" if each.hint else ""))
+        named = "" if each.why.startswith(f"job {each.job} ") else f"job {each.job}: "
+        print_note(f"error: {named}{each.why}" + (f" ({each.hint})" if each.hint else ""))
     left = answer.refused - min(len(answer.refusals), _LINES_MAX)
     if left > 0:
         print_note(f"and {count(left, 'more job was', 'more jobs were')} refused")

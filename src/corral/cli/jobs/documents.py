@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import rich_click as click
+
 from corral.cli.errors import BAD_INPUT, Complaint
 from corral.cli.render import count, now_ms, print_note, style
 from corral.wire.environment.export import with_environment
@@ -89,10 +91,17 @@ def _read_documents(
             raise Complaint(what, "give one of them")
         return _sound(_from_command(command, usual | over, exporter))
     if not words:
-        hint = "corral submit job.yaml, corral submit script.sh, or corral submit --gpus 1 -- python train.py"
+        here = _command_path()
+        hint = f"{here} job.yaml, {here} script.sh, or {here} --gpus 1 -- python train.py"
         raise Complaint("there is nothing to run", hint)
     text, name = _read(words[0])
     return _sound(_from_text(text, name, words[1:], usual, over, exporter))
+
+
+def _command_path() -> str:
+    """The command that was typed: ``corral submit`` or ``corral run``."""
+    context = click.get_current_context(silent=True)
+    return context.command_path if context else "corral submit"
 
 
 def _of_this_shell() -> dict[str, Any]:
@@ -109,7 +118,7 @@ def _from_command(command: Sequence[str], stated: dict[str, Any], exporter: Expo
     from corral.wire.job.shorthand import document_of, option_of
 
     if not command:
-        raise Complaint("there is no command after --", "write it like: corral submit --gpus 1 -- python train.py")
+        raise Complaint("there is no command after --", f"write it like: {_command_path()} --gpus 1 -- python train.py")
     document, notes = exporter(document_of({}, command) | stated)
     for note in notes:
         print_note(f"note: --export: {note}", dim=True)

@@ -298,7 +298,9 @@ def _errors_as_complaints() -> Iterator[None]:
     except JournalBusy as error:
         raise Complaint(str(error).rstrip("."), "stop the server with: corral down", exit_code=FAULT) from None
     except (JournalUnusable, JournalTooNew, ArchiveRefused) as error:
-        raise Complaint(str(error).rstrip("."), "name the journal of a server with --data or --database") from None
+        raise Complaint(
+            str(error).rstrip("."), "name the data folder of a server with --data, or its database with --database"
+        ) from None
     except (BadKey, CannotOpen, NoKey) as error:
         raise Complaint(f"a secret cannot be copied: {error}", "name the keys with --key-file") from None
     except JournalBroken as error:

@@ -14,6 +14,7 @@ from corral.cli.render import count, print_line, print_note
 from corral.cli.serve.data_folder import Here, data_option, is_server, other_folders, running_server, used_folder
 
 _LOOK_S = 0.02
+_NO_SERVER = "start one with: corral up; or name the data folder that corral up used with --data"
 _HOLDING = ("starting", "running", "stopping")
 
 
@@ -27,7 +28,7 @@ def down(data: str | None, kill_tasks: bool, timeout: int) -> None:
     here = running_server(folder)
     if here is None:
         others = ", ".join(other_folders()[:3])
-        hint = f"servers run with --data {others}" if others else "name the data folder of the server with --data"
+        hint = f"servers run with data folder {others}: name one with --data" if others else _NO_SERVER
         raise Complaint(f"no server is running with data folder {folder}", hint, exit_code=UNREACHABLE)
     until_s = time.monotonic() + timeout / 1000
     running = _running(here, kill_tasks, until_s)

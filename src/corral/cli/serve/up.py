@@ -329,8 +329,10 @@ def _address(listen: str | None, config: Config) -> tuple[str, int]:
     if listen is None:
         return config.address, config.port
     host, colon, port = listen.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65_535:
-        raise Complaint(f"--listen cannot be {listen!r}", "write it like 127.0.0.1:7411")
+    if not colon or not port.isdecimal():
+        raise Complaint(f"--listen: {listen!r} is not an address and a port", "write it like 127.0.0.1:7411")
+    if int(port) > 65_535:
+        raise Complaint(f"--listen: port {port} is not between 0 and 65535", "write it like 127.0.0.1:7411")
     return host.strip("[]") or "127.0.0.1", int(port)
 
 

@@ -44,7 +44,7 @@ def hold(state: State, gangs: Sequence[str], now_ms: int) -> Answer:
         if not gang.blockers & (Blocker.HELD | Blocker.GANG_HELD):
             found += [e.ClaimDropped(now_ms, gang.id, gang.attempt)] if gang.claim else []
             found.append(e.GangHeld(now_ms, gang.id, gang.attempt))
-    return found or Refusal("cannot_hold", f"{named(gangs)} {_has(gangs)} already ended or held")
+    return found or Refusal("cannot_hold", f"{named(gangs)} {_has(gangs)} ended, or {_is(gangs)} held already")
 
 
 def release(state: State, gangs: Sequence[str], now_ms: int) -> Answer:

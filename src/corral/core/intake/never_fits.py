@@ -13,6 +13,7 @@ from corral.amount_text import quantity, size
 from corral.core.cluster.capacity import Capacity
 from corral.core.cluster.resources import GPU_MILLI, Demand, TaskDemand
 from corral.core.cluster.slots import NODE_LEVEL, describe, fits, room_by_domain, slots
+from corral.core.cluster.topology import Topology
 from corral.core.intake.refusal import Refusal
 from corral.core.state import State
 
@@ -56,7 +57,7 @@ def _why_never(empty: Capacity, demand: Demand, avoid: Sequence[str]) -> Refusal
         return None
     if not any(found):
         why = "; ".join(_short_of_a_task(empty, task)) or f"no node can hold a task of {describe(task)}"
-        return Refusal("no_node_large_enough", why, "request less per task, or use more tasks", "task")
+        return Refusal("no_node_large_enough", why, _how_to_fit(topology, task), "task")
     wanted = demand.smallest + demand.spares
     if demand.within and sum(found) >= wanted:
         best = max(room for room, _ in room_by_domain(topology, found, demand.within))
@@ -108,6 +109,12 @@ def _short_of_a_task(empty: Capacity, task: TaskDemand) -> Iterator[str]:
             yield f"a task requests {quantity(name, asked)}; no node declares any"
         elif max(stated) < asked:
             yield f"a task requests {quantity(name, asked)}; the largest node has {quantity(name, max(stated))}"
+
+
+def _how_to_fit(topology: Topology, task: TaskDemand) -> str:
+    declared = {name for node in topology.nodes for name, _ in node.amounts}
+    unknown = [name for name, _ in task.amounts if name not in declared]
+    return f"do not request {unknown[0]} here" if unknown else "request less per task, or use more tasks"
 
 
 def _too_many_tasks(empty: Capacity, demand: Demand, wanted: int, room: int) -> Refusal:

@@ -73,12 +73,17 @@ def _demand_faults(demand: Demand) -> Iterator[Refusal]:
     if demand.tp < 1 or (demand.tp > 1 and demand.task.slice_mib):
         yield Refusal("bad_tp", f"tp {demand.tp} is not valid", "use at least 1, and 1 for a slice of a GPU", "tp")
     elif demand.tp > 1 and not _tp_divides(demand):
+        of_what = f"{_counted(demand.tasks, 'task')} of {_counted(demand.task.gpus, 'GPU')}"
         yield Refusal(
             "bad_tp",
-            f"groups of {demand.tp} ranks do not divide {demand.tasks} tasks of {demand.task.gpus} GPUs",
+            f"groups of {demand.tp} ranks do not divide {of_what}",
             "tp must divide the GPUs of a task, or whole tasks must make up a group",
             "tp",
         )
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _task_faults(task: TaskDemand) -> Iterator[Refusal]:

@@ -21,7 +21,7 @@ class SqliteReader:
 
     def __init__(self, folder: Path) -> None:
         if not (folder / FILE_NAME).is_file():
-            raise JournalUnusable(f"there is no journal in {folder}. Name the data folder of a server.")
+            raise JournalUnusable(f"there is no journal in {folder}")
         self.folder = folder
         self.readers = SqliteReaders(folder / FILE_NAME)
         self.images = ImageFolder(folder / "images")

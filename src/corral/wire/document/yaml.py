@@ -98,11 +98,12 @@ def read_yaml(text: str, file: str, bytes_max: int, documents_max: int = 1) -> l
     return found
 
 
+_NO_TEXT = "this is not a text file"
 #: What the parser says, and what it means for people who do not know its terms.
 _MEANT = {
     "cannot start any token": "a tab or another character that YAML does not allow here: indent with spaces",
     "'<stream end>'": "the file ends in the middle of a value, for example of a list or a quoted text",
-    "special characters are not allowed": "this is not a text file",
+    "special characters are not allowed": _NO_TEXT,
     "mapping values are not allowed here": "a colon is not allowed here: put the text in quotes",
     "could not find expected ':'": "a key without a colon",
 }
@@ -113,7 +114,10 @@ def _in_words(why: str) -> str:
 
 
 def _unreadable(file: str, code: str, why: str, place: tuple[int, int] = (1, 1)) -> Marked:
-    fault = Fault((), code, why, "check indentation, quotes and colons here" if code == "bad_yaml" else "")
+    hint = "check indentation, quotes and colons here" if code == "bad_yaml" else ""
+    if why == _NO_TEXT:
+        hint = "name a job file or a script; to run a program write -- before it"
+    fault = Fault((), code, why, hint)
     return Marked(file, None, {}, {(): place}, [PlacedFault(TextPlace(file, *place), fault)])
 
 

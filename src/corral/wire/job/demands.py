@@ -25,6 +25,9 @@ _MODEL_FIRST = re.compile(r"([^:]+):(\d{1,6})", re.ASCII)
 
 
 def _read_gpus(value: Any, path: Path, reading: Reading) -> Gpus:
+    if type(value) is float and not value.is_integer():
+        hint = "for a part of a GPU request some of its VRAM: vram: 20GiB, or --vram 20GiB"
+        raise Wrong("wrong_type", f"{show(value)} is not a whole number of GPUs", hint)
     if type(value) is not str:
         return GPU_COUNT.read(value, path, reading), ()
     if len(value) > 200:
@@ -38,6 +41,8 @@ def _read_gpus(value: Any, path: Path, reading: Reading) -> Gpus:
         count, model = int(match[2]), match[1]
     else:
         count, model = 1, bare
+    if ":" in model:
+        raise Wrong("wrong_type", f"{show(value)} is not a number of GPUs", "write it like 2, 2xH100 or H100:2")
     models = tuple(MODEL.read(each.strip(), path, reading) for each in model.split("|")) if model else ()
     return GPU_COUNT.read(count, path, reading), models
 
@@ -91,6 +96,7 @@ CPUS = ValueKind(
 Size = tuple[int, int, int]  # fewest (0: not elastic), most, step
 
 TASK_COUNT = number("a number of tasks", 1, "tasks")
+_NODE_COUNT = number("a number of nodes", 1, "tasks")
 _SIZE_PATTERN = r"^\s*\d+\s*(\.\.\s*\d+\s*)?(/\d+)?$"
 _STEP = number("a step of tasks", 1, "tasks")
 _SIZE_KEYS = KeyTable(
@@ -104,8 +110,6 @@ _SIZE_KEYS = KeyTable(
 
 
 def _read_tasks(value: Any, path: Path, reading: Reading) -> Size:
-    if type(value) is int:
-        return 0, TASK_COUNT.read(value, path, reading), 1
     if type(value) is str and len(value) < 60:
         return _size_from_text(value, path, reading)
     if type(value) is dict:
@@ -114,7 +118,8 @@ def _read_tasks(value: Any, path: Path, reading: Reading) -> Size:
         if least > most:
             raise Wrong("bad_range", f"min is {least}, but max is {most}", "min must not be more than max")
         return least, most, found.get("step", 1)
-    return 0, TASK_COUNT.read(value, path, reading), 1
+    count = _NODE_COUNT if path[-1:] == ("nodes",) else TASK_COUNT
+    return 0, count.read(value, path, reading), 1
 
 
 def _size_from_text(value: str, path: Path, reading: Reading) -> Size:

@@ -98,7 +98,8 @@ def not_found(kind: str, name: str) -> ApiError:
 def forbidden(verb: str, where: str = "") -> ApiError:
     suffix = f" in {where}" if where else ""
     roles = [role for role in reversed(Role) if role in TABLE.get(Verb(verb), {})]
-    hint = f"it needs the role {' or '.join(roles)}{suffix}; ask an administrator. Your roles: corral whoami"
+    one_of = " or ".join(filter(None, (", ".join(roles[:-1]), roles[-1])))
+    hint = f"it needs the role {one_of}{suffix}; ask an administrator. Your roles: corral whoami"
     return ApiError(403, "forbidden", f"you do not have the right {verb}{suffix}", hint)
 
 
