@@ -110,6 +110,26 @@ def test_many_jobs_are_changed_with_the_keyboard_alone(site, browser):
     page.context.close()
 
 
+FASTER_THAN_THE_PAINT = """async () => {
+    const table = document.querySelector(".scroller");
+    for (const [target, key] of [[table, "ArrowDown"], [table, "x"], [document.body, "c"]]) {
+        target.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+        for (let turn = 0; turn < 20; turn++) await Promise.resolve();
+    }
+}"""
+
+
+def test_a_key_acts_on_what_is_selected_at_that_moment(site, browser):
+    site.submit(name="quick-keys", queue="product", gpus=8, time_limit="9h")
+    tab = opened(browser, site.live.url, site.tokens["admin"])
+    tab.go("jobs?search=quick-keys")
+    tab.page.get_by_text("1 match").wait_for()
+    tab.page.evaluate(FASTER_THAN_THE_PAINT)
+    tab.page.get_by_text("1 job will be stopped").wait_for()
+    assert not tab.errors
+    tab.page.context.close()
+
+
 def test_the_output_of_a_job_is_shown_with_its_colours(site, browser):
     tab = opened(browser, site.live.url, site.tokens["ann"])
     tab.go("jobs/1/logs")

@@ -1,6 +1,6 @@
 // The keyboard: one list of shortcuts, shown by "?". Sequences such as "g j" work like in other tools. Knows no page:
 // pages add shortcuts while they are shown.
-import { useEffect } from "./ui.js";
+import { useEffect, useRef } from "./ui.js";
 
 const shortcuts = new Map(); // keys -> { what, run }
 let before = "", beforeAt = 0;
@@ -9,7 +9,12 @@ export function shortcut(keys, what, run) {
   shortcuts.set(keys, { what, run });
   return () => { if (shortcuts.get(keys)?.run === run) shortcuts.delete(keys); };
 }
-export function useShortcut(keys, what, run) { useEffect(() => shortcut(keys, what, run)); }
+// A key runs what the page last drew: an effect comes only after the paint, and a key may be faster.
+export function useShortcut(keys, what, run) {
+  const latest = useRef(run);
+  latest.current = run;
+  useEffect(() => shortcut(keys, what, event => latest.current(event)), [keys, what]);
+}
 export const allShortcuts = () => [...shortcuts].map(([keys, { what }]) => [keys, what]);
 
 const isTyping = target => target.closest?.("input, textarea, select, [contenteditable], dialog");
