@@ -28,7 +28,7 @@ setup: $(STAMP) ## Create .venv with the pinned tools and Corral itself (again o
 
 .PHONY: test
 test: setup services lint types imports ## Everything that must hold before a commit
-	$(PY) -m tests.contained $(PY) -m pytest -n $(WORKERS) --dist worksteal tests
+	$(PY) -m tests.contained $(PY) -m tests.second_try -n $(WORKERS) --dist worksteal tests
 
 .PHONY: services
 services: ## Install what some tests need (PostgreSQL, Chromium, Podman, SSH, Ray, torch), where that is possible
