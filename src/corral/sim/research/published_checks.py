@@ -68,6 +68,13 @@ ESTIMATE: dict[str, Estimate] = {"exact": exact, "hour": whole_hours}
 CONSERVATIVE_TOLERANCE = 0.02  # programs differ in how they compress a plan when a job ends early
 #: Mean allocation in percent when 130 % has arrived.
 OPENB = {"FGD": 95.39, "BestFit": 93.08, "GpuPacking": 92.00, "DotProd": 90.85}
+#: Ours in the order drawn with seed 1, which was not published; it may be half a point away from the mean of ten.
+OPENB_FIRST = {
+    "FGD": 95.29137153895682,
+    "BestFit": 93.1231487443657,
+    "GpuPacking": 91.55634256278165,
+    "DotProd": 90.91065679330323,
+}
 
 
 def checks(folder: Path, seeds: int = SEEDS) -> Iterator[tuple[str, Callable[[], PublishedCheck]]]:
@@ -136,9 +143,20 @@ def openb_decisions(folder: Path, name: str) -> PublishedCheck:
 def openb_seeds(folder: Path, name: str, seeds: int) -> PublishedCheck:
     """Arrivals in orders drawn by us: the allocation when 130 % of the GPUs have been requested."""
     trace = open_trace("openb:default", folder)
-    mean = sum(openb_placement.allocation(trace, name, seed) for seed in range(1, seeds + 1)) / seeds
-    figures = {"ours": mean, "theirs": OPENB[name]}
-    return PublishedCheck(f"openb:default {seeds} seeds {name}", abs(mean - OPENB[name]) <= ALLOCATION_POINTS, figures)
+    found = [openb_placement.allocation(trace, name, seed) for seed in range(1, seeds + 1)]
+    return compared(name, found)
+
+
+def compared(name: str, found: Sequence[float]) -> PublishedCheck:
+    """The published figure is a mean of ten orders; with fewer, the first one must be exactly as recorded."""
+    what = f"openb:default {len(found)} seeds {name}"
+    mean = sum(found) / len(found)
+    first = OPENB_FIRST[name]
+    is_equal = abs(found[0] - first) < 1e-9
+    if len(found) < SEEDS:
+        return PublishedCheck(what, is_equal, {"ours": found[0], "recorded": first})
+    is_near = abs(mean - OPENB[name]) <= ALLOCATION_POINTS
+    return PublishedCheck(what, is_equal and is_near, {"ours": mean, "theirs": OPENB[name]})
 
 
 def _run(folder: Path, name: str, nodes: str, policy: Policy, estimate: Estimate) -> History:
