@@ -29,7 +29,7 @@ def test_command_lines_are_found_at_all() -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("`corral node explode n1`", "there is no command corral node 'explode'"),
+        ("`corral node explode n1`", "there is no command 'corral node explode'"),
         ("```sh\ncorral up --cluster \\\n    --colour red\n```", "--colour"),
         ("```console\n$ corral ps --limit seventeen\n```", "'seventeen'"),
         ("```\ncorral logs\n```", "Missing"),

@@ -26,6 +26,9 @@ FILES = {
     "slurm-mem.sh": "#!/bin/sh\n#SBATCH --mem=lots\ntrue\n",
     "slurm-dep.sh": "#!/bin/sh\n#SBATCH --dependency=afterok\ntrue\n",
     "site.yaml": "keep_ended: 100\n",
+    "batch-key.yaml": "comand: python worker.py\n",
+    "batch-empty.yaml": "",
+    "items.jsonl": "not json\n",
     "site-key.yaml": "qeues: []\n",
 }
 
@@ -342,4 +345,97 @@ AS_VIEWER secret set x
 AS_VIEWER fleet remove x
 """
 
-MISTAKES = [line for part in (COMMANDS, JOBS, CLUSTER, SERVER) for line in part.strip().splitlines()]
+LATER = """
+submit --after ok -- true
+submit -d afterok:1:x -- true
+submit --venv nosuchfolder -- true
+submit --venv=nosuchfolder -- true
+submit --stall-timeout soon -- true
+submit --checkpoints yes -- true
+submit train.py
+submit python train.py
+run train.py --lr 0.1
+top 9999
+top x
+top --interval 0s
+goodput x
+goodput 9999
+goodput --fields nosuch
+exec
+exec JOB
+exec JOB -- true
+exec 9999 -- true
+exec x -- true
+shell
+shell JOB
+shell 9999
+step
+step true
+step --memory lots true
+step --tasks 0 true
+batch xyzzy
+batch remove x
+batch add x
+batch create
+batch create nosuch.yaml
+batch create batch-key.yaml
+batch create batch-empty.yaml
+batch create items.jsonl
+batch show nosuch
+batch stats nosuch
+batch flush nosuch
+batch drain nosuch
+batch delete nosuch
+batch submit nosuch
+batch submit nosuch items.jsonl
+batch submit nosuch nosuch.jsonl
+batch list --fields nosuch
+checkpoint xyzzy
+checkpoint rm x
+checkpoint list
+checkpoint list nosuchfolder
+checkpoint list ftp://bucket/prefix
+checkpoint show nosuchfolder job-1
+checkpoint show . nosuch
+checkpoint verify . nosuch
+checkpoint verify . nosuch --step many
+checkpoint prune . nosuch
+checkpoint prune . nosuch --keep-last 0
+checkpoint copy . nosuch elsewhere
+checkpoint export . nosuch model.safetensors
+checkpoint export . nosuch model.bin --format zip
+queue line nowhere
+queue line --limit 0
+map --fields x
+map extra
+login
+login --server x
+login --server http://127.0.0.1:9 --token x
+login --server http://example.org --token x
+login --server URL --provider nosuch
+login --server URL --id-token-file nosuch.jwt
+login --server URL --id-token-variable NOSUCHVARIABLE
+logout extra
+open extra
+user link nosuch
+user link admin nosuchprovider
+usage --since 2026-31-12
+sim batch --rates fast
+sim batch --size 0
+sim batch --items many
+sim training --gpus 0
+sim training --interval soon
+sim training --detect 5
+AWAY open
+AWAY batch
+AWAY top
+WRONG batch
+WRONG map
+AS_VIEWER batch create batch-key.yaml
+AS_VIEWER exec JOB -- true
+AS_VIEWER shell JOB
+AS_VIEWER user link admin x
+AS_VIEWER node remove NODE
+"""
+
+MISTAKES = [line for part in (COMMANDS, JOBS, CLUSTER, SERVER, LATER) for line in part.strip().splitlines()]

@@ -21,6 +21,7 @@ BOOK = Path(__file__).with_name("mistakes.txt")
 _UNITS = re.compile(r"_milli|_mib\b|gpu_ms|\d{6,} MiB|Traceback|NoneType|<class|Error\(")
 _VARIABLE = [
     (re.compile(r"127\.0\.0\.1:\d+"), "127.0.0.1:PORT"),
+    (re.compile(r"current folder is .*"), "current folder is FOLDER"),
     (re.compile(r"/[\w./-]*pytest[\w./-]*/"), "FOLDER/"),
     (re.compile(r"servers run with data folder .*:"), "servers run with data folder FOLDER:"),
     (re.compile(r"\d[\d,.]* GiB"), "N GiB"),
@@ -49,7 +50,7 @@ def mistaken(
     others = {"AWAY": ("http://127.0.0.1:9", "x"), "WRONG": (url, "corral_wrong"), "AS_VIEWER": (url, viewer)}
 
     def answer(line: str) -> str:
-        words = line.replace("JOB", job).replace("NODE", node).split()
+        words = line.replace("JOB", job).replace("NODE", node).replace("URL", url).split()
         with monkeypatch.context() as changed:
             if words[0] in others:
                 for name, value in zip(("CORRAL_URL", "CORRAL_TOKEN"), others[words.pop(0)], strict=True):
@@ -61,6 +62,7 @@ def mistaken(
         text = (done.out + done.err).replace(str(at_home) + "/", "").replace(node, "NODE")
         for before, after in (("job ", " "), ("'", "["), ("hint: write ", "\n")):
             text = text.replace(f"{before}{job}{after}", f"{before}JOB{after}")
+        text = re.sub(rf"corral show {job}\b", "corral show JOB", text)
         for pattern, put in _VARIABLE:
             text = pattern.sub(put, text)
         return f"[{done.code}] {text.strip()}"

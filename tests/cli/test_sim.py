@@ -251,7 +251,7 @@ REFUSED: dict[str, tuple[str, tuple[str, ...]]] = {
     "a guarantee that is none": ("run --trace TABLE --nodes 1x8 --guarantee red", ("cannot be 'red'", "vision=16")),
     "no saves and a save": ("run --trace TABLE --nodes 1x8 --no-saves --save 5s", ("--no-saves excludes --save",)),
     "an option that is nearly one": ("run --trce TABLE", ("there is no option --trce", "--trace")),
-    "a command that is nearly one": ("rum --trace TABLE", ("'rum'", "did you mean: corral sim run")),
+    "a command that is nearly one": ("rum --trace TABLE", ("corral sim rum'", "did you mean: corral sim run")),
     "no trace at all": ("run", ("the option --trace is missing", "corral sim run --help")),
     "a report in no folder": ("run --trace TABLE --nodes 1x8 --html no/where.html", ("there is no folder no",)),
     "a report that is a folder": ("run --trace TABLE --nodes 1x8 --csv .", ("--csv: . is a folder", "name a file")),

@@ -62,11 +62,11 @@ MEANT = {
 }  # fmt: skip
 #: The same within a group of commands: the first of these that the group has.
 MEANT_IN_GROUP = {
-    "delete": "remove revoke down", "rm": "remove revoke down", "del": "remove revoke down",
-    "remove": "revoke down", "stop": "down", "start": "up", "resize": "scale",
+    "delete": "remove revoke down prune", "rm": "remove revoke down delete prune", "del": "remove revoke down prune",
+    "remove": "revoke down delete prune", "stop": "down drain", "start": "up", "resize": "scale",
     "ls": "list", "get": "show", "describe": "show",
-    "info": "show", "status": "show", "add": "set make up", "create": "set make up", "new": "set make up",
-    "set": "make up", "update": "set scale", "edit": "set",
+    "info": "show", "status": "show", "add": "set make up create", "create": "set make up", "new": "set make up create",
+    "set": "make up create", "update": "set scale create", "edit": "set",
     "resume": "undrain",
     "close": "cordon", "open": "uncordon", "fix": "clear", "repair": "clear", "enable": "set", "disable": "set",
 }  # fmt: skip
@@ -74,7 +74,7 @@ MEANT_IN_GROUP = {
 
 def meant(path: str, word: str, known: Iterable[str]) -> Complaint:
     """An unknown command: the one that does what the word means elsewhere, the nearest one, or all of them."""
-    what, names = f"there is no command {path} {word!r}", list(known)
+    what, names = f"there is no command '{path} {word}'", list(known)
     same = MEANT.get(word, "")
     if " " in path:
         same = next((each for each in MEANT_IN_GROUP.get(word, "").split() if each in names), "")

@@ -26,7 +26,7 @@ _OF_CLICK = (
     (r"is not in the range (\S+)<=x<=(\S+)", r"is not between \1 and \2"),
     (r"No such option '(\S+)'", r"there is no option \1"),
     (r"\.? \(Did you mean (?:one of: )?(.*)\?\)", r" (did you mean \1?)"),
-    (r"^Missing (argument|option) '(.*)'", r"the \1 \2 is missing"),
+    (r"^Missing (argument|option) '(?:-- )?(.*)'", r"the \1 \2 is missing"),
     (r"^Option '(\S+)' requires an argument", r"the option \1 needs a value"),
     (r"^Invalid value for '([^']*)'(?: / '[^']*')*", r"\1"),
     (r"Got unexpected extra arguments? \((.*)\)", r"unexpected arguments: \1"),
@@ -147,4 +147,7 @@ def _usage_hint(error: click.ClickException, typed: Sequence[str]) -> str:
     if context is None:
         words = ["corral", *(word for word in typed[:1] if word in NOUNS)]
         return f"see: {' '.join(words)} --help" if isinstance(error, click.UsageError) else ""
+    if isinstance(error, click.NoSuchOption) and context.info_name in ("submit", "run"):
+        path = context.command_path
+        return f"options of your program stand after --: {path} -- python train.py --lr 0.1; see: {path} --help"
     return f"see: {context.command_path} --help"

@@ -75,6 +75,24 @@ def span_ms(text: str, option: str) -> int:
     return found
 
 
+class Size(click.ParamType[int]):
+    """A size such as 512MiB or 4GiB, in MiB; a number alone is MiB, as in Slurm."""
+
+    name = "size"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:  # noqa: ARG002
+        from corral.core.intake.refusal import Refusal
+        from corral.wire.sizes import parse_size
+
+        text = str(value)
+        found = parse_size(f"{text}MiB" if text.isascii() and text.isdecimal() else text)
+        if isinstance(found, Refusal):
+            raise Complaint(f"{_option(param)}: {found.why}", found.hint)
+        if found < 1:
+            raise Complaint(f"{_option(param)}: {text!r} is less than 1 MiB", "write it like 512MiB or 4GiB")
+        return found
+
+
 class Counted(click.ParamType[tuple[str, int]]):
     """``name=count``."""
 

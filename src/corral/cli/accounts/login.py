@@ -98,7 +98,8 @@ def _id_token(file: str, variable: str) -> str:
         with Path(file).open() as source:
             return source.read(_ID_TOKEN_BYTES_MAX).strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise Complaint(f"cannot read the token in {file}: {error}", "check the path and its permissions") from None
+        why = getattr(error, "strerror", "") or "it is not text"
+        raise Complaint(f"cannot read the token in {file}: {why}", "check the path and its permissions") from None
 
 
 def _signed_in(client: Client, provider: str, id_token: str) -> SignedInView | None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from corral.cli.errors import BAD_INPUT, Complaint
+from corral.cli.errors import BAD_INPUT, Complaint, nearest
 from corral.cli.lazy import Noun
 from corral.cli.render import Field, Listing, print_line, print_note, style, write_json
 from corral.cli.session import connected
@@ -77,10 +77,12 @@ def _read(file: str) -> tuple[str, BatchQueueBody]:
 
     try:
         marked = read_yaml(Path(file).read_text(encoding="utf-8"), file, _FILE_BYTES_MAX)
-    except (OSError, UnicodeDecodeError) as wrong:
-        raise Complaint(f"cannot read {file}: {wrong}", exit_code=BAD_INPUT) from None
+    except OSError as wrong:
+        raise Complaint(f"cannot read {file}: {wrong.strerror}", "check the name and the folder", BAD_INPUT) from None
+    except UnicodeDecodeError:
+        raise Complaint(f"{file} is not text", "name a YAML file", BAD_INPUT) from None
     if marked and marked[0].faults:
-        raise Complaint(str(marked[0].faults[0]), exit_code=BAD_INPUT)
+        raise Complaint(str(marked[0].faults[0]), "check indentation, quotes and colons", BAD_INPUT)
     document = marked[0].value if marked else None
     if not isinstance(document, dict):
         raise Complaint(f"{file} has no settings", "see: docs/batching.md", exit_code=BAD_INPUT)
@@ -88,10 +90,25 @@ def _read(file: str) -> tuple[str, BatchQueueBody]:
     job = document.setdefault("job", {})
     if isinstance(job, dict):  # relative to the file; where it is, unless it says another
         job["directory"] = str((Path(file).resolve().parent / str(job.get("directory", "."))).resolve())
+    for key in document:
+        if key not in BatchQueueBody.__struct_fields__:
+            raise Complaint(f"{file}: there is no key {key!r} here", _key_hint(str(key)), BAD_INPUT)
     try:
         return stated, msgspec.convert(document, BatchQueueBody, strict=False)
     except msgspec.ValidationError as wrong:
         raise Complaint(f"{file}: {wrong}", "see: docs/batching.md", exit_code=BAD_INPUT) from None
+
+
+def _key_hint(key: str) -> str:
+    from corral.wire.api.batch import BatchQueueBody
+    from corral.wire.job.keys import GANG_KEYS, JOB_KEYS
+
+    of_job = {each.name for each in (*GANG_KEYS.keys, *JOB_KEYS.keys)}
+    return (
+        f"keys of the workers stand below job: {key}"
+        if key in of_job
+        else nearest(key, BatchQueueBody.__struct_fields__)
+    )
 
 
 @batch.command()

@@ -27,7 +27,9 @@ class ItemFile:
         try:
             body = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
         except OSError as wrong:
-            raise Complaint(f"cannot read {file}: {wrong.strerror}", exit_code=BAD_INPUT) from None
+            raise Complaint(
+                f"cannot read {file}: {wrong.strerror}", "check the name and the folder", BAD_INPUT
+            ) from None
         self._lines = [line for line in body.splitlines() if line.strip()]
         self._run = hashlib.sha256(body).hexdigest()[:16]
         self._file = file
@@ -56,8 +58,9 @@ class ItemFile:
         for number in range(self._skip, len(self._lines)):
             try:
                 yield json.loads(self._lines[number])
-            except ValueError as wrong:
-                raise Complaint(f"{self._file}, item {number + 1}: {wrong}", exit_code=BAD_INPUT) from None
+            except ValueError:
+                what = f"{self._file}: item {number + 1} is not JSON"
+                raise Complaint(what, 'write one value per line, like {"text": "hello"}', BAD_INPUT) from None
 
     def ids(self) -> Iterator[str]:
         for number in range(self._skip, len(self._lines)):

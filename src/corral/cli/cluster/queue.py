@@ -139,6 +139,8 @@ def show_line(name: str | None, limit: int, fields: str | None, as_json: bool) -
     """
     with connected() as client:
         found = client.line(queue=name, limit=limit)
+        if name and not found.gangs:
+            client.queue(name)  # raises if there is none
     LINE.write(found.gangs, fields, as_json, empty="nothing waits to be served")
     if len(found.gangs) == limit and not as_json:
         print_note(f"the first {limit} of {found.waiting}; --limit shows more", dim=True)

@@ -98,7 +98,7 @@ def requeue(jobs: tuple[str, ...], **given: Any) -> int:
 
 @click.command(context_settings={"ignore_unknown_options": True})  # -5 is a priority
 @_filters
-@click.argument("words", nargs=-1, required=True, metavar="PRIORITY [JOB]...")
+@click.argument("words", nargs=-1, metavar="PRIORITY [JOB]...")
 def priority(words: tuple[str, ...], **given: Any) -> int:
     """Change the priority of jobs, up to the ceiling of the queue. A higher priority runs first, across queues.
 
@@ -111,6 +111,8 @@ def priority(words: tuple[str, ...], **given: Any) -> int:
 def _priority(words: tuple[str, ...]) -> tuple[int, tuple[str, ...]]:
     from corral.wire.job.timing import PRIORITIES
 
+    if not words:
+        raise Complaint("no priority is given", "write low, normal, high or a number: corral priority high 25")
     first, *jobs = words if words[0] in PRIORITIES or words[-1] not in PRIORITIES else (words[-1], *words[:-1])
     if first not in PRIORITIES and not first.removeprefix("-").isdecimal():
         raise Complaint(f"{first!r} is not a priority", "write low, normal, high or a number: corral priority high 25")

@@ -55,13 +55,21 @@ def _of_slurm(slurms: Sequence[str]) -> tuple[dict[str, Any], str]:
 
     options = read_options(slurms, now_ms=now_ms(), zone=_zone())
     if options.faults:
-        split = [(fault.why.rpartition(": "), fault.hint) for fault in options.faults]
-        raise BadFile([(what or "options", why, hint) for (what, _, why), hint in split])
+        raise BadFile([(*_at_option(fault.why), fault.hint) for fault in options.faults])
     for note in options.notes:
         print_note(f"note: {note.what}: {note.why}", dim=True)
     if limit := options.document.get("time_limit"):
         print_note(f"note: --time: without a unit it is minutes, as in sbatch: {limit}", dim=True)
     return options.document, options.wrap
+
+
+def _at_option(why: str) -> tuple[str, str]:
+    """``--time: 'soon' is no time`` or ``--wrap needs a value``: the option, and what is wrong with it."""
+    option, colon, rest = why.rpartition(": ")
+    if colon:
+        return option, rest
+    option, _, rest = why.partition(" ")
+    return option, rest
 
 
 def _zone() -> tzinfo:
@@ -94,7 +102,7 @@ def _read_documents(
         here = _command_path()
         hint = f"{here} job.yaml, {here} script.sh, or {here} --gpus 1 -- python train.py"
         raise Complaint("there is nothing to run", hint)
-    text, name = _read(words[0])
+    text, name = _read(words[0], words[1:])
     return _sound(_from_text(text, name, words[1:], usual, over, exporter))
 
 
@@ -154,17 +162,28 @@ def _from_text(
     return read_job_file(text, name, now_ms=now_ms(), defaults=usual, overrides=over, exporter=exporter)
 
 
-def _read(name: str) -> tuple[str, str]:
+def _read(name: str, more: Sequence[str] = ()) -> tuple[str, str]:
     if name == STDIN:
         return sys.stdin.read(), "stdin"
     try:
         return Path(name).read_text(encoding="utf-8"), name
     except FileNotFoundError:
-        raise Complaint(f"there is no job file {name!r}", f"for a command write -- before it: -- {name} ...") from None
+        raise Complaint(f"there is no job file {name!r}", _file_hint(name, more)) from None
     except UnicodeDecodeError:
         raise Complaint(f"{name} is not text", f"to run a program write -- before it: -- {name}") from None
     except OSError as error:
         raise Complaint(f"{name} cannot be read: {error.strerror}", "name a job file") from None
+
+
+def _file_hint(name: str, more: Sequence[str]) -> str:
+    """What was meant by a name that is no file: a job file elsewhere, a Python program, or a command."""
+    here = _command_path()
+    match Path(name).suffix:
+        case ".yaml" | ".yml" | ".json" | ".sh" | ".sbatch" | ".slurm":
+            return f"check the name; the current folder is {Path.cwd()}"
+        case ".py":
+            return f"for a command write -- before it: {here} -- {' '.join(['python', name, *more])}"
+    return f"for a command write -- before it: {here} -- {' '.join([name, *more])}"
 
 
 def _sound(jobs: list[Parsed]) -> list[Parsed]:

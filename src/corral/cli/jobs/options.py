@@ -64,7 +64,10 @@ def _with_venv(args: list[str]) -> list[str]:
     if "--venv" not in args:
         return args
     at = args.index("--venv")
-    folder = args[at + 1] if args[at + 1 : at + 2] and os.path.isdir(args[at + 1]) else ""
+    after = (*args, "")[at + 1]
+    folder = after if os.path.isdir(after) else ""
+    if after and not folder and at + 2 == len(args) and not after.startswith("-") and not os.path.exists(after):
+        raise Complaint(f"--venv: there is no directory {after}", "name the directory of an environment, or none")
     return [*args[:at], f"--venv={folder or ACTIVE}", *args[at + (2 if folder else 1) :]]
 
 

@@ -10,12 +10,17 @@ import os
 import socket
 import sys
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 import rich_click as click
 
 from corral.cli.errors import Complaint
+from corral.cli.session import complaint_of
+
+if TYPE_CHECKING:
+    from corral.client.errors import Problem
+    from corral.io.duplex import DuplexRefused
 
 _SHELL = 'exec "${SHELL:-/bin/sh}"'
 _CONNECT_S = 15.0
@@ -83,7 +88,6 @@ class _ThroughServer:
         from corral.io.http import BadAnswer
         from corral.runtime.steps.seat_link import NotReachable, StepRefused
 
-        own, theirs = socket.socketpair()
         query = urlencode({"gang": self._gang, "task": seat, "what": self._what})
         known = self._credentials
         url = f"{known.url}/v1/jobs/{quote(self._job, safe='')}/stream?{query}"
@@ -91,14 +95,14 @@ class _ThroughServer:
         try:
             there = Duplex(url, {"Authorization": f"Bearer {known.token}"}, tls, _CONNECT_S)
         except DuplexRefused as refused:
-            why, hint = _problem(refused.body)
             if refused.status >= 500:
-                raise NotReachable(why) from None
-            raise Complaint(why or f"the server answered with status {refused.status}", hint) from None
+                raise NotReachable(str(_problem(refused))) from None
+            raise complaint_of(_problem(refused)) from None
         except (OSError, BadAnswer) as lost:
             raise NotReachable(f"the server does not answer: {lost}") from None
         if seat < 0:
             raise StepRefused("there is no such task")
+        own, theirs = socket.socketpair()
         threading.Thread(target=_copy, args=(there, theirs), daemon=True).start()
         return own
 
@@ -113,11 +117,16 @@ def _copy(there: Any, theirs: socket.socket) -> None:
         theirs.close()
 
 
-def _problem(body: bytes) -> tuple[str, str]:
+def _problem(refused: DuplexRefused) -> Problem:
+    """What the server said, as the client raises it."""
     import json
 
+    from corral.client.errors import NotFound, Problem
+
     try:
-        said = json.loads(body)
-        return str(said.get("detail", "")), str(said.get("hint", ""))
-    except (ValueError, AttributeError):
-        return "", ""
+        said = dict(json.loads(refused.body))
+    except (ValueError, TypeError):
+        said = {}
+    detail = str(said.get("detail", "")) or f"the server answered with status {refused.status}"
+    kind = NotFound if refused.status == 404 else Problem
+    return kind(refused.status, str(said.get("code", "")), detail, str(said.get("hint", "")))

@@ -9,6 +9,7 @@ from typing import Any
 import rich_click as click
 
 from corral.cli.errors import Complaint
+from corral.cli.option_types import Size
 
 
 @click.command(
@@ -20,7 +21,7 @@ from corral.cli.errors import Complaint
 @click.option("--on", "names", multiple=True, metavar="NODE", help="Node to use; may be repeated.")
 @click.option("--cpus", type=click.IntRange(1), default=1, help="CPUs of each process.", show_default=True)
 @click.option("--gpus", type=click.IntRange(0), help="GPUs of each process. Default: all processes see all of a seat.")
-@click.option("--memory", type=click.IntRange(1), metavar="MIB", help="Memory on each seat, in MiB.")
+@click.option("--memory", type=Size(), metavar="SIZE", help="Memory on each seat: 512MiB, 4GiB.")
 @click.option("--overlap", is_flag=True, help="Share resources with other steps instead of waiting for them.")
 @click.option("--label", "-l", is_flag=True, help="Show the rank before each line.")
 @click.option("--keep-going", is_flag=True, help="Let the others run when a process has failed.")

@@ -23,9 +23,12 @@ if TYPE_CHECKING:
 
     from corral.checkpoints.run_log import StoredCheckpoint
     from corral.checkpoints.run_store import RunStore
+    from corral.checkpoints.storage import Storage
 
 T = TypeVar("T")
 _FOLLOW_S = 5.0
+_STORES = "a store is a directory, or a URL such as s3://bucket/prefix, gs://bucket/prefix or az://container/prefix"
+_SCHEMES = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "http", "https", "file", "memory")
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 _store = click.argument("store", envvar="CORRAL_CHECKPOINT_STORE")
@@ -312,28 +315,39 @@ def _row(opened: RunStore, saved: StoredCheckpoint) -> dict[str, Any]:
 
 
 def _store_of(store: str, run: str) -> RunStore:
-    from corral.checkpoints import RunStore, open_storage
+    from corral.checkpoints import RunStore
 
     try:
-        return RunStore(open_storage(store), run)
+        return RunStore(_storage(store), run)
     except ValueError as fault:
-        raise Complaint(str(fault), "see the runs with: corral checkpoint list STORE") from None
+        raise Complaint(str(fault), f"see the runs with: corral checkpoint list {store}") from None
 
 
 def _opened(store: str, run: str) -> RunStore:
     opened = _store_of(store, run)
     if not _checked(opened.state).head:
         raise Complaint(
-            f"there is no run {run} in {store}", "see the runs with: corral checkpoint list STORE", NOT_FOUND
+            f"there is no run {run} in {store}", f"see the runs with: corral checkpoint list {store}", NOT_FOUND
         )
     return opened
 
 
 def _runs(store: str) -> list[RunStore]:
-    from corral.checkpoints import open_storage
     from corral.checkpoints.run_store import runs_in
 
-    return _checked(lambda: list(runs_in(open_storage(store))))
+    if "://" not in store and not Path(store).is_dir():
+        raise Complaint(f"there is no directory {store}", _STORES, NOT_FOUND)
+    return _checked(lambda: list(runs_in(_storage(store))))
+
+
+def _storage(store: str) -> Storage:
+    """The store of this name. Raises ``Complaint`` for a kind of URL that there is not."""
+    from corral.checkpoints import open_storage
+
+    scheme, has_scheme, _ = store.partition("://")
+    if has_scheme and scheme.lower() not in _SCHEMES:
+        raise Complaint(f"there is no kind of store {scheme}://", _STORES)
+    return open_storage(store)
 
 
 def _found(opened: RunStore, step: int | None) -> StoredCheckpoint:

@@ -15,6 +15,7 @@ import structlog
 from starlette.types import Receive, Send
 
 from corral.core.accounts.commands import node_user
+from corral.core.gang_id import element_of, short_name
 from corral.core.model import Gang
 from corral.runtime.base import TaskKey
 from corral.runtime.local.state_dir import name_of
@@ -155,10 +156,11 @@ def _node_of(request: ApiRequest) -> str:
 
 def _running(request: ApiRequest, gang_id: str) -> Gang:
     gang = request.service.state.gangs.get(gang_id)
+    name = short_name(gang_id)
     if gang is None or not gang.holds_seats:
-        raise ApiError(409, "not_running", f"{gang_id} does not run now", "corral why says why it waits")
+        raise ApiError(409, "not_running", f"job {name} does not run now", f"see: corral show {element_of(gang_id)}")
     if not 0 <= request.query.task < len(gang.seats):
-        why = f"{gang_id} has {len(gang.seats)} tasks"
+        why = f"job {name} has tasks 0 to {len(gang.seats) - 1}"
         raise ApiError(404, "no_such_task", f"there is no task {request.query.task}: {why}")
     return gang
 

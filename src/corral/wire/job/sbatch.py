@@ -184,13 +184,13 @@ def _option(word: str, place: TextPlace, script: SbatchScript) -> tuple[Directiv
         if directive is not None:
             return directive, value if equals else None
         close = nearest(name, [each.replace("-", "_") for each in BY_NAME]).replace("_", "-")
-        hint = f"did you mean --{close}?" if close else "man sbatch lists the options"
+        hint = f"did you mean --{close}?" if close else "see docs/coming-from-slurm.md"
         script.fault(place, "unknown_option", f"there is no option --{show(name)[1:-1]}", hint)
     elif word.startswith("-") and len(word) > 1:
         directive = BY_SHORT.get(word[1])
         if directive is not None:
             return directive, word[2:].removeprefix("=") or None
-        script.fault(place, "unknown_option", f"there is no option {show(word)[1:3]}", "man sbatch lists the options")
+        script.fault(place, "unknown_option", f"there is no option {show(word)[1:3]}", "see docs/coming-from-slurm.md")
     else:
         script.fault(place, "bad_option", f"{show(word)} is not an option", "options begin with --")
     return None

@@ -123,7 +123,8 @@ ARRAY = ValueKind(
 
 #: ``#0``: the first job of the same submission, and so on
 _JOB_ID = text("the id of a job", most="name_chars", pattern=r"#?[A-Za-z0-9][A-Za-z0-9_.-]*")
-_WHEN = choice([each.value for each in After])
+_WHEN_WORDS = [each.value for each in After]
+_WHEN = choice(_WHEN_WORDS)
 _AFTER_KEYS = KeyTable(
     "after",
     [
@@ -144,7 +145,10 @@ def _read_after(value: Any, path: Path, reading: Reading) -> Dependency:
     when, colon, job = value.rpartition(":")
     if not colon and value.startswith("after"):
         raise Wrong("bad_job", f"{show(value)} names no job", f"write it like {value}:12")
-    when = _WHEN.read(when, path, reading) if colon else "ok"
+    if colon and when not in _WHEN_WORDS:
+        hint = "write ok:12, any:12 or not_ok:12; or as in sbatch afterok:12, afterany:12 or afternotok:12"
+        raise Wrong("bad_value", f"{show(when)} is not a condition on a job", hint)
+    when = when if colon else "ok"
     return Dependency(_JOB_ID.read(job, path, reading), After(when))
 
 
