@@ -54,6 +54,13 @@ def test_many_failures_are_not_tried_again(tmp_path, monkeypatch, capfd):
     assert "second try" not in told
 
 
+def test_a_few_of_thousands_are_tried_again(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(second_try, "ONE_IN", 1)  # of four tests, four
+    status, told = run(tmp_path, MANY, monkeypatch, capfd)
+    assert status == 1
+    assert told.count("4 failed") == 2
+
+
 def test_a_file_that_cannot_be_read_is_not_tried_again(tmp_path, monkeypatch, capfd):
     status, told = run(tmp_path, "this is not Python", monkeypatch, capfd)
     assert status == 2
