@@ -28,6 +28,8 @@ class IdentityProvider:
         self.lifetime_s = 300
         self.interval_s = 0
         self.is_away = False
+        self.reader_token = ""  # what readers of its addresses and keys must show, as at an API server of Kubernetes
+        self.name = ""  # the issuer in its tokens, if that is not its URL
         self.refresh_tokens: set[str] = set()
         self.requests: list[tuple[str, dict[str, str]]] = []
         provider = self
@@ -36,7 +38,7 @@ class IdentityProvider:
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
-                self._answer(*provider.get(self.path))
+                self._answer(*provider.read(self.path, dict(self.headers.items())))
 
             def do_POST(self) -> None:
                 size = int(self.headers.get("Content-Length", 0))
@@ -73,10 +75,19 @@ class IdentityProvider:
         """A signed token. A change to None leaves the claim out."""
         now_s = int(time.time())
         times = {"iat": now_s, "exp": now_s + self.lifetime_s}
-        stated = {"iss": self.url, "aud": self.audience} | times | claims | changes
+        stated = {"iss": self.name or self.url, "aud": self.audience} | times | claims | changes
         key = key or self.keys[0]
         header = {"alg": {"RSA": "RS256", "EC": "ES256"}[key.key_type], "kid": key.kid}
         return jwt.encode(header, {name: value for name, value in stated.items() if value is not None}, key)
+
+    def read(self, path: str, headers: dict[str, str]) -> tuple[int, Any]:
+        """As ``get``; with a reader's token, it is as strict as an API server of Kubernetes."""
+        if self.reader_token:
+            if headers.get("Authorization") != f"Bearer {self.reader_token}":
+                return 403, {"kind": "Status", "reason": "Forbidden"}
+            if path == "/keys" and "application/jwk-set+json" not in headers.get("Accept", ""):
+                return 406, {}
+        return self.get(path)
 
     def get(self, path: str) -> tuple[int, Any]:
         if path == "/.well-known/openid-configuration":
@@ -86,7 +97,7 @@ class IdentityProvider:
                 "jwks_uri": "/keys",
                 "revocation_endpoint": "/revoke",
             }
-            return 200, {"issuer": self.url} | {name: self.url + end for name, end in ends.items()}
+            return 200, {"issuer": self.name or self.url} | {name: self.url + end for name, end in ends.items()}
         if path == "/keys":
             return 200, {"keys": [key.as_dict(private=False) for key in self.keys]}
         return 404, {}

@@ -67,12 +67,12 @@ def rules(provider: IdentityProvider) -> SignInRules:
 
 
 class Site:
-    def __init__(self, provider: IdentityProvider) -> None:
+    def __init__(self, provider: IdentityProvider, ways: SignInRules | None = None) -> None:
         self.provider = provider
         self.service = MemoryService()
         self.service.queue("team")
         self.root = self.service.user("root", (Role.ADMINISTRATOR, ""))
-        self.app = make_app(self.service, ApiSettings(sign_in=rules(provider)))
+        self.app = make_app(self.service, ApiSettings(sign_in=ways or rules(provider)))
 
     async def post(self, path: str, body: Any, token: str = ""):
         return await ask(self.app, "POST", path, token, body)
@@ -205,6 +205,27 @@ async def test_a_program_exchanges_its_token_once_for_a_token_with_the_scope_of_
     assert (await site.exchange(token)).code == "token_used"
     other = provider.token(CI | {"sub": "another run"}, aud="corral-ci")
     assert (await site.exchange(other)).json()["user"] == "ci"
+
+
+async def test_an_issuer_that_wants_a_token_and_is_found_elsewhere_is_read_with_both(tmp_path):
+    """As the API server of a Kubernetes cluster; tests/kubernetes has the real one."""
+    with IdentityProvider() as cluster:
+        cluster.reader_token, cluster.name = "of-the-pod", "https://kubernetes.default.svc.cluster.local"
+        file = tmp_path / "token"
+        claims = {"sub": "system:serviceaccount:lab:trainer", "kubernetes.io": {"namespace": "lab"}}
+        rule = ProgramRule(claims=(("kubernetes.io.namespace", "lab"),), user="lab-pods", role="member", queue="team")
+        issuer = IssuerRules(
+            issuer=cluster.name, audience="corral", rules=(rule,), discovery=cluster.url, token_file=str(file)
+        )
+        site = Site(cluster, SignInRules(issuers=(("cluster", issuer),)))
+        assert "Check token_file" in (await site.exchange(cluster.token(claims))).json()["detail"]
+        file.write_text("of another pod\n")
+        assert "needs a token: set token_file" in (await site.exchange(cluster.token(claims))).json()["detail"]
+        file.write_text("of-the-pod\n")  # it is read at every request: Kubernetes renews it
+        assert (await site.exchange(cluster.token(claims))).json()["user"] == "lab-pods"
+        other = claims | {"kubernetes.io": {"namespace": "lab2"}}
+        assert (await site.exchange(cluster.token(other))).code == "no_rule"
+        site.app.close()
 
 
 def unsigned(claims: dict[str, Any], header: dict[str, Any], key: bytes = b"") -> str:

@@ -63,6 +63,8 @@ class IssuerRules(Struct, frozen=True, kw_only=True):
     rules: tuple[ProgramRule, ...]
     token_ms: int = HOUR_MS
     ca: str = ""
+    discovery: str = ""
+    token_file: str = ""
 
 
 class SignInRules(Struct, frozen=True, kw_only=True):
@@ -165,6 +167,10 @@ ISSUER_KEYS = KeyTable(
             into="token_ms"),
         Key("ca", PATH_TEXT, "Certificate authority of the issuer, if it is private.", "/etc/corral/ci-ca.pem",
             into="ca"),
+        Key("discovery", _ISSUER, "URL to read its addresses from, if its own is not reachable: inside a Kubernetes "
+            "cluster that of the API server.", "https://kubernetes.default.svc", default="`issuer`", into="discovery"),
+        Key("token_file", PATH_TEXT, "File with a token to show when its addresses and keys are read, as an API server "
+            "of Kubernetes asks for.", "/var/run/secrets/kubernetes.io/serviceaccount/token", into="token_file"),
     ],
 )  # fmt: skip
 SIGN_IN_KEYS = KeyTable(

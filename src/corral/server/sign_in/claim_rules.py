@@ -63,10 +63,12 @@ def _values(found: Any) -> list[str]:
 
 
 def look_up(claims: Claims, name: str) -> Any:
-    """The claim of this name. A dot looks inside claims, if there is none of the whole name."""
+    """The claim of this name. A dot looks inside claims, if there is none of the whole name; names of claims may
+    contain dots themselves (``kubernetes.io``)."""
     if name in claims:
         return claims[name]
-    found: Any = claims
-    for part in name.split("."):
-        found = found.get(part) if isinstance(found, dict) else None
-    return found
+    for n, letter in enumerate(name):
+        inner = claims.get(name[:n]) if letter == "." else None
+        if isinstance(inner, dict) and (found := look_up(inner, name[n + 1 :])) is not None:
+            return found
+    return None

@@ -21,6 +21,7 @@ from corral.io.http import fetch
 from corral.server.sign_in.id_tokens import BadIdToken, Claims, UnknownKey, import_keys, verified
 
 _ANSWER_BYTES_MAX = 1 << 20
+_TOKEN_BYTES_MAX = 16 << 10
 _TIMEOUT_S = 5.0
 _KEPT_S = 3_600.0  # addresses and keys, before they are read again
 _AGAIN_S = 10.0  # between two readings of keys because of a key that is not known
@@ -40,10 +41,20 @@ class IssuerRefused(Exception):
 
 
 class Issuer:
-    """``now_s``: a clock that only runs forward."""
+    """``discovery``: where its addresses are read, if not below its own URL. ``token_file``: a token to show there and
+    for the keys, read at every request because it is renewed. ``now_s``: a clock that only runs forward."""
 
-    def __init__(self, url: str, ca: str = "", now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        url: str,
+        ca: str = "",
+        now_s: Callable[[], float] = time.monotonic,
+        discovery: str = "",
+        token_file: str = "",
+    ) -> None:
         self.url = url
+        self._discovery = (discovery or url).rstrip("/") + "/.well-known/openid-configuration"
+        self._token_file = token_file
         self._tls = ssl.create_default_context(cafile=ca) if ca else None
         self._now_s = now_s
         self._lock = threading.Lock()
@@ -84,11 +95,14 @@ class Issuer:
             known = self._metadata
         if known is not None and self._now_s() - known[0] < _KEPT_S:
             return known[1]
-        url = self.url.rstrip("/") + "/.well-known/openid-configuration"
+        url = self._discovery
         try:
-            status, found = self._fetch("GET", url, {"Accept": "application/json"})
+            status, found = self._read(url)
+            if status in (401, 403):
+                raise IssuerAway(f"{url} needs a token: set token_file of this issuer (status {status})")
             if status != 200 or found.get("issuer") != self.url:
-                raise IssuerAway(f"{url} does not describe the issuer {self.url}")
+                stated = str(found.get("issuer", ""))[:200]
+                raise IssuerAway(f"{url} does not describe the issuer {self.url}: status {status}, issuer {stated!r}")
         except IssuerAway:
             if known is not None:  # what was true an hour ago is better than nothing
                 return known[1]
@@ -103,7 +117,7 @@ class Issuer:
         if known is not None and self._now_s() - known[0] < older_than_s:
             return known[1]
         try:
-            status, found = self._fetch("GET", self.endpoint("jwks_uri"), {"Accept": "application/json"})
+            status, found = self._read(self.endpoint("jwks_uri"))
             if status != 200:
                 raise IssuerAway(f"{self.url} does not give its keys: status {status}")
             keys = import_keys(found)
@@ -114,6 +128,17 @@ class Issuer:
         with self._lock:
             self._keys = (self._now_s(), keys)
         return keys
+
+    def _read(self, url: str) -> tuple[int, dict[str, Any]]:
+        """A public document of the issuer. An API server of Kubernetes has its keys as a key set only, not as JSON."""
+        headers = {"Accept": "application/json, application/jwk-set+json"}
+        if self._token_file:
+            try:
+                with open(self._token_file, "rb") as file:
+                    headers["Authorization"] = "Bearer " + file.read(_TOKEN_BYTES_MAX).decode("ascii").strip()
+            except (OSError, ValueError) as wrong:
+                raise IssuerAway(f"the token for {self.url} cannot be read: {wrong}. Check token_file") from None
+        return self._fetch("GET", url, headers)
 
     def _fetch(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None

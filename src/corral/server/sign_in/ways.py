@@ -84,7 +84,10 @@ class SignIn:
         self._now_s = now_s
         try:
             self._at = {name: Issuer(each.issuer, each.ca, now_s) for name, each in rules.providers}
-            self._at |= {name: Issuer(each.issuer, each.ca, now_s) for name, each in rules.issuers}
+            self._at |= {
+                name: Issuer(each.issuer, each.ca, now_s, each.discovery, each.token_file)
+                for name, each in rules.issuers
+            }
         except (OSError, ssl.SSLError) as wrong:
             raise BadSignIn(f"the certificate authority of a provider cannot be read: {wrong}. Check ca") from None
         self._secrets = {name: read_client_secret(each.client_secret_file) for name, each in rules.providers}
