@@ -77,3 +77,21 @@ def test_gpu_time_of_gangs_that_have_ended_is_kept_in_the_sum():
     assert not goodput.gangs
     assert goodput.gpu_ms(5_000) == {"queue": 400, "start": 200, "trained": 3_000, "unsaved": 0}
     assert ratio_ppm(goodput.gpu_ms(5_000)) == 833_333
+
+
+def test_what_ranks_wait_for_a_slow_one():
+    """With a rank that takes 125 % of the usual time, a fifth of every step is waiting."""
+    slow = (e.GangSlowed(350, GANG, 1, "a", 125), e.GangSlowed(750, GANG, 1, "a", 100))
+    assert times(*RUNNING, *slow) == {"queue": 100, "start": 50, "straggler": 80, "unsaved": 770}
+
+
+def test_a_new_attempt_waits_for_no_slow_rank():
+    again = (
+        e.GangSlowed(350, GANG, 1, "a", 200),
+        e.TasksLost(450, GANG, 1, 1, "a", FailureClass.NODE_LOST),
+        e.GangRepaired(500, GANG, 2, SEATS),
+        e.GangStarted(500, GANG, 2),
+    )
+    assert times(*RUNNING, *again) == {
+        "queue": 100, "start": 50, "straggler": 50, "lost": 250, "repair": 50, "unsaved": 500,
+    }  # fmt: skip

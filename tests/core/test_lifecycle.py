@@ -157,7 +157,14 @@ def a_gang_is_held_released_and_cancelled_while_it_leaves() -> World:
     return change_by_itself(made, gang)
 
 
+def a_gang_waits_for_a_slow_rank() -> World:
+    made, gang = two_nodes_one_gang()
+    made.tell(f.Slowed(gang.id, gang.attempt, gang.seats[0].node, 130))
+    return made
+
+
 RARE = (
+    a_gang_waits_for_a_slow_rank,
     a_gang_is_held_released_and_cancelled_while_it_starts,
     a_gang_is_held_released_and_cancelled_while_it_runs,
     a_gang_is_held_released_and_cancelled_while_it_is_broken,

@@ -26,7 +26,7 @@ from corral.core.apply import apply
 from corral.core.fleets.fleets import FleetEvent, Fleets
 from corral.core.intake import gang_changes
 from corral.core.intake.refusal import Refusal
-from corral.core.model import Settings
+from corral.core.model import GangState, Settings
 from corral.core.state import State
 from corral.store.archive import write_archive
 from corral.store.chain import BEGINNING, chain
@@ -137,10 +137,18 @@ def _entries() -> list[Entry]:
     """A founded cluster, some people, and a random run in which everything happens."""
     driver = ChangingDriver(*RUN, check_every=1 << 60)
     driver.run(STEPS)
+    _slow(driver)
     _change_gangs(driver)
     _change_users(driver)
     people = [Entry(event.at_ms, "root", codec.encode(event)) for event in (*ACCOUNT_EVENTS, *FLEET_EVENTS)]
     return entries_of([e.Founded(900, driver.state.settings)]) + people + entries_of(driver.journal)
+
+
+def _slow(driver: ChangingDriver) -> None:
+    """The ranks of a gang wait for a slow one, and no longer."""
+    gang = next(gang for gang in driver.state.holders.values() if gang.state is GangState.RUNNING)
+    for percent in (140, 100):
+        driver.take([e.GangSlowed(driver.now, gang.id, gang.attempt, gang.seats[0].node, percent)])
 
 
 def _change_gangs(driver: ChangingDriver) -> None:

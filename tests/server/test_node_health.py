@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from corral.core import events as e
+from corral.core import facts as f
 from corral.core.cluster.resources import Seat
 from corral.core.model import Cause, FailureClass, Health, JobSpec
 from corral.runtime.base import HealthReport, PaceReport, TaskKey
@@ -295,3 +296,16 @@ def test_a_steadily_slow_rank_is_shown_at_its_job():
     assert watch.slow_ranks("8/main") == [
         "rank 2 on n3 takes 1.3 times as long as the others for a step: 130 ms, the median is 101 ms"
     ]
+
+
+def test_that_a_gang_waits_for_a_slow_rank_is_said_once_and_taken_back():
+    watch = NodeStatuses(EndHistory())
+    for n in range(8):
+        paced(watch, jobs=("7",), n1=100 + n % 3, n2=101, n3=130 + n % 2, n4=99)
+    assert list(watch.slowed()) == [f.Slowed("7/main", 1, "n3", 129)]
+    paced(watch, jobs=("7",), n1=101, n2=100, n3=132, n4=99)
+    assert list(watch.slowed()) == []
+    for _ in range(18):
+        paced(watch, jobs=("7",), n1=101, n2=100, n3=100, n4=99)
+    assert list(watch.slowed()) == [f.Slowed("7/main", 1, "n3", 100)]
+    assert list(watch.slowed()) == []

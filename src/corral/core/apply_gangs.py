@@ -197,6 +197,7 @@ def _sit(state: State, gang: Gang, event: e.GangPlaced | e.GangRepaired) -> None
     gang.state, gang.attempt = GangState.STARTING, event.attempt
     gang.blamed, gang.blamed_node = None, ""
     gang.first_failure = None
+    gang.slow_node = ""
     gang.seats, gang.spares = event.seats, event.spares
     gang.started = gang.ended = gang.lost = gang.exit_code = gang.saved_ms = gang.started_ms = 0
     gang.placed_ms = event.at_ms
@@ -311,6 +312,10 @@ def _checkpointed(state: State, gang: Gang, event: e.CheckpointCommitted) -> Non
     if event.save_ms:
         gang.save_ms = max(event.save_ms, gang.save_ms * 3 // 4)  # an unusually long one is forgotten slowly
     gang.quick_failures = 0
+
+
+def _slowed(state: State, gang: Gang, event: e.GangSlowed) -> None:
+    gang.slow_node = event.node if event.percent > 100 else ""
 
 
 def _tasks_ended(state: State, gang: Gang, event: e.TasksEnded) -> None:
@@ -482,6 +487,7 @@ FOLD_GANGS: dict[type, Callable[[State, Gang, Any], None]] = {
     e.TasksStarted: _tasks_started,
     e.GangStarted: _started,
     e.CheckpointCommitted: _checkpointed,
+    e.GangSlowed: _slowed,
     e.TasksEnded: _tasks_ended,
     e.TasksLost: _tasks_lost,
     e.GangEvicted: _evicted,

@@ -16,8 +16,10 @@ from corral.core import events as e
 from corral.core import facts as f
 from corral.core.apply import apply
 from corral.core.apply_gangs import FOLD_GANGS
+from corral.core.cluster.slots import slots
 from corral.core.effects import Effect, effects
 from corral.core.intake.commands import evict
+from corral.core.intake.never_fits import why_never
 from corral.core.model import (
     END_MARGIN_MS,
     OUTER,
@@ -71,6 +73,8 @@ def react(state: State, fact: f.Fact, now_ms: int) -> list[e.Event]:
             return _tasks_down(state, fact, now_ms)
         case f.Saved():
             return _saved(state, fact, now_ms)
+        case f.Slowed():
+            return _slowed(state, fact, now_ms)
         case f.NodeGone():
             return _node_gone(state, fact.node, now_ms)
         case f.NodeBack():
@@ -164,7 +168,35 @@ def _saved(state: State, fact: f.Saved, now_ms: int) -> list[e.Event]:
     gang = _current(state, fact.gang, fact.attempt)
     if gang is None or gang.state is GangState.STARTING or not gang.started_ms or fact.step <= gang.saved_step:
         return []
-    return [e.CheckpointCommitted(now_ms, gang.id, gang.attempt, fact.step, fact.path, fact.save_ms, fact.stall_ms)]
+    saved = e.CheckpointCommitted(now_ms, gang.id, gang.attempt, fact.step, fact.path, fact.save_ms, fact.stall_ms)
+    return [saved, *_leave_slow_node(state, gang, now_ms)]
+
+
+def _leave_slow_node(state: State, gang: Gang, now_ms: int) -> list[e.Event]:
+    """A gang that wants to leave slow nodes does so when it has saved, if it can continue elsewhere at once."""
+    spec = state.jobs[gang.job].spec
+    if not (spec.leaves_slow_nodes and gang.slow_node and gang.state is GangState.RUNNING):
+        return []
+    there = sum(1 for seat in gang.seats if seat.node == gang.slow_node)
+    avoid = (*gang.profile.avoid, gang.slow_node)
+    spares = sum(1 for seat in gang.spares if seat.node != gang.slow_node)
+    if sum(slots(state.capacity, gang.demand, avoid)) + spares < there:
+        return []
+    if why_never(state, gang.demand, avoid) is not None:
+        return []
+    deadline_ms = now_ms + spec.grace_ms
+    return [e.GangEvicted(now_ms, gang.id, gang.attempt, Cause.MOVE, deadline_ms, node=gang.slow_node)]
+
+
+def _slowed(state: State, fact: f.Slowed, now_ms: int) -> list[e.Event]:
+    gang = _current(state, fact.gang, fact.attempt)
+    if gang is None or gang.state is not GangState.RUNNING:
+        return []
+    if fact.percent <= 100 and not gang.slow_node:
+        return []
+    if fact.percent > 100 and all(seat.node != fact.node for seat in gang.seats):
+        return []
+    return [e.GangSlowed(now_ms, gang.id, gang.attempt, fact.node, max(fact.percent, 100))]
 
 
 def _node_gone(state: State, name: str, now_ms: int) -> list[e.Event]:

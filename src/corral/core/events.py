@@ -198,6 +198,14 @@ class CheckpointCommitted(_GangEvent, frozen=True, gc=False, tag=True):
     stall_ms: int = 0
 
 
+class GangSlowed(_GangEvent, frozen=True, gc=False, tag=True):
+    """The ranks of the gang wait for a slow one on this node, which takes this percentage of the usual time for a step;
+    100: no longer."""
+
+    node: str
+    percent: int
+
+
 class TasksEnded(_GangEvent, frozen=True, gc=False, tag=True):
     """Some tasks have ended; others have not."""
 
@@ -361,6 +369,7 @@ GangEvent = (
     | TasksStarted
     | GangStarted
     | CheckpointCommitted
+    | GangSlowed
     | TasksEnded
     | TasksLost
     | GangEvicted

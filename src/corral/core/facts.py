@@ -50,6 +50,16 @@ class Saved(Struct, frozen=True, gc=False):
     stall_ms: int = 0  # the part of it for which the work stopped
 
 
+class Slowed(Struct, frozen=True, gc=False):
+    """The ranks of a gang wait for a slow one on this node: it takes this percentage of the usual time for a step. 100:
+    no longer."""
+
+    gang: str
+    attempt: int
+    node: str
+    percent: int
+
+
 class NodeGone(Struct, frozen=True, gc=False):
     """The lease of the node has expired: its tasks have stopped, even if the server cannot see that."""
 
@@ -82,4 +92,4 @@ class GpuObserved(Struct, frozen=True, gc=False):
     why: str = ""
 
 
-Fact = Ticked | TasksUp | TasksDown | Saved | NodeGone | NodeBack | NodeObserved | NodeEnds | GpuObserved
+Fact = Ticked | TasksUp | TasksDown | Saved | Slowed | NodeGone | NodeBack | NodeObserved | NodeEnds | GpuObserved

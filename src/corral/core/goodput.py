@@ -1,8 +1,8 @@
 """Goodput: which part of its time a gang has trained, and where the rest went; a fold of events, live and simulated.
 
 Pure. From its submission to its end every millisecond of a gang has one cause: it waited, started, trained, stood still
-to save, did work that was lost, was broken until it was repaired, or was leaving. Work counts as trained when a
-checkpoint holds it or the gang has succeeded. A gang is known from its first placement on.
+to save, waited for a slow rank, did work that was lost, was broken until it was repaired, or was leaving. Work counts
+as trained when a checkpoint holds it or the gang has succeeded. A gang is known from its first placement on.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ SAVING = "saving"
 LOST = "lost"
 REPAIR = "repair"
 STOPPING = "stopping"
-CAUSES = (TRAINED, UNSAVED, QUEUE, START, SAVING, LOST, REPAIR, STOPPING)
+STRAGGLER = "straggler"
+CAUSES = (TRAINED, UNSAVED, QUEUE, START, SAVING, LOST, REPAIR, STOPPING, STRAGGLER)
 _PHASES = {
     GangState.STARTING: START,
     GangState.RUNNING: UNSAVED,
@@ -37,6 +38,7 @@ _GangEvent = (
     e.GangPlaced
     | e.GangStarted
     | e.CheckpointCommitted
+    | e.GangSlowed
     | e.TasksLost
     | e.GangEvicted
     | e.GangRepaired
@@ -48,7 +50,8 @@ _GangEvent = (
 class GangGoodput(Struct):
     """One gang. ``ms``: time by cause, up to ``since_ms``; from there on it is in ``phase``.
 
-    ``stall_ms``, ``save_ms``: of its last save.
+    ``stall_ms``, ``save_ms``: of its last save. ``slow_percent``: how long the slowest rank takes for a step, of the
+    usual; above 100 the others wait for the rest of it.
     """
 
     gpu_milli: int
@@ -61,12 +64,16 @@ class GangGoodput(Struct):
     saves: int = 0
     stall_ms: int = 0
     save_ms: int = 0
+    slow_percent: int = 100
     is_over: bool = False
 
     def until(self, now_ms: int) -> None:
         """Account for the time up to now."""
         if not self.is_over:
-            self.add(self.phase, max(0, now_ms - self.since_ms))
+            passed_ms = max(0, now_ms - self.since_ms)
+            waited_ms = passed_ms - passed_ms * 100 // self.slow_percent if self.phase == UNSAVED else 0
+            self.add(self.phase, passed_ms - waited_ms)
+            self.add(STRAGGLER, waited_ms)
             self.since_ms = max(self.since_ms, now_ms)
 
     def add(self, cause: str, ms: int) -> None:
@@ -141,6 +148,8 @@ def _take(found: GangGoodput, event: _GangEvent) -> None:
             found.phase = UNSAVED
         case e.CheckpointCommitted():
             _saved(found, event)
+        case e.GangSlowed():
+            found.slow_percent = max(event.percent, 100)
         case e.TasksLost():
             found.phase = found.phase if found.phase == STOPPING else REPAIR
             found.failures += 1
@@ -160,6 +169,7 @@ def _take(found: GangGoodput, event: _GangEvent) -> None:
 
 def _seat(found: GangGoodput, seats: tuple[Seat, ...], spares: tuple[Seat, ...]) -> None:
     found.attempts += 1
+    found.slow_percent = 100
     found.nodes = len({seat.node for seat in seats})
     found.gpu_milli = sum(1000 * seat.gpus.bit_count() for seat in (*seats, *spares))
 

@@ -43,6 +43,7 @@ TRANSITIONS: dict[GangState, dict[type, tuple[GangState, ...]]] = {
     },
     R: {
         e.CheckpointCommitted: (R,),
+        e.GangSlowed: (R,),
         e.TasksEnded: (R,),
         e.TasksLost: (B,),
         e.GangEvicted: (X,),

@@ -185,6 +185,7 @@ class JobSpec(Struct, frozen=True, gc=False, kw_only=True):
     start_timeout_ms: int = 300_000
     restart_cost_ms: int = 60_000
     checkpoints: bool = False
+    leaves_slow_nodes: bool = False  # moves away from a slow node when it has saved
     preemptible: bool = True
     requeue_exit: int = 85
     retries: tuple[tuple[FailureClass, RetryRule], ...] = ()
@@ -407,6 +408,7 @@ class Gang(Struct, gc=False):
     saved_ms: int = 0  # when the newest checkpoint of this attempt was committed; 0: none yet
     saved_step: int = -1
     saved_path: str = ""
+    slow_node: str = ""  # where a rank is slow, for which the others wait
     save_ms: int = 0  # how long saving takes: the longest of the last ones; 0: unknown
     done_ms: int = 0  # running time of earlier attempts that was not lost
     served_gpu_ms: int = 0  # GPU time of earlier attempts

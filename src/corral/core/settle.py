@@ -83,8 +83,17 @@ def settle(
         return [stopped, _finish(gang, GangState.SUCCEEDED, "", now_ms)]
     if failure is FailureClass.PREEMPTED:
         has_yielded = gang.eviction is not None and gang.eviction.cause is Cause.TIME_SHARE
-        return [stopped, e.GangRequeued(now_ms, gang.id, gang.attempt, at_end=has_yielded)]
+        profile = _moved_profile(state, gang)
+        return [stopped, e.GangRequeued(now_ms, gang.id, gang.attempt, profile=profile, at_end=has_yielded)]
     return [stopped, *_after_failure(state, gang, job.spec, failure, node, now_ms, first)]
+
+
+def _moved_profile(state: State, gang: Gang) -> Profile | None:
+    """The profile of a gang that leaves a node because it is slow: without that node. None: unchanged."""
+    if gang.eviction is None or gang.eviction.cause is not Cause.MOVE or not gang.eviction.node:
+        return None
+    profile = _next_profile(state, gang, RetryRule(avoid_node=True), gang.eviction.node)
+    return profile if profile != gang.profile else None
 
 
 def _root(gang: Gang, failure: FailureClass | None, last: FirstFailure | None) -> FirstFailure | None:

@@ -297,6 +297,8 @@ class Server:
         for report in self.watch.judge(self.service.now_ms()):
             if (fact := self._dispatch.fact(report)) is not None:
                 self.loop.take_fact(fact)
+        for slowed in self.watch.slowed():
+            self.loop.take_fact(slowed)
 
     async def _admit(self, fleet: RemoteBackend) -> None:
         """Add nodes that joined or changed. A change that is refused because tasks run there is tried again."""

@@ -118,6 +118,7 @@ def job_specs(draw: st.DrawFn) -> JobSpec:
         start_timeout_ms=draw(SPANS),
         restart_cost_ms=draw(SPANS),
         checkpoints=draw(st.booleans()),
+        leaves_slow_nodes=draw(st.booleans()),
         preemptible=draw(st.booleans()),
         requeue_exit=draw(st.integers(0, 255)),
         retries=draw(RETRIES),

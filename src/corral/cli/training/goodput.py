@@ -24,6 +24,7 @@ CAUSE_TEXT = {
     "saving": "stood still to save",
     "lost": "trained again after failures",
     "repair": "broken, until a node was replaced and the ranks had started",
+    "straggler": "waited for a slow rank",
     "stopping": "leaving: saved and ended after a warning",
 }
 

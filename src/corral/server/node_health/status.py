@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from corral.core import events as e
+from corral.core import facts as f
 from corral.core.model import Health
 from corral.runtime.base import HealthReport
 from corral.server.node_health.end_history import EndHistory
@@ -15,6 +16,7 @@ from corral.server.node_health.stragglers import Stragglers
 from corral.wire.codec import AnyEvent
 from corral.wire.health import HealthSettings
 
+_CHANGE_PERCENT = 10  # a smaller change of a pace is not reported again
 _SEVERITY = {health: n for n, health in enumerate(Health)}  # as they are listed: healthy first
 
 
@@ -27,6 +29,7 @@ class NodeStatuses:
         self._own: dict[str, HealthReport] = {}
         self._lemons: dict[str, str] = {}
         self._why: dict[str, str] = {}  # by node: the result of the comparison
+        self._slowed: dict[str, tuple[int, str, int]] = {}  # gang -> as it was last reported
 
     def take(self, event: AnyEvent) -> None:
         self.history.take(event)
@@ -35,6 +38,7 @@ class NodeStatuses:
             self._why.pop(event.node, None)
         elif isinstance(event, e.GangStopped):
             self.paces.forget(event.gang)
+            self._slowed.pop(event.gang, None)
 
     def take_report(self, report: HealthReport) -> HealthReport:
         """The report that counts, after a node has sent this one. For single GPUs the node's own report counts."""
@@ -52,6 +56,19 @@ class NodeStatuses:
         for node in sorted(before.keys() | self._why.keys()):
             if before.get(node) != self._why.get(node) and (node in self._why or node in self._own):
                 yield self._said(node)
+
+    def slowed(self) -> Iterator[f.Slowed]:
+        """Gangs that have begun or ceased to wait for a slow rank since the last call, or wait clearly longer or
+        shorter."""
+        now = self.paces.slowed(self.settings) if self.settings.is_on else {}
+        for gang in sorted(now.keys() | self._slowed.keys()):
+            known, found = self._slowed.get(gang), now.get(gang)
+            if found is None:
+                attempt, node, _ = self._slowed.pop(gang)
+                yield f.Slowed(gang, attempt, node, 100)
+            elif known is None or known[:2] != found[:2] or abs(known[2] - found[2]) >= _CHANGE_PERCENT:
+                self._slowed[gang] = found
+                yield f.Slowed(gang, *found)
 
     def slow_ranks(self, gang: str) -> list[str]:
         """The ranks for which the others of a gang wait now."""

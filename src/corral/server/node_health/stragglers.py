@@ -93,6 +93,18 @@ class Stragglers:
                 found.setdefault(rank, f"rank {rank} on {known.said[rank][0]} {pace}")
         return [found[rank] for rank in sorted(found)]
 
+    def slowed(self, settings: HealthSettings) -> dict[str, tuple[int, str, int]]:
+        """Gangs whose ranks wait for a steadily slow one: the attempt, its node, and its percentage of the usual time.
+
+        Of several slow ranks the slowest counts: the others of the gang wait for it."""
+        found = {}
+        for name, known in self._gangs.items():
+            slow = steadily_slow(known.recent) if settings.straggler_percent_max else []
+            if slow:
+                rank, ms, usual_ms = max(slow, key=lambda each: each[1])
+                found[name] = known.attempt, known.said[rank][0], round(100 * ms / usual_ms)
+        return found
+
     def _slow_of(self, name: str, settings: HealthSettings) -> list[tuple[str, str]]:
         found = self._slow_ranks(name, settings)
         return [(node, f"straggler: rank {rank} of {name} {pace}") for node, rank, pace in found]

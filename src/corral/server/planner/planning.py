@@ -25,7 +25,7 @@ from corral.server.shutdown import ServerStopped
 log = structlog.get_logger(__name__)
 
 #: After these events alone there is nothing new to plan.
-_CALM = frozenset({e.TasksStarted, e.GangStarted, e.CheckpointCommitted, e.JobForgotten, e.ClaimDropped})
+_CALM = frozenset({e.TasksStarted, e.GangStarted, e.CheckpointCommitted, e.GangSlowed, e.JobForgotten, e.ClaimDropped})
 _PLAN_GAP_S = 0.002
 _REVIVE_S = 0.2
 _LOAD_S = 600.0  # a planner that has not loaded the state by then has failed

@@ -64,7 +64,7 @@ _METAVARS = {
 }  # fmt: skip
 _PAIRS = ("env", "labels", "secrets", "resources")
 _LISTS = ("after", "mounts")
-_FLAGS = ("singleton", "checkpoints", "hold")
+_FLAGS = ("singleton", "checkpoints", "leave_slow_nodes", "hold")
 _NOT_TYPED = ("command", "gpu", "preemptible")
 _INTEGER = re.compile(r"-?(?:0|[1-9]\d{0,14})", re.ASCII)
 _SLURM_TIME = re.compile(r"(?:\d+-)?\d+(?::\d+)+|\d+-\d+", re.ASCII)

@@ -128,6 +128,12 @@ def _reservations(event: e.StartsPromised) -> str:
     return f"{made} made, {len(event.withdrawn)} withdrawn" + "".join(moved)
 
 
+def _slowed(event: e.GangSlowed) -> str:
+    if event.percent <= 100:
+        return f"{_gang(event)} no longer waits for a slow rank"
+    return f"{_gang(event)} waits for a rank on {event.node} that takes {event.percent} % of the usual time for a step"
+
+
 _SENTENCES: dict[type, Callable[[Any], str]] = {
     e.Founded: _founded,
     e.StartsPromised: _reservations,
@@ -156,6 +162,7 @@ _SENTENCES: dict[type, Callable[[Any], str]] = {
     e.TasksStarted: lambda v: f"{_tasks(v)} of {_gang(v)} running",
     e.GangStarted: lambda v: f"{_gang(v)} running",
     e.CheckpointCommitted: lambda v: f"{_gang(v)} saved a checkpoint at step {v.step}",
+    e.GangSlowed: _slowed,
     e.TasksEnded: lambda v: f"{_tasks(v)} of {_gang(v)} ended",
     e.TasksLost: lambda v: f"{_tasks(v)} of {_gang(v)} lost on {v.node} ({_words(v.failure)})",
     e.GangEvicted: _evicted,
