@@ -10,11 +10,11 @@ from corral.core.model import Cause, Gang, GangState
 from tests.world import World, demand_of
 
 
-def training(nodes: int = 3, **spec: object) -> tuple[World, Gang]:
+def training(nodes: int = 3, leaves: bool = True) -> tuple[World, Gang]:
     """Two nodes of a rack have a task each; the others are free."""
     world = World().rack("a", nodes).queue("team")
-    spec = {"checkpoints": True, "leaves_slow_nodes": True, **spec}
-    return world, world.run("train", "team", demand_of(8, 2), **spec)
+
+    return world, world.run("train", "team", demand_of(8, 2), checkpoints=True, leaves_slow_nodes=leaves)
 
 
 def slow(world: World, gang: Gang, percent: int = 130, task: int = 1) -> str:
@@ -49,14 +49,14 @@ def test_it_moves_after_its_next_checkpoint_and_avoids_the_node():
 
 
 @pytest.mark.parametrize(
-    ("nodes", "spec"),
+    ("nodes", "leaves"),
     [
-        pytest.param(3, {"leaves_slow_nodes": False}, id="only jobs that ask for it"),
-        pytest.param(2, {}, id="only if there is a place elsewhere"),
+        pytest.param(3, False, id="only jobs that ask for it leave"),
+        pytest.param(2, True, id="only if there is a place elsewhere"),
     ],
 )
-def test_it_stays(nodes: int, spec: dict[str, object]):
-    world, gang = training(nodes, **spec)
+def test_it_stays(nodes: int, leaves: bool):
+    world, gang = training(nodes, leaves)
     node = slow(world, gang)
     saves(world, gang)
     assert state_of(gang) is GangState.RUNNING
