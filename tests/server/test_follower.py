@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from corral.core.accounts.accounts import Role, TokenRevoked
 from corral.core.intake.refusal import Refusal
 from corral.server.api.app import make_app
 from corral.server.api.http.problems import ApiError
@@ -18,6 +19,8 @@ from corral.server.journal_state import IMAGE_FORMAT
 from corral.store.journal import JournalAway, JournalBusy, StoredImage
 from corral.store.memory import MemoryJournal
 from tests.server.asgi import ask
+from tests.server.in_memory_service import MemoryService
+from tests.server.test_sessions import Browser
 from tests.store.entries import entry, submission
 from tests.store.runs import entries_of, events_of_run
 
@@ -78,6 +81,41 @@ async def test_health_tells_who_leads():
     assert (told["status"], told["role"], told["leader"]) == ("ok", "standby", "https://b:1")
 
 
+async def test_the_dashboard_of_a_standby_is_signed_in_there_and_shows_the_cluster():
+    leading = MemoryService(nodes=2)
+    leading.queue("team")
+    token = leading.user("ann", (Role.MEMBER, "team"))
+    follower = Follower(leading.journal, leading.lookup)
+    browser = Browser(Redirect(make_app(follower), lambda: "https://b:1"))
+    assert (await browser.sign_in(token=token)).status == 200
+    view = (await browser.ask("GET", "/v1/live?parts=nodes,queues")).json()
+    assert (view["leads"], view["overview"]["gpus"]["total"]) == (False, 16)
+    assert len(view["topology"]["nodes"]) == 2
+    assert [queue["name"] for queue in view["queues"]] == ["team"]
+    assert (await browser.ask("GET", "/v1/jobs")).status == 200
+    assert (await browser.ask("GET", "/v1/session")).json()["user"] == "ann"
+    assert (await browser.ask("POST", "/v1/jobs", {"command": "true"})).status == 307
+    line = await browser.ask("GET", "/v1/line", headers=[("Sec-Fetch-Mode", "cors")])
+    assert (line.status, line.json()["code"]) == (503, "not_leader"), "a page cannot follow to another address"
+    await follower.catch_up()
+    assert (await browser.ask("DELETE", "/v1/session", csrf="wrong")).status == 403
+    assert (await browser.ask("DELETE", "/v1/session")).status == 200
+    assert (await browser.ask("GET", "/v1/live")).status == 401
+
+
+async def test_a_session_of_a_standby_ends_with_the_token():
+    leading = MemoryService()
+    token = leading.user("ann", (Role.VIEWER, ""))
+    follower = Follower(leading.journal, leading.lookup)
+    browser = Browser(make_app(follower))
+    await browser.sign_in(token=token)
+    leading.do_accounts("root", [TokenRevoked(leading.now_ms(), token.split("_")[1])])
+    await follower.catch_up()
+    answer = await browser.ask("GET", "/v1/live")
+    assert (answer.status, answer.json()["code"]) == (401, "session_over")
+    assert (await browser.sign_in(code="x" * 43)).json()["code"] == "not_leader"
+
+
 @pytest.mark.parametrize(
     ("method", "path", "here"),
     [
@@ -85,6 +123,7 @@ async def test_health_tells_who_leads():
         ("GET", "/v1/jobs/7", True),
         ("GET", "/v1/events", True),
         ("GET", "/v1/health", True),
+        ("POST", "/v1/session", True),
         ("GET", "/v1/jobs/7/why", False),
         ("GET", "/v1/jobs/7/logs", False),
         ("POST", "/v1/jobs", False),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -169,6 +171,32 @@ class TestStream:
             await site.submit()
             assert await messages(one, 1) == await messages(two, 1)
             assert len(made) == 1
+
+    async def test_many_viewers_with_different_rights_leave_time_for_the_rest(self, site, monkeypatch):
+        """However many channels there are, together they use a part of the time of the event loop."""
+        made: list[float] = []
+        real = page._moment
+
+        async def slow(request: Any) -> Any:
+            until = time.thread_time() + 0.005
+            while time.thread_time() < until:
+                pass
+            made.append(time.monotonic())
+            return await real(request)
+
+        people = [site.service.user(f"u{n}", (Role.VIEWER, "team")) for n in range(12)]
+        async with AsyncExitStack() as open_streams:
+            for token in people:
+                stream = await open_streams.enter_async_context(Stream(site.app, "/v1/live?follow=true", token))
+                await messages(stream, 2)
+            monkeypatch.setattr(page, "_moment", slow)
+            began = time.monotonic()
+            while time.monotonic() < began + 1.0:
+                await site.submit()
+                await asyncio.sleep(0.01)
+            late = [at for at in made if at > began]
+            assert late, "changes are still sent"
+            assert len(late) * 0.005 <= 0.3 * (time.monotonic() - began) + 0.01
 
     async def test_readers_start_again_when_rights_grow(self, site):
         """No reader goes on with what another in the same channel may see now."""

@@ -100,6 +100,8 @@ class Redirect:
 
 
 def is_answered_here(method: str, path: str) -> bool:
+    if path == "/v1/session":
+        return True  # a standby has sessions of its own
     return method in ("GET", "HEAD", "OPTIONS") and not _NEEDS_LEADER.fullmatch(path)
 
 
@@ -112,6 +114,9 @@ def _elsewhere(leader: str, scope: Scope) -> ApiError:
     if not leader:
         hint = "another server takes over in a few seconds: try again"
         return ApiError(503, "no_leader", "there is no leader at present", hint, headers=_WAIT)
+    if any(name == b"sec-fetch-mode" for name, _ in scope["headers"]):  # a page may not read from another address
+        where_to = f"open the dashboard of the leader: {leader}/"
+        return ApiError(503, "not_leader", "this server is a standby, and this needs the leader", where_to)
     target = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
     query = scope["query_string"].decode("latin-1")
     where = f"{leader}{target}" + (f"?{query}" if query else "")

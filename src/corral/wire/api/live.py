@@ -118,6 +118,7 @@ class LiveView(Answer, frozen=True):
     version: str
     overview: ClusterOverview
     leads: bool = True  # whether this server is the leader; a standby cannot change anything
+    leader: str = ""  # the address of the leader, on a standby that knows it
     events: tuple[EventView, ...] = ()
     topology: TopologyView | None = None
     queues: tuple[QueueView, ...] | None = None

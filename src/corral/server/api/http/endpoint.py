@@ -26,7 +26,7 @@ from corral.server.api.http.route import BodyKind, Route, RouteAccess
 from corral.server.api.http.session_cookie import check_csrf, session_token
 from corral.server.api.http.streamed_answers import Streams
 from corral.server.api.http.throttle import LOOPBACK, FailedSignIns, network_of
-from corral.server.auth import Principal, authenticate, is_in_scope, known_token, redacted
+from corral.server.auth import Principal, authenticate, is_alive, is_in_scope, known_token, redacted
 from corral.store.journal import JournalUnusable
 
 log = structlog.get_logger(__name__)
@@ -180,10 +180,13 @@ class Endpoint:
         if not session:
             return self._authenticated(None if stated is None else stated.decode("latin-1"), address)
         shared = self.context.shared
-        who = authenticate(shared.service.accounts, f"Bearer {session}", shared.service.now_ms(), is_cookie=True)
+        accounts, now_ms = shared.service.accounts, shared.service.now_ms()
+        who = shared.sessions.kept(session) or authenticate(accounts, f"Bearer {session}", now_ms, is_cookie=True)
         if isinstance(who, Refusal):
             raise unauthenticated(who)
-        if not shared.sessions.is_in_use(who.token, shared.service.now_ms(), shared.settings.session_idle_ms):
+        if not is_alive(accounts, who, now_ms):
+            raise unauthenticated(Refusal("session_over", "the session has ended", "sign in again"))
+        if not shared.sessions.is_in_use(who.token, now_ms, shared.settings.session_idle_ms):
             raise unauthenticated(Refusal("session_over", "the session was not used for too long", "sign in again"))
         check_csrf(route.method, session, headers)
         return who

@@ -21,7 +21,7 @@ from corral.server.api.http.problems import ApiError, forbidden, not_found, refu
 from corral.server.api.http.rate_limit import Buckets
 from corral.server.api.http.session_cookie import SessionUse
 from corral.server.api.http.settings import ApiSettings
-from corral.server.api.http.shared_views import SharedViews
+from corral.server.api.http.shared_views import Pace, SharedViews
 from corral.server.api.http.throttle import FailedSignIns
 from corral.server.auth import Access, Principal, Verb, authorize, is_alive, may_somewhere
 from corral.server.loop import AccountCommand, Command, FleetCommand
@@ -33,6 +33,7 @@ from corral.wire.api.jobs import ChangeAnswer
 T = TypeVar("T")
 
 _FIRST_THREADS = 2
+_LIVE_PART = 0.25  # of the time of the event loop, for all changes that are sent to pages
 _REFUSALS_PER_S, _REFUSALS_BURST = 0.1, 20
 
 
@@ -133,6 +134,7 @@ class Shared:
         self.owners: dict[str, tuple[str, str]] = {}  # job -> queue and user, of jobs that are no longer in the state
         self.channels: dict[Hashable, Any] = {}  # of viewers with the same rights, see ``handlers.live``
         self.ground_plan: Any = None  # the last map, see ``handlers.live``
+        self.live_pace = Pace(_LIVE_PART)  # of these channels
 
     async def look(self, call: Callable[..., T], *about: Any) -> T:
         """Call something that may be slow, in a reader thread."""

@@ -1,7 +1,7 @@
 """Sessions of browsers: the cookie, the protection against requests of other sites, and when each was last used.
 
-A session is a token of its own (``core.accounts``) whose secret is only in a cookie that scripts cannot read. Knows
-headers and times, not users or rights.
+A session is a token of its own (``core.accounts``) whose secret is only in a cookie that scripts cannot read. A standby
+cannot record one: it keeps its sessions in memory, and they end when it does. Knows headers and times, not rights.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 import hmac
 import secrets
 
+from msgspec.structs import replace
+
 from corral.server.api.http.problems import ApiError
-from corral.server.auth import csrf_of
+from corral.server.auth import Principal, csrf_of, digest_of
 
 CSRF_HEADER = b"corral-csrf"
 _NAME = "corral_session"
@@ -51,12 +53,13 @@ def check_csrf(method: str, token: str, headers: dict[bytes, bytes]) -> None:
 
 
 class SessionUse:
-    """When each session was last used, and codes for signing in. In memory: after a restart no session has been
-    idle, and codes are void."""
+    """When each session was last used, codes for signing in, and sessions of a standby. In memory: after a restart no
+    session has been idle, and the others are void."""
 
     def __init__(self) -> None:
         self._used_ms: dict[str, int] = {}
         self._codes: dict[str, tuple[str, int]] = {}  # code -> the token of its user, when it expires
+        self._here: dict[str, Principal] = {}  # digest -> sessions of a standby, which cannot record any
 
     def is_in_use(self, session: str, now_ms: int, idle_ms_max: int) -> bool:
         """Whether it was used recently; if so, it is used now."""
@@ -68,6 +71,18 @@ class SessionUse:
             del self._used_ms[next(iter(self._used_ms))]
         self._used_ms[session] = now_ms
         return True
+
+    def keep(self, token: str, who: Principal) -> None:
+        """A session that only this server knows, with the rights of the token it was signed in with."""
+        while len(self._here) >= _CODES_MAX:
+            del self._here[next(iter(self._here))]
+        self._here[digest_of(token)] = replace(who, is_session=True)
+
+    def kept(self, token: str) -> Principal | None:
+        return self._here.get(digest_of(token)) if self._here else None
+
+    def drop(self, token: str) -> None:
+        self._here.pop(digest_of(token), None)
 
     def new_code(self, token: str, now_ms: int, expires_ms: int) -> str:
         """A code that stands for this token, once."""

@@ -55,6 +55,26 @@ class SharedViews:
             yield
 
 
+class Pace:
+    """For work that many need again and again: one at a time, and all of it together at most this part of the time of
+    the event loop, however many need it. What more is needed comes later, in turn."""
+
+    def __init__(self, part: float) -> None:
+        self._pauses = 1 / part - 1  # the pause after each turn, in times that it took
+        self._turn = asyncio.Lock()
+        self._free_s = 0.0
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        async with self._turn:
+            await asyncio.sleep(max(0.0, self._free_s - time.monotonic()))
+            began = time.thread_time()
+            try:
+                yield
+            finally:
+                self._free_s = time.monotonic() + self._pauses * (time.thread_time() - began)
+
+
 async def in_steps(items: Iterable[T]) -> AsyncIterator[T]:
     """Yield the items; whenever a step has taken too long, let the event loop run other tasks."""
     began = time.perf_counter()

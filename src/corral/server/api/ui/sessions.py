@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from corral.core.accounts import commands
 from corral.core.intake.refusal import Refusal
 from corral.server.api.http.problems import ApiError, unauthenticated
@@ -25,6 +27,9 @@ async def sign_in(request: ApiRequest) -> Reply:
     drawn, name = new_token(), _browser(request.header(b"user-agent"))
     if isinstance(wrong := may_mint(who, who.scope, expires_ms), Refusal):
         raise ApiError(403, wrong.code, wrong.why, wrong.hint)
+    if not service.leads:
+        request.shared.sessions.keep(drawn.text, structs.replace(who, expires_ms=expires_ms))
+        return _signed_in(request, drawn.text, who.token, who.user, expires_ms)
     answer = await service.change_accounts(
         who.user,
         lambda accounts, at_ms: commands.issue_token(
@@ -33,13 +38,20 @@ async def sign_in(request: ApiRequest) -> Reply:
     )
     if isinstance(answer, Refusal):
         raise ApiError(409, answer.code, answer.why, answer.hint)
-    view = SessionView(id=drawn.id, user=who.user, csrf=_csrf(drawn.text), expires_ms=expires_ms)
-    cookie = set_cookie(request.headers, drawn.text, (expires_ms - now_ms) // 1000, request.is_secure)
-    return Content(encode_json(view), JSON, (cookie,))
+    return _signed_in(request, drawn.text, drawn.id, who.user, expires_ms)
+
+
+def _signed_in(request: ApiRequest, token: str, session: str, user: str, expires_ms: int) -> Content:
+    view = SessionView(id=session, user=user, csrf=_csrf(token), expires_ms=expires_ms)
+    lasts_s = (expires_ms - request.service.now_ms()) // 1000
+    return Content(encode_json(view), JSON, (set_cookie(request.headers, token, lasts_s, request.is_secure),))
 
 
 def _by_code(request: ApiRequest) -> Principal:
     service = request.service
+    if not service.leads:
+        why = "this server is a standby, and the code is known to the leader only"
+        raise ApiError(503, "not_leader", why, "open the link at the address of the leader, or paste a token here")
     token = request.shared.sessions.redeem(request.body.code, service.now_ms())
     known = service.accounts.tokens.get(token or "")
     who = None if known is None else Principal(known.user, known.id, known.scope, known.expires_ms)
@@ -60,7 +72,12 @@ async def sign_out(request: ApiRequest) -> Reply:
     token = request.principal.token
     if not request.principal.is_session:
         raise ApiError(404, "no_session", "this request has a token, not a session", "revoke it: corral token revoke")
-    done: ChangeAnswer = await request.change_accounts(
+    cookie = session_token(request.headers)
+    if request.shared.sessions.kept(cookie) is not None:
+        request.shared.sessions.drop(cookie)
+        done = ChangeAnswer(seq=request.service.durable_seq)
+        return Content(encode_json(done), JSON, (set_cookie(request.headers, "", 0, request.is_secure),))
+    done = await request.change_accounts(
         lambda accounts, now_ms: commands.revoke_token(accounts, token, now_ms)
     )
     return Content(encode_json(done), JSON, (set_cookie(request.headers, "", 0, request.is_secure),))

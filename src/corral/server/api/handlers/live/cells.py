@@ -25,20 +25,22 @@ NodeWord = Literal["open", "cordoned", "draining", "drained", "sick", "lost"]
 
 
 class GroundPlan(Struct):
-    """All cells, with every job named, by node in the order of the topology."""
+    """All cells, with every job named, by node in the order of the topology; and what is counted from them once for all
+    readers. A cell that has not changed is the same object as before."""
 
     version: int
     cells: dict[str, NodeCell]
+    counts: GpuCounts
+    models: tuple[ModelCounts, ...]
+    measured: tuple[float, tuple[int, int, int]] | None = None  # until when it holds, and what GPUs do
 
-    def counts(self) -> GpuCounts:
-        return _counted(self.cells.values())
 
-    def models(self) -> tuple[ModelCounts, ...]:
-        by_model: dict[str, list[NodeCell]] = {}
-        for cell in self.cells.values():
-            if cell.gpus:
-                by_model.setdefault(cell.model, []).append(cell)
-        return tuple(ModelCounts(model=model, gpus=_counted(cells)) for model, cells in sorted(by_model.items()))
+def _models(all_cells: Iterable[NodeCell]) -> tuple[ModelCounts, ...]:
+    by_model: dict[str, list[NodeCell]] = {}
+    for cell in all_cells:
+        if cell.gpus:
+            by_model.setdefault(cell.model, []).append(cell)
+    return tuple(ModelCounts(model=model, gpus=_counted(cells)) for model, cells in sorted(by_model.items()))
 
 
 def _counted(cells: Iterable[NodeCell]) -> GpuCounts:
@@ -54,9 +56,13 @@ async def ground_plan(request: ApiRequest) -> GroundPlan:
         return known
     state.refresh()
     version = state.version
-    names = [spec.name for spec in state.topology.nodes]
-    cells = {name: _cell(request, name) async for name in in_steps(names) if name in state.nodes}
-    made = shared.ground_plan = GroundPlan(version, cells)
+    before = known.cells if isinstance(known, GroundPlan) else {}
+    cells = dict[str, NodeCell]()
+    async for name in in_steps([spec.name for spec in state.topology.nodes]):
+        if name in state.nodes:
+            cell, old = _cell(request, name), before.get(name)
+            cells[name] = old if old is not None and old == cell else cell
+    made = shared.ground_plan = GroundPlan(version, cells, _counted(cells.values()), _models(cells.values()))
     return made
 
 
@@ -129,22 +135,22 @@ class Sights:
         return replace(cell, jobs=tuple(job if self.sees(job) else "" for job in cell.jobs))
 
 
-def jobs_on(request: ApiRequest, cells: Iterable[NodeCell]) -> dict[str, JobOnMap]:
+async def jobs_on(request: ApiRequest, cells: Iterable[NodeCell]) -> dict[str, JobOnMap]:
     """The jobs that are named in these cells."""
     state, found = request.service.state, dict[str, JobOnMap]()
-    for cell in cells:
-        for number in cell.jobs:
-            job = state.jobs.get(number) if number and number not in found else None
-            if job is not None:
-                gangs = [state.holders[name] for name in job.gangs if name in state.holders]
-                saved = [gang.saved_ms for gang in gangs]
-                found[number] = JobOnMap(
-                    name=job.spec.name,
-                    queue=job.spec.queue,
-                    user=job.user,
-                    started_ms=min((gang.started_ms for gang in gangs if gang.started_ms), default=None),
-                    saved_ms=(min(saved) or None) if saved else None,
-                )
+    numbers = dict.fromkeys(number for cell in cells for number in cell.jobs if number)
+    async for number in in_steps(numbers):
+        job = state.jobs.get(number)
+        if job is not None:
+            gangs = [state.holders[name] for name in job.gangs if name in state.holders]
+            saved = [gang.saved_ms for gang in gangs]
+            found[number] = JobOnMap(
+                name=job.spec.name,
+                queue=job.spec.queue,
+                user=job.user,
+                started_ms=min((gang.started_ms for gang in gangs if gang.started_ms), default=None),
+                saved_ms=(min(saved) or None) if saved else None,
+            )
     return found
 
 
@@ -152,7 +158,7 @@ async def topology_view(request: ApiRequest) -> TopologyView:
     """The map as one reader may see it, with what each GPU does now."""
     plan, sights = await ground_plan(request), Sights(request)
     cells = [sights.shown(cell) async for cell in in_steps(list(plan.cells.values()))]
-    jobs = jobs_on(request, cells)
+    jobs = await jobs_on(request, cells)
     cells = [_with_figures(request, cell) async for cell in in_steps(cells)]
     levels = tuple(request.service.state.settings.levels)
     return TopologyView(at_ms=request.service.now_ms(), levels=levels, nodes=tuple(cells), jobs=jobs)

@@ -2,6 +2,8 @@
 
 A reader who reconnects gets everything again, so a page is never wrong after a broken connection. Readers with the same
 rights share a channel: each change is computed and encoded once, a few times a second at most, and sent to all of them.
+Many channels together take a bounded part of the server's time, so that with many different rights changes come later,
+and submissions do not.
 Every part of a change is an absolute value, never a difference, so that it does no harm to receive one twice.
 """
 
@@ -103,7 +105,7 @@ async def _moment(request: ApiRequest) -> Moment:
         seq=seq,
         at_ms=service.now_ms(),
         cells=cells,
-        jobs=jobs_on(request, cells.values()),
+        jobs=await jobs_on(request, cells.values()),
         overview=overview(request, plan),
         queues=await queue_views(request) if "queues" in parts else None,
     )
@@ -117,6 +119,7 @@ async def _view(request: ApiRequest, moment: Moment) -> LiveView:
         at_ms=moment.at_ms,
         version=corral.__version__,
         leads=request.service.leads,
+        leader="" if request.service.leads else request.service.leader,
         overview=moment.overview,
         events=await _newest(request, max(0, moment.seq - _RECORDS_AT_ONCE), moment.seq),
         topology=TopologyView(at_ms=moment.at_ms, levels=levels, nodes=nodes, jobs=moment.jobs)
@@ -224,9 +227,9 @@ class Channel:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(REFRESH_S):
                             await news.wait()
-                if self._request.shared.closing.is_set() or self._request.rights != self._rights:
-                    break
-                async with self._lock:
+                async with self._request.shared.live_pace.turn(), self._lock:
+                    if self._request.shared.closing.is_set() or self._request.rights != self._rights:
+                        break
                     change = await self._change()
                     seq = change.seq
                     if change != LiveChange(seq=seq, at_ms=change.at_ms):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from itertools import islice
 
@@ -13,6 +14,7 @@ from corral.server.auth import Verb
 from corral.wire.api import AlarmView, ClusterOverview
 
 _ALARMS_SHOWN = 20
+_MEASURED_S = 0.4
 
 
 def overview(request: ApiRequest, plan: GroundPlan) -> ClusterOverview:
@@ -21,8 +23,8 @@ def overview(request: ApiRequest, plan: GroundPlan) -> ClusterOverview:
     alarms = list(islice(_alarms(request, plan), 10 * _ALARMS_SHOWN))
     alarms.sort(key=lambda alarm: alarm.level != "error")
     return ClusterOverview(
-        gpus=plan.counts(),
-        models=plan.models(),
+        gpus=plan.counts,
+        models=plan.models,
         nodes=len(plan.cells),
         nodes_closed=sum(cell.state != "open" for cell in plan.cells.values()),
         gangs_waiting=waiting,
@@ -50,6 +52,13 @@ def _load(request: ApiRequest) -> tuple[int, int, int]:
 
 
 def _utilisation(request: ApiRequest, plan: GroundPlan) -> tuple[int, int, int]:
+    """GPUs that are measured, the sum of what they do, and how many are simulated: at most this old, for all readers."""
+    if plan.measured is None or time.monotonic() > plan.measured[0]:
+        plan.measured = (time.monotonic() + _MEASURED_S, _measured(request, plan))
+    return plan.measured[1]
+
+
+def _measured(request: ApiRequest, plan: GroundPlan) -> tuple[int, int, int]:
     measured = busy = simulated = 0
     now_ms = request.service.now_ms()
     for name in plan.cells:

@@ -1,7 +1,7 @@
 // The frame around every page: navigation, search, the state of the connection, and who is signed in.
 import { html, useEffect, useRef, useState } from "../lib/ui.js";
 import { get, signOut } from "../lib/api.js";
-import { connection, leads, may, me, overview, reopen, version } from "../lib/live.js";
+import { connection, leader, leads, may, me, overview, reopen, version } from "../lib/live.js";
 import { go, jobLink, link, nodeLink, path, queueLink } from "../lib/route.js";
 import { allShortcuts, shortcut } from "../lib/keys.js";
 import { count } from "../lib/format.js";
@@ -84,5 +84,5 @@ export function Shell({ children }) {
     <div class="main"><div class="bar"><button class="plain menu" aria-label="Pages" aria-expanded=${String(open)} onClick=${() => setOpen(!open)}><${Icon} name="menu" /></button>
       <${Search} /><span class="grow"></span><${Connection} /><button class="plain" aria-label=${theme.value === "dark" ? "Light theme" : "Dark theme"} onClick=${toggle}><${Icon} name=${theme.value === "dark" ? "sun" : "moon"} /></button><${Account} /></div>
       <main class="content">${connection.value === "broken" && html`<div class="stack s"><${Notice} level="warning">The connection to the server is broken. What you see may be out of date; the page reconnects by itself. <button class="link" onClick=${reopen}>Try now</button></${Notice}><div></div></div>`}
-      ${!leads.value && html`<${Notice}>This server is a standby: it shows everything and changes nothing.</${Notice}>`}${children}</main></div></div><${Overlays} />`;
+      ${!leads.value && html`<${Notice}>This server is a standby: it shows what is in the record, and changes nothing. Output, figures over time and reasons for waiting are at ${/^https?:\/\//.test(leader.value) ? html`<a href=${`${leader.value}/`}>the leader</a>` : "the leader"}.</${Notice}><div class="gap"></div>`}${children}</main></div></div><${Overlays} />`;
 }
