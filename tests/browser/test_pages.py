@@ -140,6 +140,18 @@ def test_the_output_of_a_job_is_shown_with_its_colours(site, browser):
     tab.page.context.close()
 
 
+def test_the_output_of_one_rank_follows_what_is_written(site, browser):
+    tab = opened(browser, site.live.url, site.tokens["ann"])
+    tab.go("jobs/1/logs")
+    tab.page.get_by_label("Which output").select_option(label="task 0 on here")
+    tab.page.get_by_text("following").wait_for()
+    last = "() => Number([...document.querySelectorAll('.log .line')].at(-1).textContent.split(' ')[1])"
+    began = tab.page.evaluate(last)
+    tab.page.wait_for_function(f"began => ({last})() > began + 2", arg=began)
+    assert not tab.errors
+    tab.page.context.close()
+
+
 def test_a_node_is_drained_and_undrained(site, browser):
     tab = opened(browser, site.live.url, site.tokens["admin"])
     page = tab.page

@@ -249,3 +249,14 @@ class TestLine:
         assert found["nodes"] == ["n0", "n1"]
         assert (await site.get("/v1/search?text=tea"))["queues"] == ["team"]
         assert (await site.get("/v1/search?text=adm"))["users"] == ["admin"]
+
+
+async def test_an_attempt_costs_what_it_really_holds(site):
+    """An elastic job has fewer tasks than it could use."""
+    await site.submit(tasks="1..4", gpus=8)
+    site.service.plan()
+    site.service.time_ms += 3_600_000
+    shown = await site.get("/v1/jobs/1")
+    (attempt,) = shown["history"]
+    assert attempt["gpu_ms"] == 2 * 8 * 3_600_000
+    assert attempt["gpu_ms"] == (await site.get("/v1/usage"))["gpu_ms"]

@@ -107,7 +107,8 @@ class FirstFailureView(Answer, frozen=True):
 
 
 class AttemptView(Answer, frozen=True):
-    """One attempt of one gang, ended or not. ``cause``: why it was preempted; ``beneficiary``: for which gang."""
+    """One attempt of one gang, ended or not. ``cause``: why it was preempted; ``beneficiary``: for which gang.
+    ``gpu_ms``: GPU time that it has held, with the GPUs that it really had."""
 
     gang: str
     attempt: int
@@ -121,6 +122,7 @@ class AttemptView(Answer, frozen=True):
     failure: FailureWord | None = None
     cause: CauseWord | None = None
     beneficiary: str = ""
+    gpu_ms: int = 0
     lost_gpu_ms: int = 0
     first_failure: FirstFailureView | None = None
 

@@ -190,7 +190,8 @@ async def show_job(request: ApiRequest) -> Reply:
     gangs = [
         gang_view(state.gangs[name], live, slow(name)) async for name in in_steps(names) if live and name in state.gangs
     ]
-    history = [attempt_view(each, partial(sees_gang, request)) async for each in in_steps(attempts)]
+    now_ms, sees = request.service.now_ms(), partial(sees_gang, request)
+    history = [attempt_view(each, sees, now_ms) async for each in in_steps(attempts)]
     if not selector.is_whole:
         row = narrowed(row, selector, gangs, history)
     present = await presents(request, (row,), None if selector.is_whole else selector)

@@ -195,11 +195,13 @@ def seat_views(seats: Sequence[Seat]) -> Iterable[SeatView]:
         yield SeatView(task=task, node=seat.node, gpus=slots, slice_mib=seat.slice_mib)
 
 
-def attempt_view(row: AttemptRow, sees: Sees) -> AttemptView:
+def attempt_view(row: AttemptRow, sees: Sees, now_ms: int) -> AttemptView:
     beneficiary = row.beneficiary if not row.beneficiary or sees(row.beneficiary) else HIDDEN_GANG
     first = row.first_failure
     first_view = None if first is None else copy_fields(FirstFailureView, first)
-    return copy_fields(AttemptView, row, beneficiary=beneficiary, first_failure=first_view)
+    held_ms = max(0, (now_ms if row.ended_ms is None else row.ended_ms) - row.placed_ms)
+    gpu_ms = row.gpu_milli * held_ms // 1000
+    return copy_fields(AttemptView, row, beneficiary=beneficiary, first_failure=first_view, gpu_ms=gpu_ms)
 
 
 # ---- reasons ---------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 import { html, useEffect, useState } from "../lib/ui.js";
 import { get, part } from "../lib/api.js";
 import { may, nodes, onJobs } from "../lib/live.js";
-import { count, hours, mib, now, percent, plural, span, value } from "../lib/format.js";
+import { count, hours, mib, now, percent, plural, serverNow, span, value } from "../lib/format.js";
 import { go, jobLink, link, nodeLink, params, path, queueLink, setParams } from "../lib/route.js";
 import { Empty, Facts, GpuRow, Head, Notice, Panel, ProblemNotice, State, Switch, Tabs, Time } from "../parts/basics.js";
 import { Chart, ChartKey, RANGES, useSeries } from "../parts/chart.js";
@@ -19,7 +19,7 @@ function useJob(id) {
   const [job, setJob] = useState(null), [problem, setProblem] = useState(null);
   useEffect(() => {
     let over = false, timer = 0;
-    const read = () => get(`jobs/${part(id)}`).then(found => { if (!over) { setJob(found); setProblem(null); } }).catch(found => { if (!over) setProblem(found); });
+    const read = () => get(`jobs/${part(id)}`).then(found => { if (!over) { setJob({ ...found, read_ms: serverNow() }); setProblem(null); } }).catch(found => { if (!over) setProblem(found); });
     read();
     const undo = onJobs((jobs, more) => { if (more || jobs.some(each => each.id === id)) { clearTimeout(timer); timer = setTimeout(read, 200); } });
     return () => { over = true; clearTimeout(timer); undo(); };
@@ -45,7 +45,7 @@ export default function JobPage() {
 
 function JobOverview({ job }) {
   const isOver = ENDED.includes(job.state), run = job.started_ms ? (job.ended_ms ?? now.value) - job.started_ms : null;
-  const cost = job.history.reduce((sum, each) => sum + (each.placed_ms ? ((each.ended_ms ?? now.value) - each.placed_ms) * gpusOf(job, each) : 0), 0), lost = job.history.reduce((sum, each) => sum + each.lost_gpu_ms, 0);
+  const cost = job.history.reduce((sum, each) => sum + each.gpu_ms + (each.ended_ms === null ? Math.max(0, now.value - job.read_ms) * gpusNow(job, each) : 0), 0), lost = job.history.reduce((sum, each) => sum + each.lost_gpu_ms, 0);
   const failed = [...job.history].reverse().find(each => each.first_failure);
   const slow = job.gangs.flatMap(gang => gang.slow_ranks);
   return html`<div class="stack">
@@ -56,7 +56,8 @@ function JobOverview({ job }) {
       job.time_limit_ms && ["Time limit", html`${span(job.time_limit_ms)}${run !== null && !isOver ? html` <span class="dim">(${percent((100 * run) / job.time_limit_ms)} used)</span>` : ""}`], ["Cost", `${hours(cost)} GPU-hours`], ["Lost", lost ? `${hours(lost)} GPU-hours` : "nothing"], ["Attempts", count(job.attempts)], isOver && ["Exit code", job.exit_code ?? "–"], ["Checkpoints", job.checkpoints ? lastSave(job) : "not saved"], job.after.length > 0 && ["After", job.after.map(each => html`<a href=${jobLink(each.replace(/\D.*$/, ""))}>${each}</a> `)]]} /><div class="gap"></div><h3>Command</h3><pre>${job.command.join(" ")}</pre></${Panel}>
     <${Timeline} job=${job} /><${Placement} job=${job} /></div>`;
 }
-const gpusOf = (job, attempt) => { const gang = job.gangs.find(each => each.id === attempt.gang); return gang ? gang.gpus : Math.max(1, Math.round(job.gpus / Math.max(1, job.counts?.total || 1))); };
+// The server says what each attempt has held; what it holds since then is added with the GPUs that it has now.
+const gpusNow = (job, attempt) => job.gangs.find(each => each.id === attempt.gang)?.gpus ?? 0;
 const lastSave = job => { const steps = job.gangs.map(gang => gang.saved_step).filter(step => step !== null); return steps.length ? `step ${count(Math.min(...steps))}` : "none yet"; };
 
 function Timeline({ job }) {

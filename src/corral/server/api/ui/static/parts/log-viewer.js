@@ -5,6 +5,7 @@ import { address, part, Problem, raw } from "../lib/api.js";
 import { bytes, clock, count } from "../lib/format.js";
 import { pieces, plainText } from "../lib/ansi.js";
 import { Empty, ProblemNotice, Switch } from "./basics.js";
+import { toast } from "./dialog.js";
 
 const LINE = 18, TAIL = 1000, TAIL_MAX = 10000, LINES_MAX = 20000, CHUNK = 262144, LENGTH_MAX = 4000;
 const WRONG = /\b(error|exception|traceback|fatal|failed|panic|out of memory|nan loss|segmentation fault|killed)\b/i;
@@ -66,39 +67,48 @@ function useOutput(job, stream, tail, attempt, active) {
   return state;
 }
 
-// One stream of one task, by bytes: any part of a log of any size. Keeps only what is near.
+// Lines that end in the middle of a line, where a part was read, are continued by the next part.
+function joined(before, after, isOpen) {
+  if (!isOpen || !before.length || !after.length) return [...before, ...after];
+  const last = before[before.length - 1];
+  return [...before.slice(0, -1), { ...last, text: (last.text + after[0].text).slice(0, LENGTH_MAX) }, ...after.slice(1)];
+}
+
+// One stream of one task, by bytes: any part of a log of any size. Keeps only what is near; at the end of the log it
+// follows what is written.
 function useTask(job, task, active) {
-  const [state, setState] = useState({ lines: [], first: 0, next: 0, end: 0, loading: true, problem: null });
+  const [state, setState] = useState({ lines: [], first: 0, next: 0, isOpen: false, over: false, atEnd: false, loading: true, problem: null });
   const here = useRef(state);
   here.current = state;
   const read = async (offset, limit) => {
     const params = { gang: task.gang, task: task.task, stream: task.stream, limit, ...(offset < 0 ? { tail: -offset } : { offset }) };
     const answer = await raw("GET", `jobs/${part(job)}/logs`, params);
-    const text = await answer.text();
-    return { text, from: Number(answer.headers.get("Corral-Log-Offset")), next: Number(answer.headers.get("Corral-Log-Next")), over: answer.headers.get("Corral-Log-Over") === "true" };
+    const text = await answer.text(), next = Number(answer.headers.get("Corral-Log-Next"));
+    return { text, lines: text ? toLines(text, "", task.stream, 0) : [], isOpen: Boolean(text) && !text.endsWith("\n"), from: Number(answer.headers.get("Corral-Log-Offset")), next, over: answer.headers.get("Corral-Log-Over") === "true" };
   };
-  const put = found => setState({ lines: toLines(found.text, "", task.stream, 0), first: found.from, next: found.next, end: Math.max(found.next, here.current.end), loading: false, problem: null });
+  const put = (found, atEnd) => setState({ lines: found.lines, first: found.from, next: found.next, isOpen: found.isOpen, over: found.over, atEnd, loading: false, problem: null });
   const guarded = run => async (...about) => { setState({ ...here.current, loading: true }); try { await run(...about); } catch (problem) { setState({ ...here.current, loading: false, problem: problem instanceof Problem ? problem : null }); } };
+  const later = async () => {
+    const before = here.current, found = await read(before.next, CHUNK);
+    if (here.current.next !== before.next) return; // another part was read meanwhile
+    setState({ ...here.current, lines: joined(before.lines, found.lines, before.isOpen).slice(-LINES_MAX), next: found.next, isOpen: found.text ? found.isOpen : before.isOpen, over: found.over, atEnd: found.text.length < CHUNK / 4, loading: false, problem: null });
+  };
   const api = {
-    last: guarded(async () => put(await read(-CHUNK, CHUNK))),
-    at: guarded(async offset => put(await read(Math.max(0, offset), CHUNK))),
+    last: guarded(async () => put(await read(-CHUNK, CHUNK), true)),
+    at: guarded(async offset => put(await read(Math.max(0, offset), CHUNK), false)),
     earlier: guarded(async () => {
       const before = here.current, from = Math.max(0, before.first - CHUNK);
       if (from === before.first) { setState({ ...before, loading: false }); return; }
       const found = await read(from, before.first - from);
-      setState({ ...before, lines: [...toLines(found.text, "", task.stream, 0), ...before.lines].slice(0, LINES_MAX), first: found.from, loading: false });
+      setState({ ...before, lines: joined(found.lines, before.lines, found.isOpen).slice(0, LINES_MAX), first: found.from, atEnd: false, loading: false });
     }),
-    later: guarded(async () => {
-      const before = here.current, found = await read(before.next, CHUNK);
-      setState({ ...before, lines: found.text ? [...before.lines, ...toLines(found.text, "", task.stream, 0)].slice(-LINES_MAX) : before.lines, next: found.next, end: Math.max(before.end, found.next), loading: false });
-    }),
-    // Look for a text from here on, part by part, until it is found or the log ends.
-    find: async (text, stop, tell) => {
-      let offset = here.current.next;
+    later: guarded(later),
+    // Look from a place on, part by part, until `where(text)` gives an index, or the log ends.
+    find: async (offset, where, stop, tell) => {
       while (!stop.aborted) {
-        const found = await read(offset, 1 << 20);
+        const found = await read(offset, 1 << 20), at = where(found.text);
         tell(found.next);
-        if (found.text.toLowerCase().includes(text)) { const at = found.text.toLowerCase().indexOf(text); put(await read(Math.max(0, found.from + at - 4096), CHUNK)); return true; }
+        if (at >= 0) { put(await read(Math.max(0, found.from + bytesOf(found.text.slice(0, at)) - 4096), CHUNK), false); return true; }
         if (found.next <= offset) return false;
         offset = found.next;
         await new Promise(next => setTimeout(next));
@@ -107,8 +117,14 @@ function useTask(job, task, active) {
     },
   };
   useEffect(() => { if (active) api.last(); }, [job, task.gang, task.task, task.stream, active]);
+  useEffect(() => {
+    if (!active) return undefined;
+    const timer = setInterval(() => { const now = here.current; if (now.atEnd && !now.over && !now.loading && !document.hidden) later().catch(() => {}); }, 1000);
+    return () => clearInterval(timer);
+  }, [job, task.gang, task.task, task.stream, active]);
   return [state, api];
 }
+const encoder = new TextEncoder(), bytesOf = text => encoder.encode(text).length;
 
 // ---- how they are shown ----
 
@@ -133,7 +149,7 @@ function Lines({ lines, query, wanted, showWho, isLive, label }) {
 }
 
 export function LogViewer({ job, tasks, isOver }) {
-  const [which, setWhich] = useState("all"), [stream, setStream] = useState(""), [tail, setTail] = useState(TAIL), [query, setQuery] = useState(""), [wanted, setWanted] = useState(null), [looking, setLooking] = useState(null);
+  const [which, setWhich] = useState("all"), [stream, setStream] = useState(""), [tail, setTail] = useState(TAIL), [query, setQuery] = useState(""), [wanted, setWanted] = useState(null), [jump, setJump] = useState(null), [looking, setLooking] = useState(null);
   const task = which === "all" ? { gang: "", task: 0, stream: "stdout" } : { ...tasks[Number(which)], stream: stream || "stdout" };
   const output = useOutput(job, stream, tail, 0, which === "all");
   const [part_, reader] = useTask(job, task, which !== "all");
@@ -141,8 +157,22 @@ export function LogViewer({ job, tasks, isOver }) {
   const hits = useMemo(() => (text ? lines.flatMap((line, n) => (plainText(line.text).toLowerCase().includes(text) ? [n] : [])) : []), [lines, text]);
   useEffect(() => { setWanted(null); }, [which, stream, text]);
   const next = step => { if (!hits.length) { if (!isAll && text && step > 0) findOn(); return; } const at = hits.findIndex(each => each >= (wanted ?? -1) + (step > 0 ? 1 : 0)); setWanted(step > 0 ? hits[at < 0 ? 0 : at] : hits[(hits.findIndex(each => each === wanted) - 1 + hits.length) % hits.length]); };
-  const findOn = async () => { const stop = new AbortController(); setLooking({ stop, at: 0 }); const found = await reader.find(text, stop.signal, at => setLooking({ stop, at })).catch(() => false); setLooking(null); if (!found) setWanted(null); };
-  const firstError = () => { const at = lines.findIndex(line => WRONG.test(plainText(line.text))); setWanted(at < 0 ? null : at); };
+  const look = async (offset, where, jump) => {
+    const stop = new AbortController();
+    setLooking({ stop, at: offset });
+    const found = await reader.find(offset, where, stop.signal, at => setLooking({ stop, at })).catch(() => false);
+    setLooking(null);
+    if (found) setJump(() => jump); else if (!stop.signal.aborted) toast("Not found up to the end of the log.", "info");
+  };
+  const isHit = line => plainText(line.text).toLowerCase().includes(text), isWrong = line => WRONG.test(plainText(line.text));
+  const findOn = () => look(part_.next, found => found.toLowerCase().indexOf(text), isHit);
+  const firstError = () => {
+    if (!isAll && part_.first > 0) { look(0, found => found.search(WRONG), isWrong); return; }
+    const at = lines.findIndex(isWrong);
+    if (at >= 0) setWanted(at); else if (isAll || part_.atEnd) toast(isAll && lines.length >= tail ? "No error in the lines shown; there are earlier lines, and each rank has its whole log." : "No line looks like an error.", "info"); else look(part_.next, found => found.search(WRONG), isWrong);
+  };
+  // Where a search has led to: the first such line of what was read for it.
+  useEffect(() => { if (jump) { const at = lines.findIndex(jump); setJump(null); setWanted(at < 0 ? null : at); } }, [jump, lines]);
   const download = isAll ? address(`jobs/${part(job)}/logs`, { stream: stream || "stdout", limit: 16777216 }) : address(`jobs/${part(job)}/logs`, { gang: task.gang, task: task.task, stream: task.stream, limit: 16777216 });
   return html`<div class="log"><div class="tools no-print">
     <select aria-label="Which output" value=${which} onChange=${event => setWhich(event.target.value)}><option value="all">All ranks, by time</option>${tasks.map((each, n) => html`<option value=${String(n)}>${each.title}</option>`)}</select>
@@ -153,6 +183,6 @@ export function LogViewer({ job, tasks, isOver }) {
     ${isAll ? html`${lines.length >= tail && tail < TAIL_MAX && html`<button class="small" onClick=${() => setTail(Math.min(TAIL_MAX, tail * 4))}>Earlier lines</button>`}` : html`<button class="small" onClick=${() => reader.at(0)}>Start</button><button class="small" disabled=${!part_.first} onClick=${reader.earlier}>Earlier</button><button class="small" onClick=${reader.later}>Later</button><button class="small" onClick=${reader.last}>End</button>`}
     <a class="button small" href=${download.href} download=${`job-${job}.log`}>Download</a></div>
     <${ProblemNotice} problem=${shown.problem} />
-    ${lines.length ? html`<${Lines} lines=${lines} query=${text} wanted=${wanted} showWho=${isAll && new Set(lines.slice(-2000).map(line => line.who + line.stream)).size > 1} isLive=${isAll && !isOver} label="Output of job ${job}" />` : html`<${Empty} title=${shown.loading ? "Loading…" : "No output"}>${!shown.loading && "What the job writes appears here as it is written."}</${Empty}>`}
-    <div class="tools dim" style=${{ borderTop: "1px solid var(--line)", borderBottom: 0, fontSize: "13px" }} role="status">${count(lines.length)} lines${isAll ? (output.over ? ", complete" : lines.length ? ", following" : "") : ` · bytes ${count(part_.first)}–${count(part_.next)}`}</div></div>`;
+    ${lines.length ? html`<${Lines} lines=${lines} query=${text} wanted=${wanted} showWho=${isAll && new Set(lines.slice(-2000).map(line => line.who + line.stream)).size > 1} isLive=${isAll ? !isOver : part_.atEnd && !part_.over} label="Output of job ${job}" />` : html`<${Empty} title=${shown.loading ? "Loading…" : "No output"}>${!shown.loading && "What the job writes appears here as it is written."}</${Empty}>`}
+    <div class="tools dim" style=${{ borderTop: "1px solid var(--line)", borderBottom: 0, fontSize: "13px" }} role="status">${count(lines.length)} lines${isAll ? (output.over ? ", complete" : lines.length ? ", following" : "") : ` · bytes ${count(part_.first)}–${count(part_.next)}${part_.over && part_.atEnd ? ", complete" : part_.atEnd ? ", following" : ""}`}</div></div>`;
 }
