@@ -55,7 +55,7 @@ def test_a_job_is_submitted_watched_and_cancelled(site, browser):
     page.get_by_label("Name", exact=True).fill("from-the-form")
     page.get_by_label("Command").fill("sleep 60")
     page.locator(".form select").select_option("research")
-    page.wait_for_function("document.querySelector('.editor textarea').value.includes('command: sleep 60')")
+    page.wait_for_function("() => document.querySelector('.editor textarea').value.includes('command: sleep 60')")
     page.get_by_role("button", name="Try it: dry run").click()
     page.get_by_text("What would happen").wait_for()
     page.get_by_role("button", name="Submit", exact=True).click()
@@ -64,6 +64,28 @@ def test_a_job_is_submitted_watched_and_cancelled(site, browser):
     page.get_by_text("1 job will be stopped").wait_for()
     page.get_by_role("button", name="Cancel 1 job").click()
     page.locator(".head .state", has_text="cancelled").wait_for()
+    assert not tab.errors
+    page.context.close()
+
+
+def test_a_job_file_is_kept_as_a_template(site, browser):
+    tab = opened(browser, site.live.url, site.tokens["ann"])
+    page = tab.page
+    tab.go("submit")
+    page.fill(".editor textarea", "name: kept-for-later\ncommand: 'true'\n")
+    page.get_by_role("button", name="Save as…").click()
+    dialog = page.get_by_role("dialog")
+    assert dialog.get_by_text("For all users").count() == 0, "ann may not change templates of the site"
+    dialog.get_by_label("Name").fill("mine")
+    dialog.get_by_role("button", name="Save").click()
+    page.get_by_text("Template mine was saved").wait_for()
+    page.reload()
+    page.locator("main h1").wait_for()
+    page.get_by_label("Begin with a template").select_option(label="mine")
+    page.wait_for_function("() => document.querySelector('.form input').value === 'kept-for-later'")
+    page.get_by_role("button", name="Remove…").click()
+    page.get_by_role("dialog").get_by_role("button", name="Remove").click()
+    page.get_by_text("The template was removed").wait_for()
     assert not tab.errors
     page.context.close()
 

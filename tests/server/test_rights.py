@@ -192,6 +192,11 @@ POST   /v1/session                -           422  422    422    422    422  422
 GET    /v1/session                -           401  404    404    404    404  404      404
 DELETE /v1/session                -           401  404    404    404    404  404      404
 POST   /v1/session-codes          -           401  201    201    201    201  201      201
+GET    /v1/templates              -           401  403    403    200    200  200      200
+PUT    /v1/templates/mine         CHECK       401  403    403    200    200  200      200
+PUT    /v1/templates/all?site=true CHECK      401  403    403    403    403  200      200
+DELETE /v1/templates/hers         -           401  403    403    200    404  404      404
+DELETE /v1/templates/common?site=true -       401  403    403    403    403  200      200
 GET    /                          -           200  200    200    200    200  200      200
 GET    /ui/none/app.js            -           404  404    404    404    404  404      404
 GET    /v1/health                 -           200  200    200    200    200  200      200
@@ -286,6 +291,9 @@ class Place:
         now_ms = service.now_ms()
         service.do_accounts("root", [a.SecretSet(now_ms, "mine", "org/a")])
         service.do_accounts("root", [a.SecretSet(now_ms, "covert-key", "org/covert")])
+        service.do_accounts("root", [a.TemplateSet(now_ms, "hers", "member", "command: true\n")])
+        service.do_accounts("root", [a.TemplateSet(now_ms, "common", "", "command: true\n")])
+        service.do_accounts("root", [a.TemplateSet(now_ms, "covert-template", "stranger", "name: covert-text\n")])
         service.batches[0].put("embed", "member", BatchQueueBody(str(JOB["queue"]), "embed:embed"))
         service.batches[0].put("covert", "stranger", BatchQueueBody("org/covert", "embed:embed"))
         service.do_fleets("root", [FleetSet(now_ms, FleetSpec(name="gpu", kind="slurm"), "operator", "c0ffee")])

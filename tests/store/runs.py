@@ -61,6 +61,9 @@ ACCOUNT_EVENTS: tuple[a.AccountEvent, ...] = (
     a.SignedIn(1_015, "ann", "company", "s-1", "d1ge57", 9_000_000),
     a.SignInRefused(1_016, "company", "s-2", "bob", "no rule of this site gives a role to bob"),
     a.TokensExpired(1_014, ("t3", "t4")),
+    a.TemplateSet(1_017, "finetune", "ann", "command: python train.py\n"),
+    a.TemplateSet(1_018, "site-wide", "", "command: python eval.py\n"),
+    a.TemplateRemoved(1_019, "site-wide", ""),
 )
 
 _SHAPE = fl.NodeShape((Gpu("SIM-0", "H100", 81_920),), (("cpu_milli", 8_000),))

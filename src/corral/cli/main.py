@@ -65,6 +65,7 @@ NOUNS = {
     "user": "corral.cli.accounts.user:user",
     "token": "corral.cli.accounts.token:token",
     "secret": "corral.cli.accounts.secret:secret",
+    "template": "corral.cli.accounts.template:template",
     "open": "corral.cli.cluster.open:open_dashboard",
     "login": "corral.cli.accounts.login:login",
     "logout": "corral.cli.accounts.login:logout",
@@ -88,7 +89,7 @@ NOUNS = {
 @click.command_panel("Inside jobs", commands=["step", "exec", "shell"])
 @click.command_panel("Change jobs", commands=["cancel", "hold", "release", "requeue", "priority"])
 @click.command_panel("Cluster", commands=["open", "queue", "node", "map", "fleet", "events", "usage"])
-@click.command_panel("People", commands=["login", "logout", "user", "token", "secret", "whoami"])
+@click.command_panel("People", commands=["login", "logout", "user", "token", "secret", "template", "whoami"])
 @click.command_panel("Server", commands=["up", "down", "doctor", "db", "config"])
 @click.command_panel("Other", commands=["sim", "testbed", "agent", "pilot", "completion", "version"])
 @click.version_option(__version__, "-V", "--version", prog_name="corral", message="%(prog)s %(version)s")

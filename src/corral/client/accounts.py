@@ -21,6 +21,8 @@ from corral.wire.api.accounts import (
     SignedInView,
     SignInView,
     SignOutBody,
+    TemplateBody,
+    TemplateList,
     TokenBody,
     TokenList,
     TokenMade,
@@ -94,6 +96,21 @@ class AccountCalls:
     def revoke_token(self, token: str) -> ApiCall[ChangeAnswer]:
         """Revoke a token by its id."""
         return ApiCall("DELETE", path("tokens", token), ChangeAnswer)
+
+    @call
+    def templates(self) -> ApiCall[TemplateList]:
+        """Job files to begin with, of the site and of the user."""
+        return ApiCall("GET", path("templates"), TemplateList)
+
+    @call
+    def set_template(self, name: str, text: str, *, site: bool = False) -> ApiCall[ChangeAnswer]:
+        """Store a job file to begin with; ``site``: for all users."""
+        return ApiCall("PUT", path("templates", name), ChangeAnswer, {"site": site}, TemplateBody(text=text))
+
+    @call
+    def remove_template(self, name: str, *, site: bool = False) -> ApiCall[ChangeAnswer]:
+        """Remove a template."""
+        return ApiCall("DELETE", path("templates", name), ChangeAnswer, {"site": site})
 
     @call
     def secrets(self) -> ApiCall[SecretList]:

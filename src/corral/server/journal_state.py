@@ -12,7 +12,7 @@ from typing import TypeGuard, cast, get_args
 import msgspec
 from msgspec import Struct, structs
 
-from corral.core.accounts.accounts import AccountEvent, Accounts, Role, Token, User
+from corral.core.accounts.accounts import AccountEvent, Accounts, JobTemplate, Role, Token, User
 from corral.core.apply import apply
 from corral.core.events import Event, JobSubmitted
 from corral.core.fleets.fleets import Fleet, FleetEvent, Fleets
@@ -45,6 +45,7 @@ class _Packed(Struct, frozen=True, gc=False):
     farewell: tuple[int, int] = (0, 0)
     given_roles: list[tuple[str, str, Role, str]] = []  # those of identity providers, and of which
     proofs: dict[str, int] = {}
+    templates: list[JobTemplate] = []
 
 
 class JournalState:
@@ -99,6 +100,7 @@ class JournalState:
             self.fleets.farewell,
             given,
             accounts.proofs,
+            list(accounts.templates.values()),
         )
         return zlib.compress(msgspec.json.encode(packed), 1)
 
@@ -114,6 +116,7 @@ class JournalState:
         accounts.proofs = packed.proofs
         accounts.tokens = {token.id: token for token in packed.tokens}
         accounts.secrets = {(queue, name): at_ms for queue, name, at_ms in packed.secrets}
+        accounts.templates = {(each.user, each.name): each for each in packed.templates}
         fleets = Fleets()
         fleets.fleets = {fleet.spec.name: fleet for fleet in packed.fleets}
         fleets.by_node = {pilot: name for name, fleet in fleets.fleets.items() for pilot in fleet.pilots}

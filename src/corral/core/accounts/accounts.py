@@ -92,6 +92,19 @@ class SecretRemoved(_Event, frozen=True, gc=False, tag=True):
     queue: str
 
 
+class TemplateSet(_Event, frozen=True, gc=False, tag=True):
+    """A job file was stored under a name, to begin new jobs with. ``user``: whose it is; empty: for all users."""
+
+    template: str
+    user: str
+    text: str
+
+
+class TemplateRemoved(_Event, frozen=True, gc=False, tag=True):
+    template: str
+    user: str
+
+
 class UserLinked(_Event, frozen=True, gc=False, tag=True):
     """From now on the user signs in with this identity provider. ``subject``: the provider's name for the person;
     empty: the first one that signs in with this user name."""
@@ -152,6 +165,8 @@ AccountEvent = (
     | UserLinked
     | SignedIn
     | SignInRefused
+    | TemplateSet
+    | TemplateRemoved
 )
 
 
@@ -175,6 +190,15 @@ class Token(Struct, frozen=True, gc=False):
     session_of: str = ""
 
 
+class JobTemplate(Struct, frozen=True, gc=False):
+    """A job file to begin with. ``user``: whose it is; empty: that of the site."""
+
+    name: str
+    user: str
+    text: str
+    set_ms: int
+
+
 class Accounts:
     """The fold of all account events."""
 
@@ -183,11 +207,12 @@ class Accounts:
         self.tokens: dict[str, Token] = {}
         self.secrets: dict[tuple[str, str], int] = {}  # (queue, name) -> when it was set
         self.proofs: dict[str, int] = {}  # digests of tokens of providers that were used -> until when they are kept
+        self.templates: dict[tuple[str, str], JobTemplate] = {}  # (user, name)
         self.version = 0  # increases with every change of rights
 
     def apply(self, event: AccountEvent) -> None:
         _FOLDS[type(event)](self, event)
-        if not isinstance(event, SecretSet | SecretRemoved | AccessRefused | Read | SignedIn | SignInRefused):
+        if not isinstance(event, _NO_RIGHTS):
             self.version += 1
 
 
@@ -199,6 +224,7 @@ def _user_set(accounts: Accounts, event: UserSet) -> None:
 def _user_removed(accounts: Accounts, event: UserRemoved) -> None:
     del accounts.users[event.user]
     accounts.tokens = {name: token for name, token in accounts.tokens.items() if token.user != event.user}
+    accounts.templates = {key: each for key, each in accounts.templates.items() if key[0] != event.user}
 
 
 def _role_granted(accounts: Accounts, event: RoleGranted) -> None:
@@ -239,6 +265,14 @@ def _secret_removed(accounts: Accounts, event: SecretRemoved) -> None:
     accounts.secrets.pop((event.queue, event.secret), None)
 
 
+def _template_set(accounts: Accounts, event: TemplateSet) -> None:
+    accounts.templates[event.user, event.template] = JobTemplate(event.template, event.user, event.text, event.at_ms)
+
+
+def _template_removed(accounts: Accounts, event: TemplateRemoved) -> None:
+    accounts.templates.pop((event.user, event.template), None)
+
+
 def _user_linked(accounts: Accounts, event: UserLinked) -> None:
     user = accounts.users[event.user]
     user.provider = event.provider
@@ -270,4 +304,9 @@ _FOLDS: dict[type, Callable[[Accounts, Any], None]] = {
     UserLinked: _user_linked,
     SignedIn: _signed_in,
     SignInRefused: _no_change,
+    TemplateSet: _template_set,
+    TemplateRemoved: _template_removed,
 }
+_NO_RIGHTS = (
+    SecretSet, SecretRemoved, AccessRefused, Read, SignedIn, SignInRefused, TemplateSet, TemplateRemoved,
+)  # fmt: skip

@@ -1,10 +1,11 @@
-"""A part of the table in ``routes``: what pages that stay open are drawn from, and sessions of browsers."""
+"""A part of the table in ``routes``: what pages that stay open are drawn from, templates, and sessions of browsers."""
 
 from __future__ import annotations
 
 from corral.server.api.handlers.live import (
     figures,
     job_document,
+    job_templates,
     live_page,
     name_search,
     past_attempts,
@@ -64,6 +65,24 @@ LIVE = (
         method="GET", path="/v1/jobs/{job}/document", tag="jobs", verb=Verb.JOBS_READ,
         handler=job_document.show_document, summary="The document of a job, to be submitted again",
         answer=api.DocumentOfJob, statuses=(404,),
+    ),
+)  # fmt: skip
+
+TEMPLATES = (
+    Route(
+        method="GET", path="/v1/templates", tag="jobs", verb=Verb.JOBS_SUBMIT, handler=job_templates.list_templates,
+        summary="Job files to begin with, of the site and of the user", answer=api.TemplateList, statuses=(403,),
+    ),
+    Route(
+        method="PUT", path="/v1/templates/{template}", tag="jobs", verb=Verb.JOBS_SUBMIT,
+        handler=job_templates.put_template, summary="Store a job file to begin with, or replace it",
+        kind=BodyKind.SHAPE, body=api.TemplateBody, query=api.TemplateParameters, answer=api.ChangeAnswer,
+        statuses=(403, 409, 422), example={"text": "command: python train.py\ngpus: 8\n"},
+    ),
+    Route(
+        method="DELETE", path="/v1/templates/{template}", tag="jobs", verb=Verb.JOBS_SUBMIT,
+        handler=job_templates.drop_template, summary="Remove a template", query=api.TemplateParameters,
+        answer=api.ChangeAnswer, statuses=(403, 404),
     ),
 )  # fmt: skip
 

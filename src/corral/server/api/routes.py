@@ -20,7 +20,7 @@ from corral.server.api.handlers import (
     submission,
 )
 from corral.server.api.http.route import BodyKind, Route, RouteAccess
-from corral.server.api.live_routes import LIVE, SESSIONS
+from corral.server.api.live_routes import LIVE, SESSIONS, TEMPLATES
 from corral.server.auth import Verb
 from corral.server.batches.batch_routes import BATCH
 from corral.wire import api
@@ -396,6 +396,7 @@ ROUTES: tuple[Route, ...] = (
     *PEOPLE,
     *SIGN_IN,
     *SESSIONS,
+    *TEMPLATES,
     *AGENTS,
     *SERVER,
 )

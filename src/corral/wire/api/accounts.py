@@ -201,6 +201,27 @@ class SecretList(Answer, frozen=True):
     secrets: tuple[SecretView, ...]
 
 
+class TemplateBody(Body, frozen=True):
+    """A job file, in YAML."""
+
+    text: str
+
+
+class TemplateView(Answer, frozen=True):
+    """A job file to begin with. ``site``: for all users."""
+
+    name: str
+    site: bool
+    text: str
+    set_ms: int
+
+
+class TemplateList(Answer, frozen=True):
+    """Templates of the site and of the user."""
+
+    templates: tuple[TemplateView, ...]
+
+
 class WhoAmI(Answer, frozen=True):
     """The user of a token, with roles. ``verbs``: what the user may do in at least one queue."""
 

@@ -132,6 +132,12 @@ class TokensParameters(Body, frozen=True):
     user: UserName = ""
 
 
+class TemplateParameters(Body, frozen=True):
+    """``site``: the template is for all users."""
+
+    site: bool = False
+
+
 class SecretParameters(Body, frozen=True):
     """The queue of the secret; its jobs and those of its children may use it."""
 

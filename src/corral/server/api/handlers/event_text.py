@@ -203,6 +203,8 @@ _SENTENCES: dict[type, Callable[[Any], str]] = {
     a.Read: lambda v: f"{v.user} read {v.what}" + (f" ({v.left_out} earlier reads not recorded)" if v.left_out else ""),
     a.SecretSet: lambda v: f"secret {v.secret} of {v.queue or 'the cluster'} was set",
     a.SecretRemoved: lambda v: f"secret {v.secret} of {v.queue or 'the cluster'} was removed",
+    a.TemplateSet: lambda v: f"template {v.template} of {v.user or 'the site'} was stored",
+    a.TemplateRemoved: lambda v: f"template {v.template} of {v.user or 'the site'} was removed",
 }
 
 #: The names of all types of events.

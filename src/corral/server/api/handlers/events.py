@@ -47,6 +47,8 @@ _USER_EVENTS = (
     a.TokenIssued,
     a.UserLinked,
     a.SignedIn,
+    a.TemplateSet,
+    a.TemplateRemoved,
 )
 
 
@@ -271,6 +273,8 @@ def _about(request: ApiRequest, event: Any) -> _About | None:
         return _About(queue=queue) if request.may(Verb.QUEUES_READ, queue) else None
     if isinstance(event, a.SecretSet | a.SecretRemoved):
         return _About(queue=event.queue) if request.may(Verb.SECRETS_READ, event.queue) else None
+    if isinstance(event, a.TemplateSet | a.TemplateRemoved) and not event.user:
+        return _About() if request.may_somewhere(Verb.JOBS_SUBMIT) else None
     if isinstance(event, _USER_EVENTS):
         queue = getattr(event, "queue", "")
         return _About(queue=queue, user=event.user) if request.may(Verb.USERS_READ, queue, event.user) else None
@@ -298,6 +302,8 @@ def _cut(request: ApiRequest, event: Any, about: _About) -> Any:
             for gang in event.spec.gangs
         )
         return replace(event, spec=replace(event.spec, gangs=gangs))
+    if isinstance(event, a.TemplateSet):
+        return replace(event, text="") if event.user not in ("", request.user) else event
     if isinstance(event, e.StartsPromised):
         return _visible_reservations(request, event)
     if isinstance(event, e.GangEvicted) and event.beneficiary and not sees_gang(request, event.beneficiary):

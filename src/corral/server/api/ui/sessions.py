@@ -77,9 +77,7 @@ async def sign_out(request: ApiRequest) -> Reply:
         request.shared.sessions.drop(cookie)
         done = ChangeAnswer(seq=request.service.durable_seq)
         return Content(encode_json(done), JSON, (set_cookie(request.headers, "", 0, request.is_secure),))
-    done = await request.change_accounts(
-        lambda accounts, now_ms: commands.revoke_token(accounts, token, now_ms)
-    )
+    done = await request.change_accounts(lambda accounts, now_ms: commands.revoke_token(accounts, token, now_ms))
     return Content(encode_json(done), JSON, (set_cookie(request.headers, "", 0, request.is_secure),))
 
 

@@ -52,7 +52,7 @@ def _load(request: ApiRequest) -> tuple[int, int, int]:
 
 
 def _utilisation(request: ApiRequest, plan: GroundPlan) -> tuple[int, int, int]:
-    """GPUs that are measured, the sum of what they do, and how many are simulated: at most this old, for all readers."""
+    """GPUs that are measured, the sum of what they do, and how many are simulated: read once for all readers."""
     if plan.measured is None or time.monotonic() > plan.measured[0]:
         plan.measured = (time.monotonic() + _MEASURED_S, _measured(request, plan))
     return plan.measured[1]

@@ -1,12 +1,12 @@
 // Submit a job: a form for the common keys and the job file beside it, each following the other. The server checks the
 // text as it is typed, and a dry run shows what would happen before anything is sent.
 import { html, useEffect, useRef, useState } from "../lib/ui.js";
-import { get, part, post, Problem } from "../lib/api.js";
-import { queues } from "../lib/live.js";
+import { get, part, post, Problem, put, remove } from "../lib/api.js";
+import { may, queues } from "../lib/live.js";
 import { clock, count, plural } from "../lib/format.js";
 import { go, jobLink, params } from "../lib/route.js";
 import { Head, Notice, Panel, ProblemNotice, Time } from "../parts/basics.js";
-import { toast } from "../parts/dialog.js";
+import { confirm, toast } from "../parts/dialog.js";
 import { toYaml } from "../parts/yaml.js";
 
 const FIRST = { name: "train", queue: "default", command: "python train.py", gpus: 1, time_limit: "1h" };
@@ -24,6 +24,25 @@ function useCheck(text) {
   const [found, setFound] = useState({ documents: [], faults: [] });
   useEffect(() => { let over = false; const timer = setTimeout(() => post("jobs/check", { text }).then(answer => !over && setFound(answer)).catch(() => {}), 250); return () => { over = true; clearTimeout(timer); }; }, [text]);
   return found;
+}
+
+function useTemplates() {
+  const [found, setFound] = useState([]);
+  const again = () => get("templates").then(answer => setFound(answer.templates)).catch(() => {});
+  useEffect(() => { again(); }, []);
+  return [found, again];
+}
+
+// Templates of the site and of the viewer: begin with one, keep what is written as one.
+function Templates({ text, onUse }) {
+  const [found, again] = useTemplates(), [chosen, setChosen] = useState("");
+  const key = each => `${each.site ? "site" : "own"}/${each.name}`, at = found.find(each => key(each) === chosen), mayChange = at && (!at.site || may("jobs.unbounded"));
+  const use = event => { setChosen(event.target.value); const each = found.find(one => key(one) === event.target.value); if (each) onUse(each.text); };
+  const keep = () => confirm({ title: "Save as a template", action: "Save", body: html`<p>The job file as it is now is kept on the server under this name; a template that has the name is replaced.</p><label class="field">Name<input name="name" required autofocus value=${at ? at.name : ""} maxlength="64" /></label>${may("jobs.unbounded") && html`<label class="check"><input type="checkbox" name="site" checked=${Boolean(at?.site)} />For all users, as a template of the site</label>`}`,
+    run: async form => { const site = form.get("site") === "on", name = form.get("name"); await put(`templates/${part(name)}`, { text }, { site }); toast(`Template ${name} was saved.`); await again(); setChosen(`${site ? "site" : "own"}/${name}`); } });
+  const drop = () => confirm({ title: `Remove the template ${at.name}?`, danger: true, action: "Remove", body: html`<p>${at.site ? "No user can begin with it any more." : "You cannot begin with it any more."} Jobs are not changed.</p>`, run: async () => { await remove(`templates/${part(at.name)}`, { site: at.site }); setChosen(""); toast("The template was removed."); await again(); } });
+  const group = (title, list) => list.length > 0 && html`<optgroup label=${title}>${list.map(each => html`<option value=${key(each)}>${each.name}</option>`)}</optgroup>`;
+  return html`<div class="row tight templates"><select aria-label="Begin with a template" value=${chosen} onChange=${use}><option value="">${found.length ? "Begin with a template…" : "No templates yet"}</option>${group("Yours", found.filter(each => !each.site))}${group("Of the site", found.filter(each => each.site))}</select><button class="small" onClick=${keep}>Save as…</button>${mayChange && html`<button class="small danger" onClick=${drop}>Remove…</button>`}</div>`;
 }
 
 function withChange(document, change) {
@@ -68,7 +87,7 @@ export default function Submit() {
       ${kind === "queue" ? html`<select value=${shown(key)} onChange=${event => change(key, event.target.value)}>${!queues.value.some(queue => queue.name === shown(key)) && html`<option>${shown(key)}</option>`}${queues.value.filter(queue => queue.name).map(queue => html`<option value=${queue.name}>${queue.name}</option>`)}</select>` : kind === "command" ? html`<textarea rows="3" class="mono" value=${shown(key)} onInput=${event => change(key, event.target.value)}></textarea>` : html`<input type=${kind === "number" ? "number" : "text"} value=${shown(key)} onInput=${event => change(key, event.target.value)} />`}
       ${faultOf(key) ? html`<small class="wrong">${faultOf(key).why}</small>` : note && html`<small>${note}</small>`}</label>`)}
       <label class="check"><input type="checkbox" checked=${Boolean(document.checkpoints)} onChange=${event => change("checkpoints", event.target.checked || "")} />It saves checkpoints</label><label class="check"><input type="checkbox" checked=${document.preemptible === false} onChange=${event => change("preemptible", event.target.checked ? false : "")} />It may not be preempted</label></div></${Panel}></div>
-    <div class="w6"><${Panel} title="Job file" foot=${check.faults.length ? null : "No errors. Every key is explained in the documentation of the job file."}><div class="editor"><textarea ref=${area} aria-label="Job file in YAML" spellcheck="false" value=${text} onInput=${event => { setText(event.target.value); setPlan(null); }}></textarea></div>
+    <div class="w6"><${Panel} title="Job file" actions=${html`<${Templates} text=${text} onUse=${next => { setText(next); setPlan(null); }} />`} foot=${check.faults.length ? null : "No errors. Every key is explained in the documentation of the job file."}><div class="editor"><textarea ref=${area} aria-label="Job file in YAML" spellcheck="false" value=${text} onInput=${event => { setText(event.target.value); setPlan(null); }}></textarea></div>
       ${check.faults.length > 0 && html`<ul class="list" aria-live="polite">${check.faults.map(fault => html`<li><button class="link num" onClick=${() => jump(fault)}>${fault.line}:${fault.column}</button><span class="grow"><b>${fault.path.join(".")}</b> ${fault.why}${fault.hint && html` <span class="dim">${fault.hint}</span>`}</span></li>`)}</ul>`}</${Panel}></div></div></div>`;
 }
 
