@@ -8,6 +8,7 @@ import hypothesis
 import pytest
 
 from tests.database import Database, NoServer
+from tests.kubernetes.control_plane import ControlPlane, NoControlPlane
 from tests.runtime.podman import podman, rootless
 
 __all__ = ["podman", "rootless"]  # fixtures
@@ -39,3 +40,14 @@ def database() -> Iterator[Database]:
         pytest.skip(str(missing))
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def control_plane() -> Iterator[ControlPlane]:
+    """A Kubernetes for all tests of this process, with its nodes ready; each test takes a namespace of its own."""
+    try:
+        plane = ControlPlane()
+    except NoControlPlane as missing:
+        pytest.skip(str(missing))
+    yield plane
+    plane.stop()

@@ -4,7 +4,7 @@
 # here: each test starts what it needs, in a folder of its own, and ends it.
 #
 #     tools/services.sh              all of them
-#     tools/services.sh postgresql   only that one (or chromium, podman, ssh, ray, torch, frameworks, slurm, slurmdbd)
+#     tools/services.sh postgresql   only that one (or chromium, podman, ssh, ray, torch, frameworks, slurm, slurmdbd, etcd)
 set -eu
 TORCH=torch==2.13.0
 MOTO="moto[s3,server]==5.2.5"
@@ -146,6 +146,21 @@ slurm() {
     done
 }
 
+# etcd, which the API server of the tests' Kubernetes stores everything in. The package would also start it as a service:
+# it is told not to by a policy that stands only while it is installed.
+etcd() {
+    has_program etcd && return 0
+    policy=/usr/sbin/policy-rc.d
+    if can_install && [ ! -e "$policy" ]; then
+        printf '#!/bin/sh\nexit 101\n' >"$policy"
+        chmod +x "$policy"
+        install etcd etcd-server openssl xz-utils
+        rm -f "$policy"
+    else
+        install etcd etcd-server openssl xz-utils
+    fi
+}
+
 # Slurm's accounts and the database that they are in: its programs alone, without the service that the whole package
 # would start. slurmdbd does not start without a configuration, of which there is none.
 slurmdbd() {
@@ -156,7 +171,7 @@ slurmdbd() {
     done
 }
 
-[ "$#" -gt 0 ] || set -- postgresql chromium podman ssh slurm slurmdbd ray torch frameworks objects
+[ "$#" -gt 0 ] || set -- postgresql chromium podman ssh slurm slurmdbd etcd ray torch frameworks objects
 for wanted in "$@"; do
     "$wanted"
 done
