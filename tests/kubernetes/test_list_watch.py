@@ -18,7 +18,7 @@ LABEL = {"labelSelector": "corral.dev/of=test-list-watch"}
 
 
 class Kept:
-    """What a listener knows after all that it was told."""
+    """The objects that a listener knows of."""
 
     def __init__(self) -> None:
         self.objects: dict[str, str] = {}
@@ -98,7 +98,7 @@ def start(api: ClusterApi, maps: Maps) -> Iterator[Callable[..., tuple[Kept, Lis
 Start = Callable[..., tuple[Kept, ListWatch]]
 
 
-def test_what_is_there_is_listed_in_pages_and_what_changes_is_told(maps: Maps, start: Start, monkeypatch):
+def test_what_is_there_is_listed_in_pages_and_what_changes_is_reported(maps: Maps, start: Start, monkeypatch):
     monkeypatch.setattr("corral.kubernetes.list_watch.PAGE", 2)
     for n in range(5):
         maps.put(f"m{n}", 0)
@@ -151,7 +151,7 @@ def test_versions_that_are_gone_are_listed_again(
     proxy.rule = lambda method, path: PASS
     until(lambda: kept.objects == {"stays": "19"})
     assert watch.lists >= 1
-    assert watch.gone + watch.lists >= 2, "it was told that the version is gone"
+    assert watch.gone + watch.lists >= 2, "the server has answered that the version is gone"
 
 
 def test_a_silent_connection_is_given_up(maps: Maps, start: Start, proxy: BreakingProxy, monkeypatch):

@@ -2,8 +2,8 @@
 
 lightkube finds the server and the credentials (a kubeconfig, or the service account of a pod) and keeps tokens that
 rotate; it is imported when a connection is made, so that a server without the extra starts and says what is missing.
-Knows how requests fail and when to try again, not what any object means. Every request may be repeated: whoever creates
-something gives it a name, and finds out from 409 that it is there already.
+Knows how requests fail and when to try again, not what any object means. Every request may be repeated: a caller
+that creates something names it, and learns from 409 that it exists already.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The objects of one kind, kept by one list and then by a watch that is resumed where it ended.
 
 Knows resource versions, bookmarks and the ways in which a watch ends, not what the objects are. A watch that breaks is
-resumed at the last version seen; where that version is no longer kept (410 Gone), everything is listed again. What a
-listener is told is complete: whatever was missed during a break appears as the difference between two lists.
+resumed at the last version seen; where that version is no longer kept (410 Gone), everything is listed again. A
+listener misses nothing: changes during a break appear as the difference between two lists.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _GONE = 410
 
 
 class NotTaken(Exception):
-    """The listener could not take what it was told."""
+    """The listener could not process an object."""
 
 
 log = structlog.get_logger(__name__)
@@ -87,7 +87,7 @@ class ListWatch:
         return self._synced.wait(patience_s)
 
     def age_s(self) -> float:
-        """How long ago the server was last heard. Infinite: never."""
+        """How long ago the server last answered. Infinite: never."""
         return time.monotonic() - self._contact_at if self._contact_at else float("inf")
 
     def _run(self) -> None:
