@@ -85,6 +85,6 @@ def test_export(corral, tmp_path: Path):
 def test_what_is_not_there(corral):
     missing = corral("show", "job-8")
     assert missing.code == 5
-    assert "there is no run job-8" in missing.err
+    assert "there is no run 'job-8'" in missing.err
     assert corral("show", "job-7", "--step", "11").code == 5
     assert corral("show", "../etc").code == 2

@@ -87,7 +87,7 @@ def test_the_demo_tells_its_day_and_ends_by_itself():
         "impossible is refused",
         "preempted by 2 (reclaim)",
         "preempted by 6 (priority)",
-        "requeued after user error",
+        "requeued after its failure",
     ):
         assert told in done.stdout
     table = dict(line.split()[:2] for line in done.stdout.splitlines() if " succeeded " in line)

@@ -6,7 +6,7 @@ Knows how a complaint reads and which exit code it has; knows no command.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from rich_click import ClickException
 
@@ -58,6 +58,8 @@ MEANT = {
     "start": "up", "serve": "up", "server": "up", "shutdown": "down", "reason": "why", "explain": "why",
     "suspend": "hold", "pause": "hold", "resume": "release", "unhold": "release", "restart": "requeue",
     "retry": "requeue", "nice": "priority", "users": "user", "sacctmgr": "user", "sreport": "usage",
+    "attach": "logs -f", "sattach": "logs -f", "ssh": "shell", "bash": "shell", "watch": "top", "nvidia-smi": "top",
+    "job": "ps", "init": "up", "quota": "queue",
     "simulate": "sim", "check": "doctor", "auth": "login", "help": "--help",
 }  # fmt: skip
 #: The same within a group of commands: the first of these that the group has.
@@ -69,6 +71,11 @@ MEANT_IN_GROUP = {
     "set": "make up create", "update": "set scale create", "edit": "set",
     "resume": "undrain",
     "close": "cordon", "open": "uncordon", "fix": "clear", "repair": "clear", "enable": "set", "disable": "set",
+}  # fmt: skip
+#: Options that other programs have, and those of Corral that do the same.
+MEANT_OPTION = {
+    "--last": "--tail", "--lines": "--tail", "--num-gpus": "--gpus", "--gpu": "--gpus", "--mem": "--memory",
+    "--cpu": "--cpus", "--state-filter": "--state", "--watch": "--follow", "--partition": "--queue",
 }  # fmt: skip
 
 
@@ -82,6 +89,14 @@ def meant(path: str, word: str, known: Iterable[str]) -> Complaint:
         return Complaint(what, f"did you mean: {path} {same}")
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     return Complaint(what, f"did you mean: {path} {near[0]}" if near else f"see: {path} --help")
+
+
+def likely_options(typed: str, near: Iterable[str], known: Collection[str]) -> list[str]:
+    """Which options were probably meant: the one of that meaning, or those whose names hardly differ."""
+    if (same := MEANT_OPTION.get(typed, "")) in known:
+        return [same]
+    name = typed.lstrip("-")
+    return [each for each in near if difflib.SequenceMatcher(None, name, each.lstrip("-")).ratio() >= 0.7]
 
 
 def unknown(kind: str, word: str, known: Iterable[str]) -> Complaint:

@@ -14,7 +14,7 @@ from typing import NoReturn
 import rich_click as click
 
 from corral import __version__
-from corral.cli.errors import FAULT, INTERRUPTED, Complaint
+from corral.cli.errors import FAULT, INTERRUPTED, Complaint, likely_options
 from corral.cli.lazy import LazyGroup
 from corral.cli.render import print_note
 
@@ -24,8 +24,6 @@ _OF_CLICK = (
     (r"is not a valid float( range)?", "is not a number"),
     (r"is not in the range x>=(\S+)", r"is less than \1"),
     (r"is not in the range (\S+)<=x<=(\S+)", r"is not between \1 and \2"),
-    (r"No such option '(\S+)'", r"there is no option \1"),
-    (r"\.? \(Did you mean (?:one of: )?(.*)\?\)", r" (did you mean \1?)"),
     (r"^Missing (argument|option) '(?:-- )?(.*)'", r"the \1 \2 is missing"),
     (r"^Option '(\S+)' requires an argument", r"the option \1 needs a value"),
     (r"^Invalid value for '([^']*)'(?: / '[^']*')*", r"\1"),
@@ -128,12 +126,21 @@ def _print_error(error: click.ClickException, typed: Sequence[str] = ()) -> int:
     """Print what is wrong, and below it what to do."""
     if hasattr(error, "show_faults"):
         error.show_faults()  # one line each, above the summary
-    message = _plain(error.format_message().rstrip("."))
+    if isinstance(error, click.NoSuchOption):
+        message = _no_such_option(error)
+    else:
+        message = _plain(error.format_message().rstrip("."))
     hint = error.hint if isinstance(error, Complaint) else _usage_hint(error, typed)
     print_note(f"error: {message}")
     if hint:
         print_note(f"  hint: {hint}")
     return error.code if isinstance(error, Complaint) else error.exit_code
+
+
+def _no_such_option(error: click.NoSuchOption) -> str:
+    known = [] if error.ctx is None else [name for each in error.ctx.command.params for name in each.opts]
+    likely = likely_options(error.option_name, error.possibilities or (), known)
+    return f"there is no option {error.option_name}" + (f" (did you mean {', '.join(likely)}?)" if likely else "")
 
 
 def _plain(message: str) -> str:

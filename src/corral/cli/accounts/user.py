@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pwd
 from typing import TYPE_CHECKING
 
 import rich_click as click
@@ -63,9 +64,19 @@ def set_user(name: str, account: str | None, disabled: bool | None) -> None:
             verb = "created"
         client.set_user(name, account=account, disabled=disabled)
     print_line(f"user {name} {verb}")
+    if account and not _is_here(account):
+        print_note(f"warning: this machine has no account {account!r}; jobs of {name} run only on nodes that have it")
     if verb == "created":
         print_note(f"  corral user grant {name} member QUEUE", dim=True)
         print_note(f"  corral token make --user {name}", dim=True)
+
+
+def _is_here(account: str) -> bool:
+    try:
+        pwd.getpwnam(account)
+    except KeyError:
+        return False
+    return True
 
 
 @user.command()

@@ -181,7 +181,7 @@ def _file_hint(name: str, more: Sequence[str]) -> str:
     match Path(name).suffix:
         case ".yaml" | ".yml" | ".json" | ".sh" | ".sbatch" | ".slurm":
             return f"check the name; the current folder is {Path.cwd()}"
-        case ".py":
+        case ".py" if " " not in name:
             return f"for a command write -- before it: {here} -- {' '.join(['python', name, *more])}"
     return f"for a command write -- before it: {here} -- {' '.join([name, *more])}"
 

@@ -64,12 +64,19 @@ def logs(job: str, **given: Any) -> None:
         except NotFound as error:
             if error.code != "no_such_log":
                 raise
-            raise Complaint(str(error), f"corral why {id} says what it waits for", exit_code=NOT_FOUND) from None
+            raise Complaint(str(error), _instead(client, id), exit_code=NOT_FOUND) from None
         except KeyboardInterrupt:
             waiting.end()
             print_note(f"\nthe job continues; to see more: corral logs -f {job}", dim=True)
         finally:
             waiting.end()
+
+
+def _instead(client: Client, id: str) -> str:
+    """Where there is no such log: what there is, or why the job has none yet."""
+    if client.job(id).state == "waiting":
+        return f"corral why {id} says what it waits for"
+    return f"see: corral show {id}; all output: corral logs {id}"
 
 
 def _say_empty(client: Client, id: str, job: str, given: dict[str, Any]) -> None:

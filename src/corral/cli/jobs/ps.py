@@ -64,7 +64,9 @@ def _where(job: JobSummary) -> str:
     """Where it runs; if it waits, why, and when it is expected to start; if it failed, what failed first."""
     if job.nodes:
         return _nodes(job)
-    return f"({waiting_text(job)})" if job.reason else job.why if job.why != job.state else ""
+    if job.reason:
+        return f"({waiting_text(job)})"
+    return "" if job.why.replace(" ", "_") in (job.state, job.failure) else job.why  # the state has both
 
 
 JOBS: Listing[JobSummary] = Listing(

@@ -81,7 +81,7 @@ def _canceller(client: Client, job: JobView) -> str:
 
 
 def _show_head(job: JobView, canceller: str) -> None:
-    note = f"by {canceller}" if canceller else "(held)" if job.held else ""
+    note = f"by {canceller}" if canceller else "(held)" if job.held and job.state == "waiting" else ""
     lines = {
         "job": f"{job.id}  {job.name}".rstrip(),
         "state": state_text(job.state, note) + _why(job),
@@ -109,6 +109,8 @@ def _show_head(job: JobView, canceller: str) -> None:
 def _why(job: JobView) -> str:
     if job.state == "failed":
         return failure_text(job.failure, job.exit_code, job.why)
+    if job.array_size and job.ended_ms is None:
+        return ""  # that of an element that has ended is no reason of the others
     return f": {job.why}" if job.why and job.why != job.state else ""
 
 
@@ -119,7 +121,7 @@ def _show_gangs(gangs: tuple[GangView, ...]) -> None:
         leaving = f"({gang.leaving})" if gang.leaving else ""
         saved = "" if gang.saved_step is None else str(gang.saved_step)
         rows.append((gang.id, state_text(gang.state, leaving), str(gang.attempt), saved, seats))
-    for line in table(("GANG", "STATE", "RUN", "SAVED", "WHERE"), rows, (_LEFT, _LEFT, _RIGHT, _RIGHT, _WIDE)):
+    for line in table(("GANG", "STATE", "ATTEMPT", "SAVED", "WHERE"), rows, (_LEFT, _LEFT, _RIGHT, _RIGHT, _WIDE)):
         print_line(line)
     if len(gangs) > _GANGS_SHOWN:
         print_line(f"and {count(len(gangs) - _GANGS_SHOWN, 'more gang')}; --json shows all")

@@ -72,6 +72,6 @@ def _ending(job: JobSummary) -> str:
 def failure_text(failure: str | None, exit_code: int | None, why: str = "") -> str:
     """What follows the word failed: ``: ValueError: bad batch (exit 1)``, ``: out of memory (exit 137)``."""
     kind = failure.replace("_", " ") if failure and failure != "user_error" else ""
-    said = "" if why == failure else why
+    said = "" if why.replace(" ", "_") == failure else why
     reasons = said if kind in said else ", ".join(part for part in (kind, said) if part)
     return (f": {reasons}" if reasons else "") + (f" (exit {exit_code})" if exit_code else "")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import rich_click as click
@@ -38,11 +40,19 @@ def show_why(job: JobView, answer: WhyView) -> None:
     if not answer.gangs and not answer.gangs_waiting:
         print_line(ending(job) if job.ended_ms is not None else "it does not wait for anything")
         return
-    for gang in answer.gangs:
-        _show_gang(gang, answer)
+    for names, lines in _alike(answer.gangs, answer):
+        print_line()
+        print_line(style(names, bold=True))
+        for line in lines:
+            print_line(line)
     left = answer.gangs_waiting - len(answer.gangs)
     if left > 0:
         print_line(f"\nand {count(left, 'more gang waits', 'more gangs wait')}, for the same kinds of reasons")
+
+
+def _gpus(milli: int) -> str:
+    number = thousandths(milli)
+    return f"{number} {'GPU' if number == '1' else 'GPUs'}"
 
 
 def _status(job: JobView, now: int) -> str:
@@ -54,30 +64,31 @@ def _status(job: JobView, now: int) -> str:
     return f"is {state_text(job.state)}" + (f", for {ago(job.started_ms, now)}" if job.started_ms else "")
 
 
-def _show_gang(gang: GangWhy, answer: WhyView) -> None:
-    print_line()
-    print_line(style(gang.gang, bold=True))
-    for reason in gang.reasons:
-        print_line(f"  - {reason.text}")
+def _alike(gangs: Sequence[GangWhy], answer: WhyView) -> Iterator[tuple[str, Sequence[str]]]:
+    """Gangs with the same lines, together: their names and the lines."""
+    for lines, group in groupby(gangs, lambda gang: tuple(_gang_lines(gang, answer))):
+        yield ", ".join(gang.gang for gang in group), lines
+
+
+def _gang_lines(gang: GangWhy, answer: WhyView) -> Iterator[str]:
+    yield from (f"  - {reason.text}" for reason in gang.reasons)
     if not gang.reasons:
-        print_line("  nothing blocks it: it starts in the next scheduling cycle")
+        yield "  nothing blocks it: it starts in the next scheduling cycle"
     if gang.in_the_way:
-        print_line("\n  jobs in the way")
+        yield "\n  jobs in the way"
         rows = [
             (
                 (each.job and f"job {each.job}") or "a job of others",
-                f"{thousandths(each.gpu_milli)} GPUs",
+                _gpus(each.gpu_milli),
                 f"{each.user} in {each.queue}" if each.user else "",
                 f"expected to end {ahead(each.ends_ms, answer.at_ms)}"
                 + (f": {each.assumption}" if each.assumption else ""),
             )
             for each in gang.in_the_way
         ]
-        for line in table(("", "", "", ""), rows, _COLUMNS)[1:]:
-            print_line(f"    {line}")
+        yield from (f"    {line}" for line in table(("", "", "", ""), rows, _COLUMNS)[1:])
     if gang.changes:
-        print_line("\n  it would start now with")
-        for change in gang.changes:
-            print_line(f"    {change.text}")
+        yield "\n  it would start now with"
+        yield from (f"    {change.text}" for change in gang.changes)
     if gang.starts_ms is not None:
-        print_line(f"\n  expected to start {ahead(gang.starts_ms, answer.at_ms)}")
+        yield (f"\n  expected to start {ahead(gang.starts_ms, answer.at_ms)}")

@@ -101,7 +101,7 @@ def up(**given: Any) -> int:
         from corral.cli.render import print_line
 
         if given["detach"]:
-            print_line(f"a server is running already, at {here.url}")
+            print_line(f"a server is running already, at {here.url}; it keeps its options (corral down stops it)")
             return 0
         raise Complaint(
             f"a server uses {folder} already, at {here.url} (process {here.pid})", "stop it with: corral down"

@@ -324,19 +324,24 @@ def _store_of(store: str, run: str) -> RunStore:
 
 
 def _opened(store: str, run: str) -> RunStore:
+    _check_directory(store)
     opened = _store_of(store, run)
     if not _checked(opened.state).head:
         raise Complaint(
-            f"there is no run {run} in {store}", f"see the runs with: corral checkpoint list {store}", NOT_FOUND
+            f"there is no run {run!r} in {store!r}", f"see the runs with: corral checkpoint list {store}", NOT_FOUND
         )
     return opened
+
+
+def _check_directory(store: str) -> None:
+    if "://" not in store and not Path(store).is_dir():
+        raise Complaint(f"there is no directory {store}", _STORES, NOT_FOUND)
 
 
 def _runs(store: str) -> list[RunStore]:
     from corral.checkpoints.run_store import runs_in
 
-    if "://" not in store and not Path(store).is_dir():
-        raise Complaint(f"there is no directory {store}", _STORES, NOT_FOUND)
+    _check_directory(store)
     return _checked(lambda: list(runs_in(_storage(store))))
 
 

@@ -317,10 +317,20 @@ def remove_queue(state: State, name: str, now_ms: int) -> Answer:
     if queue is None or name == ROOT:
         return Refusal("no_such_queue", f"there is no queue {name!r}")
     if queue.children or queue.jobs:
-        return Refusal(
-            "queue_not_empty", f"queue {name} still has {queue.jobs} jobs and {len(queue.children)} child queues"
-        )
+        return _not_empty(name, queue.jobs, sorted(queue.children))
     return [e.QueueRemoved(now_ms, name)]
+
+
+def _not_empty(name: str, jobs: int, below: list[str]) -> Refusal:
+    has, hints = [], []
+    if below:
+        shown = ", ".join(below[:5]) + (", …" if len(below) > 5 else "")
+        has.append(f"the child {'queue' if len(below) == 1 else 'queues'} {shown}")
+        hints.append(f"remove {below[0]} first")
+    if jobs:
+        has.append("1 job" if jobs == 1 else f"{jobs} jobs")
+        hints.append("let its jobs end, or cancel them")
+    return Refusal("queue_not_empty", f"queue {name} still has {' and '.join(has)}", "; ".join(hints))
 
 
 def add_node(state: State, spec: NodeSpec, now_ms: int) -> Answer:

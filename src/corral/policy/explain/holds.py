@@ -18,7 +18,7 @@ from corral.core.engine import Policy
 from corral.core.gang_id import short_name
 from corral.core.intake.never_fits import why_never
 from corral.core.intake.refusal import Refusal
-from corral.core.model import Blocker, Gang, GangState, Reservation
+from corral.core.model import Blocker, Gang, GangState, Health, Reservation
 from corral.core.plan import Behind, MakeRoom, NoSeats, PartKept, Place, Plan, Verdict
 from corral.core.queues.quota import ROOT, Shortfall
 from corral.core.snapshot import Snapshot
@@ -225,7 +225,8 @@ class _Case:
                 if self._fits(capacity, self.demand, kept_off):
                     return
         elif not self._fits(self.snapshot.emptied, self.demand, avoid):
-            yield r.OutOfService(tuple(self._closed()))
+            closed = tuple(self._closed())
+            yield r.OutOfService(closed, " or ".join(dict.fromkeys(self._how_closed(name) for name in closed)))
         if self._fits(self._unclaimed(), self.demand, avoid):
             others = (gang for gang in self.state.claimants.values() if gang.id != self.gang.id)
             yield r.ClaimedBy(tuple(gang.id for gang in others))
@@ -247,6 +248,14 @@ class _Case:
         ):
             if not is_open or up != (1 << len(node.gpus)) - 1:
                 yield node.name
+
+    def _how_closed(self, name: str) -> str:
+        node = self.state.nodes[name]
+        if node.lost:
+            return "lost"
+        if node.drained or node.cordoned:
+            return "cordoned" if node.cordoned else "drained"
+        return "unhealthy" if node.health is not Health.HEALTHY else "without some of its GPUs"
 
     def _unclaimed(self) -> Capacity:
         capacity = self.state.capacity.copy()

@@ -276,15 +276,16 @@ class EndsTooSoon(_Reason, frozen=True, gc=False, tag=True):
 
 
 class OutOfService(_Reason, frozen=True, gc=False, tag=True):
-    """Even in an empty cluster it would not fit until some of these nodes take tasks again."""
+    """Even in an empty cluster it would not fit until some of these nodes take tasks again. ``how``: what they are."""
 
     nodes: tuple[str, ...]
+    how: str = ""
 
     def text(self, _now_ms: int, /) -> str:
         shown = ", ".join(self.nodes[:5]) + (" …" if len(self.nodes) > 5 else "")
         many = len(self.nodes) > 1
         nodes, are = ("nodes", "are") if many else ("node", "is")
-        return f"does not fit without {nodes} {shown}, which {are} drained, lost or unhealthy"
+        return f"does not fit without {nodes} {shown}, which {are} {self.how or 'not in service'}"
 
 
 class ClaimedBy(_Reason, frozen=True, gc=False, tag=True):

@@ -71,7 +71,7 @@ DIRECTIVES: tuple[Directive, ...] = (
     *_noted("a job always gets its whole time limit", "time-min"),
     *_noted("each server has one cluster", "clusters/M"),
     *_noted("output files are always appended to", "open-mode"),
-    *_noted("tasks have no standard input", "input/i"),
+    *_noted("tasks have no standard input; for a terminal in a running job: corral shell JOB", "input/i"),
     *_noted("a job gets only the variables that it names: use --export or the key env", "get-user-env", Takes.MAYBE),
     *_noted("a job gets only the variables that it names: use --export or the key env", "export-file propagate"),
     *_noted("a job always runs as the account of its user", "uid gid"),

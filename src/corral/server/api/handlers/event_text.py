@@ -66,8 +66,9 @@ def _evicted(event: e.GangEvicted) -> str:
     return f"{_gang(event)} preempted{by} ({event.cause.replace('_', ' ')})"
 
 
-#: Ends that are not failures of the job.
-_NOT_FAILED = {
+#: Ends that are not failures of the job, and the one that its exit code tells.
+_HOW_ENDED = {
+    FailureClass.USER_ERROR: "failed",
     FailureClass.PREEMPTED: "stopped after preemption",
     FailureClass.CANCELLED: "was cancelled",
     FailureClass.TIME_LIMIT: "was stopped at its time limit",
@@ -77,18 +78,28 @@ _NOT_FAILED = {
 def _stopped(event: e.GangStopped) -> str:
     how = "stopped"
     if event.failure is not None:
-        how = _NOT_FAILED.get(event.failure) or f"failed ({event.failure.replace('_', ' ')})"
+        how = _HOW_ENDED.get(event.failure) or f"failed ({event.failure.replace('_', ' ')})"
     if event.first_failure is not None and event.first_failure.text:
         return f"{_gang(event)} failed: {event.first_failure.text} (exit {event.exit_code})"
     return f"{_gang(event)} {how}, exit code {event.exit_code}"
 
 
+_AFTER = {
+    FailureClass.USER_ERROR: "its failure",
+    FailureClass.KILLED: "being killed",
+    FailureClass.PREEMPTED: "preemption",
+    FailureClass.STALLED: "a stall",
+}
+
+
 def _requeued(event: e.GangRequeued) -> str:
-    return f"{_gang(event)} requeued" + (f" after {_words(event.counted)}" if event.counted is not None else "")
+    if event.counted is None:
+        return f"{_gang(event)} requeued"
+    return f"{_gang(event)} requeued after {_AFTER.get(event.counted) or _words(event.counted)}"
 
 
 def _finished(event: e.GangFinished) -> str:
-    is_more = event.why and event.why != event.state
+    is_more = event.why.replace(" ", "_") not in ("", event.state, FailureClass.USER_ERROR)
     return f"{_gang(event)} {event.state}" + (f": {event.why}" if is_more else "")
 
 
