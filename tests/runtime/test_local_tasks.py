@@ -221,6 +221,28 @@ def test_last_words_tell_what_an_exit_code_cannot(harness: Harness, said, failur
     assert (down.exit_code, down.failure) == (1, failure)
 
 
+def test_a_library_that_aborts_is_judged_by_its_last_words(harness: Harness):
+    down, _ = harness.ran("echo 'ncclRemoteError: a peer has ended' >&2; kill -ABRT $$")
+    assert (down.exit_code, down.failure) == (134, FailureClass.NETWORK)
+
+
+def test_rules_of_the_site_come_first(tmp_path: Path):
+    rules = (("CUDA out of memory", None, "killed", "as we like it"), ("", 77, "network", ""))
+    harness = Harness(tmp_path, failure_rules=rules)
+    try:
+        down, _ = harness.ran("echo 'CUDA out of memory' >&2; exit 1")
+        assert (down.failure, down.why) == (
+            FailureClass.KILLED,
+            "as we like it (its output says: 'CUDA out of memory')",
+        )
+        down, _ = harness.ran("exit 77")
+        assert (down.failure, down.why) == (FailureClass.NETWORK, "exit code 77")
+        down, _ = harness.ran("exit 78")
+        assert down.failure is None
+    finally:
+        harness.close()
+
+
 def test_last_words_do_not_matter_when_all_went_well(harness: Harness):
     down, _ = harness.ran("echo 'CUDA out of memory, trying a smaller batch' >&2; exit 0")
     assert (down.exit_code, down.failure) == (0, None)

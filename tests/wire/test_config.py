@@ -9,6 +9,7 @@ import pytest
 
 from corral.core.model import QueueSpec
 from corral.wire.config import Config, parse_config, read_config, write_config
+from corral.wire.job.failure_rules import FailureRule
 from tests.architecture.repository import ROOT
 
 EXAMPLES = sorted((ROOT / "examples" / "config").glob("*.yaml"))
@@ -39,6 +40,33 @@ def test_what_is_written_is_read_back(path) -> None:
 
 def test_the_defaults_are_read_back() -> None:
     assert parse_config(write_config(Config())) == Config()
+
+
+def test_rules_for_failures_are_read_back() -> None:
+    found = config(
+        'failures: [{says: "link is down", class: network, why: the fabric}, {exit_code: 99, class: killed}]'
+    )
+    assert found.failures == (
+        FailureRule(failure="network", says="link is down", why="the fabric"),
+        FailureRule(failure="killed", exit_code=99),
+    )
+    assert parse_config(write_config(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("rule", "code"),
+    [
+        ("{class: network}", "missing"),
+        ("{exit_code: 3}", "missing"),
+        ("{says: x, class: node_lost}", "bad_choice"),
+        ("{says: x, class: network, exit_code: 0}", "out_of_range"),
+        ("just words", "wrong_type"),
+    ],
+)
+def test_a_rule_for_failures_that_cannot_be_meant_is_refused(rule: str, code: str) -> None:
+    found = read_config(f"failures: [{rule}]", "corral.yaml")
+    assert isinstance(found, list)
+    assert [each.fault.code for each in found] == [code]
 
 
 def test_keys_say_what_they_say() -> None:

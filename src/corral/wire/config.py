@@ -36,6 +36,7 @@ from corral.wire.health import HEALTH_KEYS, HEALTH_TABLE, HealthSettings
 from corral.wire.identity_providers import SIGN_IN, SignInRules, write_sign_in
 from corral.wire.job.demands import LEVEL
 from corral.wire.job.document_limits import LIMITS, DocumentLimits
+from corral.wire.job.failure_rules import FAILURES, FailureRule
 from corral.wire.job.keys import QUEUE
 from corral.wire.job.parse import DEFAULT_QUEUE
 from corral.wire.job.program import PATH_TEXT
@@ -119,6 +120,7 @@ class Config(Struct, frozen=True, kw_only=True):
     limits: DocumentLimits = LIMITS
     api: ApiLimits = ApiLimits()
     audit: AuditRules = AuditRules()
+    failures: tuple[FailureRule, ...] = ()
     health: HealthSettings = HealthSettings()
     topology: TopologySource = TopologySource()
     default_queue: str = DEFAULT_QUEUE
@@ -332,6 +334,8 @@ CONFIG_KEYS = KeyTable(
         Key("api", struct_kind(API_KEYS, "a mapping", ApiLimits), "Limits on requests.", {"body": "32MiB"}, into="api"),
         Key("audit", struct_kind(AUDIT_KEYS, "a mapping", AuditRules),
             "What the audit record contains besides changes.", {"reads": True}, into="audit"),
+        Key("failures", FAILURES, "Failures that Corral does not know, and their classes.",
+            [{"says": "transport retry counter exceeded", "class": "network"}], default="none", into="failures"),
         Key("health", HEALTH_TABLE, "Thresholds of the health monitor.", {"interval": "10s"}, into="health"),
         Key("default_queue", QUEUE, "Queue for jobs that name none.", "default", default="default",
             into="default_queue"),
@@ -435,6 +439,8 @@ def write_config(config: Config) -> dict[str, Any]:
     written["limits"] = _written(config.limits, LIMIT_KEYS)
     written["api"] = _written(config.api, API_KEYS)
     written["audit"] = _written(config.audit, AUDIT_KEYS)
+    if config.failures:
+        written["failures"] = FAILURES.write(config.failures)
     written["health"] = _written(config.health, HEALTH_KEYS)
     written["topology"] = _written(config.topology, TOPOLOGY_KEYS)
     written["default_queue"] = config.default_queue

@@ -8,6 +8,7 @@ from corral.wire.default_limits import RULE_KEYS
 from corral.wire.document.key_reference import section
 from corral.wire.health import HEALTH_KEYS
 from corral.wire.identity_providers import ISSUER_KEYS, PROGRAM_RULE_KEYS, PROVIDER_KEYS, ROLE_RULE_KEYS, SIGN_IN_KEYS
+from corral.wire.job.failure_rules import FAILURE_KEYS
 from corral.wire.retention import ATTEST_KEYS, SECRET_KEYS
 from corral.wire.run_as import ACCOUNT_KEYS
 from corral.wire.topology import TOPOLOGY_KEYS
@@ -35,6 +36,7 @@ def configuration_page() -> str:
         section("One of `rules` of an issuer", "", PROGRAM_RULE_KEYS),
         section("`api`", "", config.API_KEYS),
         section("`audit`", "See [security](security.md#who-read-what).", config.AUDIT_KEYS),
+        section("One of `failures`", _FAILURES, FAILURE_KEYS),
         section("`health`", _HEALTH, HEALTH_KEYS),
         section("A queue", _QUEUE, queues.QUEUE_KEYS),
         section("`budget`", "", queues.BUDGET_KEYS),
@@ -44,6 +46,10 @@ def configuration_page() -> str:
     return "\n".join(parts)
 
 
+_FAILURES = """When a process fails, these rules are tried in order, then a table of what CUDA, ROCm and NCCL print.
+The first that applies gives the failure class, and so decides about [retries](job-file.md). They are rules of
+each machine: agents read them from their own `--config`.
+"""
 _HEAD = """# The configuration file
 
 Made from the tables in `corral.wire.config` and `corral.wire.queues`; `make accept` writes it again.

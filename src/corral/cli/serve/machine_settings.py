@@ -23,6 +23,7 @@ def local_settings(config: Config) -> LocalSettings:
         log_user_mib=logs.user_mib or 0,
         log_task_mib=max(1, logs.task_mib // 2),
         scratch_mib_max=logs.scratch_mib or 0,
+        failure_rules=tuple((rule.says, rule.exit_code, rule.failure, rule.why) for rule in config.failures),
     )
 
 

@@ -89,6 +89,7 @@ def request_of(order: TaskOrder, site: Site, logs: str, containers: Containers |
         "cpu_milli": order.cpu_milli,
         "has_quota": site.settings.has_cpu_quota,
         "pids_max": site.settings.pids_max,
+        "failure_rules": list(site.settings.failure_rules),
         "peer_grace_ms": site.settings.peer_grace_ms,
         "tasks": order.tasks,
         "lease": site.lease,

@@ -22,7 +22,8 @@ class LocalSettings(Struct, frozen=True, kw_only=True):
     the other processes of a task when one has failed. ``scratch``: where the private directories of tasks are created.
     ``account``: for tasks without one, if this process is root; empty: they are refused. ``hidden``: further files and
     directories to hide from tasks that run as this process' own account. ``has_lease``: tasks end by themselves when
-    the lease in ``run/lease`` expires; the agent must renew it."""
+    the lease in ``run/lease`` expires; the agent must renew it. ``failure_rules``: of the site, each a text, an exit
+    code, a failure class, and why; empty or None: any."""
 
     pids_max: int = field(default_factory=_a_quarter_of_all_pids)
     has_cpu_quota: bool = False
@@ -38,4 +39,5 @@ class LocalSettings(Struct, frozen=True, kw_only=True):
     hidden: tuple[str, ...] = ()
     pace_ms: int = 10_000  # between two reads of step times
     activity_ms: int = 10_000  # between two reports of what tasks do; 0: none
+    failure_rules: tuple[tuple[str, int | None, str, str], ...] = ()
     scan_ms: int = 1_000  # between two checks of all tasks, without notices of supervisors

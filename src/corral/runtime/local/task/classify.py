@@ -1,7 +1,7 @@
 """Classifies the failure of a program by its last output: the GPU's memory, the GPU itself, or the network.
 
-A table of phrases that GPU libraries print. It only refines an exit code of 1; anything unknown is an error of the
-program.
+A table of phrases that GPU libraries print, and the rules of the site, which come first. They only refine exit codes of
+the program itself; anything unknown is an error of the program.
 """
 
 from __future__ import annotations
@@ -26,4 +26,13 @@ def symptom(last_words: bytes) -> tuple[str | None, str]:
     for phrase, failure, why in _PHRASES:
         if phrase in last_words:
             return failure, f"{why} (its output says: {phrase.decode()!r})"
+    return None, ""
+
+
+def by_rules(rules: list[tuple[str, int | None, str, str]], code: int, last_words: bytes) -> tuple[str | None, str]:
+    """The first rule of the site that applies: its class, and why."""
+    for says, exit_code, failure, why in rules:
+        if exit_code in (None, code) and says.encode() in last_words:
+            found = f"its output says: {says!r}" if says else f"exit code {code}"
+            return failure, f"{why} ({found})" if why else found
     return None, ""

@@ -19,7 +19,7 @@ from corral.runtime.last_words import last_words, signal_text
 from corral.runtime.local.activity.stall_watch import StallWatch
 from corral.runtime.local.step_marks import StopMarks
 from corral.runtime.local.task import records, scratch, system
-from corral.runtime.local.task.classify import symptom
+from corral.runtime.local.task.classify import by_rules, symptom
 from corral.runtime.local.task.lease import WHY, TaskLease
 from corral.runtime.local.task.lease import now_ms as boot_ms
 from corral.runtime.local.task.processes import Processes, rank_of
@@ -500,9 +500,13 @@ class Supervisor:
         if code == _BY_SIGKILL:  # also as the exit code of a shell
             by_others = "killed by SIGKILL, not by Corral: the machine may have run out of memory"
             return (None, self.kill_why) if is_late else (KILLED, by_others)
-        if number or self.warn_why:
+        if self.warn_why:
             return None, self.warn_why
-        return symptom(self.streams[1].tail(_TAIL))
+        tail = self.streams[1].tail(_TAIL)
+        of_site = by_rules(self.request["failure_rules"], code, tail)
+        if of_site[0] is not None:
+            return of_site
+        return (None, "") if number not in (0, system.SIGABRT) else symptom(tail)  # libraries of GPUs abort
 
     def _record_exit(self, record: records.Record) -> None:
         """On a full disk, delete the oldest part of the log; if there is none, wait for space."""

@@ -9,6 +9,7 @@ import ctypes
 import os
 
 SIGINT = 2
+SIGABRT = 6
 SIGKILL = 9
 SIGPIPE = 13
 SIGTERM = 15

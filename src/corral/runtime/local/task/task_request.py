@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         cpu_milli: int | None
         has_quota: bool
         pids_max: int
+        failure_rules: list[tuple[str, int | None, str, str]]  # of the site: text, exit code, failure class, why
         peer_grace_ms: int
         tasks: int  # of its gang: the ranks of all of them stop at the same step
         lease: str  # the file that says until when it may run; empty: no limit
