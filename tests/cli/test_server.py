@@ -224,3 +224,19 @@ def test_shells_complete_commands(shell: str, capsys: pytest.CaptureFixture[str]
 def test_a_completion_is_the_command_that_begins_so() -> None:
     done = spawned(_CORRAL_COMPLETE="bash_complete", COMP_WORDS="corral re", COMP_CWORD="1")
     assert done.stdout.split() == [b"plain,release", b"plain,requeue"]
+
+
+def test_any_free_port_is_the_one_that_is_printed_and_used(machine: Machine) -> None:
+    machine.address = "127.0.0.1:0"
+    done = machine.up()
+    assert done.returncode == 0, done.stderr
+    assert "corral is up at http://127.0.0.1:" in done.stdout
+    assert "127.0.0.1:0 " not in done.stdout
+    assert machine("ps").returncode == 0
+    assert machine("down").returncode == 0
+
+
+def test_an_address_of_another_machine_is_called_that(machine: Machine) -> None:
+    done = machine("up", "--listen", "203.0.113.7:7411", "--fake-gpus", "1xL4", "--allow-plain-http")
+    assert "cannot listen on 203.0.113.7:7411" in done.stderr
+    assert "hint: 203.0.113.7 is no address of this machine" in done.stderr

@@ -41,8 +41,10 @@ def test_run_shows_the_measures_of_one_policy(capsys: Capture, workload: str) ->
     assert not done.err
 
 
-def test_compare_shows_policies_side_by_side(capsys: Capture, workload: str) -> None:
-    done = typed(capsys, "sim", "compare", "--trace", workload, "--nodes", "1x8", "--policy", "fifo,fair,standard")
+@pytest.mark.parametrize("stated", [("fifo,fair,standard",), ("fifo", "fair", "standard")])
+def test_compare_shows_policies_side_by_side(capsys: Capture, workload: str, stated: tuple[str, ...]) -> None:
+    policies = [word for each in stated for word in ("--policy", each)]
+    done = typed(capsys, "sim", "compare", "--trace", workload, "--nodes", "1x8", *policies)
     assert done.code == 0
     titles = next(line.split() for line in done.out.splitlines() if line.split()[:2] == ["fifo", "fair"])
     assert titles == ["fifo", "fair", "standard"]

@@ -69,6 +69,8 @@ def _row(parameter: click.Parameter, context: click.Context) -> str | None:
     names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
     metavar = "" if parameter.is_flag else " `" + parameter.make_metavar(context).replace("|", "\\|") + "`"
     default = parameter.default
+    if isinstance(default, tuple):  # of an option that may be given more than once
+        default = ",".join(map(str, default)) or None
     shown = f" Default: `{default}`." if parameter.show_default and default is not None else ""
     environment = f" Or `{parameter.envvar}`." if parameter.show_envvar else ""
     return f"| {names}{metavar} | {_escaped(parameter.help or '')}{shown}{environment} |"

@@ -333,11 +333,13 @@ def _address(listen: str | None, config: Config) -> tuple[str, int]:
         raise Complaint(f"--listen: {listen!r} is not an address and a port", "write it like 127.0.0.1:7411")
     if int(port) > 65_535:
         raise Complaint(f"--listen: port {port} is not between 0 and 65535", "write it like 127.0.0.1:7411")
-    return host.strip("[]") or "127.0.0.1", int(port)
+    name = host.strip("[]") or "127.0.0.1"
+    return name, int(port) or _check_free(name, 0)  # 0: any free port
 
 
-def _check_free(host: str, port: int) -> None:
-    """Check before anything is created or locked."""
+def _check_free(host: str, port: int) -> int:
+    """Check before anything is created or locked; the port."""
+    import errno
     import socket
 
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
@@ -346,7 +348,13 @@ def _check_free(host: str, port: int) -> None:
             probe.bind((host, port))
         except OSError as error:
             what = f"cannot listen on {host}:{port}: {(error.strerror or str(error)).lower()}"
-            raise Complaint(what, "another program uses it; choose another port with --listen", FAULT) from None
+            hints = {
+                errno.EADDRINUSE: "another program uses it; choose another port with --listen",
+                errno.EACCES: "ports below 1024 need root; choose another port with --listen",
+            }
+            hint = hints.get(error.errno or 0, f"{host} is no address of this machine; name one that is")
+            raise Complaint(what, hint, FAULT) from None
+        return int(probe.getsockname()[1])
 
 
 def _node(fake_gpus: str | None) -> NodeSpec:

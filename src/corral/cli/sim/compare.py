@@ -12,7 +12,12 @@ from corral.cli.sim.options import Asked, asked_option, simulation_options
 
 @click.command()
 @asked_option(
-    "--policy", metavar="A,B,…", default="fifo,fair,standard", show_default=True, help="Policies, separated by commas."
+    "--policy",
+    metavar="A,B,…",
+    multiple=True,
+    default=("fifo,fair,standard",),
+    show_default=True,
+    help="Policies, separated by commas.",
 )
 @asked_option(
     "--baseline", metavar="POLICY", default=None, help="Policy that the others are compared with; default: the first."
@@ -26,6 +31,7 @@ def compare(**given: Any) -> int:
     """
     from corral.cli.sim.execute import answer
 
+    given["policy"] = ",".join(given["policy"])
     names = tuple(name.strip() for name in given["policy"].split(",") if name.strip())
     if not names:
         raise Complaint("--policy names no policy", "write it like fifo,fair,standard")
