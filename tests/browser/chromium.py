@@ -16,8 +16,8 @@ ARGUMENTS = (
 #: Every page, by its address.
 PAGES = (
     "overview", "jobs", "jobs/1", "jobs/1/logs", "jobs/1/metrics", "jobs/1/events", "jobs/1/specification", "submit",
-    "map", "nodes/here", "gantt", "queues", "queues?view=line", "usage", "fleets", "access/users", "access/tokens",
-    "access/secrets", "events",
+    "map", "nodes/here", "gantt", "queues", "queues?view=line", "batching", "usage", "fleets", "access/users",
+    "access/tokens", "access/secrets", "events",
 )  # fmt: skip
 
 

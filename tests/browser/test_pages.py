@@ -113,13 +113,21 @@ def test_many_jobs_are_changed_with_the_keyboard_alone(site, browser):
     page.locator("h1").focus()
     page.keyboard.press("c")
     page.get_by_text("3 jobs will be stopped").wait_for()
-    for _ in range(12):
-        page.keyboard.press("Tab")
-        if page.evaluate("document.activeElement.textContent") == "Cancel 3 jobs":
-            break
+    focus_on(page, "Cancel 3 jobs")
     page.keyboard.press("Enter")
     page.get_by_text("3 jobs cancelled").wait_for()
     assert {site.live.ask("GET", f"/v1/jobs/{each}")["state"] for each in numbers} == {"cancelled"}
+    for _ in range(2):
+        site.submit(name="all-by-keyboard", queue="product", gpus=8, time_limit="9h")
+    tab.go("jobs?search=all-by-keyboard")
+    page.get_by_text("All 2 that match").wait_for()
+    page.locator("h1").focus()
+    page.keyboard.press("Shift+C")
+    page.get_by_text("2 jobs will be stopped").wait_for()
+    page.keyboard.press("Tab")
+    focus_on(page, "Cancel 2 jobs")
+    page.keyboard.press("Enter")
+    page.get_by_text("2 jobs cancelled").wait_for()
     page.keyboard.press("?")
     page.get_by_text("Go to Queues").wait_for()
     page.keyboard.press("Escape")
@@ -130,6 +138,15 @@ def test_many_jobs_are_changed_with_the_keyboard_alone(site, browser):
     page.get_by_role("heading", name="Queues", exact=True).first.wait_for()
     assert not tab.errors
     page.context.close()
+
+
+def focus_on(page, text: str) -> None:
+    """Press Tab until this is focused."""
+    for _ in range(20):
+        if page.evaluate("document.activeElement.textContent") == text:
+            return
+        page.keyboard.press("Tab")
+    raise AssertionError(f"{text} cannot be reached by the keyboard")
 
 
 FASTER_THAN_THE_PAINT = """async () => {

@@ -33,7 +33,9 @@ from corral.server.activity.store import Activities
 from corral.server.auth import new_token
 from corral.server.durability import Batch
 from corral.server.ha.vitals import Vitals
-from corral.server.planner.questions import DryRunOutcome, StartOutlook, WhyAnswer
+from corral.server.journal_state import JournalState
+from corral.server.planner.process import with_settings
+from corral.server.planner.questions import DryRunOutcome, QueueOutcome, StartOutlook, WhyAnswer
 from corral.store.journal import Entry, Record
 from corral.store.memory import MemoryJournal
 from corral.store.rings import Rings
@@ -218,6 +220,10 @@ class MemoryService:
         if isinstance(answer, Refusal):
             return answer
         return [DryRunOutcome(f"{job}/{gang.role}") for job, spec in named.items() for gang in spec.gangs]
+
+    async def try_queue(self, spec: QueueSpec) -> QueueOutcome | Refusal:
+        copy = JournalState.unpack(JournalState(self.state, self.accounts, self.fleets).pack())
+        return with_settings(copy.state, self.policy, spec, self.now_ms())
 
     def subscribe(self) -> MemoryFeed:
         return MemoryFeed(self)

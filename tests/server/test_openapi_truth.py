@@ -42,7 +42,15 @@ async def test_requests_without_a_body_that_may_be_missing_are_not_refused_for_i
         if route.kind is not BodyKind.SHAPE or route.tag == "agents":
             continue
         path = route.path.replace(":path", "").format(
-            job="1", queue="team", node="n0", user="member", fleet="none", secret="s", token="t", batch="none"
+            job="1",
+            queue="team",
+            node="n0",
+            user="member",
+            fleet="none",
+            secret="s",
+            token="t",
+            batch="none",
+            template="t",
         )
         answer = await ask(setup.app, route.method, path, setup.root)
         about = operation(route.method.lower(), route.path.replace(":path", ""))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from corral.client.call import ApiCall, call, path
 from corral.wire.api.accounts import JoinTokenBody, TokenMade
 from corral.wire.api.activity import ClusterActivity
-from corral.wire.api.cluster import DrainBody, NodeList, NodeView, QueueBody, QueueList, QueueView
+from corral.wire.api.cluster import DrainBody, NodeList, NodeView, QueueBody, QueueList, QueuePreview, QueueView
 from corral.wire.api.figures import SeriesView
 from corral.wire.api.jobs import ChangeAnswer
 from corral.wire.api.live import LineView, LivePart, LiveView, SearchView, TopologyView
@@ -29,6 +29,11 @@ class ClusterCalls:
     def set_queue(self, name: str, terms: QueueBody) -> ApiCall[ChangeAnswer]:
         """Create a queue, or change its settings."""
         return ApiCall("PUT", path("queues", name), ChangeAnswer, body=terms)
+
+    @call
+    def preview_queue(self, name: str, terms: QueueBody) -> ApiCall[QueuePreview]:
+        """Which gangs would have to leave, and start, with these settings of a queue. Changes nothing."""
+        return ApiCall("PUT", path("queues", name), QueuePreview, {"dry_run": True}, terms)
 
     @call
     def remove_queue(self, name: str) -> ApiCall[ChangeAnswer]:

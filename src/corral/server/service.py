@@ -23,7 +23,7 @@ from corral.core.fleets.outlook import could_come
 from corral.core.intake.commands import submit_many
 from corral.core.intake.refusal import Refusal
 from corral.core.intake.site import SiteRules
-from corral.core.model import After, Dependency, JobSpec, unfulfilled
+from corral.core.model import After, Dependency, JobSpec, QueueSpec, unfulfilled
 from corral.core.state import State
 from corral.remote.backend import RemoteBackend
 from corral.runtime.base import Backend, Capabilities
@@ -33,7 +33,7 @@ from corral.server.ha.vitals import Vitals
 from corral.server.loop import AccountCommand, Command, FleetCommand, Loop
 from corral.server.planner.client import PlannerError, PlannerLost
 from corral.server.planner.planning import Planning
-from corral.server.planner.questions import DryRunOutcome, PlannerAnswer, StartOutlook, WhyAnswer
+from corral.server.planner.questions import DryRunOutcome, PlannerAnswer, QueueOutcome, StartOutlook, WhyAnswer
 from corral.server.vault.secret_store import SecretStore
 from corral.store.journal import Journal, Record
 from corral.store.lookup import Lookup
@@ -308,6 +308,11 @@ class ServerService(EventHub):
             lambda: self.planning.planner.prospects(self._numbered(specs, over), user, self.now_ms())
         )
         return answer.refusal or answer.prospects
+
+    async def try_queue(self, spec: QueueSpec) -> QueueOutcome | Refusal:
+        """What the next plan would do with these settings of a queue. The settings must have been checked."""
+        answer = await self._thought(lambda: self.planning.planner.with_settings(spec, self.now_ms()))
+        return answer.refusal or answer.queue or QueueOutcome()
 
     async def _thought(self, ask: Callable[[], Awaitable[PlannerAnswer]]) -> PlannerAnswer:
         """The answer of the planner. If it has ended, the loop restarts it, and it is asked again."""

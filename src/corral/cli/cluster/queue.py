@@ -27,7 +27,7 @@ from corral.cli.session import connected
 
 if TYPE_CHECKING:
     from corral.client.blocking import Client
-    from corral.wire.api.cluster import QueueBody, QueueView
+    from corral.wire.api.cluster import QueueBody, QueuePreview, QueueView
     from corral.wire.api.live import LinePlace
 
 
@@ -186,7 +186,8 @@ def show_line(name: str | None, limit: int, fields: str | None, as_json: bool) -
     help="Shortest turn before a job yields to an equal, in multiples of the cost of a switch; 0: never yields.",
 )
 @click.option("--budget", metavar="GPUHOURS/TIME", default=None, help="GPU-hours per window, for example 1000h/30d.")
-def set_queue(name: str, **given: Any) -> None:
+@click.option("--dry-run", is_flag=True, help="Change nothing; show which gangs would have to leave, and start.")
+def set_queue(name: str, dry_run: bool, **given: Any) -> None:
     """Create a queue, or change the given settings of one. An empty amount removes a setting."""
     from corral.client.errors import NotFound
     from corral.wire.api.cluster import QueueBody
@@ -197,9 +198,25 @@ def set_queue(name: str, **given: Any) -> None:
         except NotFound:
             terms, verb = QueueBody(), "created"
         new = _changed(terms, given)
+        if dry_run:
+            _print_preview(name, client.preview_queue(name, new))
+            return
         client.set_queue(name, new)
         print_line(f"queue {name} {verb}")
         _warn_if_more(client, new, given)
+
+
+def _print_preview(name: str, preview: QueuePreview) -> None:
+    for each in preview.reclaimed:
+        who = f"{each.gang} of {each.user} in {each.queue}" if each.gang else "a gang that you may not see"
+        print_line(f"would have to leave: {who}, for {each.beneficiary or 'another job'}")
+    for gang in preview.starts:
+        print_line(f"would start: {gang}")
+    for gang in preview.kept_waiting:
+        print_line(f"would no longer start: {gang}")
+    if not (preview.reclaimed or preview.starts or preview.kept_waiting):
+        print_line("nothing would start or leave now")
+    print_note(f"queue {name} was not changed", dim=True)
 
 
 def _warn_if_more(client: Client, terms: QueueBody, given: dict[str, Any]) -> None:

@@ -152,8 +152,9 @@ CLUSTER = (
     ),
     Route(
         method="PUT", path="/v1/queues/{queue:path}", tag="cluster", verb=Verb.QUEUES_CHANGE,
-        handler=cluster.set_queue, summary="Create a queue or change its settings", kind=BodyKind.SHAPE,
-        body=api.QueueBody,
+        handler=cluster.set_queue, summary="Create a queue or change its settings",
+        about="With dry_run=true nothing is changed, and the answer says which gangs would have to leave and start.",
+        kind=BodyKind.SHAPE, body=api.QueueBody, query=api.QueueParameters, instead=api.QueuePreview,
         answer=api.ChangeAnswer, statuses=(403, 404, 422), example={"guarantee": {"gpu_milli": 8000}},
     ),
     Route(
@@ -389,6 +390,7 @@ ROUTES: tuple[Route, ...] = (
     *SUBMISSION,
     *LIVE,  # before JOBS, whose paths take any name
     *JOBS,
+    *TEMPLATES,
     *BATCH,
     *RECORD,
     *CLUSTER,
@@ -396,7 +398,6 @@ ROUTES: tuple[Route, ...] = (
     *PEOPLE,
     *SIGN_IN,
     *SESSIONS,
-    *TEMPLATES,
     *AGENTS,
     *SERVER,
 )

@@ -15,14 +15,14 @@ from typing import NoReturn
 from corral.core.accounts.accounts import Accounts
 from corral.core.fleets.fleets import Fleets
 from corral.core.intake.refusal import Refusal
-from corral.core.model import JobSpec
+from corral.core.model import JobSpec, QueueSpec
 from corral.core.state import State
 from corral.runtime.base import LogPart, TaskKey
 from corral.server.clock import Clock
 from corral.server.ha.detached_wait import apart
 from corral.server.ha.vitals import WAITS_FOR, Vitals
 from corral.server.loop import AccountCommand, Command, FleetCommand
-from corral.server.planner.questions import DryRunOutcome, StartOutlook, WhyAnswer
+from corral.server.planner.questions import DryRunOutcome, QueueOutcome, StartOutlook, WhyAnswer
 from corral.server.recovery import load_with_place
 from corral.server.service import EventFeed, EventHub
 from corral.store.chain import GENESIS
@@ -174,6 +174,9 @@ class Follower(EventHub):
         return _NOT_HERE
 
     async def dry_run(self, specs: Sequence[JobSpec], user: str) -> Sequence[DryRunOutcome] | Refusal:
+        return _NOT_HERE
+
+    async def try_queue(self, spec: QueueSpec) -> QueueOutcome | Refusal:
         return _NOT_HERE
 
 

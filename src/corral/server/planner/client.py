@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import msgspec
 
-from corral.core.model import JobSpec
+from corral.core.model import JobSpec, QueueSpec
 from corral.core.plan import Plan
 from corral.server.planner import pipe_frames
 from corral.server.planner.bisect import BisectResult, Search
@@ -96,6 +96,9 @@ class Planner:
 
     async def prospects(self, specs: dict[str, JobSpec], user: str, now_ms: int) -> PlannerAnswer:
         return await self._question(pipe_frames.TRY, PlannerQuestion(now_ms, user=user, specs=specs))
+
+    async def with_settings(self, spec: QueueSpec, now_ms: int) -> PlannerAnswer:
+        return await self._question(pipe_frames.TRY, PlannerQuestion(now_ms, queue=spec))
 
     async def outlooks(self, gangs: Sequence[str], now_ms: int) -> PlannerAnswer:
         return await self._question(pipe_frames.OUTLOOK, PlannerQuestion(now_ms, gangs=tuple(gangs)))

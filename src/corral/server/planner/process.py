@@ -18,10 +18,11 @@ import msgspec
 from msgspec import structs
 
 from corral.core.engine import Policy, apply_all
+from corral.core.events import QueueSet
 from corral.core.fleets.outlook import could_come
 from corral.core.intake.commands import submit_many
 from corral.core.intake.refusal import Refusal
-from corral.core.model import GangState
+from corral.core.model import GangState, QueueSpec
 from corral.core.plan import MakeRoom, Place, Plan
 from corral.core.snapshot import Snapshot
 from corral.core.state import State
@@ -38,7 +39,15 @@ from corral.server.journal_state import JournalState
 from corral.server.planner import pipe_frames
 from corral.server.planner.bisect import Search, search
 from corral.server.planner.forked import TrialFailed, forked
-from corral.server.planner.questions import DryRunOutcome, PlannerAnswer, PlannerQuestion, StartOutlook, WhyAnswer
+from corral.server.planner.questions import (
+    DryRunOutcome,
+    PlannerAnswer,
+    PlannerQuestion,
+    QueueOutcome,
+    ReclaimedGang,
+    StartOutlook,
+    WhyAnswer,
+)
 from corral.wire.codec import FORMAT, decode
 from corral.wire.config import PolicyChoice
 
@@ -186,6 +195,8 @@ class PlannerProcess:
     def _prospects(self, question: PlannerQuestion) -> PlannerAnswer:
         """Submit the jobs and plan. Changes the state: only for a copy that is thrown away."""
         state, now_ms = self.state, question.now_ms
+        if question.queue is not None:
+            return PlannerAnswer(queue=with_settings(state, self.policy, question.queue, now_ms))
         events = submit_many(state, question.specs, question.user, now_ms, could_come(state, self.known.fleets))
         if isinstance(events, Refusal):
             return PlannerAnswer(refusal=events)
@@ -213,6 +224,30 @@ class PlannerProcess:
                     prospect = structs.replace(prospect, changes=self._changes(snapshot, prospect.hold))
             found.append(prospect)
         return PlannerAnswer(prospects=tuple(found))
+
+
+def with_settings(state: State, policy: Policy, spec: QueueSpec, now_ms: int) -> QueueOutcome:
+    """Change the queue and plan, and compare. Changes the state: only for a copy that is thrown away."""
+    reclaimed_before, starts_before = _moves(policy(Snapshot(state, now_ms)))
+    apply_all(state, [QueueSet(now_ms, spec)], now_ms)
+    reclaimed, starts = _moves(policy(Snapshot(state, now_ms)))
+    return QueueOutcome(
+        reclaimed=tuple(ReclaimedGang(*each) for each in reclaimed.items() if each[0] not in reclaimed_before),
+        starts=tuple(gang for gang in starts if gang not in starts_before),
+        kept_waiting=tuple(gang for gang in starts_before if gang not in starts),
+    )
+
+
+def _moves(plan: Plan) -> tuple[dict[str, str], dict[str, None]]:
+    """Gangs that have to leave, each with the one it leaves for; and gangs that start, at once or then."""
+    reclaimed: dict[str, str] = {}
+    starts: dict[str, None] = {}
+    for decision in plan.decisions:
+        if isinstance(decision, Place | MakeRoom):
+            starts[decision.gang] = None
+        if isinstance(decision, MakeRoom):
+            reclaimed |= dict.fromkeys((victim.gang for victim in decision.victims), decision.gang)
+    return reclaimed, starts
 
 
 def _foreseen(plan: Plan, gang: str, now_ms: int) -> DryRunOutcome | None:

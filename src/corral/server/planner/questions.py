@@ -9,13 +9,13 @@ from msgspec import Struct
 
 from corral.core.cluster.resources import Seat
 from corral.core.intake.refusal import Refusal
-from corral.core.model import JobSpec
+from corral.core.model import JobSpec, QueueSpec
 from corral.policy.explain.reasons import Change, Hold
 
 
 class PlannerQuestion(Struct, frozen=True, gc=False):
-    """Asks why a gang waits, what to expect of these gangs, what would happen to these jobs, or which gangs are the
-    first ``most`` in line, at this time."""
+    """Asks why a gang waits, what to expect of these gangs, what would happen to these jobs or with these settings of a
+    queue, or which gangs are the first ``most`` in line, at this time."""
 
     now_ms: int
     gang: str = ""
@@ -23,6 +23,7 @@ class PlannerQuestion(Struct, frozen=True, gc=False):
     specs: dict[str, JobSpec] = {}
     gangs: tuple[str, ...] = ()
     most: int = 0
+    queue: QueueSpec | None = None
 
 
 class WhyAnswer(Struct, frozen=True, gc=False):
@@ -51,6 +52,22 @@ class DryRunOutcome(Struct, frozen=True, gc=False):
     changes: tuple[Change, ...] = ()  # each of which alone would let it start now
 
 
+class ReclaimedGang(Struct, frozen=True, gc=False):
+    """A gang that would have to leave, and for which one."""
+
+    gang: str
+    beneficiary: str
+
+
+class QueueOutcome(Struct, frozen=True, gc=False):
+    """What the next plan would do with other settings of a queue, beyond what it does anyway. ``kept_waiting``: gangs
+    that would start by the settings of now, and would not by these."""
+
+    reclaimed: tuple[ReclaimedGang, ...] = ()
+    starts: tuple[str, ...] = ()
+    kept_waiting: tuple[str, ...] = ()
+
+
 class PlannerAnswer(Struct, frozen=True, gc=False):
     """The answer, or a refusal."""
 
@@ -58,4 +75,5 @@ class PlannerAnswer(Struct, frozen=True, gc=False):
     why: WhyAnswer | None = None
     prospects: tuple[DryRunOutcome, ...] = ()
     outlooks: tuple[StartOutlook, ...] = ()
+    queue: QueueOutcome | None = None
     line: tuple[str, ...] = ()  # gangs in the order of their turns

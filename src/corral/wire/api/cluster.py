@@ -30,6 +30,27 @@ class QuotaChangeBody(Body, frozen=True):
     limit: dict[str, Amount] = field(default_factory=dict)
 
 
+class ReclaimedView(Answer, frozen=True):
+    """A gang that would have to leave. Empty names: the user may not see the gang."""
+
+    gpu_milli: int
+    gang: str = ""
+    job: str = ""
+    queue: str = ""
+    user: str = ""
+    beneficiary: str = ""
+
+
+class QueuePreview(Answer, frozen=True):
+    """What the next plan would do with other settings of a queue, beyond what it does anyway: gangs that would have to
+    leave, that would start, and that would no longer start. Those that the user may not see are only counted."""
+
+    reclaimed: tuple[ReclaimedView, ...] = ()
+    starts: tuple[str, ...] = ()
+    starts_hidden: int = 0
+    kept_waiting: tuple[str, ...] = ()
+
+
 class QueueBody(Body, frozen=True):
     """The settings of a queue; what is not given is not limited. As ``QueueSpec``; its name is in the path."""
 

@@ -273,9 +273,13 @@ class PriorityBody(Body, frozen=True):
 
 class JobFilter(Body, frozen=True):
     """Which unfinished jobs: all conditions must hold, and there must be one; ``all``: every job that the user may
-    change. ``queue`` includes its children; ``name`` may end in ``*``; ``labels``: key=value each."""
+    change. ``queue`` includes its children; ``name`` may end in ``*``; ``labels``: key=value each. ``search``: part of
+    its name, queue or user, or the start of its number. ``node``, ``gpu_model``: it holds seats there now."""
 
     name: str | None = None
+    search: str | None = None
+    node: str | None = None
+    gpu_model: str | None = None
     states: tuple[JobState, ...] = ()
     user: str | None = None
     queue: str | None = None

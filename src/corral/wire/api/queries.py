@@ -109,6 +109,7 @@ class EventsParameters(Body, frozen=True):
     follow: bool = False
     job: str | None = None
     queue: str | None = None  # with its children
+    node: str | None = None  # events of this node itself, not of what runs on it
     types: tuple[str, ...] = ()
 
 
@@ -136,6 +137,12 @@ class TemplateParameters(Body, frozen=True):
     """``site``: the template is for all users."""
 
     site: bool = False
+
+
+class QueueParameters(Body, frozen=True):
+    """``dry_run``: change nothing, and say what the next plan would do with these settings."""
+
+    dry_run: bool = False
 
 
 class SecretParameters(Body, frozen=True):

@@ -25,6 +25,7 @@ from corral.server.api.http.problems import forbidden, not_found, refused
 from corral.server.api.http.request import ApiRequest, Content, Reply, accepted
 from corral.server.api.http.shared_views import JSON, encode_json, in_steps
 from corral.server.auth import Verb, seen_queues
+from corral.server.planner.questions import QueueOutcome, ReclaimedGang
 from corral.wire.api import (
     BudgetBody,
     GpuView,
@@ -32,8 +33,10 @@ from corral.wire.api import (
     NodeView,
     QueueBody,
     QueueList,
+    QueuePreview,
     QueueView,
     QuotaChangeBody,
+    ReclaimedView,
 )
 
 _NAME_MAX = 256
@@ -145,9 +148,37 @@ async def set_queue(request: ApiRequest) -> Reply:
     _check_amounts(body)
     spec = _spec(name, body)
     rules = None if request.may(Verb.QUEUES_GIVE) else request.service.rules
+    if request.query.dry_run:
+        accepted(commands.set_queue(request.service.state, spec, request.service.now_ms(), rules))
+        return _preview(request, accepted(await request.service.try_queue(spec)))
     if name not in request.service.state.queues.queues:
         await _detach(request, name)  # an older server may have left roles and secrets of a queue of this name
     return await request.change(lambda state, now_ms: commands.set_queue(state, spec, now_ms, rules))
+
+
+def _preview(request: ApiRequest, outcome: QueueOutcome) -> QueuePreview:
+    starts = tuple(gang for gang in outcome.starts if sees_gang(request, gang))
+    return QueuePreview(
+        reclaimed=tuple(_reclaimed(request, each) for each in outcome.reclaimed),
+        starts=starts,
+        starts_hidden=len(outcome.starts) - len(starts),
+        kept_waiting=tuple(gang for gang in outcome.kept_waiting if sees_gang(request, gang)),
+    )
+
+
+def _reclaimed(request: ApiRequest, each: ReclaimedGang) -> ReclaimedView:
+    gang = request.service.state.gangs.get(each.gang)
+    gpu_milli = 0 if gang is None else gang.gpu_milli
+    if gang is None or not sees_gang(request, each.gang):
+        return ReclaimedView(gpu_milli=gpu_milli)
+    return ReclaimedView(
+        gpu_milli=gpu_milli,
+        gang=each.gang,
+        job=gang.job,
+        queue=gang.queue,
+        user=gang.user,
+        beneficiary=each.beneficiary if sees_gang(request, each.beneficiary) else "",
+    )
 
 
 def _check_amounts(body: QueueBody) -> None:

@@ -184,9 +184,17 @@ def _is_wanted(request: ApiRequest, view: EventView) -> bool:
     wanted = request.query
     if not isinstance(wanted, EventsParameters):
         return True
+    if wanted.node is not None and wanted.node not in (view.data.get("node"), _spec_name(view)):
+        return False
     return (wanted.job is None or _is_of(_selector(request), view)) and (
         wanted.queue is None or (bool(view.queue) and is_among(view.queue, (wanted.queue,)))
     )
+
+
+def _spec_name(view: EventView) -> str | None:
+    """The node that was added or changed, in an event that holds all of it."""
+    spec = view.data.get("spec") if view.type.startswith("Node") else None
+    return spec.get("name") if isinstance(spec, dict) else None
 
 
 def _selector(request: ApiRequest) -> Selector | None:

@@ -18,7 +18,7 @@ from corral.core.intake.refusal import Refusal
 from corral.core.intake.site import SiteRules
 from corral.core.model import Blocker, Job
 from corral.core.state import State
-from corral.server.api.handlers.jobs import job_query, known_owner, owner_of
+from corral.server.api.handlers.jobs import job_query, jobs_at, known_owner, owner_of
 from corral.server.api.handlers.selection import gangs_of, selector_of
 from corral.server.api.http.problems import ApiError, refused
 from corral.server.api.http.request import ApiRequest, Reply
@@ -240,7 +240,10 @@ async def _matching(request: ApiRequest, body: Any, noted: _Noted) -> list[Selec
 
 
 def _query(request: ApiRequest, wanted: JobFilter) -> JobQuery:
-    conditions = (wanted.name, wanted.user, wanted.queue, wanted.before_ms, wanted.since_ms)
+    conditions = (
+        wanted.name, wanted.user, wanted.queue, wanted.before_ms, wanted.since_ms, wanted.search or None, wanted.node,
+        wanted.gpu_model,
+    )  # fmt: skip
     if not wanted.all and not wanted.states and not wanted.labels and all(each is None for each in conditions):
         why = "the filter has no condition, and would match every job"
         raise ApiError(422, "no_condition", why, "give a condition, or `all`: true", "filter")
@@ -249,7 +252,8 @@ def _query(request: ApiRequest, wanted: JobFilter) -> JobQuery:
         why = f"jobs that are {over[0]} have ended and cannot be changed"
         raise ApiError(422, "job_over", why, f"states may be {', '.join(LIVE)}", "filter.states")
     query = job_query(request, wanted, until_ms=wanted.before_ms)
-    return replace(query, states=tuple(map(str, wanted.states)) or LIVE, limit=PAGE_MAX)
+    states = tuple(map(str, wanted.states)) or LIVE
+    return replace(query, states=states, search=wanted.search or None, ids=jobs_at(request, wanted), limit=PAGE_MAX)
 
 
 def _applies(state: State, job: Job, body: Any) -> bool:

@@ -60,7 +60,7 @@ async def _page(request: ApiRequest) -> JobPage | JobTable:
         limit=wanted.limit,
         cursor=wanted.cursor,
         search=wanted.search,
-        ids=_jobs_on(request) if wanted.node is not None or wanted.gpu_model is not None else None,
+        ids=jobs_at(request, wanted),
     )
     lookup = request.service.lookup
     if wanted.sort is not None:
@@ -75,9 +75,12 @@ async def _page(request: ApiRequest) -> JobPage | JobTable:
         raise ApiError(400, "bad_cursor", str(error)[:200], field="cursor") from None
 
 
-def _jobs_on(request: ApiRequest) -> tuple[str, ...]:
-    """The jobs that hold seats on a node, or on nodes with GPUs of a model. Their rights are checked with the rest."""
-    state, wanted = request.service.state, request.query
+def jobs_at(request: ApiRequest, wanted: Any) -> tuple[str, ...] | None:
+    """The jobs that hold seats on a node, or on nodes with GPUs of a model. Their rights are checked with the rest.
+    None: neither is asked for."""
+    state = request.service.state
+    if wanted.node is None and wanted.gpu_model is None:
+        return None
     found: dict[str, None] = {}
     for name, tenants in state.tenants.items():
         gpus = state.nodes[name].spec.gpus if name in state.nodes else ()

@@ -15,7 +15,7 @@ from corral.core.accounts.accounts import Accounts
 from corral.core.fleets.fleets import Fleets
 from corral.core.intake.refusal import Refusal
 from corral.core.intake.site import SiteRules
-from corral.core.model import JobSpec
+from corral.core.model import JobSpec, QueueSpec
 from corral.core.state import State
 from corral.remote.messages import EndpointAnswer
 from corral.runtime.base import LogPart, TaskKey
@@ -23,7 +23,7 @@ from corral.server.activity.store import Activities
 from corral.server.durability import Batch
 from corral.server.ha.vitals import Vitals
 from corral.server.loop import AccountCommand, Command, FleetCommand
-from corral.server.planner.questions import DryRunOutcome, StartOutlook, WhyAnswer
+from corral.server.planner.questions import DryRunOutcome, QueueOutcome, StartOutlook, WhyAnswer
 from corral.store.journal import Journal, Record
 from corral.store.lookup import Lookup
 from corral.store.rings import Rings
@@ -182,4 +182,5 @@ class Service(Protocol):
 
     async def explain(self, gang: str) -> WhyAnswer | Refusal: ...
     async def dry_run(self, specs: Sequence[JobSpec], user: str) -> Sequence[DryRunOutcome] | Refusal: ...
+    async def try_queue(self, spec: QueueSpec) -> QueueOutcome | Refusal: ...
     def subscribe(self) -> FeedContract: ...

@@ -16,6 +16,7 @@ const pages = {
   nodes: ["./pages/node.js", ["nodes"]],
   gantt: ["./pages/gantt.js", []],
   queues: ["./pages/queues.js", ["queues"]],
+  batching: ["./pages/batching.js", []],
   usage: ["./pages/usage.js", []],
   fleets: ["./pages/fleets.js", []],
   access: ["./pages/access.js", ["queues"]],

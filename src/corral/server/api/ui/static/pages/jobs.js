@@ -12,6 +12,7 @@ import { useWindow, VTable } from "../parts/vtable.js";
 
 const STATES = ["waiting", "starting", "running", "stopping", "succeeded", "failed", "cancelled"];
 const TIMES = [["", "any time"], ["1", "last hour"], ["24", "last 24 hours"], ["168", "last 7 days"], ["720", "last 30 days"]];
+const ENDED = ["succeeded", "failed", "cancelled"];
 const runTime = job => (job.started_ms ? (job.ended_ms ?? now.value) - job.started_ms : null);
 const waited = job => (job.started_ms ?? job.ended_ms ?? now.value) - job.submitted_ms;
 
@@ -80,14 +81,18 @@ export default function Jobs() {
   const news = useNews(5000); // why a job waits changes with what others do
   useEffect(() => { if (news && !document.hidden) view.again(); const later = setTimeout(() => { if (!document.hidden) view.again(); }, 10000); return () => clearTimeout(later); }, [news]);
   const search = useMemo(() => { let wait = 0; return value => { clearTimeout(wait); wait = setTimeout(() => setParams({ search: value.trim() }), 200); }; }, []);
+  const filtered = ["search", "states", "queue", "user", "labels", "node", "gpu_model", "hours"].some(name => params.value.get(name));
+  // Those that have ended cannot be changed: of the states that are chosen only the others count.
+  const unfinished = states.filter(state => !ENDED.includes(state)), canFilter = !states.length || unfinished.length > 0;
+  const offersAll = may("jobs.change") && filtered && canFilter && view.total > 1;
   useShortcut("f", "Filter the jobs", () => field.current?.focus());
   useShortcut("c", "Cancel the selected jobs", () => selected.size && act("cancel"));
+  useShortcut("C", "Cancel all jobs that match", () => offersAll && actAll("cancel"));
+  useShortcut("a", "Select the jobs that are read so far", () => may("jobs.change") && setSelected(new Map(view.rows().filter(job => !ENDED.includes(job.state)).map(job => [job.id, job]))));
   const toggle = row => setSelected(before => { const next = new Map(before); if (!next.delete(row.id)) next.set(row.id, row); return next; });
   const act = deed => ask(deed, { jobs: [...selected.keys()] }, [...selected.values()].map(job => `${job.id} ${job.name}`), () => { setSelected(new Map()); setTimeout(view.again, 300); });
-  const actAll = deed => ask(deed, { filter: { states, user: asked.user || null, queue: asked.queue || null, labels: asked.labels ? asked.labels.split(",") : [], since_ms: asked.since_ms, all: !states.length && !asked.user && !asked.queue && !asked.labels && !asked.since_ms } }, null, () => setTimeout(view.again, 300));
-  const canFilter = !asked.search && !asked.node && !asked.gpu_model;
+  const actAll = deed => ask(deed, { filter: { states: unfinished, search: asked.search || null, node: asked.node || null, gpu_model: asked.gpu_model || null, user: asked.user || null, queue: asked.queue || null, labels: asked.labels ? asked.labels.split(",") : [], since_ms: asked.since_ms } }, null, () => setTimeout(view.again, 300));
   const sortBy = name => setParams(asked.sort === name ? { up: asked.descending ? "1" : "" } : { sort: name === "submitted" ? "" : name, up: ["name", "queue", "user", "state"].includes(name) ? "1" : "" });
-  const filtered = ["search", "states", "queue", "user", "labels", "node", "gpu_model", "hours"].some(name => params.value.get(name));
   const Field = ({ name, label, width }) => html`<input class="wide-only" aria-label=${label} placeholder=${label} value=${params.value.get(name) || ""} style=${{ width }} onChange=${event => setParams({ [name]: event.target.value.trim() })} />`;
   const empty = filtered ? html`<${Empty} title="No job matches"><div class="row"><button onClick=${() => go("jobs")}>Clear the filters</button></div></${Empty}>`
     : html`<${Empty} title="No jobs yet"><p>Submit one here, or with <code>corral submit --gpus 1 -- python train.py</code>.</p>${may("jobs.submit") && html`<div class="row"><a class="button primary" href=${link("submit")}>Submit a job</a></div>`}</${Empty}>`;
@@ -97,6 +102,6 @@ export default function Jobs() {
       <${Field} name="queue" label="Queue" width="110px" /><${Field} name="user" label="User" width="90px" /><${Field} name="labels" label="label=value" width="110px" /><${Field} name="node" label="Node" width="90px" /><${Field} name="gpu_model" label="GPU model" width="100px" />
       <select aria-label="Submitted" value=${params.value.get("hours") || ""} onChange=${event => setParams({ hours: event.target.value })}>${TIMES.map(([value, name]) => html`<option value=${value}>${name}</option>`)}</select>
       ${filtered && html`<button class="small plain" onClick=${() => go("jobs")}>Clear</button>`}</div>
-    ${may("jobs.change") && (selected.size > 0 || (filtered && canFilter && view.total > 1)) && html`<div class="selection no-print" role="group" aria-label="Selection">${selected.size > 0 ? html`<b>${count(selected.size)} selected</b>${["cancel", "hold", "release", "requeue", "priority"].map(deed => html`<button class="small ${deed === "cancel" ? "danger" : ""}" onClick=${() => act(deed)}>${titleOf(deed)}</button>`)}<button class="small plain" onClick=${() => setSelected(new Map())}>Clear</button>` : html`<span>All ${count(view.total)} that match:</span>${["cancel", "hold", "release"].map(deed => html`<button class="small ${deed === "cancel" ? "danger" : ""}" onClick=${() => actAll(deed)}>${titleOf(deed)}…</button>`)}`}</div>`}
+    ${may("jobs.change") && (selected.size > 0 || offersAll) && html`<div class="selection no-print" role="group" aria-label="Selection">${selected.size > 0 ? html`<b>${count(selected.size)} selected</b>${["cancel", "hold", "release", "requeue", "priority"].map(deed => html`<button class="small ${deed === "cancel" ? "danger" : ""}" onClick=${() => act(deed)}>${titleOf(deed)}</button>`)}<button class="small plain" onClick=${() => setSelected(new Map())}>Clear</button>` : html`<span>All ${count(view.total)} that match:</span>${["cancel", "hold", "release", "requeue", "priority"].map(deed => html`<button class="small ${deed === "cancel" ? "danger" : ""}" onClick=${() => actAll(deed)}>${titleOf(deed)}…</button>`)}`}</div>`}
     <${VTable} columns=${chosenColumns()} view=${view} label="Jobs" rowKey="id" sort=${asked.sort} descending=${asked.descending} onSort=${sortBy} selected=${selected} onToggle=${may("jobs.change") ? toggle : null} onOpen=${row => go(`jobs/${row.id}`)} at=${at} onAt=${setAt} empty=${empty} />`;
 }

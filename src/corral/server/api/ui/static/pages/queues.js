@@ -27,27 +27,48 @@ function Tree({ chosen }) {
 
 const KEYS = [["guarantee", "Guarantee", "always available to it"], ["limit", "Limit", "the most it may use, with what it borrows"], ["lend", "Lends at most", "of its unused guarantee"], ["user_limit", "Per user", "the most one user may use"]];
 
+function bodyOf(terms, form) {
+  const number = name => (form.get(name) === "" ? undefined : Number(form.get(name)));
+  const amount = (key, before) => { const rest = { ...before }; delete rest.gpu_milli; return number(key) === undefined ? rest : { ...rest, gpu_milli: Math.round(number(key) * 1000) }; };
+  const body = { ...terms, weight: number("weight") ?? 1, max_jobs: number("max_jobs") ?? null, priority_ceiling: number("priority_ceiling") ?? null };
+  for (const [key] of KEYS) body[key] = amount(key, terms[key]);
+  return body;
+}
+
+function Settings({ queue, terms }) {
+  const [typed, setTyped] = useState(null);
+  return html`<div onInput=${event => setTyped(bodyOf(terms, new FormData(event.currentTarget.closest("form"))))}>${!queue && html`<label class="field">Name<input name="name" required placeholder="research/vision" /><small>A queue below another has its name before a slash.</small></label>`}
+      <div class="form">${KEYS.map(([key, title, note]) => html`<label class="field">${title} (GPUs)<input name=${key} type="number" min="0" step="any" value=${terms[key].gpu_milli === undefined ? "" : terms[key].gpu_milli / 1000} placeholder="not set" /><small>${note}</small></label>`)}
+      <label class="field">Weight<input name="weight" type="number" min="1" value=${terms.weight} /><small>its share of free capacity among its siblings</small></label><label class="field">Most jobs<input name="max_jobs" type="number" min="0" value=${terms.max_jobs ?? ""} placeholder="not set" /><small>unfinished ones</small></label><label class="field">Highest priority<input name="priority_ceiling" type="number" value=${terms.priority_ceiling ?? ""} placeholder="that of the site" /></label></div>
+      ${queue && (typed ? html`<${Preview} name=${queue.name} body=${typed} />` : html`<${Notice}>${preview(queue)}</${Notice}>`)}</div>`;
+}
+
 function edit(queue) {
   const terms = queue?.terms || { guarantee: {}, limit: {}, lend: {}, user_limit: {}, weight: 1, max_jobs: null, max_jobs_per_user: null, budget: null, changes: [], priority_ceiling: null, time_share: 0, grace_max_ms: null, preemptible: null };
   confirm({
     title: queue ? `Settings of ${queue.name}` : "New queue", action: queue ? "Change" : "Create", wide: true,
-    body: html`${!queue && html`<label class="field">Name<input name="name" required placeholder="research/vision" /><small>A queue below another has its name before a slash.</small></label>`}
-      <div class="form">${KEYS.map(([key, title, note]) => html`<label class="field">${title} (GPUs)<input name=${key} type="number" min="0" step="any" value=${terms[key].gpu_milli === undefined ? "" : terms[key].gpu_milli / 1000} placeholder="not set" /><small>${note}</small></label>`)}
-      <label class="field">Weight<input name="weight" type="number" min="1" value=${terms.weight} /><small>its share of free capacity among its siblings</small></label><label class="field">Most jobs<input name="max_jobs" type="number" min="0" value=${terms.max_jobs ?? ""} placeholder="not set" /><small>unfinished ones</small></label><label class="field">Highest priority<input name="priority_ceiling" type="number" value=${terms.priority_ceiling ?? ""} placeholder="that of the site" /></label></div>
-      ${queue && html`<${Notice}>${preview(queue)}</${Notice}>`}`,
+    body: html`<${Settings} queue=${queue} terms=${terms} />`,
     run: async form => {
-      const number = name => (form.get(name) === "" ? undefined : Number(form.get(name)));
-      const amount = (key, before) => { const rest = { ...before }; delete rest.gpu_milli; return number(key) === undefined ? rest : { ...rest, gpu_milli: Math.round(number(key) * 1000) }; };
-      const body = { ...terms, weight: number("weight") ?? 1, max_jobs: number("max_jobs") ?? null, priority_ceiling: number("priority_ceiling") ?? null };
-      for (const [key] of KEYS) body[key] = amount(key, terms[key]);
       const name = queue?.name || form.get("name");
-      await put(`queues/${queuePath(name)}`, body);
+      await put(`queues/${queuePath(name)}`, bodyOf(terms, form));
       toast(`Queue ${name} was ${queue ? "changed" : "created"}.`);
     },
   });
 }
 
-// Who would have to leave if the guarantee of this queue were wanted at once: those who borrow now.
+// What the planner would do with these settings, asked of the server as they are typed. Nothing is changed.
+function Preview({ name, body }) {
+  const [found, setFound] = useState(null), [problem, setProblem] = useState(null), text = JSON.stringify(body);
+  useEffect(() => { let over = false; const timer = setTimeout(() => put(`queues/${queuePath(name)}`, body, { dry_run: true }).then(answer => { if (!over) { setFound(answer); setProblem(null); } }).catch(each => { if (!over) { setProblem(each); setFound(null); } }), 400); return () => { over = true; clearTimeout(timer); }; }, [name, text]);
+  if (problem) return html`<${ProblemNotice} problem=${problem} />`;
+  if (!found) return html`<${Notice}>Asking the planner what these settings would mean now…</${Notice}>`;
+  const hidden = found.reclaimed.filter(each => !each.gang), starts = found.starts.length + found.starts_hidden;
+  if (!found.reclaimed.length && !starts && !found.kept_waiting.length) return html`<${Notice} level="good">With these settings nothing would have to leave or start now.</${Notice}>`;
+  return html`<${Notice} level=${found.reclaimed.length ? "warning" : "info"}>${found.reclaimed.length > 0 && html`<b>${plural(found.reclaimed.length, "gang")} would have to leave now, with ${gpus(found.reclaimed.reduce((sum, each) => sum + each.gpu_milli, 0))} GPUs</b><ul>${found.reclaimed.filter(each => each.gang).slice(0, 8).map(each => html`<li><a href=${jobLink(each.job)}>${each.gang}</a> of ${each.user} in ${each.queue}${each.beneficiary ? `, for ${each.beneficiary}` : ""}</li>`)}${hidden.length > 0 && html`<li>${plural(hidden.length, "gang that you may not see", "gangs that you may not see")}</li>`}</ul>`}
+    ${starts > 0 && html`<div>${plural(starts, "gang")} would start now${found.starts.length ? `: ${found.starts.slice(0, 8).join(", ")}` : ""}.</div>`}${found.kept_waiting.length > 0 && html`<div>${found.kept_waiting.slice(0, 8).join(", ")} would no longer start now.</div>`}</${Notice}>`;
+}
+
+// In short, before anything is typed: those who borrow now.
 function preview(queue) {
   const borrowers = queues.value.filter(each => (each.borrowed.gpu_milli || 0) > 0 && each.name && !queue.name.startsWith(`${each.name}/`) && each.name !== queue.name && !each.children.length);
   const free = overview.value?.gpus.free || 0;

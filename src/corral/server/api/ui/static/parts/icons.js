@@ -8,6 +8,7 @@ const paths = {
   gantt: "M2 4h6M5 8h7M9 12h5",
   queues: "M8 2v4M8 6H4v4M8 6h4v4M2.500 10h3v3h-3zM10.500 10h3v3h-3z",
   submit: "M8 13V3M4 7l4-4 4 4",
+  batching: "M2 3h5v4H2zM2 9h5v4H2zM7 5h2.500v6H7M9.500 8H14M12 6l2 2-2 2",
   usage: "M3 13V9M7 13V4M11 13V7M2 14h12",
   events: "M8 4.500V8l2.500 1.500M8 14A6 6 0 108 2a6 6 0 000 12z",
   fleets: "M2 11.500h12M4 11.500A3 3 0 014.500 5.600 4 4 0 0112 6.500a2.600 2.600 0 010 5",

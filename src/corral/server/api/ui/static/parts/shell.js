@@ -13,7 +13,7 @@ import { theme, toggle } from "./theme.js";
 // page, text, key after "g", icon, the right without which it is not offered
 const pages = [
   ["overview", "Overview", "o"], ["jobs", "Jobs", "j"], ["submit", "Submit", "s", "jobs.submit"], null,
-  ["map", "Map", "m"], ["gantt", "Gantt", "t"], ["queues", "Queues", "q"], ["usage", "Usage", "u", "usage.read"], ["fleets", "Fleets", "f", "fleets.read"], null,
+  ["map", "Map", "m"], ["gantt", "Gantt", "t"], ["queues", "Queues", "q"], ["batching", "Batching", "b"], ["usage", "Usage", "u", "usage.read"], ["fleets", "Fleets", "f", "fleets.read"], null,
   ["access", "Access", "a"], ["events", "Events", "e"],
 ];
 const groups = ["", "Cluster", "People"];
