@@ -31,6 +31,7 @@ def run(
     monkeypatch.chdir(folder)
     monkeypatch.delenv("ONE_TRY", raising=False)
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # nothing of the project's plugins is needed here
     return second_try.main(["-q", "test_sample.py"], folder / "cache"), capfd.readouterr().out
 
 
@@ -72,5 +73,6 @@ def test_one_try_can_be_asked_for(tmp_path, monkeypatch, capfd):
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ONE_TRY", "1")
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     assert second_try.main(["-q", "test_sample.py"], tmp_path / "cache") == 1
     assert "second try" not in capfd.readouterr().out
