@@ -280,6 +280,17 @@ def test_a_job_that_asked_for_an_early_signal_gets_it_first_and_sigterm_late(har
     assert time.monotonic() - begun >= 0.45, "half of the time is for the early signal"
 
 
+@pytest.mark.parametrize(("audience", "expected"), [("script", ["early", "kept", "ready"]), ("", ["early", "ready"])])
+def test_an_early_signal_for_the_script_does_not_end_the_program_that_it_runs(
+    harness: Harness, audience: str, expected: list[str]
+):
+    script = "trap 'echo early' USR1; echo ready; sleep 4 && echo kept; exit 0"
+    key = harness.sh(script, early_signal=EarlySignal("SIGUSR1", 60_000, audience))
+    harness.says(key, "ready")
+    harness.backend.warn(key, now_ms() + 60_000, "time_limit")
+    assert (harness.collector.down(key).exit_code, sorted(harness.log(key).split())) == (0, expected)
+
+
 # ``os.write``: a handler that prints while the program is inside a print raises "reentrant call".
 SAVING = """
 import os, signal, sys, time

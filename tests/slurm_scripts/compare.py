@@ -152,6 +152,10 @@ def run_in_corral(scripts: dict[str, str], folder: Path, stubs: dict[str, str]) 
     found: dict[str, Outcome] = {}
     bed.start()
     try:
+        place = folder / ".config" / "corral" / "credentials.json"  # the HOME of the scripts is on all nodes
+        place.parent.mkdir(parents=True)
+        place.write_bytes(bed.credentials_file.read_bytes())
+        place.chmod(0o600)
         with bed.client() as client:
             for name, text in scripts.items():
                 found[name] = _submitted(client, name, text, folder, stubs)

@@ -37,6 +37,7 @@ NOUNS = {
     "step": "corral.cli.steps.step:step",
     "exec": "corral.cli.steps.in_job:execute",
     "shell": "corral.cli.steps.in_job:shell",
+    "slurm": "corral.cli.slurm.install:slurm",
     "ps": "corral.cli.jobs.ps:ps",
     "show": "corral.cli.jobs.show:show",
     "top": "corral.cli.jobs.top:top",
@@ -89,7 +90,7 @@ NOUNS = {
 @click.command_panel("Cluster", commands=["open", "queue", "node", "map", "fleet", "events", "usage"])
 @click.command_panel("People", commands=["login", "logout", "user", "token", "secret", "template", "whoami"])
 @click.command_panel("Server", commands=["up", "down", "doctor", "db", "config"])
-@click.command_panel("Other", commands=["sim", "testbed", "agent", "pilot", "completion", "version"])
+@click.command_panel("Other", commands=["sim", "slurm", "testbed", "agent", "pilot", "completion", "version"])
 @click.version_option(__version__, "-V", "--version", prog_name="corral", message="%(prog)s %(version)s")
 def corral() -> None:
     """A scheduler for machine-learning work on shared GPUs."""

@@ -10,10 +10,15 @@ from msgspec import Struct
 
 
 class EarlySignal(Struct, frozen=True, gc=False):
-    """A signal that the job requested, sent this long before the deadline; if unhandled, it kills."""
+    """A signal that the job requested, sent this long before the deadline; if unhandled, it kills.
+
+    ``audience``: "script": only the command of the job itself; "steps": only the processes of job steps, as long as
+    there are any; empty: all that handle it.
+    """
 
     signal: str  # SIGUSR1, SIGUSR2, ...
     before_ms: int
+    audience: str = ""
 
 
 class Mount(Struct, frozen=True, gc=False):

@@ -9,14 +9,16 @@ from __future__ import annotations
 import os
 import sys
 
-COMMANDS = ("scontrol", "srun")
+COMMANDS = (
+    "sacct", "sacctmgr", "salloc", "sbatch", "sbcast", "scancel", "scontrol", "sinfo", "squeue", "srun",
+)  # fmt: skip
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _LINE_MAX = 120  # of the first line of a script, in older kernels
 
 
 def write_shims(folder: str) -> None:
     """Raises FileExistsError if one of them exists."""
-    packages = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
+    packages = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))] or _site_packages()
     for name in COMMANDS:
         body = (
             f"import sys\nsys.path[:0] = [{_ROOT!r}]\nsys.path += {packages!r}\n"
@@ -30,3 +32,10 @@ def write_shims(folder: str) -> None:
             os.write(fd, (first + body).encode())
         finally:
             os.close(fd)
+
+
+def _site_packages() -> list[str]:
+    """Of the environment of this interpreter, which was started without them itself."""
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    folder = f"{os.path.dirname(os.path.dirname(os.path.abspath(sys.executable)))}/lib/{version}/site-packages"
+    return [folder] if os.path.isdir(folder) else []

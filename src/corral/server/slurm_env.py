@@ -38,6 +38,7 @@ def script_env(job: Job, gang: Gang, index: int | None, task: int, stated: Mappi
         "SLURM_LOCALID": "0",
         "SLURM_GTIDS": "0",
         "SLURM_JOB_USER": job.user,
+        "SLURM_SUBMIT_DIR": _directory(job, gang),
         "SLURM_TOPOLOGY_ADDR": gang.seats[task].node,
         "SLURM_TOPOLOGY_ADDR_PATTERN": "node",
         "SLURM_JOB_PARTITION": dict(job.spec.labels).get("slurm.partition", job.spec.queue),
@@ -48,6 +49,12 @@ def script_env(job: Job, gang: Gang, index: int | None, task: int, stated: Mappi
         count = gang.demand.task.gpus * here
         found |= {"SLURM_GPUS_ON_NODE": str(count), "SLURM_JOB_GPUS": ",".join(map(str, range(count)))}
     return {name: stated.get(name, value) for name, value in found.items()}
+
+
+def _directory(job: Job, gang: Gang) -> str:
+    """Where it was submitted: its directory, unless ``--chdir`` named another one, which its script states then."""
+    works = (spec.work for spec in job.spec.gangs if spec.role == gang.role)
+    return next((work.directory for work in works if work is not None), "")
 
 
 def slurm_env(job: Job, gang: Gang, index: int | None, ranks: Sequence[int]) -> dict[str, str]:

@@ -98,7 +98,7 @@ MEANS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "dependencies": (("-d afterok:1:2,afterany:3,afternotok:4",), {"after": ["ok:1", "ok:2", "any:3", "not_ok:4"]}),
     "a singleton": (("-J a", "-d singleton"), {"name": "a", "singleton": True}),
     "files": (("-o %x-%j.out", "-e %A_%a.err"), {"output": "%x-%j.out", "error": "%A_%a.err"}),
-    "a signal": (("--signal=B:USR1@120",), {"signal": "SIGUSR1@120s"}),
+    "a signal": (("--signal=B:USR1@120",), {"signal": "script:SIGUSR1@120s", "grace": "120s"}),
     "one switch": (("--switches=1@10:00",), {"prefer": {"level": "rack", "wait": "10m"}}),
     "a begin": (("--begin=now+2hours",), {"begin": "2027-01-15T10:00:00.000Z"}),
     "a deadline": (("--deadline=2027-02-01T08:00:00",), {"deadline": "2027-02-01T08:00:00.000Z"}),

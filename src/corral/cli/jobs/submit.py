@@ -58,30 +58,14 @@ def send(client: Client, jobs: Sequence[Parsed], key: str = "") -> Sequence[Subm
 
     try:
         if len(jobs) == 1:
-            return [_submit_one(client, jobs[0], key)]
+            from corral.cli.slurm.shim_parts.slurm_submission import submit_document
+
+            return [submit_document(client, jobs[0].document, lambda text: print_note(f"note: {text}", dim=True), key)]
         return client.submit_many([job.document for job in jobs], key=key, export="NONE").jobs
     except Problem as problem:
         if not problem.faults:
             raise
         raise placed(jobs, problem.faults, len(jobs) > 1) from None
-
-
-def _submit_one(client: Client, job: Parsed, key: str) -> SubmitAnswer:
-    """A script for Slurm may name an account or a partition that is no queue here: then its other name is tried, then
-    the default queue."""
-    from corral.client.errors import Problem
-
-    document = dict(job.document)
-    labels = document.get("labels", {}) if document.get("compat") == "slurm" else {}
-    others = [labels[name] for name in ("slurm.partition",) if labels.get(name)] + ["default"] if labels else []
-    while True:
-        try:
-            return client.submit(document, key=key, export="NONE")
-        except Problem as problem:
-            if not others or problem.code != "no_such_queue":
-                raise
-            missing, document["queue"] = document.get("queue", ""), others.pop(0)
-            print_note(f"note: there is no queue {missing}; trying {document['queue']}", dim=True)
 
 
 def _print_submitted(answers: Sequence[SubmitAnswer], given: dict[str, Any]) -> None:

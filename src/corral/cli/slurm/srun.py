@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from corral.cli.slurm.arguments import OptionTable, UsageError
+from corral.cli.slurm.shim_parts.arguments import OptionTable, UsageError
 from corral.runtime.steps.seat_link import own_finder
 from corral.runtime.steps.step_client import StepPlan, StepRun
 from corral.runtime.steps.step_environment import base_environment
@@ -14,6 +14,8 @@ from corral.runtime.steps.step_ranks import Rank, slurm_step_env
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from corral.runtime.steps.seat_link import SeatFinder
 
 #: The options of srun 22.05 and 24.11.
 TABLE = OptionTable(
@@ -37,6 +39,7 @@ TABLE = OptionTable(
 )
 _WITH_CONTAINER = ("container-image", "container")
 BAD_OPTION = 255  # as srun ends then
+_NOT_EXECUTED = {127: 2, 126: 13}  # a task of Slurm that cannot be executed ends with the number of the error
 
 
 def main(words: list[str]) -> int:
@@ -51,17 +54,23 @@ def main(words: list[str]) -> int:
     if "help" in given or "usage" in given:
         print("Usage: srun [OPTIONS...] executable [args...]\nInside a job it starts a step: corral step --help")
         return 0
-    finder = own_finder()
-    if finder is None or os.environ.get("SLURM_JOB_ID") is None:
-        print("srun: error: this is not inside a job of Corral: use corral run", file=sys.stderr)
-        return 1
     if not command:
         return _usage("No command given to execute.")
+    finder = own_finder()
+    if finder is None or os.environ.get("SLURM_JOB_ID") is None or given.get("jobid", "") not in ("", _own_job()):
+        from corral.cli.slurm.srun_outside import run_outside
+
+        return run_outside(found, command)
     if any(name in given for name in _WITH_CONTAINER):
         print(
             "srun: error: a step cannot have an image of its own here: use #SBATCH --container-image", file=sys.stderr
         )
         return BAD_OPTION
+    return run_step(finder, given, command)
+
+
+def run_step(finder: SeatFinder, given: dict[str, str], command: list[str]) -> int:
+    """A step on the seats that ``finder`` reaches, as the options and the variables of the job describe it."""
     try:
         plan = _plan(given, command)
     except UsageError as wrong:
@@ -72,6 +81,10 @@ def main(words: list[str]) -> int:
             print(f"srun: {text}", file=sys.stderr, flush=True)
 
     return StepRun(finder, plan, tell).run()
+
+
+def _own_job() -> str:
+    return os.environ.get("SLURM_JOB_ID", "")
 
 
 def _usage(why: str, code: int = 1) -> int:
@@ -91,6 +104,7 @@ def _plan(given: dict[str, str], command: list[str]) -> StepPlan:
     plan.env_of = lambda rank, shares, step: slurm_step_env(rank, shares, step, cpus_per_task)
     plan.directory = os.path.abspath(given.get("chdir") or os.getcwd())
     plan.labels = "label" in given
+    plan.start_codes = _NOT_EXECUTED
     plan.unbuffered = "unbuffered" in given
     plan.kills_on_failure = given.get("kill-on-bad-exit", env.get("SLURM_KILL_BAD_EXIT", "0")) in ("", "1")
     plan.is_cyclic = given.get("distribution", "").split(":")[0].split(",")[0] in ("cyclic",)

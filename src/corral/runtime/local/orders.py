@@ -155,11 +155,12 @@ def _groups(order: TaskOrder, site: Site, name: str) -> dict[str, str]:
     return {limit: f"{folder}/{name}" for limit, folder in site.layout.parents.items() if is_one or asked[limit]}
 
 
-def _early(order: TaskOrder) -> tuple[int, int] | None:
+def _early(order: TaskOrder) -> tuple[int, int, str] | None:
     if order.early_signal is None:
         return None
     try:
-        return int(signal.Signals[order.early_signal.signal]), order.early_signal.before_ms
+        early = order.early_signal
+        return int(signal.Signals[early.signal]), early.before_ms, early.audience
     except KeyError:
         return None  # `_refusal` reports it
 

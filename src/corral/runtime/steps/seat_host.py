@@ -48,6 +48,10 @@ if TYPE_CHECKING:
             """The pid, a pipe that says why it could not be executed, and the program. Raises `StartFault`."""
             ...
 
+        def signal_script(self, number: int) -> int:
+            """A signal for the processes that the task was started with. Returns how many there are."""
+            ...
+
 
 PROCESSES_MAX = 1024  # of one step on one seat
 CONNECTIONS_MAX = 4096
@@ -261,6 +265,8 @@ class StepHost:
             self._coordinate(connection, kind, body)
         elif kind == frames.START:
             self._start(connection, frames.parse(body))
+        elif kind == frames.SIGNAL_STEP:
+            self._signal_steps(connection, frames.parse(body))
         elif kind == frames.ATTACH:
             self._attach(connection, frames.parse(body))
         elif kind == frames.QUIT:
@@ -512,6 +518,20 @@ class StepHost:
             self._poll.unregister(fd)
         except KeyError:
             pass
+
+    def _signal_steps(self, connection: Connection, said: dict[str, Any]) -> None:
+        number, wanted = said.get("signal"), str(said.get("step", ""))
+        reached = 0
+        if type(number) is not int or not 0 < number < 65:
+            raise frames.BadStepFrame("there is no such signal")
+        if said.get("script"):
+            reached += self._starter.signal_script(number)
+        for name, step in self._steps.items() if said.get("steps") else ():
+            is_meant = name.rpartition(".")[0] == wanted if wanted else not name.startswith("in-")
+            if is_meant and not step.has_ended:
+                self._signal(step, number)
+                reached += 1
+        self._tell(connection, frames.message(frames.DONE, {"reached": reached}))
 
     # --- the end ------------------------------------------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ _FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGALRM", "S
 _IDLE_S = 0.3  # a line without its end is passed on after this time
 _LINE_MAX = 1 << 20
 _CHUNK = 64 << 10
+_END_OF_INPUT = b"\x04"  # as typed on a terminal, which cannot be closed
 
 
 class StepPlan:
@@ -55,6 +56,7 @@ class StepPlan:
         self.files: Callable[[Rank, str], tuple[str, str]] | None = None
         self.appends = False
         self.name = ""
+        self.start_codes: dict[int, int] = {}  # other exit codes for what cannot be executed
         self.terminal: tuple[int, int] | None = None  # rows, columns
 
 
@@ -169,7 +171,9 @@ class StepRun:
             link.connect(find_patiently(self._finder, link.seat, START_S))
 
     def _follow(self, wakeups: _Signals) -> None:
-        feeder = Feeder(self._plan.input, self._links, self._ranks) if self._plan.input >= -1 else None
+        feeder = None
+        if self._plan.input >= -1:
+            feeder = Feeder(self._plan.input, self._links, self._ranks, self._plan.terminal is not None)
         while not all(link.is_over for link in self._links):
             poll = select.poll()
             poll.register(wakeups.fd, select.POLLIN)
@@ -215,6 +219,7 @@ class StepRun:
         self._printer.end(self._links.index(link), number)
         if not code:
             return
+        code = self._plan.start_codes.get(code, code) if number in link.faults else code
         self._worst = max(self._worst, code)
         where = f"{rank.share.node}: task {rank.rank}"
         if number in link.faults:
@@ -292,7 +297,10 @@ def _note(_number: int, _frame: object) -> None:
 class Feeder:
     """Passes the standard input on, no faster than the slowest of its readers takes it."""
 
-    def __init__(self, target: int, links: list[SeatLink], ranks: dict[tuple[int, int], Rank]) -> None:
+    def __init__(
+        self, target: int, links: list[SeatLink], ranks: dict[tuple[int, int], Rank], has_terminal: bool = False
+    ) -> None:
+        self._has_terminal = has_terminal
         self._readers = [(links[group], number) for (group, number), rank in ranks.items() if target in (-1, rank.rank)]
         for (group, number), rank in ranks.items():
             if target not in (-1, rank.rank):
@@ -313,7 +321,7 @@ class Feeder:
             more = os.read(0, _CHUNK)
         except OSError:
             more = b""
-        self._held += more
+        self._held += more if more or not self._has_terminal else _END_OF_INPUT
         self._is_over = not more
 
     def feed(self) -> None:

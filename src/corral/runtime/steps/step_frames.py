@@ -32,6 +32,8 @@ SIGNAL = b"K"
 RESIZE = b"W"
 RECEIVED = b"a"
 QUIT = b"Q"
+#: Without a step of the client's own: a signal for the steps of the seat, for one of them, or for the script.
+SIGNAL_STEP = b"k"
 #: Answers: the result of a request; it cannot be done, and why; wait.
 DONE = b"D"
 FAILED = b"F"

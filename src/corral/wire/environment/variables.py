@@ -151,6 +151,7 @@ SLURM = VariableGroup(
         Variable("SLURMD_NODENAME", "Node of this process."),
         Variable("SLURM_GTIDS", "Ranks on this node.", mine=True),
         Variable("SLURM_JOB_USER", "The user who submitted it.", mine=True),
+        Variable("SLURM_SUBMIT_DIR", "Directory in which it was submitted.", mine=True),
         Variable("SLURM_JOB_CPUS_PER_NODE", "CPUs of the job on each node: `8(x2)`.", mine=True),
         Variable("SLURM_JOB_GPUS", "Numbers of its GPUs on this node.", mine=True),
         Variable("SLURM_TOPOLOGY_ADDR", "Node of this process.", mine=True),

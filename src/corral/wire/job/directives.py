@@ -103,8 +103,8 @@ def full_name(name: str) -> str:
         return name
     if name in ALIASES and ALIASES[name] in BY_NAME:
         return ALIASES[name]
-    close = [each for each in BY_NAME if each.startswith(name)]
-    return close[0] if len(close) == 1 and name else ""
+    close = {ALIASES.get(each, each) for each in (*BY_NAME, *ALIASES) if each.startswith(name)}
+    return close.pop() if len(close) == 1 and name else ""
 
 
 BY_SHORT = {directive.short: directive for directive in DIRECTIVES if directive.short}

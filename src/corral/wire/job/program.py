@@ -11,7 +11,7 @@ from corral.core.work import EarlySignal, Mount
 from corral.duration_text import write_span
 from corral.wire.document.errors import Path, Reading, Wrong, show
 from corral.wire.document.key_table import Key, KeyTable
-from corral.wire.document.kinds import FLAG, SPAN, ValueKind, check_characters, meant, number, text
+from corral.wire.document.kinds import FLAG, SPAN, ValueKind, check_characters, choice, meant, number, text
 
 #: How a line for the shell is executed. A machine without bash uses sh instead.
 SHELL = ("bash", "-c")
@@ -123,11 +123,19 @@ def signal_name(word: str) -> str:
     return name
 
 
+AUDIENCES = ["script", "steps"]
 _SIGNAL_KEYS = KeyTable(
     "signal",
     [
         Key("signal", text("a signal such as SIGUSR1"), "Signal to send.", "SIGUSR1", required=True),
         Key("before", SPAN, "How long before the end to send it.", "60s", default="60s"),
+        Key(
+            "only",
+            choice(AUDIENCES),
+            "Who gets it: only the script itself, or only its job steps.",
+            "script",
+            default="all that handle it",
+        ),
     ],
 )
 
@@ -135,18 +143,23 @@ _SIGNAL_KEYS = KeyTable(
 def _read_signal(value: Any, path: Path, reading: Reading) -> EarlySignal:
     if type(value) is dict:
         found = _SIGNAL_KEYS.read(value, path, reading)
-        return EarlySignal(signal_name(found.get("signal", "SIGUSR1")), found.get("before", 60_000))
+        name = signal_name(found.get("signal", "SIGUSR1"))
+        return EarlySignal(name, found.get("before", 60_000), found.get("only", ""))
     if type(value) is not str or len(value) > 60:
         raise Wrong("wrong_type", f"this must be a signal, not {show(value)}", "write it like SIGUSR1@60s")
-    name, at, before = value.partition("@")
-    return EarlySignal(signal_name(name.strip()), SPAN.read(before, path, reading) if at else 60_000)
+    audience, colon, rest = value.partition(":")
+    if colon and audience not in AUDIENCES:
+        raise Wrong("bad_signal", f"{show(audience)} does not say who gets the signal", meant(audience, AUDIENCES))
+    name, at, before = (rest if colon else value).partition("@")
+    before_ms = SPAN.read(before, path, reading) if at else 60_000
+    return EarlySignal(signal_name(name.strip()), before_ms, audience if colon else "")
 
 
 SIGNAL = ValueKind(
     _read_signal,
     {"anyOf": [{"type": "string", "minLength": 1}, _SIGNAL_KEYS.schema]},
     "a signal, and how long before the end to send it: SIGUSR1@60s",
-    lambda early: f"{early.signal}@{write_span(early.before_ms)}",
+    lambda early: f"{early.audience}{':' if early.audience else ''}{early.signal}@{write_span(early.before_ms)}",
 )
 
 PATH_TEXT = text("an absolute path", pattern=r"[/~][\s\S]*", hint="begin it with / or ~")

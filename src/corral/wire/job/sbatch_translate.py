@@ -22,6 +22,7 @@ from corral.wire.sizes import write_size
 
 SWITCH_LEVEL = "rack"  # what a leaf switch usually connects
 SWITCH_WAIT_MS = 300_000  # max_switch_wait of Slurm, unless its site says otherwise
+GRACE_S, GRACE_S_MAX = 30, 600  # of a job that says nothing; as far as sites usually allow
 _MODEL_COUNT = re.compile(r"(?:([A-Za-z][\w.+-]*):)?(\d{1,6})")
 
 
@@ -154,9 +155,12 @@ def _signal(meaning: Meaning, value: str) -> None:
     match = re.fullmatch(r"(?:([RB]{1,2}):)?([A-Za-z0-9+]{1,12})(?:@(\d{1,6}))?", value)
     if match is None:
         raise Wrong("bad_signal", f"{show(value)} is not a signal", "write it like B:USR1@120")
-    if "B" not in (match[1] or ""):
-        meaning.note("signal", "every process of a task gets the signal, the script too")
-    meaning.put("signal", f"{signal_name(match[2])}@{int(match[3] or 60)}s", "signal")
+    lead_s = int(match[3] or 60)
+    audience = "script" if "B" in (match[1] or "") else "steps"
+    meaning.put("signal", f"{audience}:{signal_name(match[2])}@{lead_s}s", "signal")
+    grace_s = min(lead_s, GRACE_S_MAX)
+    if grace_s > GRACE_S:  # it is sent with the warning: what follows takes as long as the script expects
+        meaning.put("grace", f"{grace_s}s", "signal")
 
 
 def _switches(meaning: Meaning, value: str) -> None:

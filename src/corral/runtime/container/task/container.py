@@ -242,7 +242,7 @@ class Container:
     def has_heard(self) -> bool:
         return self._relay.audience.has_listener
 
-    def signal_listeners(self, number: int) -> None:
+    def signal_listeners(self, number: int, audience: str = "") -> None:  # noqa: ARG002 - it has no job steps
         self._signal(self._relay.signal_listeners, number)
 
     def signal_all(self, number: int) -> None:

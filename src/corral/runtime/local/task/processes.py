@@ -123,6 +123,11 @@ class Processes:
         pid, verdict = start(program, spec.stdout, spec.stderr, 0)
         return pid, verdict, program
 
+    def signal_script(self, number: int) -> int:
+        for pid in self.running:
+            _send(pid, number)
+        return len(self.running)
+
     def _seat_env(self) -> dict[str, str]:
         """The variables that differ from seat to seat."""
         own = {name: self._env[name] for name in _OF_SEAT if name in self._env}
@@ -204,8 +209,13 @@ class Processes:
     def has_heard(self) -> bool:
         return self._audience.has_listener
 
-    def signal_listeners(self, number: int) -> None:
-        """A shell that would continue its script ends here; its children are reaped, and count instead of it."""
+    def signal_listeners(self, number: int, audience: str = "") -> None:
+        """A shell that would continue its script ends here; its children are reaped, and count instead of it. With an
+        ``audience`` no other process gets the signal, as Slurm's users expect of ``--signal``."""
+        if audience and (named := self._named(audience)):
+            for pid in self._audience.named(named, number):
+                _send(pid, number)
+            return
         receivers, shells = self._audience.listeners(self._members(), number)
         for pid in (*shells, *receivers) if receivers else ():
             _send(pid, number)
@@ -213,6 +223,12 @@ class Processes:
     def signal_all(self, number: int) -> None:
         for pid in self._audience.rest(self._members(), number):
             _send(pid, number)
+
+    def _named(self, audience: str) -> list[int]:
+        if audience == "script":
+            return list(self.running)
+        leaders = set() if self.steps is None else self.steps.leaders
+        return in_group(descendants(os.getpid()), leaders)
 
     def _members(self) -> list[int]:
         leaders = {self._leader} | (set() if self.steps is None else self.steps.leaders)

@@ -29,6 +29,9 @@ FINISHED = "finished"
 TEMPORARY = "tmp"
 SCRIPT = "slurm_script"  # the name that scripts for Slurm know
 SHIMS = "slurm"
+_SHELLS = ("bash", "sh", "dash", "zsh", "ksh")
+#: Before the second line of a script for a login shell, whose profile may have replaced PATH. Lines keep their numbers.
+_KEEP_SHIMS = 'PATH="${CORRAL_SHIMS:+$CORRAL_SHIMS:}$PATH";'
 _READ_MAX = 1 << 16  # of the end of the checkpoint file: hundreds of lines
 _LINES_MAX = 100  # that are tried, from the end
 _PATH_MAX = 1_000
@@ -111,9 +114,11 @@ class Scratch:
         """Write the script of the task. Returns the command that runs it: the interpreter in its first line, the file,
         and its arguments. Must be called with the rights of the account."""
         path = f"{self.path}/{SCRIPT}"
-        _write(path, text.encode("utf-8", "surrogateescape"), 0o700)
-        first = text.split("\n", 1)[0]
+        first, newline, rest = text.partition("\n")
         interpreter = first[2:].split() if first.startswith("#!") else ["/bin/sh"]
+        if _is_login_shell(interpreter):
+            text = f"{first}{newline}{_KEEP_SHIMS}{rest}"
+        _write(path, text.encode("utf-8", "surrogateescape"), 0o700)
         return [*interpreter, path, *command[1:]]
 
     def put_shims(self) -> str:
@@ -183,6 +188,12 @@ class Scratch:
         if not self._has_complained:
             self._has_complained = True
             complain(what)
+
+
+def _is_login_shell(interpreter: list[str]) -> bool:
+    words = [word for word in interpreter[1:] if word.startswith("-")]
+    name = os.path.basename(interpreter[0])
+    return name in _SHELLS and any(word == "--login" or (word[1:2] != "-" and "l" in word) for word in words)
 
 
 def files_in(path: str) -> dict[str, str]:

@@ -79,6 +79,13 @@ class Audience:
         self.has_listener |= bool(found.receivers)
         return _note(found.receivers, sent), shells
 
+    def named(self, pids: list[int], number: int) -> list[int]:
+        """These and no others, whether or not they handle the signal; each once."""
+        _, sent = self._call(pids, number)
+        found = _note(pids, sent)
+        self.has_listener |= any(fate_of(pid, number) == LISTENS for pid in found)
+        return found
+
     def rest(self, members: list[int], number: int, held: Container[int] = ()) -> list[int]:
         """All others, except those that are held back."""
         _, sent = self._call(members, number)

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
             """The end of stdout and stderr of a process that has ended, by its number in the task; -1: of all."""
             ...
 
-        def signal_listeners(self, number: int) -> None:
+        def signal_listeners(self, number: int, audience: str = "") -> None:
             """Signal the processes that handle it and have not got it. Called repeatedly."""
 
         def signal_all(self, number: int) -> None:
@@ -121,6 +121,7 @@ class Supervisor:
         self.term_at: float | None = None
         self.until_ms = 0  # the deadline of the next warning
         self.calling = 0  # a signal for processes as soon as they handle it; 0: none
+        self.audience = ""  # of an early signal
         self.look_at = 0.0
         self.kill_why = ""  # of the deadline
         self.warn_why = ""
@@ -341,12 +342,13 @@ class Supervisor:
         early = self.request["early"]
         if early is not None and self.early_at is not None and now >= self.early_at:
             self.early_at, self.calling = None, early[0]
+            self.audience = early[2]
         if self.term_at is not None and now >= self.term_at:
             self.term_at, self.calling = None, 0
             self.runner.signal_all(system.SIGTERM)
         elif self.calling and now >= self.look_at:
             self.look_at = now + _LOOK_MS / 1000
-            self.runner.signal_listeners(self.calling)
+            self.runner.signal_listeners(self.calling, self.audience)
 
     def _watch_progress(self) -> None:
         """Collect the stacks of ranks that make no step, and end a task with a `stall_timeout`. The rank that holds

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         output: str
         error: str
         umask: int  # of its processes and of the files for its output
-        early: tuple[int, int] | None  # signal, milliseconds before the deadline
+        early: tuple[int, int, str] | None  # signal, milliseconds before the deadline, who gets it
         log_bytes_max: int
         user: str  # the owner of the log
         cgroup_version: int
