@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from corral.cli.reference import reference
+from corral.controller.definition import definition_text
 from corral.core.lifecycle import diagram
 from corral.wire.config_page import configuration_page
 from corral.wire.environment.environment_page import environment_page
 from corral.wire.job.schema import reference_page
 from tests.architecture.python_page import python_page
 from tests.architecture.repository import ROOT
+from tests.packaging.helm import rendered
 
 PAGE = ROOT / "docs" / "lifecycle.md"
 HEAD = """# The life of a gang
@@ -39,6 +41,30 @@ PAGES = {
 @pytest.mark.parametrize("name", PAGES)
 def test_references_are_current(name: str, request: pytest.FixtureRequest) -> None:
     page, wanted = ROOT / "docs" / name, PAGES[name]()
+    if request.config.getoption("--accept"):
+        page.write_text(wanted)
+    assert page.read_text() == wanted
+
+
+DEFINITION = ROOT / "packaging" / "helm" / "corral" / "crds" / "corraljobs.yaml"
+
+
+def test_the_definition_of_corraljob_in_the_chart_is_current(request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("--accept"):
+        DEFINITION.write_text(definition_text())
+    assert DEFINITION.read_text() == definition_text()
+
+
+MANIFESTS = {
+    "one-server.yaml": "tls.allowPlainHttp=true",
+    "two-servers.yaml": "tls.secretName=corral-tls,database.secretName=corral-db",
+}
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_the_plain_manifests_are_what_the_chart_renders(name: str, request: pytest.FixtureRequest) -> None:
+    wanted = rendered(MANIFESTS[name], namespace="corral", with_definition=True)
+    page = ROOT / "packaging" / "kubernetes" / name
     if request.config.getoption("--accept"):
         page.write_text(wanted)
     assert page.read_text() == wanted

@@ -72,6 +72,7 @@ NOUNS = {
     "doctor": "corral.cli.serve.doctor:doctor",
     "db": "corral.cli.serve.db:db",
     "config": "corral.cli.serve.config:config",
+    "kubernetes": "corral.cli.serve.kubernetes_commands:kubernetes",
     "sim": "corral.cli.sim.group:sim",
     "completion": "corral.cli.completion:completion",
     "version": "corral.cli.version:version",
@@ -89,7 +90,7 @@ NOUNS = {
 @click.command_panel("Change jobs", commands=["cancel", "hold", "release", "requeue", "priority"])
 @click.command_panel("Cluster", commands=["open", "queue", "node", "map", "fleet", "events", "usage"])
 @click.command_panel("People", commands=["login", "logout", "user", "token", "secret", "template", "whoami"])
-@click.command_panel("Server", commands=["up", "down", "doctor", "db", "config"])
+@click.command_panel("Server", commands=["up", "down", "doctor", "db", "config", "kubernetes"])
 @click.command_panel("Other", commands=["sim", "slurm", "testbed", "agent", "pilot", "completion", "version"])
 @click.version_option(__version__, "-V", "--version", prog_name="corral", message="%(prog)s %(version)s")
 def corral() -> None:

@@ -8,13 +8,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from corral.cli.errors import BAD_INPUT, NOT_FOUND, REFUSED, TIMED_OUT, UNREACHABLE, Complaint
 
 if TYPE_CHECKING:
     from corral.client.blocking import Client
     from corral.client.errors import ClientError
+
+C = TypeVar("C", bound="Client")
 
 #: Where to find the names that exist, by the code of a refusal.
 _WHERE_LISTED = {
@@ -35,10 +37,19 @@ DEBUG_VARIABLE = "CORRAL_DEBUG"
 def connected(patience_s: float = 20.0) -> Iterator[Client]:
     """A client for one command. Fails at once if no server answers; waits for a server that goes away later."""
     from corral.client.blocking import Client
+
+    with connected_as(Client, patience_s, first_patience_s=0) as client:
+        yield client
+
+
+@contextmanager
+def connected_as(kind: type[C], patience_s: float = 20.0, first_patience_s: float | None = None) -> Iterator[C]:
+    """The same with a client of this kind, which may also wait for its first answer."""
     from corral.client.errors import ClientError
 
     try:
-        with Client(patience_s=patience_s, first_patience_s=0) as client:
+        client = kind(patience_s=patience_s, first_patience_s=first_patience_s)
+        with client:
             yield client
     except ClientError as error:
         if os.environ.get(DEBUG_VARIABLE):
