@@ -33,7 +33,7 @@ def verdicts_of(program: Program, sink: int) -> list[bytes]:
     return said
 
 
-@pytest.mark.parametrize("starts", [50])
+@pytest.mark.parametrize("starts", [5])  # the first is late each time
 def test_the_first_of_several_processes_may_run_last(monkeypatch: pytest.MonkeyPatch, starts: int):
     """The second joins the group of the first, which it may have to wait for: here the first is always late."""
     parent, real = os.getpid(), os.setpgid
