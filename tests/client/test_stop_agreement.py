@@ -210,10 +210,10 @@ def test_without_an_answer_half_of_the_grace_is_left_for_saving(
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr(training, "_stop", training._Stop())
     boot_ms = int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000)
-    file.write_text(json.dumps({"boot_ms": boot_ms + 600, "why": "drain", "is_agreed": True}))
+    file.write_text(json.dumps({"boot_ms": boot_ms + 4_000, "why": "drain", "is_agreed": True}))
     began = time.monotonic()
     assert training.should_stop()
-    assert 0.2 < time.monotonic() - began < 0.55
+    assert 1.0 < time.monotonic() - began < 3.8
 
 
 def test_a_process_that_was_restarted_meanwhile_stops_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,16 +26,18 @@ def bed(tmp_path: Path) -> Iterator[Testbed]:
     made.start()
     try:
         with made.client() as client:
-            settings = msgspec.to_builtins(hook_settings(tmp_path / "cloud", 3, "8xH100"))
-            body = FleetBody(
-                on="command", settings=settings, nodes_min=0, nodes_max=3, idle_ms=IDLE_MS,
-                shape=ShapeBody(gpus="8xH100"),
-            )  # fmt: skip
-            client.set_fleet("cloud", body)
+            client.set_fleet("cloud", fleet(tmp_path, IDLE_MS))
         yield made
     finally:
         made.stop()
         end_all(tmp_path / "cloud")
+
+
+def fleet(folder: Path, idle_ms: int) -> FleetBody:
+    settings = msgspec.to_builtins(hook_settings(folder / "cloud", 3, "8xH100"))
+    return FleetBody(
+        on="command", settings=settings, nodes_min=0, nodes_max=3, idle_ms=idle_ms, shape=ShapeBody(gpus="8xH100")
+    )
 
 
 def until(what: str, holds: object, within_s: float = 90.0) -> None:
@@ -63,10 +65,14 @@ def test_a_hundred_jobs_on_an_empty_fleet(bed: Testbed) -> None:
     assert len(ordered) == 3, "no more than fit, and none twice"
     recalled = [event.at_ms for event in events if event.type == "PilotRecalled"]
     last = max(event.at_ms for event in events if event.type == "GangStopped")
-    assert max(recalled) - last <= IDLE_MS + 3_000, "none is held longer than the cool-down"
+    assert max(recalled) - last <= IDLE_MS + 8_000, "none is held longer than the cool-down"
 
 
-def test_waves_of_work_do_not_make_nodes_come_and_go_and_a_server_that_is_killed_goes_on(bed: Testbed) -> None:
+def test_waves_of_work_do_not_make_nodes_come_and_go_and_a_server_that_is_killed_goes_on(
+    bed: Testbed, tmp_path: Path
+) -> None:
+    with bed.client() as client:
+        client.set_fleet("cloud", fleet(tmp_path, 60_000))  # longer than a busy machine takes for a restart
     document = {"command": "sleep 1", "gpus": 8, "cpus": 0.01, "queue": "default", "time_limit": "5m"}
     for wave in range(4):
         with bed.client() as client:
