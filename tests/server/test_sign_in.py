@@ -67,12 +67,12 @@ def rules(provider: IdentityProvider) -> SignInRules:
 
 
 class Site:
-    def __init__(self, provider: IdentityProvider, ways: SignInRules | None = None) -> None:
+    def __init__(self, provider: IdentityProvider | None, ways: SignInRules | None = None) -> None:
         self.provider = provider
         self.service = MemoryService()
         self.service.queue("team")
         self.root = self.service.user("root", (Role.ADMINISTRATOR, ""))
-        self.app = make_app(self.service, ApiSettings(sign_in=ways or rules(provider)))
+        self.app = make_app(self.service, ApiSettings(sign_in=ways or rules(provider or IdentityProvider())))
 
     async def post(self, path: str, body: Any, token: str = ""):
         return await ask(self.app, "POST", path, token, body)
