@@ -84,18 +84,18 @@ class Rights:
 
 def sees(path: str, make: Callable[[Rights], Any], selector: str = "") -> Callable[[Rights], None]:
     def step(rights: Rights) -> None:
-        heard = ObjectCache(lambda: None)
+        cache = ObjectCache(lambda: None)
         params = {"labelSelector": selector} if selector else None
-        watch = ListWatch(rights.api, object_path(path), heard, params)
+        watch = ListWatch(rights.api, object_path(path), cache, params)
         watch.start()
         try:
             until = time.monotonic() + 20
             wanted = ""
-            while not wanted or all(each["metadata"]["name"] != wanted for each in heard.all()):
+            while not wanted or all(each["metadata"]["name"] != wanted for each in cache.all()):
                 if watch.wait_synced(0.05) and watch.watches and not wanted:
                     wanted = make(rights)["metadata"]["name"]
                 assert not watch.last_error, watch.last_error
-                assert time.monotonic() < until, "nothing was heard"
+                assert time.monotonic() < until, "no change arrived"
                 time.sleep(0.02)
         finally:
             watch.stop()
