@@ -160,7 +160,8 @@ soak-training: setup services ## Preempt and kill real training with four ranks 
 	    $(if $(PREEMPTIONS),--preemptions $(PREEMPTIONS))
 
 .PHONY: bench-frameworks
-bench-frameworks: setup services ## Preempt Lightning, Hugging Face, Accelerate and torchrun; COUNT=10 times each
+bench-frameworks: setup services ## Preempt Lightning, Hugging Face, Accelerate, torchrun and Ray Train; COUNT=10 times each
+	sh tools/services.sh raytrain
 	$(PY) -m tests.e2e.frameworks --count $(or $(COUNT),10)
 
 .PHONY: soak-database
@@ -218,6 +219,7 @@ lock: ## Compile requirements/*.txt again (needs uv); UPGRADE=1 takes newer vers
 	@command -v uv >/dev/null || { echo "make lock needs uv on the PATH" >&2; exit 1; }
 	$(LOCK) pyproject.toml requirements/dev.in --output-file requirements/dev.txt
 	$(LOCK) requirements/ray.in --output-file requirements/ray.txt
+	$(LOCK) requirements/raytrain.in --output-file requirements/raytrain.txt
 
 .PHONY: clean
 clean: ## Remove caches and build output (keeps .venv)

@@ -136,6 +136,26 @@ frameworks() {
     fi
 }
 
+# Ray Train, which needs Ray and that torch: .pth files make both visible. Not part of the tests: only `make
+# bench-frameworks` asks for it.
+raytrain() {
+    cd "$(dirname "$0")/.."
+    [ -x .venv-torch/bin/python ] && [ -x .venv-ray/bin/python ] || return 0
+    cmp -s requirements/raytrain.txt .venv-raytrain/.installed && return 0
+    echo "services: installing Ray Train into .venv-raytrain"
+    if ${PYTHON:-python3} -m venv .venv-raytrain >/dev/null 2>&1 &&
+        .venv-raytrain/bin/python -m pip --disable-pip-version-check --no-input install --quiet --no-deps \
+            --require-hashes -r requirements/raytrain.txt >/dev/null 2>&1; then
+        for other in .venv-torch .venv-ray; do
+            $other/bin/python -c 'import site; print(site.getsitepackages()[0])'
+        done >"$(.venv-raytrain/bin/python -c 'import site; print(site.getsitepackages()[0])')/more.pth"
+        cp requirements/raytrain.txt .venv-raytrain/.installed
+    else
+        rm -rf .venv-raytrain
+        echo "services: Ray Train could not be installed, so it is left out" >&2
+    fi
+}
+
 # Slurm with its controller, node daemons and munge. Tests start all of them in a folder of their own; the machine's own
 # are not configured and do not start.
 slurm() {

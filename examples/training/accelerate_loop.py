@@ -19,7 +19,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--pause", type=float, default=0.0, help="seconds after each step, for tests")
     asked = parser.parse_args()
-    accelerator = Accelerator()
+    accelerator = Accelerator(cpu=not torch.cuda.is_available())  # otherwise ranks on CPUs would not find each other
     torch.manual_seed(0)
     model = torch.nn.Linear(8, 1)
     model, optimiser = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=1e-2))
@@ -27,7 +27,7 @@ def main() -> None:
     step = training.resume_step()
     if checkpoint is not None:
         accelerator.load_state(checkpoint.path)
-    print(f"rank {training.rank()} begins at step {step}", flush=True)
+    print(f"rank {training.rank()} of {accelerator.num_processes} begins at step {step}", flush=True)
     while step < asked.steps:
         generator = torch.Generator().manual_seed(step * training.world_size() + training.rank())
         values = torch.randn(4, 8, generator=generator).to(accelerator.device)

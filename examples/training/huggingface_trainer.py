@@ -28,6 +28,7 @@ def main() -> None:
     asked = parser.parse_args()
     arguments = TrainingArguments(
         output_dir=asked.folder,
+        use_cpu=not torch.cuda.is_available(),  # otherwise ranks on CPUs would not find each other
         max_steps=asked.steps,
         per_device_train_batch_size=2,
         save_strategy="steps",
@@ -38,7 +39,7 @@ def main() -> None:
     )
     model = GPT2LMHeadModel(GPT2Config(vocab_size=64, n_positions=16, n_embd=16, n_layer=1, n_head=2))
     trainer = Trainer(model, arguments, train_dataset=Text(), callbacks=[training.huggingface_callback()])
-    print(f"rank {training.rank()} begins at step {training.resume_step()}", flush=True)
+    print(f"rank {training.rank()} of {arguments.world_size} begins at step {training.resume_step()}", flush=True)
     trainer.train(resume_from_checkpoint=training.resume_path())
     print(f"rank {training.rank()} ends at step {trainer.state.global_step}", flush=True)
     training.finished()

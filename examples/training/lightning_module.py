@@ -47,7 +47,7 @@ def main() -> None:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    print(f"rank {training.rank()} begins at step {training.resume_step()}", flush=True)
+    print(f"rank {training.rank()} of {trainer.world_size} begins at step {training.resume_step()}", flush=True)
     trainer.fit(Regression(), data, ckpt_path=training.resume_path(), weights_only=False)
     print(f"rank {training.rank()} ends at step {trainer.global_step}", flush=True)
     training.finished()

@@ -73,6 +73,17 @@ def test_copy(corral, tmp_path: Path):
     assert copied.verify(copied.state().usable()[0]).origin.job == "7"
 
 
+def test_copies_of_all_runs_that_match(corral, store: RunStore, tmp_path: Path):
+    other = RunStore(DirectoryStorage(store.storage.url), "job-8")
+    save(other, other.open(origin(1, job=8)), 5)
+    target = str(tmp_path / "other")
+    out = corral("copy", "job-*", target, "--new").out.splitlines()
+    assert [line.split(" copied")[0] for line in out] == [*(f"job-7: step {n}" for n in (10, 20, 30)), "job-8: step 5"]
+    assert corral("copy", "job-*", target, "--new").out == ""
+    assert corral("copy", "*", target).code == 2
+    assert corral("copy", "*", target, "--new", "--step", "10").code == 2
+
+
 def test_export(corral, tmp_path: Path):
     target = tmp_path / "a.safetensors"
     assert corral("export", "job-7", str(target)).code == 0

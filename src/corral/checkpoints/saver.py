@@ -218,16 +218,23 @@ class Saver:
     # --- restoring ---------------------------------------------------------------------------------------
 
     def restore(
-        self, state: Any, *, step: int | None = None, start_from: str | None = None, copies: tuple[str, ...] = ()
+        self,
+        state: Any,
+        *,
+        step: int | None = None,
+        start_from: str | None = None,
+        copies: tuple[str, ...] | None = None,
     ) -> int:
         """Load the newest good checkpoint, or that of ``step``, and return its step; 0: there is none.
 
         ``copies``: other stores that hold copies of this run. One of them is used if its newest checkpoint is newer,
-        or if all of this store are damaged or gone: a local disk that was lost with its node, for example.
+        or if all of this store are damaged or gone: a local disk that was lost with its node, for example. By default
+        those of ``CORRAL_CHECKPOINT_COPIES``, with spaces between them.
         ``start_from``: a run of the same store to begin with if this one has no checkpoint. Raises `NothingUsable` if
         there are checkpoints and all are damaged: to begin again from the start is then a decision of the user.
         """
-        stores = [self._store, *(RunStore(open_storage(url), self._store.run) for url in copies)]
+        urls = os.environ.get("CORRAL_CHECKPOINT_COPIES", "").split() if copies is None else copies
+        stores = [self._store, *(RunStore(open_storage(url), self._store.run) for url in urls)]
         first = self._main.share(stores.index(newest_store(stores)) if self._main.rank == 0 else 0)
         stores = [stores[first], *stores[:first], *stores[first + 1 :]]
         if start_from:

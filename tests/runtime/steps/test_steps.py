@@ -1,6 +1,7 @@
 """Job steps in real tasks: from a script on the first seat, on that seat and another of the same machine."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -160,3 +161,27 @@ def test_outside_of_a_job_srun_says_so(words, capsys, monkeypatch) -> None:
     monkeypatch.delenv("CORRAL_STEP_SOCKET", raising=False)
     assert main(words) in (1, 255)
     assert "srun: error" in capsys.readouterr().err
+
+
+def test_a_script_that_requeues_itself_is_ended_and_run_again(harness: Harness) -> None:
+    """As Lightning does at SIGUSR1: it saves, calls scontrol, and goes on until it is ended."""
+    gang = Gang(harness, "trap '' TERM; scontrol requeue 2; echo $?; scontrol requeue 1; echo $?; sleep 60")
+    down = harness.collector.down(gang.first)
+    assert (down.exit_code, down.failure, down.why) == (85, None, "asked to be run again (scontrol requeue)")
+    assert harness.log(gang.first).split() == ["1", "0"], "for other jobs it would need a token"
+
+
+def test_a_program_that_has_saved_and_requeues_itself_does_not_go_on(tmp_path: Path) -> None:
+    """What it does after that is lost; SIGTERM it ignores, as Lightning does."""
+    work = "import signal, subprocess, time; signal.signal(15, lambda *_: None)"
+    ask = (
+        "subprocess.call(['scontrol', 'requeue', '1']); print('asked', flush=True); [time.sleep(1) for _ in range(60)]"
+    )
+    harness = Harness(tmp_path, peer_grace_ms=600_000)
+    try:
+        gang = Gang(harness, f'srun -n1 {sys.executable} -c "{work}; {ask}"')
+        down = harness.collector.down(gang.first)
+        assert (down.exit_code, down.failure) == (85, None)
+        assert harness.log(gang.first).split() == ["asked"]
+    finally:
+        harness.close()

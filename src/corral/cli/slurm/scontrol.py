@@ -1,6 +1,6 @@
 """``scontrol``: show jobs, nodes and partitions; hold, release, requeue and update jobs; names of nodes.
 
-Names of nodes need no server, so most is imported when it is used.
+Names of nodes, and the requeue of the own job, need no server, so most is imported when it is used.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from corral.client.blocking import Client
 
+_REQUEUE, _SAVED = "requeue", b"saved"  # as the supervisor of the task knows them
 TABLE = OptionTable(
     "clusters/M uid/u",
     "all/a details/d federation/F future hide help/h local oneliner/o quiet/Q sibling verbose/v version/V",
@@ -45,9 +46,40 @@ def main(words: list[str]) -> int:
         return 1
     if rest[0] == "show" and len(rest) > 1 and rest[1].lower() in _HOSTNAMES:
         return _names(rest[1].lower(), rest[2:])
+    if rest[0].lower() == "requeue" and _is_own(rest[1:]):
+        return _requeue_own()
     from corral.cli.slurm.shim_parts.shim_session import guarded, with_client
 
     return guarded("scontrol", lambda: with_client(lambda client: _answer(client, rest, given)))
+
+
+def _is_own(jobs: list[str]) -> bool:
+    """Whether only the job that this runs in is asked for."""
+    env = os.environ
+    own = {env.get("SLURM_JOB_ID", ""), f"{env.get('SLURM_ARRAY_JOB_ID', '')}_{env.get('SLURM_ARRAY_TASK_ID', '')}"}
+    asked = {part for text in jobs for part in text.split(",")}
+    return bool(asked) and asked <= own and bool(env.get("CORRAL_CHECKPOINT_FILE"))
+
+
+def _requeue_own() -> int:
+    """Ask the supervisor of this task to end it, so that the job is run again."""
+    folder = os.path.dirname(os.environ["CORRAL_CHECKPOINT_FILE"])
+    try:
+        file = os.open(f"{folder}/{_REQUEUE}", os.O_WRONLY | os.O_CREAT, 0o644)
+        os.write(file, b"" if _is_shell(os.getppid()) else _SAVED)
+        os.close(file)
+    except OSError as fault:
+        print(f"scontrol: error: the job cannot be requeued: {fault.strerror}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _is_shell(pid: int) -> bool:
+    """A shell that requeues the job lets its programs save when they are ended; a program has saved before."""
+    try:
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe")).endswith("sh")
+    except OSError:
+        return True
 
 
 def _names(what: str, texts: list[str]) -> int:

@@ -195,12 +195,19 @@ def copy_checkpoint(
 ) -> None:
     """Copy a checkpoint to another store; every checksum is compared.
 
-    With --follow it is a second tier: the job saves to a fast disk, and this process copies to durable storage.
+    With --follow it is a second tier: the job saves to a fast disk, and this process copies to durable storage. RUN may
+    be a pattern then, such as '*' for all runs: the service of a node, for jobs that have ended too.
     """
     from corral.checkpoints.copying import copy
 
+    if "*" in run:
+        if name or step is not None or not (only_new or follow):
+            raise Complaint("a pattern names several runs", "use it with --new or --follow, without --as and --step")
+        _copy_all(store, run, target, follow)
+        return
     if only_new or follow:
-        _copy_new(_opened(store, run), _store_of(target, name or run), follow)
+        source, copies = _opened(store, run), _store_of(target, name or run)
+        _repeat(lambda: _copy_new(source, copies), follow)
         return
     opened = _opened(store, run)
     found = _found(opened, step)
@@ -208,17 +215,44 @@ def copy_checkpoint(
     print_line(f"step {copied.step} copied to {target}, {size_text(copied.new)} of {size_text(copied.size)} new")
 
 
-def _copy_new(source: RunStore, target: RunStore, follow: bool) -> None:
-    import time
-
+def _copy_new(source: RunStore, target: RunStore, about: str = "") -> None:
     from corral.checkpoints.copying import copy_new
 
-    while True:
-        for copied in _checked(lambda: copy_new(source, target)):
-            print_line(f"step {copied.step} copied, {size_text(copied.new)} of {size_text(copied.size)} new")
-        if not follow:
-            return
+    for copied in _checked(lambda: copy_new(source, target)):
+        print_line(f"{about}step {copied.step} copied, {size_text(copied.new)} of {size_text(copied.size)} new")
+
+
+def _copy_all(store: str, pattern: str, target: str, follow: bool) -> None:
+    """Copy every run whose name matches, also those that begin later. With ``follow`` an error of one run is printed
+    once, and the others are copied."""
+    from fnmatch import fnmatchcase
+
+    said: dict[str, str] = {}
+
+    def once() -> None:
+        for source in _runs(store):
+            if fnmatchcase(source.run, pattern):
+                try:
+                    _copy_new(source, _store_of(target, source.run), f"{source.run}: ")
+                except Complaint as complaint:
+                    if not follow:
+                        raise
+                    if said.get(source.run) != str(complaint):
+                        said[source.run] = str(complaint)
+                        print_note(f"{source.run} is not copied: {complaint}")
+                else:
+                    said.pop(source.run, None)
+
+    _repeat(once, follow)
+
+
+def _repeat(act: Callable[[], None], follow: bool) -> None:
+    import time
+
+    act()
+    while follow:
         time.sleep(_FOLLOW_S)
+        act()
 
 
 @checkpoint.command()

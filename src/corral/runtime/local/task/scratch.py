@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 CHECKPOINT = "checkpoint"
 WARNING = "warning.json"
 FINISHED = "finished"
+REQUEUE = "requeue"  # written by the `scontrol` of the task
 TEMPORARY = "tmp"
 SCRIPT = "slurm_script"  # the name that scripts for Slurm know
 SHIMS = "slurm"
@@ -179,8 +180,22 @@ class Scratch:
 
     def is_finished(self) -> bool:
         """Whether the task has reported that its work is complete."""
+        return self._has(FINISHED)
+
+    def wants_requeue(self) -> bool:
+        """Whether the task has asked to be ended and run again."""
+        return self._has(REQUEUE)
+
+    def has_saved_before_requeue(self) -> bool:
+        """Whether the program itself has asked so, which then has nothing to save any more."""
         try:
-            return stat.S_ISREG(os.lstat(f"{self.path}/{FINISHED}").st_mode)
+            return os.stat(f"{self.path}/{REQUEUE}", follow_symlinks=False).st_size > 0
+        except OSError:
+            return False
+
+    def _has(self, name: str) -> bool:
+        try:
+            return stat.S_ISREG(os.lstat(f"{self.path}/{name}").st_mode)
         except OSError:
             return False
 

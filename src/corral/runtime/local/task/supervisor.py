@@ -94,6 +94,7 @@ _LEAVE_NOW = frozenset(("cancel", "failure", "start_timeout", "unrepairable"))
 #: Causes after which the job is requeued: one that handles the signal and exits with 0 has not finished its work.
 _COME_BACK = frozenset(("reclaim", "priority", "time_share", "shrink", "grow", "move", "drain", "requeue"))
 _TAIL = 1 << 14
+_SAVED_S = 1.0  # until a program is killed that has saved and asked to be run again: what it still does is lost
 OUT_OF_MEMORY = "out_of_memory"
 KILLED = "killed"
 STALLED = "stalled"
@@ -128,6 +129,7 @@ class Supervisor:
         self.is_to_come_back = False  # after the last warning the job is requeued
         self.stalls = StallWatch(request["scratch"], request["stall_ms"])
         self.stall_why = ""  # it was ended because it made no progress
+        self.is_requeued = False  # it has asked to be run again, and is ended
         self.is_stop_known = False  # at which step all ranks of the gang stop
         self.marks: StopMarks | None = None  # while it is not known at which step its ranks can stop
         self.saved: records.Record | None = None
@@ -203,6 +205,7 @@ class Supervisor:
         self._wait(_LOOK_MS)
         self._note_ends(self.runner.ends())
         self._look_for_checkpoint()
+        self._look_for_requeue()
         self._find_stop()
         self._watch_progress()
 
@@ -414,6 +417,16 @@ class Supervisor:
                 return  # a full disk: it is written with the next step
             self._notify()
 
+    def _look_for_requeue(self) -> None:
+        """End a task that has run `scontrol requeue`, as Slurm does: SIGTERM, and SIGKILL soon after."""
+        if self.is_requeued or self.scratch is None or not self.scratch.wants_requeue():
+            return
+        self.is_requeued = True
+        self._note("the task has asked to be run again (scontrol requeue)")
+        self.runner.signal_all(system.SIGTERM)
+        left_s = _SAVED_S if self.scratch.has_saved_before_requeue() else self.request["peer_grace_ms"] / 1000
+        self._end_by(time.monotonic() + left_s, "killed to be run again")
+
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def _finish(self, fault: StartFault | None) -> None:
@@ -450,6 +463,9 @@ class Supervisor:
             failure = fault.failure
             why = fault.why
             self.failed_ms = _now_ms()
+        elif self.is_requeued:
+            code = self.request["requeue_exit"]
+            why = "asked to be run again (scontrol requeue)"
         elif self.first_failure is not None:
             code = os.waitstatus_to_exitcode(self.first_failure)
             if code < 0:
