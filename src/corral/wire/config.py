@@ -40,6 +40,7 @@ from corral.wire.job.failure_rules import FAILURES, FailureRule
 from corral.wire.job.keys import QUEUE
 from corral.wire.job.parse import DEFAULT_QUEUE
 from corral.wire.job.program import PATH_TEXT
+from corral.wire.prices import PRICE_KEYS, PRICES, SitePrices
 from corral.wire.queues import PAGE, QUEUE_KEYS, queue_of, write_queue
 from corral.wire.retention import ATTEST, ATTEST_KEYS, SECRET_KEYS, SECRETS, AttestRules, SecretRules
 from corral.wire.run_as import ACCOUNT_KEYS, ACCOUNTS
@@ -123,6 +124,7 @@ class Config(Struct, frozen=True, kw_only=True):
     failures: tuple[FailureRule, ...] = ()
     health: HealthSettings = HealthSettings()
     topology: TopologySource = TopologySource()
+    prices: SitePrices = SitePrices()
     default_queue: str = DEFAULT_QUEUE
     queues: tuple[QueueSpec, ...] = (QueueSpec(name=DEFAULT_QUEUE),)
 
@@ -337,6 +339,8 @@ CONFIG_KEYS = KeyTable(
         Key("failures", FAILURES, "Failures that Corral does not know, and their classes.",
             [{"says": "transport retry counter exceeded", "class": "network"}], default="none", into="failures"),
         Key("health", HEALTH_TABLE, "Thresholds of the health monitor.", {"interval": "10s"}, into="health"),
+        Key("prices", PRICES, "What a GPU-hour costs, for what the dashboard and `/v1/usage/parts` show.",
+            {"currency": "EUR", "gpu_hour": {"H100": 2.5}}, into="prices"),
         Key("default_queue", QUEUE, "Queue for jobs that name none.", "default", default="default",
             into="default_queue"),
         Key("queues", ValueKind(_read_queues, {"type": "object"}, "a mapping of queues"),
@@ -443,6 +447,8 @@ def write_config(config: Config) -> dict[str, Any]:
         written["failures"] = FAILURES.write(config.failures)
     written["health"] = _written(config.health, HEALTH_KEYS)
     written["topology"] = _written(config.topology, TOPOLOGY_KEYS)
+    if config.prices.is_stated:
+        written["prices"] = _written(config.prices, PRICE_KEYS)
     written["default_queue"] = config.default_queue
     written["queues"] = _tree(config.queues)
     return written

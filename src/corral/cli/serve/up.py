@@ -248,6 +248,7 @@ def _options(config: Config, folder: Path, given: dict[str, Any]) -> Options:
             requests_burst=config.api.requests_at_once,
             job_limits=config.limits,
             default_queue=config.default_queue,
+            prices=config.prices,
             audit_reads=config.audit.reads,
             sign_in=config.sign_in,
         ),

@@ -1,8 +1,8 @@
 // One job: what it does or why it waits, all its attempts, its output, figures, events and document.
 import { html, useEffect, useState } from "../lib/ui.js";
 import { get, part } from "../lib/api.js";
-import { may, nodes, onJobs } from "../lib/live.js";
-import { count, hours, mib, now, percent, plural, serverNow, span, value } from "../lib/format.js";
+import { may, nodes, onJobs, prices } from "../lib/live.js";
+import { count, hours, mib, money, now, percent, plural, serverNow, span, value } from "../lib/format.js";
 import { go, jobLink, link, nodeLink, params, path, queueLink, setParams } from "../lib/route.js";
 import { Empty, Facts, GpuRow, Head, Notice, Panel, ProblemNotice, State, Switch, Tabs, Time } from "../parts/basics.js";
 import { Chart, ChartKey, RANGES, useSeries } from "../parts/chart.js";
@@ -46,6 +46,7 @@ export default function JobPage() {
 function JobOverview({ job }) {
   const isOver = ENDED.includes(job.state), run = ranMs(job), waited = job.started_ms ? Math.max(0, (job.ended_ms ?? now.value) - job.submitted_ms - run) : (job.ended_ms ?? now.value) - job.submitted_ms;
   const cost = job.history.reduce((sum, each) => sum + each.gpu_ms + (each.ended_ms === null ? Math.max(0, now.value - job.read_ms) * gpusNow(job, each) : 0), 0), lost = job.history.reduce((sum, each) => sum + each.lost_gpu_ms, 0);
+  const model = nodes.value.get(job.history.at(-1)?.nodes[0])?.model, paid = money(prices.value, model, cost);
   const failed = [...job.history].reverse().find(each => each.first_failure);
   const slow = job.gangs.flatMap(gang => gang.slow_ranks);
   return html`<div class="stack">
@@ -53,7 +54,7 @@ function JobOverview({ job }) {
     ${slow.length > 0 && html`<${Notice} level="warning"><b>The others wait for slow ranks</b>${slow.map(text => html`<div>${text}</div>`)}</${Notice}>`}
     ${job.state === "waiting" && html`<${Why} job=${job} />`}
     <${Panel} title="Summary"><${Facts} facts=${[["GPUs", `${count(job.gpus)}${job.gpus_held && job.gpus_held !== job.gpus ? ` (holds ${count(job.gpus_held)})` : ""}`], ["Tasks", count(job.tasks)], ["Priority", job.priority], ["Submitted", html`<${Time} ms=${job.submitted_ms} />`], ["Waited", span(waited)], ["Run time", run === null ? "–" : span(run)],
-      job.time_limit_ms && ["Time limit", html`${span(job.time_limit_ms)}${run !== null && !isOver ? html` <span class="dim">(${percent((100 * lastRun(job)) / job.time_limit_ms)} used)</span>` : ""}`], ["Cost", `${hours(cost)} GPU-hours`], ["Lost", lost ? `${hours(lost)} GPU-hours` : "nothing"], ["Attempts", count(job.attempts)], isOver && ["Exit code", job.exit_code ?? "–"], ["Checkpoints", job.checkpoints ? lastSave(job) : "not saved"], job.after.length > 0 && ["After", job.after.map(each => html`<a href=${jobLink(each.replace(/\D.*$/, ""))}>${each}</a> `)]]} /><div class="gap"></div><h3>Command</h3><pre>${job.command.join(" ")}</pre></${Panel}>
+      job.time_limit_ms && ["Time limit", html`${span(job.time_limit_ms)}${run !== null && !isOver ? html` <span class="dim">(${percent((100 * lastRun(job)) / job.time_limit_ms)} used)</span>` : ""}`], ["Cost", `${hours(cost)} GPU-hours${paid ? `, ${paid}` : ""}`], ["Lost", lost ? `${hours(lost)} GPU-hours` : "nothing"], ["Attempts", count(job.attempts)], isOver && ["Exit code", job.exit_code ?? "–"], ["Checkpoints", job.checkpoints ? lastSave(job) : "not saved"], job.after.length > 0 && ["After", job.after.map(each => html`<a href=${jobLink(each.replace(/\D.*$/, ""))}>${each}</a> `)]]} /><div class="gap"></div><h3>Command</h3><pre>${job.command.join(" ")}</pre></${Panel}>
     <${Timeline} job=${job} /><${Placement} job=${job} /></div>`;
 }
 // How long it has held its seats: the time in which any of its attempts did, without the time between them.
