@@ -26,7 +26,8 @@ async def usage_parts(request: ApiRequest) -> Reply:
     until_ms = min(now_ms, _start_of(wanted.until) + 24 * _HOUR_MS) if wanted.until else now_ms
     rows = await request.shared.look(request.service.lookup.attempts_between, since_ms, until_ms, ATTEMPTS_MAX)
     await load_owners(request.shared, {row.job for row in rows})
-    used, lost, times = Counter[tuple[str, str, str]](), Counter[str](), Counter[str]()
+    used = Counter[tuple[str, str, str]]()
+    lost, times = Counter[str](), Counter[str]()
     async for row in in_steps(rows):
         owner = _wanted_owner(request, row)
         if owner is None:
