@@ -8,7 +8,7 @@ from corral.core.model import FailureClass
 from corral.server.api.app import make_app
 from corral.server.api.http.settings import ApiSettings
 from corral.wire.config import Config, parse_config
-from corral.wire.prices import SitePrices
+from corral.wire.site.prices import SitePrices
 from tests.server.asgi import ask
 from tests.server.in_memory_service import MemoryService
 

@@ -65,7 +65,7 @@ from corral.wire.address import is_plain
 from corral.wire.codec import encode
 from corral.wire.config import PolicyChoice
 from corral.wire.health import HealthSettings
-from corral.wire.retention import AttestRules
+from corral.wire.site.retention import AttestRules
 from corral.wire.topology import NodePlaces
 
 log = structlog.get_logger(__name__)

@@ -40,10 +40,10 @@ from corral.wire.job.failure_rules import FAILURES, FailureRule
 from corral.wire.job.keys import QUEUE
 from corral.wire.job.parse import DEFAULT_QUEUE
 from corral.wire.job.program import PATH_TEXT
-from corral.wire.prices import PRICE_KEYS, PRICES, SitePrices
 from corral.wire.queues import PAGE, QUEUE_KEYS, queue_of, write_queue
-from corral.wire.retention import ATTEST, ATTEST_KEYS, SECRET_KEYS, SECRETS, AttestRules, SecretRules
 from corral.wire.run_as import ACCOUNT_KEYS, ACCOUNTS
+from corral.wire.site.prices import PRICE_KEYS, PRICES, SitePrices
+from corral.wire.site.retention import ATTEST, ATTEST_KEYS, SECRET_KEYS, SECRETS, AttestRules, SecretRules
 from corral.wire.topology import TOPOLOGY_KEYS, TOPOLOGY_TABLE, TopologySource
 
 DAY_MS = 86_400_000

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from corral.runtime.base import Backend
     from corral.server.main import Options
     from corral.wire.config import Config
-    from corral.wire.retention import AttestRules
+    from corral.wire.site.retention import AttestRules
     from corral.wire.topology import NodePlaces
 
 _FILES = ("tasks", "tls_cert", "tls_key", "tls_ca", "config")

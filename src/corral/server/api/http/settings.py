@@ -7,7 +7,7 @@ from msgspec import Struct
 from corral.wire.config import ApiLimits
 from corral.wire.identity_providers import SignInRules
 from corral.wire.job import DEFAULT_QUEUE, LIMITS, DocumentLimits
-from corral.wire.prices import SitePrices
+from corral.wire.site.prices import SitePrices
 
 _CONFIGURED = ApiLimits()  # the defaults of the configuration file
 
