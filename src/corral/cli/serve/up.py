@@ -108,7 +108,9 @@ def up(**given: Any) -> int:
         )
     options = _options(config, folder, given)
     remember_folder(folder)
-    _note_missing_accounts(options, given["cluster"])
+    if not options.database and not (options.data / "journal.db").exists():
+        _note_other_credentials(options)
+        _note_missing_accounts(options, given["cluster"])
     if given["detach"]:
         from corral.cli.serve.detached import start_detached
 
@@ -118,10 +120,19 @@ def up(**given: Any) -> int:
     return _serve(options, backend, folder)
 
 
+def _note_other_credentials(options: Options) -> None:
+    """One line at the first start where the command line has used another server until now."""
+    from corral.cli.render import print_note
+    from corral.server.vault.first_token import other_credentials
+
+    found = other_credentials(options.credentials, options.public_url)
+    if found is not None:
+        print_note(f"your credentials for {found[0]} are kept in {found[1]}; commands use the new server from now on")
+
+
 def _note_missing_accounts(options: Options, is_cluster: bool) -> None:
     """One line at the first start as root: which accounts must be set before jobs can run."""
-    is_first = not options.database and not (options.data / "journal.db").exists()
-    if os.geteuid() != 0 or is_cluster or not is_first or options.accounts.default:
+    if os.geteuid() != 0 or is_cluster or options.accounts.default:
         return
     from corral.cli.render import print_note
 
