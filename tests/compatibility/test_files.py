@@ -48,8 +48,9 @@ LINES = re.compile(r"work\.command\[0\] was 'sh', is 'bash'$")
 
 
 #: A script for Slurm was an argument of its shell and ran on every node; now it is a file on the first node, with the
-#: output and the variables of Slurm.
-SCRIPTS = re.compile(r"work\.(command|env|output|error|launch|script)\b")
+#: output and the variables of Slurm. A signal ahead of the end came while the grace of 30 s ran on; now the grace is as
+#: long as the script expects to have after its signal.
+SCRIPTS = re.compile(r"work\.(command|env|output|error|launch|script)\b|^\[0\]\.grace_ms was 30000, is 120000$")
 
 
 def test_stored_credentials_are_read(tmp_path: Path):

@@ -56,6 +56,8 @@ def replay(records: Iterable[Record]) -> dict[str, object]:
             apply(state, event)
         journal.lookup.feed([record])
     told = {**_cluster(state), **_people(accounts), **_history(journal), **_signed_in(accounts)}
+    if accounts.templates:
+        told["templates"] = sorted((*key, template.text) for key, template in accounts.templates.items())
     return told | _carried(state, fleets)
 
 
