@@ -176,6 +176,14 @@ bench-batch: setup ## Batching queues: decisions, a live server, and Ray Serve b
 soak-batch: setup ## Kill server, batch process and workers in mid-batch; TRIALS=20 for a short one
 	$(PY) -m tests.e2e.batch_soak --trials $(or $(TRIALS),200)
 
+.PHONY: soak-kubernetes
+soak-kubernetes: setup services ## Kill the API server, cut watches, lose answers and silence nodes under gangs of pods; TRIALS=20 for a short one, SEED=
+	$(PY) -m tests.e2e.kubernetes_soak --trials $(or $(TRIALS),200) --seed $(or $(SEED),1)
+
+.PHONY: bench-pods
+bench-pods: setup services ## How fast gangs become pods, and how many requests that takes; TASKS=100 for a short run
+	$(PY) -m tests.bench.pods --tasks $(or $(TASKS),1000)
+
 .PHONY: search-batches
 search-batches: setup ## Batch a million random items in virtual time, every law after every decision; ITEMS=, SEED=
 	$(PY) -m tests.batching.driver --items $(or $(ITEMS),1000000) --seed $(or $(SEED),1)

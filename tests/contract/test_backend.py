@@ -12,6 +12,7 @@ from corral.core.cluster.topology import NodeSpec
 from corral.core.model import FailureClass
 from corral.health.monitor import Monitor
 from corral.health.watched import WatchedBackend
+from corral.kubernetes.pod_backend import PodBackend
 from corral.runtime.base import Backend, Phase, StaleEpoch, TaskKey, TaskOrder, TaskReport
 from corral.runtime.container.container_host import ContainerHost
 from corral.runtime.container.settings import ContainerSettings
@@ -22,6 +23,8 @@ from corral.wire.health import HealthSettings
 from tests.accounts import OWN
 from tests.agent.connections import DirectLine
 from tests.agent.one_agent import FleetServer, make_agent
+from tests.kubernetes.control_plane import ControlPlane
+from tests.kubernetes.pods import NODE, on_node, pods_namespace, settings_for
 from tests.runtime.podman import IMAGE, Podman
 from tests.runtime.reports import Collector, now_ms, order, until
 
@@ -164,6 +167,35 @@ class FleetStage(LocalStage):
         self.agent.stop()
 
 
+class PodStage(LocalStage):
+    """The same programs as pods, on a real control plane; a backend is a server that comes and goes."""
+
+    node = NODE
+
+    def __init__(self, data: Path, plane: ControlPlane) -> None:
+        super().__init__(data)
+        self._namespace = pods_namespace(plane)
+        self._settings = settings_for(plane, self._namespace.__enter__(), data)
+
+    def backend(self) -> Backend:
+        return PodBackend(self._data / "server", self._settings)
+
+    def prints(self, key: TaskKey, text: str) -> TaskOrder:
+        return on_node(super().prints(key, text))
+
+    def runs(self, key: TaskKey) -> TaskOrder:
+        return on_node(super().runs(key))
+
+    def cannot_start(self, key: TaskKey) -> TaskOrder:
+        return on_node(super().cannot_start(key))
+
+    def _order(self, key: TaskKey, script: str) -> TaskOrder:
+        return on_node(super()._order(key, script))
+
+    def close(self) -> None:
+        self._namespace.__exit__(None, None, None)
+
+
 class WatchedStage(LocalStage):
     """The same, with a watch over the machine."""
 
@@ -178,6 +210,7 @@ STAGES: dict[str, Callable[[Path, pytest.FixtureRequest], Stage]] = {
     "watched": lambda data, _: WatchedStage(data),
     "container": lambda data, request: ContainerStage(data, request.getfixturevalue("podman")),
     "fleet": lambda data, _: FleetStage(data),
+    "pods": lambda data, request: PodStage(data, request.getfixturevalue("control_plane")),
 }
 
 
@@ -185,7 +218,7 @@ STAGES: dict[str, Callable[[Path, pytest.FixtureRequest], Stage]] = {
 def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
     stage = STAGES[request.param](tmp_path, request)
     yield stage
-    if isinstance(stage, FleetStage):
+    if isinstance(stage, FleetStage | PodStage):
         stage.close()
 
 
@@ -219,7 +252,7 @@ def test_a_task_is_reported_up_then_down_with_its_exit_code(
     backend.launch([stage.exits(KEY, code)])
     down = collector.down(KEY)
     up = collector.up(KEY)
-    assert (down.exit_code, down.signal, down.failure, down.node) == (code, 0, None, "n1")
+    assert (down.exit_code, down.signal, down.failure, down.node) == (code, 0, None, getattr(stage, "node", "n1"))
     assert before_ms <= up.at_ms <= down.at_ms <= now_ms()
     assert [r.phase for r in collector.of(KEY) if isinstance(r, TaskReport)] == [Phase.UP, Phase.DOWN]
 

@@ -19,6 +19,7 @@ from corral.core.cluster.resources import Gpu, amounts
 from corral.core.cluster.topology import NodeSpec
 from corral.health.monitor import Monitor
 from corral.health.watched import WatchedBackend
+from corral.kubernetes.pod_backend import PodBackend
 from corral.runtime.base import Backend
 from corral.runtime.container.container_host import ContainerHost
 from corral.runtime.container.settings import ContainerSettings
@@ -27,6 +28,7 @@ from corral.runtime.local.backend import LocalBackend
 from corral.server.main import CannotStart, Options, serve
 from corral.store.journal import JournalBroken, JournalBusy, JournalUnusable
 from corral.wire.health import HealthSettings
+from corral.wire.pods.pod_settings import PodSettings
 from tests.accounts import VARIABLE
 
 CPUS, MEMORY_MIB = 64, 512_000
@@ -59,6 +61,7 @@ def main() -> int:
     parser.add_argument("--cancel-after-ms", type=int, default=86_400_000)
     parser.add_argument("--lease-s", type=float, default=5.0)
     parser.add_argument("--engine", default="", help="the socket of a container runtime")
+    parser.add_argument("--pods", type=Path, help="tasks are pods, with these settings in JSON")
     parser.add_argument("--real", action="store_true", help="the GPUs of this machine, and no simulated ones")
     asked = parser.parse_args()
     if asked.ahead_s:
@@ -73,6 +76,10 @@ def main() -> int:
         accounts=AccountRules(default=asked.account, cancel_after_ms=asked.cancel_after_ms),
     )
     try:
+        if asked.pods is not None:
+            return serve(
+                options, PodBackend(asked.data, msgspec.json.decode(asked.pods.read_bytes(), type=PodSettings))
+            )
         here = inventory() if asked.real else node(asked.gpus)
         return serve(options, backend(asked.tasks or asked.data, here, asked.health, asked.engine))
     except (CannotStart, JournalBusy, JournalBroken, JournalUnusable) as wrong:

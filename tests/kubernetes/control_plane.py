@@ -16,10 +16,12 @@ import socket
 import ssl
 import subprocess
 import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +68,7 @@ class ControlPlane:
         self._env = os.environ | {
             "R": str(self.root), "NODES": str(nodes), "GPUS": str(gpus), "BASEPORT": str(self.port),
             "NODE_GRACE": node_grace, "NO_ADMISSION": no_admission,
+            "CORRAL_KUBERNETES_CACHE": str(_cache(self.programs, self.root)),
         }  # fmt: skip
         try:
             done = subprocess.run(
@@ -83,6 +86,8 @@ class ControlPlane:
         except BaseException:
             self.stop()
             raise
+
+        self.logs = KubeletLogs(self)
 
     # --- its parts ------------------------------------------------------------------------------------------------
 
@@ -158,11 +163,22 @@ class ControlPlane:
     def namespace(self, name: str, labels: dict[str, str] | None = None) -> Iterator[str]:
         """A namespace of a test's own. Afterwards all pods in it are gone, and it is going."""
         self.json("POST", "/api/v1/namespaces", {"metadata": {"name": name, "labels": labels or {}}})
+        until = time.monotonic() + 60
+        while not self._has_account(name):  # without it no pod is admitted
+            assert time.monotonic() < until, "the namespace gets no service account"
+            time.sleep(0.05)
         try:
             yield name
         finally:
             self.end_pods(name)
             self.call("DELETE", f"/api/v1/namespaces/{name}")
+
+    def _has_account(self, namespace: str) -> bool:
+        try:
+            self.call("GET", f"/api/v1/namespaces/{namespace}/serviceaccounts/default")
+        except urllib.error.HTTPError:
+            return False
+        return True
 
     def end_pods(self, namespace: str, patience_s: float = 60.0) -> None:
         path = f"/api/v1/namespaces/{namespace}/pods"
@@ -175,6 +191,8 @@ class ControlPlane:
     # --- its end --------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
+        if hasattr(self, "logs"):
+            self.logs.close()
         for pid in _pids_of(self.root).values():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
@@ -186,6 +204,111 @@ class ControlPlane:
 
     def _pids(self) -> dict[str, int]:
         return _pids_of(self.root)
+
+
+class KubeletLogs:
+    """Answers for the kubelets of the test nodes when the API server asks for the log of a container."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self._plane = plane
+        logs = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                with suppress(OSError):
+                    logs.answer(self)
+
+            def log_message(self, *arguments: Any) -> None:
+                pass
+
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+
+            def get_request(self) -> Any:
+                connection, address = super().get_request()
+                return tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False), address
+
+            def handle_error(self, *arguments: Any) -> None:
+                pass
+
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(plane.ca, plane.root / "pki/tls.key")
+        self._server = Server(("127.0.0.1", 0), Handler)
+        self._is_open = True
+        threading.Thread(target=self._server.serve_forever, args=(0.1,), daemon=True).start()
+        self.describe()
+
+    def describe(self) -> None:
+        """Write the port into the status of all nodes."""
+        port = self._server.server_address[1]
+        status = {"status": {"daemonEndpoints": {"kubeletEndpoint": {"Port": port}}}}
+        for node in self._plane.json("GET", "/api/v1/nodes")["items"]:
+            path = f"/api/v1/nodes/{node['metadata']['name']}/status"
+            self._plane.call("PATCH", path, status, "application/merge-patch+json")
+
+    def answer(self, handler: BaseHTTPRequestHandler) -> None:
+        path, _, query = handler.path.partition("?")
+        _, _, namespace, pod, container = path.split("/")
+        where = f"/api/v1/namespaces/{namespace}/pods/{pod}"
+        try:
+            found = self._plane.json("GET", where)
+        except OSError:
+            handler.send_error(404)
+            return
+        file = self._plane.root / "nodes" / found["spec"]["nodeName"] / found["metadata"]["uid"] / f"{container}.log"
+        if not file.exists():
+            handler.send_error(400, "the container is waiting to start")
+            return
+        handler.send_response(200)
+        handler.send_header("Content-Type", "text/plain")
+        handler.end_headers()
+        with file.open("rb") as log:
+            while self._is_open:
+                is_over = "follow=true" not in query or self._has_ended(where)
+                if data := log.read():
+                    handler.wfile.write(data)
+                    handler.wfile.flush()
+                elif is_over:
+                    return
+                else:
+                    time.sleep(0.05)
+
+    def _has_ended(self, where: str) -> bool:
+        try:
+            return self._plane.json("GET", where)["status"]["phase"] in ("Failed", "Succeeded")
+        except OSError:
+            return True
+
+    def close(self) -> None:
+        self._is_open = False
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def _cache(programs: Path, root: Path) -> Path:
+    """The programs, unpacked once, with an API server that reaches kubelets by address: names of test nodes are in no
+    DNS."""
+    named = os.environ.get("CORRAL_KUBERNETES_CACHE") or os.environ.get("XDG_CACHE_HOME", "~/.cache") + (
+        "/corral-kubernetes"
+    )
+    cache, own = Path(named).expanduser(), root / "cache"
+    own.mkdir()
+    cache.mkdir(parents=True, exist_ok=True)
+    for packed in (programs / "bin").glob("*.xz"):
+        program = cache / packed.stem
+        if not program.exists() or program.stat().st_mtime < packed.stat().st_mtime:
+            unpacked = cache / f"{packed.stem}.{os.getpid()}"
+            with unpacked.open("wb") as file:
+                subprocess.run(["xz", "-dc", str(packed)], stdout=file, check=True)
+            unpacked.chmod(0o755)
+            unpacked.replace(program)
+        if packed.stem == "kube-apiserver":
+            wrapper = own / packed.stem
+            wrapper.write_text(f'#!/bin/sh\nexec {program} --kubelet-preferred-address-types=InternalIP "$@"\n')
+            wrapper.chmod(0o755)
+        else:
+            (own / packed.stem).symlink_to(program)
+    return own
 
 
 def remove_leftovers() -> None:

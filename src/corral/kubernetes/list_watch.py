@@ -146,6 +146,8 @@ class ListWatch:
             with self._lock:
                 self._stream = stream
             try:
+                if self._stop.is_set():  # by a caller that saw no stream to interrupt
+                    raise Stopped
                 self._heard()
                 for line in stream.lines():
                     if self._stop.is_set():

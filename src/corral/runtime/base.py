@@ -64,6 +64,7 @@ class TaskOrder(Struct, frozen=True, gc=False, kw_only=True):
     requeue_exit: int = 85  # the exit code that means: checkpoint saved, run me again
     rerun_after_exit_0: bool = True  # exit code 0 after a signal of a preemption means the same
     umask: int = 0o022  # of its processes and of the files for its output
+    grace_ms: int = 30_000  # how long it may take to save when it must stop
     tasks: int = 1  # of its gang; with more than one, their ranks agree through the server on the step to stop at
     hold_on_fail_ms: int = 0  # how long it keeps its seat after a failure, unless it is preempted
     stall_ms: int = 0  # after this time without a step it is ended as stalled; 0: never
@@ -79,6 +80,10 @@ class StaleEpoch(Exception):
             "continues its tasks."
         )
         self.epoch, self.highest = epoch, highest
+
+
+class BackendUnusable(Exception):
+    """The backend cannot be opened. Says why, and what to do."""
 
 
 class Phase(StrEnum):
@@ -223,6 +228,22 @@ class Capabilities(Protocol):
 
     def separation(self, node: str) -> Mapping[str, str]:
         """What is separated on a machine and by what, in words. Never waits."""
+
+
+@runtime_checkable
+class NodeSource(Protocol):
+    """A backend whose nodes join and leave while it is open."""
+
+    def expect(
+        self, node: NodeSpec, is_gone: bool, tasks: Sequence[TaskKey] = (), maybe: Sequence[TaskKey] = ()
+    ) -> None:
+        """Before `open`: add a node that an earlier server knew, and its tasks."""
+
+    def complain(self, node: str, why: str) -> None:
+        """Set why the node cannot be used. Empty: it can be used."""
+
+    def prune_logs(self) -> None:
+        """Delete old logs. May take long."""
 
 
 class Backend(Protocol):

@@ -254,6 +254,7 @@ class Dispatch:
                 umask=int(work.umask or "022", 8),
                 early_signal=work.early_signal,
                 requeue_exit=job.spec.requeue_exit,
+                grace_ms=job.spec.grace_ms,
                 tasks=len(gang.seats),
                 rerun_after_exit_0=work.rerun_after_exit_0,
                 hold_on_fail_ms=work.hold_on_fail_ms,

@@ -34,7 +34,7 @@ from corral.core.intake.site import SiteRules
 from corral.core.model import QueueSpec, Settings
 from corral.io.files import write_file
 from corral.remote.backend import RemoteBackend
-from corral.runtime.base import Backend, StaleEpoch
+from corral.runtime.base import Backend, BackendUnusable, StaleEpoch
 from corral.server.api.app import Api, make_app
 from corral.server.api.connection_limit import ConnectionBudget, connections_for
 from corral.server.api.http.header_timeout import timed_heads
@@ -65,7 +65,7 @@ from corral.wire.address import is_plain
 from corral.wire.codec import encode
 from corral.wire.config import PolicyChoice
 from corral.wire.health import HealthSettings
-from corral.wire.site.retention import AttestRules
+from corral.wire.retention import AttestRules
 from corral.wire.topology import NodePlaces
 
 log = structlog.get_logger(__name__)
@@ -156,8 +156,11 @@ def serve(options: Options, backend: Backend) -> int:
         ground, place = _opened(options, backend)
     except (BadKey, BadAttestation, BadSignIn) as wrong:
         raise CannotStart(str(wrong)) from None
-    with place, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_Serving(options, backend, place).run(ground))
+    try:
+        with place, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_Serving(options, backend, place).run(ground))
+    except BackendUnusable as wrong:
+        raise CannotStart(str(wrong)) from None
 
 
 def _check_policy(choice: PolicyChoice) -> None:
@@ -235,7 +238,6 @@ def _found(journal: Journal, options: Options) -> None:
     # the token first: if the start fails in between, the next one is a first start again and makes another token
     kept = {"url": options.public_url, "token": token.text}
     allowed = {"allow_plain_http": True} if is_plain(options.public_url) else {}  # by the user who started this server
-    first_token.set_aside(options.credentials, options.public_url)
     write_private(options.credentials, kept | ({"ca": options.tls_ca} if options.tls_ca else {}) | allowed)
     journal.append([Entry(now_ms, SYSTEM, encode(event)) for event in events]).result()
 

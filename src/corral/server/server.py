@@ -29,6 +29,7 @@ from corral.runtime.base import (
     DetailsReport,
     HealthReport,
     NodeReport,
+    NodeSource,
     PaceReport,
     Phase,
     Report,
@@ -76,7 +77,7 @@ from corral.store.journal import Journal, JournalFailed, JournalHead, JournalUnu
 from corral.store.lookup import Lookup
 from corral.wire.codec import AnyEvent
 from corral.wire.config import PolicyChoice
-from corral.wire.site.retention import AttestRules
+from corral.wire.retention import AttestRules
 from corral.wire.topology import NodePlaces
 
 log = structlog.get_logger(__name__)
@@ -146,7 +147,11 @@ class Server:
         """Start. From here on effects are executed and reports are applied."""
         await self._begin_planner()
         fleet = self.service.fleet
-        if fleet is None:
+        if fleet is None and isinstance(self._backend, NodeSource):
+            self._dispatch.to_wall = self.loop.clock.to_wall
+            for node in self.service.state.nodes.values():
+                self._backend.expect(node.spec, node.lost)
+        elif fleet is None:
             self._dispatch.to_wall = self.loop.clock.to_wall
             await bring_nodes(self.loop, [self._placed(spec, is_here=True) for spec in self._backend.nodes()])
         else:
@@ -212,6 +217,8 @@ class Server:
             self.durability.watchers.append(self.provisioning.notice)
             more = (self._admit(fleet), self._judge(), self.provisioning.run())
             self._tasks += [asyncio.create_task(each) for each in more]
+        elif isinstance(self._backend, NodeSource):
+            self._tasks.append(asyncio.create_task(self._admit(self._backend)))
         for task in self._tasks:
             task.add_done_callback(self._notice_end)
 
@@ -300,16 +307,16 @@ class Server:
         for slowed in self.watch.slowed():
             self.loop.take_fact(slowed)
 
-    async def _admit(self, fleet: RemoteBackend) -> None:
+    async def _admit(self, source: NodeSource) -> None:
         """Add nodes that joined or changed. A change that is refused because tasks run there is tried again."""
         while True:
             self._has_joined.clear()
             for node, spec in list(self._joined.items()):
                 refusal = await admit(self.loop, self._placed(spec))
-                fleet.complain(node, "" if refusal is None else str(refusal))
+                source.complain(node, "" if refusal is None else str(refusal))
                 if refusal is None and self._joined.get(node) == spec:
                     del self._joined[node]
-            await asyncio.to_thread(fleet.prune_logs)
+            await asyncio.to_thread(source.prune_logs)
             with suppress(TimeoutError):
                 async with asyncio.timeout(ADMIT_S):
                     await self._has_joined.wait()

@@ -40,10 +40,10 @@ from corral.wire.job.failure_rules import FAILURES, FailureRule
 from corral.wire.job.keys import QUEUE
 from corral.wire.job.parse import DEFAULT_QUEUE
 from corral.wire.job.program import PATH_TEXT
+from corral.wire.pods.pod_settings import POD_KEYS, PODS, PodSettings
 from corral.wire.queues import PAGE, QUEUE_KEYS, queue_of, write_queue
+from corral.wire.retention import ATTEST, ATTEST_KEYS, SECRET_KEYS, SECRETS, AttestRules, SecretRules
 from corral.wire.run_as import ACCOUNT_KEYS, ACCOUNTS
-from corral.wire.site.prices import PRICE_KEYS, PRICES, SitePrices
-from corral.wire.site.retention import ATTEST, ATTEST_KEYS, SECRET_KEYS, SECRETS, AttestRules, SecretRules
 from corral.wire.topology import TOPOLOGY_KEYS, TOPOLOGY_TABLE, TopologySource
 
 DAY_MS = 86_400_000
@@ -123,8 +123,8 @@ class Config(Struct, frozen=True, kw_only=True):
     audit: AuditRules = AuditRules()
     failures: tuple[FailureRule, ...] = ()
     health: HealthSettings = HealthSettings()
+    kubernetes: PodSettings | None = None  # None: no tasks as pods
     topology: TopologySource = TopologySource()
-    prices: SitePrices = SitePrices()
     default_queue: str = DEFAULT_QUEUE
     queues: tuple[QueueSpec, ...] = (QueueSpec(name=DEFAULT_QUEUE),)
 
@@ -338,9 +338,9 @@ CONFIG_KEYS = KeyTable(
             "What the audit record contains besides changes.", {"reads": True}, into="audit"),
         Key("failures", FAILURES, "Failures that Corral does not know, and their classes.",
             [{"says": "transport retry counter exceeded", "class": "network"}], default="none", into="failures"),
+        Key("kubernetes", PODS, "Tasks as pods, with `corral up --kubernetes`.", {"namespace": "training"},
+            into="kubernetes"),
         Key("health", HEALTH_TABLE, "Thresholds of the health monitor.", {"interval": "10s"}, into="health"),
-        Key("prices", PRICES, "What a GPU-hour costs, for what the dashboard and `/v1/usage/parts` show.",
-            {"currency": "EUR", "gpu_hour": {"H100": 2.5}}, into="prices"),
         Key("default_queue", QUEUE, "Queue for jobs that name none.", "default", default="default",
             into="default_queue"),
         Key("queues", ValueKind(_read_queues, {"type": "object"}, "a mapping of queues"),
@@ -446,9 +446,9 @@ def write_config(config: Config) -> dict[str, Any]:
     if config.failures:
         written["failures"] = FAILURES.write(config.failures)
     written["health"] = _written(config.health, HEALTH_KEYS)
+    if config.kubernetes is not None:
+        written["kubernetes"] = _written(config.kubernetes, POD_KEYS)
     written["topology"] = _written(config.topology, TOPOLOGY_KEYS)
-    if config.prices.is_stated:
-        written["prices"] = _written(config.prices, PRICE_KEYS)
     written["default_queue"] = config.default_queue
     written["queues"] = _tree(config.queues)
     return written

@@ -9,8 +9,9 @@ from corral.wire.document.key_reference import section
 from corral.wire.health import HEALTH_KEYS
 from corral.wire.identity_providers import ISSUER_KEYS, PROGRAM_RULE_KEYS, PROVIDER_KEYS, ROLE_RULE_KEYS, SIGN_IN_KEYS
 from corral.wire.job.failure_rules import FAILURE_KEYS
+from corral.wire.pods.pod_settings import POD_KEYS
+from corral.wire.retention import ATTEST_KEYS, SECRET_KEYS
 from corral.wire.run_as import ACCOUNT_KEYS
-from corral.wire.site.retention import ATTEST_KEYS, SECRET_KEYS
 from corral.wire.topology import TOPOLOGY_KEYS
 
 
@@ -26,6 +27,7 @@ def configuration_page() -> str:
         section("`fairness`", "", config.FAIRNESS_KEYS),
         section("`logs`", "", config.LOG_KEYS),
         section("`containers`", "See [containers](operate/containers.md).", CONTAINER_KEYS),
+        section("`kubernetes`", "See [on Kubernetes](operate/on-kubernetes.md).", POD_KEYS),
         section("`jobs`", _JOBS, RULE_KEYS),
         section("`secrets`", "See [security](security.md#secrets).", SECRET_KEYS),
         section("`attest`", "See [the journal](journal.md#heads-stored-elsewhere).", ATTEST_KEYS),

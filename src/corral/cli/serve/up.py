@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from corral.runtime.base import Backend
     from corral.server.main import Options
     from corral.wire.config import Config
-    from corral.wire.site.retention import AttestRules
+    from corral.wire.retention import AttestRules
     from corral.wire.topology import NodePlaces
 
 _FILES = ("tasks", "tls_cert", "tls_key", "tls_ca", "config")
@@ -68,6 +68,7 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 )
 @click.option("--policy", metavar="NAME", default=None, help="Scheduling policy; see: corral sim policies.")
 @click.option("--cluster", is_flag=True, help="Run tasks on nodes that join (corral node token), not on this machine.")
+@click.option("--kubernetes", is_flag=True, help="Run tasks as pods of a Kubernetes cluster, not on this machine.")
 @click.option("--fleet", "cluster", is_flag=True, hidden=True)  # the name of --cluster in 0.1
 @click.option(
     "--lease",
@@ -108,9 +109,7 @@ def up(**given: Any) -> int:
         )
     options = _options(config, folder, given)
     remember_folder(folder)
-    if not options.database and not (options.data / "journal.db").exists():
-        _note_other_credentials(options)
-        _note_missing_accounts(options, given["cluster"])
+    _note_missing_accounts(options, given["cluster"] or given["kubernetes"])
     if given["detach"]:
         from corral.cli.serve.detached import start_detached
 
@@ -120,19 +119,10 @@ def up(**given: Any) -> int:
     return _serve(options, backend, folder)
 
 
-def _note_other_credentials(options: Options) -> None:
-    """One line at the first start where the command line has used another server until now."""
-    from corral.cli.render import print_note
-    from corral.server.vault.first_token import other_credentials
-
-    found = other_credentials(options.credentials, options.public_url)
-    if found is not None:
-        print_note(f"your credentials for {found[0]} are kept in {found[1]}; commands use the new server from now on")
-
-
 def _note_missing_accounts(options: Options, is_cluster: bool) -> None:
     """One line at the first start as root: which accounts must be set before jobs can run."""
-    if os.geteuid() != 0 or is_cluster or options.accounts.default:
+    is_first = not options.database and not (options.data / "journal.db").exists()
+    if os.geteuid() != 0 or is_cluster or not is_first or options.accounts.default:
         return
     from corral.cli.render import print_note
 
@@ -184,7 +174,9 @@ def _serve(options: Options, backend: Backend, folder: Path) -> int:
 
 
 def _backend(given: dict[str, Any], folder: Path, config: Config) -> Backend:
-    """The runtime: this machine, or nodes that join."""
+    """The runtime: this machine, nodes that join, or pods."""
+    if given["kubernetes"]:
+        return _pods(given, folder, config)
     if not given["cluster"]:
         return _watched(_node(given["fake_gpus"]), folder, config)
     from corral.remote.backend import RemoteBackend
@@ -200,6 +192,23 @@ def _backend(given: dict[str, Any], folder: Path, config: Config) -> Backend:
     if fault := settings.fault():
         raise Complaint(f"--lease: {fault}", "a few seconds are usual; the default is 8s")
     return RemoteBackend(folder, settings)
+
+
+def _pods(given: dict[str, Any], folder: Path, config: Config) -> Backend:
+    from msgspec import structs
+
+    from corral import __version__
+    from corral.kubernetes.pod_backend import PodBackend
+    from corral.wire.pods.pod_settings import PodSettings
+
+    for option in ("cluster", "fake_gpus", "lease"):
+        if given[option]:
+            other = option.replace("_", "-")
+            raise Complaint(f"--kubernetes and --{other} exclude each other", "the cluster says which nodes there are")
+    settings = config.kubernetes or PodSettings()
+    if not settings.supervisor_image:
+        settings = structs.replace(settings, supervisor_image=f"corral:{__version__}")
+    return PodBackend(folder, settings)
 
 
 def _config(path: str | None) -> Config:
@@ -259,7 +268,6 @@ def _options(config: Config, folder: Path, given: dict[str, Any]) -> Options:
             requests_burst=config.api.requests_at_once,
             job_limits=config.limits,
             default_queue=config.default_queue,
-            prices=config.prices,
             audit_reads=config.audit.reads,
             sign_in=config.sign_in,
         ),
@@ -418,7 +426,7 @@ def _again(given: dict[str, Any], folder: Path) -> list[str]:
             value = os.path.abspath(given[name]) if name in _FILES else given[name]  # it runs in another folder
             words += [f"--{name.replace('_', '-')}", value]
     words += [word for url in given["peers"] for word in ("--peer", url)]
-    words += ["--cluster"] if given["cluster"] else []
+    words += [f"--{name}" for name in ("cluster", "kubernetes") if given[name]]
     words += ["--lease", f"{given['lease']}ms"] if given["lease"] is not None else []
     for name in ("agent_port", "connections"):
         words += [f"--{name.replace('_', '-')}", str(given[name])] if given[name] is not None else []

@@ -131,7 +131,6 @@ from corral.wire.api.live import (
     LiveView,
     ModelCounts,
     NodeCell,
-    PricesView,
     SearchParameters,
     SearchView,
     TopologyView,
@@ -162,18 +161,7 @@ from corral.wire.api.queries import (
     UsageParameters,
     WhenMs,
 )
-from corral.wire.api.record import (
-    EventList,
-    EventView,
-    GoodputView,
-    HealthView,
-    IntervalView,
-    UsageLine,
-    UsageLoss,
-    UsagePart,
-    UsageParts,
-    UsageView,
-)
+from corral.wire.api.record import EventList, EventView, GoodputView, HealthView, IntervalView, UsageLine, UsageView
 from corral.wire.api.words import (
     CAUSES,
     ENDED,
@@ -292,7 +280,6 @@ __all__ = [
     "PilotView",
     "PilotWord",
     "PlacedFaultView",
-    "PricesView",
     "PriorityBody",
     "ProblemView",
     "ProviderView",
@@ -349,10 +336,7 @@ __all__ = [
     "TokensParameters",
     "TopologyView",
     "UsageLine",
-    "UsageLoss",
     "UsageParameters",
-    "UsagePart",
-    "UsageParts",
     "UsageView",
     "UserBody",
     "UserList",

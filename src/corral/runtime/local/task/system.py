@@ -71,6 +71,11 @@ def refuse_new_privileges() -> None:
     _call(_PR_SET_NO_NEW_PRIVS, 1)
 
 
+def signal_when_parent_ends(number: int) -> None:
+    """The kernel sends this signal to the calling process when the process that has created it ends."""
+    _call(_PR_SET_PDEATHSIG, number)
+
+
 def die_with_parent() -> None:
     _call(_PR_SET_PDEATHSIG, SIGKILL)
 

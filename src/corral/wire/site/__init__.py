@@ -1,1 +1,0 @@
-"""Parts of the configuration that belong to a site: its prices, and how its records are protected."""
