@@ -60,6 +60,8 @@ class Soak:
         self.downs: dict[TaskKey, list[TaskReport]] = {}
         self.expected: dict[TaskKey, int | None] = {}
         self.news = threading.Condition()
+        self.ordered: dict[TaskKey, TaskOrder] = {}
+        self.turn = threading.Lock()
         self.epoch = 0
         self.next_gang = 0
         self.backend = self.opened()
@@ -87,7 +89,7 @@ class Soak:
             inject.start()
             time.sleep(self.draw.random() * 0.3)
         for gang in gangs:
-            self.backend.launch([each for each in orders if each.key in gang])
+            self.launch([each for each in orders if each.key in gang])
         if not is_early:
             time.sleep(self.draw.random())
             inject.start()
@@ -96,6 +98,21 @@ class Soak:
             self.see_through(gang)
         self.check_left_over()
         self.found["trials"] += 1
+
+    def launch(self, orders: list[TaskOrder]) -> None:
+        with self.turn:
+            self.ordered = {**self.ordered, **{each.key: each for each in orders}}
+            self.backend.launch([structs.replace(each, epoch=self.epoch) for each in orders])
+
+    def restart(self) -> None:
+        """As a server: what was ordered and is not known to have ended is ordered again."""
+        with self.turn:
+            self.backend.close()
+            time.sleep(self.draw.random())
+            self.backend = self.opened()
+            with self.news:
+                again = [each for key, each in self.ordered.items() if key not in self.downs]
+            self.backend.launch([structs.replace(each, epoch=self.epoch) for each in again])
 
     def gang(self) -> list[TaskKey]:
         self.next_gang += 1
@@ -129,7 +146,7 @@ class Soak:
             again = [TaskKey(key.gang, attempt + 1, key.task) for key in gang]
             orders = [self.order(key) for key in again] if is_lost and attempt < ATTEMPTS_MAX else []
             if orders:
-                self.backend.launch(orders)  # the earlier attempt is forgotten later, as the server does
+                self.launch(orders)  # the earlier attempt is forgotten later, as the server does
             for key in gang:
                 self.backend.forget(key)
             if not orders:
@@ -212,9 +229,7 @@ class Soak:
                 self.plane.compact()
             self.proxy.rule = lambda *_: PASS
         elif fault == "restart":
-            self.backend.close()
-            time.sleep(draw.random())
-            self.backend = self.opened()
+            self.restart()
         elif fault == "others delete":
             self.others_delete()
         elif fault == "killed":
