@@ -138,6 +138,12 @@ setInterval(() => {
   lastTick = Date.now();
   if (gone > 20000) reopen();
 }, 5000);
+// A connection may have been made to a server that did not lead yet, or has been led by another since: where this
+// address leads to the leader by now, connect again.
+setInterval(async () => {
+  if (leads.value || connection.value !== "live" || document.hidden) return;
+  try { if ((await get("health")).role === "leader" && !leads.value) reopen(); } catch { /* asked again */ }
+}, 5000);
 addEventListener("online", reopen);
 addEventListener("pageshow", event => { if (event.persisted) reopen(); });
 export const serverTime = serverNow;
