@@ -6,13 +6,15 @@ user has signed in.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import secrets
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlsplit
 
 from joserfc import jwt
 from joserfc.jwk import ECKey, Key, RSAKey
@@ -30,6 +32,7 @@ class IdentityProvider:
         self.is_away = False
         self.reader_token = ""  # what readers of its addresses and keys must show, as at an API server of Kubernetes
         self.name = ""  # the issuer in its tokens, if that is not its URL
+        self.codes: dict[str, dict[str, Any]] = {}
         self.refresh_tokens: set[str] = set()
         self.requests: list[tuple[str, dict[str, str]]] = []
         provider = self
@@ -89,9 +92,29 @@ class IdentityProvider:
                 return 406, {}
         return self.get(path)
 
+    def authorize(self, page: str, claims: dict[str, Any]) -> dict[str, str]:
+        """The person signs in on the page of the provider: what is added to the address that they come back to."""
+        asked = {name: values[0] for name, values in parse_qs(urlsplit(page).query).items()}
+        assert (asked["response_type"], asked["code_challenge_method"]) == ("code", "S256")
+        code = secrets.token_urlsafe(8)
+        self.codes[code] = asked | {"claims": claims}
+        return {"state": asked["state"], "code": code, "iss": self.name or self.url}
+
+    def _redeem(self, form: dict[str, str]) -> tuple[int, Any]:
+        """As the standards say: a code once, by the client and for the address that it was made for, and only with the
+        verifier of its challenge."""
+        asked = self.codes.pop(form["code"], None)
+        if asked is None or any(form.get(name) != asked[name] for name in ("client_id", "redirect_uri")):
+            return 400, {"error": "invalid_grant"}
+        digest = hashlib.sha256(form.get("code_verifier", "").encode()).digest()
+        if base64.urlsafe_b64encode(digest).decode().rstrip("=") != asked["code_challenge"]:
+            return 400, {"error": "invalid_grant"}
+        return 200, {"id_token": self.token({"nonce": asked["nonce"]} | asked["claims"])}
+
     def get(self, path: str) -> tuple[int, Any]:
         if path == "/.well-known/openid-configuration":
             ends = {
+                "authorization_endpoint": "/authorize",
                 "device_authorization_endpoint": "/device",
                 "token_endpoint": "/token",
                 "jwks_uri": "/keys",
@@ -114,6 +137,8 @@ class IdentityProvider:
         if path == "/revoke":
             self.refresh_tokens.discard(form["token"])
             return 200, {}
+        if form["grant_type"] == "authorization_code":
+            return self._redeem(form)
         if form["grant_type"] == "refresh_token":
             if form["refresh_token"] not in self.refresh_tokens:
                 return 400, {"error": "invalid_grant"}

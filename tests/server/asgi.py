@@ -10,8 +10,9 @@ from urllib.parse import quote
 
 
 class Answer:
-    def __init__(self, status: int, headers: dict[str, str], body: bytes) -> None:
+    def __init__(self, status: int, headers: dict[str, str], body: bytes, all_headers: list[tuple[str, str]]) -> None:
         self.status, self.headers, self.body = status, headers, body
+        self.all_headers = all_headers  # names may repeat
 
     def json(self) -> Any:
         return json.loads(self.body)
@@ -62,8 +63,8 @@ async def ask(
         sent.append(message)
 
     await app(scope(method, path, token, headers, client), receive, send)
-    head = {name.decode(): value.decode("latin-1") for name, value in sent[0]["headers"]}
-    return Answer(sent[0]["status"], head, b"".join(m.get("body", b"") for m in sent[1:]))
+    every = [(name.decode(), value.decode("latin-1")) for name, value in sent[0]["headers"]]
+    return Answer(sent[0]["status"], dict(every), b"".join(m.get("body", b"") for m in sent[1:]), every)
 
 
 async def _parts(body: bytes) -> AsyncIterator[tuple[bytes, bool]]:

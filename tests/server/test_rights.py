@@ -173,6 +173,8 @@ DELETE /v1/secrets/covert-key?queue=org/covert - 401 404  404    404    404  403
 GET    /v1/sign-in                -           200  200    200    200    200  200      200
 POST   /v1/sign-in/device         PROVIDER    404  404    404    404    404  404      404
 POST   /v1/sign-in/device/result  FLOW        403  403    403    403    403  403      403
+POST   /v1/sign-in/browser        PROVIDER    404  404    404    404    404  404      404
+POST   /v1/sign-in/browser/result BROWSER     403  403    403    403    403  403      403
 POST   /v1/sign-in/refresh        REFRESH     404  404    404    404    404  404      404
 POST   /v1/sign-in/exchange       ID_TOKEN    403  403    403    403    403  403      403
 POST   /v1/sign-out               SIGN_OUT    401  200    200    200    200  200      200
@@ -242,6 +244,7 @@ BODIES: dict[str, object] = {
     "PROVIDER": {"provider": "company"},
     "NO_PROVIDER": {},
     "FLOW": {"id": "x"},
+    "BROWSER": {"state": "x", "code": "x"},
     "REFRESH": {"provider": "company", "refresh_token": "x"},
     "ID_TOKEN": {"token": "a.b.c"},
     "SIGN_OUT": {},
@@ -380,7 +383,7 @@ def status_without_a_token(route: Route) -> int:
     """Of a request without a body."""
     if route.access not in (RouteAccess.OPEN, RouteAccess.SIGN_IN):
         return 401
-    return {"/v1/sign-in/device": 404, "/ui/{version}/{file:path}": 404}.get(
+    return {"/v1/sign-in/device": 404, "/v1/sign-in/browser": 404, "/ui/{version}/{file:path}": 404}.get(
         route.path, 200 if route.body is None else 422
     )
 

@@ -193,6 +193,91 @@ async def test_without_providers_sign_in_says_what_to_do(setup):
     assert "corral login --token" in answer.json()["hint"]
 
 
+# ---- people: in a browser --------------------------------------------------------------------------------
+
+
+class BrowserOf:
+    """A browser at a site: it keeps its cookies."""
+
+    def __init__(self, site: Site, host: str = "corral.example:7411") -> None:
+        self.site, self.host = site, host
+        self.cookies: dict[str, str] = {}
+
+    async def post(self, path: str, body: Any):
+        kept = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
+        headers = [("Host", self.host), ("Cookie", kept)]
+        answer = await ask(self.site.app, "POST", path, body=body, headers=headers)
+        for name, value in answer.all_headers:
+            if name.lower() == "set-cookie":
+                key, _, rest = value.partition("=")
+                self.cookies[key] = rest.partition(";")[0]
+                assert "HttpOnly; SameSite=Strict" in value
+        return answer
+
+    async def begin(self) -> str:
+        begun = await self.post("/v1/sign-in/browser", {})
+        assert begun.status == 201, begun.body
+        return str(begun.json()["page"])
+
+    async def result(self, came_back: dict[str, str]):
+        return await self.post("/v1/sign-in/browser/result", came_back)
+
+
+async def test_a_person_signs_in_in_a_browser_with_a_code_and_its_proof(site, provider):
+    browser = BrowserOf(site)
+    page = await browser.begin()
+    assert page.startswith(f"{provider.url}/authorize?")
+    assert "redirect_uri=http%3A%2F%2Fcorral.example%3A7411%2F&" in page
+    came_back = provider.authorize(page, ANN)
+    session = await browser.result(came_back)
+    assert (session.status, session.json()["user"]) == (200, "ann")
+    assert browser.cookies["corral_session_7411"]
+    assert browser.cookies["sign_in_corral_session_7411"] == ""
+    assert [event.user for event in site.recorded(a.SignedIn)] == ["ann"]
+    assert (await browser.result(came_back)).code == "no_such_sign_in"  # a sign-in ends once
+
+
+@pytest.mark.parametrize(
+    ("attack", "code"),
+    [
+        ("another browser", "no_such_sign_in"),
+        ("no cookie", "no_such_sign_in"),
+        ("another state", "no_such_sign_in"),
+        ("another code", "sign_in_refused"),
+        ("a code of another sign-in", "sign_in_refused"),
+        ("another nonce", "bad_id_token"),
+        ("another issuer", "other_issuer"),
+        ("another audience", "bad_id_token"),
+    ],
+)
+async def test_a_sign_in_in_a_browser_ends_only_as_it_began(site, provider, attack, code):
+    browser, other = BrowserOf(site), BrowserOf(site)
+    page, others_page = await browser.begin(), await other.begin()
+    claims = {"another nonce": {"nonce": "x"}, "another audience": {"aud": "other"}}.get(attack, {})
+    came_back = provider.authorize(page, ANN | claims)
+    if attack == "another browser":
+        browser = other
+    elif attack == "no cookie":
+        browser.cookies.clear()
+    elif attack == "another state":
+        came_back["state"] = "x" * 32
+    elif attack == "another code":
+        came_back["code"] = "guessed"
+    elif attack == "a code of another sign-in":  # injected: made for the verifier of another browser
+        came_back["code"] = provider.authorize(others_page, ANN)["code"]
+    elif attack == "another issuer":
+        came_back["iss"] = "https://evil.example"
+    answer = await browser.result(came_back)
+    assert (answer.status, answer.code) == (403, code)
+    assert "corral_session_7411" not in browser.cookies
+
+
+@pytest.mark.parametrize("host", ["", "evil.example/x", "a b", "a:b", "x" * 300])
+async def test_a_host_that_cannot_be_one_begins_no_sign_in(site, host):
+    answer = await BrowserOf(site, host).post("/v1/sign-in/browser", {})
+    assert answer.status in (400, 422)
+
+
 # ---- programs --------------------------------------------------------------------------------------------
 
 
@@ -325,6 +410,14 @@ async def test_forged_and_foreign_tokens_are_refused(site, provider, name):
     assert answer.status in (403, 422), answer.body
     assert answer.code in ("bad_id_token", "no_rule")
     assert len(site.service.accounts.tokens) == before
+
+
+async def test_refusals_of_unconfirmed_clients_are_recorded_and_bounded_together(site):
+    for number in range(60):
+        await ask(site.app, "POST", "/v1/sign-in/exchange", body={"token": "a.b.c"}, client=f"10.0.{number}.1")
+    recorded = site.recorded(a.SignInRefused)
+    assert 20 <= len(recorded) <= 22  # six a minute more
+    assert "its header cannot be read (from 10.0.0" in recorded[0].why
 
 
 async def test_clocks_may_differ_by_a_minute_and_no_more(site, provider):

@@ -43,6 +43,7 @@ class ProviderRules(Struct, frozen=True, kw_only=True):
     roles: tuple[RoleRule, ...] = ()
     token_ms: int = 12 * HOUR_MS
     ca: str = ""
+    dashboard_url: str = ""
 
 
 class ProgramRule(Struct, frozen=True, kw_only=True):
@@ -83,6 +84,11 @@ _ISSUER = text(
     "the URL of an issuer",
     pattern=r"(https://[^\s/?#]+|http://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?)(/[^\s?#]*)?",
     hint="use https; http is allowed for this machine only",
+)
+_DASHBOARD = text(
+    "the URL of the dashboard",
+    pattern=r"https?://[^\s/?#]+/([^\s?#]*/)?",
+    hint="with a / at its end, as it is registered at the provider",
 )
 _CLAIM = text("the name of a claim", most="name_chars")
 _VALUE = text("the value of a claim", hint="a value may end in * to accept everything that begins like it")
@@ -136,6 +142,8 @@ PROVIDER_KEYS = KeyTable(
         Key("token_lifetime", _LIFETIME, "How long a sign-in is valid.", "12h", default="12h", into="token_ms"),
         Key("ca", PATH_TEXT, "Certificate authority of the provider, if it is private.", "/etc/corral/idp-ca.pem",
             into="ca"),
+        Key("dashboard_url", _DASHBOARD, "Address of the dashboard, registered at the provider as a redirect URI.",
+            "https://corral.example.org/", default="the address that the browser uses", into="dashboard_url"),
     ],
 )  # fmt: skip
 PROGRAM_RULE_KEYS = KeyTable(

@@ -126,7 +126,8 @@ class SignedIn(_Event, frozen=True, gc=False, tag=True):
 
 
 class SignInRefused(_Event, frozen=True, gc=False, tag=True):
-    """A person or program whose identity a provider confirmed was refused. Changes nothing; kept for audits."""
+    """A person or program was refused; without a provider nothing confirmed who it is. Changes nothing; kept for
+    audits."""
 
     provider: str
     subject: str

@@ -24,6 +24,7 @@ from corral.server.api.openapi import describe
 from corral.server.api.routes import ROUTES
 from corral.server.api.ui import assets
 from corral.server.metrics import Metrics
+from corral.wire.api import PageParameters
 
 
 class Api:
@@ -102,7 +103,15 @@ def all_routes() -> tuple[Route, ...]:
             answer=None,
             **about,  # type: ignore[arg-type]
         ),
-        Route(method="GET", path="/", handler=assets.page, summary="The dashboard", answer=None, **about),  # type: ignore[arg-type]
+        Route(
+            method="GET",
+            path="/",
+            handler=assets.page,
+            summary="The dashboard",
+            query=PageParameters,
+            answer=None,
+            **about,  # type: ignore[arg-type]
+        ),
         Route(
             method="GET",
             path="/ui/{version}/{file:path}",

@@ -346,9 +346,20 @@ SIGN_IN = (
     ),
     Route(
         method="POST", path="/v1/sign-in/device/result", tag="accounts", access=RouteAccess.OPEN,
-        handler=signing_in.device_result, summary="The token, once the user has signed in",
-        kind=BodyKind.SHAPE, body=api.DeviceResultBody, answer=api.DeviceResult,
-        statuses=(403, 422, 429, 502), example={"id": "..."},
+        handler=signing_in.device_result, summary="The token, once the user has signed in", kind=BodyKind.SHAPE,
+        body=api.DeviceResultBody, answer=api.DeviceResult, statuses=(403, 422, 429, 502), example={"id": "..."},
+    ),
+    Route(
+        method="POST", path="/v1/sign-in/browser", tag="accounts", access=RouteAccess.OPEN,
+        handler=signing_in.begin_browser, summary="Begin to sign in with an identity provider, in this browser",
+        kind=BodyKind.SHAPE, body=api.BrowserBody, answer=api.BrowserView, status=201, statuses=(404, 422, 429, 502),
+        example={"provider": "company"},
+    ),
+    Route(
+        method="POST", path="/v1/sign-in/browser/result", tag="accounts", access=RouteAccess.OPEN,
+        handler=signing_in.browser_result, summary="A session, once the provider has sent the user back",
+        kind=BodyKind.SHAPE, body=api.BrowserResultBody, answer=api.SessionView,
+        statuses=(403, 409, 422, 429, 502), example={"state": "...", "code": "..."},
     ),
     Route(
         method="POST", path="/v1/sign-in/refresh", tag="accounts", access=RouteAccess.OPEN, handler=signing_in.refresh,

@@ -9,7 +9,11 @@ sign-ins, and nothing else.
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
+import hmac
 import os
+import secrets
 import ssl
 import stat
 import time
@@ -18,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlencode
 
 from msgspec import Struct
 
@@ -34,6 +39,7 @@ T = TypeVar("T")
 
 _THREADS = 4
 _WAITING_MAX = 100
+BROWSER_S = 600.0  # to sign in at the provider
 _SECRET_BYTES_MAX = 4 << 10
 _POLL_S = 5.0  # the standard's interval, if the provider states none
 _PENDING = ("authorization_pending", "slow_down")
@@ -69,6 +75,17 @@ class DeviceFlow(Struct):
     next_s: float = 0.0
 
 
+class BrowserFlow(Struct, frozen=True):
+    """A sign-in by a redirect to the provider and back. ``verifier``: proves to the provider that the one who redeems
+    the code began the sign-in (PKCE); ``browser``: so that no page can end a sign-in in another browser."""
+
+    provider: str
+    verifier: str
+    nonce: str
+    back: str
+    browser: str
+
+
 class SignIn:
     """``wall_s``, ``now_s``: the time of day, and a clock that only runs forward."""
 
@@ -92,6 +109,7 @@ class SignIn:
             raise BadSignIn(f"the certificate authority of a provider cannot be read: {wrong}. Check ca") from None
         self._secrets = {name: read_client_secret(each.client_secret_file) for name, each in rules.providers}
         self._devices: Flows[DeviceFlow] = Flows(now_s)
+        self._browsers: Flows[BrowserFlow] = Flows(now_s)
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="sign-in") if self._at else None
         self._waiting = 0
 
@@ -145,6 +163,53 @@ class SignIn:
             return _refusal(refused)
         self._devices.end(id)
         return await self._person(flow.provider, answer)
+
+    # ---- people: in a browser ----------------------------------------------------------------------------------
+
+    async def begin_browser(self, provider: str, address: str, back: str) -> tuple[str, str]:
+        """Begin a sign-in that ends at the address ``back``: the page of the provider to go to, and what the browser
+        keeps meanwhile."""
+        rules = self.providers[provider]
+        page = await self._call(self._at[provider].endpoint, "authorization_endpoint")
+        if not page:
+            raise IssuerAway(f"{rules.issuer} has no authorization_endpoint")
+        drawn = (secrets.token_urlsafe(48), secrets.token_urlsafe(24), secrets.token_urlsafe(32))
+        flow = BrowserFlow(provider, drawn[0], drawn[1], back, drawn[2])
+        state = self._browsers.begin(flow, address, BROWSER_S)
+        challenge = base64.urlsafe_b64encode(hashlib.sha256(flow.verifier.encode()).digest()).decode().rstrip("=")
+        asked = {
+            "response_type": "code",
+            "client_id": rules.client_id,
+            "redirect_uri": back,
+            "scope": " ".join(rules.scopes),
+            "state": state,
+            "nonce": flow.nonce,
+            "code_challenge": challenge,
+            "code_challenge_method": "S256",
+        }
+        return page + ("&" if "?" in page else "?") + urlencode(asked), flow.browser
+
+    async def end_browser(self, state: str, code: str, browser: str, issuer: str) -> Proved | Refusal:
+        """The person who signed in. A sign-in ends once, and in the browser that began it. ``issuer``: which provider
+        says that it answers; empty: it does not say."""
+        flow = self._browsers.find(state)
+        if flow is None or not hmac.compare_digest(flow.browser.encode(), browser.encode()):
+            why = "this sign-in has ended, or was begun in another browser"
+            return Refusal("no_such_sign_in", why, "begin again on the page of the dashboard")
+        self._browsers.end(state)
+        if issuer and issuer != self.providers[flow.provider].issuer:
+            return Refusal("other_issuer", "another provider answered than the one that was asked", "begin again")
+        form = self._client(flow.provider) | {
+            "grant_type": "authorization_code",
+            "code": code,
+            "redirect_uri": flow.back,
+            "code_verifier": flow.verifier,
+        }
+        try:
+            answer = await self._call(self._at[flow.provider].post, "token_endpoint", form)
+        except IssuerRefused as refused:
+            return _refusal(refused)
+        return await self._person(flow.provider, answer, flow.nonce)
 
     # ---- people: again -----------------------------------------------------------------------------------------
 

@@ -6,6 +6,9 @@ milliseconds since 1970, durations milliseconds; amounts have their unit in the 
 """
 
 from corral.wire.api.accounts import (
+    BrowserBody,
+    BrowserResultBody,
+    BrowserView,
     DeviceBody,
     DeviceResult,
     DeviceResultBody,
@@ -14,6 +17,7 @@ from corral.wire.api.accounts import (
     IssuerView,
     JoinTokenBody,
     LinkBody,
+    PageParameters,
     ProviderView,
     RefreshBody,
     RoleBody,
@@ -205,6 +209,9 @@ __all__ = [
     "BatchQueueView",
     "BatchStats",
     "Body",
+    "BrowserBody",
+    "BrowserResultBody",
+    "BrowserView",
     "BudgetBody",
     "CancelParameters",
     "CauseWord",
@@ -277,6 +284,7 @@ __all__ = [
     "NodeView",
     "OutputHead",
     "OutputParameters",
+    "PageParameters",
     "PilotView",
     "PilotWord",
     "PlacedFaultView",

@@ -5,6 +5,8 @@ Types and units only, not HTTP, rights, or how an answer is computed.
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from corral.wire.api.answers import Answer, Body
 from corral.wire.api.constraints import AccountName, JoinMs, NodeName, QueueName, TokenMs, TokenName, UserName
 from corral.wire.api.words import RoleWord
@@ -123,6 +125,31 @@ class DeviceView(Answer, frozen=True):
 
 class DeviceResultBody(Body, frozen=True):
     id: str
+
+
+class BrowserBody(Body, frozen=True):
+    """``provider`` empty: the only one."""
+
+    provider: str = ""
+
+
+class BrowserView(Answer, frozen=True):
+    """A sign-in that was begun: the browser goes to ``page``, and comes back to the dashboard with a code."""
+
+    provider: str
+    page: str
+
+
+class BrowserResultBody(Body, frozen=True):
+    """What the provider added to the address: ``state``, ``code``, and ``iss`` if it says who it is."""
+
+    state: str
+    code: str
+    iss: str = ""
+
+
+class PageParameters(Struct, frozen=True):
+    """The page of the dashboard reads its own address; providers add to it whatever they like."""
 
 
 class ExchangeBody(Body, frozen=True):

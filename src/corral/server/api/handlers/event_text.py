@@ -208,7 +208,9 @@ _SENTENCES: dict[type, Callable[[Any], str]] = {
     a.TokenRevoked: lambda v: f"token {v.token} was revoked",
     a.UserLinked: lambda v: f"{v.user} signs in with {v.provider}",
     a.SignedIn: lambda v: f"{v.user} signed in with {v.provider}",
-    a.SignInRefused: lambda v: f"{v.user or v.subject} was refused to sign in with {v.provider}: {v.why}",
+    a.SignInRefused: lambda v: (
+        f"{v.user or v.subject or 'a client'} was refused to sign in{' with ' * bool(v.provider)}{v.provider}: {v.why}"
+    ),
     a.AccessRefused: lambda v: f"{v.user} was refused: {v.what}",
     a.TokensExpired: lambda v: f"{len(v.tokens)} expired tokens were removed",
     a.Read: lambda v: f"{v.user} read {v.what}" + (f" ({v.left_out} earlier reads not recorded)" if v.left_out else ""),

@@ -6,6 +6,7 @@ identity that a provider confirmed is recorded, and failures of an address slow 
 
 from __future__ import annotations
 
+import re
 import time
 
 from corral.core.accounts import accounts as a
@@ -13,14 +14,27 @@ from corral.core.accounts import commands
 from corral.core.accounts.identities import NewTokenTerms, ProvedIdentity, link, sign_in
 from corral.core.intake.refusal import Refusal
 from corral.server.api.http.problems import ApiError, not_found, refused
-from corral.server.api.http.request import ApiRequest, Reply, accepted
-from corral.server.auth import Verb, new_token
+from corral.server.api.http.request import ApiRequest, Content, Reply, WithStatus, accepted
+from corral.server.api.http.session_cookie import flow_cookie, flow_secret
+from corral.server.api.http.shared_views import JSON, encode_json
+from corral.server.api.ui.sessions import begin_session
+from corral.server.auth import Principal, Verb, new_token
 from corral.server.sign_in.flows import TooManyFlows
 from corral.server.sign_in.issuer import IssuerAway, IssuerRefused
-from corral.server.sign_in.ways import Proved, SignInBusy
-from corral.wire.api import ChangeAnswer, DeviceResult, DeviceView, IssuerView, ProviderView, SignedInView, SignInView
+from corral.server.sign_in.ways import BROWSER_S, Proved, SignInBusy
+from corral.wire.api import (
+    BrowserView,
+    ChangeAnswer,
+    DeviceResult,
+    DeviceView,
+    IssuerView,
+    ProviderView,
+    SignedInView,
+    SignInView,
+)
 
 _TEXT_MAX = 16 << 10
+_HOST = re.compile(r"(\[[0-9a-fA-F:]{2,45}\]|[A-Za-z0-9.-]{1,253})(:\d{1,5})?")
 
 
 async def ways_to_sign_in(request: ApiRequest) -> Reply:
@@ -58,6 +72,36 @@ async def device_result(request: ApiRequest) -> Reply:
     except (IssuerAway, SignInBusy) as wrong:
         raise _away("the provider", wrong) from None
     return DeviceResult(signed_in=None if proved is None else await _end(request, proved))
+
+
+async def begin_browser(request: ApiRequest) -> Reply:
+    provider = _provider(request, request.body.provider)
+    _check_pace(request)
+    try:
+        page, browser = await request.shared.sign_in.begin_browser(
+            provider, request.address, _dashboard(request, provider)
+        )
+    except (IssuerAway, SignInBusy, TooManyFlows) as wrong:
+        raise _away(provider, wrong) from None
+    cookie = flow_cookie(request.headers, browser, int(BROWSER_S), request.is_secure)
+    view = BrowserView(provider=provider, page=page)
+    return WithStatus(201, Content(encode_json(view), JSON, (cookie,)))
+
+
+async def browser_result(request: ApiRequest) -> Reply:
+    """The session ends with the sign-in, after the lifetime that the site sets for it."""
+    _check_pace(request)
+    body = request.body
+    _check_size(body.state + body.code)
+    try:
+        browser = flow_secret(request.headers)
+        proved = await request.shared.sign_in.end_browser(body.state, body.code, browser, body.iss)
+    except (IssuerAway, SignInBusy) as wrong:
+        raise _away("the provider", wrong) from None
+    made = await _end(request, proved)
+    session = await begin_session(request, Principal(made.user, made.id, made.scope, made.expires_ms))
+    gone = flow_cookie(request.headers, "", 0, request.is_secure)
+    return Content(session.body, session.kind, (*session.headers, gone))
 
 
 async def refresh(request: ApiRequest) -> Reply:
@@ -117,6 +161,17 @@ def _provider(request: ApiRequest, name: str) -> str:
     return name
 
 
+def _dashboard(request: ApiRequest, provider: str) -> str:
+    """Where the provider sends the browser back to; the provider accepts only what is registered there."""
+    stated = request.shared.sign_in.providers[provider].dashboard_url
+    if stated:
+        return stated
+    host = request.header(b"host")
+    if not _HOST.fullmatch(host):
+        raise ApiError(422, "bad_host", "the request does not name a host", "set dashboard_url of the provider")
+    return f"{'https' if request.is_secure else 'http'}://{host}/"
+
+
 def _check_size(text: str) -> None:
     if not text or len(text) > _TEXT_MAX:
         raise ApiError(422, "bad_id_token", f"a token has 1 to {_TEXT_MAX} characters", "send the whole token")
@@ -141,6 +196,7 @@ def _away(name: str, wrong: Exception) -> ApiError:
 async def _end(request: ApiRequest, proved: Proved | Refusal) -> SignedInView:
     """Sign the identity in: apply the rules of the site, and issue a token."""
     if isinstance(proved, Refusal):
+        await _record_unconfirmed(request, proved)
         raise _refuse(request, proved)
     who, made = proved.identity, new_token()
     queues = request.service.state.queues.queues
@@ -174,6 +230,16 @@ def _refuse(request: ApiRequest, refusal: Refusal) -> ApiError:
     if refusal.code in ("bad_name", "bad_account"):
         return refused(refusal)
     return ApiError(403, refusal.code, refusal.why, refusal.hint)
+
+
+async def _record_unconfirmed(request: ApiRequest, refusal: Refusal) -> None:
+    """Of a client of which nothing is known but its address. All of them together are bounded: 20 at once, then six a
+    minute."""
+    if not request.shared.refusals.take("sign-in, unconfirmed", time.monotonic()):
+        why = f"{refusal.why} (from {request.address})"
+        await request.service.change_accounts(
+            "system", lambda _accounts, now_ms: [a.SignInRefused(now_ms, "", "", "", why)]
+        )
 
 
 async def _record_refusal(request: ApiRequest, who: ProvedIdentity, refusal: Refusal) -> None:

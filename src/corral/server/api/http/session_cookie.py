@@ -16,6 +16,7 @@ from corral.server.auth import Principal, csrf_of, digest_of
 
 CSRF_HEADER = b"corral-csrf"
 _NAME = "corral_session"
+_FLOW = "sign_in_"
 _READS = ("GET", "HEAD", "OPTIONS")
 _KEPT_MAX = 100_000
 _CODES_MAX = 10_000
@@ -29,7 +30,11 @@ def cookie_name(headers: dict[bytes, bytes]) -> str:
 
 def session_token(headers: dict[bytes, bytes]) -> str:
     """The token in the cookie; "" if there is none."""
-    prefix = cookie_name(headers) + "="
+    return _cookie(headers, cookie_name(headers))
+
+
+def _cookie(headers: dict[bytes, bytes], name: str) -> str:
+    prefix = name + "="
     for part in headers.get(b"cookie", b"").decode("latin-1").split(";"):
         if part.strip().startswith(prefix):
             return part.strip().removeprefix(prefix)
@@ -40,6 +45,16 @@ def set_cookie(headers: dict[bytes, bytes], token: str, lasts_s: int, is_secure:
     """The header that sets the cookie; without a token it removes it."""
     terms = f"Path=/; HttpOnly; SameSite=Strict; Max-Age={lasts_s if token else 0}"
     return "Set-Cookie", f"{cookie_name(headers)}={token}; {terms}{'; Secure' if is_secure else ''}"
+
+
+def flow_cookie(headers: dict[bytes, bytes], secret: str, lasts_s: int, is_secure: bool) -> tuple[str, str]:
+    """The same for a sign-in that is under way at a provider."""
+    terms = f"Path=/; HttpOnly; SameSite=Strict; Max-Age={lasts_s}"
+    return "Set-Cookie", f"{_FLOW}{cookie_name(headers)}={secret}; {terms}{'; Secure' if is_secure else ''}"
+
+
+def flow_secret(headers: dict[bytes, bytes]) -> str:
+    return _cookie(headers, _FLOW + cookie_name(headers))
 
 
 def check_csrf(method: str, token: str, headers: dict[bytes, bytes]) -> None:

@@ -18,10 +18,15 @@ _NAME_MAX = 100
 
 async def sign_in(request: ApiRequest) -> Reply:
     """A session has the rights of the token that it is made with, and ends with it at the latest."""
-    body, service = request.body, request.service
+    body = request.body
     if bool(body.token) == bool(body.code):
         raise ApiError(422, "no_credential", "give a token or a code", "paste a token, or use: corral open", "token")
-    who = request.authenticated(body.token) if body.token else _by_code(request)
+    return await begin_session(request, request.authenticated(body.token) if body.token else _by_code(request))
+
+
+async def begin_session(request: ApiRequest, who: Principal) -> Content:
+    """A session for this user, and the cookie with it."""
+    service = request.service
     now_ms, lasts_ms = service.now_ms(), request.shared.settings.session_ms
     expires_ms = min(now_ms + lasts_ms, who.expires_ms or now_ms + lasts_ms)
     drawn, name = new_token(), _browser(request.header(b"user-agent"))

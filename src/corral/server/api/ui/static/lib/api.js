@@ -37,7 +37,7 @@ export async function request(method, path, params, body, more = {}) {
 export async function raw(method, path, params, body, more = {}) {
   const headers = { Accept: "*/*" };
   if (body !== undefined) headers["Content-Type"] = "application/json";
-  const isSignIn = method === "POST" && path === "session";
+  const isSignIn = method === "POST" && (path === "session" || path.startsWith("sign-in/"));
   if (method !== "GET" && !isSignIn) headers["Corral-CSRF"] = csrf || (await proof());
   let answer;
   try {
@@ -64,6 +64,17 @@ async function proof() {
 
 export async function signIn(body) {
   const session = await request("POST", "session", {}, body);
+  csrf = session.csrf;
+  return session;
+}
+
+// With an identity provider: go to its page, and come back to this one with a code in the address.
+export async function goToProvider(provider) {
+  location.assign((await request("POST", "sign-in/browser", {}, { provider })).page);
+}
+
+export async function backFromProvider(body) {
+  const session = await request("POST", "sign-in/browser/result", {}, body);
   csrf = session.csrf;
   return session;
 }
