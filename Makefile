@@ -169,7 +169,7 @@ soak-database: setup services ## Three servers and every fault of a database, un
 	$(PY) -m tests.e2e.database_faults --faults $(or $(FAULTS),20) --seed $(or $(SEED),0) --kinds "$(KINDS)"
 
 .PHONY: bench-batch
-bench-batch: setup ## Batching queues: decisions, a live server, and Ray Serve beside it if it is here; ITEMS=5000 for a short run
+bench-batch: setup services ## Batching queues: decisions, a live server, and Ray Serve, LitServe and Celery beside it; ITEMS=5000 for a short run
 	$(PY) -m tests.bench.batch --items $(or $(ITEMS),30000)
 
 .PHONY: soak-batch
@@ -183,6 +183,9 @@ soak-kubernetes: setup services ## Kill the API server, cut watches, lose answer
 .PHONY: bench-pods
 bench-pods: setup services ## How fast gangs become pods, and how many requests that takes; TASKS=100 for a short run
 	$(PY) -m tests.bench.pods --tasks $(or $(TASKS),1000)
+.PHONY: soak-broker
+soak-broker: setup services ## Submit through a broker while server, broker and intake are killed; MESSAGES=4000 for a short one, REDIS=1
+	$(PY) -m tests.intake.soak --messages $(or $(MESSAGES),100000) $(if $(REDIS),--redis)
 
 .PHONY: search-batches
 search-batches: setup ## Batch a million random items in virtual time, every law after every decision; ITEMS=, SEED=

@@ -4,7 +4,8 @@
 # here: each test starts what it needs, in a folder of its own, and ends it.
 #
 #     tools/services.sh              all of them
-#     tools/services.sh postgresql   only that one (or chromium, podman, ssh, ray, torch, frameworks, slurm, slurmdbd, etcd)
+#     tools/services.sh postgresql   only that one (or chromium, podman, ssh, ray, torch, frameworks, objects,
+#                                  slurm, slurmdbd, etcd, rabbitmq, redis)
 set -eu
 TORCH=torch==2.13.0
 MOTO="moto[s3,server]==5.2.5"
@@ -191,7 +192,34 @@ slurmdbd() {
     done
 }
 
-[ "$#" -gt 0 ] || set -- postgresql chromium podman ssh slurm slurmdbd etcd ray torch frameworks objects
+# Message brokers. Their packages would also start one for the machine each: they are told not to, once, while they are
+# installed (a machine with its own policy keeps that one, and a broker that ran before is not touched).
+quietly() { # service, packages...
+    policy=/usr/sbin/policy-rc.d
+    if can_install && [ ! -e "$policy" ]; then
+        printf '#!/bin/sh\nexit 101\n' >"$policy"
+        chmod 755 "$policy"
+        install "$@"
+        rm -f "$policy"
+        if has_program systemctl; then
+            systemctl disable --quiet "$1-server" >/dev/null 2>&1 || true
+        fi
+        return 0
+    fi
+    install "$@"
+}
+
+rabbitmq() {
+    [ -x /usr/lib/rabbitmq/bin/rabbitmq-server ] || has_program rabbitmq-server && return 0
+    quietly rabbitmq rabbitmq-server
+}
+
+redis() {
+    has_program redis-server && return 0
+    quietly redis redis-server
+}
+
+[ "$#" -gt 0 ] || set -- postgresql chromium podman ssh slurm slurmdbd etcd rabbitmq redis ray torch frameworks objects
 for wanted in "$@"; do
     "$wanted"
 done

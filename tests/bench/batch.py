@@ -4,7 +4,8 @@
 
 The live part has one server, one worker with a handler that does nothing, and one client that sends chunks of items;
 latency is measured with few items at a time, from the request to its answer, less the configured wait. Beside it: the
-same handler and load through Ray Serve's ``@serve.batch``, if ``.venv-ray`` has it. Ends with one line of JSON.
+same handler and load through Ray Serve's ``@serve.batch``, if ``.venv-ray`` has it, through LitServe and through
+Celery, with the items that are lost when the worker is killed. Ends with one line of JSON.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,8 +24,11 @@ from typing import Any
 
 from corral.client.blocking import Client
 from corral.wire.api.batch import BatchItemsBody
+from tests.bench.batch_beside import celery, litserve
 from tests.bench.batch_dispatch import items_per_cpu_s
+from tests.e2e.batch_soak import victim
 from tests.e2e.batching import batching_server, settings
+from tests.e2e.live import Live
 
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_MS = 20
@@ -107,6 +112,30 @@ def live(items: int, latencies: int) -> dict[str, Any]:
         }
 
 
+def beside_corral(items: int) -> dict[str, Any]:
+    """The same load as the alternatives: items sent in chunks, and the worker killed when half of them are done."""
+    with tempfile.TemporaryDirectory() as scratch, batching_server(Path(scratch)) as (live, client):
+        folder = Path(scratch)
+        client.set_batch_queue("beside", settings(folder, "double", max_batch_size=64, max_batch_wait=f"{WAIT_MS}ms"))
+        rate = throughput(client, "beside", items)
+        p95 = client.batch_queue("beside").stats.latency_p95_ms
+        done = client.batch_queue("beside").stats.done
+        killing = threading.Thread(target=_kill_worker, args=(live, client, done + items // 2))
+        killing.start()
+        views = list(client.map_items("beside", range(items)))
+        killing.join()
+        lost = sum(view.state != "done" or view.result != 2 * n for n, view in enumerate(views))
+    return {"corral": {"items_per_s": round(rate), "p95_ms": round(p95, 1), "lost_when_killed": lost}}
+
+
+def _kill_worker(live: Live, client: Client, after: int) -> None:
+    end = time.monotonic() + 60
+    while client.batch_queue("beside").stats.done < after and time.monotonic() < end:
+        time.sleep(0.005)
+    if (pid := victim(live, "worker")) is not None:
+        os.kill(pid, signal.SIGKILL)
+
+
 def ray_serve(items: int) -> dict[str, Any]:
     python = ROOT / ".venv-ray" / "bin" / "python"
     if not python.exists():
@@ -132,7 +161,9 @@ def main() -> int:
     print(json.dumps(found), flush=True)
     found |= live(given.items, given.latencies)
     print(json.dumps(found), flush=True)
+    found |= beside_corral(min(given.items, 5_000))
     found |= ray_serve(min(given.items, 5_000))
+    found |= {"litserve": litserve(min(given.items, 5_000), WAIT_MS / 1000), "celery": celery(min(given.items, 5_000))}
     print(json.dumps(found))
     return 0
 

@@ -27,6 +27,11 @@ def short(items):
     time.sleep(0.05)
     return [2 * item for item in items]
 
+def sleepy(items):
+    if any(item == 13 for item in items):
+        time.sleep(600)
+    return items
+
 def picky(items):
     if any(item == 13 for item in items):
         raise ValueError("thirteen")

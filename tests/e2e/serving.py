@@ -27,6 +27,7 @@ from corral.runtime.inventory import inventory
 from corral.runtime.local.backend import LocalBackend
 from corral.server.main import CannotStart, Options, serve
 from corral.store.journal import JournalBroken, JournalBusy, JournalUnusable
+from corral.wire.brokers.intake_rules import IntakeRules
 from corral.wire.health import HealthSettings
 from corral.wire.pods.pod_settings import PodSettings
 from tests.accounts import VARIABLE
@@ -63,6 +64,8 @@ def main() -> int:
     parser.add_argument("--engine", default="", help="the socket of a container runtime")
     parser.add_argument("--pods", type=Path, help="tasks are pods, with these settings in JSON")
     parser.add_argument("--real", action="store_true", help="the GPUs of this machine, and no simulated ones")
+    parser.add_argument("--intake", default="", help="the address of a broker")
+    parser.add_argument("--broker-password-file", default="")
     asked = parser.parse_args()
     if asked.ahead_s:
         right = time.time_ns
@@ -73,6 +76,7 @@ def main() -> int:
         port=asked.port,
         database=asked.database,
         lease_s=asked.lease_s,
+        intake=IntakeRules(broker=asked.intake, password_file=asked.broker_password_file),
         accounts=AccountRules(default=asked.account, cancel_after_ms=asked.cancel_after_ms),
     )
     try:

@@ -80,6 +80,14 @@ def test_an_item_that_kills_its_worker_is_found_and_reported(client: Client, fol
     assert "twice" in views[2].error
 
 
+def test_a_handler_that_hangs_is_ended_and_the_item_that_it_hangs_at_is_found(client: Client, folder: Path):
+    body = settings(folder, "sleepy", max_batch_size=4, handler_timeout="1s")
+    client.set_batch_queue("sleepy", body)
+    views = [*client.map_items("sleepy", [11, 12, 13, 14])]
+    assert [view.state for view in views] == ["done", "done", "failed", "done"]
+    assert "twice" in views[2].error
+
+
 @pytest.mark.parametrize("what", ["worker", "batch process", "server"])
 def test_nothing_is_lost_when_something_is_killed_in_mid_batch(client: Client, live: Live, folder: Path, what: str):
     client.set_batch_queue("slow", settings(folder, "slow"))

@@ -203,6 +203,8 @@ GET    /                          -           200  200    200    200    200  200
 GET    /ui/none/app.js            -           404  404    404    404    404  404      404
 GET    /v1/health                 -           200  200    200    200    200  200      200
 GET    /v1/metrics                -           401  403    403    403    403  200      200
+GET    /v1/intake                 -           401  403    403    403    403  200      200
+POST   /v1/intake                 MESSAGES    401  403    403    403    403  403      200
 GET    /v1/openapi.json           -           200  200    200    200    200  200      200
 GET    /v1/docs                   -           200  200    200    200    200  200      200
 """
@@ -210,6 +212,7 @@ GET    /v1/docs                   -           200  200    200    200    200  200
 BODIES: dict[str, object] = {
     "-": b"",
     "JOB": JOB,
+    "MESSAGES": {"messages": [{"id": "m-1", "user": "stranger", "body": "{}"}]},
     "CHECK": {"text": "command: true"},
     "HIDDEN_JOB": HIDDEN_JOB,
     "LOUD_JOB": JOB | {"priority": 1},

@@ -51,6 +51,7 @@ NOUNS = {
     "priority": "corral.cli.jobs.change:priority",
     "checkpoint": "corral.cli.training.checkpoint:checkpoint",
     "batch": "corral.cli.batch.batch:batch",
+    "intake": "corral.cli.intake.intake:intake",
     "goodput": "corral.cli.training.goodput:goodput",
     "queue": "corral.cli.cluster.queue:queue",
     "node": "corral.cli.cluster.node:node",
@@ -90,7 +91,7 @@ NOUNS = {
 @click.command_panel("Change jobs", commands=["cancel", "hold", "release", "requeue", "priority"])
 @click.command_panel("Cluster", commands=["open", "queue", "node", "map", "fleet", "events", "usage"])
 @click.command_panel("People", commands=["login", "logout", "user", "token", "secret", "template", "whoami"])
-@click.command_panel("Server", commands=["up", "down", "doctor", "db", "config", "kubernetes"])
+@click.command_panel("Server", commands=["up", "down", "intake", "doctor", "db", "config", "kubernetes"])
 @click.command_panel("Other", commands=["sim", "slurm", "testbed", "agent", "pilot", "completion", "version"])
 @click.version_option(__version__, "-V", "--version", prog_name="corral", message="%(prog)s %(version)s")
 def corral() -> None:

@@ -7,7 +7,7 @@ the wait and closes the connection.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from corral.client.call import ApiCall, Item, More, Open, Pause, Series
 from corral.client.calls import Calls
 from corral.client.errors import Unreachable
+from corral.client.jobs import Document, from_here
 from corral.client.retry import patience_for
 from corral.client.transport import ANSWER_S, AnswerStream, Flight, Transport
 from corral.io.http import HttpConnection
@@ -58,6 +59,51 @@ class AsyncClient(Calls):
     def url(self) -> str:
         """The server that requests go to now."""
         return self._transport.url
+
+    async def publish(
+        self,
+        document: Document,
+        *,
+        key: str = "",
+        broker: str = "",
+        is_urgent: bool = False,
+        export: str | None = None,
+        venv: str | None = None,
+    ) -> str:
+        """Submit one job through a broker, where it waits if no server runs; its message id, when it is stored there.
+
+        Parameters as for ``submit``. ``key``: the message id; what is published with the same one is one job.
+        ``broker``: address, such as ``amqp://ann@mq.example/corral``; default: CORRAL_BROKER, with the password in
+        CORRAL_BROKER_PASSWORD. ``is_urgent``: taken before all that is not.
+        """
+        return (
+            await self.publish_many(
+                [document], keys=[key], broker=broker, is_urgent=is_urgent, export=export, venv=venv
+            )
+        )[0]
+
+    async def publish_many(
+        self,
+        documents: Sequence[Document],
+        *,
+        keys: Sequence[str] = (),
+        broker: str = "",
+        is_urgent: bool = False,
+        export: str | None = None,
+        venv: str | None = None,
+    ) -> list[str]:
+        """Publish several documents, each a job of its own; their message ids. Parameters as for ``publish``."""
+        from corral.client.publishing.publish import broker_address, outgoing, published
+
+        messages = outgoing([from_here(each, export, venv) for each in documents], keys)
+        return await published(broker_address(broker), self._transport.token, messages, is_urgent=is_urgent)
+
+    async def publish_items(self, batch: str, items: Sequence[Any], *, key: str = "", broker: str = "") -> str:
+        """Publish items for a batching queue as one message; its id. Each item gets the id ``KEY-NUMBER``."""
+        from corral.client.publishing.publish import broker_address, outgoing, published
+
+        messages = outgoing([{"items": list(items)}], [key], batch)
+        return (await published(broker_address(broker), self._transport.token, messages, is_urgent=False))[0]
 
     async def converse_later(self, series: Series[T], /) -> AsyncGenerator[T, None]:
         """Carry out a conversation; see ``call``."""

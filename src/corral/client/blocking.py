@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from corral.client.call import ApiCall, Item, More, Open, Pause, Series
 from corral.client.calls import Calls
 from corral.client.errors import Unreachable
+from corral.client.jobs import Document, from_here
 from corral.client.retry import patience_for
 from corral.client.transport import ANSWER_S, AnswerStream, Transport
 
@@ -51,6 +52,53 @@ class Client(Calls):
         from corral.client.handles.batch_handle import BatchHandle
 
         return BatchHandle(self, name)
+
+    def publish(
+        self,
+        document: Document,
+        *,
+        key: str = "",
+        broker: str = "",
+        is_urgent: bool = False,
+        export: str | None = None,
+        venv: str | None = None,
+    ) -> str:
+        """Submit one job through a broker, where it waits if no server runs; its message id, when it is stored there.
+
+        Parameters as for ``submit``. ``key``: the message id; what is published with the same one is one job.
+        ``broker``: address, such as ``amqp://ann@mq.example/corral``; default: CORRAL_BROKER, with the password in
+        CORRAL_BROKER_PASSWORD. ``is_urgent``: taken before all that is not.
+        """
+        return (
+            self.publish_many([document], keys=[key], broker=broker, is_urgent=is_urgent, export=export, venv=venv)
+        )[0]
+
+    def publish_many(
+        self,
+        documents: Sequence[Document],
+        *,
+        keys: Sequence[str] = (),
+        broker: str = "",
+        is_urgent: bool = False,
+        export: str | None = None,
+        venv: str | None = None,
+    ) -> list[str]:
+        """Publish several documents, each a job of its own; their message ids. Parameters as for ``publish``."""
+        import asyncio  # slow to import
+
+        from corral.client.publishing.publish import broker_address, outgoing, published
+
+        messages = outgoing([from_here(each, export, venv) for each in documents], keys)
+        return asyncio.run(published(broker_address(broker), self._transport.token, messages, is_urgent=is_urgent))
+
+    def publish_items(self, batch: str, items: Sequence[Any], *, key: str = "", broker: str = "") -> str:
+        """Publish items for a batching queue as one message; its id. Each item gets the id ``KEY-NUMBER``."""
+        import asyncio  # slow to import
+
+        from corral.client.publishing.publish import broker_address, outgoing, published
+
+        messages = outgoing([{"items": list(items)}], [key], batch)
+        return (asyncio.run(published(broker_address(broker), self._transport.token, messages, is_urgent=False)))[0]
 
     def converse(self, series: Series[T], /) -> Generator[T, None, None]:
         """Carry out a conversation; see ``call``."""

@@ -8,7 +8,8 @@ from corral.client.cluster import ClusterCalls
 from corral.client.fleets import FleetCalls
 from corral.client.follow import FollowCalls
 from corral.client.jobs import JobCalls
+from corral.client.publishing.intake_calls import IntakeCalls
 
 
-class Calls(JobCalls, FollowCalls, ClusterCalls, FleetCalls, BatchCalls, AccountCalls):
+class Calls(JobCalls, FollowCalls, ClusterCalls, FleetCalls, BatchCalls, IntakeCalls, AccountCalls):
     """The methods of ``Client`` and ``AsyncClient``."""

@@ -68,7 +68,7 @@ class JobCalls(Patient):
         >>> print(job.name, job.wait().state)
         first succeeded
         """
-        return _submission(path("jobs"), SubmitAnswer, _from_here(document, export, venv), key)
+        return _submission(path("jobs"), SubmitAnswer, from_here(document, export, venv), key)
 
     @giving(SubmittedJobs, AsyncSubmittedJobs)
     def submit_many(
@@ -80,7 +80,7 @@ class JobCalls(Patient):
         >>> print(*[job.wait().state for job in batch.jobs])
         succeeded succeeded
         """
-        jobs = [_from_here(each, export, venv) for each in documents]
+        jobs = [from_here(each, export, venv) for each in documents]
         return _submission(path("jobs", "batch"), BatchAnswer, {"jobs": jobs}, key)
 
     @call
@@ -92,7 +92,7 @@ class JobCalls(Patient):
         >>> client.dry_run({"command": "true", "gpus": 1}).gangs[0].outcome
         'starts'
         """
-        return ApiCall("POST", path("jobs"), DryRunAnswer, {"dry_run": True}, _from_here(document, export, venv))
+        return ApiCall("POST", path("jobs"), DryRunAnswer, {"dry_run": True}, from_here(document, export, venv))
 
     @series
     def jobs(
@@ -219,7 +219,7 @@ class JobCalls(Patient):
         return ApiCall("POST", path("jobs", job_id(job), "priority"), ChangeAnswer, body=body)
 
 
-def _from_here(document: Document, export: str | None, venv: str | None) -> dict[str, Any]:
+def from_here(document: Document, export: str | None, venv: str | None) -> dict[str, Any]:
     """The document with what it takes along from this process."""
     stated = {**document, "export": export} if export is not None else document
     try:

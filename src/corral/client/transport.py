@@ -59,6 +59,7 @@ class Transport:
         self._answer_s = answer_s
         self._ca = ca or ""
         self._tls: SSLContext | None = None
+        self.token = token
         self._headers = {"Accept": "application/json"}
         if token:  # to sign in, none is needed
             self._headers["Authorization"] = f"Bearer {token}"

@@ -44,6 +44,7 @@ class Verb(StrEnum):
     SECRETS_READ = "secrets.read"
     SECRETS_CHANGE = "secrets.change"
     METRICS_READ = "metrics.read"
+    INTAKE = "intake.submit"  # hand over messages of a broker, each as the user that it names
     NODE_JOIN = "node.join"  # the scope of a join token
     NODE_SYNC = "node.sync"  # the scope of the credential of a node
 
@@ -94,6 +95,7 @@ TABLE: dict[Verb, dict[Role, Reach]] = {
     Verb.SECRETS_READ: {A: Reach.ANY, O: Reach.ANY, L: Reach.ANY, M: Reach.ANY},
     Verb.SECRETS_CHANGE: {A: Reach.ANY, L: Reach.ANY},
     Verb.METRICS_READ: {A: Reach.ANY, O: Reach.ANY},
+    Verb.INTAKE: {A: Reach.ANY},  # checked for the root
     Verb.NODE_JOIN: {},  # of no role: by a token of a user who may change nodes
     Verb.NODE_SYNC: {},
 }
@@ -190,6 +192,14 @@ def authenticate(
     if token.session_of and token.session_of not in accounts.tokens:
         return Refusal("session_over", "the token that this session was signed in with was revoked", "sign in again")
     return Principal(token.user, token.id, token.scope, token.expires_ms, bool(token.session_of))
+
+
+def token_owner(accounts: Accounts, text: str) -> str:
+    """The user of a token whose secret is right, even if it may no longer be used; empty: there is none."""
+    parts = text.strip().split("_", 2)
+    token = accounts.tokens.get(parts[1]) if len(parts) == 3 and parts[0] == PREFIX and text.isascii() else None
+    is_right = hmac.compare_digest(token.digest if token else _NO_DIGEST, digest_of(parts[-1]))
+    return token.user if token is not None and is_right and not token.session_of else ""
 
 
 def csrf_of(secret: str) -> str:

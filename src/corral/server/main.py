@@ -46,6 +46,8 @@ from corral.server.gateway.gateway import AgentGateway
 from corral.server.gateway.listener import PortTaken
 from corral.server.ha.redirect import Redirect, Starting, Switch
 from corral.server.ha.standby import Lead, Standby
+from corral.server.intakes.intake_child import IntakeChild
+from corral.server.intakes.message_handlers import views
 from corral.server.loop import SYSTEM
 from corral.server.metrics import Metrics
 from corral.server.node_health.disk import DiskWatch
@@ -62,6 +64,7 @@ from corral.store.rings import Rings
 from corral.store.sqlite.journal import SqliteJournal
 from corral.store.sqlite.rings import SqliteChunks
 from corral.wire.address import is_plain
+from corral.wire.brokers.intake_rules import IntakeRules
 from corral.wire.codec import encode
 from corral.wire.config import PolicyChoice
 from corral.wire.health import HealthSettings
@@ -115,6 +118,7 @@ class Options(Struct, frozen=True, kw_only=True):
     agent_port: int | None = None  # the port for agents; None: the next after ``port``, if it is free
     agent_connections_max: int = 8_000
     api: ApiSettings = ApiSettings()
+    intake: IntakeRules = IntakeRules()  # the broker that submissions are taken from
 
     @property
     def url(self) -> str:
@@ -333,6 +337,8 @@ class _Serving:
                 if self._task is None:
                     await self._listen()
                     _tell_where(options)
+                if options.intake.broker:
+                    server.run_beside(IntakeChild(options.intake, server.service, options.url, options.tls_ca).run())
                 await self._until_over(server)
                 server.service.end_feeds()
                 app.close()
@@ -384,7 +390,9 @@ def _api(server: Server, options: Options) -> Api:
         metrics.batches = lambda: scaler.statuses
     server.loop.meter = metrics
     server.durability.measure = metrics.appended
-    return make_app(server.service, options.api, metrics)
+    app = make_app(server.service, options.api, metrics)
+    metrics.intakes = lambda: views(app.shared.intakes)
+    return app
 
 
 def _from_elsewhere(loop: asyncio.AbstractEventLoop, stop: Callable[[BaseException], None], why: BaseException) -> None:

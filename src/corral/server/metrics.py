@@ -27,6 +27,7 @@ from corral.server.batches.scaler import BatchQueueStatus
 from corral.server.loop import Meter
 from corral.server.node_health.disk import DiskWatch
 from corral.server.totals import Fold, cumulative
+from corral.wire.api.broker_intake import IntakeView
 from corral.wire.codec import AnyEvent
 
 KIND = "text/plain; version=0.0.4; charset=utf-8"
@@ -47,6 +48,7 @@ class Metrics(Meter):
         self.disk: DiskWatch | None = None
         self.activities: Activities | None = None
         self.batches: Callable[[], Mapping[str, BatchQueueStatus]] | None = None
+        self.intakes: Callable[[], Sequence[IntakeView]] | None = None
         self._refused = self._counter("corral_jobs_refused", "Jobs refused at submission, by code", "code")
         self._requests = self._counter(
             "corral_http_requests", "Requests answered, by route and status", "route", "status"
@@ -63,6 +65,9 @@ class Metrics(Meter):
         self._decisions = self._counter("corral_plan_decisions", "Decisions of plans, by outcome", "outcome")
         self._append_seconds = self._timer(
             "corral_journal_append_duration_seconds", "Time until a batch of records is durable"
+        )
+        self._intake = self._counter(
+            "corral_intake_messages", "Messages of brokers, by what they hold and by outcome", "kind", "outcome"
         )
         self._known: dict[tuple[str, int], tuple[object, object]] = {}
         self._computed = _Computed()
@@ -96,6 +101,9 @@ class Metrics(Meter):
         self._plan_seconds.observe(seconds)
         self._decisions.labels("kept").inc(kept)
         self._decisions.labels("dropped").inc(dropped)
+
+    def intake_took(self, kind: str, outcome: str) -> None:
+        self._intake.labels(kind, outcome).inc()
 
     def plan_failed(self) -> None:
         self._plan_failures.inc()
@@ -135,6 +143,8 @@ class Metrics(Meter):
             yield _gauge("corral_disk_free_bytes", about, [], {(): self.disk.free})
         if self.batches is not None:
             yield from batch_metrics(self.batches())
+        if self.intakes is not None:
+            yield from _intakes(self.intakes())
         if self.activities is not None:
             yield from _activity(self.state, self.activities, self.now_ms)
         yield from _queues(self.state, self.now_ms)
@@ -240,6 +250,17 @@ _ACTIVITY = {
     "corral_job_memory_used_bytes": "Memory in use by running jobs",
     "corral_job_ranks_hung": "Ranks of running jobs that make no steps and use no CPU",
 }
+
+
+def _intakes(views: Sequence[IntakeView]) -> Iterator[Metric]:
+    counts: dict[str, Counts[tuple[str, ...]]] = {"waiting": Counts(), "dead": Counts(), "paused": Counts()}
+    for view in views:
+        counts["waiting"][(view.broker,)] = max(counts["waiting"][(view.broker,)], view.waiting)
+        counts["dead"][(view.broker,)] = max(counts["dead"][(view.broker,)], view.dead)
+        counts["paused"][(view.broker,)] += bool(view.paused)
+    yield _gauge("corral_intake_waiting", "Messages that wait in the broker", ["broker"], counts["waiting"])
+    yield _gauge("corral_intake_dead_letters", "Refused messages in the broker", ["broker"], counts["dead"])
+    yield _gauge("corral_intake_paused", "Intakes that take no messages now", ["broker"], counts["paused"])
 
 
 def _agents(counts: RemoteCounters) -> Iterator[Metric]:

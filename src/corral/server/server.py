@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Coroutine
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -363,6 +365,10 @@ class Server:
             self._image_seq = seq
         except (PlannerLost, PlannerError, ServerStopped, JournalUnusable, JournalFailed, OSError) as error:
             log.warning("image_not_saved", error=str(error))
+
+    def run_beside(self, task: Coroutine[Any, Any, None]) -> None:
+        """Run this too until the server stops."""
+        self._tasks.append(asyncio.create_task(task))
 
     async def close(self) -> None:
         """Stop planning; running tasks continue. Everything passed to the journal is written."""

@@ -15,6 +15,7 @@ from corral.core.accounts.identity import AccountRules
 from corral.core.intake.site import SiteRules
 from corral.core.model import QueueSpec, Settings
 from corral.wire.address import shown
+from corral.wire.brokers.intake_rules import INTAKE, INTAKE_KEYS, IntakeRules
 from corral.wire.container_rules import CONTAINER_KEYS, CONTAINERS, ContainerRules
 from corral.wire.default_limits import RULE_KEYS, RULES
 from corral.wire.document.errors import Enough, Fault, Path, Reading, Wrong, show
@@ -125,6 +126,7 @@ class Config(Struct, frozen=True, kw_only=True):
     health: HealthSettings = HealthSettings()
     kubernetes: PodSettings | None = None  # None: no tasks as pods
     topology: TopologySource = TopologySource()
+    intake: IntakeRules = IntakeRules()
     default_queue: str = DEFAULT_QUEUE
     queues: tuple[QueueSpec, ...] = (QueueSpec(name=DEFAULT_QUEUE),)
 
@@ -341,6 +343,8 @@ CONFIG_KEYS = KeyTable(
         Key("kubernetes", PODS, "Tasks as pods, with `corral up --kubernetes`.", {"namespace": "training"},
             into="kubernetes"),
         Key("health", HEALTH_TABLE, "Thresholds of the health monitor.", {"interval": "10s"}, into="health"),
+        Key("intake", INTAKE, "Broker that the server takes submissions from.",
+            {"broker": "amqp://corral@mq.example/corral"}, into="intake"),
         Key("default_queue", QUEUE, "Queue for jobs that name none.", "default", default="default",
             into="default_queue"),
         Key("queues", ValueKind(_read_queues, {"type": "object"}, "a mapping of queues"),
@@ -396,6 +400,9 @@ def _check(config: Config, found: dict[str, Any], reading: Reading) -> None:
         why = f"the default queue is {config.default_queue}, but there is no such queue"
         path: Path = ("default_queue",) if "default_queue" in found else ("queues",)
         reading.fault(path, "no_such_queue", why, "add it to queues, or name another default_queue")
+    if not config.intake.broker and "intake" in found:
+        hint = "write it like amqp://corral@mq.example/corral"
+        reading.fault(("intake", "broker"), "missing", "the address of the broker is missing", hint)
     if len(set(config.settings.levels)) != len(config.settings.levels):
         reading.fault(("levels",), "duplicate", "a level is named twice", "name every level once")
 
@@ -449,6 +456,8 @@ def write_config(config: Config) -> dict[str, Any]:
     if config.kubernetes is not None:
         written["kubernetes"] = _written(config.kubernetes, POD_KEYS)
     written["topology"] = _written(config.topology, TOPOLOGY_KEYS)
+    if config.intake.broker:
+        written["intake"] = _written(config.intake, INTAKE_KEYS)
     written["default_queue"] = config.default_queue
     written["queues"] = _tree(config.queues)
     return written

@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING
 from corral.cli.serve.data_folder import running_server
 
 if TYPE_CHECKING:
+    from corral.wire.api.broker_intake import IntakeView
     from corral.wire.api.record import HealthView
 
 _SQLITE_LEAST = (3, 37, 0)  # STRICT tables, RETURNING
 _ROOM_LEAST = 1 << 30
 _SKEW_S = 5.0
+_INTAKE_SILENT_S = 30.0  # it reports every few seconds
 _TIME_ERROR = 5  # returned by adjtimex if the clock is not synchronized
 _BORN_S = 1_735_689_600  # 2025: a clock before that is wrong
 
@@ -231,6 +233,31 @@ def server() -> DoctorCheck:
         return DoctorCheck("server", "note", what, "use the same version on both sides")
     role = "" if health.role == "leader" else " as a standby"
     return DoctorCheck("server", "ok", f"{url} is {health.status}{role}, and you are {who.user}")
+
+
+def intakes() -> list[DoctorCheck]:
+    """Each intake of a broker that reported to the server lately; none if there is none, or you may not see them."""
+    from corral.client.blocking import Client
+    from corral.client.errors import ClientError
+
+    try:
+        with Client(patience_s=0, answer_s=5.0) as client:
+            return [_intake(view) for view in client.intakes().intakes]
+    except ClientError:
+        return []  # the check of the server says what is wrong
+
+
+def _intake(view: IntakeView) -> DoctorCheck:
+    what = f"{view.name} takes from {view.broker}; {view.waiting} messages wait"
+    if view.seen_s_ago > _INTAKE_SILENT_S:
+        what = f"{view.name} has not reported for {view.seen_s_ago:.0f} s"
+        return DoctorCheck("intake", "bad", what, "see its log; submissions wait in the broker")
+    if view.paused:
+        return DoctorCheck("intake", "note", f"{what}; it is paused: {view.paused}", "see its log")
+    if view.dead:
+        what = f"{what}; {view.dead} were refused"
+        return DoctorCheck("intake", "note", what, "see why with: corral intake dead list")
+    return DoctorCheck("intake", "ok", what)
 
 
 def servers() -> list[DoctorCheck]:

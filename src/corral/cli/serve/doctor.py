@@ -28,7 +28,7 @@ MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "bad": ("BAD", "red"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.", panel="Output")
 def doctor(data: str | None, listen: str, as_json: bool) -> int:
-    """Check this machine and the server: data, database, cgroups, GPUs, containers, separation, providers, port."""
+    """Check this machine and server: data, database, cgroups, GPUs, containers, separation, providers, brokers."""
     from functools import partial
 
     from corral.cli.serve import checks
@@ -51,7 +51,7 @@ def doctor(data: str | None, listen: str, as_json: bool) -> int:
         checks.credentials,
         checks.server,
     ]
-    found = [look() for look in looks] + checks.servers()
+    found = [look() for look in looks] + checks.servers() + checks.intakes()
     if as_json:
         write_json([{"about": c.about, "state": c.state, "what": c.what, "todo": c.todo} for c in found])
     else:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from corral.core.cluster.topology import NodeSpec
     from corral.runtime.base import Backend
     from corral.server.main import Options
+    from corral.wire.brokers.intake_rules import IntakeRules
     from corral.wire.config import Config
     from corral.wire.retention import AttestRules
     from corral.wire.topology import NodePlaces
@@ -248,6 +249,7 @@ def _options(config: Config, folder: Path, given: dict[str, Any]) -> Options:
         rules=config.rules,
         secret_key_file=config.secrets.key_file,
         attest=_attest(config, folder),
+        intake=_intake(config),
         health=config.health,
         queues=config.queues,
         administrator=config.administrator,
@@ -272,6 +274,17 @@ def _options(config: Config, folder: Path, given: dict[str, Any]) -> Options:
             sign_in=config.sign_in,
         ),
     )
+
+
+def _intake(config: Config) -> IntakeRules:
+    """The broker to take submissions from, if its library is installed."""
+    from corral.integrations.broker_kinds import missing
+    from corral.wire.brokers.broker_names import broker_kind
+
+    broker = config.intake.broker
+    if broker and (lack := missing(broker_kind(broker))):
+        raise Complaint("intake: the library of the broker is not installed", f"install it with: {lack}")
+    return config.intake
 
 
 def _attest(config: Config, folder: Path) -> AttestRules:

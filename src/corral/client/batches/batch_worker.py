@@ -8,6 +8,7 @@ task as ``corral_batch.py``; one file, any Python from 3.10 on.
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import json
 import os
@@ -122,7 +123,7 @@ class BatchRunner:
         if cuda is not None:
             cuda.reset_peak_memory_stats()
         try:
-            results = outcomes(handler, message["items"])
+            results = outcomes(timed(handler, message.get("timeout_ms", 0) / 1000), message["items"])
         except MemoryError:
             return {"oom": message["batch"]}
         except Exception as wrong:
@@ -207,6 +208,22 @@ def found(name: str) -> Handler:
         value = getattr(value, part)
     handler: Handler = value
     return handler
+
+
+def timed(handler: Handler, seconds: float) -> Handler:
+    """The handler with a time limit for each call. If it is exceeded, the stacks of the process
+    go to the log and it ends, which the server takes for a worker that was killed by its batch."""
+    if not seconds:
+        return handler
+
+    def call(items: Sequence[Any]) -> list[Any]:
+        faulthandler.dump_traceback_later(seconds, exit=True)
+        try:
+            return list(handler(items))  # it may be a generator
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
+    return call
 
 
 def outcomes(handler: Handler, items: Sequence[Any]) -> list[Message]:

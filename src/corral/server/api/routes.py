@@ -23,6 +23,7 @@ from corral.server.api.http.route import BodyKind, Route, RouteAccess
 from corral.server.api.live_routes import LIVE, SESSIONS, TEMPLATES
 from corral.server.auth import Verb
 from corral.server.batches.batch_routes import BATCH
+from corral.server.intakes.intake_routes import INTAKE
 from corral.wire import api
 
 _JOB = {"name": "train", "queue": "default", "command": "python train.py", "gpus": 2, "time_limit": "2h"}
@@ -403,6 +404,7 @@ ROUTES: tuple[Route, ...] = (
     *JOBS,
     *TEMPLATES,
     *BATCH,
+    *INTAKE,
     *RECORD,
     *CLUSTER,
     *FLEETS,

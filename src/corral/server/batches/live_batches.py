@@ -373,6 +373,7 @@ class LiveBatches:
                 "batch": batch.number,
                 "queue": batch.queue,
                 "handler": queue.stored.body.handler,
+                "timeout_ms": queue.timeout_ms,
                 "load": batch.load,
                 "unload": batch.unload,
                 "ids": [live.id for live in lives],

@@ -56,6 +56,7 @@ class LiveQueue:
     def change(self, stored: StoredQueue) -> None:
         self.stored = stored
         self.keep_ms = span_ms(stored.body.keep_results)
+        self.timeout_ms = span_ms(stored.body.handler_timeout)
         self.idle_us = span_ms(stored.body.idle) * 1000
 
     def stats(self, waiting: int, running: int, workers: int) -> BatchStats:

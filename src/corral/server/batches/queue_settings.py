@@ -36,7 +36,7 @@ def batch_queue_of(name: str, body: BatchQueueBody) -> BatchQueueSpec | Refusal:
             return Refusal(size.code, f"{key}: {size.why}", size.hint, key)
         sizes[key] = size
     times: dict[str, int] = {}
-    for key in ("max_batch_wait", "latency_target", "idle", "keep_results"):
+    for key in ("max_batch_wait", "latency_target", "idle", "keep_results", "handler_timeout"):
         span = 0 if getattr(body, key) == "" else parse_span(getattr(body, key))
         if isinstance(span, Refusal):
             return Refusal(span.code, f"{key}: {span.why}", span.hint, key)

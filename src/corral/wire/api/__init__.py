@@ -65,6 +65,7 @@ from corral.wire.api.batch import (
     ItemList,
     ItemView,
 )
+from corral.wire.api.broker_intake import IntakeAnswer, IntakeBody, IntakeList, IntakeMessage, IntakeOutcome, IntakeView
 from corral.wire.api.cluster import (
     BudgetBody,
     DrainBody,
@@ -252,6 +253,12 @@ __all__ = [
     "HealthView",
     "HealthWord",
     "InTheWayView",
+    "IntakeAnswer",
+    "IntakeBody",
+    "IntakeList",
+    "IntakeMessage",
+    "IntakeOutcome",
+    "IntakeView",
     "IntervalView",
     "IssuerView",
     "ItemList",

@@ -47,6 +47,7 @@ class BatchQueueBody(Body, frozen=True):
     idle: str = "60s"
     durable: bool = True
     keep_results: str = "1h"
+    handler_timeout: str = "10m"  # of one call of the handler; a worker that exceeds it is ended; "0s": none
 
 
 class BatchItemsBody(Body, frozen=True):

@@ -250,7 +250,7 @@ async def _once(
     if not _KEY.fullmatch(key):
         why = "an Idempotency-Key must have 1 to 255 visible ASCII characters"
         raise ApiError(400, "bad_key", why, field="Idempotency-Key")
-    fingerprint = sha256(kind + b"\0" + request.body).hexdigest()[:32]
+    fingerprint = _fingerprint(kind, request.body)
     under_way, slot = request.shared.under_way, (request.user, key)
     if slot in under_way:
         other, answer = under_way[slot]
@@ -274,6 +274,19 @@ async def _once(
         raise
     finally:
         del under_way[slot]
+
+
+async def known_submission(request: ApiRequest, is_many: bool) -> tuple[str, ...] | None:
+    """The jobs of a submission with this idempotency key and body that is on record; None: there is none."""
+    row = await request.shared.remembered.find(request.user, request.header(b"idempotency-key"))
+    if row is None:
+        return None
+    _check_fingerprint(row.fingerprint, _fingerprint(b"batch" if is_many else b"job", request.body))
+    return row.jobs
+
+
+def _fingerprint(kind: bytes, body: bytes) -> str:
+    return sha256(kind + b"\0" + body).hexdigest()[:32]
 
 
 def _check_fingerprint(known: str, given: str) -> None:

@@ -28,6 +28,7 @@ from corral.server.loop import AccountCommand, Command, FleetCommand
 from corral.server.metrics import Metrics
 from corral.server.sign_in.ways import SignIn
 from corral.store.lookup import RequestRow
+from corral.wire.api.broker_intake import IntakeStatus
 from corral.wire.api.jobs import ChangeAnswer
 
 T = TypeVar("T")
@@ -132,6 +133,7 @@ class Shared:
         self.sessions = SessionUse()
         self._turns: WeakValueDictionary[tuple[str, ...], asyncio.Lock] = WeakValueDictionary()
         self.owners: dict[str, tuple[str, str]] = {}  # job -> queue and user, of jobs that are no longer in the state
+        self.intakes: dict[str, tuple[float, IntakeStatus]] = {}  # as they last reported, and when
         self.channels: dict[Hashable, Any] = {}  # of viewers with the same rights, see ``handlers.live``
         self.ground_plan: Any = None  # the last map, see ``handlers.live``
         self.live_pace = Pace(_LIVE_PART)  # of these channels

@@ -1,0 +1,1 @@
+"""Commands about submissions through a broker."""

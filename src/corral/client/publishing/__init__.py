@@ -1,0 +1,1 @@
+"""Publishing submissions through a broker, and what the intake of a broker sends."""

@@ -1,0 +1,1 @@
+"""What connects Corral with systems of others: brokers that hold submissions. Knows types of the API only."""

@@ -1,0 +1,1 @@
+"""Names in a broker, and the configuration of its intake."""
