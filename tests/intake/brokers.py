@@ -129,18 +129,18 @@ class PrivateRabbit:
 
 
 class PrivateRedis:
-    """One Redis that writes everything to its disk at once, as an operator of an intake sets it."""
+    """One Redis. ``durable``: it writes everything to its disk at once, as an operator of an intake sets it."""
 
     kind = "redis"
 
-    def __init__(self) -> None:
+    def __init__(self, *, durable: bool = True) -> None:
         if shutil.which("redis-server") is None:
             raise NoBroker("Redis is not installed; as root, tools/services.sh redis installs it")
         self.folder = Path(tempfile.mkdtemp(prefix="corral-redis-"))
         self.port, self.password = free_port(), os.urandom(12).hex()
         settings = {
             "port": self.port, "bind": "127.0.0.1", "dir": self.folder, "requirepass": self.password,
-            "appendonly": "yes", "appendfsync": "always", "save": '""', "daemonize": "no",
+            "appendonly": "yes", "appendfsync": "always" if durable else "everysec", "save": '""', "daemonize": "no",
         }  # fmt: skip
         text = "".join(f"{name} {value}\n" for name, value in settings.items())
         (self.folder / "redis.conf").write_text(text)
