@@ -66,9 +66,6 @@ _KEEP_MS, _LOGS_MAX = 30 * 86_400_000, 100 << 30
 class PodBackend:
     """``data``: the server's data directory."""
 
-    #: Nodes join and leave while it is open.
-    follows_nodes = True
-
     def __init__(self, data: Path, settings: PodSettings) -> None:
         self._data = data
         self._settings = settings
