@@ -156,7 +156,7 @@ class ClusterApi:
         headers = {"Accept": "application/json"} | ({} if content is None else {"Content-Type": content_type})
         end, backoff = time.monotonic() + patience_s, Backoff(0.1, 5.0)
         while True:
-            self._stay_calm(end)
+            self._stay_calm()
             try:
                 return self._once(method, path, content, params, headers)
             except ApiRefused as refused:
@@ -222,9 +222,10 @@ class ClusterApi:
         self._closed.set()
         self._http.close()
 
-    def _stay_calm(self, end: float) -> None:
+    def _stay_calm(self) -> None:
+        """Wait as long as the last answer of 429 asks for, also for a request that is tried only once."""
         with self._calm_lock:
-            wait_s = min(self._calm_until, end) - time.monotonic()
+            wait_s = self._calm_until - time.monotonic()
         if wait_s > 0 and self._closed.wait(wait_s):
             raise Stopped
 
