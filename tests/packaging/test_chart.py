@@ -97,7 +97,7 @@ def test_helm_itself_finds_no_fault():
 
 
 def test_the_notes_name_the_next_steps(control_plane):
-    reached = ("--kubeconfig", str(control_plane.kubeconfig), "--namespace", "chart")
+    reached = ("--kubeconfig", str(control_plane.kubeconfig), "--namespace", "chart-notes")
     said = helm("install", "corral", str(CHART), "--dry-run=client", "--set", "tls.allowPlainHttp=true", *reached)
     notes = said.partition("NOTES:")[2]
-    assert "kubectl create secret generic -n chart corral-controller --from-literal=token=TOKEN" in notes
+    assert "kubectl create secret generic -n chart-notes corral-controller --from-literal=token=TOKEN" in notes
