@@ -340,10 +340,9 @@ SIGN_IN = (
         summary="Identity providers and issuers with which one can sign in", answer=api.SignInView,
     ),
     Route(
-        method="POST", path="/v1/sign-in/device", tag="accounts", access=RouteAccess.OPEN,
-        handler=signing_in.begin_device, summary="Begin to sign in with an identity provider, on any device",
-        kind=BodyKind.SHAPE, body=api.DeviceBody, answer=api.DeviceView, status=201, statuses=(404, 429, 502),
-        example={"provider": "company"},
+        method="POST", path="/v1/sign-in/device", tag="accounts", access=RouteAccess.OPEN, kind=BodyKind.SHAPE,
+        handler=signing_in.begin_device, summary="Begin to sign in with an identity provider, on any device", status=201,
+        body=api.DeviceBody, example={"provider": "company"}, answer=api.DeviceView, statuses=(404, 429, 502),
     ),
     Route(
         method="POST", path="/v1/sign-in/device/result", tag="accounts", access=RouteAccess.OPEN,
@@ -353,14 +352,14 @@ SIGN_IN = (
     Route(
         method="POST", path="/v1/sign-in/browser", tag="accounts", access=RouteAccess.OPEN,
         handler=signing_in.begin_browser, summary="Begin to sign in with an identity provider, in this browser",
-        kind=BodyKind.SHAPE, body=api.BrowserBody, answer=api.BrowserView, status=201, statuses=(404, 422, 429, 502),
-        example={"provider": "company"},
+        kind=BodyKind.SHAPE, body=api.BrowserBody, example={"provider": "company"}, answer=api.BrowserView, status=201,
+        statuses=(404, 422, 429, 502),
     ),
     Route(
         method="POST", path="/v1/sign-in/browser/result", tag="accounts", access=RouteAccess.OPEN,
         handler=signing_in.browser_result, summary="A session, once the provider has sent the user back",
-        kind=BodyKind.SHAPE, body=api.BrowserResultBody, answer=api.SessionView,
-        statuses=(403, 409, 422, 429, 502), example={"state": "...", "code": "..."},
+        kind=BodyKind.SHAPE, body=api.BrowserResultBody, answer=api.SessionView, statuses=(403, 409, 422, 429, 502),
+        example={"state": "...", "code": "..."},
     ),
     Route(
         method="POST", path="/v1/sign-in/refresh", tag="accounts", access=RouteAccess.OPEN, handler=signing_in.refresh,
@@ -369,11 +368,10 @@ SIGN_IN = (
         example={"provider": "company", "refresh_token": "..."},
     ),
     Route(
-        method="POST", path="/v1/sign-in/exchange", tag="accounts", access=RouteAccess.OPEN,
-        handler=signing_in.exchange,
+        method="POST", path="/v1/sign-in/exchange", tag="accounts", access=RouteAccess.OPEN, handler=signing_in.exchange,
         summary="Exchange a token of a CI system, of Kubernetes or of a service account for a token of Corral",
-        kind=BodyKind.SHAPE, body=api.ExchangeBody, answer=api.SignedInView, status=201,
-        statuses=(403, 422, 429, 502), example={"token": "eyJ..."},
+        kind=BodyKind.SHAPE, body=api.ExchangeBody, example={"token": "eyJ..."}, answer=api.SignedInView, status=201,
+        statuses=(403, 422, 429, 502),
     ),
     Route(
         method="POST", path="/v1/sign-out", tag="accounts", handler=signing_in.sign_out,
