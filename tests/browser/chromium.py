@@ -13,6 +13,8 @@ ARGUMENTS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 )  # fmt: skip
+#: Two slow cores may be shared with other tests.
+WAIT_MS = 90_000
 #: Every page, by its address.
 PAGES = (
     "overview", "jobs", "jobs/1", "jobs/1/logs", "jobs/1/metrics", "jobs/1/events", "jobs/1/specification", "submit",
@@ -41,6 +43,7 @@ class Tab:
 
     def __init__(self, context: BrowserContext, url: str) -> None:
         self.page: Page = context.new_page()
+        self.page.set_default_timeout(WAIT_MS)
         self.url, self.errors = url, list[str]()
         self.page.on("console", self._heard)
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
@@ -58,9 +61,13 @@ class Tab:
     def go(self, where: str) -> None:
         """Go to a page, and wait until it is drawn and current."""
         self.page.evaluate("where => { location.hash = '#/' + where }", where)
-        self.page.wait_for_selector("main h1")
-        self.page.wait_for_selector(".link-state:not(.wait):not(.off)")
-        self.page.wait_for_timeout(400)
+        first, _, rest = where.partition("?")[0].partition("/")
+        name = "job" if first == "jobs" and rest else first
+        self.page.wait_for_selector(f'[data-page="{name}"]', state="attached", timeout=WAIT_MS)
+        self.page.wait_for_selector("main h1", timeout=WAIT_MS)
+        self.page.wait_for_selector(".link-state:not(.wait):not(.off)", timeout=WAIT_MS)
+        self.page.wait_for_timeout(150)  # until it has asked for what it shows
+        self.page.wait_for_function("() => !document.documentElement.dataset.asking", timeout=WAIT_MS)
 
 
 def opened(browser: Browser, url: str, token: str, width: int = 1440, height: int = 900, theme: str = "light") -> Tab:

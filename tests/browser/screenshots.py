@@ -43,7 +43,7 @@ def take(site: SmallSite, folder: Path, pages: tuple[str, ...]) -> int:
                     tab.go(name)
                     tab.page.wait_for_timeout(600)
                     file = name.replace("/", "-").replace("?", "-").replace("=", "-")
-                    tab.page.screenshot(path=folder / f"{file}-{width}-{theme}.png")
+                    tab.page.screenshot(full_page=True, path=folder / f"{file}-{width}-{theme}.png")
                     taken += 1
                 assert not tab.errors, tab.errors
                 tab.page.context.close()

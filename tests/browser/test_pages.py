@@ -180,13 +180,16 @@ def test_the_output_of_a_job_is_shown_with_its_colours(site, browser):
 
 
 def test_the_output_of_one_rank_follows_what_is_written(site, browser):
-    tab = opened(browser, site.live.url, site.tokens["ann"])
-    tab.go("jobs/1/logs")
-    tab.page.get_by_label("Which output").select_option(label="task 0 on here")
+    job = site.submit(name="one-rank", gpus=0)
+    site.until(job, "running")
+    tab = opened(browser, site.live.url, site.tokens["admin"])
+    tab.go(f"jobs/{job}/logs")
+    tab.page.get_by_label("Which output").select_option("0")
     tab.page.get_by_text("following").wait_for()
     last = "() => Number([...document.querySelectorAll('.log .line')].at(-1).textContent.split(' ')[1])"
     began = tab.page.evaluate(last)
     tab.page.wait_for_function(f"began => ({last})() > began + 2", arg=began)
+    site.cancel(job)
     assert not tab.errors
     tab.page.context.close()
 

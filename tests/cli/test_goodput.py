@@ -9,6 +9,7 @@ import pytest
 
 from tests.cli.conftest import Type
 from tests.cli.typed import typed
+from tests.runtime.reports import until
 
 SAVES = """sleep 0.3; echo '{"step": 1, "save_ms": 200, "stall_ms": 20}' >> $CORRAL_CHECKPOINT_FILE; sleep 0.7"""
 
@@ -26,6 +27,12 @@ def test_the_time_of_a_job_by_cause(corral: Type, submit: Callable[..., str]):
     assert f"effective training time of job {job}: " in shown
     assert "stood still to save" in shown
     assert "advised: a checkpoint every " in shown
+
+
+def test_the_advice_is_shown_with_a_job_that_saves(corral: Type, submit: Callable[..., str]):
+    job = submit("--gpus", "1", "--", "sh", "-c", SAVES + "; sleep 600")
+    until(lambda: "advised: a checkpoint every " in corral("show", job).out)
+    assert corral("cancel", job).code == 0
 
 
 def test_the_time_of_all_jobs(corral: Type, submit: Callable[..., str]):

@@ -240,3 +240,18 @@ def test_an_address_of_another_machine_is_called_that(machine: Machine) -> None:
     done = machine("up", "--listen", "203.0.113.7:7411", "--fake-gpus", "1xL4", "--allow-plain-http")
     assert "cannot listen on 203.0.113.7:7411" in done.stderr
     assert "hint: 203.0.113.7 is no address of this machine" in done.stderr
+
+
+def test_credentials_for_another_server_are_kept_when_a_new_one_starts(machine: Machine) -> None:
+    kept = machine.data.parent / "corral" / "credentials.json"
+    kept.parent.mkdir()
+    kept.write_text('{"url": "https://sched.example:7411", "token": "corral_a_b"}')
+    kept.chmod(0o600)
+    done = machine.up()
+    assert done.returncode == 0, done.stderr
+    aside = kept.with_name("credentials-sched.example-7411.json")
+    assert f"your credentials for https://sched.example:7411 are kept in {aside}" in done.stderr
+    assert json.loads(aside.read_text())["token"] == "corral_a_b"
+    assert aside.stat().st_mode & 0o777 == 0o600
+    assert machine("ps").returncode == 0
+    assert machine("down").returncode == 0

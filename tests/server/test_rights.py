@@ -84,6 +84,7 @@ POST   /v1/jobs/2/priority        PRIORITY    401  404    403    403    200  200
 POST   /v1/jobs/3/priority        PRIORITY    401  404    404    404    404  200      200
 POST   /v1/jobs/1/priority        URGENT      401  404    403    422    422  200      200
 GET    /v1/events                 -           401  200    200    200    200  200      200
+GET    /v1/usage/parts            -           401  200    200    200    200  200      200
 GET    /v1/usage                  -           401  200    200    200    200  200      200
 GET    /v1/usage?user=stranger    -           401  200    200    200    200  200      200
 GET    /v1/queues                 -           401  200    200    200    200  200      200

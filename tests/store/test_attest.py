@@ -13,7 +13,7 @@ from corral.store.backup import missing_heads
 from corral.store.journal import JournalHead
 from corral.store.sqlite.journal import SqliteJournal
 from corral.store.verify import verify
-from corral.wire.retention import AttestRules
+from corral.wire.site.retention import AttestRules
 from tests.store.entries import entry
 
 SIGNER = Signer(bytes(range(32)))

@@ -37,6 +37,12 @@ NOUNS = {
     "step": "corral.cli.steps.step:step",
     "exec": "corral.cli.steps.in_job:execute",
     "shell": "corral.cli.steps.in_job:shell",
+    "attach": "corral.cli.steps.reattach:reattach",
+    "port": "corral.cli.steps.port:port",
+    "cp": "corral.cli.steps.copy:copy",
+    "notebook": "corral.cli.steps.notebook:notebook",
+    "ssh-config": "corral.cli.steps.ssh_entry:ssh_config",
+    "ssh-proxy": "corral.cli.steps.ssh_entry:ssh_proxy",
     "slurm": "corral.cli.slurm.install:slurm",
     "ps": "corral.cli.jobs.ps:ps",
     "show": "corral.cli.jobs.show:show",
@@ -87,7 +93,9 @@ NOUNS = {
 )
 @click.command_panel("Jobs", commands=["submit", "run", "batch", "ps", "show", "top", "why", "logs", "wait"])
 @click.command_panel("Training", commands=["checkpoint", "goodput"])
-@click.command_panel("Inside jobs", commands=["step", "exec", "shell"])
+@click.command_panel(
+    "Inside jobs", commands=["step", "exec", "shell", "attach", "port", "cp", "notebook", "ssh-config"]
+)
 @click.command_panel("Change jobs", commands=["cancel", "hold", "release", "requeue", "priority"])
 @click.command_panel("Cluster", commands=["open", "queue", "node", "map", "fleet", "events", "usage"])
 @click.command_panel("People", commands=["login", "logout", "user", "token", "secret", "template", "whoami"])

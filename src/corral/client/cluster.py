@@ -9,7 +9,7 @@ from corral.wire.api.cluster import DrainBody, NodeList, NodeView, QueueBody, Qu
 from corral.wire.api.figures import SeriesView
 from corral.wire.api.jobs import ChangeAnswer
 from corral.wire.api.live import LineView, LivePart, LiveView, SearchView, TopologyView
-from corral.wire.api.record import HealthView, UsageView
+from corral.wire.api.record import HealthView, UsageParts, UsageView
 
 
 class ClusterCalls:
@@ -34,6 +34,14 @@ class ClusterCalls:
     def preview_queue(self, name: str, terms: QueueBody) -> ApiCall[QueuePreview]:
         """Which gangs would have to leave, and start, with these settings of a queue. Changes nothing."""
         return ApiCall("PUT", path("queues", name), QueuePreview, {"dry_run": True}, terms)
+
+    @call
+    def usage_parts(
+        self, *, queue: str | None = None, user: str | None = None, since: str | None = None, until: str | None = None
+    ) -> ApiCall[UsageParts]:
+        """GPU time by model, with its cost, and lost work by cause."""
+        about = {"queue": queue, "user": user, "since": since, "until": until}
+        return ApiCall("GET", path("usage", "parts"), UsageParts, about)
 
     @call
     def remove_queue(self, name: str) -> ApiCall[ChangeAnswer]:

@@ -68,7 +68,7 @@ from corral.wire.brokers.intake_rules import IntakeRules
 from corral.wire.codec import encode
 from corral.wire.config import PolicyChoice
 from corral.wire.health import HealthSettings
-from corral.wire.retention import AttestRules
+from corral.wire.site.retention import AttestRules
 from corral.wire.topology import NodePlaces
 
 log = structlog.get_logger(__name__)
@@ -242,6 +242,7 @@ def _found(journal: Journal, options: Options) -> None:
     # the token first: if the start fails in between, the next one is a first start again and makes another token
     kept = {"url": options.public_url, "token": token.text}
     allowed = {"allow_plain_http": True} if is_plain(options.public_url) else {}  # by the user who started this server
+    first_token.set_aside(options.credentials, options.public_url)
     write_private(options.credentials, kept | ({"ca": options.tls_ca} if options.tls_ca else {}) | allowed)
     journal.append([Entry(now_ms, SYSTEM, encode(event)) for event in events]).result()
 

@@ -79,7 +79,7 @@ from corral.store.journal import Journal, JournalFailed, JournalHead, JournalUnu
 from corral.store.lookup import Lookup
 from corral.wire.codec import AnyEvent
 from corral.wire.config import PolicyChoice
-from corral.wire.retention import AttestRules
+from corral.wire.site.retention import AttestRules
 from corral.wire.topology import NodePlaces
 
 log = structlog.get_logger(__name__)

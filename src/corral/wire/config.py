@@ -43,8 +43,9 @@ from corral.wire.job.parse import DEFAULT_QUEUE
 from corral.wire.job.program import PATH_TEXT
 from corral.wire.pods.pod_settings import POD_KEYS, PODS, PodSettings
 from corral.wire.queues import PAGE, QUEUE_KEYS, queue_of, write_queue
-from corral.wire.retention import ATTEST, ATTEST_KEYS, SECRET_KEYS, SECRETS, AttestRules, SecretRules
 from corral.wire.run_as import ACCOUNT_KEYS, ACCOUNTS
+from corral.wire.site.prices import PRICE_KEYS, PRICES, SitePrices
+from corral.wire.site.retention import ATTEST, ATTEST_KEYS, SECRET_KEYS, SECRETS, AttestRules, SecretRules
 from corral.wire.topology import TOPOLOGY_KEYS, TOPOLOGY_TABLE, TopologySource
 
 DAY_MS = 86_400_000
@@ -127,6 +128,7 @@ class Config(Struct, frozen=True, kw_only=True):
     kubernetes: PodSettings | None = None  # None: no tasks as pods
     topology: TopologySource = TopologySource()
     intake: IntakeRules = IntakeRules()
+    prices: SitePrices = SitePrices()
     default_queue: str = DEFAULT_QUEUE
     queues: tuple[QueueSpec, ...] = (QueueSpec(name=DEFAULT_QUEUE),)
 
@@ -345,6 +347,8 @@ CONFIG_KEYS = KeyTable(
         Key("health", HEALTH_TABLE, "Thresholds of the health monitor.", {"interval": "10s"}, into="health"),
         Key("intake", INTAKE, "Broker that the server takes submissions from.",
             {"broker": "amqp://corral@mq.example/corral"}, into="intake"),
+        Key("prices", PRICES, "What a GPU-hour costs, for what the dashboard and `/v1/usage/parts` show.",
+            {"currency": "EUR", "gpu_hour": {"H100": 2.5}}, into="prices"),
         Key("default_queue", QUEUE, "Queue for jobs that name none.", "default", default="default",
             into="default_queue"),
         Key("queues", ValueKind(_read_queues, {"type": "object"}, "a mapping of queues"),
@@ -458,6 +462,8 @@ def write_config(config: Config) -> dict[str, Any]:
     written["topology"] = _written(config.topology, TOPOLOGY_KEYS)
     if config.intake.broker:
         written["intake"] = _written(config.intake, INTAKE_KEYS)
+    if config.prices.is_stated:
+        written["prices"] = _written(config.prices, PRICE_KEYS)
     written["default_queue"] = config.default_queue
     written["queues"] = _tree(config.queues)
     return written

@@ -10,8 +10,8 @@ from corral.wire.health import HEALTH_KEYS
 from corral.wire.identity_providers import ISSUER_KEYS, PROGRAM_RULE_KEYS, PROVIDER_KEYS, ROLE_RULE_KEYS, SIGN_IN_KEYS
 from corral.wire.job.failure_rules import FAILURE_KEYS
 from corral.wire.pods.pod_settings import POD_KEYS
-from corral.wire.retention import ATTEST_KEYS, SECRET_KEYS
 from corral.wire.run_as import ACCOUNT_KEYS
+from corral.wire.site.retention import ATTEST_KEYS, SECRET_KEYS
 from corral.wire.topology import TOPOLOGY_KEYS
 
 

@@ -37,11 +37,14 @@ _NOT_SHOWN = (
 _BEHIND_S = 0.25  # the last output of a task is printed before its end is reported
 
 
-def attach(client: Client, job: str, after: int, quiet: bool = False) -> int:
+def attach(client: Client, job: str, after: int, quiet: bool = False, *, has_started: bool = False) -> int:
     """Follow the job until it ends, and return its exit code. ``after``: report events after this record."""
     outputs = _Outputs(client, job)
+    if has_started:
+        outputs.begin()
     waiting = WaitingLine(client, job, quiet)
-    waiting.begin()
+    if not has_started:
+        waiting.begin()
     try:
         for event in _happenings(client, job, after):
             if event.type in STARTS:

@@ -59,6 +59,8 @@ def show(job: str, as_json: bool) -> None:
         if view.gangs:
             print_line()
             _show_gangs(view.gangs)
+            if any(gang.saved_step is not None for gang in view.gangs):
+                _show_advice(client, view.id)
         if view.history:
             print_line()
             _show_runs(view.history, canceller)
@@ -73,6 +75,17 @@ def _show_activity(client: Client, job: str) -> None:
 
     with suppress(NotFound):
         print_activity(client.job_activity(job))
+
+
+def _show_advice(client: Client, job: str) -> None:
+    """How often a job that saves should do so; nothing if the server is older."""
+    from corral.cli.training.goodput import advice_text
+    from corral.client.errors import NotFound
+
+    with suppress(NotFound):
+        advice = client.goodput(job).advice
+        if advice is not None:
+            print_line(advice_text(advice)[0])
 
 
 def _canceller(client: Client, job: JobView) -> str:

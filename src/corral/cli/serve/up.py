@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from corral.server.main import Options
     from corral.wire.brokers.intake_rules import IntakeRules
     from corral.wire.config import Config
-    from corral.wire.retention import AttestRules
+    from corral.wire.site.retention import AttestRules
     from corral.wire.topology import NodePlaces
 
 _FILES = ("tasks", "tls_cert", "tls_key", "tls_ca", "config")
@@ -110,7 +110,9 @@ def up(**given: Any) -> int:
         )
     options = _options(config, folder, given)
     remember_folder(folder)
-    _note_missing_accounts(options, given["cluster"] or given["kubernetes"])
+    if not options.database and not (options.data / "journal.db").exists():
+        _note_other_credentials(options)
+        _note_missing_accounts(options, given["cluster"] or given["kubernetes"])
     if given["detach"]:
         from corral.cli.serve.detached import start_detached
 
@@ -120,10 +122,19 @@ def up(**given: Any) -> int:
     return _serve(options, backend, folder)
 
 
+def _note_other_credentials(options: Options) -> None:
+    """One line at the first start where the command line has used another server until now."""
+    from corral.cli.render import print_note
+    from corral.server.vault.first_token import other_credentials
+
+    found = other_credentials(options.credentials, options.public_url)
+    if found is not None:
+        print_note(f"your credentials for {found[0]} are kept in {found[1]}; commands use the new server from now on")
+
+
 def _note_missing_accounts(options: Options, is_cluster: bool) -> None:
     """One line at the first start as root: which accounts must be set before jobs can run."""
-    is_first = not options.database and not (options.data / "journal.db").exists()
-    if os.geteuid() != 0 or is_cluster or not is_first or options.accounts.default:
+    if os.geteuid() != 0 or is_cluster or options.accounts.default:
         return
     from corral.cli.render import print_note
 
@@ -270,6 +281,7 @@ def _options(config: Config, folder: Path, given: dict[str, Any]) -> Options:
             requests_burst=config.api.requests_at_once,
             job_limits=config.limits,
             default_queue=config.default_queue,
+            prices=config.prices,
             audit_reads=config.audit.reads,
             sign_in=config.sign_in,
         ),

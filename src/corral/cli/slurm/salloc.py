@@ -50,6 +50,7 @@ def _allocate(client: Client, options: list[tuple[str, str]], command: list[str]
         if "quiet" not in given:
             print(f"salloc: {text}", file=sys.stderr, flush=True)
 
+    end_politely()
     job = allocate(client, options, say)
     view = until_granted(client, job, say)
     if view is None:
@@ -68,6 +69,16 @@ def _allocate(client: Client, options: list[tuple[str, str]], command: list[str]
     finally:
         say(f"Relinquishing job allocation {job}")
         client.cancel(job, now=True)
+
+
+def end_politely() -> None:
+    """A signal that ends this process gives the allocation back first."""
+
+    def leave(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, leave)
 
 
 def _nothing(_number: int, _frame: object) -> None:
@@ -101,7 +112,7 @@ def until_granted(client: Client, job: str, say: object) -> JobView | None:
                 has_waited = True
                 say(f"job {job} queued and waiting for resources")
             time.sleep(_LOOK_S)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):
         client.cancel(job, now=True)
         say(f"error: Job allocation {job} has been revoked")
         raise

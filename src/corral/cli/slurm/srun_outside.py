@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from corral.cli.slurm.salloc import ALLOCATION, allocate, allocation_env, until_granted
+from corral.cli.slurm.salloc import ALLOCATION, allocate, allocation_env, end_politely, until_granted
 from corral.cli.slurm.shim_parts.shim_session import ShimError, guarded, with_client
 
 TYPE_CHECKING = False
@@ -75,6 +75,7 @@ def _run(client: Client, options: list[tuple[str, str]], given: dict[str, str], 
     named = [(name, value) for name, value in options if name in _OF_JOB]
     if "job-name" not in given:
         named.append(("job-name", os.path.basename(command[0])))
+    end_politely()
     made = allocate(client, named, _nothing)
     try:
         view = until_granted(client, made, lambda text: say(text) if "queued" in text or "error" in text else None)

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
 import rich_click as click
 
 from corral.cli.errors import Complaint
 from corral.cli.session import complaint_of
+
+if TYPE_CHECKING:
+    from corral.runtime.steps.seat_link import SeatFinder
 
 _SHELL = 'exec "${SHELL:-/bin/sh}"'
 
@@ -45,14 +49,11 @@ def shell(job: str, task: int) -> int:
 
 def run_in_job(job: str, task: int, command: list[str], *, has_terminal: bool, what: str) -> int:
     from corral.cli.steps.terminal import give_terminal
-    from corral.cli.steps.through_server import ThroughServer
-    from corral.client.credentials import find_credentials
     from corral.client.errors import Problem
     from corral.runtime.steps.seat_link import StepRefused
     from corral.runtime.steps.step_client import StepPlan, StepRun
 
-    name, _, index = job.partition("[")
-    finder = ThroughServer(find_credentials(), name, index.rstrip("]"), what)
+    finder = finder_of(job, what)
     try:
         finder.find(task).close()  # so that errors are reported before the terminal is raw
     except Problem as problem:
@@ -70,3 +71,16 @@ def run_in_job(job: str, task: int, command: list[str], *, has_terminal: bool, w
         raise Complaint(refused.why) from None
     except Problem as problem:
         raise complaint_of(problem) from None
+
+
+def finder_of(job: str, what: str) -> SeatFinder:
+    """Connections to the tasks of a job, with the user's credentials. ``what``: for the audit record."""
+    from corral.cli.steps.through_server import ThroughServer
+    from corral.client.credentials import find_credentials
+    from corral.client.errors import ClientError
+
+    name, _, index = job.partition("[")
+    try:
+        return ThroughServer(find_credentials(), name, index.rstrip("]"), what)
+    except ClientError as error:
+        raise complaint_of(error) from None

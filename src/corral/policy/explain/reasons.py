@@ -182,7 +182,7 @@ class NoCapacity(_Reason, frozen=True, gc=False, tag=True):
     def text(self, _now_ms: int, /) -> str:
         if self.unit != "GPUs":
             return f"needs {size(self.needed)} of VRAM, {size(self.free)} are free"
-        return f"needs {self.needed} GPU{'s' * (self.needed != 1)}, {self.free} are free"
+        return f"needs {self.needed} GPU{'s' * (self.needed != 1)}, {_free(self.free)}"
 
 
 class WrongModel(_Reason, frozen=True, gc=False, tag=True):
@@ -197,7 +197,7 @@ class WrongModel(_Reason, frozen=True, gc=False, tag=True):
     def text(self, _now_ms: int, /) -> str:
         kind = " or ".join(self.models) or "that kind"
         kind += f" with {size(self.vram_mib_min)}" if self.vram_mib_min else ""
-        return f"needs {self.needed} GPUs of {kind}, {self.free} are free; of any kind {self.free_of_any}"
+        return f"needs {self.needed} GPUs of {kind}, {_free(self.free)}; of any kind {self.free_of_any}"
 
 
 class Fragmented(_Reason, frozen=True, gc=False, tag=True):
@@ -391,6 +391,10 @@ class InTheWay(Struct, frozen=True, gc=False):
         has, ends = quantity(GPU_MILLI, self.gpu_milli), span(self.ends_ms - now_ms)
         told = f"{short_name(self.gang)} of {self.user} in {self.queue}, {has}, ends in {ends}"
         return told + (f" ({assumption(self.assumed_ms)})" if self.assumed_ms else "")
+
+
+def _free(count: int) -> str:
+    return f"{count} {'is' if count == 1 else 'are'} free"
 
 
 def assumption(assumed_ms: int, of: str = "") -> str:

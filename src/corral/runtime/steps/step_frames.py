@@ -46,6 +46,8 @@ EXIT = b"X"
 HEAD = struct.Struct("!cI")
 POSITION = struct.Struct("!HBQ")  # number of the process on the seat, stream (0, 1, 2), offset
 STATUS = struct.Struct("!Hi")  # number of the process, exit code: 128 + n for signal n
+#: First word of a command that is one of Corral's own small programs (`in_task`), which the supervisor finds.
+OWN_PROGRAM = "@corral"
 DATA_MAX = 64 << 10
 FRAME_MAX = 4 << 20  # a command with its environment
 WINDOW = 256 << 10  # bytes of one stream that are sent and not acknowledged

@@ -10,6 +10,7 @@ from corral.server.api.handlers.live import (
     name_search,
     past_attempts,
     service_order,
+    usage_parts,
 )
 from corral.server.api.http.route import BodyKind, Route, RouteAccess
 from corral.server.api.ui import sessions
@@ -53,6 +54,11 @@ LIVE = (
         method="GET", path="/v1/attempts", tag="jobs", verb=Verb.JOBS_READ, handler=past_attempts.attempts,
         summary="Attempts of all jobs in a time, and reserved starts", query=api.AttemptsParameters,
         answer=api.AttemptList,
+    ),
+    Route(
+        method="GET", path="/v1/usage/parts", tag="record", verb=Verb.USAGE_READ, handler=usage_parts.usage_parts,
+        summary="GPU time by model, with its cost at the prices of the site, and lost work by cause",
+        query=api.UsageParameters, answer=api.UsageParts,
     ),
     Route(
         method="POST", path="/v1/jobs/check", tag="jobs", verb=Verb.JOBS_SUBMIT, handler=job_document.check_document,

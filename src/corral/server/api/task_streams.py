@@ -33,6 +33,8 @@ log = structlog.get_logger(__name__)
 _CONNECT_S = 10.0
 _AT_ONCE = 64 << 10
 _CHECK_S = 5.0
+#: What connections are for, as clients say it.
+_SESSIONS = frozenset({"exec", "shell", "port", "cp", "run", "srun", "signal", "ssh", "notebook"})
 
 
 class Pipe(Protocol):
@@ -92,7 +94,8 @@ async def open_stream(request: ApiRequest) -> Reply:
     request.require(Verb.JOBS_CHANGE, "job", row.id, row.queue, row.user)
     gang = _running(request, (await matching_gangs(request, row.id, request.query.gang))[0])
     key = TaskKey(gang.id, gang.attempt, request.query.task)
-    await request.audit_read(f"a process in job {row.id}, task {key.task}")
+    what = request.query.what if request.query.what in _SESSIONS else "session"
+    await request.audit_session(f"{what}: a process in job {row.id}, task {key.task}")
     log.info("task_stream", user=request.user, job=row.id, task=key.task, what=request.query.what)
 
     def holds() -> bool:

@@ -16,7 +16,7 @@ import structlog
 from corral.io.http import fetch
 from corral.store.attest import Signer, line_of
 from corral.store.journal import JournalHead
-from corral.wire.retention import AttestRules
+from corral.wire.site.retention import AttestRules
 
 log = structlog.get_logger(__name__)
 

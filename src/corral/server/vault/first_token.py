@@ -7,9 +7,12 @@ writes the new one there. Knows that file and the accounts. A file with another 
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 import structlog
@@ -25,6 +28,24 @@ NAME = "first start"
 LIFE_MS = 90 * 86_400_000
 LOOK_S = 6 * 3600.0
 ACTOR = "system"
+
+
+def other_credentials(path: Path, url: str) -> tuple[str, Path] | None:
+    """The server that the file's credentials are for, if it is another one, and the file that keeps them then."""
+    kept = _read(path) or {}
+    other = str(kept.get("url", ""))
+    if not kept.get("token") or not other or other == url:
+        return None
+    place = re.sub(r"[^A-Za-z0-9.]+", "-", urlsplit(other).netloc).strip("-") or "other"
+    return other, path.with_name(f"{path.stem}-{place}{path.suffix}")
+
+
+def set_aside(path: Path, url: str) -> None:
+    """Keep credentials for another server beside those that the first start of this one is going to write."""
+    found = other_credentials(path, url)
+    if found is not None:
+        os.replace(path, found[1])
+        log.warning("credentials_set_aside", url=found[0], path=str(found[1]))
 
 
 class FirstToken:
@@ -43,7 +64,7 @@ class FirstToken:
 
     async def look(self, service: ServerService) -> bool:
         """Replace the token if half of its lifetime has passed. Returns whether it was replaced."""
-        kept = self._kept()
+        kept = _read(self._path)
         token = None if kept is None else _found(service.accounts, str(kept.get("token", "")))
         now_ms = service.now_ms()
         if kept is None or token is None or not _is_due(token, now_ms):
@@ -59,11 +80,12 @@ class FirstToken:
         log.info("first_token_renewed", user=token.user)
         return True
 
-    def _kept(self) -> dict[str, Any] | None:
-        try:
-            return msgspec.json.decode(self._path.read_bytes(), type=dict[str, Any])
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-            return None
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
 
 
 def _found(accounts: Accounts, text: str) -> Token | None:

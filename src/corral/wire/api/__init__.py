@@ -136,6 +136,7 @@ from corral.wire.api.live import (
     LiveView,
     ModelCounts,
     NodeCell,
+    PricesView,
     SearchParameters,
     SearchView,
     TopologyView,
@@ -166,7 +167,18 @@ from corral.wire.api.queries import (
     UsageParameters,
     WhenMs,
 )
-from corral.wire.api.record import EventList, EventView, GoodputView, HealthView, IntervalView, UsageLine, UsageView
+from corral.wire.api.record import (
+    EventList,
+    EventView,
+    GoodputView,
+    HealthView,
+    IntervalView,
+    UsageLine,
+    UsageLoss,
+    UsagePart,
+    UsageParts,
+    UsageView,
+)
 from corral.wire.api.words import (
     CAUSES,
     ENDED,
@@ -295,6 +307,7 @@ __all__ = [
     "PilotView",
     "PilotWord",
     "PlacedFaultView",
+    "PricesView",
     "PriorityBody",
     "ProblemView",
     "ProviderView",
@@ -351,7 +364,10 @@ __all__ = [
     "TokensParameters",
     "TopologyView",
     "UsageLine",
+    "UsageLoss",
     "UsageParameters",
+    "UsagePart",
+    "UsageParts",
     "UsageView",
     "UserBody",
     "UserList",

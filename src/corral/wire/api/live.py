@@ -110,6 +110,14 @@ class TopologyView(Answer, frozen=True):
     jobs: dict[str, JobOnMap] = field(default_factory=dict)
 
 
+class PricesView(Answer, frozen=True):
+    """What a GPU-hour costs, by model, in thousandths of the currency. ``other_milli``: of all others."""
+
+    currency: str = ""
+    gpu_hour_milli: dict[str, int] = field(default_factory=dict)
+    other_milli: int = 0
+
+
 class LiveView(Answer, frozen=True):
     """Everything at one time. ``seq``: the newest record that it includes. ``events``: the newest ones first."""
 
@@ -119,6 +127,7 @@ class LiveView(Answer, frozen=True):
     overview: ClusterOverview
     leads: bool = True  # whether this server is the leader; a standby cannot change anything
     leader: str = ""  # the address of the leader, on a standby that knows it
+    prices: PricesView | None = None  # if the site has set any
     events: tuple[EventView, ...] = ()
     topology: TopologyView | None = None
     queues: tuple[QueueView, ...] | None = None

@@ -49,6 +49,36 @@ class UsageLine(Answer, frozen=True):
     jobs: int
 
 
+class UsagePart(Answer, frozen=True):
+    """GPU time of a user in a queue on GPUs of one model. ``cost_milli``: at the prices of the site, in thousandths of
+    the currency; 0: no price is set."""
+
+    queue: str
+    user: str
+    model: str
+    gpu_ms: int
+    cost_milli: int = 0
+
+
+class UsageLoss(Answer, frozen=True):
+    """Work that was lost, by why the attempts ended: what they were preempted for, or how they failed."""
+
+    cause: str
+    lost_gpu_ms: int
+    attempts: int
+
+
+class UsageParts(Answer, frozen=True):
+    """GPU time of attempts by model, and lost work by cause. Models are those that the nodes have now; "" is that of
+    nodes that are gone. ``is_complete`` false: only the newest attempts were counted."""
+
+    parts: tuple[UsagePart, ...]
+    losses: tuple[UsageLoss, ...]
+    currency: str = ""
+    cost_milli: int = 0
+    is_complete: bool = True
+
+
 class UsageView(Answer, frozen=True):
     lines: tuple[UsageLine, ...]
     gpu_ms: int

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import select
+import sys
 import time
 
 from corral.runtime.gpu_visibility import visibility
@@ -21,6 +22,8 @@ from corral.runtime.local.task.signal_audience import Audience, descendants, in_
 from corral.runtime.local.task.start import START_FAILED, Account, Program, StartFault, fault_from, spawn, start
 from corral.runtime.local.task.streams import OVER, RANKS_MAX, RankOutput, Stream
 from corral.runtime.local.task.system import SIGKILL
+from corral.runtime.steps import in_task
+from corral.runtime.steps import step_frames as frames
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -110,7 +113,7 @@ class Processes:
         if self._request["hidden"] and self._step_namespaces is None:
             self._step_namespaces = self._make_namespaces()
         program = Program(
-            spec.command,
+            _own_program(spec.command),
             env,
             spec.directory or self._directory,
             self._account,
@@ -249,6 +252,13 @@ class Processes:
 
     def clean_up(self) -> None:
         self._groups.remove()
+
+
+def _own_program(command: list[str]) -> list[str]:
+    """One of Corral's own programs runs by the interpreter of this supervisor."""
+    if command[0] != frames.OWN_PROGRAM:
+        return command
+    return [sys.executable, "-IS", os.path.abspath(in_task.__file__), *command[1:]]
 
 
 def rank_of(env: dict[str, str]) -> int | None:

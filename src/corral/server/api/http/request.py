@@ -229,6 +229,10 @@ class ApiRequest:
         """Record in the audit trail, if it is enabled, that the user reads this."""
         await self.shared.audit.note(self, what)
 
+    async def audit_session(self, what: str) -> None:
+        """Record that the user enters a running job."""
+        await self.shared.audit.note(self, what, always=True)
+
     async def change(self, command: Command) -> ChangeAnswer:
         """Change the state as this user. A refusal ends the request with an error."""
         return ChangeAnswer(seq=accepted(await self.service.change(self.user, command)).seq)

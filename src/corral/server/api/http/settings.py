@@ -7,6 +7,7 @@ from msgspec import Struct
 from corral.wire.config import ApiLimits
 from corral.wire.identity_providers import SignInRules
 from corral.wire.job import DEFAULT_QUEUE, LIMITS, DocumentLimits
+from corral.wire.site.prices import SitePrices
 
 _CONFIGURED = ApiLimits()  # the defaults of the configuration file
 
@@ -47,4 +48,5 @@ class ApiSettings(Struct, frozen=True, kw_only=True):
     log_threads: int = 2  # logs have their own threads, so that following them does not delay other reads
     sign_in: SignInRules = SignInRules()
     job_limits: DocumentLimits = LIMITS
+    prices: SitePrices = SitePrices()  # of GPU-hours, for what people see
     default_queue: str = DEFAULT_QUEUE  # for a job that names none

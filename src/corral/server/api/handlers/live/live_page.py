@@ -39,6 +39,7 @@ from corral.wire.api import (
     LiveChange,
     LiveView,
     NodeCell,
+    PricesView,
     QueueView,
     TopologyView,
 )
@@ -121,11 +122,21 @@ async def _view(request: ApiRequest, moment: Moment) -> LiveView:
         leads=request.service.leads,
         leader="" if request.service.leads else request.service.leader,
         overview=moment.overview,
+        prices=_prices(request),
         events=await _newest(request, max(0, moment.seq - _RECORDS_AT_ONCE), moment.seq),
         topology=TopologyView(at_ms=moment.at_ms, levels=levels, nodes=nodes, jobs=moment.jobs)
         if "nodes" in request.query.parts
         else None,
         queues=moment.queues,
+    )
+
+
+def _prices(request: ApiRequest) -> PricesView | None:
+    stated = request.shared.settings.prices
+    if not stated.is_stated:
+        return None
+    return PricesView(
+        currency=stated.currency, gpu_hour_milli=dict(stated.gpu_hour_milli), other_milli=stated.other_milli
     )
 
 

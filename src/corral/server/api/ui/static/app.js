@@ -48,7 +48,7 @@ function App() {
   if (isOut) return Page ? html`<${Page} />` : null;
   if (!me.value || !overview.value) return html`<p class="starting" role="status">Connecting…</p>`;
   if (!pages[name]) return html`<${Shell}><${Empty} title="There is no such page"><a href="#/overview">Go to the overview</a></${Empty}></${Shell}>`;
-  return html`<${Shell}><${ProblemNotice} problem=${problem.value} />${Page && hasParts(pages[name][1]) ? html`<${Page} key=${name} />` : html`<p class="dim">Loading…</p>`}</${Shell}>`;
+  return html`<${Shell}><${ProblemNotice} problem=${problem.value} />${Page && hasParts(pages[name][1]) ? html`<div class="page" data-page=${name}><${Page} key=${name} /></div>` : html`<p class="dim">Loading…</p>`}</${Shell}>`;
 }
 
 render(html`<${App} />`, document.getElementById("app"));

@@ -37,6 +37,18 @@ export async function request(method, path, params, body, more = {}) {
 export async function raw(method, path, params, body, more = {}) {
   const headers = { Accept: "*/*" };
   if (body !== undefined) headers["Content-Type"] = "application/json";
+  asking(1);
+  try { return await answered(method, path, params, body, more, headers); } finally { asking(-1); }
+}
+
+// How many requests are not answered yet: for tests, which wait until there are none.
+let asked = 0;
+function asking(change) {
+  asked += change;
+  if (asked) document.documentElement.dataset.asking = asked; else delete document.documentElement.dataset.asking;
+}
+
+async function answered(method, path, params, body, more, headers) {
   const isSignIn = method === "POST" && (path === "session" || path.startsWith("sign-in/"));
   if (method !== "GET" && !isSignIn) headers["Corral-CSRF"] = csrf || (await proof());
   let answer;

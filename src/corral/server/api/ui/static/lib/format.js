@@ -49,6 +49,11 @@ const oneDigit = new Intl.NumberFormat(undefined, { maximumFractionDigits: 1 });
 export const count = n => (n === null || n === undefined ? "–" : plain.format(n));
 export const gpus = milli => oneDigit.format(milli / 1000);
 export const hours = gpuMs => { const n = gpuMs / 3600000; return n === 0 ? "0" : n < 0.01 ? "< 0.01" : n < 10 ? String(+n.toPrecision(2)) : plain.format(Math.round(n)); };
+// What GPU time costs at the prices of the site; "" without prices.
+export function money(prices, model, gpuMs) {
+  const each = prices ? prices.gpu_hour_milli[model] ?? prices.other_milli : 0;
+  return each ? `${((each / 1000) * (gpuMs / 3600000)).toFixed(2)}${prices.currency ? ` ${prices.currency}` : ""}` : "";
+}
 export const percent = n => (n === null || n === undefined ? "–" : `${Math.round(n)} %`);
 export const plural = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}`;
 

@@ -15,6 +15,7 @@ export const queues = signal([]);
 export const seq = signal(0);
 export const have = signal(""); // the parts that the view shown was asked with
 export const leads = signal(true);
+export const prices = signal(null); // of GPU-hours, if the site has set any
 export const leader = signal(""); // its address, where this server is a standby
 export const version = signal("");
 export const signedOutWhy = signal("");
@@ -91,6 +92,7 @@ function takeView(view, asked) {
     seq.value = view.seq;
     version.value = view.version;
     leads.value = view.leads;
+    prices.value = view.prices || null;
     leader.value = view.leader || "";
     overview.value = view.overview;
     events.value = view.events;

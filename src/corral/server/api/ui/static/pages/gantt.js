@@ -34,6 +34,12 @@ function rowsOf(found, by, until) {
   });
 }
 
+// How far ahead the chart goes: a third of the time shown, and as far as starts are reserved, up to twice the time shown.
+function ahead(found, back) {
+  const last = Math.max(0, ...(found?.reserved || []).map(each => each.starts_ms - now.value));
+  return Math.min(2 * back, Math.max(back / 3, last * 1.15));
+}
+
 export default function Gantt() {
   const by = params.value.get("by") || "node", hours = Number(params.value.get("hours") || 1);
   const [found, setFound] = useState(null), [problem, setProblem] = useState(null), [hover, setHover] = useState(null), [width, setWidth] = useState(900), canvas = useRef(null), box = useRef(null);
@@ -45,7 +51,7 @@ export default function Gantt() {
     return () => { over = true; undo(); clearTimeout(timer); };
   }, [hours]);
   useEffect(() => { const watch = new ResizeObserver(([entry]) => setWidth(Math.floor(entry.contentRect.width))); if (box.current) watch.observe(box.current); return () => watch.disconnect(); }, [Boolean(found)]);
-  const from = now.value - hours * 3600000, until = now.value + hours * 1200000, rows = found ? rowsOf(found, by, until) : [];
+  const from = now.value - hours * 3600000, until = now.value + ahead(found, hours * 3600000), rows = found ? rowsOf(found, by, until) : [];
   const height = TOP + rows.reduce((sum, row) => sum + row.lanes * ROW + 4, 0) + 8, x = ms => LEFT + ((ms - from) / (until - from)) * (width - LEFT);
   const bars = [];
   let y = TOP;

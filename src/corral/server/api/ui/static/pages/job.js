@@ -1,8 +1,8 @@
 // One job: what it does or why it waits, all its attempts, its output, figures, events and document.
 import { html, useEffect, useState } from "../lib/ui.js";
 import { get, part } from "../lib/api.js";
-import { may, nodes, onJobs } from "../lib/live.js";
-import { count, hours, mib, now, percent, plural, serverNow, span, value } from "../lib/format.js";
+import { may, nodes, onJobs, prices } from "../lib/live.js";
+import { count, hours, mib, money, now, percent, plural, serverNow, span, value } from "../lib/format.js";
 import { go, jobLink, link, nodeLink, params, path, queueLink, setParams } from "../lib/route.js";
 import { Empty, Facts, GpuRow, Head, Notice, Panel, ProblemNotice, State, Switch, Tabs, Time } from "../parts/basics.js";
 import { Chart, ChartKey, RANGES, useSeries } from "../parts/chart.js";
@@ -44,18 +44,29 @@ export default function JobPage() {
 // ---- overview ----
 
 function JobOverview({ job }) {
-  const isOver = ENDED.includes(job.state), run = job.started_ms ? (job.ended_ms ?? now.value) - job.started_ms : null;
+  const isOver = ENDED.includes(job.state), run = ranMs(job), waited = job.started_ms ? Math.max(0, (job.ended_ms ?? now.value) - job.submitted_ms - run) : (job.ended_ms ?? now.value) - job.submitted_ms;
   const cost = job.history.reduce((sum, each) => sum + each.gpu_ms + (each.ended_ms === null ? Math.max(0, now.value - job.read_ms) * gpusNow(job, each) : 0), 0), lost = job.history.reduce((sum, each) => sum + each.lost_gpu_ms, 0);
+  const model = nodes.value.get(job.history.at(-1)?.nodes[0])?.model, paid = money(prices.value, model, cost);
   const failed = [...job.history].reverse().find(each => each.first_failure);
   const slow = job.gangs.flatMap(gang => gang.slow_ranks);
   return html`<div class="stack">
     ${job.state === "failed" && html`<${Notice} level="error"><b>${job.why || `It failed: ${job.failure}`}</b>${failed && html`<div>${failed.first_failure.text}</div>${failed.first_failure.said && html`<pre>${failed.first_failure.said}</pre>`}`}<div><a href=${jobLink(job.id, "logs")}>Read the log</a></div></${Notice}>`}
     ${slow.length > 0 && html`<${Notice} level="warning"><b>The others wait for slow ranks</b>${slow.map(text => html`<div>${text}</div>`)}</${Notice}>`}
     ${job.state === "waiting" && html`<${Why} job=${job} />`}
-    <${Panel} title="Summary"><${Facts} facts=${[["GPUs", `${count(job.gpus)}${job.gpus_held && job.gpus_held !== job.gpus ? ` (holds ${count(job.gpus_held)})` : ""}`], ["Tasks", count(job.tasks)], ["Priority", job.priority], ["Submitted", html`<${Time} ms=${job.submitted_ms} />`], ["Waited", span((job.started_ms ?? job.ended_ms ?? now.value) - job.submitted_ms)], ["Run time", run === null ? "–" : span(run)],
-      job.time_limit_ms && ["Time limit", html`${span(job.time_limit_ms)}${run !== null && !isOver ? html` <span class="dim">(${percent((100 * run) / job.time_limit_ms)} used)</span>` : ""}`], ["Cost", `${hours(cost)} GPU-hours`], ["Lost", lost ? `${hours(lost)} GPU-hours` : "nothing"], ["Attempts", count(job.attempts)], isOver && ["Exit code", job.exit_code ?? "–"], ["Checkpoints", job.checkpoints ? lastSave(job) : "not saved"], job.after.length > 0 && ["After", job.after.map(each => html`<a href=${jobLink(each.replace(/\D.*$/, ""))}>${each}</a> `)]]} /><div class="gap"></div><h3>Command</h3><pre>${job.command.join(" ")}</pre></${Panel}>
+    <${Panel} title="Summary"><${Facts} facts=${[["GPUs", `${count(job.gpus)}${job.gpus_held && job.gpus_held !== job.gpus ? ` (holds ${count(job.gpus_held)})` : ""}`], ["Tasks", count(job.tasks)], ["Priority", job.priority], ["Submitted", html`<${Time} ms=${job.submitted_ms} />`], ["Waited", span(waited)], ["Run time", run === null ? "–" : span(run)],
+      job.time_limit_ms && ["Time limit", html`${span(job.time_limit_ms)}${run !== null && !isOver ? html` <span class="dim">(${percent((100 * lastRun(job)) / job.time_limit_ms)} used)</span>` : ""}`], ["Cost", `${hours(cost)} GPU-hours${paid ? `, ${paid}` : ""}`], ["Lost", lost ? `${hours(lost)} GPU-hours` : "nothing"], ["Attempts", count(job.attempts)], isOver && ["Exit code", job.exit_code ?? "–"], ["Checkpoints", job.checkpoints ? lastSave(job) : "not saved"], job.after.length > 0 && ["After", job.after.map(each => html`<a href=${jobLink(each.replace(/\D.*$/, ""))}>${each}</a> `)]]} /><div class="gap"></div><h3>Command</h3><pre>${job.command.join(" ")}</pre></${Panel}>
     <${Timeline} job=${job} /><${Placement} job=${job} /></div>`;
 }
+// How long it has held its seats: the time in which any of its attempts did, without the time between them.
+function ranMs(job) {
+  const spans = job.history.filter(each => each.started_ms).map(each => [each.started_ms, each.ended_ms ?? now.value]).sort((a, b) => a[0] - b[0]);
+  if (!spans.length) return null;
+  let sum = 0, upto = 0;
+  for (const [start, end] of spans) { sum += Math.max(0, end - Math.max(start, upto)); upto = Math.max(upto, end); }
+  return sum;
+}
+// A time limit is for each attempt.
+const lastRun = job => Math.max(0, ...job.history.filter(each => each.started_ms && each.ended_ms === null).map(each => now.value - each.started_ms));
 // The server says what each attempt has held; what it holds since then is added with the GPUs that it has now.
 const gpusNow = (job, attempt) => job.gangs.find(each => each.id === attempt.gang)?.gpus ?? 0;
 const lastSave = job => { const steps = job.gangs.map(gang => gang.saved_step).filter(step => step !== null); return steps.length ? `step ${count(Math.min(...steps))}` : "none yet"; };
@@ -72,6 +83,8 @@ function Timeline({ job }) {
   };
   const last = {};
   const rows = shown.map(each => { const before = last[each.gang] ?? job.submitted_ms; last[each.gang] = each.ended_ms ?? now.value; return [each, bars(each, before)]; });
+  if (job.state === "waiting") // those that wait again since their last attempt
+    for (const [gang, since] of Object.entries(last)) { const row = rows.findLast(([each]) => each.gang === gang); if (row && row[0].ended_ms !== null && !["succeeded", "cancelled"].includes(job.gangs.find(each => each.id === gang)?.state)) row[1].push(["k-wait", since, now.value, `waits for ${span(now.value - since)}`]); }
   const how = each => (each.ended_ms === null ? job.gangs.find(gang => gang.id === each.gang)?.state || "running" : each.cause && each.beneficiary ? html`${each.cause} for <a href=${jobLink(each.beneficiary.replace(/\D.*$/, ""))}>${each.beneficiary}</a>` : each.failure || each.cause || `exit ${each.exit_code ?? 0}`);
   return html`<${Panel} title="Attempts" actions=${html`<div class="legend"><span class="key"><i class="swatch k-wait"></i>waiting</span><span class="key"><i class="swatch k-start"></i>starting</span><span class="key"><i class="swatch k-run"></i>running</span><span class="key"><i class="swatch k-failed"></i>failed</span></div>`} foot=${job.history.length > shown.length ? `The last ${shown.length} of ${count(job.history.length)} attempts.` : null}>
     ${rows.length ? html`<div class="timeline">${rows.map(([each, drawn]) => html`<div class="attempt"><span class="cut"><span class="mono">${each.gang}</span> <span class="dim">#${each.attempt}</span></span><span class="track" role="img" aria-label=${drawn.map(bar => bar[3]).join(", ")}>${drawn.map(([kind, start, end, text]) => html`<i class=${kind} style=${place(start, end)} title=${text}></i>`)}</span><span class="cut" title=${each.nodes.join(", ")}>${how(each)} <span class="dim">${each.nodes.slice(0, 2).join(", ")}${each.nodes.length > 2 ? ` +${each.nodes.length - 2}` : ""}</span></span></div>`)}</div>` : html`<span class="dim">It has not started yet.</span>`}</${Panel}>`;
@@ -95,7 +108,7 @@ function Logs({ job }) {
 
 const charts = [
   ["GPU utilisation", [["utilisation", "mean", "blue"]], percent, 100], ["GPU memory", [["gpu_memory_mib", "in use", "purple"]], mib], ["Power", [["power_w", "all GPUs", "amber"]], each => `${value(each)} W`],
-  ["CPU", [["cpu", "CPUs busy", "teal"]], value], ["Memory", [["memory_mib", "in use", "green"]], mib], ["Time of a step", [["step_ms", "rank 0", "red"]], span],
+  ["CPU", [["cpu", "CPUs busy", "teal"]], value, undefined, 0.1], ["Memory", [["memory_mib", "in use", "green"]], mib], ["Time of a step", [["step_ms", "rank 0", "red"]], span],
 ];
 
 function Metrics({ job }) {
@@ -103,15 +116,15 @@ function Metrics({ job }) {
   const [activity, setActivity] = useState(null);
   useEffect(() => { let over = false; const read = () => get(`jobs/${part(job.id)}/activity`).then(each => !over && setActivity(each)).catch(() => {}); read(); const timer = setInterval(read, 5000); return () => { over = true; clearInterval(timer); }; }, [job.id]);
   const own = (found?.series || []).filter(each => each.name.startsWith(`job/${job.id}/metric/`)).map(each => each.name);
-  const known = new Set((found?.series || []).filter(each => each.values.some(point => point !== null)).map(each => each.name)), isMeasured = ([, lines]) => lines.some(([name]) => known.has(`job/${job.id}/${name}`)), missing = found ? charts.filter(each => !isMeasured(each)).map(([title]) => title.toLowerCase()) : [];
+  const known = new Set((found?.series || []).filter(each => each.values.some(point => point !== null)).map(each => each.name)), isMeasured = ([, lines]) => lines.some(([name]) => known.has(`job/${job.id}/${name}`)), missing = found ? charts.filter(each => !isMeasured(each)).map(([title]) => title.replace(/^[A-Z](?=[a-z])/, first => first.toLowerCase())) : [];
   const colours = ["red", "blue", "green", "purple", "teal", "amber"];
   return html`<div class="stack"><div class="row"><span class="grow"></span><${Switch} label="Time range" options=${RANGES} value=${range} onChange=${key => setParams({ range: key === "1h" ? "" : key })} /></div>
     ${activity?.notes.map(note => html`<${Notice} level="warning">${note}</${Notice}>`)}
     <div class="grid">${own.map((name, n) => { const label = name.split("/metric/")[1], lines = [{ name, label, colour: colours[n % 6] }]; return html`<div class="w6"><${Panel} title=${label}><${Chart} found=${found} lines=${lines} label=${label} /></${Panel}></div>`; })}
-    ${charts.filter(isMeasured).map(([title, lines, format, max]) => { const drawn = lines.map(([name, label, colour]) => ({ name: `job/${job.id}/${name}`, label, colour, fill: true })); return html`<div class="w6"><${Panel} title=${title} actions=${html`<${ChartKey} lines=${drawn} />`}><${Chart} found=${found} lines=${drawn} format=${format} max=${max} height=${150} label=${title} /></${Panel}></div>`; })}</div>
+    ${charts.filter(isMeasured).map(([title, lines, format, max, least]) => { const drawn = lines.map(([name, label, colour]) => ({ name: `job/${job.id}/${name}`, label, colour, fill: true })); return html`<div class="w6"><${Panel} title=${title} actions=${html`<${ChartKey} lines=${drawn} />`}><${Chart} found=${found} lines=${drawn} format=${format} max=${max} least=${least} height=${150} label=${title} /></${Panel}></div>`; })}</div>
     ${missing.length > 0 && html`<p class="dim">Not measured in this time: ${missing.join(", ")}.${missing.length === charts.length ? " Figures appear here while the job runs." : ""}</p>`}
     ${activity?.tasks.length ? html`<${Ranks} activity=${activity} />` : !ENDED.includes(job.state) ? null : html`<${Notice}>The job has ended; what its ranks did last is not kept.</${Notice}>`}
-    ${!own.length && html`<p class="dim prose">Your own figures, such as the loss, appear here when the program reports them: <code>corral_training.step_done(step, loss=loss)</code>.</p>`}</div>`;
+    ${!own.length && html`<p class="dim prose">Your own figures, such as the loss, appear here when the program reports them: <code>corral_training.report(step, loss=loss)</code>.</p>`}</div>`;
 }
 
 function Ranks({ activity }) {

@@ -13,7 +13,7 @@ import { useWindow, VTable } from "../parts/vtable.js";
 const STATES = ["waiting", "starting", "running", "stopping", "succeeded", "failed", "cancelled"];
 const TIMES = [["", "any time"], ["1", "last hour"], ["24", "last 24 hours"], ["168", "last 7 days"], ["720", "last 30 days"]];
 const ENDED = ["succeeded", "failed", "cancelled"];
-const runTime = job => (job.started_ms ? (job.ended_ms ?? now.value) - job.started_ms : null);
+const runTime = job => (job.started_ms && job.state !== "waiting" ? (job.ended_ms ?? now.value) - job.started_ms : null);
 const waited = job => (job.started_ms ?? job.ended_ms ?? now.value) - job.submitted_ms;
 
 const columns = [
@@ -31,7 +31,8 @@ const columns = [
   { key: "time", title: "Run time", width: "96px", right: true, draw: job => (runTime(job) === null ? "–" : span(runTime(job))) },
   { key: "attempts", title: "Attempts", width: "82px", right: true, draw: job => count(job.attempts), off: true },
   { key: "labels", title: "Labels", width: "minmax(110px, 1fr)", draw: job => Object.entries(job.labels).map(([key, value]) => html`<span class="tag">${key}=${value}</span> `), off: true },
-  { key: "where", title: "Nodes, or why it waits", width: "minmax(200px, 2.4fr)", draw: job => (job.nodes.length ? html`${job.nodes.slice(0, 3).map((node, n) => html`${n ? ", " : ""}<a href=${nodeLink(node)}>${node}</a>`)}${job.nodes_held > 3 ? ` and ${job.nodes_held - 3} more` : ""}` : html`<span class="dim" title=${job.reason || job.why}>${job.reason || job.why}${job.starts_ms ? html`, starts <${Time} ms=${job.starts_ms} />` : ""}</span>`) },
+  { key: "starts", title: "Starts", width: "92px", draw: job => (job.state === "waiting" && job.starts_ms ? html`<${Time} ms=${job.starts_ms} />` : html`<span class="dim">–</span>`) },
+  { key: "where", title: "Nodes, or why it waits", width: "minmax(200px, 2.4fr)", draw: job => (job.nodes.length ? html`${job.nodes.slice(0, 3).map((node, n) => html`${n ? ", " : ""}<a href=${nodeLink(node)}>${node}</a>`)}${job.nodes_held > 3 ? ` and ${job.nodes_held - 3} more` : ""}` : html`<span class="dim" title=${job.reason || job.why}>${job.reason || job.why}</span>`) },
 ];
 const usual = columns.filter(column => !column.off).map(column => column.key);
 

@@ -2,8 +2,8 @@
 // text as it is typed, and a dry run shows what would happen before anything is sent.
 import { html, useEffect, useRef, useState } from "../lib/ui.js";
 import { get, part, post, Problem, put, remove } from "../lib/api.js";
-import { may, queues } from "../lib/live.js";
-import { clock, count, plural } from "../lib/format.js";
+import { may, overview, prices, queues } from "../lib/live.js";
+import { clock, count, money, plural } from "../lib/format.js";
 import { go, jobLink, params } from "../lib/route.js";
 import { Head, Notice, Panel, ProblemNotice, Time } from "../parts/basics.js";
 import { confirm, toast } from "../parts/dialog.js";
@@ -91,12 +91,20 @@ export default function Submit() {
       ${check.faults.length > 0 && html`<ul class="list" aria-live="polite">${check.faults.map(fault => html`<li><button class="link num" onClick=${() => jump(fault)}>${fault.line}:${fault.column}</button><span class="grow"><b>${fault.path.join(".")}</b> ${fault.why}${fault.hint && html` <span class="dim">${fault.hint}</span>`}</span></li>`)}</ul>`}</${Panel}></div></div></div>`;
 }
 
+const UNITS = { w: 604800000, d: 86400000, h: 3600000, m: 60000, s: 1000 };
+// What the whole time limit would cost, where all GPUs of the site have one price.
+function bound(gpus, limit) {
+  const ms = [...String(limit).matchAll(/([0-9.]+) *([wdhms])(?!s)/gi)].reduce((sum, [, n, unit]) => sum + Number(n) * UNITS[unit.toLowerCase()], 0);
+  const costs = new Set(overview.value.models.map(line => money(prices.value, line.model, gpus * ms)));
+  return ms && costs.size === 1 && [...costs][0] ? `, ${[...costs][0]}` : "";
+}
+
 function Outcome({ plan, gpus, limit }) {
   const say = { starts: "starts at once", makes_room: "starts after others have left", waits: "waits" };
   return html`<${Panel} title="What would happen" actions=${html`<span class="dim">asked at ${clock(plan.at_ms)}; nothing was submitted</span>`}><div class="stack s">${plan.gangs.slice(0, 8).map(gang => html`<${Notice} level=${gang.outcome === "starts" ? "good" : gang.outcome === "waits" ? "warning" : "info"}><b>${gang.gang} ${say[gang.outcome]}</b>${gang.starts_ms && gang.outcome === "waits" ? html`, expected <${Time} ms=${gang.starts_ms} />` : ""}
       ${gang.seats.length > 0 && html`<div>on ${[...new Set(gang.seats.map(seat => seat.node))].slice(0, 6).join(", ")}</div>`}
       ${(gang.victims.length > 0 || gang.victims_hidden > 0) && html`<div>It would make leave: ${gang.victims.map(victim => html`<a href=${jobLink(victim.replace(/\D.*$/, ""))}>${victim}</a> `)}${gang.victims_hidden ? plural(gang.victims_hidden, "job that you may not see", "jobs that you may not see") : ""}</div>`}
       ${gang.reasons.map(reason => html`<div>${reason.text}</div>`)}${gang.changes.map(change => html`<div class="dim">${change.text}</div>`)}</${Notice}>`)}${plan.gangs.length > 8 && html`<p class="dim">and ${count(plan.gangs.length - 8)} more gangs</p>`}
-    <div class="dim">${limit ? `At most ${count(gpus)} GPUs for ${limit}.` : `${count(gpus)} GPUs without a time limit: the cost has no bound.`}</div>
+    <div class="dim">${limit ? `At most ${count(gpus)} GPUs for ${limit}${bound(gpus, limit)}.` : `${count(gpus)} GPUs without a time limit: the cost has no bound.`}</div>
     ${plan.quota.length > 0 && html`<div class="scrolls" tabindex="0"><table><thead><tr><th>Queue</th><th>Resource</th><th class="r">In use</th><th class="r">Requested</th><th class="r">Guarantee</th><th class="r">Limit</th></tr></thead><tbody>${plan.quota.map(line => html`<tr><td>${line.queue || "all"}</td><td>${line.name}</td><td class="r">${count(line.used)}</td><td class="r">${count(line.asked)}</td><td class="r">${count(line.guarantee)}</td><td class="r">${count(line.limit)}</td></tr>`)}</tbody></table></div>`}</div></${Panel}>`;
 }

@@ -2,7 +2,7 @@
 // are also in a table that only screen readers see.
 import { html, useEffect, useRef, useState } from "../lib/ui.js";
 import uPlot from "../vendor/uplot.js";
-import { clock, value as shownValue } from "../lib/format.js";
+import { clock, mib, value as shownValue } from "../lib/format.js";
 import { get } from "../lib/api.js";
 import { theme } from "./theme.js";
 import { Empty } from "./basics.js";
@@ -31,12 +31,13 @@ export function useSeries(names, range, key = "") {
 }
 
 const dayText = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric" }), minuteText = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" }), secondText = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const POWERS = Array.from({ length: 40 }, (_, n) => 2 ** n); // so that sizes have round labels
 // Counts come for each point; people read them per hour.
 const scaled = (values, line, found) => (values && line.perHour ? values.map(each => (each === null ? null : (each * 3600000) / found.step_ms)) : values);
 const colour = name => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
 // lines: [{ name, label, colour, fill, dash, show }]
-export function Chart({ found, lines, height = 180, format = shownValue, max, label }) {
+export function Chart({ found, lines, height = 180, format = shownValue, max, least = 0, label }) {
   const place = useRef(null), plot = useRef(null), tip = useRef(null);
   const current = theme.value;
   const byName = new Map((found?.series || []).map(each => [each.name, each.values]));
@@ -52,9 +53,9 @@ export function Chart({ found, lines, height = 180, format = shownValue, max, la
     const grid = { stroke: colour("line"), width: 1 }, ticks = { show: false };
     const axis = { stroke: colour("dim"), grid, ticks, font: "11px system-ui, sans-serif" };
     const made = new uPlot({
-      width: place.current.clientWidth, height, padding: [8, 4, 0, 0], cursor: { y: false, points: { size: 6 } }, legend: { show: false },
-      scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), max ?? (high > 0 ? high * 1.08 : 1)] } },
-      axes: [{ ...axis, grid: { show: false }, size: 24, space: 90, values: (_, all, __, ___, step) => all.map(each => (step >= 86400 ? dayText : step >= 60 ? minuteText : secondText).format(each * 1000)) }, { ...axis, size: 48, values: (_, all) => all.map(each => format(each)) }],
+      width: place.current.clientWidth, height, padding: [8, 28, 0, 0], cursor: { y: false, points: { size: 6 } }, legend: { show: false },
+      scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), max ?? (high > 0 ? Math.max(high * 1.08, least) : 1)] } },
+      axes: [{ ...axis, grid: { show: false }, size: 24, space: 90, values: (_, all, __, ___, step) => all.map(each => (step >= 86400 ? dayText : step >= 60 ? minuteText : secondText).format(each * 1000)) }, { ...axis, size: 58, ...(format === mib ? { incrs: POWERS } : {}), values: (_, all) => all.map(each => format(each)) }],
       series: [{}, ...lines.map(line => ({
         label: line.label, stroke: colour(line.colour), width: 1.75, dash: line.dash, spanGaps: false, points: { show: (plot, line) => plot.data[line].reduce((sum, each) => sum + (each !== null), 0) < 12, size: 5, fill: colour(line.colour) },
         fill: line.fill ? `${colour(line.colour)}26` : undefined,

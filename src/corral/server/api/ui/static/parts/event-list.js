@@ -5,8 +5,11 @@ import { Empty, Time } from "./basics.js";
 
 const NODE = /\bnode (\S+?)(?=[:,.]?(\s|$))/;
 
+// The record names gangs by their numbers alone.
+const sentence = event => (event.gang && /^\d/.test(event.text) ? `job ${event.text}` : event.text);
+
 export function EventText({ event }) {
-  if (event.job) return html`<a href=${jobLink(event.job)}>${event.text}</a>`;
+  if (event.job) return html`<a href=${jobLink(event.job)}>${sentence(event)}</a>`;
   if (event.queue) return html`<a href=${queueLink(event.queue)}>${event.text}</a>`;
   const node = NODE.exec(event.text);
   return node && event.type.startsWith("Node") ? html`<a href=${nodeLink(node[1])}>${event.text}</a>` : event.text;

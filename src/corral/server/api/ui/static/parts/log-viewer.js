@@ -7,7 +7,7 @@ import { pieces, plainText } from "../lib/ansi.js";
 import { Empty, ProblemNotice, Switch } from "./basics.js";
 import { toast } from "./dialog.js";
 
-const LINE = 18, TAIL = 1000, TAIL_MAX = 10000, LINES_MAX = 20000, CHUNK = 262144, LENGTH_MAX = 4000;
+const LINE = 18, TAIL = 1000, TAIL_MAX = 10000, LINES_MAX = 20000, CHUNK = 262144, LENGTH_MAX = 4000, SAVED_MAX = 256 << 20;
 const WRONG = /\b(error|exception|traceback|fatal|failed|panic|out of memory|nan loss|segmentation fault|killed)\b/i;
 
 // ---- where lines come from ----
@@ -173,7 +173,22 @@ export function LogViewer({ job, tasks, isOver }) {
   };
   // Where a search has led to: the first such line of what was read for it.
   useEffect(() => { if (jump) { const at = lines.findIndex(jump); setJump(null); setWanted(at < 0 ? null : at); } }, [jump, lines]);
-  const download = isAll ? address(`jobs/${part(job)}/logs`, { stream: stream || "stdout", limit: 16777216 }) : address(`jobs/${part(job)}/logs`, { gang: task.gang, task: task.task, stream: task.stream, limit: 16777216 });
+  // All ranks are put together here; one stream of one task is sent by the server, whole once it has ended.
+  const saveAll = async () => {
+    const stop = new AbortController(), found = [];
+    let size = 0, cut = false;
+    try {
+      const answer = await raw("GET", `jobs/${part(job)}/output`, { stream }, undefined, { signal: stop.signal });
+      await readParts(answer.body, (head, text) => { if (!text || cut) return; const who = head.label || String(head.rank ?? head.task ?? ""); found.push(tasks.length > 1 ? text.replace(/^(?=.)/gm, `${who}: `) : text); size += text.length; if (size > SAVED_MAX) { cut = true; stop.abort(); } }, stop.signal).catch(problem => { if (!cut) throw problem; });
+    } catch (problem) { if (!cut) { toast(problem.message, "error"); return; } }
+    const url = URL.createObjectURL(new Blob(found, { type: "text/plain" })), link = document.createElement("a");
+    link.href = url;
+    link.download = `job-${job}.log`;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(url), 10000);
+    if (cut) toast("Only the first 256 MB were saved; the log of each rank can be downloaded whole.", "info");
+  };
+  const download = isAll ? null : address(`jobs/${part(job)}/logs`, { gang: task.gang, task: task.task, stream: task.stream, ...(isOver ? { follow: true } : { tail: 16777216, limit: 16777216 }) });
   return html`<div class="log"><div class="tools no-print">
     <select aria-label="Which output" value=${which} onChange=${event => setWhich(event.target.value)}><option value="all">All ranks, by time</option>${tasks.map((each, n) => html`<option value=${String(n)}>${each.title}</option>`)}</select>
     <${Switch} label="Streams" options=${[["", isAll ? "Both" : "Output"], ...(isAll ? [["stdout", "Output"]] : []), ["stderr", "Errors"]]} value=${stream} onChange=${setStream} />
@@ -181,7 +196,7 @@ export function LogViewer({ job, tasks, isOver }) {
     ${text && html`<span class="dim num">${count(hits.length)} lines</span><button class="small" aria-label="Previous" onClick=${() => next(-1)}>↑</button><button class="small" aria-label="Next" onClick=${() => next(1)}>↓</button>`}${looking && html`<span class="dim">searching at ${bytes(looking.at)} <button class="link" onClick=${() => looking.stop.abort()}>stop</button></span>`}
     <button class="small" onClick=${firstError}>First error</button><span class="grow"></span>
     ${isAll ? html`${lines.length >= tail && tail < TAIL_MAX && html`<button class="small" onClick=${() => setTail(Math.min(TAIL_MAX, tail * 4))}>Earlier lines</button>`}` : html`<button class="small" onClick=${() => reader.at(0)}>Start</button><button class="small" disabled=${!part_.first} onClick=${reader.earlier}>Earlier</button><button class="small" onClick=${reader.later}>Later</button><button class="small" onClick=${reader.last}>End</button>`}
-    <a class="button small" href=${download.href} download=${`job-${job}.log`}>Download</a></div>
+    ${isAll ? html`<button class="small" onClick=${saveAll}>Download</button>` : html`<a class="button small" href=${download.href} download=${`job-${job}-${task.task}-${task.stream}.log`} title=${isOver ? "the whole log" : "the last 16 MiB; the whole log when the job has ended"}>Download</a>`}</div>
     <${ProblemNotice} problem=${shown.problem} />
     ${lines.length ? html`<${Lines} lines=${lines} query=${text} wanted=${wanted} showWho=${isAll && new Set(lines.slice(-2000).map(line => line.who + line.stream)).size > 1} isLive=${isAll ? !isOver : part_.atEnd && !part_.over} label="Output of job ${job}" />` : html`<${Empty} title=${shown.loading ? "Loading…" : "No output"}>${!shown.loading && "What the job writes appears here as it is written."}</${Empty}>`}
     <div class="tools dim" style=${{ borderTop: "1px solid var(--line)", borderBottom: 0, fontSize: "13px" }} role="status">${count(lines.length)} lines${isAll ? (output.over ? ", complete" : lines.length ? ", following" : "") : ` · bytes ${count(part_.first)}–${count(part_.next)}${part_.over && part_.atEnd ? ", complete" : part_.atEnd ? ", following" : ""}`}</div></div>`;
