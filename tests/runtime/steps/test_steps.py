@@ -120,7 +120,7 @@ def test_what_cannot_run_is_said(harness: Harness) -> None:
     gang = Gang(
         harness, "srun -N3 true; echo $?; srun --gpus-per-task=9 -n1 true; echo $?; srun nothing-like-it; echo $?"
     )
-    assert gang.output().split() == ["1", "1", "127"]
+    assert gang.output().split() == ["1", "1", "2"]
     said = harness.log(gang.first, "stderr")
     assert "3 nodes are requested, and the job has 2" in said
     assert "nothing-like-it: not found" in said
