@@ -5,10 +5,11 @@
 #
 #     tools/services.sh              all of them
 #     tools/services.sh postgresql   only that one (or chromium, podman, ssh, ray, torch, frameworks, objects,
-#                                  slurm, slurmdbd, etcd, rabbitmq, redis)
+#                                  slurm, slurmdbd, slurmtools, etcd, rabbitmq, redis)
 set -eu
 TORCH=torch==2.13.0
 MOTO="moto[s3,server]==5.2.5"
+SLURM_TOOLS="submitit==1.5.4 dask-jobqueue==0.9.0"
 
 # Whether a program is in the PATH. A function of this file may have its name, and is not meant.
 has_program() (
@@ -157,6 +158,21 @@ raytrain() {
     fi
 }
 
+# Tools that submit to Slurm, which tests run against Corral's commands of the same names.
+slurmtools() {
+    cd "$(dirname "$0")/.."
+    [ "$(cat .venv-slurm-tools/.installed 2>/dev/null)" = "$SLURM_TOOLS" ] && return 0
+    echo "services: installing $SLURM_TOOLS into .venv-slurm-tools"
+    # shellcheck disable=SC2086
+    if ${PYTHON:-python3} -m venv .venv-slurm-tools >/dev/null 2>&1 &&
+        .venv-slurm-tools/bin/python -m pip --disable-pip-version-check --no-input install --quiet $SLURM_TOOLS >/dev/null 2>&1; then
+        echo "$SLURM_TOOLS" >.venv-slurm-tools/.installed
+    else
+        rm -rf .venv-slurm-tools
+        echo "services: the tools for Slurm could not be installed, so their tests are skipped" >&2
+    fi
+}
+
 # Slurm with its controller, node daemons and munge. Tests start all of them in a folder of their own; the machine's own
 # are not configured and do not start.
 slurm() {
@@ -219,7 +235,7 @@ redis() {
     quietly redis redis-server
 }
 
-[ "$#" -gt 0 ] || set -- postgresql chromium podman ssh slurm slurmdbd etcd rabbitmq redis ray torch frameworks objects
+[ "$#" -gt 0 ] || set -- postgresql chromium podman ssh slurm slurmdbd etcd rabbitmq redis ray torch frameworks objects slurmtools
 for wanted in "$@"; do
     "$wanted"
 done
