@@ -9,7 +9,7 @@
 set -eu
 TORCH=torch==2.13.0
 MOTO="moto[s3,server]==5.2.5"
-SLURM_TOOLS="submitit==1.5.4 dask-jobqueue==0.9.0"
+SLURM_TOOLS="submitit==1.5.4 dask-jobqueue==0.9.0 hydra-core==1.3.8 hydra-submitit-launcher==1.2.0"
 
 # Whether a program is in the PATH. A function of this file may have its name, and is not meant.
 has_program() (

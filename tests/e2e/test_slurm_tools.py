@@ -56,6 +56,19 @@ if __name__ == "__main__":
             client.wait_for_workers(1, timeout=120)
             print(client.submit(double, 21).result(timeout=60))
 """
+HYDRA = """
+import os, sys
+import hydra
+sys.argv += ["-m", "+x=1,2", "hydra/launcher=submitit_slurm", "hydra.launcher.timeout_min=5"]
+
+@hydra.main(version_base=None, config_path=None)
+def main(config):
+    with open(os.path.join(os.environ["PLACE"], f"out-{config.x}"), "w") as file:
+        file.write(f"{2 * config.x} {os.environ['SLURM_ARRAY_TASK_ID']}")
+
+if __name__ == "__main__":
+    main()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -93,3 +106,8 @@ def test_submitit(shell: dict[str, str], tmp_path: Path) -> None:
 
 def test_dask_jobqueue(shell: dict[str, str], tmp_path: Path) -> None:
     assert said(shell, DASK, tmp_path) == ["42"]
+
+
+def test_the_launcher_of_hydra(shell: dict[str, str], tmp_path: Path) -> None:
+    said(shell | {"PLACE": str(tmp_path)}, HYDRA, tmp_path)
+    assert [(tmp_path / f"out-{x}").read_text() for x in (1, 2)] == ["2 0", "4 1"]

@@ -10,8 +10,9 @@ from corral.wire.job.directives import ALIASES, DIRECTIVES, Takes
 _HEAD = """# The options of sbatch
 
 Made from the table of directives by `make accept`. *Used*: the option has its effect, as
-[coming from Slurm](coming-from-slurm.md) describes. *Noted*: it is accepted and reported when the job is submitted, with
-the reason below. Any other option is refused, with the one that may be meant. Abbreviations are read as getopt reads them.
+[coming from Slurm](coming-from-slurm.md) describes. *Noted*: it is accepted and reported at submission, with
+the reason below. Any other option is refused, with the one that may be
+meant. Abbreviations are read as getopt reads them.
 
 | option | | why it has no effect |
 |---|---|---|
