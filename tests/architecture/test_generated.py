@@ -9,7 +9,7 @@ from corral.controller.definition import definition_text
 from corral.core.lifecycle import diagram
 from corral.wire.config_page import configuration_page
 from corral.wire.environment.environment_page import environment_page
-from corral.wire.job.sbatch_page import sbatch_page
+from corral.wire.environment.sbatch_page import sbatch_page
 from corral.wire.job.schema import reference_page
 from tests.architecture.python_page import python_page
 from tests.architecture.repository import ROOT

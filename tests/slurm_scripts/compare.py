@@ -165,7 +165,8 @@ def run_in_corral(scripts: dict[str, str], folder: Path, stubs: dict[str, str]) 
                     view = client.job(outcome.job)
                     if view.state in ENDED:
                         is_limit = view.failure == "time_limit"
-                        outcome.code = None if is_limit or view.state == "cancelled" else view.exit_code or 0
+                        ended = view.exit_code or (0 if view.state == "succeeded" else 1)
+                        outcome.code = None if is_limit or view.state == "cancelled" else ended
                         break
                     time.sleep(0.1)
                 outcome.runs = recorded(folder / "corral" / name)
@@ -184,6 +185,7 @@ def _submitted(client: Client, name: str, text: str, folder: Path, stubs: dict[s
     )  # fmt: skip
     if parsed.faults:
         return Outcome(refusal="; ".join(str(fault) for fault in parsed.faults)[:300])
+    parsed.document["env"] = {**parsed.document.get("env", {}), "HOME": str(folder)}  # as --export=ALL of Slurm
     try:
         return Outcome(job=send(client, [parsed])[0].id)
     except (ClientError, Complaint) as refused:
