@@ -341,8 +341,8 @@ SIGN_IN = (
     ),
     Route(
         method="POST", path="/v1/sign-in/device", tag="accounts", access=RouteAccess.OPEN, kind=BodyKind.SHAPE,
-        handler=signing_in.begin_device, summary="Begin to sign in with an identity provider, on any device", status=201,
-        body=api.DeviceBody, example={"provider": "company"}, answer=api.DeviceView, statuses=(404, 429, 502),
+        handler=signing_in.begin_device, status=201, statuses=(404, 429, 502), example={"provider": "company"},
+        summary="Begin to sign in with an identity provider, on any device", body=api.DeviceBody, answer=api.DeviceView,
     ),
     Route(
         method="POST", path="/v1/sign-in/device/result", tag="accounts", access=RouteAccess.OPEN,
@@ -368,10 +368,10 @@ SIGN_IN = (
         example={"provider": "company", "refresh_token": "..."},
     ),
     Route(
-        method="POST", path="/v1/sign-in/exchange", tag="accounts", access=RouteAccess.OPEN, handler=signing_in.exchange,
+        method="POST", path="/v1/sign-in/exchange", tag="accounts", access=RouteAccess.OPEN, kind=BodyKind.SHAPE,
         summary="Exchange a token of a CI system, of Kubernetes or of a service account for a token of Corral",
-        kind=BodyKind.SHAPE, body=api.ExchangeBody, example={"token": "eyJ..."}, answer=api.SignedInView, status=201,
-        statuses=(403, 422, 429, 502),
+        handler=signing_in.exchange, body=api.ExchangeBody, example={"token": "eyJ..."}, answer=api.SignedInView,
+        status=201, statuses=(403, 422, 429, 502),
     ),
     Route(
         method="POST", path="/v1/sign-out", tag="accounts", handler=signing_in.sign_out,
