@@ -17,7 +17,26 @@ from corral.server.api.ui import sessions
 from corral.server.auth import Verb
 from corral.wire import api
 
+TEMPLATES = (
+    Route(
+        method="GET", path="/v1/templates", tag="jobs", verb=Verb.JOBS_SUBMIT, handler=job_templates.list_templates,
+        summary="Job files to begin with, of the site and of the user", answer=api.TemplateList, statuses=(403,),
+    ),
+    Route(
+        method="PUT", path="/v1/templates/{template}", tag="jobs", verb=Verb.JOBS_SUBMIT,
+        handler=job_templates.put_template, summary="Store a job file to begin with, or replace it",
+        kind=BodyKind.SHAPE, body=api.TemplateBody, query=api.TemplateParameters, answer=api.ChangeAnswer,
+        statuses=(403, 409, 422), example={"text": "command: python train.py\ngpus: 8\n"},
+    ),
+    Route(
+        method="DELETE", path="/v1/templates/{template}", tag="jobs", verb=Verb.JOBS_SUBMIT,
+        handler=job_templates.drop_template, summary="Remove a template", query=api.TemplateParameters,
+        answer=api.ChangeAnswer, statuses=(403, 404),
+    ),
+)  # fmt: skip
+
 LIVE = (
+    *TEMPLATES,
     Route(
         method="GET", path="/v1/live", tag="cluster", verb=Verb.NODES_READ, handler=live_page.live,
         summary="The cluster at a glance, and its changes",
@@ -71,24 +90,6 @@ LIVE = (
         method="GET", path="/v1/jobs/{job}/document", tag="jobs", verb=Verb.JOBS_READ,
         handler=job_document.show_document, summary="The document of a job, to be submitted again",
         answer=api.DocumentOfJob, statuses=(404,),
-    ),
-)  # fmt: skip
-
-TEMPLATES = (
-    Route(
-        method="GET", path="/v1/templates", tag="jobs", verb=Verb.JOBS_SUBMIT, handler=job_templates.list_templates,
-        summary="Job files to begin with, of the site and of the user", answer=api.TemplateList, statuses=(403,),
-    ),
-    Route(
-        method="PUT", path="/v1/templates/{template}", tag="jobs", verb=Verb.JOBS_SUBMIT,
-        handler=job_templates.put_template, summary="Store a job file to begin with, or replace it",
-        kind=BodyKind.SHAPE, body=api.TemplateBody, query=api.TemplateParameters, answer=api.ChangeAnswer,
-        statuses=(403, 409, 422), example={"text": "command: python train.py\ngpus: 8\n"},
-    ),
-    Route(
-        method="DELETE", path="/v1/templates/{template}", tag="jobs", verb=Verb.JOBS_SUBMIT,
-        handler=job_templates.drop_template, summary="Remove a template", query=api.TemplateParameters,
-        answer=api.ChangeAnswer, statuses=(403, 404),
     ),
 )  # fmt: skip
 

@@ -20,7 +20,7 @@ from corral.server.api.handlers import (
     submission,
 )
 from corral.server.api.http.route import BodyKind, Route, RouteAccess
-from corral.server.api.live_routes import LIVE, SESSIONS, TEMPLATES
+from corral.server.api.live_routes import LIVE, SESSIONS
 from corral.server.auth import Verb
 from corral.server.batches.batch_routes import BATCH
 from corral.server.intakes.intake_routes import INTAKE
@@ -154,7 +154,6 @@ CLUSTER = (
     Route(
         method="PUT", path="/v1/queues/{queue:path}", tag="cluster", verb=Verb.QUEUES_CHANGE,
         handler=cluster.set_queue, summary="Create a queue or change its settings",
-        about="With dry_run=true nothing is changed, and the answer says which gangs would have to leave and start.",
         kind=BodyKind.SHAPE, body=api.QueueBody, query=api.QueueParameters, instead=api.QueuePreview,
         answer=api.ChangeAnswer, statuses=(403, 404, 422), example={"guarantee": {"gpu_milli": 8000}},
     ),
@@ -400,7 +399,6 @@ ROUTES: tuple[Route, ...] = (
     *SUBMISSION,
     *LIVE,  # before JOBS, whose paths take any name
     *JOBS,
-    *TEMPLATES,
     *BATCH,
     *INTAKE,
     *RECORD,
