@@ -22,6 +22,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "one lock and what it guards: a task is created, watched and ended by different threads, and each step depends "
         "on what the others have seen"
     ),
+    ("module_is_short", "wire/config.py"): "one table: every key of the configuration file, in the order of the page",
     ("module_is_short", "remote/backend.py"): (
         "one lock and what it guards: nodes, orders that are held back, what each node was given; parts would share "
         "its state"
