@@ -7,7 +7,7 @@ from functools import cached_property
 
 from msgspec import Struct
 
-from corral.core.plan import Decision, Plan
+from corral.core.plan import Decision, MakeRoom, Plan
 from tests.judges.facts import Facts, Gang
 from tests.judges.gpu_time import Book
 from tests.judges.occupancy import EVERYTHING, Board, Floor
@@ -69,9 +69,13 @@ class Case:
         return found
 
     def is_relied_on(self, gang: Gang) -> bool:
-        """Whether a start is promised on seats of a gang that leaves: without that it would have to be elsewhere."""
-        seats = {(self.before.number[seat.node], seat.gpus) for each in self.plan.reservations for seat in each.seats}
-        return any(n == at and (gpus & mask or not mask) for n, gpus in seats for at, mask, _ in gang.seats)
+        """Whether others are given what a gang leaves: a start is promised there, or a later decision claims it without
+        that anybody else leaves. What it leaves over is needed, too: without it, they would have to be elsewhere."""
+        promised = [seat for each in self.plan.reservations for seat in each.seats]
+        rooms = [each for each in self.plan.decisions if isinstance(each, MakeRoom) and not each.victims]
+        seats = {(self.before.number[seat.node], seat.gpus) for seat in promised}
+        seats |= {(self.before.number[seat.node], seat.gpus) for each in rooms for seat in each.seats}
+        return any(n == at and (gpus & mask or not mask or not gpus) for n, gpus in seats for at, mask, _ in gang.seats)
 
     def is_choosy(self, gang: Gang) -> bool:
         """It would rather wait for seats that lie closer together, or keeps off nodes: it is not judged for waiting."""

@@ -7,6 +7,7 @@ and has, how long something is thought to run. Shares no code with ``corral.poli
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from corral.core.model import Cause, GangState, Health
@@ -14,6 +15,7 @@ from corral.core.state import State
 
 GPU = "gpu_milli"
 SHARED = (GPU, "cpu_milli", "memory_mib")  # the dimensions in which a share is measured
+TELLING = 5  # docs/waiting.md: where gangs take turns, their order follows from the run times of so many
 SILENT_MS = 300_000  # docs/decisions/0006: silence counts for five minutes of work at most
 NODE = "node"
 
@@ -203,6 +205,7 @@ class Facts:
         self.total = self._total()
         self.queues = {name: Queue(name, record) for name, record in state.queues.queues.items()}
         self._read_terms(state)
+        self.promised_ms = {name: each.at_ms for name, each in state.reservations.items()}  # by the plan before
         asks = {} if asks is None else asks
         self.gangs: dict[str, Gang] = {}
         for record in state.gangs.values():
@@ -213,6 +216,20 @@ class Facts:
                     spec = state.jobs[record.job].spec
                     ask = asks[key] = Ask(record.profile, spec, state.settings.default_expected_ms)
                 self.gangs[record.id] = Gang(record, ask, self)
+        self.turns = self._turns(state)
+
+    def _turns(self, state: State) -> set[int]:
+        """Priorities of which gangs may take turns: those that save their work, in queues with a ``time_share``, hold
+        at least half of the GPUs that gangs of the priority hold, and run times are known from five that have ended."""
+        if sum(record.is_over for record in state.gangs.values()) < TELLING:
+            return set()
+        saving, held = Counter[int](), Counter[int]()
+        for gang in self.gangs.values():
+            if gang.seats:
+                milli = gang.charge.get(GPU, 0) or self.charge(gang.ask, gang.seats).get(GPU, 0)
+                held[gang.priority] += milli
+                saving[gang.priority] += milli if gang.saves and self.queues[gang.queue].time_share else 0
+        return {priority for priority, milli in held.items() if 2 * saving[priority] >= milli > 0}
 
     def _total(self) -> Charge:
         """What the cluster has, without what is lost."""

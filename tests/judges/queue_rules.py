@@ -187,7 +187,8 @@ def is_borrowing(board: Board, gang: Gang, level: int) -> bool:
 def _has_more(board: Board, name: str) -> bool:
     """Of GPUs, of what somebody is guaranteed or, for a queue that has none of these, of anything that is shared."""
     used, guarantee = board.used[name], board.facts.queues[name].guarantee
-    promised = {dimension for queue in board.facts.queues.values() for dimension in queue.guarantee}
+    queues = board.facts.queues.values()
+    promised = {dimension for queue in queues for dimension, amount in queue.guarantee.items() if amount}
     for at, dimension in enumerate(SHARED):
         counts = dimension in promised or not any(used.get(before, 0) for before in SHARED[:at])
         if counts and used.get(dimension, 0) > guarantee.get(dimension, 0):

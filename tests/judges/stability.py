@@ -42,7 +42,7 @@ def _could_be_asked(case: Case, gang: Gang, victim: Victim) -> bool:
         if decision.gang == other.id and isinstance(decision, Repair):
             return False
         if decision.gang == other.id and isinstance(decision, Place):
-            if is_sent_first(before, gang, other):
+            if is_sent_first(case, before, gang, other):
                 return False
             board = case.moments[at + 1][1] if at + 1 < len(case.moments) else case.after
     return right(board, gang, other, asked_charge(case.before, gang.ask)) is not None

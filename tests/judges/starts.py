@@ -66,7 +66,7 @@ def order(case: Case) -> list[Violation]:
     found = []
     waiting = [gang for gang in case.waiting if not case.is_choosy(gang)]
     dropped = [decision.gang for decision, _ in case.moments if isinstance(decision, DropClaim)]
-    for decision, board in case.moments if waiting else ():
+    for at, (decision, board) in enumerate(case.moments if waiting else ()):
         starter = case.before.gangs[decision.gang]
         if not isinstance(decision, Place | MakeRoom) or not starter.waits:
             continue
@@ -77,16 +77,27 @@ def order(case: Case) -> list[Violation]:
             if starter.id in case.reserved or (case.is_overdue(starter) and starter.priority >= gang.priority):
                 continue  # a promised start binds, and who has waited too long goes first within its priority
             why = goes_before(board, gang, starter)
-            if why:
+            if why and not _was_barred(case, gang, at):
                 floor = floor or Floor(board)
                 starts = may_start(board, gang, case.book, floor, case.barred(gang))
-                is_behind = is_sent_first(board, gang, starter) or _is_hidden(board, gang, starter)
+                is_behind = is_sent_first(case, board, gang, starter) or _is_hidden(board, gang, starter)
                 if starts and not is_behind and not is_kept_for_another(case, gang):
                     words = (
                         f"{told(starter)} was served and {told(gang)} was not, who could start and goes first: {why}"
                     )
                     found.append(Violation("order", words))
     return found
+
+
+def _was_barred(case: Case, gang: Gang, at: int) -> bool:
+    """Whether a start that was promised before stood in the way of a gang, and was moved, which the plan records, only
+    by this decision or a later one."""
+    served = {decision.gang: n for n, (decision, _) in enumerate(case.moments)}
+    until = case.now_ms + gang.ask.hold_ms
+    return any(
+        each.gang != gang.id and served.get(each.by, -1) >= at and case.before.promised_ms.get(each.gang, until) < until
+        for each in case.plan.moved
+    )
 
 
 def goes_before(board: Board, gang: Gang, other: Gang) -> str:
@@ -137,9 +148,17 @@ def _within_a_queue(board: Board, gang: Gang, other: Gang) -> str:
     if owns != other_owns:
         return ""
     if gang.user == other.user:
-        return "it is older" if gang.rank < other.rank else ""
+        is_first = _is_alike(gang, other) if gang.priority in board.facts.turns else True
+        return "it is older" if gang.rank < other.rank and is_first else ""
     gone = _given_up(board, gang.queue)
     return "its user has had less" if user_share(board, gang, gone) * MARGIN < user_share(board, other) else ""
+
+
+def _is_alike(gang: Gang, other: Gang) -> bool:
+    """Where gangs take turns, how long they may still run decides before their age: the same is expected of these, and
+    the first has waited no less."""
+    is_new = not (gang.attempt or other.attempt)
+    return is_new and gang.ask.shape == other.ask.shape and gang.ask.limit_ms == other.ask.limit_ms
 
 
 def _given_up(board: Board, queue: str) -> Charge:
@@ -153,7 +172,7 @@ def _given_up(board: Board, queue: str) -> Charge:
     return total
 
 
-def is_sent_first(board: Board, gang: Gang, starter: Gang) -> bool:
+def is_sent_first(case: Case, board: Board, gang: Gang, starter: Gang) -> bool:
     """Whether a queue above both sent the starter, being within every guarantee from there down, before the gang, which
     is not: always if that is no more important, else only if others would come between."""
     mine, theirs = asked_charge(board.facts, gang.ask), asked_charge(board.facts, starter.ask)
@@ -162,9 +181,14 @@ def is_sent_first(board: Board, gang: Gang, starter: Gang) -> bool:
             if gang.priority <= starter.priority:
                 return True
             beside = [other for other in board.waiting() if parting(other, starter) <= level]
-            if any(not goes_before(board, gang, other) for other in beside):
+            if any(_is_reserved_before(case, gang, other) or not goes_before(board, gang, other) for other in beside):
                 return True
     return False
+
+
+def _is_reserved_before(case: Case, gang: Gang, other: Gang) -> bool:
+    """Whether another gang goes first because it was promised a start (docs/decisions/0024)."""
+    return other.id in case.reserved and gang.id not in case.reserved and other.priority >= gang.priority
 
 
 def _is_hidden(board: Board, gang: Gang, starter: Gang) -> bool:

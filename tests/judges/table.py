@@ -38,9 +38,8 @@ STABLE = "stable"  # planning again at once makes nobody leave
 
 #: Judges that are not enforced on random scenarios yet, with what they still see.
 NOT_ENFORCED: dict[str, str] = {
-    "guarantee_served": "zz.55, zz.269: CPUs that others keep; zz.426: reservations",
-    "work_conserved": "zz.939: a part of a limit, for gangs of different grace",
-    "priority_served": "zz.269, zz.336, zz.435: seats that a later gang's victims leave over",
-    "preemption_minimal": "zz.793: not looked into",
-    "stable": "zz.410, zz.475: an owner behind a borrower of its own queue that has a reservation; zz.114: slices",
+    "guarantee_served": "r.127: a reservation of a gang that was within its guarantee when it was made",
+    "priority_served": "q.2: CPUs and memory that a later gang's victims leave over",
+    "stable": "q.998: an owner hidden behind a gang with a reservation; q.724: budgets; q.848: reservations",
+    "work_conserved": "r.415: not looked into",
 }

@@ -232,6 +232,20 @@ def test_victims_are_chosen_by_placement_and_not_by_sums():
     assert all(gang.eviction is None for gang in (*cheap, *fixed))
 
 
+def test_a_gang_that_waits_for_seats_close_together_preempts_nobody_for_others():
+    world = World().rack("a", 2, 4).rack("b", 2, 4).queue("team")
+    whole = demand_of(gpus=4)
+    low = world.run("low", demand=whole, seats=[seat("a0", 0, 1, 2, 3)])
+    for node in ("a1", "b0"):
+        world.run(f"fixed-{node}", demand=whole, seats=[seat(node, 0, 1, 2, 3)], preemptible=False)
+    world.submit("high", demand=demand_of(4, 2, prefer="rack", prefer_wait_ms=60_000), priority=1)
+    world.cycle()
+    assert low.eviction is None
+    world.wait(60_000)
+    world.cycle()
+    assert low.eviction is not None
+
+
 def test_cpus_of_a_node_without_gpus_are_made_room_on_as_well():
     world = World().rack("a", 1, 0, cpu_milli=1000).queue("team")
     cpus = Demand(task=TaskDemand(amounts=amounts({"cpu_milli": 1000})))

@@ -63,7 +63,7 @@ class Patience:
             is_open = pool not in self._over and walk.is_open(gang)
             if not is_open and not closures.is_barred(gang):
                 self._over.add(pool)  # there is no room for the next one
-            if is_open and (gang is first or yields_to(self._draft, gang, first)):
+            if is_open and (gang is first or yields_to(self._draft, gang, first) or walk.comes_first(gang)):
                 return None
             heappop(waiting)
             if is_open:

@@ -21,6 +21,10 @@ class Pools:
             pool = self._known[demand.task] = tuple([mask != 0 for mask in self._topology.accepted(demand.task)])
         return pool
 
+    def overlap(self, one: Demand, other: Demand) -> bool:
+        """Whether some nodes may be used by both."""
+        return any(a and b for a, b in zip(self.of(one), self.of(other), strict=True))
+
     def gpu_milli(self, task: TaskDemand) -> int:
         """The GPUs of the pool of a task, in thousandths."""
         usable = [1000 * mask.bit_count() for mask in self._topology.accepted(task)]

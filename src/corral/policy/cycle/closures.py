@@ -54,7 +54,7 @@ class Closures:
         self._everywhere: dict[Demand, Closed] = {}  # in all buckets, for gangs that avoid no node
         self._rest: Verdict | None = None  # on all that had no turn
         #: queue -> closed because of a bound of that queue
-        self._for_quota: dict[str, list[BacklogEntry | _InBucket]] = {}
+        self._for_quota: dict[str, list[str | BacklogEntry | _InBucket]] = {}
         #: queue -> run time and GPUs (in thousandths) from which its gangs have no turn as owners
         self._demoted: dict[str, tuple[int, int]] = {}
         self.changes = Changes()
@@ -226,10 +226,16 @@ class Closures:
             self.close_in_bucket(gang, short, from_ms)
             closed.append((gang.priority, gang.queue, gang.demand))
 
-    def close_for_part(self, gang: Gang, part: PartKept, from_ms: int) -> None:
+    def close_for_part(self, gang: Gang, part: PartKept, within_ms: int) -> None:
         """A part of a limit is kept for another gang, so this entry has no other turn, and neither have gangs of its
-        bucket that want the same for ``from_ms`` or longer, unless it is the limit of one user."""
+        bucket that want the same and may still run after ``within_ms``, unless it is the limit of one user. If only its
+        grace is too long, the gang alone has no other turn: others may have a shorter one."""
         closed = self._for_quota.setdefault(part.queue, [])
+        from_ms = self._backlog.not_gone_ms(gang.demand, within_ms, self._default_ms)
+        if from_ms > self._expected_ms(self._backlog.entry(gang)):
+            self.skip(gang, part)
+            closed.append(gang.id)
+            return
         self.close_entry(gang, part)
         closed.append(self._backlog.entry(gang))
         if not part.user:
@@ -256,6 +262,16 @@ class Closures:
             self._demoted.clear()
             self.changes.is_reopened = True
 
+    def forget(self) -> None:
+        """All may have a turn again: nothing is closed."""
+        self.gangs.clear()
+        for closed in (self._entries, self._in_bucket, self._demands, self._long_runs, self._classes, self._everywhere):
+            closed.clear()
+        self._shut.clear()
+        self._for_quota.clear()
+        self._demoted.clear()
+        self.changes = Changes()
+
     def reopen(self, left: Iterable[str]) -> None:
         """Gangs of the queues ``left`` were preempted, or a part of a limit is no longer kept for a gang of them. What
         becomes free may be claimed: closed classes and demoted gangs have their turns again, and so have gangs that
@@ -265,6 +281,8 @@ class Closures:
         for each in stale:
             if isinstance(each, BacklogEntry):
                 self._entries.pop(each, None)
+            elif isinstance(each, str):
+                self.gangs.pop(each, None)
             else:
                 self._in_bucket.pop(each, None)
         if self._classes or stale or self._demoted:

@@ -7,6 +7,7 @@ Surviving tasks keep their seats. Knows one gang at a time; the order of gangs i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from corral.core.cluster.resources import Demand, Seat
 from corral.core.cluster.slots import NODE_LEVEL, fits, slots
@@ -134,6 +135,20 @@ def drained(draft: Draft) -> Iterator[Gang]:
             must_go = is_leaving(node) or any(s.node == name and s.gpus & bad for s in gang.all_seats)
             if must_go and not draft.is_leaving(gang) and gang.id not in draft.served:
                 yield gang
+
+
+def grown(
+    draft: Draft, bounds_of: Callable[[Gang], Bounds], may_take: Callable[[Gang, Sequence[Seat]], bool]
+) -> Iterator[Grow]:
+    """Let gangs grow in the draft, one after another."""
+    most: Most = {}
+    for gang in growable(draft):
+        decision = grow(draft, gang, bounds_of(gang), partial(may_take, gang), most)
+        if decision is not None:
+            claim = decision.seats + gang.spares
+            draft.evict(gang)
+            draft.claim(gang, claim, draft.state.charge_for(gang.demand.task, claim))
+            yield decision
 
 
 def growable(draft: Draft) -> list[Gang]:

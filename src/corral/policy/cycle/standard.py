@@ -7,7 +7,6 @@ A policy of the catalogue is a choice of parts; the cycle is the same for all of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from msgspec.structs import replace
 
@@ -24,15 +23,18 @@ from corral.policy.backfill.patience import Patience
 from corral.policy.backfill.pools import Pool, Pools
 from corral.policy.backfill.timetable import DurableReservations, is_countable
 from corral.policy.cycle.closures import Closures
-from corral.policy.cycle.elastic import Most, drained, grow, growable, repair
+from corral.policy.cycle.elastic import drained, grown, repair
 from corral.policy.cycle.parts import Parts, known_full, nothing_can_change
+from corral.policy.cycle.precedence import Precedence
+from corral.policy.cycle.start_seats import StartSeats
 from corral.policy.cycle.walk import Walk
-from corral.policy.placement.seating import FREE, Bounds, Cut, Seating, find_seats, spread_of
+from corral.policy.placement.seating import FREE, Bounds, spread_of
 from corral.policy.preemption.preemptor import Preemption, Preemptor
 from corral.policy.preemption.yielding import next_beat_ms
 from corral.policy.quota.allowance import Allowances
 from corral.policy.quota.limits import Limits, least_charge
 
+AGAIN_MAX = 2  # so often a plan gives turns again to gangs that may have room since others were preempted
 PASSED_OVER_MAX = 64  # gangs that one plan passes over one by one, where their graces may differ
 
 
@@ -92,7 +94,10 @@ class Cycle:
         # where the order does not change by itself, a gang with a reservation is first anyway
         self.remembers = not self.keeps and not parts.order.looks_inside
         self.heads = Heads(self.draft, self.state.reservations if self.remembers else ())
+        self.precedence = Precedence(self.draft, self.patience, self.heads, self.closures, parts.order.owners_first)
+        self.seats = StartSeats(self.draft, self.allowances, self.limits, self.room, parts.scorer)
         self.out_of_turn = False
+        self._is_changed = False  # gangs were preempted, or reservations moved, since the first turn of a pass
         self.is_unforeseen = False  # no reservation was found for the last gang
         self._in_vain: dict[tuple[Demand, Bounds], Verdict] = {}  # what does not fit, and will not in this plan
         #: what does not fit unless others are preempted for it
@@ -147,30 +152,46 @@ class Cycle:
     # ---- 4. waiting gangs --------------------------------------------------------------------------------------
 
     def serve(self) -> None:
-        walk = Walk(self.draft, self.parts.order, self.room, self.closures, self.pools)
         self.closures.close_demands(self.full & self.state.backlog.demands.keys(), NoSeats.NONE_FREE)
-        for first in self.takeovers.beneficiaries():
-            self._take_turn(walk, first)
-            self.draft.keep()
-        while not self._is_stuck() and not self.takeovers.found and (gang := walk.next()) is not None:
-            if self._is_held_back(walk, gang):
-                continue
-            overdue = self.patience.before(walk, self.closures, gang)
-            self.out_of_turn = overdue is not None
-            chosen = overdue or self.heads.before(walk, gang) or gang
-            self._take_turn(walk, chosen)
-            if self.heads.is_one(chosen) and not walk.is_open(chosen):
-                self.closures.promote()  # owners may have been held back for it
-            if overdue is not None and self._is_dealt_with(overdue):
-                self.patience.is_over(overdue)
-            self.draft.keep()
+        self._serve_in_order(self.takeovers.beneficiaries())
+        for _ in range(AGAIN_MAX):
+            if self._is_room_left():
+                self._start_again()
+                self._serve_in_order(())
         if self._is_stuck():
             self.closures.close_rest(Behind(next(iter(self.blocked.values()))[0]))
 
-    def _is_held_back(self, walk: Walk, gang: Gang) -> bool:
-        """Whether an owner has no turn yet, because a reserved start of its queue, by a borrower, comes before it."""
-        is_behind = self.parts.order.owners_first and self.heads.holds_back(walk, gang)
-        return is_behind and self.closures.demote(gang, self.snapshot.expected_ms(gang))
+    def _serve_in_order(self, first: Sequence[Gang]) -> None:
+        """Give turns to all, to these first."""
+        walk = Walk(self.draft, self.parts.order, self.room, self.closures, self.pools)
+        for each in first:
+            self._take_turn(walk, each)
+            self.draft.keep()
+        while not self._is_stuck() and not self.takeovers.found and (gang := walk.next()) is not None:
+            turn = self.precedence.turn_of(walk, gang)
+            if turn is None:
+                continue
+            chosen, self.out_of_turn = turn
+            self._take_turn(walk, chosen)
+            if self.heads.is_one(chosen) and not walk.is_open(chosen):
+                self.closures.promote()  # owners may have been held back for it
+            if self.out_of_turn and self._is_dealt_with(chosen):
+                self.patience.is_over(chosen)
+            self.draft.keep()
+
+    def _is_room_left(self) -> bool:
+        """Whether gangs were preempted, or reservations moved, after some gangs had their turns, and what is left over
+        may be enough for one of these."""
+        is_new, self._is_changed = self._is_changed and not self.keeps and not self.takeovers.found, False
+        return is_new and any(self.room.could_take(self.state.backlog.classes).values())
+
+    def _start_again(self) -> None:
+        """All that have no seats yet have another turn, in order. Reservations stay."""
+        self.closures.forget()
+        self.room.forget()
+        self._in_vain.clear()
+        self._no_seats.clear()
+        self.precedence.forget()
 
     def _take_turn(self, walk: Walk, gang: Gang) -> None:
         rights, reserved = self.heads.rights_of(gang, self.out_of_turn), len(self.calendar.reservations)
@@ -214,12 +235,12 @@ class Cycle:
                 self.limits.keep_within(first)
         part = self.limits.in_the_way_of(gang, least_charge(self.draft, gang))
         if part is not None:  # gangs that end before the part is needed may still pass
-            from_ms = min(self.snapshot.expected_ms(gang), part.at_ms - self.now_ms)
+            within_ms, expected = part.at_ms - self.now_ms, self.snapshot.expected_ms(gang)
             self.heads.kept_from(gang, part)
             if not part.is_guarantee:
-                self.closures.close_for_part(gang, part, from_ms)
+                self.closures.close_for_part(gang, part, within_ms)
                 return
-            if self.closures.demote(gang, from_ms):  # as a borrower it may still have what is free
+            if self.closures.demote(gang, min(expected, within_ms)):  # as a borrower it may still have what is free
                 return
         exempt = self._exempt(gang) if part is None else []
         bounds = self.calendar.bounds(gang, exempt)
@@ -232,9 +253,13 @@ class Cycle:
 
     def _served(self, walk: Walk, gang: Gang, exempt: list[str]) -> None:
         walk.served(gang)
+        if self._has_reservation(gang):  # since an earlier turn
+            self.calendar.release(gang.id)
+            self.blocked[self.pools.of(gang.demand)].remove(gang.id)
         decision = self.decisions[-1] if exempt and self.decisions else None
         if isinstance(decision, Place | MakeRoom) and decision.gang == gang.id:
             for name in self.heads.overrun(gang, decision.seats, exempt, self.calendar.reservations):
+                self._is_changed = True  # what was kept for it may be free for others
                 self.calendar.release(name)
                 self._reserve(self.state.gangs[name], is_barred=True)
         if self.limits.let_go(gang):
@@ -283,7 +308,11 @@ class Cycle:
         return self.draft.queues.is_entitled(gang.queue, ROOT, least_charge(self.draft, gang), self.now_ms)
 
     def _exempt(self, gang: Gang) -> list[str]:
-        return self.heads.unbound(gang, self.calendar.reservations)
+        own = [gang.id] if self._has_reservation(gang) else []
+        return own + self.heads.unbound(gang, self.calendar.reservations)
+
+    def _has_reservation(self, gang: Gang) -> bool:
+        return not self.keeps and any(each.gang == gang.id for each in self.calendar.reservations)
 
     def _place(self, gang: Gang, bounds: Bounds, exempt: list[str]) -> Verdict | None:
         """Place a gang where nothing is reserved for others, or where their reservations can move to other GPUs. Why
@@ -291,9 +320,9 @@ class Cycle:
         known = self._no_seats.get((gang.demand, bounds))
         if known is not None:
             return known
-        seating, verdict = self._find(gang, bounds)
+        seating, verdict = self.seats.find(gang, bounds)
         if seating is None and bounds is not FREE:
-            seating, verdict = self._find(gang, FREE)
+            seating, verdict = self.seats.find(gang, FREE)
             if seating is not None and not self.calendar.make_way(gang, seating.everything, exempt):
                 seating, verdict = None, NoSeats.ALL_RESERVED
         if seating is None:
@@ -309,39 +338,12 @@ class Cycle:
         self.decisions.append(Place(gang.id, gang.attempt + 1, seating.seats, seating.spares, spread, until))
         return None
 
-    def _find(self, gang: Gang, bounds: Bounds) -> tuple[Seating | None, Verdict]:
-        """Seats for the largest size that its queue may have and that fits; and why not, if there are none."""
-        demand, widest = gang.demand, 0
-        if self.now_ms < self._content_ms(gang):
-            widest = self.state.topology.level_index(demand.prefer) or 0
-        verdict: Verdict = NoSeats.NONE_CLOSE if widest else NoSeats.NONE_FREE
-        short: Shortfall | None = None
-        for size in demand.sizes():
-            if size == demand.smallest or self._may_have(gang, size):
-                found, short = self.allowances.find(gang, size, partial(self._seats, gang, size, bounds, widest))
-                if found is not None:
-                    return found, verdict
-        return None, short or verdict
-
-    def _may_have(self, gang: Gang, size: int) -> bool:
-        charge = self.state.topology.least_charge(gang.demand, size)
-        if self.limits.in_the_way_of(gang, charge) is not None or self.allowances.shortfall(gang, size) is not None:
-            return False
-        # beyond its guarantee it would be reclaimed at once by a queue that waits for its own
-        waiting = [queue for queue in self.state.backlog.queues if queue != gang.queue]
-        return not self.limits.is_beyond(gang, charge) or not any(map(self.room.is_owed, waiting))
-
-    def _seats(
-        self, gang: Gang, size: int, bounds: Bounds, widest: int, demand: Demand, cut: Cut | None
-    ) -> Seating | None:
-        avoid = self.snapshot.avoid(gang)
-        return find_seats(self.draft.capacity, demand, size, avoid, bounds, self.parts.scorer, widest, cut)
-
     def _make_room(self, walk: Walk, gang: Gang, bounds: Bounds) -> bool:
         if self.parts.preemption is None:
             return False
         size, rather = gang.demand.smallest, self.allowances.narrowed(gang)
-        decision, later_ms = self.room.make(gang, size, bounds, rather), 0
+        widest = self.seats.widest(gang)
+        decision, later_ms = self.room.make(gang, size, bounds, rather, widest), 0
         while decision is not None and self.calendar.reservations:  # it starts when all victims have left, and not now
             vacant_ms = self.room.vacant_ms(decision) - self.now_ms
             if vacant_ms <= later_ms:
@@ -351,7 +353,7 @@ class Cycle:
             number = self.state.topology.number
             if not any(seat.gpus & later.barred.get(number[seat.node], 0) for seat in decision.seats):
                 break
-            decision = self.room.make(gang, size, later, rather)  # its victims may need longer
+            decision = self.room.make(gang, size, later, rather, widest)  # its victims may need longer
         if decision is None or self._takes_part(gang, decision):
             return False
         if self.takeovers.look(decision):  # the plan will be made again
@@ -371,6 +373,7 @@ class Cycle:
             decision = replace(decision, out_of_turn_until_ms=self.patience.rests_until_ms(gang, dict(charge)))
         self.decisions.append(decision)
         if decision.victims:
+            self._is_changed = True
             victims = [self.state.gangs[victim.gang] for victim in decision.victims]
             self.room.made(victims)
             self.closures.reopen([victim.queue for victim in victims])
@@ -386,7 +389,7 @@ class Cycle:
     def _block(self, gang: Gang, pool: Pool, bounds: Bounds, exempt: list[str], verdict: Verdict) -> None:
         """The gang cannot start now. Reserve a start if it is near enough to the head; close what cannot pass it."""
         demand, closures = gang.demand, self.closures
-        if self.patience.has_had_its_turn(gang):
+        if self.patience.has_had_its_turn(gang) or self._has_reservation(gang):
             closures.skip(gang, verdict)
             return
         count, depth = self._blocked_in(pool), self.parts.backfill.depth
@@ -404,18 +407,22 @@ class Cycle:
         if self.snapshot.too_short(gang):
             self._pass_over(gang, verdict)  # a gang behind it may checkpoint, and need the nodes for less time
             return
-        is_choosy = self.snapshot.is_choosy(gang) or self.allowances.depends_on_gpus(gang)
-        if is_choosy or self.now_ms < self._content_ms(gang):
-            closures.close_entry(gang, verdict)  # others that want the same may take what this gang does not
+        depends_on_gpus = self.allowances.depends_on_gpus(gang)
+        if isinstance(verdict, Shortfall) and not depends_on_gpus:
+            closures.close_for_quota(gang, verdict, 0)  # others that want the same may be allowed to start
             return
-        if not (may_fit := could_take(self.draft.capacity, demand, demand.smallest)):
-            self.full.add(demand)  # else its queue may be the reason, or the topology
+        may_fit = could_take(self.draft.capacity, demand, demand.smallest)
         # where only reservations are in the way, gangs that end before they begin may still pass
         is_barred = bounds is not FREE and (may_fit or self._could_ask(gang))
         from_ms = self.calendar.barred_from_ms(gang, exempt) if is_barred else 0
         if from_ms > self.snapshot.expected_ms(gang):
             self._pass_over(gang, verdict)
             return
+        if depends_on_gpus or self.snapshot.is_choosy(gang) or self.seats.is_hoping(gang):
+            closures.close_entry(gang, verdict)  # others that want the same may take what this gang does not
+            return
+        if not may_fit:
+            self.full.add(demand)  # else its queue may be the reason, or the topology
         closures.close(gang, verdict, from_ms)
         self._give_up(gang, bounds if is_barred else FREE, verdict)
 
@@ -440,9 +447,11 @@ class Cycle:
         if self.is_unforeseen and not could_take(self.snapshot.emptied, demand, demand.smallest):
             return False
         allowed = self.limits.allowed_from(gang, is_barred, self.calendar.reservations)
-        reserved = self.calendar.reserve(gang, may_have, demand.smallest, self._content_ms(gang), allowed)
+        reserved = self.calendar.reserve(gang, may_have, demand.smallest, self.seats.content_ms(gang), allowed)
         if reserved is not None:
             self.limits.keep_from(gang, reserved.at_ms)
+            if self.parts.order.owners_first:
+                self.limits.keep_within(gang)
         self.is_unforeseen = reserved is None and not self.keeps
         return not self.is_unforeseen
 
@@ -462,10 +471,6 @@ class Cycle:
         self._in_vain[gang.demand, bounds] = verdict
         self.closures.close_everywhere(gang.demand, verdict, last_ms - self.now_ms + 1 if last_ms >= 0 else 0)
 
-    def _content_ms(self, gang: Gang) -> int:
-        """Until when a gang prefers to wait for seats that are closer together."""
-        return gang.waiting_since_ms + gang.demand.prefer_wait_ms if gang.demand.prefer else 0
-
     def look_again_ms(self) -> int | None:
         """When to plan again without an event: where time is shared, usage changes the order."""
         is_shared = self.parts.preemption is not None and self.state.backlog.count
@@ -474,15 +479,10 @@ class Cycle:
     # ---- 5. growth ---------------------------------------------------------------------------------------------
 
     def grow(self) -> None:
-        most: Most = {}
-        for gang in growable(self.draft):
-            bounds = self.calendar.bounds(gang, later_ms=self.snapshot.job(gang).spec.grace_ms)
-            decision = grow(self.draft, gang, bounds, partial(self._may_take, gang), most)
-            if decision is not None:
-                claim = decision.seats + gang.spares
-                self.draft.evict(gang)
-                self.draft.claim(gang, claim, self.state.charge_for(gang.demand.task, claim))
-                self.decisions.append(decision)
+        self.decisions += grown(self.draft, self._bounds_for_growth, self._may_take)
+
+    def _bounds_for_growth(self, gang: Gang) -> Bounds:
+        return self.calendar.bounds(gang, later_ms=self.snapshot.job(gang).spec.grace_ms)
 
     def _may_take(self, gang: Gang, seats: Sequence[Seat]) -> bool:
         """Whether a gang may grow by these seats: within quota, and not within a part that is kept for another gang."""

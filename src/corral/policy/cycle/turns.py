@@ -19,10 +19,12 @@ def turns(snapshot: Snapshot, parts: Parts, most: int) -> list[str]:
     walk = Walk(cycle.draft, parts.order, cycle.room, cycle.closures, cycle.pools)
     found: dict[str, None] = {}
     while len(found) < most and (gang := walk.next()) is not None:
-        overdue = cycle.patience.before(walk, cycle.closures, gang)
-        if overdue is not None:
-            cycle.patience.is_over(overdue)
-        chosen = overdue or cycle.heads.before(walk, gang) or gang
+        turn = cycle.precedence.turn_of(walk, gang)
+        if turn is None:
+            continue
+        chosen, is_overdue = turn
+        if is_overdue:
+            cycle.patience.is_over(chosen)
         found[chosen.id] = None
         cycle.closures.skip(chosen, NoSeats.NONE_FREE)
     return list(found)

@@ -41,6 +41,7 @@ class Walk:
         self._firsts = _Firsts(draft, order, closures, self._shares, self._guarantees)
         self._heads = order.heads(self._backlog, HEADS_MAX)[::-1]  # these have the first turns, if still open
         self._tournament: Tournament | None = None  # between queues, once it is needed
+        self._ahead: dict[str, Bucket] = {}  # overdue gang -> a bucket with a gang that goes before it
         #: not None: only buckets that may preempt go on; the value of ``has_given_up`` when that began
         self._narrowed: bool | None = None
 
@@ -69,6 +70,34 @@ class Walk:
         if gang.id in self._draft.served or gang.id in self._closures.gangs:
             return False
         return self._closures.is_open(self._backlog.entry(gang))
+
+    def comes_first(self, gang: Gang) -> bool:
+        """Whether a gang that may still have a turn goes before this one in any case, although this one is overdue: one
+        of a higher priority that may use the same nodes, or one that could reclaim its seats. Such a gang may be
+        hidden, by a gang within its guarantee for example."""
+        known = self._ahead.get(gang.id)  # probably still the same
+        if known is not None and self._is_ahead_in(known, gang):
+            return True
+        for bucket in self._backlog.buckets.values():
+            if self._is_ahead_in(bucket, gang):
+                self._ahead[gang.id] = bucket
+                return True
+        return False
+
+    def _is_ahead_in(self, bucket: Bucket, gang: Gang) -> bool:
+        best = self._best(bucket, EVERYBODY) if bucket.priority > gang.priority else None
+        if best is not None and self._pools.overlap(best[1].profile.demand, gang.demand):
+            return True
+        return self._has_owner(bucket, gang)
+
+    def _has_owner(self, bucket: Bucket, gang: Gang) -> bool:
+        """Whether a gang of a bucket could reclaim the seats of this gang."""
+        if not self._order.owners_first or not self._guarantees.may_owe(bucket.queue):
+            return False
+        mine, theirs = self._draft.queues.path(gang.queue), self._draft.queues.path(bucket.queue)
+        depth = sum(one == other for one, other in zip(mine, theirs, strict=False))
+        is_owner = depth < len(mine) and self._guarantees.is_within(gang.queue, depth, gang.demand)
+        return not is_owner and depth < len(theirs) and self._best(bucket, depth) is not None
 
     def open_entries(self, priority: int) -> Iterator[BacklogEntry]:
         """The entries of a priority that may still have a turn."""

@@ -72,7 +72,7 @@ class Preemptor:
         self._usable: dict[int, bool] = {}
         self._shares = Shares(draft)  # as of the last search
         self._on_claims: dict[str, tuple[Gang, tuple[Seat, ...]]] = {}  # gangs that start on their claims in this draft
-        self._bounds, self._demand = FREE, Demand(task=TaskDemand())  # of the gang that needs room
+        self._widest, self._bounds, self._demand = 0, FREE, Demand(task=TaskDemand())  # of the gang that needs room
         self.has_given_up = False  # room is searched for only for gangs of queues below their guarantee
         self._is_over, self._looked_at = False, (-1, -1)
 
@@ -88,6 +88,10 @@ class Preemptor:
         """A gang starts on the seats that it claims. Another gang may have the right to preempt it: then it does not
         start, which costs nothing. Call this before a search."""
         self._on_claims[gang.id] = gang, seats
+
+    def forget(self) -> None:
+        """Gangs that were preempted leave more than was needed: searches that had no result are made again."""
+        self._failed.clear()
 
     def may_have_rights(self, queue: str, priority: int) -> bool:
         """False if a search for gangs to preempt is certain to fail, or not tried, for this queue and priority."""
@@ -134,14 +138,17 @@ class Preemptor:
             del self._known[key]
             self._keys[key[0]].remove(key)
 
-    def make(self, gang: Gang, size: int, bounds: Bounds = FREE, rather: Demand | None = None) -> MakeRoom | None:
-        """How to make room for a gang of this size, or None. The draft is left as it was.
+    def make(
+        self, gang: Gang, size: int, bounds: Bounds = FREE, rather: Demand | None = None, widest: int = 0
+    ) -> MakeRoom | None:
+        """How to make room for a gang of this size, or None. The draft is left as it was. ``widest``: the outermost
+        level within which all its seats must be.
 
         ``rather`` is tried before the gang's own demand: it accepts only GPUs for which the queue has enough quota. On
         other GPUs the gang can start only if the victims give back the missing quota.
         """
-        has_rights = self._has_rights(gang)
-        key = self._question(gang, has_rights)
+        has_rights, self._widest = self._has_rights(gang), widest
+        key = self._question(gang, has_rights, widest)
         if key is None or (key, bounds) in self._failed:
             return None
         if not has_rights and not self._is_allowed(gang, size, ()):
@@ -198,12 +205,12 @@ class Preemptor:
         wanted = self._wanted(gang.demand)
         return not wanted or wanted < self._nobody.get(key, NEVER_MS)
 
-    def _question(self, gang: Gang, has_rights: bool) -> Question | None:
+    def _question(self, gang: Gang, has_rights: bool, widest: int = 0) -> Question | None:
         """Everything that decides whether room can be made, except where the gang may start (``bounds``). None: not
         worth a search. One reason is a search without bounds that had no result: bounds only leave less room."""
         if not has_rights and not self._state.stopping and not self._draft.leaving:
             return None
-        key: Question = (gang.demand, (*gang.profile.avoid, *self._snapshot.too_short(gang, ROOM_MS)))
+        key: Question = (gang.demand, widest, (*gang.profile.avoid, *self._snapshot.too_short(gang, ROOM_MS)))
         if has_rights:
             length = self._snapshot.expected_ms(gang) if self._draft.queues.has_budget(gang.queue) else 0
             name = gang.id if self._rights.depend_on_gang(gang) else ""
@@ -304,7 +311,7 @@ class Preemptor:
 
     def _seats(self, gang: Gang, size: int) -> Seating | None:
         avoid = self._snapshot.avoid(gang, ROOM_MS)
-        return find_seats(self._draft.capacity, self._demand, size, avoid, self._bounds)
+        return find_seats(self._draft.capacity, self._demand, size, avoid, self._bounds, widest=self._widest)
 
     def _charge(self, gang: Gang, size: int) -> dict[str, int]:
         return self._state.topology.least_charge(gang.demand, size)
@@ -419,9 +426,7 @@ class Preemptor:
         # then it stays allowed, whichever gangs leave, unless a queue does not lend what it no longer uses
         is_allowed = may_be_charged and not self._draft.queues.kept_back
         demand, avoid = self._demand, self._snapshot.avoid(gang, ROOM_MS)
-        capacity = self._draft.capacity
-        bounds = self._bounds
-        picked = None
+        capacity, bounds, picked = self._draft.capacity, self._bounds, None
         sets = [candidates]
         if not may_be_charged and len(candidates) > EXACT_MAX:  # gangs that free quota may be enough; if not, all
             helpful = self._helpful(gang, size, candidates)
@@ -434,7 +439,8 @@ class Preemptor:
         if picked is None:
             return None
         mark = capacity.mark()
-        picked = [self._least_shrunk(gang, size, candidate, picked) for candidate in picked]
+        for at, candidate in enumerate(picked):  # one after another: together they must still be enough
+            picked[at] = self._least_shrunk(gang, size, candidate, picked)
         for candidate in picked:
             candidate.leave(capacity)
         seating = self._seats(gang, size)
@@ -460,9 +466,9 @@ class Preemptor:
             mark = capacity.mark()
             for candidate in picked:
                 (less if candidate is part else candidate).leave(capacity)
-            is_enough = self._seats(gang, size) is not None
+            seating = self._seats(gang, size)
             capacity.undo(mark)
-            if is_enough and self._is_allowed(gang, size, [less if c is part else c for c in picked]):
+            if seating is not None and self._is_allowed(gang, size, [less if c is part else c for c in picked]):
                 return less
         return part
 

@@ -116,10 +116,16 @@ class Limits:
         gangs released this much (``released``)."""
         for bound, wait in self._shared_with(gang):
             at_ms = wait.delayed_ms(gang, tuple(charge.items()), self._started, released)
-            if at_ms is not None and not is_owner_before(self._draft, gang, wait.gang):
+            if at_ms is not None and not self._goes_before(gang, bound, wait.gang):
                 part = self._made[bound] = PartKept(wait.gang.id, *bound[1:], at_ms, bound[0] == GUARANTEE)
                 return part
         return None
+
+    def _goes_before(self, gang: Gang, bound: Bound, other: Gang) -> bool:
+        """Whether a gang is an owner, and the other one is not: where their queues part, or, if the cluster has too
+        little for both, against queues outside."""
+        is_outside = bound[0] == NOT_LENT and yields_to(self._draft, other, gang)
+        return is_outside or is_owner_before(self._draft, gang, other)
 
     def started(self, gang: Gang, charge: Amounts) -> None:
         """The draft has charged a gang with this."""
