@@ -24,7 +24,8 @@ class Precedence:
 
     def __init__(self, draft: Draft, patience: Patience, heads: Heads, closures: Closures, owners_first: bool) -> None:
         self._draft = draft
-        self._patience, self._heads, self._closures = patience, heads, closures
+        self._patience, self._heads = patience, heads
+        self._closures = closures
         self._owners_first = owners_first
         self._held_back: list[Gang] = []  # owners that have no turn before a reserved start of their queue
         self._aside: Turn | None = None  # has its turn after owners that were held back

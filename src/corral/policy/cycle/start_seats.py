@@ -24,9 +24,10 @@ class StartSeats:
     def __init__(
         self, draft: Draft, allowances: Allowances, limits: Limits, room: Preemptor, scorer: Scorer | None
     ) -> None:
-        self._draft, self._snapshot, self._state = draft, draft.snapshot, draft.state
-        self._allowances, self._limits, self._room = allowances, limits, room
-        self._scorer = scorer
+        self._draft, self._state = draft, draft.state
+        self._snapshot = draft.snapshot
+        self._allowances, self._limits = allowances, limits
+        self._room, self._scorer = room, scorer
 
     def find(self, gang: Gang, bounds: Bounds) -> tuple[Seating | None, Verdict]:
         """Seats for the largest size that its queue may have and that fits; and why not, if there are none."""

@@ -72,7 +72,8 @@ class Preemptor:
         self._usable: dict[int, bool] = {}
         self._shares = Shares(draft)  # as of the last search
         self._on_claims: dict[str, tuple[Gang, tuple[Seat, ...]]] = {}  # gangs that start on their claims in this draft
-        self._widest, self._bounds, self._demand = 0, FREE, Demand(task=TaskDemand())  # of the gang that needs room
+        self._widest = 0
+        self._bounds, self._demand = FREE, Demand(task=TaskDemand())  # of the gang that needs room
         self.has_given_up = False  # room is searched for only for gangs of queues below their guarantee
         self._is_over, self._looked_at = False, (-1, -1)
 
@@ -426,7 +427,7 @@ class Preemptor:
         # then it stays allowed, whichever gangs leave, unless a queue does not lend what it no longer uses
         is_allowed = may_be_charged and not self._draft.queues.kept_back
         demand, avoid = self._demand, self._snapshot.avoid(gang, ROOM_MS)
-        capacity, bounds, picked = self._draft.capacity, self._bounds, None
+        capacity, bounds = self._draft.capacity, self._bounds
         sets = [candidates]
         if not may_be_charged and len(candidates) > EXACT_MAX:  # gangs that free quota may be enough; if not, all
             helpful = self._helpful(gang, size, candidates)
