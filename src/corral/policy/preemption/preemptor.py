@@ -433,10 +433,8 @@ class Preemptor:
             helpful = self._helpful(gang, size, candidates)
             sets = [helpful, candidates] if len(helpful) < len(candidates) else sets
         ledger = Ledger(self._draft, gang.queue, self._charge(gang, size))
-        for some in sets:
-            picked = cheapest(capacity, demand, size, avoid, bounds, some, ledger, is_enough)
-            if picked is not None:
-                break
+        found = (cheapest(capacity, demand, size, avoid, bounds, some, ledger, is_enough) for some in sets)
+        picked = next(filter(None, found), None)
         if picked is None:
             return None
         mark = capacity.mark()
