@@ -69,11 +69,11 @@ class Case:
         return found
 
     def is_relied_on(self, gang: Gang) -> bool:
-        """Whether others are given what a gang leaves: a start is promised there, or a later decision claims it without
-        that anybody else leaves. What it leaves over is needed, too: without it, they would have to be elsewhere."""
-        promised = [seat for each in self.plan.reservations for seat in each.seats]
+        """Whether other gangs get what a gang gives up: a start is reserved there, or a later decision claims it
+        with no more victims. What it leaves over is needed, too: without it, they would have to be elsewhere."""
+        reserved = [seat for each in self.plan.reservations for seat in each.seats]
         rooms = [each for each in self.plan.decisions if isinstance(each, MakeRoom) and not each.victims]
-        seats = {(self.before.number[seat.node], seat.gpus) for seat in promised}
+        seats = {(self.before.number[seat.node], seat.gpus) for seat in reserved}
         seats |= {(self.before.number[seat.node], seat.gpus) for each in rooms for seat in each.seats}
         return any(n == at and (gpus & mask or not mask or not gpus) for n, gpus in seats for at, mask, _ in gang.seats)
 

@@ -205,7 +205,7 @@ class Facts:
         self.total = self._total()
         self.queues = {name: Queue(name, record) for name, record in state.queues.queues.items()}
         self._read_terms(state)
-        self.promised_ms = {name: each.at_ms for name, each in state.reservations.items()}  # by the plan before
+        self.reserved_ms = {name: each.at_ms for name, each in state.reservations.items()}  # by the plan before
         asks = {} if asks is None else asks
         self.gangs: dict[str, Gang] = {}
         for record in state.gangs.values():

@@ -90,12 +90,12 @@ def order(case: Case) -> list[Violation]:
 
 
 def _was_barred(case: Case, gang: Gang, at: int) -> bool:
-    """Whether a start that was promised before stood in the way of a gang, and was moved, which the plan records, only
+    """Whether a start that was reserved before was in the way of a gang, and was moved, which the plan records, only
     by this decision or a later one."""
     served = {decision.gang: n for n, (decision, _) in enumerate(case.moments)}
     until = case.now_ms + gang.ask.hold_ms
     return any(
-        each.gang != gang.id and served.get(each.by, -1) >= at and case.before.promised_ms.get(each.gang, until) < until
+        each.gang != gang.id and served.get(each.by, -1) >= at and case.before.reserved_ms.get(each.gang, until) < until
         for each in case.plan.moved
     )
 
@@ -187,7 +187,7 @@ def is_sent_first(case: Case, board: Board, gang: Gang, starter: Gang) -> bool:
 
 
 def _is_reserved_before(case: Case, gang: Gang, other: Gang) -> bool:
-    """Whether another gang goes first because it was promised a start (docs/decisions/0024)."""
+    """Whether another gang goes first because it has a reservation (docs/decisions/0024)."""
     return other.id in case.reserved and gang.id not in case.reserved and other.priority >= gang.priority
 
 

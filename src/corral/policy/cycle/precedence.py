@@ -1,6 +1,6 @@
 """Who has the turn of the next gang in order: an overdue gang, one with a reservation, an owner before these, or it.
 
-An owner is held back while a reserved start of its queue, by a borrower, comes before it. But nobody else goes before
+An owner is held back while a reserved start of its queue, by a borrower, comes before it. But no other gang goes before
 an owner that could reclaim the seats: then the owner has its turn first. Knows the rules of going first, each from its
 own module; does not know placement or quota.
 """
