@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,11 @@ def test_export(corral, tmp_path: Path):
     head = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
     assert head["trained"] == {"dtype": "U8", "shape": [128], "data_offsets": [128, 256]}
     assert corral("export", "job-7", str(target), "--only", "none").code == 2
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)  # as /dev/null would be
+    refused = corral("export", "job-7", str(pipe))
+    assert (refused.code, pipe.is_fifo()) == (2, True)
+    assert "cannot be written: is no file" in refused.err
 
 
 def test_what_is_not_there(corral):

@@ -61,3 +61,13 @@ def test_a_file_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     write_file("file", b"x")
     assert Path("file").read_bytes() == b"x"
+
+
+def test_a_device_or_a_pipe_is_never_replaced(tmp_path: Path) -> None:
+    """As root, /dev/null would become a file for everybody."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(FileExistsError, match="is a device or a pipe"):
+        write_file(pipe, b"content")
+    assert pipe.is_fifo()
+    assert os.listdir(tmp_path) == ["pipe"]

@@ -251,7 +251,9 @@ def _product(sizes: tuple[int, ...]) -> int:
 
 
 def _write_whole(path: str, write: Callable[[BinaryIO], None]) -> None:
-    """The file has all of it, or does not exist."""
+    """The file has all of it, or does not exist. A device or a pipe, such as /dev/null, is not replaced: OSError."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise FileExistsError(17, "is no file", path)
     beside = f"{path}.{os.getpid()}.new"
     try:
         with open(beside, "wb") as file:

@@ -6,6 +6,7 @@ Knows the file system and nothing about the content. A file is private to its ow
 from __future__ import annotations
 
 import os
+import stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class Replacement:
     def __init__(self, path: AnyPath, mode: int = 0o600, *, durable: bool = True) -> None:
         self._path = os.fspath(path)
         self._durable = durable
+        refuse_special(self._path)
         self._folder, name = os.path.split(self._path)
         unique = f".{name}.{os.getpid()}.{os.urandom(4).hex()}.new"  # several may replace the file at the same time
         self._beside = os.path.join(self._folder, unique)
@@ -54,6 +56,16 @@ class Replacement:
                 os.unlink(self._beside)
         if is_replaced and self._durable:
             sync(self._folder or ".")
+
+
+def refuse_special(path: str) -> None:
+    """A device or a pipe, such as /dev/null, is not replaced by a file: as root that would harm everybody. OSError."""
+    try:
+        mode = os.lstat(path).st_mode
+    except OSError:
+        return
+    if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode)):
+        raise FileExistsError(17, "is a device or a pipe, and no file", path)
 
 
 def write_file(path: AnyPath, content: bytes, mode: int = 0o600, *, durable: bool = True) -> None:

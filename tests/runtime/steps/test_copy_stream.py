@@ -44,6 +44,35 @@ def test_a_file_gets_the_new_name_or_goes_into_the_folder(tmp_path: Path) -> Non
     assert (tmp_path / "b").read_text() == (tmp_path / "folder" / "a").read_text() == "content"
 
 
+@pytest.mark.parametrize("is_named_by_a_link", [False, True])
+def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path, is_named_by_a_link: bool) -> None:
+    """Also /dev/null, which root could replace by a file, for everybody on the machine."""
+    (tmp_path / "a").write_text("content")
+    pipe = target = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    if is_named_by_a_link:
+        target = tmp_path / "link"
+        target.symlink_to(pipe)
+    end = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        copied(tmp_path / "a", target)
+        assert os.read(end, 100) == b"content"
+    finally:
+        os.close(end)
+    assert pipe.is_fifo()
+    assert target.is_symlink() == is_named_by_a_link
+
+
+def test_a_pipe_in_a_folder_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "pipe").write_text("content")
+    (tmp_path / "target" / "source").mkdir(parents=True)
+    os.mkfifo(tmp_path / "target" / "source" / "pipe")
+    with pytest.raises(FileExistsError):
+        copied(tmp_path / "source", tmp_path / "target")
+    assert (tmp_path / "target" / "source" / "pipe").is_fifo()
+
+
 def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", size: int = 0) -> tarfile.TarInfo:
     found = tarfile.TarInfo(name)
     found.type, found.linkname = kind, link

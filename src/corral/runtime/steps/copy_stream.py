@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import stat
 import tarfile
 
 TYPE_CHECKING = False
@@ -137,6 +138,14 @@ def _make_folder(path: str) -> None:
 
 def _write_file(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
     """Beside its place first, so that the name never leads to a part of the file."""
+    content = archive.extractfile(member)
+    assert content is not None
+    if _is_special(path):  # /dev/null, /dev/stdout, a pipe: written to, and never replaced by a file
+        if member.name != "top":
+            raise FileExistsError(17, "exists, and is no file", path)
+        with open(os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOCTTY), "wb") as sink:
+            shutil.copyfileobj(content, sink, _PIECE)
+        return
     folder = os.path.dirname(path)
     room = shutil.disk_usage(folder).free - _RESERVED
     if member.size > room:
@@ -144,8 +153,6 @@ def _write_file(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) ->
     if os.path.isdir(path) and not os.path.islink(path):
         raise IsADirectoryError(21, "is a folder", path)
     part = f"{path}.{os.getpid()}.part"
-    content = archive.extractfile(member)
-    assert content is not None
     fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(fd, "wb") as file:
@@ -156,6 +163,15 @@ def _write_file(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) ->
     except BaseException:
         os.unlink(part)
         raise
+
+
+def _is_special(path: str) -> bool:
+    """Something that is neither a file nor a folder, or a link to that."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def _make_link(top: str, member: tarfile.TarInfo, path: str) -> None:
