@@ -47,10 +47,10 @@ def test_a_first_start_as_root_says_what_to_set(
         administrator_account=administrator,
         accounts=AccountRules(default=default),
     )
-    up._note_missing_accounts(options, False)
+    up._note_first_start(options, False)
     told = capsys.readouterr().err
     assert said in told
     assert bool(told) == bool(said)
     (tmp_path / "journal.db").touch()
-    up._note_missing_accounts(options, False)
+    up._note_first_start(options, False)
     assert capsys.readouterr().err == "", "once is enough"

@@ -103,7 +103,3 @@ def test_an_account_that_is_not_here_is_pointed_out(corral: Type) -> None:
 def test_a_store_that_is_not_there_is_named_as_such(corral: Type) -> None:
     assert "there is no directory nosuchfolder" in corral("checkpoint", "show", "nosuchfolder", "job-1").err
     assert "there is no run 'job-1' in '.'" in corral("checkpoint", "show", ".", "job-1").err
-
-
-def test_attach_is_answered_by_its_meaning(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "did you mean: corral logs -f\n" in typed(capsys, "attach", "1").err

@@ -22,11 +22,16 @@ def seen(live: Live, waiting: list[str]) -> dict[str, Any]:
     usage = live.ask("GET", "/v1/usage")
     return {
         "jobs": jobs,
-        "in full": [live.job(job["id"]) for job in jobs],
+        "in full": [_still(live.job(job["id"])) for job in jobs],
         "why": [[gang["reasons"] for gang in live.ask("GET", f"/v1/jobs/{id}/why")["gangs"]] for id in waiting],
         "queues": [{name: queue[name] for name in queue if not name.endswith("gpu_ms")} for queue in queues],
         "usage": [(line["queue"], line["user"], line["day"], line["jobs"]) for line in usage["lines"]],
     }
+
+
+def _still(job: dict[str, Any]) -> dict[str, Any]:
+    """Without the GPU time of attempts that run, which grows meanwhile."""
+    return job | {"history": [{k: v for k, v in each.items() if k != "gpu_ms"} for each in job["history"]]}
 
 
 def used_gpu_ms(live: Live) -> int:

@@ -790,9 +790,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "reservation_lost_with_shares",
-        f"{POLICY}/cycle/standard.py",
-        "overdue or self.heads.before(walk, gang) or gang",
-        "overdue or gang",
+        f"{POLICY}/cycle/precedence.py",
+        "return self._heads.before(walk, gang) or gang, False",
+        "return gang, False",
         "A queue with a smaller share takes what is kept for a large gang, again and again.",
         (f"{RUNS}test_large_gangs_of_a_nested_queue_have_their_share",),
     ),
@@ -834,8 +834,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "growth_onto_reservations",
         f"{POLICY}/cycle/standard.py",
-        "bounds = self.calendar.bounds(gang, later_ms=self.snapshot.job(gang).spec.grace_ms)",
-        "bounds = FREE",
+        "return self.calendar.bounds(gang, later_ms=self.snapshot.job(gang).spec.grace_ms)",
+        "return FREE",
         "An elastic gang grows onto GPUs that are reserved for another.",
         ("tests/policy/test_elastic.py::test_an_elastic_gang_does_not_grow_onto_what_is_promised_to_somebody",),
     ),

@@ -58,7 +58,7 @@ MEANT = {
     "start": "up", "serve": "up", "server": "up", "shutdown": "down", "reason": "why", "explain": "why",
     "suspend": "hold", "pause": "hold", "resume": "release", "unhold": "release", "restart": "requeue",
     "retry": "requeue", "nice": "priority", "users": "user", "sacctmgr": "user", "sreport": "usage",
-    "attach": "logs -f", "sattach": "logs -f", "ssh": "shell", "bash": "shell", "watch": "top", "nvidia-smi": "top",
+    "sattach": "attach", "ssh": "shell", "bash": "shell", "watch": "top", "nvidia-smi": "top",
     "job": "ps", "init": "up", "quota": "queue",
     "simulate": "sim", "check": "doctor", "auth": "login", "help": "--help",
 }  # fmt: skip

@@ -110,16 +110,22 @@ def up(**given: Any) -> int:
         )
     options = _options(config, folder, given)
     remember_folder(folder)
-    if not options.database and not (options.data / "journal.db").exists():
-        _note_other_credentials(options)
-        _note_missing_accounts(options, given["cluster"] or given["kubernetes"])
+    is_cluster = given["cluster"] or given["kubernetes"]
     if given["detach"]:
         from corral.cli.serve.detached import start_detached
 
+        _note_first_start(options, is_cluster)
         return start_detached(folder, _again(given, folder), given["timeout"] / 1000)
     backend = _backend(given, Path(given["tasks"]).absolute() if given["tasks"] else folder, config)
     _check_free(options.host, options.port)
+    _note_first_start(options, is_cluster)
     return _serve(options, backend, folder)
+
+
+def _note_first_start(options: Options, is_cluster: bool) -> None:
+    if not options.database and not (options.data / "journal.db").exists():
+        _note_other_credentials(options)
+        _note_missing_accounts(options, is_cluster)
 
 
 def _note_other_credentials(options: Options) -> None:
