@@ -794,7 +794,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "return self._heads.before(walk, gang) or gang, False",
         "return gang, False",
         "A queue with a smaller share takes what is kept for a large gang, again and again.",
-        (f"{RUNS}test_large_gangs_of_a_nested_queue_have_their_share",),
+        ("tests/policy/test_reserved_starts.py::test_a_queue_with_a_smaller_share_does_not_take_what_is_kept",),
     ),
     Mutant(
         "reservation_beyond_what_is_lent",
