@@ -8,7 +8,6 @@ import pytest
 
 from corral.controller.held_seats import (
     GATE,
-    SEAT,
     BadJob,
     admit_patch,
     free_seats,
@@ -16,6 +15,7 @@ from corral.controller.held_seats import (
     quantity_milli,
     seat_patch,
 )
+from corral.kubernetes.held_pods import SEAT
 from corral.wire.api.jobs import SeatView
 from corral.wire.job.parse import parse_job
 from tests.controller.controller_site import suspended_job

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import signal
 
-from corral.controller.held_seats import HELD_BY, JOB, REASON, SEAT, STATE
+from corral.controller.held_seats import JOB, REASON, STATE
+from corral.kubernetes.held_pods import HELD_BY, SEAT
 from tests.controller.controller_site import ControllerSite, suspended_job
 
 

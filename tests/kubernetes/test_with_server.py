@@ -5,14 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 
-from tests.e2e.live import Live
 from tests.kubernetes.control_plane import ControlPlane
-from tests.kubernetes.pods import pods_namespace, settings_for
+from tests.kubernetes.pod_server import PodServer
+from tests.kubernetes.pods import pods_namespace
 from tests.runtime.reports import until
 
 #: Counts steps until the file exists; stops at the step that all ranks agree on.
@@ -32,25 +30,6 @@ while not Path(os.environ["ENOUGH"]).exists():
         print("saved", step, flush=True)
         raise SystemExit(85)
 """
-
-
-class PodServer(Live):
-    def __init__(self, plane: ControlPlane, namespace: str, folder: Path) -> None:
-        super().__init__(folder / "data")
-        self.plane, self.namespace = plane, namespace
-        self.settings = settings_for(plane, namespace, folder)
-        (folder / "pods.json").write_bytes(msgspec.json.encode(self.settings))
-        self.more = ["--pods", str(folder / "pods.json")]
-
-    def pods(self) -> list[Any]:
-        found: list[Any] = self.plane.json("GET", f"/api/v1/namespaces/{self.namespace}/pods")["items"]
-        return found
-
-    def of_gangs(self, kind: str) -> list[str]:
-        items = self.plane.json("GET", f"/api/v1/namespaces/{self.namespace}/{kind}")["items"]
-        return [
-            each["metadata"]["name"] for each in items if "corral.dev/attempt" in each["metadata"].get("labels", {})
-        ]
 
 
 @pytest.fixture

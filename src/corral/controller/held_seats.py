@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
+from corral.kubernetes.held_pods import HELD_BY, PLACEHOLDER, SEAT
+from corral.kubernetes.pod_names import ATTEMPT
 from corral.wire.api.jobs import SeatView
 
 LABEL = "corral.dev/queue"
@@ -22,13 +24,7 @@ JOB = "corral.dev/job"
 STATE = "corral.dev/state"
 REASON = "corral.dev/reason"
 SUBMITTED = "corral.dev/submitted"
-#: On pods, and on the template that they are made from.
-HELD_BY = "corral.dev/held-by"
-ATTEMPT = "corral.dev/attempt"
-SEAT = "corral.dev/seat"
-GATE = "corral.dev/seat"
-#: Set for the program that holds the seats: a backend that creates pods gives it no GPUs.
-PLACEHOLDER = "CORRAL_PLACEHOLDER"
+GATE = SEAT  # a pod waits at it for its seat
 GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")
 #: Keys of a job file that an annotation of the Job may set.
 OPTION_KEYS = ("name", "priority", "within", "prefer", "spread", "time_limit", "estimate", "min_runtime", "preemptible",

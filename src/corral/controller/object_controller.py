@@ -19,11 +19,12 @@ from msgspec import Struct
 from corral.client.errors import ClientError, NotFound, Problem, Unreachable
 from corral.controller.corral_jobs import CorralJobs
 from corral.controller.definition import KIND, KIND_PATH
-from corral.controller.held_seats import HELD_BY, LABEL
+from corral.controller.held_seats import LABEL
 from corral.controller.namespace_queues import AllowedQueues, allowed_queues
 from corral.controller.submissions import KIND_LABEL, OBJECT, UID, Submissions, SubmittingClient
 from corral.controller.suspended_jobs import JOBS, PODS, SuspendedJobs
 from corral.kubernetes.cluster_api import ApiRefused, ApiUnreachable, ClusterApi, Document, Stopped, object_path
+from corral.kubernetes.held_pods import HELD_BY
 from corral.kubernetes.list_watch import ListWatch
 from corral.wire.api.jobs import JobSummary
 

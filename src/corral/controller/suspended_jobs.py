@@ -12,8 +12,6 @@ from typing import Any
 from corral.client.errors import Problem
 from corral.controller.corral_jobs import what_is_wrong
 from corral.controller.held_seats import (
-    ATTEMPT,
-    HELD_BY,
     JOB,
     LABEL,
     PATH,
@@ -31,6 +29,8 @@ from corral.controller.held_seats import (
 from corral.controller.namespace_queues import AllowedQueues, QueueRefused
 from corral.controller.submissions import UID, ObjectOrigin, Submissions, digest
 from corral.kubernetes.cluster_api import JSON_PATCH, ApiRefused, ClusterApi, object_path
+from corral.kubernetes.held_pods import HELD_BY
+from corral.kubernetes.pod_names import ATTEMPT
 from corral.wire.api.jobs import GangView, JobSummary, JobView
 from corral.wire.api.words import JobState
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from corral.core.cluster.topology import NodeSpec
 from corral.core.model import Health
 from corral.kubernetes.cluster_api import Document
+from corral.kubernetes.held_pods import HeldSeat, OtherPod, beyond_seats, seat_of
 from corral.kubernetes.node_inventory import (
     Condition,
     PodRequest,
@@ -24,7 +25,7 @@ from corral.kubernetes.node_inventory import (
     quota_gpus,
     request_of_pod,
 )
-from corral.runtime.base import HealthReport, NodePhase, NodeReport, Report
+from corral.runtime.base import HealthReport, NodePhase, NodeReport, Report, TaskKey
 from corral.wire.pods.pod_settings import PodSettings
 
 _AGAIN_S = 10.0  # conditions are repeated: a node may not have been admitted when they were reported first
@@ -59,7 +60,8 @@ class NodeKeeper:
         self.nodes: dict[str, Document] = {}
         self.quotas: dict[str, Document] = {}
         self.slices: dict[str, Document] = {}
-        self.others: dict[str, tuple[str, str, PodRequest]] = {}  # uid -> node, namespace, what it has
+        self.others: dict[str, OtherPod] = {}  # by uid
+        self.seats: Mapping[TaskKey, HeldSeat] = {}  # that live placeholders hold for some of those
         self._reported: dict[str, NodeSpec] = {}
         self._conditions: dict[tuple[str, int | None], Condition] = {}
         self._gone: set[str] = set()
@@ -76,13 +78,14 @@ class NodeKeeper:
         self._is_dirty = True
 
     def note_other(self, pod: Document) -> None:
-        """A pod that is not Corral's: what it requests is taken while it has not ended."""
+        """A pod that is not Corral's: what it requests is taken while it has not ended, beyond what is held for it."""
         meta, node = pod["metadata"], (pod.get("spec") or {}).get("nodeName")
         uid = str(meta["uid"])
         if not node or (pod.get("status") or {}).get("phase") in ("Failed", "Succeeded"):
             self.forget_other(uid)
             return
-        entry = (str(node), str(meta.get("namespace")), request_of_pod(pod, self._settings.gpu_resource))
+        request = request_of_pod(pod, self._settings.gpu_resource)
+        entry = OtherPod(str(node), str(meta.get("namespace")), request, seat_of(pod))
         if self.others.get(uid) != entry:
             self.others[uid] = entry
             self._is_dirty = True
@@ -161,13 +164,16 @@ class NodeKeeper:
 
     def _specs(self) -> dict[str, NodeSpec]:
         others: dict[str, list[PodRequest]] = {}
-        for node, _, request in list(self.others.values()):
-            others.setdefault(node, []).append(request)
+        for pod in self._beyond_seats():
+            others.setdefault(pod.node, []).append(pod.request)
         slices = list(self.slices.values())
         return {
             name: node_spec(node, others.get(name, ()), self._settings, slices)
             for name, node in list(self.nodes.items())
         }
+
+    def _beyond_seats(self) -> list[OtherPod]:
+        return list(beyond_seats(list(self.others.values()), self.seats))
 
     def _now(
         self, specs: Mapping[str, NodeSpec], held: Mapping[str, tuple[set[str], bool]]
@@ -176,8 +182,8 @@ class NodeKeeper:
         for name, node in list(self.nodes.items()):
             found[name, None] = node_condition(node, self._settings)
         taken: dict[str, int] = {}
-        for node_name, _, request in list(self.others.values()):
-            taken[node_name] = taken.get(node_name, 0) + request.gpus
+        for pod in self._beyond_seats():
+            taken[pod.node] = taken.get(pod.node, 0) + pod.request.gpus
         ours = {
             name: [slot for slot, gpu in enumerate(spec.gpus) if gpu.uuid in held.get(name, (set(), True))[0]]
             for name, spec in specs.items()
@@ -191,7 +197,7 @@ class NodeKeeper:
         if limit is None:
             return None
         namespaces = {str(quota["metadata"].get("namespace")) for quota in list(self.quotas.values())}
-        used = sum(request.gpus for _, namespace, request in list(self.others.values()) if namespace in namespaces)
+        used = sum(pod.request.gpus for pod in self._beyond_seats() if pod.namespace in namespaces)
         return max(limit[0] - used, 0), limit[1]
 
     def _changes(self, now: Mapping[tuple[str, int | None], Condition], is_repeat: bool) -> list[Report]:

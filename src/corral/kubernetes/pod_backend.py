@@ -42,6 +42,7 @@ from corral.kubernetes.cluster_objects import (
     pass_fence,
     port_keys,
 )
+from corral.kubernetes.held_pods import HeldSeat, is_placeholder
 from corral.kubernetes.list_watch import ListWatch
 from corral.kubernetes.node_keeper import KeptObjects, NodeKeeper
 from corral.kubernetes.pod_logs import PODS, PodLogs
@@ -266,9 +267,10 @@ class PodBackend:
     # --- what it can run ----------------------------------------------------------------------------------------------
 
     def cannot_run(self, work: Work) -> str:
-        if not (work.image or self._settings.image):
+        is_held = is_placeholder(work.env)  # one on every seat, and the first alone runs the program
+        if not (work.image or self._settings.image or is_held):
             return "this cluster runs pods: give the job an image, or the site a default (kubernetes: {image: ...})"
-        if work.launch == "first" or work.compat == "slurm":
+        if (work.launch == "first" and not is_held) or work.compat == "slurm":
             return "job steps and the commands of Slurm are not available in pods: use one command for all tasks"
         for mount in work.mounts:
             if self._settings.claim_of(mount.source) is None:
@@ -667,6 +669,7 @@ class PodBackend:
                     for task in list(self._tasks.values()):
                         if task.down is None:
                             self._tend(task)
+                    self._nodes.seats = self._seats()
                     for report in self._nodes.review(self._held(), self.expected):
                         self._tell(report)
                 if time.monotonic() > sweep_at:
@@ -706,6 +709,15 @@ class PodBackend:
             if task.down is None:
                 found.setdefault(task.node, (set(), True))[0].update(task.gpus)
         return found
+
+    def _seats(self) -> dict[TaskKey, HeldSeat]:
+        """What live placeholders hold for pods of others."""
+        ours = self._settings.all_namespaces(self.namespace)
+        return {
+            key: HeldSeat(task.node, task.holds)
+            for key, task in self._tasks.items()
+            if task.holds is not None and task.down is None and task.namespace in ours
+        }
 
     def _sweep(self) -> None:
         """Remove objects of gangs without a task: a server was killed between two writes."""

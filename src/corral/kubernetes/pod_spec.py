@@ -15,6 +15,7 @@ import msgspec
 from msgspec import structs
 
 from corral.kubernetes.cluster_api import Document
+from corral.kubernetes.held_pods import HOLDS, held_by_order, holds_text
 from corral.kubernetes.pod.pod_start import ORDER, WORK
 from corral.kubernetes.pod_names import ATTEMPT, CONTAINER, EPOCH, GANG, GPUS, INIT, TASK, gang_name, labels, pod_name
 from corral.runtime.base import TaskOrder
@@ -28,11 +29,20 @@ GRACE_MARGIN_S = 4  # the kubelet kills later than the supervisor
 _RUNTIME = "runtime"
 _CHUNK_TASKS = 64
 _LOGS_MIB = 64  # kept in the pod until the kubelet has them
+#: Of a placeholder: it requests nothing of a node, or the pods that it holds a full node for would not fit beside it.
+_NOTHING = {"cpu": "0", "memory": "0"}
+_PLACEHOLDER_MEMORY = "256Mi"
 
 
 def refusal_of(order: TaskOrder, settings: PodSettings) -> str:
     """Why this order can never be a pod here; empty: it can."""
-    if not (order.image or settings.image):
+    held = held_by_order(order)
+    if held is not None and held.gpus and settings.gpus == EXACT:
+        return (
+            "kubernetes.gpus is exact: Kubernetes could give the pods of a Job GPUs that Corral gives to other tasks; "
+            "suspended Jobs with GPUs need gpus: device-plugin"
+        )
+    if not _image(order, settings):
         return "this cluster runs pods: give the job an image, or the site a default (kubernetes: {image: ...})"
     if order.vram_mib and settings.gpus != EXACT:
         return "slices of a GPU are not possible here: the device plugin gives whole GPUs"
@@ -49,12 +59,14 @@ def pod_of(order: TaskOrder, settings: PodSettings, namespace: str, owner: Docum
     base = f"{settings.files}/{name}"
     pod = merged(_defaults(settings), dict(settings.template))
     pod = merged(pod, _essentials(order, settings, base))
+    held = held_by_order(order)
+    notes = {GANG: order.key.gang, GPUS: ",".join(order.gpus)}
     metadata = {
         "name": name,
         "namespace": namespace,
         "labels": labels(settings.name, order.key.gang, order.key.attempt)
         | {TASK: str(order.key.task), EPOCH: str(order.epoch)},
-        "annotations": {GANG: order.key.gang, GPUS: ",".join(order.gpus)},
+        "annotations": notes if held is None else notes | {HOLDS: holds_text(held)},
         "ownerReferences": [owner],
     }
     whole: Document = merged(pod, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata})
@@ -116,7 +128,7 @@ def _essentials(order: TaskOrder, settings: PodSettings, base: str) -> Document:
     order_mount = {"name": "corral-order", "mountPath": f"{base}/{ORDER}", "readOnly": True}
     container: Document = {
         "name": CONTAINER,
-        "image": order.image or settings.image,
+        "image": _image(order, settings),
         "command": [*python, "-I", "-S", "-B", "-c", f"{program}; sys.exit(pod_start.main(sys.argv[1:]))", base, task],
         "env": _env(order, settings),
         "resources": _resources(order, settings),
@@ -132,7 +144,7 @@ def _essentials(order: TaskOrder, settings: PodSettings, base: str) -> Document:
     shm: Document = {"medium": "Memory"} | (
         {"sizeLimit": f"{settings.shm_mib}Mi"} if settings.shm_mib is not None else {}
     )
-    small = {"cpu": "50m", "memory": "64Mi"}
+    small = {"cpu": "50m", "memory": "64Mi"} if held_by_order(order) is None else _NOTHING
     spec: Document = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": -(-order.grace_ms // 1000) + GRACE_MARGIN_S,
@@ -161,14 +173,24 @@ def _essentials(order: TaskOrder, settings: PodSettings, base: str) -> Document:
     return {"spec": spec}
 
 
+def _image(order: TaskOrder, settings: PodSettings) -> str:
+    """Corral's own image has what a placeholder needs."""
+    own = settings.supervisor_image if held_by_order(order) is not None else ""
+    return order.image or own or settings.image
+
+
 def _env(order: TaskOrder, settings: PodSettings) -> list[Document]:
     """The variables that the container runtime itself reads."""
+    if held_by_order(order) is not None:  # or an image may ask for all GPUs
+        return [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
     if settings.gpus == EXACT:
         return [{"name": "NVIDIA_VISIBLE_DEVICES", "value": ",".join(order.gpus) or "void"}]
     return []
 
 
 def _resources(order: TaskOrder, settings: PodSettings) -> Document:
+    if held_by_order(order) is not None:
+        return {"requests": _NOTHING, "limits": {"memory": _PLACEHOLDER_MEMORY}}
     requests: dict[str, str] = {}
     limits: dict[str, str] = {}
     if order.cpu_milli is not None:
@@ -268,6 +290,6 @@ def _request(order: TaskOrder, settings: PodSettings) -> dict[str, Any]:
 
 
 def _unenforced(order: TaskOrder, settings: PodSettings) -> list[str]:
-    if order.gpus and settings.gpus != EXACT:
+    if order.gpus and settings.gpus != EXACT and held_by_order(order) is None:
         return ["gpus: as many as requested; Kubernetes chooses which GPUs of the node (device plugin)"]
     return []

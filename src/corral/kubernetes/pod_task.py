@@ -13,6 +13,7 @@ from typing import Any
 
 from corral.core.model import STEP_MAX, FailureClass
 from corral.kubernetes.cluster_api import Document
+from corral.kubernetes.held_pods import held_by_order, held_by_pod
 from corral.kubernetes.pod_names import CONTAINER, GPUS
 from corral.runtime.base import Phase, SavedReport, StopReport, TaskKey, TaskOrder, TaskReport
 
@@ -37,6 +38,7 @@ class PodTask:
         self.node = node
         self.order = order
         self.gpus: tuple[str, ...] = order.gpus if order is not None else ()
+        self.holds = held_by_order(order) if order is not None else None  # for pods of others, if it is a placeholder
         self.uid = ""  # of its pod, once that is certain
         self.uids: set[str] = set()  # of all pods of this name
         self.pod: Document = {}  # as last seen
@@ -64,6 +66,8 @@ class PodTask:
         self.node = self.node or str(spec.get("nodeName") or "")
         if self.order is None and notes.get(GPUS):
             self.gpus = tuple(str(notes[GPUS]).split(","))
+        if self.order is None:
+            self.holds = held_by_pod(pod)
 
     # --- the pod as Kubernetes shows it -------------------------------------------------------------------------------
 
