@@ -50,7 +50,7 @@ def test_a_job_that_nobody_suspended_is_suspended_until_it_has_its_seats(site):
     site.apply(suspended_job("sj-eager", "big", "sleep 300", gpus=8))
     big = held(site, "sj-eager", "big")
     site.until("it runs", lambda: pods(site, "sj-eager", "Running"))
-    site.apply(suspended_job("sj-eager", "eager", "true", gpus=8, suspend=False))
+    site.apply(suspended_job("sj-eager", "eager", "sleep 3", gpus=8, suspend=False))
     eager = held(site, "sj-eager", "eager")
     assert site.get("job", "sj-eager", "eager")["spec"]["suspend"] is True
     site.until("it says why it waits", lambda: notes(site, "sj-eager", "eager").get(REASON))
