@@ -127,7 +127,7 @@ def test_ssh_enters_a_job(job: str, house: dict[str, str], tmp_path: Path) -> No
 def test_sessions_are_in_the_audit_record(job: str, house: dict[str, str], corral: Type) -> None:
     assert done(house, "exec", job, "--", "true").returncode == 0
     done(house, "cp", f"{job}:/etc/hostname", "/dev/null")
-    assert Path("/dev/null").is_char_device()  # and no file, for everybody on this machine
+    assert Path("/dev/null").is_char_device()  # and no file, for every user on this machine
     said = corral("events", "--json").out + corral("events").out
     assert f"exec: a process in job {job}" in said
     assert f"cp: a process in job {job}" in said

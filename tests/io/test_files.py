@@ -64,7 +64,7 @@ def test_a_file_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_device_or_a_pipe_is_never_replaced(tmp_path: Path) -> None:
-    """As root, /dev/null would become a file for everybody."""
+    """As root, /dev/null would become a file for every user."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with pytest.raises(FileExistsError, match="is a device or a pipe"):

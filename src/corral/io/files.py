@@ -59,7 +59,7 @@ class Replacement:
 
 
 def refuse_special(path: str) -> None:
-    """A device or a pipe, such as /dev/null, is not replaced by a file: as root that would harm everybody. OSError."""
+    """A device or a pipe, such as /dev/null, is not replaced by a file: as root that would harm every user. OSError."""
     try:
         mode = os.lstat(path).st_mode
     except OSError:

@@ -46,7 +46,7 @@ def test_a_file_gets_the_new_name_or_goes_into_the_folder(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("is_named_by_a_link", [False, True])
 def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path, is_named_by_a_link: bool) -> None:
-    """Also /dev/null, which root could replace by a file, for everybody on the machine."""
+    """Also /dev/null, which root could replace by a file, for every user on the machine."""
     (tmp_path / "a").write_text("content")
     pipe = target = tmp_path / "pipe"
     os.mkfifo(pipe)
