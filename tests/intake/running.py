@@ -75,7 +75,8 @@ def intake_of(live: Live, broker: PrivateBroker, *words: str) -> Iterator[Intake
     """An intake of a running server, with a token for just that."""
     with Client(live.url, live.token) as client:
         token = client.make_token("intake", scope=SCOPE).token
-    process = IntakeProcess(broker, live.url, token, live.data / "intake.log", *words)
+    log = live.data / f"intake-{time.monotonic_ns()}.log"  # one for each: tests wait for what is in it
+    process = IntakeProcess(broker, live.url, token, log, *words)
     process.start()
     try:
         yield process
@@ -115,8 +116,9 @@ async def dead_letters(url: str, most: int = 100_000) -> list[DeadLetter]:
     return found
 
 
-def until(holds: Callable[[], bool], what: str, within_s: float = 60) -> None:
+def until(holds: Callable[[], bool], what: str, within_s: float = 60, state: Callable[[], Any] | None = None) -> None:
     end = time.monotonic() + within_s
     while not holds():
-        assert time.monotonic() < end, f"{what} did not happen within {within_s:g} s"
+        shown = "" if state is None else f":\n{state()}"
+        assert time.monotonic() < end, f"{what} did not happen within {within_s:g} s{shown}"
         time.sleep(0.1)

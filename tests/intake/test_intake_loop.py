@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from corral.integrations.broker import delivery_of, problem
+from corral.integrations.broker import Broker, delivery_of, problem
 from corral.integrations.intake_loop import TRIES_MAX, IntakeLoop, RequestFailed, in_parts
 from corral.wire.api.broker_intake import IntakeMessage, IntakeOutcome
 from corral.wire.brokers.broker_names import BODY_BYTES_MAX, JOBS, routing_key, shown_broker, with_password
@@ -52,6 +52,54 @@ async def test_a_lost_broker_is_connected_to_again_and_delivers_again() -> None:
     broker.loses = 2
     await run_until_empty(broker, ScriptedServer(accepted))
     assert broker.opened == 3
+
+
+class SlowBroker(MemoryBroker):
+    """Its connection is never open; what has been opened is never closed."""
+
+    async def open(self) -> None:
+        self.opened += 1
+        await asyncio.sleep(1_000)
+
+    async def close(self) -> None:
+        await asyncio.sleep(1_000)
+
+
+async def test_a_connection_that_does_not_open_or_close_does_not_keep_the_intake_from_ending() -> None:
+    broker, stop = SlowBroker(), asyncio.Event()
+    running = asyncio.create_task(IntakeLoop(broker, ScriptedServer(accepted), "test").run(stop))
+    async with asyncio.timeout(20):
+        while not broker.opened:
+            await asyncio.sleep(0.01)
+        stop.set()
+        await running
+
+
+class Stubborn:
+    """Loses its first cancellation, as a library may."""
+
+    lost = False
+
+    async def run(self, broker: Broker) -> None:
+        while True:
+            try:
+                await asyncio.sleep(1_000)
+            except asyncio.CancelledError:
+                if self.lost:
+                    raise
+                self.lost = True
+
+
+async def test_a_lost_cancellation_does_not_keep_the_intake_from_ending() -> None:
+    broker, stop, part = MemoryBroker(), asyncio.Event(), Stubborn()
+    running = asyncio.create_task(IntakeLoop(broker, ScriptedServer(accepted), "test").run(stop, part))
+    async with asyncio.timeout(20):
+        while not broker.opened:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        stop.set()
+        await running
+    assert part.lost
 
 
 async def test_a_message_that_must_wait_does_not_keep_the_others() -> None:

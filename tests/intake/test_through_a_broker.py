@@ -200,30 +200,32 @@ def test_state_changes_are_published_without_gaps(
 ) -> None:
     """Also those of the time when no intake ran."""
     name = f"event-{broker.kind}"
-    listening = Listener(broker)
     ran = {"command": "echo secret-word", "name": name, "cpus": 1, "export": "NONE", "directory": "/tmp"}
-    ann.publish(ran, key=f"{name}-1", broker=broker.url)
-    states = listening.until_state(live, name, "succeeded", ann)
-    assert states[0] == "submitted"
-    assert states.index("running") < states.index("succeeded")
-    intake.kill()
-    id = live.submit({**ran, "name": f"{name}-2"})
-    live.until_over([id])
-    intake.start()
-    assert listening.until_job(id, "succeeded")[0] == "submitted"
-    assert b"secret-word" not in listening.everything
-    listening.close()
+    with Listener(broker, intake) as listening:
+        ann.publish(ran, key=f"{name}-1", broker=broker.url)
+        states = listening.until_state(live, name, "succeeded")
+        assert states[0] == "submitted"
+        assert states.index("running") < states.index("succeeded")
+        intake.kill()
+        id = live.submit({**ran, "name": f"{name}-2"})
+        live.until_over([id])
+        intake.start()
+        assert listening.until_job(id, "succeeded")[0] == "submitted"
+        assert b"secret-word" not in listening.everything
 
 
 class Listener:
     """What is published, collected by polling."""
 
-    def __init__(self, broker: PrivateBroker) -> None:
-        self._broker = broker
+    def __init__(self, broker: PrivateBroker, intake: IntakeProcess) -> None:
+        self._broker, self._intake = broker, intake
         self._loop = asyncio.new_event_loop()
         self.everything = b""
         self.seen: list[dict[str, Any]] = []
+
+    def __enter__(self) -> Listener:
         self._loop.run_until_complete(self._open())
+        return self
 
     async def _open(self) -> None:
         if self._broker.kind == "rabbitmq":
@@ -237,7 +239,8 @@ class Listener:
             from redis.asyncio import Redis
 
             self._redis = Redis.from_url(self._broker.url)
-            self._last: Any = "$" if not await self._redis.exists(EVENTS) else "0"
+            newest: Any = await self._redis.xrevrange(EVENTS, count=1)
+            self._last = f"({newest[0][0].decode()}" if newest else "-"  # jobs of earlier servers have the same numbers
 
     async def _poll(self) -> list[bytes]:
         if self._broker.kind == "rabbitmq":
@@ -246,9 +249,9 @@ class Listener:
                 await message.ack()
                 bodies.append(message.body)
             return bodies
-        rows: Any = await self._redis.xrange(EVENTS, min="-" if self._last in ("$", "0") else f"({self._last.decode()}")
+        rows: Any = await self._redis.xrange(EVENTS, min=self._last)
         if rows:
-            self._last = rows[-1][0]
+            self._last = f"({rows[-1][0].decode()}"
         return [fields[b"body"] for _, fields in rows]
 
     def poll(self) -> None:
@@ -265,19 +268,24 @@ class Listener:
             self.poll()
             return state in self.of_job(job)
 
-        until(has_it, f"{state} of job {job}: {self.of_job(job)}")
+        def seen() -> str:
+            return f"seen: {self.of_job(job)}\n{self._intake.log.read_text()[-3000:]}"
+
+        until(has_it, f"{state} of job {job}", state=seen)
         return self.of_job(job)
 
-    def until_state(self, live: Live, name: str, state: str, client: Client) -> list[str]:
+    def until_state(self, live: Live, name: str, state: str) -> list[str]:
         until(lambda: bool(jobs_named(live, name)), "the job")
         return self.until_job(jobs_named(live, name)[0]["id"], state)
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         async def end() -> None:
             await (self._connection.close() if self._broker.kind == "rabbitmq" else self._redis.aclose())
 
-        self._loop.run_until_complete(end())
-        self._loop.close()
+        try:
+            self._loop.run_until_complete(end())
+        finally:
+            self._loop.close()
 
 
 async def test_the_cursor_is_where_it_was_stored_last(broker: PrivateBroker, intake: IntakeProcess) -> None:
@@ -350,6 +358,23 @@ def test_a_queue_that_is_deleted_is_made_again(live: Live, rabbit: PrivateRabbit
         until(lambda: process.log.read_text().count("broker_connected") > 1, "another connection")
         publish_surely(client, [{**HELD, "name": "after-delete"}], ["after-delete"], rabbit.url)
         until(lambda: bool(jobs_named(live, "after-delete")), "the job")
+
+
+def test_a_cursor_from_another_server_does_not_silence_the_events(live: Live, rabbit: PrivateRabbit) -> None:
+    """Its journal had more records: what happens from now on is published, not only what comes after as many."""
+
+    async def leave_cursor() -> None:
+        there = broker_of(rabbit.url)
+        await there.open()
+        try:
+            await there.publish([], 1_000_000)
+        finally:
+            await there.close()
+
+    asyncio.run(leave_cursor())
+    with intake_of(live, rabbit) as process, Listener(rabbit, process) as listening:
+        until(lambda: "events_begin" in process.log.read_text(), "a new beginning", 120, process.log.read_text)
+        assert listening.until_job(live.submit(HELD), "submitted")[0] == "submitted"
 
 
 def test_the_examples_of_the_page_work_as_printed(

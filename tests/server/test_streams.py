@@ -52,6 +52,15 @@ async def test_pages_lead_through_the_whole_record(setup):
     assert page["head"] == seen[-1]
 
 
+async def test_a_page_after_a_record_that_does_not_exist_shows_the_true_head(setup):
+    """The reader knows another journal: it must be able to notice."""
+    await submit(setup)
+    head = setup.service.journal.head.seq
+    for after, shown in ((head - 1, head), (head, head), (head + 1, head), (10**9, head)):
+        page = (await ask(setup.app, "GET", f"/v1/events?after={after}", setup.root)).json()
+        assert (page["head"], page["next"]) == (shown, max(after, head))
+
+
 async def test_pages_can_be_narrowed(setup):
     await submit(setup, 3)
     page = (await ask(setup.app, "GET", "/v1/events?job=2", setup.root)).json()

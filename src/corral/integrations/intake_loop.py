@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 
@@ -29,6 +29,8 @@ TRIES_MAX = 5  # of a message with which the server fails
 _WAIT_S = 0.5
 _LONGEST_WAIT_S = 10.0
 _STATUS_S = 5.0
+_GRACE_S = 1.0  # for a connection to be closed, and for what has to end
+_TURN_S = 0.1
 _REST = 0.5  # of all messages that may be held, how many may wait for a second try
 
 
@@ -83,7 +85,9 @@ class IntakeLoop:
         backoff = Backoff(0.2, _LONGEST_WAIT_S)
         while not stop.is_set():
             try:
-                await self.broker.open()
+                await first_of(stop, self.broker.open())
+                if stop.is_set():
+                    break
                 log.info("broker_connected", broker=self.broker.kind)
                 backoff.succeeded()
                 await self._session(stop, more)
@@ -94,22 +98,12 @@ class IntakeLoop:
                     await asyncio.wait_for(stop.wait(), wait_s)
             finally:
                 self._resting.clear()  # the broker delivers them again
-                await self.broker.close()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self.broker.close(), _GRACE_S)
 
     async def _session(self, stop: asyncio.Event, more: Sequence[Part]) -> None:
         """One connection. The first part that ends or fails ends the others."""
-        parts = [self._take_all(), self._report(), *(part.run(self.broker) for part in more)]
-        tasks = [asyncio.create_task(part) for part in parts]
-        ended = asyncio.create_task(stop.wait())
-        try:
-            done, _ = await asyncio.wait([*tasks, ended], return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                if task is not ended:
-                    task.result()
-        finally:
-            for task in (*tasks, ended):
-                task.cancel()
-            await asyncio.gather(*tasks, ended, return_exceptions=True)
+        await first_of(stop, self._take_all(), self._report(), *(part.run(self.broker) for part in more))
 
     async def _take_all(self) -> None:
         while True:
@@ -231,6 +225,27 @@ class Part(Protocol):
     """Something that works on the connection of an intake."""
 
     async def run(self, broker: Broker) -> None: ...
+
+
+async def first_of(stop: asyncio.Event, *parts: Coroutine[Any, Any, None]) -> None:
+    """Until ``stop``, or until a part ends or fails: it ends the others. Libraries lose a cancellation now and then,
+    when what they wait for is done at the same moment, so it is repeated; what does not end in a second is left."""
+    tasks = [asyncio.create_task(part) for part in parts]
+    ended = asyncio.create_task(stop.wait())
+    try:
+        done, _ = await asyncio.wait([*tasks, ended], return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        left: set[asyncio.Task[Any]] = {*tasks, ended}
+        end_s = time.monotonic() + _GRACE_S
+        while left and time.monotonic() < end_s:
+            for each in left:
+                each.cancel()
+            over, left = await asyncio.wait(left, timeout=_TURN_S)
+            for each in over:
+                if not each.cancelled():
+                    each.exception()  # it is known to be over: the first failure is the one that counts
 
 
 def in_parts(deliveries: Sequence[Delivery]) -> list[list[Delivery]]:

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from functools import partial
 
 import structlog
@@ -26,6 +27,7 @@ from corral.wire.brokers.broker_names import shown_broker
 #: enough for all that fits. In this process nothing else reads documents of others.
 _RECURSION = 200_000
 _ANSWER_S = 60.0
+_GRACE_S = 5.0  # after which it ends as if it were killed: the broker delivers again what was not acknowledged
 
 
 def run_intake(url: str, prefetch: int, publishes: bool, name: str, *, ends_with_input: bool) -> int:
@@ -51,7 +53,7 @@ async def _run(url: str, prefetch: int, publishes: bool, name: str, ends_with_in
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, _end, stop)
     if ends_with_input:
         loop.add_reader(0, partial(_read_input, loop, stop))
     try:
@@ -69,4 +71,12 @@ async def _run(url: str, prefetch: int, publishes: bool, name: str, ends_with_in
 def _read_input(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
     if not os.read(0, 4096):
         loop.remove_reader(0)
-        stop.set()
+        _end(stop)
+
+
+def _end(stop: asyncio.Event) -> None:
+    """In order; and in any case soon, whatever a library still waits for."""
+    stop.set()
+    last = threading.Timer(_GRACE_S, os._exit, (0,))
+    last.daemon = True
+    last.start()

@@ -31,7 +31,8 @@ class EventView(Answer, frozen=True):
 
 
 class EventList(Answer, frozen=True):
-    """A page of records. ``next``: where the next page begins; ``head``: the newest durable record."""
+    """A page of records. ``next``: where the next page begins; ``head``: the newest durable record; below
+    ``next`` if the page was asked for after a record that this journal does not have."""
 
     events: tuple[EventView, ...]
     next: int

@@ -81,7 +81,17 @@ async def events(request: ApiRequest) -> Reply:
                 break
             continue
         after = found[-1].seq
-    return EventList(events=tuple(found), next=after, head=max(after, request.service.durable_seq))
+    return EventList(events=tuple(found), next=after, head=await _head(request, after))
+
+
+async def _head(request: ApiRequest, read: int) -> int:
+    """The newest durable record. Below ``read`` if there is no record of that number: the reader knows the journal of
+    another server, or one from before a restore."""
+    durable = request.service.durable_seq
+    if read <= durable:
+        return durable
+    records = await request.shared.look(request.service.journal.read, read - 1, 1)
+    return read if records else durable
 
 
 def _check_types(types: Sequence[str]) -> None:
