@@ -24,6 +24,7 @@ ENGINE = "tests/core/test_engine.py::"
 TRAPS = "tests/traps/test_traps.py::"
 VICTIMS = "tests/policy/test_victims.py::"
 LARGE = "tests/policy/test_large_gangs.py::"
+PATIENCE = "tests/policy/test_patience.py::"
 LAWS = "tests/simulation/test_laws.py::test_no_law_is_broken_under_standard"
 CHANGES = "tests/simulation/test_laws.py::test_no_law_is_broken_while_everything_changes"
 ORDER = "tests/policy/test_queue_order.py::"
@@ -267,9 +268,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "budget_not_charged_on_entry",
-        f"{CORE}/apply_gangs.py",
-        "commit_budget(gang.queue, gang.committed_gpu_ms)",
-        "commit_budget(gang.queue, 0)",
+        f"{CORE}/snapshot.py",
+        "Run(gang.placed_ms, max(self.now_ms, end_ms), gang.gpu_milli)",
+        "Run(gang.placed_ms, self.now_ms, gang.gpu_milli)",
         "A burst of starts passes the budget before any of them has ended.",
         (f"{SETTLE}test_a_start_counts_against_the_budget_at_once_and_its_end_gives_back_the_rest",),
     ),
@@ -424,10 +425,18 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "patience_ignored",
         f"{POLICY}/backfill/patience.py",
-        "if since <= self._since_ms and (best is None or since < best[0]):",
-        "if False:",
+        "return [(gang.waiting_since_ms, gang.rank, gang, None) for gang in gangs]",
+        "return []",
         "The oldest gang waits for ever behind queues that have had less.",
         (scenario("order_overdue"),),
+    ),
+    Mutant(
+        "patience_ignored_behind_many",
+        f"{POLICY}/backfill/patience.py",
+        "if since <= self._since_ms and (best is None or since < best[0]):",
+        "if False:",
+        "The same behind many gangs of a queue at its limit.",
+        (f"{PATIENCE}test_many_gangs_at_the_limit_of_their_queue_leave_going_first_to_the_next",),
     ),
     Mutant(
         "patience_without_rest",
@@ -435,7 +444,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "self._over.update(self._resting(priority))",
         "pass",
         "Once the whole backlog has waited too long, every start is by age, and shares and weights count no more.",
-        ("tests/policy/test_patience.py::test_a_backlog_older_than_patience_leaves_every_queue_its_share",),
+        (f"{PATIENCE}test_a_backlog_older_than_patience_leaves_every_queue_its_share",),
     ),
     Mutant(
         "patience_of_a_failed_job",
@@ -443,23 +452,42 @@ MUTANTS: tuple[Mutant, ...] = (
         'OutOfTurn("", known.since_ms, known.until(now_ms, expected))',
         'OutOfTurn("", known.since_ms, known.until_ms)',
         "A job that went before its turn and failed at once takes the right from all others for long.",
-        ("tests/policy/test_patience.py::test_who_went_before_its_turn_and_failed_at_once_keeps_nobody_waiting",),
+        (f"{PATIENCE}test_who_went_before_its_turn_and_failed_at_once_keeps_nobody_waiting",),
     ),
     Mutant(
         "limit_without_reservation",
+        f"{POLICY}/quota/limits.py",
+        "        if bound is not None:\n",
+        "        if False:\n",
+        "A stream of small jobs keeps a gang as large as the limit of its queue from ever starting.",
+        (f"{LARGE}test_a_large_gang_has_its_part_of_the_limit",),
+    ),
+    Mutant(
+        "limit_of_others_without_reservation",
         f"{POLICY}/cycle/standard.py",
         "self.limits.keep_for(gang, shortfall)",
         "pass",
-        "A stream of small jobs keeps a gang as large as the limit of its queue from ever starting.",
-        (f"{LARGE}test_a_large_gang_has_its_part_of_the_limit",),
+        "The same for the limit of a queue above it, and for what other queues lend.",
+        (
+            f"{LARGE}test_a_large_gang_has_its_part_of_the_limit_of_a_queue_above_it",
+            f"{LARGE}test_a_large_gang_has_its_part_of_what_others_lend",
+        ),
     ),
     Mutant(
         "patience_before_owners",
         f"{POLICY}/backfill/patience.py",
         "yields_to(self._draft, gang, first)",
         "False",
-        "A gang that has waited too long goes before an owner, who reclaims it at once.",
-        ("tests/policy/test_patience.py::test_an_owner_goes_before_who_has_waited_too_long",),
+        "A gang that has waited too long goes before an owner of its organisation, which would only borrow for it.",
+        (f"{PATIENCE}test_an_owner_of_the_whole_organisation_goes_before_who_has_waited_too_long_in_it",),
+    ),
+    Mutant(
+        "patience_before_hidden_owners",
+        f"{POLICY}/cycle/walk.py",
+        "return self._has_owner(bucket, gang)",
+        "return False",
+        "A gang that has waited too long goes before an owner that has no turn yet, who reclaims it at once.",
+        (f"{PATIENCE}test_who_has_waited_too_long_does_not_pass_an_owner_who_is_behind_others",),
     ),
     Mutant(
         "promise_broken_by_quota",
@@ -540,11 +568,11 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "borrower_by_priority",
-        f"{POLICY}/preemption/rights.py",
-        "if not is_borrowing:\n            return None",
-        "if not is_borrowing:\n            return Cause.PRIORITY if is_lower else None",
-        "A borrower of high priority takes what another queue is guaranteed.",
-        (f"{VICTIMS}test_a_louder_borrower_does_not_take_cpus_that_another_queue_is_guaranteed",),
+        f"{POLICY}/preemption/preemptor.py",
+        "within = self._rights.within_guarantee(beside) if right is Cause.PRIORITY else frozenset()",
+        "within = frozenset()",
+        "A borrower of high priority takes what another queue is guaranteed, if that borrows anything.",
+        (f"{VICTIMS}test_a_louder_borrower_takes_what_was_started_beyond_the_guarantee_and_not_what_is_cheapest",),
     ),
     Mutant(
         "minimum_runtime_ignored",

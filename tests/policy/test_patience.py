@@ -11,6 +11,7 @@ from corral.core import facts as f
 from corral.core.intake import commands
 from corral.core.model import GangState
 from corral.core.plan import Place
+from corral.policy.backfill.patience import FEW
 from corral.policy.catalog import standard
 from tests.policy.runs import HOUR_MS, MINUTE_MS, SAVED, Run
 from tests.policy.shares import run_days, worst
@@ -136,6 +137,20 @@ def test_a_gang_at_the_limit_of_its_queue_leaves_going_first_to_the_next():
     assert starts(world.cycle()) == ["old"]
 
 
+def test_many_gangs_at_the_limit_of_their_queue_leave_going_first_to_the_next():
+    """More of them than are looked at one by one have waited longest."""
+    world = World(standard(patience_ms=24 * HOUR_MS)).rack("a", 1, 8).queue("capped", limit=2).queue("spent")
+    world.queue("other")
+    spent(world, "spent")
+    world.run("hog", "capped", demand_of(2), time_limit_ms=150 * HOUR_MS)
+    for n in range(FEW + 8):
+        world.submit(f"stuck{n}", "capped", demand_of(2))
+    world.submit("old", "spent", demand_of(6), time_limit_ms=HOUR_MS)
+    world.wait(25 * HOUR_MS)
+    world.submit("new", "other", demand_of(6), time_limit_ms=HOUR_MS)
+    assert starts(world.cycle()) == ["old"]
+
+
 def test_a_gang_whose_nodes_are_drained_leaves_going_first_to_the_next():
     world = World(standard(patience_ms=24 * HOUR_MS)).rack("a", 2, 8).queue("spent").queue("other")
     spent(world, "spent")
@@ -172,6 +187,31 @@ def test_an_owner_goes_before_who_has_waited_too_long():
     world.now += 2 * HOUR_MS
     world.submit("mine", "owner", demand_of(8))
     assert starts(world.cycle()) == ["mine"]
+
+
+def test_an_owner_of_the_whole_organisation_goes_before_who_has_waited_too_long_in_it():
+    """Both are within the guarantees of their own queues. What the organisation has left is enough for `mine` alone:
+    `old` would be a borrower as seen from outside."""
+    world = World(standard(patience_ms=HOUR_MS)).rack("a", 1, 9).queue("org", guarantee=8)
+    world.queue("org/a", guarantee=5).queue("org/b", guarantee=1).queue("org/c", guarantee=2)
+    world.run("busy", "org/b", demand_of(4), time_limit_ms=150 * HOUR_MS)
+    world.submit("old", "org/a", demand_of(5))
+    world.now += 2 * HOUR_MS
+    world.submit("mine", "org/c", demand_of(2))
+    assert starts(world.cycle()) == ["mine"]
+
+
+def test_who_has_waited_too_long_does_not_pass_an_owner_who_is_behind_others():
+    """`next` has the turn. `mine` is behind it, since its organisation uses all that it is guaranteed; from `old`, in
+    the same organisation, it could reclaim."""
+    world = World(standard(patience_ms=HOUR_MS)).rack("a", 2, 8).queue("org", guarantee=8).queue("other", weight=9)
+    world.queue("org/a").queue("org/b", guarantee=8).queue("org/c")
+    world.run("busy", "org/c", demand_of(8), time_limit_ms=150 * HOUR_MS)
+    world.submit("old", "org/a", demand_of(8))
+    world.now += 2 * HOUR_MS
+    world.submit("mine", "org/b", demand_of(8))
+    world.submit("next", "other", demand_of(8))
+    assert starts(world.cycle()) == ["next"]
 
 
 def test_who_has_waited_too_long_does_not_use_the_right_of_an_owner_of_its_own_queue():

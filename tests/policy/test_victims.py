@@ -330,6 +330,17 @@ def test_a_louder_borrower_does_not_take_cpus_that_another_queue_is_guaranteed()
     assert (mine.eviction, small.eviction) == (None, None)
 
 
+def test_a_louder_borrower_takes_what_was_started_beyond_the_guarantee_and_not_what_is_cheapest():
+    """Else it would alternate with the first one at every start and end of the second."""
+    world = World().rack("a", 1, 2).queue("owner", guarantee=1).queue("borrower")
+    first = world.run("first", "owner", seats=[seat("a0", 0)], restart_cost_ms=0)
+    second = world.run("second", "owner", seats=[seat("a0", 1)], restart_cost_ms=3_600_000)
+    world.submit("loud", "borrower", priority=9)
+    world.cycle()
+    assert first.eviction is None
+    assert second.eviction is not None
+
+
 def cpus(count: int, gpus: int = 0) -> Demand:
     return demand_of(gpus, amounts=amounts({"cpu_milli": count * 1000}))
 
