@@ -814,7 +814,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "for name in self.heads.overrun(gang, decision.seats, exempt, self.calendar.reservations):",
         "for name in ():",
         "A plan states a reserved start on seats that it gave to an owner.",
-        (f"{RUNS}test_sites_that_once_broke_a_promise_keep_it",),
+        (f"{RUNS}test_a_start_on_seats_that_an_owner_takes_is_reserved_for_when_they_are_free_again",),
     ),
     Mutant(
         "reservation_lost_with_shares",

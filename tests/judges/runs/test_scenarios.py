@@ -18,7 +18,7 @@ from tests.judges.runs.budgets import judge_budgets
 from tests.judges.runs.compare import judge_easy
 from tests.judges.runs.lives import lives
 from tests.judges.runs.peace import at_one_moment, judge_peace
-from tests.judges.runs.reserved_starts import judge_reserved_start
+from tests.judges.runs.reserved_starts import judge_moved_starts, judge_reserved_start
 from tests.judges.runs.search import judged
 from tests.judges.runs.shares import judge_shares
 from tests.judges.runs.sharing import judge_growth, judge_switching
@@ -208,6 +208,24 @@ def test_a_gang_that_is_over_its_limit_for_a_while_keeps_its_reserved_start():
         job("s3", 133 * MINUTE, 2 * HOUR, "b/small"),
     )
     assert not judge_reserved_start(live(Site("3x4", queues, jobs)), "promised")
+
+
+def test_a_start_on_seats_that_an_owner_takes_is_reserved_for_when_they_are_free_again():
+    """`first` has its turn before `b2`, which is within its guarantee and takes two of the GPUs for five hours."""
+    queues = queue("a", guarantee=3), queue("b", guarantee=5), queue("c")
+    jobs = (
+        job("other", 19 * MINUTE, 2 * HOUR, "c"),
+        job("large", 27 * MINUTE, HOUR, "b", 4, 2),
+        job("b1", 97 * MINUTE, 2 * HOUR, "b"),
+        job("first", 105 * MINUTE, HOUR, "a", 4, 2, priority=9),
+        job("a2", 131 * MINUTE, 5 * HOUR, "a", 2),
+        job("b2", 150 * MINUTE, 5 * HOUR, "b", 2),
+    )
+    run = live(Site("2x4:H100", queues, jobs, depth=4))
+    (plan,) = [plan for plan in run.plans if any(each.gang == "b2/main" for each in plan.decisions)]
+    assert since(plan.at_ms) == 150 * MINUTE
+    assert [since(each.at_ms) for each in plan.reservations if each.gang == "first/main"] == [450 * MINUTE]
+    assert not judge_moved_starts(run)
 
 
 @pytest.mark.parametrize(
