@@ -72,13 +72,14 @@ class IntakeProcess:
 
 @contextmanager
 def intake_of(live: Live, broker: PrivateBroker, *words: str) -> Iterator[IntakeProcess]:
-    """An intake of a running server, with a token for just that."""
+    """An intake of a running server, with a token for just that, once it has its queues in the broker."""
     with Client(live.url, live.token) as client:
         token = client.make_token("intake", scope=SCOPE).token
     log = live.data / f"intake-{time.monotonic_ns()}.log"  # one for each: tests wait for what is in it
     process = IntakeProcess(broker, live.url, token, log, *words)
     process.start()
     try:
+        until(lambda: log.exists() and "broker_connected" in log.read_text(), "the intake's connection", 120)
         yield process
     finally:
         process.close()

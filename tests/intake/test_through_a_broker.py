@@ -18,7 +18,7 @@ from corral.integrations.broker import StateChange
 from corral.integrations.broker_kinds import broker_of
 from corral.wire.brokers.broker_names import BATCH, CURSOR, EVENTS, JOBS, KEYS, PASSWORD_VARIABLE, SUBMIT, TOKEN, URGENT
 from tests.e2e.live import ROOT, Live, environment
-from tests.intake.brokers import PrivateBroker, PrivateRabbit
+from tests.intake.brokers import PrivateBroker, PrivateRabbit, PrivateRedis
 from tests.intake.running import IntakeProcess, dead_letters, intake_of, member, publish_surely, until
 
 HELD = {"command": "true", "hold": True, "export": "NONE"}
@@ -360,11 +360,20 @@ def test_a_queue_that_is_deleted_is_made_again(live: Live, rabbit: PrivateRabbit
         until(lambda: bool(jobs_named(live, "after-delete")), "the job")
 
 
-def test_a_cursor_from_another_server_does_not_silence_the_events(live: Live, rabbit: PrivateRabbit) -> None:
+@pytest.fixture
+def own_redis(redis_server: PrivateRedis) -> Iterator[PrivateRedis]:
+    """To which no other intake of the tests writes how far it has published."""
+    del redis_server  # or skipped: Redis is not here
+    broker = PrivateRedis()
+    yield broker
+    broker.close()
+
+
+def test_a_cursor_from_another_server_does_not_silence_the_events(live: Live, own_redis: PrivateRedis) -> None:
     """Its journal had more records: what happens from now on is published, not only what comes after as many."""
 
     async def leave_cursor() -> None:
-        there = broker_of(rabbit.url)
+        there = broker_of(own_redis.url)
         await there.open()
         try:
             await there.publish([], 1_000_000)
@@ -372,7 +381,7 @@ def test_a_cursor_from_another_server_does_not_silence_the_events(live: Live, ra
             await there.close()
 
     asyncio.run(leave_cursor())
-    with intake_of(live, rabbit) as process, Listener(rabbit, process) as listening:
+    with intake_of(live, own_redis) as process, Listener(own_redis, process) as listening:
         until(lambda: "events_begin" in process.log.read_text(), "a new beginning", 120, process.log.read_text)
         assert listening.until_job(live.submit(HELD), "submitted")[0] == "submitted"
 
